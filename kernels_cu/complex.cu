@@ -11,22 +11,19 @@
 
 template <class Index, int NDIM> struct ExpandComplexParams {
     const void* w;
-    void* expanded;              // element, v
+    void* expanded; // element, v
     Index elements;
     Divider<Index> extent[NDIM]; // of w
     Index w_stride[NDIM];
     Index transposed;
 };
 
-template <class Acc, class Index, int NDIM> __device__ __forceinline__ void expand_complex(const ExpandComplexParams<Index, NDIM>& p)
-{
+template <class Acc, class Index, int NDIM> DEVICE void expand_complex(const ExpandComplexParams<Index, NDIM>& p) {
     const Index element = Index(blockIdx.x) * blockDim.x + threadIdx.x;
     if (element >= p.elements) return;
-    Index at[NDIM], offset = 0;
+    Index at[NDIM];
     unravel(element, p.extent, at);
-#pragma unroll
-    for (int axis = 0; axis < NDIM; ++axis) offset += at[axis] * p.w_stride[axis];
-    const Complex<Acc> w = static_cast<const Complex<Acc>*>(p.w)[offset];
+    const Complex<Acc> w = static_cast<const Complex<Acc>*>(p.w)[dot(at, p.w_stride)];
     Acc* v = static_cast<Acc*>(p.expanded) + 3 * element;
     v[0] = p.transposed ? -w.im : w.im;
     v[1] = w.re;
@@ -34,29 +31,23 @@ template <class Acc, class Index, int NDIM> __device__ __forceinline__ void expa
 }
 
 template <class Index, int NDIM> struct AddToComplexParams {
-    const void* b;               // or null
-    const void* residual;        // or null
+    const void* b;        // or null
+    const void* residual; // or null
     void* y;
-    Index elements;              // of y
+    Index elements; // of y
     Index b_stride;
     Index y_channel, y_stride[NDIM];
     Index residual_channel, residual_stride[NDIM];
-    Divider<Index> channels, extent[NDIM];     // of y's other axes
+    Divider<Index> channels, extent[NDIM]; // of y's other axes
 };
 
-template <class Acc, class Index, int NDIM> __device__ __forceinline__ void add_to_complex(const AddToComplexParams<Index, NDIM>& p)
-{
+template <class Acc, class Index, int NDIM> DEVICE void add_to_complex(const AddToComplexParams<Index, NDIM>& p) {
     const Index element = Index(blockIdx.x) * blockDim.x + threadIdx.x;
     if (element >= p.elements) return;
     Index channel, at[NDIM];
     unravel(p.channels.split(element, channel), p.extent, at);
-    Index offset = channel * p.y_channel, its = channel * p.residual_channel;
-#pragma unroll
-    for (int axis = 0; axis < NDIM; ++axis) {
-        offset += at[axis] * p.y_stride[axis];
-        its += at[axis] * p.residual_stride[axis];
-    }
-    Complex<Acc>& y = static_cast<Complex<Acc>*>(p.y)[offset];
+    const Index its = dot(at, p.residual_stride, channel * p.residual_channel);
+    Complex<Acc>& y = static_cast<Complex<Acc>*>(p.y)[dot(at, p.y_stride, channel * p.y_channel)];
     Complex<Acc> sum = y;
     if (p.b != nullptr) sum += static_cast<const Complex<Acc>*>(p.b)[channel * p.b_stride];
     if (p.residual != nullptr) sum += static_cast<const Complex<Acc>*>(p.residual)[its];

@@ -1,4 +1,4 @@
-"""README.md and the pages of docs/ keep to short sentences, as docs/sentences.py measures them."""
+"""README.md and the pages of docs/ keep to short sentences, as docs/sentences.py measures; kernels to their columns."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-TOOL: dict[str, Any] = runpy.run_path(str(Path(__file__).resolve().parent.parent / "docs" / "sentences.py"))
+CHECKOUT = Path(__file__).resolve().parent.parent
+TOOL: dict[str, Any] = runpy.run_path(str(CHECKOUT / "docs" / "sentences.py"))
+COLUMNS = 120  # as in `.clang-format`, which no test needs
 
 
 @pytest.mark.parametrize("page", TOOL["PAGES"], ids=lambda page: page.name)
@@ -53,3 +55,16 @@ def test_pages_are_cut_into_sentences() -> None:
 def test_words_and_figures_are_counted() -> None:
     assert [TOOL["words"](one) for one in TOOL["sentences"](PAGE)] == [7, 4, 6, 7, 3, 1]
     assert TOOL["figures"]([1, 28, 29, 3]) == (15.5, 0.25)
+
+
+def test_lines_of_kernels_are_no_longer_than_their_format_says() -> None:
+    assert f"ColumnLimit: {COLUMNS}\n" in (CHECKOUT / ".clang-format").read_text(encoding="utf-8")
+    kernels = sorted((CHECKOUT / "kernels_cu").rglob("*.cu*"))
+    long = [
+        f"{path}:{number}"
+        for path in kernels
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if len(line) > COLUMNS or line != line.rstrip()
+    ]
+    assert kernels
+    assert not long

@@ -113,7 +113,7 @@ extern "C" __global__ void moves(const unsigned* x, unsigned* y, double* z)
         const uint4 v = load_shared(other + i * 16);
         y[t * 20 + i * 4] = v.x, y[t * 20 + i * 4 + 1] = v.y, y[t * 20 + i * 4 + 2] = v.z, y[t * 20 + i * 4 + 3] = v.w;
     }
-    for (int i = 16; i < 20; ++i) y[t * 20 + i] = i % 2 ? load_word(other + i * 4) : load_shared_word(other + i * 4);
+    for (int i = 16; i < 20; ++i) y[t * 20 + i] = load_word(other + i * 4);
     const double pair[2] = {mine[0] + 0.5, mine[1] + 0.25};
     store_l2(z + t * 2, pair);
 }

@@ -163,19 +163,9 @@ def _closest(inputs: tuple[Any, ...], kind: str, got: Any) -> tuple[rules.Fused,
 
 
 _PLACED = {
-    "f16": (Form("f16", 128), Form("f16", 256), Form("f16", 128, crosswise=True), Form("f16", 128, slice_bytes=64)),
-    "bf16": (
-        Form("bf16", 128),
-        Form("bf16", 256),
-        Form("bf16", 128, crosswise=True),
-        Form("bf16", 128, slice_bytes=64),
-    ),
-    "tf32": (
-        Form("tf32", 128),
-        Form("tf32", 256),
-        Form("tf32", 64, in_registers=True),
-        Form("tf32", 128, in_registers=True),
-    ),
+    "f16": (Form("f16", 256), Form("f16", 256, crosswise=True), Form("f16", 256, slice_bytes=64)),
+    "bf16": (Form("bf16", 256), Form("bf16", 256, crosswise=True), Form("bf16", 256, slice_bytes=64)),
+    "tf32": (Form("tf32", 256), Form("tf32", 64, in_registers=True), Form("tf32", 128, in_registers=True)),
 }
 
 
@@ -247,7 +237,7 @@ def probes(recorder: Recorder) -> tuple[Probe, ...]:
         found.append(Probe(f"sums of mma.sync {kind}", _recorded(name, kind, None, recorder), (own,)))
         found.append(Probe(f"places of sums of mma.sync {kind}", _placed(kind, (None,)), (own,)))
     for kind in KINDS:
-        form, own = Form(kind, 128), Program("mma", f"mma_{kind}")
+        form, own = Form(kind, 256), Program("mma", f"mma_{kind}")
         run = _recorded(f"wgmma_{kind}", kind, form, recorder)
         found.append(Probe(f"sums of wgmma {kind}", run, (form.program,), HOPPER))
         found.append(Probe(f"steps of wgmma {kind}", _stepwise(form), (form.program,), HOPPER))

@@ -43,7 +43,7 @@ template <int STEPS> __device__ __forceinline__ void multiply(float (&d)[PROBE_C
     settle(d);
     products_begin();
 #pragma unroll
-    for (int k = 0; k < STEPS; ++k) PROBE_KIND::multiply<PROBE_COLUMNS, PROBE_CROSSWISE>(d, rows + k * 2, columns + k * kStep);
+    for (int k = 0; k < STEPS; ++k) PROBE_KIND::multiply<PROBE_CROSSWISE>(d, rows + k * 2, columns + k * kStep);
     products_commit();
     products_wait<0>();
     settle(d);

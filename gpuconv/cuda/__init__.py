@@ -43,24 +43,12 @@ def run(
     activation: Activation | None = None,
     residual: bool = False,
 ) -> list[Any]:
-    """Run an operator on arrays of the current device.
+    """Run an operator, one of ``operators.OPERATORS``, on arrays of the current device.
 
-    Parameters
-    ----------
-    operator : str
-        One of ``_operators.OPERATORS``.
-    inputs : tuple of arrays
-        In the operator's order; a last one may be left out. Then a residual, if there is one.
-    outs : tuple of arrays or None
-        What the result and, with a second entry, the Indices are written into; None for a new array.
-    attributes : tuple
-        In alphabetical order, as the public functions take them.
-    layout, precision : str
-    packed : PackedWeights, optional
-        Whose snapshot ``w`` is.
-    activation : Activation, optional
-    residual : bool
-        Whether the last input is one.
+    ``inputs`` are in the operator's order, a last one may be left out; then comes a ``residual``, if there is one.
+    ``outs`` are what the result and, with a second entry, the Indices are written into, None for new arrays.
+    ``attributes`` are in alphabetical order, as the public functions take them; of ``packed``, the input ``w`` is the
+    snapshot.
     """
     here = runtime
     key = [operator, here.current_device(), layout, precision, *map(here.layout, inputs)]
@@ -109,10 +97,7 @@ def check_place(operator: str, name: str, array: Any) -> None:
 def first_out_of_range(operator: str, indices: Any, limit: int) -> tuple[int, ...] | None:
     """Return where the first index stands that is not from -1 to below a limit; waits for the device.
 
-    Raises
-    ------
-    DeviceError
-        The stream captures a graph; the array is not on the current device.
+    DeviceError where the stream captures a graph, or the array is not on the current device.
     """
     from gpuconv.cuda.call.prepared import Prepared, Result, element_strides
     from gpuconv.cuda.pool import unpool
@@ -140,10 +125,7 @@ def check_no_capture(operator: str, rule: str) -> None:
 def complete(operator: str, make: Callable[[], Any]) -> Any:
     """Return a copy that ``make`` makes in the current stream, when it is complete for every stream.
 
-    Raises
-    ------
-    DeviceError
-        The stream captures a graph.
+    DeviceError where the stream captures a graph.
     """
     check_no_capture(operator, "which would copy the weights only later; call it before the capture")
     copy = make()

@@ -10,25 +10,16 @@ from typing import Any
 from gpuconv.cuda.build import params
 from gpuconv.cuda.build.variant import Kernel, Variant
 from gpuconv.cuda.conv import families as conv_families
-from gpuconv.cuda.plan import strided
-from gpuconv.cuda.plan.launch import Launch, Plan, Space, kept
-from gpuconv.cuda.plan.limits import Limits
+from gpuconv.cuda.plan import Launch, Limits, Plan, Space, kept, strided
 from gpuconv.cuda.weight_grad import families as weight_grad_families
 from gpuconv.rules import dtypes
-from gpuconv.rules.geometry import ConvGeometry, ConvTransposeGeometry, Ints
+from gpuconv.rules.geometry import Ints
 
 _EXPAND_AXES, _ADD_AXES = (1, 6), (3, 5)  # of kernels that are built ahead: with 32-bit indices, and with 64-bit ones
-Geometry = ConvGeometry | ConvTransposeGeometry
 
 
 def plan(kernel: str, geometry: Any, dtype: str, strides: dict[str, Ints], limits: Limits, precision: str) -> Plan:
-    """Plan Conv, ConvTranspose or the gradient of weights for complex arrays of these strides in elements, by role.
-
-    Raises
-    ------
-    ArgumentError
-        The problem needs more than 64-bit indices or more blocks than a grid has.
-    """
+    """Plan Conv, ConvTranspose or the gradient of weights for complex arrays of these strides in elements, by role."""
     real = dtypes.entry(dtype).real
     lifted: Any
     if kernel == "weight_grad":
@@ -38,13 +29,13 @@ def plan(kernel: str, geometry: Any, dtype: str, strides: dict[str, Ints], limit
     lifted = _lifted(geometry, kernel=3, stride=1, pad=1)
     w = tuple(prod(lifted.w_shape[axis + 1 :]) for axis in range(len(lifted.w_shape)))
     arrays = _of_parts(strides["x"]), w, None, _of_parts(strides["y"])
-    if kernel == "conv":
-        real_plan = conv_families.for_conv(lifted, real, *arrays, limits, precision)
-    else:
-        real_plan = conv_families.for_conv_transpose(lifted, real, *arrays, limits, precision)
+    real_plan = conv_families.for_conv(lifted, real, *arrays, limits, precision)
     if not real_plan.launches:
         return replace(real_plan, operator=kernel)
-    launches = [_with_expanded(launch) for launch in real_plan.launches]
+    launches = [
+        replace(launch, roles={name: "expanded" if role == "w" else role for name, role in launch.roles.items()})
+        for launch in real_plan.launches
+    ]
     expands = any(role == "expanded" for launch in launches for role in launch.roles.values())
     if expands:
         launches.insert(0, _expand(kernel, geometry.w_shape, strides["w"], dtype))
@@ -74,11 +65,6 @@ def _lifted(geometry: Any, kernel: int, stride: int, pad: int) -> Any:
 
 def _of_parts(strides: Ints) -> Ints:
     return (*(2 * stride for stride in strides), 1)
-
-
-def _with_expanded(launch: Launch) -> Launch:
-    roles = {name: "expanded" if role == "w" else role for name, role in launch.roles.items()}
-    return replace(launch, roles=roles)
 
 
 def _expand(operator: str, shape: Ints, strides: Ints, dtype: str) -> Launch:

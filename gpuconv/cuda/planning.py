@@ -10,8 +10,7 @@ from gpuconv.cuda import complex as complex_plan
 from gpuconv.cuda.conv import families as conv_families
 from gpuconv.cuda.conv import finish
 from gpuconv.cuda.passes import sums
-from gpuconv.cuda.plan.launch import Plan
-from gpuconv.cuda.plan.limits import Limits
+from gpuconv.cuda.plan import Limits, Plan
 from gpuconv.cuda.pool import families as pool_families
 from gpuconv.cuda.pool import unpool
 from gpuconv.cuda.pool.grad import families as pool_grad_families
@@ -35,7 +34,7 @@ def plan(
     precision: str,
     activation: Activation | None = None,
 ) -> Plan:
-    """Plan what ``_operators.Operator.kernel`` names, for arrays of these strides in elements, by their roles.
+    """Plan what ``operators.Operator.kernel`` names, for arrays of these strides in elements, by their roles.
 
     Raises
     ------
@@ -78,9 +77,9 @@ def _plan(
     if kernel == "weight_grad":
         arrays = strides["x"], strides["dy"], strides["y"]
         return weight_grad_families.for_weight_grad(geometry, dtype, *arrays, limits, precision)
-    make = conv_families.for_conv if kernel == "conv" else conv_families.for_conv_transpose
     b_stride = strides["b"][0] if "b" in strides else None
-    planned = make(geometry, dtype, strides["x"], strides["w"], b_stride, strides["y"], limits, precision)
+    x, w, y = (strides[role] for role in ("x", "w", "y"))
+    planned = conv_families.for_conv(geometry, dtype, x, w, b_stride, y, limits, precision)
     return finish.finished(planned, activation, dtype, geometry.y_shape, strides)
 
 

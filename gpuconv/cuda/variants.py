@@ -15,14 +15,6 @@ from gpuconv.cuda.weight_grad import families as weight_grad_families
 
 def all_variants() -> list[Variant]:
     """Return every variant for one to four spatial axes; those for more axes are compiled when first needed."""
-    plans = (
-        conv_families,
-        pool_families,
-        pool_grad_families,
-        weight_grad_families,
-        sums,
-        unpool,
-        complex_plan,
-        copy_pass,
-    )
-    return [variant for plan in plans for variant in plan.variants()]
+    rooms = (conv_families, pool_families, pool_grad_families, weight_grad_families)
+    families = [family for room in rooms for family in room.FAMILIES]
+    return [variant for plan in (*families, sums, unpool, complex_plan, copy_pass) for variant in plan.variants()]

@@ -1,6 +1,7 @@
 // Tiles of plain matrices on their way to the tensor cores, 16 bytes a copy where all rows begin on 16 bytes.
 //
-//  - MatrixRows: rows of K, whose columns are contiguous in memory, as the inputs of one tap do, whose columns are pixels.
+//  - MatrixRows: rows of K, whose columns are contiguous in memory, as the inputs of one tap do, whose columns are
+//  pixels.
 //    Where rows begin on 8 or 4 bytes only, that much is a copy. Rows in shared memory are 16 or 32 bytes longer than a
 //    tile: ldmatrix, or lanes that read single elements, find eight rows, or four, in different banks.
 //  - MatrixColumns: columns of K, which are contiguous instead, as a filter's channels are. Of eight neighbours, each
@@ -12,14 +13,12 @@
 #include "base/ptx.cuh"
 
 // The most bytes, of up to 16, that divide an address and distances: what can be copied at once.
-__device__ __forceinline__ int copied_at_once(const void* address, int distances)
-{
+DEVICE int copied_at_once(const void* address, int distances) {
     const int bits = int(reinterpret_cast<unsigned long long>(address)) | distances | 16;
     return bits & -bits;
 }
 
-template <class T> __device__ __forceinline__ void copy_element(unsigned target, const T* source, bool exists)
-{
+template <class T> DEVICE void copy_element(unsigned target, const T* source, bool exists) {
     if constexpr (sizeof(T) == 2) store_shared(target, exists ? *source : T(0.f));
     else copy_async<sizeof(T)>(target, source, exists ? sizeof(T) : 0);
 }
@@ -29,18 +28,17 @@ template <class T, int COLUMNS, int BLOCK_K, int THREADS> struct MatrixRows {
     static constexpr int kPitch = COLUMNS * sizeof(T) + (sizeof(T) == 2 ? 16 : 32), kBytes = BLOCK_K * kPitch;
     static constexpr int kLine = COLUMNS * sizeof(T);
 
-    const T* next;      // of this thread, of the slice to be fetched next
-    unsigned place;     // where that goes in the first buffer
-    int width;          // bytes copied at once
-    int step, left;     // elements from row to row; rows from that slice on
-    bool exists;        // whether this thread's columns do
+    const T* next;  // of this thread, of the slice to be fetched next
+    unsigned place; // where that goes in the first buffer
+    int width;      // bytes copied at once
+    int step, left; // elements from row to row; rows from that slice on
+    bool exists;    // whether this thread's columns do
 
     // The first column of this thread, and its first row.
-    __device__ __forceinline__ static int column(int width) { return threadIdx.x % (kLine / width) * (width / int(sizeof(T))); }
-    __device__ __forceinline__ static int row(int width) { return threadIdx.x / (kLine / width); }
+    static DEVICE int column(int width) { return threadIdx.x % (kLine / width) * (width / int(sizeof(T))); }
+    static DEVICE int row(int width) { return threadIdx.x / (kLine / width); }
     // `first` is the element of the thread's column in row 0.
-    __device__ __forceinline__ void start(const T* first, bool found, int distance, int rows, int copied, unsigned buffer)
-    {
+    DEVICE void start(const T* first, bool found, int distance, int rows, int copied, unsigned buffer) {
         width = copied;
         step = distance;
         next = first + row(width) * step;
@@ -50,8 +48,7 @@ template <class T, int COLUMNS, int BLOCK_K, int THREADS> struct MatrixRows {
         keep(place);
     }
     // Starts to fill the buffer so many bytes after the first with the next slice.
-    __device__ __forceinline__ void fetch(unsigned buffer)
-    {
+    DEVICE void fetch(unsigned buffer) {
         if (width == 16) copy<16>(place + buffer);
         else if (width == 8) copy<8>(place + buffer);
         else if (sizeof(T) == 4 || width == 4) copy<4>(place + buffer);
@@ -59,16 +56,16 @@ template <class T, int COLUMNS, int BLOCK_K, int THREADS> struct MatrixRows {
         next += BLOCK_K * step;
         left -= BLOCK_K;
     }
-    template <int WIDTH> __device__ __forceinline__ void copy(unsigned target) const
-    {
-        constexpr int kStep = THREADS / (kLine / WIDTH);    // rows that all threads copy at once
+    template <int WIDTH> DEVICE void copy(unsigned target) const {
+        constexpr int kStep = THREADS / (kLine / WIDTH); // rows that all threads copy at once
         static_assert(kStep > 0 && BLOCK_K % kStep == 0);
         if (WIDTH >= 4 && left >= BLOCK_K) {
             const char* source = reinterpret_cast<const char*>(next);
 #pragma unroll
             for (int k = 0; k < BLOCK_K; k += kStep)
-                copy_async<WIDTH < 4 ? 4 : WIDTH>(target + k * kPitch, source + static_cast<long long>(step) * (k * int(sizeof(T))),
-                                                    exists ? WIDTH : 0);
+                copy_async < WIDTH<4 ? 4 : WIDTH>(target + k * kPitch,
+                                                  source + static_cast<long long>(step) * (k * int(sizeof(T))),
+                                                  exists ? WIDTH : 0);
             return;
         }
         const T* source = next;
@@ -83,18 +80,17 @@ template <class T, int COLUMNS, int BLOCK_K, int THREADS> struct MatrixRows {
 
 template <class T, int COLUMNS, int BLOCK_K, int THREADS> struct MatrixColumns {
     static constexpr int kPitch = BLOCK_K * sizeof(T), kBytes = COLUMNS * kPitch;
-    static constexpr int kChunk = 16 / sizeof(T), kStep = THREADS / 8;      // columns that all threads copy at once
+    static constexpr int kChunk = 16 / sizeof(T), kStep = THREADS / 8; // columns that all threads copy at once
     static_assert(kPitch == 128 && kStep % 8 == 0 && COLUMNS % kStep == 0);
 
-    const T* next;      // of this thread, of the slice to be fetched next
-    unsigned place;     // where that goes in the first buffer
-    int step, left;     // elements from column to column; of this thread's, from that slice on
-    int columns;        // from this thread's first one on
-    bool whole;         // all columns exist, and chunks are aligned
+    const T* next;  // of this thread, of the slice to be fetched next
+    unsigned place; // where that goes in the first buffer
+    int step, left; // elements from column to column; of this thread's, from that slice on
+    int columns;    // from this thread's first one on
+    bool whole;     // all columns exist, and chunks are aligned
 
-    __device__ __forceinline__ static unsigned chunk(int column, int number) { return column * kPitch + (number ^ column % 8) * 16; }
-    __device__ __forceinline__ void start(const T* first, int distance, int rows, int count, unsigned buffer)
-    {
+    static DEVICE unsigned chunk(int column, int number) { return column * kPitch + (number ^ column % 8) * 16; }
+    DEVICE void start(const T* first, int distance, int rows, int count, unsigned buffer) {
         const int column = threadIdx.x / 8, number = threadIdx.x % 8;
         step = distance;
         next = first + column * step + number * kChunk;
@@ -104,22 +100,21 @@ template <class T, int COLUMNS, int BLOCK_K, int THREADS> struct MatrixColumns {
         place = buffer + chunk(column, number);
         keep(place);
     }
-    __device__ __forceinline__ void fetch(unsigned buffer)
-    {
+    DEVICE void fetch(unsigned buffer) {
         const unsigned target = place + buffer;
         if (whole) {
             const T* source = next;
             const int bytes = left > 0 ? 16 : 0;
 #pragma unroll
-            for (int m = 0; m < COLUMNS; m += kStep, source += kStep * step) copy_async<16>(target + m * kPitch, source, bytes);
+            for (int m = 0; m < COLUMNS; m += kStep, source += kStep * step)
+                copy_async<16>(target + m * kPitch, source, bytes);
         } else {
             copy_some(target);
         }
         next += BLOCK_K;
         left -= BLOCK_K;
     }
-    __device__ __forceinline__ void copy_some(unsigned target) const
-    {
+    DEVICE void copy_some(unsigned target) const {
         const bool chunks = copied_at_once(next, step * int(sizeof(T))) == 16;
 #pragma unroll 1
         for (int m = 0; m < COLUMNS; m += kStep) {
@@ -129,7 +124,8 @@ template <class T, int COLUMNS, int BLOCK_K, int THREADS> struct MatrixColumns {
                 copy_async<16>(target + m * kPitch, source, exists ? 16 : 0);
             } else {
 #pragma unroll 1
-                for (int k = 0; k < kChunk; ++k) copy_element(target + m * kPitch + k * int(sizeof(T)), source + k, exists);
+                for (int k = 0; k < kChunk; ++k)
+                    copy_element(target + m * kPitch + k * int(sizeof(T)), source + k, exists);
             }
         }
     }

@@ -1,116 +1,104 @@
 // Every special instruction that a kernel uses, each behind one small function.
 #pragma once
+#include "base/device.cuh"
 
 // The block's number, read anew at each call: what follows from it need not stay in registers through a main loop.
-__device__ __forceinline__ int block_number()
-{
+DEVICE int block_number() {
     int number;
     asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(number));
     return number;
 }
 
 // The thread's number in its block, likewise.
-__device__ __forceinline__ int thread_number()
-{
+DEVICE int thread_number() {
     int number;
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(number));
     return number;
 }
 
-__device__ __forceinline__ unsigned shared_address(const void* pointer)
-{
-    return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
-}
+DEVICE unsigned shared_address(const void* pointer) { return static_cast<unsigned>(__cvta_generic_to_shared(pointer)); }
 
 // Keeps a number in its register: the compiler does not derive it anew at each use.
-__device__ __forceinline__ void keep(int& number) { asm volatile("" : "+r"(number)); }
-__device__ __forceinline__ void keep(unsigned& number) { asm volatile("" : "+r"(number)); }
-template <class T> __device__ __forceinline__ void keep(T*& pointer) { asm volatile("" : "+l"(pointer)); }
+DEVICE void keep(int& number) { asm volatile("" : "+r"(number)); }
+DEVICE void keep(unsigned& number) { asm volatile("" : "+r"(number)); }
+template <class T> DEVICE void keep(T*& pointer) { asm volatile("" : "+l"(pointer)); }
 // The same of a pointer into global memory, which the compiler still knows to be one.
-template <class T> __device__ __forceinline__ void keep_global(T*& pointer)
-{
+template <class T> DEVICE void keep_global(T*& pointer) {
     keep(pointer);
     __builtin_assume(__isGlobal(pointer));
 }
 
 // The 16 bits of one element in global memory; such loads keep the order of the program.
-__device__ __forceinline__ unsigned load_half(const void* source)
-{
+DEVICE unsigned load_half(const void* source) {
     unsigned bits;
     asm volatile("ld.global.u16 %0, [%1];" : "=r"(bits) : "l"(source));
     return bits;
 }
 
-
-__device__ __forceinline__ uint4 load_shared(unsigned address)
-{
+DEVICE uint4 load_shared(unsigned address) {
     uint4 v;
-    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(address) : "memory");
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(address)
+                 : "memory");
     return v;
 }
-__device__ __forceinline__ unsigned load_shared_word(unsigned address)
-{
-    unsigned word;
-    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(word) : "r"(address) : "memory");
-    return word;
+DEVICE void store_shared(unsigned address, const uint4& v) {
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+                 : "memory");
 }
-__device__ __forceinline__ void store_shared(unsigned address, const uint4& v)
-{
-    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+DEVICE void store_shared(unsigned address, float v) {
+    asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(v) : "memory");
 }
-__device__ __forceinline__ void store_shared(unsigned address, float v) { asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(v) : "memory"); }
-__device__ __forceinline__ void store_word(unsigned address, unsigned v) { asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(v) : "memory"); }
-__device__ __forceinline__ unsigned load_word(unsigned address)
-{
+DEVICE void store_word(unsigned address, unsigned v) {
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
+}
+DEVICE unsigned load_word(unsigned address) {
     unsigned v;
     asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
     return v;
 }
-template <class T> __device__ __forceinline__ void store_shared(unsigned address, T v)   // of 16 bits
+template <class T>
+DEVICE void store_shared(unsigned address, T v) // of 16 bits
 {
     asm volatile("st.shared.b16 [%0], %1;" ::"r"(address), "h"(reinterpret_cast<const unsigned short&>(v)) : "memory");
 }
 
 // Starts copying one element to shared memory; `bytes` of it come from global memory, zeros replace the rest.
 // With 0 bytes nothing is read, and `source` may be any address.
-template <int SIZE> __device__ __forceinline__ void copy_async(unsigned target, const void* source, int bytes)
-{
+template <int SIZE> DEVICE void copy_async(unsigned target, const void* source, int bytes) {
     if constexpr (SIZE == 16) {
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(source), "r"(bytes) : "memory");
     } else {
         static_assert(SIZE == 4 || SIZE == 8);
-        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(target), "l"(source), "n"(SIZE), "r"(bytes) : "memory");
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(target), "l"(source), "n"(SIZE), "r"(bytes)
+                     : "memory");
     }
 }
 
 // Closes the group of copies started since the last call.
-__device__ __forceinline__ void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+DEVICE void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
 // Waits until at most KEEP of this thread's groups are in flight.
-template <int KEEP> __device__ __forceinline__ void copy_async_wait()
-{
-    asm volatile("cp.async.wait_group %0;" ::"n"(KEEP) : "memory");
-}
+template <int KEEP> DEVICE void copy_async_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(KEEP) : "memory"); }
 
 // Stores 16 bytes to shared memory at once; written as a plain assignment, some become four stores with bank conflicts.
-__device__ __forceinline__ void store_shared(void* target, const float (&v)[4])
-{
-    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(target)), "f"(v[0]), "f"(v[1]), "f"(v[2]), "f"(v[3]) : "memory");
+DEVICE void store_shared(void* target, const float (&v)[4]) {
+    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(target)), "f"(v[0]), "f"(v[1]),
+                 "f"(v[2]), "f"(v[3])
+                 : "memory");
 }
-__device__ __forceinline__ void store_shared(void* target, const double (&v)[2])
-{
+DEVICE void store_shared(void* target, const double (&v)[2]) {
     asm volatile("st.shared.v2.f64 [%0], {%1, %2};" ::"r"(shared_address(target)), "d"(v[0]), "d"(v[1]) : "memory");
 }
-__device__ __forceinline__ void store_shared(void* target, const float (&v)[2])
-{
+DEVICE void store_shared(void* target, const float (&v)[2]) {
     asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(shared_address(target)), "f"(v[0]), "f"(v[1]) : "memory");
 }
 
 // ---- tensor cores; how a fragment lies in the lanes' registers is in conv/gemm/fragments.cuh
 
 // Four 8 x 8 matrices of 16-bit elements, from the 16-byte rows whose addresses the lanes give, eight lanes a matrix.
-__device__ __forceinline__ void load_matrices(unsigned (&values)[4], unsigned address)
-{
+DEVICE void load_matrices(unsigned (&values)[4], unsigned address) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(values[0]), "=r"(values[1]), "=r"(values[2]), "=r"(values[3])
                  : "r"(address)
@@ -118,49 +106,38 @@ __device__ __forceinline__ void load_matrices(unsigned (&values)[4], unsigned ad
 }
 
 // The same, each transposed: a lane has two elements of a column instead of a row.
-__device__ __forceinline__ void load_transposed_matrices(unsigned (&values)[4], unsigned address)
-{
+DEVICE void load_transposed_matrices(unsigned (&values)[4], unsigned address) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(values[0]), "=r"(values[1]), "=r"(values[2]), "=r"(values[3])
                  : "r"(address)
                  : "memory");
 }
 
-// d += a * b, 16 x 8 sums of products of 16-bit elements.
-__device__ __forceinline__ void multiply_half(float (&d)[4], const uint4& a, const unsigned (&b)[2])
-{
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b[0]), "r"(b[1]));
-}
-__device__ __forceinline__ void multiply_bfloat16(float (&d)[4], const uint4& a, const unsigned (&b)[2])
-{
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b[0]), "r"(b[1]));
-}
-// The same of float32 elements; the tensor cores ignore the last 13 bits of each.
-__device__ __forceinline__ void multiply_tf32(float (&d)[4], const uint4& a, const unsigned (&b)[2])
-{
-    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b[0]), "r"(b[1]));
-}
+// d += a * b, 16 x 8 sums of products of 16-bit elements; or of float32, less the last 13 bits of each.
+#define MULTIPLY_16X8(NAME, TYPES)                                                                           \
+    DEVICE void NAME(float (&d)[4], const uint4& a, const unsigned (&b)[2]) {                                \
+        asm("mma.sync.aligned." TYPES ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
+            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                                 \
+            : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b[0]), "r"(b[1]));                                 \
+    }
+MULTIPLY_16X8(multiply_half, "m16n8k16.row.col.f32.f16.f16")
+MULTIPLY_16X8(multiply_bfloat16, "m16n8k16.row.col.f32.bf16.bf16")
+MULTIPLY_16X8(multiply_tf32, "m16n8k8.row.col.f32.tf32.tf32")
 // 8 x 8 sums over 4 products of float64, and, as sm_90 and later have it, 16 x 8 over 16.
-__device__ __forceinline__ void multiply_double(double& d0, double& d1, double a, double b)
-{
-    asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};" : "+d"(d0), "+d"(d1) : "d"(a), "d"(b));
+DEVICE void multiply_double(double& d0, double& d1, double a, double b) {
+    asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
+        : "+d"(d0), "+d"(d1)
+        : "d"(a), "d"(b));
 }
-__device__ __forceinline__ void multiply_double(double (&d)[4], const double2 (&a)[4], const double (&b)[4])
-{
+DEVICE void multiply_double(double (&d)[4], const double2 (&a)[4], const double (&b)[4]) {
 #if __CUDA_ARCH__ >= 900
     asm("mma.sync.aligned.m16n8k16.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5, %6, %7, %8, %9, %10, %11}, "
         "{%12, %13, %14, %15}, {%0, %1, %2, %3};"
         : "+d"(d[0]), "+d"(d[1]), "+d"(d[2]), "+d"(d[3])
-        : "d"(a[0].x), "d"(a[0].y), "d"(a[1].x), "d"(a[1].y), "d"(a[2].x), "d"(a[2].y), "d"(a[3].x), "d"(a[3].y), "d"(b[0]),
-          "d"(b[1]), "d"(b[2]), "d"(b[3]));
+        : "d"(a[0].x), "d"(a[0].y), "d"(a[1].x), "d"(a[1].y), "d"(a[2].x), "d"(a[2].y), "d"(a[3].x), "d"(a[3].y),
+          "d"(b[0]), "d"(b[1]), "d"(b[2]), "d"(b[3]));
 #else
-#pragma unroll
+    #pragma unroll
     for (int k = 0; k < 4; ++k) {
         multiply_double(d[0], d[1], a[k].x, b[k]);
         multiply_double(d[2], d[3], a[k].y, b[k]);
@@ -169,8 +146,7 @@ __device__ __forceinline__ void multiply_double(double (&d)[4], const double2 (&
 }
 
 // Rounds to the 11 significant bits of TF32, ties away from zero.
-__device__ __forceinline__ unsigned round_tf32(float value)
-{
+DEVICE unsigned round_tf32(float value) {
     unsigned result;
     asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(result) : "f"(value));
     return result;
@@ -179,45 +155,42 @@ __device__ __forceinline__ unsigned round_tf32(float value)
 // ---- comparing
 
 // 16 bytes of global memory past the L1 cache, which does not see what other multiprocessors write.
-__device__ __forceinline__ void load_l2(const float* source, float (&v)[4])
-{
-    asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3]) : "l"(source) : "memory");
+DEVICE void load_l2(const float* source, float (&v)[4]) {
+    asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3])
+                 : "l"(source)
+                 : "memory");
 }
-__device__ __forceinline__ void load_l2(const double* source, double (&v)[2])
-{
+DEVICE void load_l2(const double* source, double (&v)[2]) {
     asm volatile("ld.global.cg.v2.f64 {%0, %1}, [%2];" : "=d"(v[0]), "=d"(v[1]) : "l"(source) : "memory");
 }
-__device__ __forceinline__ void store_l2(float* target, const float (&v)[4])
-{
-    asm volatile("st.global.cg.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(target), "f"(v[0]), "f"(v[1]), "f"(v[2]), "f"(v[3]) : "memory");
+DEVICE void store_l2(float* target, const float (&v)[4]) {
+    asm volatile("st.global.cg.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(target), "f"(v[0]), "f"(v[1]), "f"(v[2]), "f"(v[3])
+                 : "memory");
 }
-__device__ __forceinline__ void store_l2(double* target, const double (&v)[2])
-{
+DEVICE void store_l2(double* target, const double (&v)[2]) {
     asm volatile("st.global.cg.v2.f64 [%0], {%1, %2};" ::"l"(target), "d"(v[0]), "d"(v[1]) : "memory");
 }
 
 // The larger one, NaN if either is NaN; +0 is larger than -0.
-__device__ __forceinline__ float max_nan(float a, float b)
-{
+DEVICE float max_nan(float a, float b) {
     float result;
     asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
     return result;
 }
 
 // The same of two 16-bit numbers at once.
-__device__ __forceinline__ unsigned max_nan_f16x2(unsigned a, unsigned b)
-{
+DEVICE unsigned max_nan_f16x2(unsigned a, unsigned b) {
     unsigned result;
     asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
     return result;
 }
-__device__ __forceinline__ unsigned max_nan_bf16x2(unsigned a, unsigned b)
-{
+DEVICE unsigned max_nan_bf16x2(unsigned a, unsigned b) {
     unsigned result;
     asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
     return result;
 }
 
 // What the lane before, or after, this one has; all lanes of the warp take part. Of 4 or 8 bytes.
-template <class T> __device__ __forceinline__ T lane_before(T value) { return __shfl_up_sync(0xffffffff, value, 1); }
-template <class T> __device__ __forceinline__ T lane_after(T value) { return __shfl_down_sync(0xffffffff, value, 1); }
+template <class T> DEVICE T lane_before(T value) { return __shfl_up_sync(0xffffffff, value, 1); }
+template <class T> DEVICE T lane_after(T value) { return __shfl_down_sync(0xffffffff, value, 1); }

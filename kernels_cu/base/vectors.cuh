@@ -1,40 +1,36 @@
-// Neighbouring elements that are loaded and stored at once. They stay in whole words until they are widened: as elements of
-// 16 bits each would take a register and several instructions.
+// Neighbouring elements that are loaded and stored at once. They stay in whole words until they are widened: as
+// elements of 16 bits each would take a register and several instructions.
 #pragma once
 #include "base/numeric.cuh"
 #include "base/ptx.cuh"
 
+template <class T, int COUNT> struct alignas(COUNT * sizeof(T)) Elements { T values[COUNT]; };
 template <int BYTES> struct alignas(BYTES) Raw { unsigned words[BYTES / 4]; };
 template <> struct Raw<2> { unsigned short words[1]; };
 
 template <class T> struct Widened;
 template <> struct Widened<__half> {
-    static __device__ __forceinline__ float of(const unsigned* words, int i)
-    {
+    static DEVICE float of(const unsigned* words, int i) {
         return widen(__ushort_as_half(static_cast<unsigned short>(words[i / 2] >> i % 2 * 16)));
     }
 };
 template <> struct Widened<__nv_bfloat16> {
-    static __device__ __forceinline__ float of(const unsigned* words, int i)
-    {
+    static DEVICE float of(const unsigned* words, int i) {
         unsigned bits = i % 2 ? words[i / 2] & 0xffff0000 : words[i / 2] << 16;
-        keep(bits);              // else it is made anew for each use
+        keep(bits); // else it is made anew for each use
         return __uint_as_float(bits);
     }
 };
 template <> struct Widened<float> {
-    static __device__ __forceinline__ float of(const unsigned* words, int i) { return __uint_as_float(words[i]); }
+    static DEVICE float of(const unsigned* words, int i) { return __uint_as_float(words[i]); }
 };
 template <> struct Widened<double> {
-    static __device__ __forceinline__ double of(const unsigned* words, int i)
-    {
+    static DEVICE double of(const unsigned* words, int i) {
         return __hiloint2double(int(words[2 * i + 1]), int(words[2 * i]));
     }
 };
 
-template <class T, int BYTES, class Acc, int COUNT>
-__device__ __forceinline__ void widen_all(const Raw<BYTES>& raw, Acc (&values)[COUNT])
-{
+template <class T, int BYTES, class Acc, int COUNT> DEVICE void widen_all(const Raw<BYTES>& raw, Acc (&values)[COUNT]) {
     static_assert(BYTES == COUNT * sizeof(T));
     constexpr int kWords = (BYTES + 3) / 4;
     unsigned words[kWords];
@@ -45,10 +41,9 @@ __device__ __forceinline__ void widen_all(const Raw<BYTES>& raw, Acc (&values)[C
 }
 
 // Rounds COUNT sums and writes them as neighbours, at once.
-template <class T, class Acc, int COUNT> __device__ __forceinline__ void store_narrowed(T* target, const Acc (&sums)[COUNT])
-{
-    struct alignas(COUNT * sizeof(T)) Elements { T values[COUNT]; } elements;
+template <class T, class Acc, int COUNT> DEVICE void store_narrowed(T* target, const Acc (&sums)[COUNT]) {
+    Elements<T, COUNT> elements;
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) elements.values[i] = narrow<T>(sums[i]);
-    *reinterpret_cast<Elements*>(target) = elements;
+    *reinterpret_cast<Elements<T, COUNT>*>(target) = elements;
 }

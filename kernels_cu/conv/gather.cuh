@@ -4,20 +4,18 @@
 
 // The inputs that one column of the GEMM meets.
 template <class Index, int NDIM> struct Window {
-    Index image, origin[NDIM];   // offset of the image in x; the input coordinate of tap 0 on each axis
+    Index image, origin[NDIM]; // offset of the image in x; the input coordinate of tap 0 on each axis
     bool exists;
 
-    __device__ __forceinline__ void place(const Correlation<Index, NDIM>& p, const Taps<Index, NDIM>& taps, const Pixel<Index, NDIM>& at)
-    {
+    DEVICE void place(const Correlation<Index, NDIM>& p, const Taps<Index, NDIM>& taps, const Pixel<Index, NDIM>& at) {
         exists = at.exists;
         image = at.n * p.x_batch;
 #pragma unroll
         for (int axis = 0; axis < NDIM; ++axis) origin[axis] = at.q[axis] * p.stride[axis] + taps.start[axis];
     }
     // Whether a tap lies inside x, and where.
-    __device__ __forceinline__ bool find(const Correlation<Index, NDIM>& p, const Taps<Index, NDIM>& taps, const Index (&tap)[NDIM],
-                                         Index& offset) const
-    {
+    DEVICE bool find(const Correlation<Index, NDIM>& p, const Taps<Index, NDIM>& taps, const Index (&tap)[NDIM],
+                     Index& offset) const {
         bool found = exists;
         offset = image;
 #pragma unroll
@@ -29,8 +27,7 @@ template <class Index, int NDIM> struct Window {
         return found;
     }
     // Whether some tap lies outside of x.
-    __device__ __forceinline__ bool clipped(const Correlation<Index, NDIM>& p, const Taps<Index, NDIM>& taps) const
-    {
+    DEVICE bool clipped(const Correlation<Index, NDIM>& p, const Taps<Index, NDIM>& taps) const {
         bool whole = true;
 #pragma unroll
         for (int axis = 0; axis < NDIM; ++axis) {
@@ -42,20 +39,14 @@ template <class Index, int NDIM> struct Window {
 };
 
 // Row of the packed weights that a tap has with channel 0.
-template <class Index, int NDIM>
-__device__ __forceinline__ Index tap_row(const Taps<Index, NDIM>& taps, const Index (&tap)[NDIM])
-{
-    Index row = taps.first_row;
-#pragma unroll
-    for (int axis = 0; axis < NDIM; ++axis) row += tap[axis] * taps.row[axis];
-    return row;
+template <class Index, int NDIM> DEVICE Index tap_row(const Taps<Index, NDIM>& taps, const Index (&tap)[NDIM]) {
+    return dot(tap, taps.row, taps.first_row);
 }
 
 // Splits row k of the GEMM into its tap and its channel.
 template <class Index, int NDIM>
-__device__ __forceinline__ void split_row(const Correlation<Index, NDIM>& p, const Taps<Index, NDIM>& taps, Index k, Index (&tap)[NDIM],
-                                          Index& channel)
-{
+DEVICE void split_row(const Correlation<Index, NDIM>& p, const Taps<Index, NDIM>& taps, Index k, Index (&tap)[NDIM],
+                      Index& channel) {
     unravel<NDIM>(p.by_channel.split(k, channel), taps.count, tap);
 }
 
@@ -63,15 +54,13 @@ __device__ __forceinline__ void split_row(const Correlation<Index, NDIM>& p, con
 template <class Index, int NDIM> struct Cursor {
     Index tap[NDIM], channel;
 
-    __device__ __forceinline__ void start()
-    {
+    DEVICE void start() {
         channel = 0;
 #pragma unroll
         for (int axis = 0; axis < NDIM; ++axis) tap[axis] = 0;
     }
     // Moves on by some channels, or to the next tap, the last axis fastest; returns whether the tap is another one.
-    __device__ __forceinline__ bool advance(const Correlation<Index, NDIM>& p, const Taps<Index, NDIM>& taps, int step)
-    {
+    DEVICE bool advance(const Correlation<Index, NDIM>& p, const Taps<Index, NDIM>& taps, int step) {
         channel += step;
         if (channel < p.channels) return false;
         channel = 0;

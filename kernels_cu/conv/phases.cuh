@@ -2,52 +2,49 @@
 //
 // Input i reaches output o = i * s + t * d - pad through tap t. The outputs o = q * s + phase of one phase meet just
 // the taps with (phase + pad - t * d) divisible by s, each at the input q + (phase + pad - t * d) / s: a correlation of
-// stride 1. Its taps are t = first + j * s / gcd(s, d), or none, and input coordinates fall by d / gcd(s, d) from one
-// to the next.
+// stride 1. Its taps are t = first + j * s / gcd(s, d), or none, and input coordinates fall by d / gcd(s, d) each.
 #pragma once
 #include "conv/problem.cuh"
 
 // One axis of the whole problem.
 template <class Index> struct TransposedAxis {
     Index stride, pad, dilation, kernel;
-    Index common;                // gcd(stride, dilation)
-    Index inverse;               // of dilation / common, modulo stride / common
-    Index extent;                // of y
-    Index row;                   // rows of the packed weights from tap to tap
+    Index common;  // gcd(stride, dilation)
+    Index inverse; // of dilation / common, modulo stride / common
+    Index extent;  // of y
+    Index row;     // rows of the packed weights from tap to tap
     Index y_stride;
-    Divider<Index> phases;       // min(stride, extent)
+    Divider<Index> phases; // min(stride, extent)
 };
 
 template <class Index, int NDIM> struct ConvTransposeParams {
     Correlation<Index, NDIM> common;
     TransposedAxis<Index> axes[NDIM];
-    Divider<int> phases;         // that blocks are numbered by
+    Divider<int> phases; // that blocks are numbered by
 };
 
-template <class Index> __device__ __forceinline__ Divider<Index> divider(Index divisor);
-template <> __device__ __forceinline__ Divider<int> divider(int divisor)
-{
+template <class Index> DEVICE Divider<Index> divider(Index divisor);
+template <> DEVICE Divider<int> divider(int divisor) {
     const int shift = divisor <= 1 ? 0 : 32 - __clz(divisor - 1);
     const unsigned long long excess = (1ull << shift) - divisor;
     return {unsigned(divisor), unsigned((excess << 32) / divisor) + 1, unsigned(shift)};
 }
-template <> __device__ __forceinline__ Divider<long long> divider(long long divisor) { return {divisor}; }
+template <> DEVICE Divider<long long> divider(long long divisor) { return {divisor}; }
 
 // The phase with a rank in the order of work: those that meet the most taps come first, those that meet none come last.
 // Where an axis has fewer outputs than phases, they keep their own order.
-template <class Index> __device__ __forceinline__ Index phase_of_rank(const TransposedAxis<Index>& a, Index rank)
-{
+template <class Index> DEVICE Index phase_of_rank(const TransposedAxis<Index>& a, Index rank) {
     if (Index(a.phases.divisor) < a.stride) return rank;
     const Index period = a.stride / a.common, first = rank % period;
-    const Index rest = Index(static_cast<long long>(first) * (a.dilation / a.common) % period) * a.common + rank / period;
+    const Index rest =
+        Index(static_cast<long long>(first) * (a.dilation / a.common) % period) * a.common + rank / period;
     const Index phase = (rest - a.pad) % a.stride;
     return phase < 0 ? phase + a.stride : phase;
 }
 
 // Fills one axis of the taps that outputs of a phase meet; returns their number.
 template <class Index, int NDIM>
-__device__ __forceinline__ Index phase_taps(const TransposedAxis<Index>& a, Index phase, int axis, Taps<Index, NDIM>& taps)
-{
+DEVICE Index phase_taps(const TransposedAxis<Index>& a, Index phase, int axis, Taps<Index, NDIM>& taps) {
     const Index sum = phase + a.pad, rest = sum % a.stride, period = a.stride / a.common;
     const bool meets = rest % a.common == 0;
     const Index first = Index(static_cast<long long>(rest / a.common) * a.inverse % period);
@@ -64,8 +61,7 @@ __device__ __forceinline__ Index phase_taps(const TransposedAxis<Index>& a, Inde
 
 // Fills the taps that the outputs of one phase meet, which has a coordinate on each axis.
 template <class Index, int NDIM>
-__device__ __forceinline__ void fill_taps(const ConvTransposeParams<Index, NDIM>& p, const Index (&phase)[NDIM], Taps<Index, NDIM>& taps)
-{
+DEVICE void fill_taps(const ConvTransposeParams<Index, NDIM>& p, const Index (&phase)[NDIM], Taps<Index, NDIM>& taps) {
     Index rows = p.common.channels;
     taps.first_row = taps.y_first = 0;
 #pragma unroll
@@ -75,8 +71,7 @@ __device__ __forceinline__ void fill_taps(const ConvTransposeParams<Index, NDIM>
 
 // Fills the taps of the phase with a number in the order of work; the last axis counts fastest.
 template <class Index, int NDIM>
-__device__ __forceinline__ void fill_taps_of(const ConvTransposeParams<Index, NDIM>& p, Index number, Taps<Index, NDIM>& taps)
-{
+DEVICE void fill_taps_of(const ConvTransposeParams<Index, NDIM>& p, Index number, Taps<Index, NDIM>& taps) {
     Index phase[NDIM];
 #pragma unroll
     for (int axis = NDIM - 1; axis >= 0; --axis) {
@@ -89,8 +84,8 @@ __device__ __forceinline__ void fill_taps_of(const ConvTransposeParams<Index, ND
 
 // Where a tile stands: its group, its number among the tiles along M and along N; returns its phase's number.
 template <class Index, int NDIM>
-__device__ __forceinline__ Index phase_tile(const ConvTransposeParams<Index, NDIM>& p, int tile, Index& group, Index& m_tile, Index& n_tile)
-{
+DEVICE Index phase_tile(const ConvTransposeParams<Index, NDIM>& p, int tile, Index& group, Index& m_tile,
+                        Index& n_tile) {
     int m, phase, n;
     group = p.common.n_tiles.split(p.phases.split(p.common.m_tiles.split(tile, m), phase), n);
     m_tile = m;

@@ -4,7 +4,7 @@
 #include "base/ptx.cuh"
 
 template <class Index, int NDIM> struct AddUpParams {
-    const void* sums;            // part, element
+    const void* sums; // part, element
     void* y;
     Index parts, elements;
     Divider<Index> extent[NDIM]; // of y
@@ -12,17 +12,13 @@ template <class Index, int NDIM> struct AddUpParams {
 };
 
 // Where an element stands in y.
-template <class Index, int NDIM> __device__ __forceinline__ Index place(const AddUpParams<Index, NDIM>& p, Index element)
-{
-    Index at[NDIM], offset = 0;
-    unravel<NDIM>(element, p.extent, at);
-#pragma unroll
-    for (int axis = 0; axis < NDIM; ++axis) offset += at[axis] * p.y_stride[axis];
-    return offset;
+template <class Index, int NDIM> DEVICE Index place(const AddUpParams<Index, NDIM>& p, Index element) {
+    Index at[NDIM];
+    unravel(element, p.extent, at);
+    return dot(at, p.y_stride);
 }
 
-template <class T, class Acc, class Index, int NDIM> __device__ __forceinline__ void add_up(const AddUpParams<Index, NDIM>& p)
-{
+template <class T, class Acc, class Index, int NDIM> DEVICE void add_up(const AddUpParams<Index, NDIM>& p) {
     const Index element = Index(block_number()) * blockDim.x + threadIdx.x;
     if (element >= p.elements) return;
     const Acc* part = static_cast<const Acc*>(p.sums) + element;
@@ -33,17 +29,14 @@ template <class T, class Acc, class Index, int NDIM> __device__ __forceinline__ 
 }
 
 // A complex element has four real sums: imaginary times real and imaginary part, real times real and imaginary part.
-template <class T, class Acc, class Index, int NDIM>
-__device__ __forceinline__ void add_up_complex(const AddUpParams<Index, NDIM>& p)
-{
+template <class T, class Acc, class Index, int NDIM> DEVICE void add_up_complex(const AddUpParams<Index, NDIM>& p) {
     const Index element = Index(block_number()) * blockDim.x + threadIdx.x;
     if (element >= p.elements) return;
     const Acc* part = static_cast<const Acc*>(p.sums) + 4 * element;
     Acc sums[4] = {part[0], part[1], part[2], part[3]};
 #pragma unroll 1
-    for (Index number = 1; number < p.parts; ++number) {
+    for (Index number = 1; number < p.parts; ++number)
 #pragma unroll
         for (int i = 0; i < 4; ++i) sums[i] += part[4 * number * p.elements + i];
-    }
     static_cast<T*>(p.y)[place(p, element)] = T(sums[2] - sums[1], sums[3] + sums[0]);
 }

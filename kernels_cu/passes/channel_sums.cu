@@ -1,25 +1,24 @@
 // Sums of each channel over everything else: the gradient of a bias.
 //
 // A block takes a part of the elements of some channels. Where neighbours in memory are of one channel, its threads go
-// through them, and their sums are added up in a tree; where channels are neighbours, each lane has a channel of its own and
-// the warps share the elements. Parts are added up by passes/add_up.cu, in their order.
+// through them, and their sums are added up in a tree; where channels are neighbours, each lane has a channel of its
+// own and the warps share the elements. Parts are added up by passes/add_up.cu, in their order.
 #include "base/geometry.cuh"
 #include "base/numeric.cuh"
 #include "base/ptx.cuh"
 
 template <class Index, int NDIM> struct ChannelSumsParams {
     const void* x;
-    void* sums;                  // part, channel
-    Index channels, elements;    // elements of a channel
-    Index each;                  // of a part
+    void* sums;               // part, channel
+    Index channels, elements; // elements of a channel
+    Index each;               // of a part
     Index x_channel, x_stride[NDIM];
     Divider<Index> extent[NDIM]; // of all axes but the channels
     Divider<int> tiles;          // of channels
 };
 
 template <class T, class Acc, class Index, int NDIM, bool CHANNELS_LAST>
-__device__ __forceinline__ void channel_sums(const ChannelSumsParams<Index, NDIM>& p)
-{
+DEVICE void channel_sums(const ChannelSumsParams<Index, NDIM>& p) {
     constexpr int kThreads = 256, kWarps = kThreads / 32, kStep = CHANNELS_LAST ? kWarps : kThreads;
     __shared__ Acc of_warps[kWarps][32];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -32,11 +31,9 @@ __device__ __forceinline__ void channel_sums(const ChannelSumsParams<Index, NDIM
     if (channel < p.channels) {
 #pragma unroll 4
         for (Index element = first + (CHANNELS_LAST ? warp : threadIdx.x); element < limit; element += kStep) {
-            Index at[NDIM], offset = 0;
-            unravel<NDIM>(element, p.extent, at);
-#pragma unroll
-            for (int axis = 0; axis < NDIM; ++axis) offset += at[axis] * p.x_stride[axis];
-            sum += widen(x[offset]);
+            Index at[NDIM];
+            unravel(element, p.extent, at);
+            sum += widen(x[dot(at, p.x_stride)]);
         }
     }
     if constexpr (!CHANNELS_LAST) {

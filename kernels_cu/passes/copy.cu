@@ -1,7 +1,7 @@
 // A copy of an array of any strides into others: a residual, to where kernels look for it beside y.
 //
-// A thread copies one element, of which only the size matters. The host orders the axes by the target's strides, so that
-// neighbours are written together.
+// A thread copies one element, of which only the size matters. The host orders the axes by the target's strides, so
+// that neighbours are written together.
 #include "base/geometry.cuh"
 
 template <class Index, int NDIM> struct CopyParams {
@@ -12,16 +12,10 @@ template <class Index, int NDIM> struct CopyParams {
     Divider<Index> extent[NDIM];
 };
 
-template <class T, class Index, int NDIM> __device__ __forceinline__ void copy(const CopyParams<Index, NDIM>& p)
-{
+template <class T, class Index, int NDIM> DEVICE void copy(const CopyParams<Index, NDIM>& p) {
     const Index element = Index(blockIdx.x) * blockDim.x + threadIdx.x;
     if (element >= p.elements) return;
-    Index at[NDIM], source = 0, target = 0;
+    Index at[NDIM];
     unravel(element, p.extent, at);
-#pragma unroll
-    for (int axis = 0; axis < NDIM; ++axis) {
-        source += at[axis] * p.source_stride[axis];
-        target += at[axis] * p.target_stride[axis];
-    }
-    static_cast<T*>(p.target)[target] = static_cast<const T*>(p.source)[source];
+    static_cast<T*>(p.target)[dot(at, p.target_stride)] = static_cast<const T*>(p.source)[dot(at, p.source_stride)];
 }

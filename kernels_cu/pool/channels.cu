@@ -1,14 +1,14 @@
 // MaxPool over channels that lie one after another (channels last).
 //
-// A thread owns a vector of channels and makes `walk` outputs that are neighbours in a row of y. Lanes follow each other
-// along the channels, so that loads and stores are coalesced; then, where windows below one another share rows, down the
-// columns, so that those can come from the L1 cache. Of each column of x that its windows have a thread
-// finds the maximum once, three rows in flight together; where windows are up to three columns wide it keeps the last three
+// A thread owns a vector of channels and makes `walk` outputs that are neighbours in a row of y. Lanes follow each
+// other along the channels, so that loads and stores are coalesced; then, where windows below one another share rows,
+// down the columns, so that those can come from the L1 cache. Of each column of x that its windows have a thread finds
+// the maximum once, three rows in flight together; where windows are up to three columns wide it keeps the last three
 // of those, which neighbouring windows share.
 //
-// Values alone: vectors have 16 bytes, of short elements two are compared at a time. With Indices: they have two elements,
-// whose places are 16 bytes. All channels of a vector have the same windows. No window is empty, and none is dilated:
-// another kernel makes those. Where x begins between two vectors, elements are loaded one by one.
+// Values alone: vectors have 16 bytes, of short elements two are compared at a time. With Indices: they have two
+// elements, whose places are 16 bytes. All channels of a vector have the same windows. No window is empty, and none is
+// dilated: another kernel makes those. Where x begins between two vectors, elements are loaded one by one.
 #include "base/geometry.cuh"
 #include "pool/packed.cuh"
 #include "pool/places.cuh"
@@ -18,24 +18,21 @@ struct ChannelPoolParams {
     const void* x;
     void* y;
     long long* indices;
-    long long plane;               // elements of x per channel
-    int items;                     // vectors times walks
+    long long plane; // elements of x per channel
+    int items;       // vectors times walks
     int x_extent[3], y_extent[3], kernel[3], stride[3], pad[3];
     int x_batch, x_stride[3];
     int y_batch, y_stride[3];
     int indices_batch, indices_stride[3];
     int channels, walk;
-    int rows_first;                // walks below one another follow each other, else those in a row of y
-    Divider<int> vectors, walks, heights, depths;         // of a pixel, a row, a slice, an image
+    int rows_first;                               // walks below one another follow each other, else those in a row of y
+    Divider<int> vectors, walks, heights, depths; // of a pixel, a row, a slice, an image
 };
 
 // The part [first, end) of an axis of x that window q meets, which begins at `start`.
-struct Reach {
-    int start, first, end;
-};
+struct Reach { int start, first, end; };
 
-__device__ __forceinline__ Reach reach_of(const ChannelPoolParams& p, int axis, int q)
-{
+DEVICE Reach reach_of(const ChannelPoolParams& p, int axis, int q) {
     const int start = q * p.stride[axis] - p.pad[axis];
     return {start, max(start, 0), min(start + p.kernel[axis], p.x_extent[axis])};
 }
@@ -43,15 +40,14 @@ __device__ __forceinline__ Reach reach_of(const ChannelPoolParams& p, int axis, 
 // What a thread makes: its outputs in a row of y, and the rows of x for them, from the first vector on.
 template <class T> struct Walk {
     Reach slices, rows;
-    int column, end;               // outputs
+    int column, end; // outputs
     const T* x;
     T* y;
     long long* indices;
-    long long number;              // of the first channel's first element
+    long long number; // of the first channel's first element
 };
 
-template <int VECTOR, class T> __device__ __forceinline__ Walk<T> stand(const ChannelPoolParams& p, int item)
-{
+template <int VECTOR, class T> DEVICE Walk<T> stand(const ChannelPoolParams& p, int item) {
     Walk<T> walk;
     int channel, row, depth;
     int above = p.vectors.split(item, channel);
@@ -65,38 +61,35 @@ template <int VECTOR, class T> __device__ __forceinline__ Walk<T> stand(const Ch
     walk.rows = reach_of(p, 1, row);
     walk.x = static_cast<const T*>(p.x) + image * p.x_batch + channel;
     walk.y = static_cast<T*>(p.y) + image * p.y_batch + depth * p.y_stride[0] + row * p.y_stride[1]
-             + walk.column * p.y_stride[2] + channel;
+           + walk.column * p.y_stride[2] + channel;
     walk.indices = p.indices + image * p.indices_batch + depth * p.indices_stride[0] + row * p.indices_stride[1]
-                   + walk.column * p.indices_stride[2] + channel;
+                 + walk.column * p.indices_stride[2] + channel;
     walk.number = (image * p.channels + channel) * p.plane;
     return walk;
 }
 
 // The maxima of no element, and of the rows that come one after another from `place` on.
-template <class T> __device__ __forceinline__ void clear(Columns<T>& maxima, int) { maxima = {}; }
-template <class T> __device__ __forceinline__ void take(Columns<T>& maxima, const uint4& row, int) { maxima.take(row); }
-template <class T> __device__ __forceinline__ void clear(Places<T>& maxima, int place)
-{
+template <class T> DEVICE void clear(Columns<T>& maxima, int) { maxima = {}; }
+template <class T> DEVICE void take(Columns<T>& maxima, const uint4& row, int) { maxima.take(row); }
+template <class T> DEVICE void clear(Places<T>& maxima, int place) {
 #pragma unroll
     for (int i = 0; i < Places<T>::kVector; ++i) maxima.maxima[i] = {least<T>(), place};
 }
-template <class T>
-__device__ __forceinline__ void take(Places<T>& maxima, const typename Places<T>::Row& row, int place)
-{
+template <class T> DEVICE void take(Places<T>& maxima, const typename Places<T>::Row& row, int place) {
 #pragma unroll
     for (int i = 0; i < Places<T>::kVector; ++i) maxima.maxima[i].take(row[i], place);
 }
 
 // The maxima of a column of x, in all rows and slices of the windows; nothing where it is outside of x.
 template <class Maxima, class T>
-__device__ __forceinline__ Maxima maxima_of_column(const ChannelPoolParams& p, const Walk<T>& walk, int column)
-{
-    constexpr int kBatch = 3;      // loads in flight together
+DEVICE Maxima maxima_of_column(const ChannelPoolParams& p, const Walk<T>& walk, int column) {
+    constexpr int kBatch = 3; // loads in flight together
     Maxima maxima;
     clear(maxima, 0x7fffffff);
     if (!inside(column, p.x_extent[2])) return maxima;
     clear(maxima, (walk.slices.first * p.x_extent[1] + walk.rows.first) * p.x_extent[2] + column);
-    const T* slice_x = walk.x + walk.slices.first * p.x_stride[0] + walk.rows.first * p.x_stride[1] + column * p.x_stride[2];
+    const T* slice_x =
+        walk.x + walk.slices.first * p.x_stride[0] + walk.rows.first * p.x_stride[1] + column * p.x_stride[2];
 #pragma unroll 1
     for (int slice = walk.slices.first; slice < walk.slices.end; ++slice) {
         const T* x = slice_x;
@@ -119,29 +112,17 @@ __device__ __forceinline__ Maxima maxima_of_column(const ChannelPoolParams& p, c
 }
 
 // Writes an output of each channel, and steps to the next ones.
-template <class T> __device__ __forceinline__ void write(const ChannelPoolParams& p, Walk<T>& walk, const Columns<T>& maxima)
-{
-    T row[Columns<T>::kVector];
-#pragma unroll
-    for (int i = 0; i < Columns<T>::kVector; ++i) row[i] = maxima[i];
-    write_vector(walk.y, row);
-    walk.y += p.y_stride[2];
-}
-template <class T> __device__ __forceinline__ void write(const ChannelPoolParams& p, Walk<T>& walk, const Places<T>& maxima)
-{
-    const Maximum<T, int, true>&first = maxima.maxima[0], &second = maxima.maxima[1];
-    write_vector(walk.y, {first.value, second.value});
-    write_vector(walk.indices, {walk.number + first.place, walk.number + p.plane + second.place});
+template <class Maxima, class T> DEVICE void write(const ChannelPoolParams& p, Walk<T>& walk, const Maxima& maxima) {
+    write_maxima(maxima, walk.y, walk.indices, walk.number, p.plane);
     walk.y += p.y_stride[2];
     walk.indices += p.indices_stride[2];
 }
 
-constexpr int kMost = 3;           // columns of windows that share them
+constexpr int kMost = 3; // columns of windows that share them
 
 // Makes the outputs of a walk, whose windows have up to kMost columns.
-template <class Maxima, class T> __device__ __forceinline__ void walk_along(const ChannelPoolParams& p, Walk<T>& walk)
-{
-    Maxima before, last;           // of the two columns to the left
+template <class Maxima, class T> DEVICE void walk_along(const ChannelPoolParams& p, Walk<T>& walk) {
+    Maxima before, last; // of the two columns to the left
     clear(before, 0x7fffffff);
     clear(last, 0x7fffffff);
     int start = reach_of(p, 2, walk.column).start, column = start;
@@ -162,8 +143,7 @@ template <class Maxima, class T> __device__ __forceinline__ void walk_along(cons
 }
 
 // Makes one output after another from all its columns.
-template <class Maxima, class T> __device__ __forceinline__ void stand_still(const ChannelPoolParams& p, Walk<T>& walk)
-{
+template <class Maxima, class T> DEVICE void stand_still(const ChannelPoolParams& p, Walk<T>& walk) {
 #pragma unroll 1
     for (int q = walk.column; q < walk.end; ++q) {
         const Reach columns = reach_of(p, 2, q);
@@ -176,9 +156,7 @@ template <class Maxima, class T> __device__ __forceinline__ void stand_still(con
 }
 
 // One output after another, element by element.
-template <class T, int VECTOR, bool INDICES>
-__device__ __forceinline__ void pool_singly(const ChannelPoolParams& p, const Walk<T>& walk)
-{
+template <class T, int VECTOR, bool INDICES> DEVICE void pool_singly(const ChannelPoolParams& p, const Walk<T>& walk) {
 #pragma unroll 1
     for (int q = walk.column; q < walk.end; ++q)
 #pragma unroll 1
@@ -200,18 +178,17 @@ __device__ __forceinline__ void pool_singly(const ChannelPoolParams& p, const Wa
         }
 }
 
-template <class Maxima, class T, bool INDICES> __device__ __forceinline__ void pool_vectors(const ChannelPoolParams& p, int item)
-{
+template <class Maxima, class T, bool INDICES> DEVICE void pool_vectors(const ChannelPoolParams& p, int item) {
     constexpr int kVector = Maxima::kVector;
     Walk<T> walk = stand<kVector, T>(p, item);
-    if (reinterpret_cast<unsigned long long>(p.x) % (kVector * sizeof(T)) != 0) pool_singly<T, kVector, INDICES>(p, walk);
+    if (reinterpret_cast<unsigned long long>(p.x) % (kVector * sizeof(T)) != 0)
+        pool_singly<T, kVector, INDICES>(p, walk);
     else if (p.kernel[2] <= kMost) walk_along<Maxima>(p, walk);
     else stand_still<Maxima>(p, walk);
 }
 
-template <class T, bool INDICES> __device__ __forceinline__ void max_pool_channels(const ChannelPoolParams& p)
-{
-    constexpr int kThreads = 256;  // as the plan launches it
+template <class T, bool INDICES> DEVICE void max_pool_channels(const ChannelPoolParams& p) {
+    constexpr int kThreads = 256; // as the plan launches it
     const int item = int(blockIdx.x) * kThreads + int(threadIdx.x);
     if (item >= p.items) return;
     if constexpr (INDICES) pool_vectors<Places<T>, T, true>(p, item);

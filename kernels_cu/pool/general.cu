@@ -2,9 +2,10 @@
 //
 // A block makes kThreads outputs, a thread one of them. Outputs are numbered row-major over (n, c, q1 … qNDIM): a warp
 // writes 32 neighbours of a row of y and reads, tap by tap, elements of x that lie one window stride apart; what
-// windows share comes from the L1 cache. Where channels lie closest together the numbers run over (n, q1 … qNDIM, c). Windows are clipped to the input once per axis, so that no tap is tested
-// against the input's bounds and a window in the padding costs nothing. It is the form for every window: taps are
-// counted at run time, and nothing is kept from one output to the next.
+// windows share comes from the L1 cache. Where channels lie closest together the numbers run over (n, q1 … qNDIM, c).
+// Windows are clipped to the input once per axis, so that no tap is tested against the input's bounds and a window in
+// the padding costs nothing. It is the form for every window: taps are counted at run time, and nothing is kept from
+// one output to the next.
 #include "base/geometry.cuh"
 #include "pool/order.cuh"
 
@@ -13,28 +14,24 @@ template <class Index, int NDIM> struct MaxPoolParams {
     const void* x;
     void* y;
     long long* indices;
-    long long plane;               // elements of x per channel
+    long long plane; // elements of x per channel
     Index outputs;
     Index x_extent[NDIM], stride[NDIM], pad[NDIM], reach[NDIM];
     Index x_batch, x_channel, x_stride[NDIM];
     Index y_batch, y_channel, y_stride[NDIM];
     Index indices_batch, indices_channel, indices_stride[NDIM];
-    Index place_stride[NDIM];      // of the numbers that `indices` holds, within a plane
-    Index x_step[NDIM], place_step[NDIM];                 // from one tap to the next
+    Index place_stride[NDIM];             // of the numbers that `indices` holds, within a plane
+    Index x_step[NDIM], place_step[NDIM]; // from one tap to the next
     Divider<Index> dilation[NDIM], y_extent[NDIM], channels;
-    Index channels_last;           // neighbouring threads' outputs are those of neighbouring channels
+    Index channels_last; // neighbouring threads' outputs are those of neighbouring channels
 };
 
 // The coordinate of the first tap inside the input on each axis, and how many taps are inside.
-template <class Index, int NDIM> struct Window {
-    Index first[NDIM], taps[NDIM];
-};
+template <class Index, int NDIM> struct Window { Index first[NDIM], taps[NDIM]; };
 
 // Clips the window of output q to the input; false where nothing of it is left.
 template <class Index, int NDIM>
-__device__ __forceinline__ bool clip(const MaxPoolParams<Index, NDIM>& p, const Index (&q)[NDIM],
-                                     Window<Index, NDIM>& window)
-{
+DEVICE bool clip(const MaxPoolParams<Index, NDIM>& p, const Index (&q)[NDIM], Window<Index, NDIM>& window) {
     bool exists = true;
 #pragma unroll
     for (int axis = 0; axis < NDIM; ++axis) {
@@ -42,7 +39,7 @@ __device__ __forceinline__ bool clip(const MaxPoolParams<Index, NDIM>& p, const 
         const Index end = stop < p.x_extent[axis] ? stop : p.x_extent[axis];
         Index first = start;
         if (start < 0) {
-            Index before;          // taps step over the beginning: their distance from it counts modulo the dilation
+            Index before; // taps step over the beginning: their distance from it counts modulo the dilation
             p.dilation[axis].split(-1 - start, before);
             first = Index(p.dilation[axis].divisor) - 1 - before;
         }
@@ -55,9 +52,8 @@ __device__ __forceinline__ bool clip(const MaxPoolParams<Index, NDIM>& p, const 
 
 // Takes the taps of the axes from AXIS on in row-major order; x and place are those of the first one, of at least one.
 template <int AXIS, class T, class Index, int NDIM, bool INDICES>
-__device__ __forceinline__ void take_taps(const MaxPoolParams<Index, NDIM>& p, const Window<Index, NDIM>& window,
-                                          const T* x, Index place, Maximum<T, Index, INDICES>& maximum)
-{
+DEVICE void take_taps(const MaxPoolParams<Index, NDIM>& p, const Window<Index, NDIM>& window, const T* x, Index place,
+                      Maximum<T, Index, INDICES>& maximum) {
     Index left = window.taps[AXIS];
     if constexpr (AXIS + 1 < NDIM) {
 #pragma unroll 1
@@ -67,7 +63,7 @@ __device__ __forceinline__ void take_taps(const MaxPoolParams<Index, NDIM>& p, c
             place += p.place_step[AXIS];
         } while (--left > 0);
     } else {
-        constexpr int kBatch = 3;  // loads in flight together; most windows are two or three elements wide
+        constexpr int kBatch = 3; // loads in flight together; most windows are two or three elements wide
 #pragma unroll 1
         do {
             T elements[kBatch];
@@ -85,19 +81,8 @@ __device__ __forceinline__ void take_taps(const MaxPoolParams<Index, NDIM>& p, c
     }
 }
 
-template <int NDIM, class Index>
-__device__ __forceinline__ Index dot(const Index (&coordinates)[NDIM], const Index (&strides)[NDIM])
-{
-    Index sum = 0;
-#pragma unroll
-    for (int axis = 0; axis < NDIM; ++axis) sum += coordinates[axis] * strides[axis];
-    return sum;
-}
-
-template <class T, class Index, int NDIM, bool INDICES>
-__device__ __forceinline__ void max_pool(const MaxPoolParams<Index, NDIM>& p)
-{
-    constexpr int kThreads = 256;  // as the plan launches it
+template <class T, class Index, int NDIM, bool INDICES> DEVICE void max_pool(const MaxPoolParams<Index, NDIM>& p) {
+    constexpr int kThreads = 256; // as the plan launches it
     // 1. This thread's output.
     const Index output = (Index(blockIdx.y) * Index(gridDim.x) + Index(blockIdx.x)) * kThreads + Index(threadIdx.x);
     if (output >= p.outputs) return;

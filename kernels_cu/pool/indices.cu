@@ -1,12 +1,12 @@
-// What comes before Indices are used: clearing memory that is claimed by them, and looking for one that is out of range.
+// What comes before Indices are used: clearing memory that is claimed by them, and looking for one out of range.
+#include "base/device.cuh"
 
 struct ClearParams {
     int* words;
     long long count;
 };
 
-__device__ __forceinline__ void clear(const ClearParams& p)
-{
+DEVICE void clear(const ClearParams& p) {
     for (long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x; i < p.count;
          i += static_cast<long long>(gridDim.x) * blockDim.x)
         p.words[i] = 0;
@@ -14,15 +14,14 @@ __device__ __forceinline__ void clear(const ClearParams& p)
 
 template <int NDIM> struct CheckIndicesParams {
     const long long* indices;
-    long long* found;            // elements left from the first one on that is out of range; 0 where none is
+    long long* found; // elements left from the first one on that is out of range; 0 where none is
     long long elements, limit;
     long long extent[NDIM], stride[NDIM];
 };
 
-// Indices from -1 to below the limit are in range. A thread tells of the first that it finds, when it has looked at all:
-// so that its loads need not wait for one another.
-template <int NDIM> __device__ __forceinline__ void check_indices(const CheckIndicesParams<NDIM>& p)
-{
+// Indices from -1 to below the limit are in range. A thread tells of the first that it finds, when it has looked at
+// all: so that its loads need not wait for one another.
+template <int NDIM> DEVICE void check_indices(const CheckIndicesParams<NDIM>& p) {
     long long left = 0;
 #pragma unroll 4
     for (long long element = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x; element < p.elements;

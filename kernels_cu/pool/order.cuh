@@ -5,39 +5,37 @@
 #include "base/ptx.cuh"
 
 // The lowest finite value: what a window without any element gives.
-template <class T> __device__ __forceinline__ T lowest();
-template <> __device__ __forceinline__ __half lowest<__half>() { return __ushort_as_half(0xfbff); }
-template <> __device__ __forceinline__ __nv_bfloat16 lowest<__nv_bfloat16>() { return __ushort_as_bfloat16(0xff7f); }
-template <> __device__ __forceinline__ float lowest<float>() { return __int_as_float(0xff7fffff); }
-template <> __device__ __forceinline__ double lowest<double>() { return __longlong_as_double(0xffefffffffffffff); }
-template <> __device__ __forceinline__ signed char lowest<signed char>() { return -128; }
-template <> __device__ __forceinline__ unsigned char lowest<unsigned char>() { return 0; }
+template <class T> DEVICE T lowest();
+template <> DEVICE __half lowest<__half>() { return __ushort_as_half(0xfbff); }
+template <> DEVICE __nv_bfloat16 lowest<__nv_bfloat16>() { return __ushort_as_bfloat16(0xff7f); }
+template <> DEVICE float lowest<float>() { return __int_as_float(0xff7fffff); }
+template <> DEVICE double lowest<double>() { return __longlong_as_double(0xffefffffffffffff); }
+template <> DEVICE signed char lowest<signed char>() { return -128; }
+template <> DEVICE unsigned char lowest<unsigned char>() { return 0; }
 
 // What exceeds nothing: where a maximum starts. An element that does not exceed it has the same bits.
-template <class T> __device__ __forceinline__ T least() { return lowest<T>(); }
-template <> __device__ __forceinline__ __half least<__half>() { return __ushort_as_half(0xfc00); }
-template <> __device__ __forceinline__ __nv_bfloat16 least<__nv_bfloat16>() { return __ushort_as_bfloat16(0xff80); }
-template <> __device__ __forceinline__ float least<float>() { return __int_as_float(0xff800000); }
-template <> __device__ __forceinline__ double least<double>() { return __longlong_as_double(0xfff0000000000000); }
+template <class T> DEVICE T least() { return lowest<T>(); }
+template <> DEVICE __half least<__half>() { return __ushort_as_half(0xfc00); }
+template <> DEVICE __nv_bfloat16 least<__nv_bfloat16>() { return __ushort_as_bfloat16(0xff80); }
+template <> DEVICE float least<float>() { return __int_as_float(0xff800000); }
+template <> DEVICE double least<double>() { return __longlong_as_double(0xfff0000000000000); }
 
 // Whether a later element takes the place of the maximum so far. "Not less or equal" holds for NaN as well.
-template <class T> __device__ __forceinline__ bool exceeds(T later, T best) { return !(later <= best) && best == best; }
-template <> __device__ __forceinline__ bool exceeds<__half>(__half later, __half best)
-{
+template <class T> DEVICE bool exceeds(T later, T best) { return !(later <= best) && best == best; }
+template <> DEVICE bool exceeds<__half>(__half later, __half best) {
     return exceeds(__half2float(later), __half2float(best));
 }
-template <> __device__ __forceinline__ bool exceeds<__nv_bfloat16>(__nv_bfloat16 later, __nv_bfloat16 best)
-{
+template <> DEVICE bool exceeds<__nv_bfloat16>(__nv_bfloat16 later, __nv_bfloat16 best) {
     return exceeds(__bfloat162float(later), __bfloat162float(best));
 }
 
 // The larger value: either of two zeros, any NaN.
-template <class T> __device__ __forceinline__ T larger(T a, T b) { return b > a || b != b ? b : a; }
-__device__ __forceinline__ float larger(float a, float b) { return max_nan(a, b); }
-__device__ __forceinline__ __half larger(__half a, __half b) { return __hmax_nan(a, b); }
-__device__ __forceinline__ __nv_bfloat16 larger(__nv_bfloat16 a, __nv_bfloat16 b) { return __hmax_nan(a, b); }
-__device__ __forceinline__ signed char larger(signed char a, signed char b) { return max(int(a), int(b)); }
-__device__ __forceinline__ unsigned char larger(unsigned char a, unsigned char b) { return max(int(a), int(b)); }
+template <class T> DEVICE T larger(T a, T b) { return b > a || b != b ? b : a; }
+DEVICE float larger(float a, float b) { return max_nan(a, b); }
+DEVICE __half larger(__half a, __half b) { return __hmax_nan(a, b); }
+DEVICE __nv_bfloat16 larger(__nv_bfloat16 a, __nv_bfloat16 b) { return __hmax_nan(a, b); }
+DEVICE signed char larger(signed char a, signed char b) { return max(int(a), int(b)); }
+DEVICE unsigned char larger(unsigned char a, unsigned char b) { return max(int(a), int(b)); }
 
 // The first maximum so far, and the number of its element where that is asked for.
 template <class T, class Index, bool INDICES> struct Maximum {
@@ -45,8 +43,7 @@ template <class T, class Index, bool INDICES> struct Maximum {
     Index place;
 
     // A later element, in the order of the numbers.
-    __device__ __forceinline__ void take(T element, Index number)
-    {
+    DEVICE void take(T element, Index number) {
         if constexpr (INDICES) {
             const bool better = exceeds(element, value);
             value = better ? element : value;
@@ -56,8 +53,7 @@ template <class T, class Index, bool INDICES> struct Maximum {
         }
     }
     // The maximum of other elements, whatever their numbers: of equal ones the lower number stays.
-    __device__ __forceinline__ void merge(const Maximum& other)
-    {
+    DEVICE void merge(const Maximum& other) {
         if constexpr (INDICES) {
             const bool equal = !exceeds(value, other.value) && other.place < place;
             const bool better = exceeds(other.value, value) || equal;
@@ -70,7 +66,4 @@ template <class T, class Index, bool INDICES> struct Maximum {
 };
 
 // The maximum of no element: whatever is merged with it stays.
-template <class T, bool INDICES> __device__ __forceinline__ Maximum<T, int, INDICES> nothing()
-{
-    return {least<T>(), 0x7fffffff};
-}
+template <class T, bool INDICES> DEVICE Maximum<T, int, INDICES> nothing() { return {least<T>(), 0x7fffffff}; }

@@ -2,38 +2,27 @@
 #pragma once
 #include "pool/order.cuh"
 
-// What one comparison takes: an element, or a pair of short ones. Of bytes it is a pair too, as 16-bit numbers from 0 to
-// 255: those are in the order of the (subnormal) float16 numbers with the same bits, which every architecture compares.
+// What one comparison takes: an element, or a pair of short ones. Of bytes it is a pair too, as 16-bit numbers from 0
+// to 255: those are in the order of the (subnormal) float16 numbers with the same bits, which all devices compare.
 template <class T> struct WordOf { using Type = unsigned; };
 template <> struct WordOf<float> { using Type = float; };
 template <> struct WordOf<double> { using Type = double; };
 
-template <class T> __device__ __forceinline__ unsigned larger_pair(unsigned a, unsigned b) { return max_nan_f16x2(a, b); }
-template <> __device__ __forceinline__ unsigned larger_pair<__nv_bfloat16>(unsigned a, unsigned b)
-{
-    return max_nan_bf16x2(a, b);
-}
-template <class T> __device__ __forceinline__ unsigned bits_of(T element) { return *reinterpret_cast<unsigned char*>(&element); }
-template <> __device__ __forceinline__ unsigned bits_of<__half>(__half element) { return __half_as_ushort(element); }
-template <> __device__ __forceinline__ unsigned bits_of<__nv_bfloat16>(__nv_bfloat16 element)
-{
-    return __bfloat16_as_ushort(element);
-}
-template <class T> __device__ __forceinline__ T of_bits(unsigned bits) { return T(bits); }
-template <> __device__ __forceinline__ __half of_bits<__half>(unsigned bits) { return __ushort_as_half(bits); }
-template <> __device__ __forceinline__ __nv_bfloat16 of_bits<__nv_bfloat16>(unsigned bits)
-{
-    return __ushort_as_bfloat16(bits);
-}
+template <class T> DEVICE unsigned larger_pair(unsigned a, unsigned b) { return max_nan_f16x2(a, b); }
+template <> DEVICE unsigned larger_pair<__nv_bfloat16>(unsigned a, unsigned b) { return max_nan_bf16x2(a, b); }
+template <class T> DEVICE unsigned bits_of(T element) { return *reinterpret_cast<unsigned char*>(&element); }
+template <> DEVICE unsigned bits_of<__half>(__half element) { return __half_as_ushort(element); }
+template <> DEVICE unsigned bits_of<__nv_bfloat16>(__nv_bfloat16 element) { return __bfloat16_as_ushort(element); }
+template <class T> DEVICE T of_bits(unsigned bits) { return T(bits); }
+template <> DEVICE __half of_bits<__half>(unsigned bits) { return __ushort_as_half(bits); }
+template <> DEVICE __nv_bfloat16 of_bits<__nv_bfloat16>(unsigned bits) { return __ushort_as_bfloat16(bits); }
 
 // What the lane before, or after, this one has; all lanes of the warp take part.
-template <class T> __device__ __forceinline__ T from_lane_before(T element)
-{
+template <class T> DEVICE T from_lane_before(T element) {
     if constexpr (sizeof(T) >= 4) return lane_before(element);
     else return of_bits<T>(lane_before(bits_of(element)));
 }
-template <class T> __device__ __forceinline__ T from_lane_after(T element)
-{
+template <class T> DEVICE T from_lane_after(T element) {
     if constexpr (sizeof(T) >= 4) return lane_after(element);
     else return of_bits<T>(lane_after(bits_of(element)));
 }
@@ -49,28 +38,27 @@ template <class T> struct Columns {
     static constexpr int kVector = 16 / int(sizeof(T)), kWords = sizeof(T) == 1 ? 8 : 16 / int(sizeof(Word));
     Word words[kWords];
 
-    __device__ __forceinline__ Columns()
-    {
+    DEVICE Columns() {
 #pragma unroll
         for (int i = 0; i < kWords; ++i) {
             if constexpr (sizeof(T) >= 4) words[i] = least<T>();
             else words[i] = sizeof(T) == 1 ? 0 : bits_of(least<T>()) * 0x10001;
         }
     }
-    __device__ __forceinline__ explicit Columns(const Row& row)
-    {
+    DEVICE explicit Columns(const Row& row) {
         const unsigned loaded[4] = {row.x, row.y, row.z, row.w};
 #pragma unroll
         for (int i = 0; i < kWords; ++i) {
             if constexpr (sizeof(T) == 8) words[i] = __hiloint2double(loaded[2 * i + 1], loaded[2 * i]);
             else if constexpr (sizeof(T) == 4) words[i] = __uint_as_float(loaded[i]);
             else if constexpr (sizeof(T) == 2) words[i] = loaded[i];
-            else words[i] = (loaded[i / 2] ^ kSign<T> * 0x1010101) >> i % 2 * 8 & 0xff00ff;    // the even bytes, then the odd ones
+            else
+                words[i] =
+                    (loaded[i / 2] ^ kSign<T> * 0x1010101) >> i % 2 * 8 & 0xff00ff; // the even bytes, then the odd ones
         }
     }
-    __device__ __forceinline__ void take(const Row& row) { merge(Columns(row)); }
-    __device__ __forceinline__ void merge(const Columns& other)
-    {
+    DEVICE void take(const Row& row) { merge(Columns(row)); }
+    DEVICE void merge(const Columns& other) {
 #pragma unroll
         for (int i = 0; i < kWords; ++i) {
             if constexpr (sizeof(T) >= 4) words[i] = larger(words[i], other.words[i]);
@@ -78,36 +66,42 @@ template <class T> struct Columns {
         }
     }
     // As the elements lie in memory.
-    __device__ __forceinline__ Row row() const
-    {
+    DEVICE Row row() const {
         unsigned stored[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-            if constexpr (sizeof(T) == 8) stored[i] = i % 2 ? __double2hiint(words[i / 2]) : __double2loint(words[i / 2]);
+            if constexpr (sizeof(T) == 8)
+                stored[i] = i % 2 ? __double2hiint(words[i / 2]) : __double2loint(words[i / 2]);
             else if constexpr (sizeof(T) == 4) stored[i] = __float_as_uint(words[i]);
             else if constexpr (sizeof(T) == 2) stored[i] = words[i];
             else stored[i] = (words[2 * i] | words[2 * i + 1] << 8) ^ kSign<T> * 0x1010101;
         }
         return make_uint4(stored[0], stored[1], stored[2], stored[3]);
     }
-    __device__ __forceinline__ T operator[](int i) const
-    {
+    DEVICE T operator[](int i) const {
         if constexpr (sizeof(T) >= 4) return words[i];
         else if constexpr (sizeof(T) == 2) return of_bits<T>(words[i / 2] >> i % 2 * 16 & 0xffff);
         else return of_bits<T>(words[i / 4 * 2 + i % 2] >> i / 2 % 2 * 16 & 0xff ^ kSign<T>);
     }
 };
 
+// What runs of windows take without Indices: 16 bytes of a row.
+template <class T> struct Vector {
+    using Maxima = Columns<T>;
+
+    static DEVICE Maxima none() { return {}; }
+    static DEVICE Maxima at(const T* elements, int) { return Maxima(*reinterpret_cast<const uint4*>(elements)); }
+};
+
 // Neighbours that are loaded at once.
 template <class T, int COUNT> struct alignas(COUNT * sizeof(T)) Neighbours {
     T elements[COUNT];
 
-    __device__ __forceinline__ T operator[](int i) const { return elements[i]; }
+    DEVICE T operator[](int i) const { return elements[i]; }
 };
 
 // Writes neighbours at once, to an address that is a multiple of their size.
-template <class T, int COUNT> __device__ __forceinline__ void store_row(T* target, const T (&row)[COUNT])
-{
+template <class T, int COUNT> DEVICE void store_row(T* target, const T (&row)[COUNT]) {
     if constexpr (COUNT * sizeof(T) < 4 || sizeof(T) >= 4) {
         struct alignas(COUNT * sizeof(T)) Whole { T elements[COUNT]; } whole;
 #pragma unroll
@@ -120,7 +114,8 @@ template <class T, int COUNT> __device__ __forceinline__ void store_row(T* targe
         for (int word = 0; word < kWords; ++word) {
             whole.words[word] = 0;
 #pragma unroll
-            for (int i = 0; i < kEach; ++i) whole.words[word] |= bits_of(row[word * kEach + i]) << i * 8 * int(sizeof(T));
+            for (int i = 0; i < kEach; ++i)
+                whole.words[word] |= bits_of(row[word * kEach + i]) << i * 8 * int(sizeof(T));
         }
         *reinterpret_cast<Whole*>(target) = whole;
     }

@@ -1,15 +1,16 @@
-// MaxPool with windows of any size, stride and dilation over channels that lie one after another (channels last), one axis
-// after another.
+// MaxPool with windows of any size, stride and dilation over channels that lie one after another (channels last), one
+// axis after another.
 //
-// A block makes a patch of y, `tile_rows` x `tile_columns` pixels of one slice, in some neighbouring vectors of channels. It
-// copies the pixels of x that they need to shared memory; takes the maxima down the columns, of all slices of a window; and
-// then those along the lines that this gave, which have pixels for the padding too, of nothing, so that no tap along a line
-// is predicated. A thread takes kRun windows of a vector of channels at once. Lanes follow each other along the channels, then
-// from pixel to pixel: against bank conflicts an odd number of pixels, or all banks of one, lie between different runs.
+// A block makes a patch of y, `tile_rows` x `tile_columns` pixels of one slice, in some neighbouring vectors of
+// channels. It copies the pixels of x that they need to shared memory; takes the maxima down the columns, of all slices
+// of a window; and then those along the lines that this gave, which have pixels for the padding too, of nothing, so
+// that no tap along a line is predicated. A thread takes kRun windows of a vector of channels at once. Lanes follow
+// each other along the channels, then from pixel to pixel: against bank conflicts an odd number of pixels, or all banks
+// of one, lie between different runs.
 //
-// Values alone: vectors have 16 bytes, of short elements two are compared at a time. With Indices: they have two elements,
-// whose places are 16 bytes; of equal elements that with the lower number stays, whatever the order. No window is empty.
-// Where x begins between two vectors, elements are loaded one by one.
+// Values alone: vectors have 16 bytes, of short elements two are compared at a time. With Indices: they have two
+// elements, whose places are 16 bytes; of equal elements that with the lower number stays, whatever the order. No
+// window is empty. Where x begins between two vectors, elements are loaded one by one.
 #include "pool/packed.cuh"
 #include "pool/places.cuh"
 #include "pool/runs.cuh"
@@ -19,43 +20,33 @@ struct PatchPoolParams {
     const void* x;
     void* y;
     long long* indices;
-    long long plane;               // elements of x per channel
-    int x_extent[3], y_extent[3], kernel[3], stride[3], dilation[3], pad[3];              // kernel: taps
+    long long plane;                                                         // elements of x per channel
+    int x_extent[3], y_extent[3], kernel[3], stride[3], dilation[3], pad[3]; // kernel: taps
     int x_batch, x_stride[3];
     int y_batch, y_stride[3];
     int indices_batch, indices_stride[3];
     int channels, tile_rows, tile_columns, x_rows;
-    int lines_at, places_at;       // bytes of shared memory before these
-    int step[2];                   // see pool/runs.cuh; down and along
+    int lines_at, places_at; // bytes of shared memory before these
+    int step[2];             // see pool/runs.cuh; down and along
     Divider<int> channel_tiles, column_tiles, row_tiles, depths, depth_dilation, steps[2];
-    Divider<int> vectors, x_columns, line, down, along;   // of a patch; neighbouring pixels of x, of a line; runs
+    Divider<int> vectors, x_columns, line, down, along; // of a patch; neighbouring pixels of x, of a line; runs
 };
 
-constexpr int kRun = 5;            // an odd number of pixels
+constexpr int kRun = 5; // an odd number of pixels
 
 // What a block makes, and where the pixels of x for it begin.
 template <class T> struct Patch {
-    int channel, vectors;          // the first channel, and how many vectors
+    int channel, vectors; // the first channel, and how many vectors
     int out_row, out_column;
-    int slice, slices;             // of x: the first tap's one, and how many taps
-    int row, rows, column, columns;                       // of x: the first one, and how many
+    int slice, slices;              // of x: the first tap's one, and how many taps
+    int row, rows, column, columns; // of x: the first one, and how many
     const T* x;
     T* y;
     long long* indices;
-    long long number;              // of the first channel's first element
+    long long number; // of the first channel's first element
 };
 
-// The part [first, first + count) of an axis of x that `outputs` windows from output q on meet.
-__device__ __forceinline__ void meet(const PatchPoolParams& p, int axis, int q, int outputs, int& first, int& count)
-{
-    const int start = q * p.stride[axis] - p.pad[axis];
-    const int stop = start + (outputs - 1) * p.stride[axis] + (p.kernel[axis] - 1) * p.dilation[axis] + 1;
-    first = max(start, 0);
-    count = min(stop, p.x_extent[axis]) - first;
-}
-
-template <int VECTOR, class T> __device__ __forceinline__ Patch<T> stand(const PatchPoolParams& p)
-{
+template <int VECTOR, class T> DEVICE Patch<T> stand(const PatchPoolParams& p) {
     Patch<T> patch;
     int tile, row, column, depth;
     int above = p.channel_tiles.split(int(blockIdx.x), tile);
@@ -67,62 +58,54 @@ template <int VECTOR, class T> __device__ __forceinline__ Patch<T> stand(const P
     patch.out_column = column * p.tile_columns;
     meet(p, 1, patch.out_row, min(p.tile_rows, p.y_extent[1] - patch.out_row), patch.row, patch.rows);
     meet(p, 2, patch.out_column, min(p.tile_columns, p.y_extent[2] - patch.out_column), patch.column, patch.columns);
-    const int start = depth * p.stride[0] - p.pad[0], dilation = p.dilation[0];
-    const int before = start < 0 ? p.depth_dilation.quotient(dilation - 1 - start) : 0;
-    patch.slice = start + before * dilation;
-    patch.slices = min(p.kernel[0] - before, p.depth_dilation.quotient(p.x_extent[0] - 1 - patch.slice) + 1);
+    meet_slices(p, depth, patch.slice, patch.slices);
     patch.x = static_cast<const T*>(p.x) + image * p.x_batch + patch.slice * p.x_stride[0] + patch.row * p.x_stride[1]
-              + patch.column * p.x_stride[2] + patch.channel;
+            + patch.column * p.x_stride[2] + patch.channel;
     patch.y = static_cast<T*>(p.y) + image * p.y_batch + depth * p.y_stride[0] + patch.out_row * p.y_stride[1]
-              + patch.out_column * p.y_stride[2] + patch.channel;
-    patch.indices = p.indices + image * p.indices_batch + depth * p.indices_stride[0] + patch.out_row * p.indices_stride[1]
-                    + patch.out_column * p.indices_stride[2] + patch.channel;
+            + patch.out_column * p.y_stride[2] + patch.channel;
+    patch.indices = p.indices + image * p.indices_batch + depth * p.indices_stride[0]
+                  + patch.out_row * p.indices_stride[1] + patch.out_column * p.indices_stride[2] + patch.channel;
     patch.number = (image * p.channels + patch.channel) * p.plane;
     return patch;
 }
 
 template <int THREADS, int VECTOR, class T>
-__device__ __forceinline__ void fetch(const PatchPoolParams& p, const Patch<T>& patch, T* shared)
-{
+DEVICE void fetch(const PatchPoolParams& p, const Patch<T>& patch, T* shared) {
     const int items = patch.rows * int(p.x_columns.divisor * p.vectors.divisor);
     const bool whole = reinterpret_cast<unsigned long long>(p.x) % (VECTOR * sizeof(T)) == 0;
 #pragma unroll 1
-    for (int slice = 0; slice < patch.slices; ++slice) {
+    for (int slice = 0; slice < patch.slices; ++slice)
 #pragma unroll 1
         for (int item = int(threadIdx.x); item < items; item += THREADS) {
             int vector, column;
             const int row = p.x_columns.split(p.vectors.split(item, vector), column);
             if (column >= patch.columns || vector >= patch.vectors) continue;
-            const T* source = patch.x + slice * p.dilation[0] * p.x_stride[0] + row * p.x_stride[1] + column * p.x_stride[2]
-                              + vector * VECTOR;
+            const T* source = patch.x + slice * p.dilation[0] * p.x_stride[0] + row * p.x_stride[1]
+                            + column * p.x_stride[2] + vector * VECTOR;
             T* target = shared + (slice * p.x_rows * int(p.x_columns.divisor * p.vectors.divisor) + item) * VECTOR;
             if (whole && VECTOR * sizeof(T) == 16) {
                 copy_async<16>(shared_address(target), source, 16);
             } else if (whole) {
-                *reinterpret_cast<Neighbours<T, VECTOR>*>(target) = *reinterpret_cast<const Neighbours<T, VECTOR>*>(source);
+                *reinterpret_cast<Neighbours<T, VECTOR>*>(target) =
+                    *reinterpret_cast<const Neighbours<T, VECTOR>*>(source);
             } else {
 #pragma unroll 1
                 for (int i = 0; i < VECTOR; ++i) target[i] = source[i];
             }
         }
-    }
     copy_async_commit();
     copy_async_wait<0>();
     __syncthreads();
 }
 
 // What threads take: vectors of values ...
-template <class T> struct Values {
+template <class T> struct Values : Vector<T> {
     using Maxima = Columns<T>;
 
-    static __device__ __forceinline__ Maxima none() { return {}; }
-    static __device__ __forceinline__ Maxima at(const T* elements, int) { return Maxima(*reinterpret_cast<const uint4*>(elements)); }
-    static __device__ __forceinline__ Maxima from(const T* values, const int*, int i)
-    {
-        return at(values + i * Maxima::kVector, 0);
+    static DEVICE Maxima from(const T* values, const int*, int i) {
+        return Vector<T>::at(values + i * Maxima::kVector, 0);
     }
-    static __device__ __forceinline__ void put(const Maxima& maxima, T* values, int*, int i)
-    {
+    static DEVICE void put(const Maxima& maxima, T* values, int*, int i) {
         *reinterpret_cast<uint4*>(values + i * Maxima::kVector) = maxima.row();
     }
 };
@@ -130,16 +113,14 @@ template <class T> struct Values {
 template <class T> struct Pairs {
     using Maxima = Places<T>;
 
-    static __device__ __forceinline__ Maxima none() { return {{nothing<T, true>(), nothing<T, true>()}}; }
-    static __device__ __forceinline__ Maxima at(const T* elements, int place) { return {{{elements[0], place}, {elements[1], place}}}; }
-    static __device__ __forceinline__ Maxima from(const T* values, const int* places, int i)
-    {
+    static DEVICE Maxima none() { return {{nothing<T, true>(), nothing<T, true>()}}; }
+    static DEVICE Maxima at(const T* elements, int place) { return {{{elements[0], place}, {elements[1], place}}}; }
+    static DEVICE Maxima from(const T* values, const int* places, int i) {
         const int2 both = reinterpret_cast<const int2*>(places)[i];
         const auto pair = reinterpret_cast<const Neighbours<T, 2>*>(values)[i];
         return {{{pair[0], both.x}, {pair[1], both.y}}};
     }
-    static __device__ __forceinline__ void put(const Maxima& maxima, T* values, int* places, int i)
-    {
+    static DEVICE void put(const Maxima& maxima, T* values, int* places, int i) {
         reinterpret_cast<Neighbours<T, 2>*>(values)[i] = {{maxima.maxima[0].value, maxima.maxima[1].value}};
         reinterpret_cast<int2*>(places)[i] = make_int2(maxima.maxima[0].place, maxima.maxima[1].place);
     }
@@ -147,9 +128,8 @@ template <class T> struct Pairs {
 
 // The maxima of a run of windows down a column, in all slices; `elements` is its pixel in the patch's first row.
 template <class Of, class T>
-__device__ __forceinline__ void take_column(const PatchPoolParams& p, const Patch<T>& patch, const T* elements, int column, int q, int step,
-                                            typename Of::Maxima (&windows)[kRun])
-{
+DEVICE void take_column(const PatchPoolParams& p, const Patch<T>& patch, const T* elements, int column, int q, int step,
+                        typename Of::Maxima (&windows)[kRun]) {
     const int stride = p.stride[1] * step, first = (patch.out_row + q) * p.stride[1] - p.pad[1] - patch.row;
     const int pitch = int(p.x_columns.divisor * p.vectors.divisor) * Of::Maxima::kVector;
     int place = (patch.slice * p.x_extent[1] + patch.row) * p.x_extent[2] + column;
@@ -172,10 +152,10 @@ __device__ __forceinline__ void take_column(const PatchPoolParams& p, const Patc
 }
 
 template <int THREADS, class Of, class T>
-__device__ __forceinline__ void take_columns(const PatchPoolParams& p, const Patch<T>& patch, const T* x, T* values, int* places)
-{
+DEVICE void take_columns(const PatchPoolParams& p, const Patch<T>& patch, const T* x, T* values, int* places) {
     const int vectors = int(p.vectors.divisor), line = int(p.line.divisor);
-    const int items = int(p.down.divisor) * line * vectors, start = patch.out_column * p.stride[2] - p.pad[2] - patch.column;
+    const int items = int(p.down.divisor) * line * vectors,
+              start = patch.out_column * p.stride[2] - p.pad[2] - patch.column;
 #pragma unroll 1
     for (int item = int(threadIdx.x); item < items; item += THREADS) {
         int vector, side, step;
@@ -184,45 +164,33 @@ __device__ __forceinline__ void take_columns(const PatchPoolParams& p, const Pat
         if (vector >= patch.vectors) continue;
         typename Of::Maxima windows[kRun];
         if (inside(column, patch.columns)) {
-            take_column<Of>(p, patch, x + (column * vectors + vector) * Of::Maxima::kVector, patch.column + column, q, step, windows);
+            take_column<Of>(p, patch, x + (column * vectors + vector) * Of::Maxima::kVector, patch.column + column, q,
+                            step, windows);
         } else {
 #pragma unroll
             for (int i = 0; i < kRun; ++i) windows[i] = Of::none();
         }
 #pragma unroll
         for (int i = 0; i < kRun; ++i)
-            if (q + i * step < p.tile_rows) Of::put(windows[i], values, places, ((q + i * step) * line + side) * vectors + vector);
+            if (q + i * step < p.tile_rows)
+                Of::put(windows[i], values, places, ((q + i * step) * line + side) * vectors + vector);
     }
     __syncthreads();
 }
 
-template <class T> __device__ __forceinline__ void write(const PatchPoolParams& p, const Patch<T>& patch, int row, int column, int channel, const Columns<T>& maxima)
-{
-    T elements[Columns<T>::kVector];
-#pragma unroll
-    for (int i = 0; i < Columns<T>::kVector; ++i) elements[i] = maxima[i];
-    write_vector(patch.y + row * p.y_stride[1] + column * p.y_stride[2] + channel, elements);
-}
-template <class T> __device__ __forceinline__ void write(const PatchPoolParams& p, const Patch<T>& patch, int row, int column, int channel, const Places<T>& maxima)
-{
-    const long long number = patch.number + channel * p.plane;
-    const Maximum<T, int, true>&first = maxima.maxima[0], &second = maxima.maxima[1];
-    write_vector(patch.y + row * p.y_stride[1] + column * p.y_stride[2] + channel, {first.value, second.value});
-    write_vector(patch.indices + row * p.indices_stride[1] + column * p.indices_stride[2] + channel,
-                 {number + first.place, number + p.plane + second.place});
-}
-
 template <int THREADS, class Of, class T>
-__device__ __forceinline__ void take_rows(const PatchPoolParams& p, const Patch<T>& patch, const T* values, const int* places)
-{
-    const int vectors = int(p.vectors.divisor), line = int(p.line.divisor), rows = min(p.tile_rows, p.y_extent[1] - patch.out_row);
-    const int items = rows * int(p.along.divisor) * vectors, columns = min(p.tile_columns, p.y_extent[2] - patch.out_column);
+DEVICE void take_rows(const PatchPoolParams& p, const Patch<T>& patch, const T* values, const int* places) {
+    const int vectors = int(p.vectors.divisor), line = int(p.line.divisor),
+              rows = min(p.tile_rows, p.y_extent[1] - patch.out_row);
+    const int items = rows * int(p.along.divisor) * vectors,
+              columns = min(p.tile_columns, p.y_extent[2] - patch.out_column);
 #pragma unroll 1
     for (int item = int(threadIdx.x); item < items; item += THREADS) {
         int vector, run, step;
         const int row = p.along.split(p.vectors.split(item, vector), run), q = window_of<kRun>(p, 1, run, step);
         if (vector >= patch.vectors) continue;
-        const int first = row * line + q * p.stride[2], stride = step * p.stride[2];
+        const int first = row * line + q * p.stride[2], stride = step * p.stride[2],
+                  channel = vector * Of::Maxima::kVector;
         const auto element = [&](int i, int tap) {
             return Of::from(values, places, (first + i * stride + tap * p.dilation[2]) * vectors + vector);
         };
@@ -231,13 +199,15 @@ __device__ __forceinline__ void take_rows(const PatchPoolParams& p, const Patch<
         else take_each(p.kernel[2], element, windows);
 #pragma unroll
         for (int i = 0; i < kRun; ++i)
-            if (q + i * step < columns) write(p, patch, row, q + i * step, vector * Of::Maxima::kVector, windows[i]);
+            if (const int column = q + i * step; column < columns)
+                write_maxima(windows[i], patch.y + row * p.y_stride[1] + column * p.y_stride[2] + channel,
+                             patch.indices + row * p.indices_stride[1] + column * p.indices_stride[2] + channel,
+                             patch.number + channel * p.plane, p.plane);
     }
 }
 
-template <class Of, class T> __device__ __forceinline__ void pool_patch(const PatchPoolParams& p, unsigned char* memory)
-{
-    constexpr int kThreads = 128, kVector = Of::Maxima::kVector;    // threads as the plan launches
+template <class Of, class T> DEVICE void pool_patch(const PatchPoolParams& p, unsigned char* memory) {
+    constexpr int kThreads = 128, kVector = Of::Maxima::kVector; // threads as the plan launches
     T *x = reinterpret_cast<T*>(memory), *values = reinterpret_cast<T*>(memory + p.lines_at);
     int* places = reinterpret_cast<int*>(memory + p.places_at);
     const Patch<T> patch = stand<kVector, T>(p);
@@ -246,8 +216,7 @@ template <class Of, class T> __device__ __forceinline__ void pool_patch(const Pa
     take_rows<kThreads, Of>(p, patch, values, places);
 }
 
-template <class T, bool INDICES> __device__ __forceinline__ void max_pool_patches(const PatchPoolParams& p)
-{
+template <class T, bool INDICES> DEVICE void max_pool_patches(const PatchPoolParams& p) {
     extern __shared__ __align__(16) unsigned char memory[];
     if constexpr (INDICES) pool_patch<Pairs<T>, T>(p, memory);
     else pool_patch<Values<T>, T>(p, memory);

@@ -3,43 +3,35 @@
 #include "base/ptx.cuh"
 
 // Elements between an address and the multiple of 16 bytes before it.
-template <class T> __device__ __forceinline__ int phase_of(const T* address)
-{
+template <class T> DEVICE int phase_of(const T* address) {
     return int(reinterpret_cast<unsigned long long>(address) % 16) / int(sizeof(T));
 }
 
 // Elements of a run before its first multiple of 16 bytes.
-template <class T> __device__ __forceinline__ int head_of(const T* address, int count)
-{
+template <class T> DEVICE int head_of(const T* address, int count) {
     const int head = -int(reinterpret_cast<unsigned long long>(address) / sizeof(T)) & 16 / int(sizeof(T)) - 1;
     return head < count ? head : count;
 }
 
-// Starts copying a run of `count` elements, of which each of `members` threads takes a share, at least 16 of them. Element i
-// goes to target[phase_of(source) + i], so that both sides of a copy are aligned; target itself is, to 16 bytes. Up to 16
-// bytes after the run are overwritten where it does not end at a multiple of them.
-template <class T>
-__device__ __forceinline__ void copy_run(T* target, const T* source, int count, int member, int members)
-{
+// Starts copying a run of `count` elements, of which each of `members` threads takes a share, at least 16 of them.
+// Element i goes to target[i], which lies as far after a multiple of 16 bytes as it does in the source. Up to 16 bytes
+// after the run are overwritten where it does not end at a multiple of them.
+template <class T> DEVICE void copy_run(T* target, const T* source, int count, int member, int members) {
     constexpr int kVector = 16 / int(sizeof(T));
     const int head = head_of(source, count);
-    target += phase_of(source);
     if (member < head) target[member] = source[member];
 #pragma unroll 1
     for (int first = head + member * kVector; first < count; first += members * kVector) {
         const int left = count - first;
-        copy_async<16>(shared_address(target + first), source + first, (left < kVector ? left : kVector) * int(sizeof(T)));
+        copy_async<16>(shared_address(target + first), source + first,
+                       (left < kVector ? left : kVector) * int(sizeof(T)));
     }
 }
 
-// Writes a run of `count` elements, likewise the other way round: element i comes from source[phase_of(target) + i], and
-// source is aligned to 16 bytes. Nothing beside the run is written.
-template <class T>
-__device__ __forceinline__ void store_run(T* target, const T* source, int count, int member, int members)
-{
+// Writes a run of `count` elements, likewise the other way round. Nothing beside the run is written.
+template <class T> DEVICE void store_run(T* target, const T* source, int count, int member, int members) {
     constexpr int kVector = 16 / int(sizeof(T));
     const int head = head_of(target, count), end = head + (count - head) / kVector * kVector;
-    source += phase_of(target);
     if (member < head) target[member] = source[member];
 #pragma unroll 1
     for (int first = head + member * kVector; first < end; first += members * kVector)

@@ -2,15 +2,15 @@
 //
 // A block makes a tile of y: `tile_rows` x `tile_columns` outputs of one slice, or some whole planes that lie one after
 // another. It copies the rows of x that they need to shared memory, 16 bytes at a time whatever the rows' length; takes
-// the maxima down the columns of x, of all slices of a window; then those along the lines that this gave; and writes from
-// shared memory, 16 bytes at a time again. A thread takes kRun windows of a line at once. Where those one after another
-// share all taps but one, it takes the taps that all of them have once, and those before and after these in growing parts
-// (van Herk's algorithm on kRun windows), so that a window of any size costs few comparisons.
+// the maxima down the columns of x, of all slices of a window; then those along the lines that this gave; and writes
+// from shared memory, 16 bytes at a time again. A thread takes kRun windows of a line at once. Where those one after
+// another share all taps but one, it takes the taps that all of them have once, and those before and after these in
+// growing parts (van Herk's algorithm on kRun windows), so that a window of any size costs few comparisons.
 //
-// Down the columns, lanes have neighbouring columns. Along the lines a lane's windows follow each other, kRun of them for
-// each lane: an odd number of banks, so without bank conflicts. So that this holds for any stride, the columns that windows
-// begin with are contiguous in a line, then those one after them, and so on; and lines have a pitch that goes on from bank to
-// bank. Lines have columns for the padding too, of nothing, so that no tap along a line is predicated.
+// Down the columns, lanes have neighbouring columns. Along the lines a lane's windows follow each other, kRun of them
+// for each lane: an odd number of banks, so without bank conflicts. So that this holds for any stride, the columns that
+// windows begin with are contiguous in a line, then those one after them, and so on; and lines have a pitch that goes
+// on from bank to bank. Lines have columns for the padding too, of nothing, so that no tap along a line is predicated.
 // With Indices, of equal elements that with the lower number stays, whatever the order. No window is empty.
 #include "base/geometry.cuh"
 #include "pool/packed.cuh"
@@ -22,23 +22,24 @@ struct TilePoolParams {
     const void* x;
     void* y;
     long long* indices;
-    long long plane;               // elements of x per channel
-    int planes, x_extent[3], y_extent[3], kernel[3], stride[3], dilation[3], pad[3];      // kernel: taps
+    long long plane;                                                                 // elements of x per channel
+    int planes, x_extent[3], y_extent[3], kernel[3], stride[3], dilation[3], pad[3]; // kernel: taps
     int x_batch, x_channel, x_stride[2];
     int y_batch, y_channel, y_stride[2];
     int indices_batch, indices_channel, indices_stride[2];
     int tile_planes, tile_rows, x_rows;
-    int vectors;                   // the rows of x are made of whole ones, and begin with them if x does
-    int merged, results_merged;    // the tile's rows (of all its planes) are one run of each slice; of y and the Indices
-    int slice_pitch, row_pitch;    // of x in shared memory, where elements lie after multiples of 16 bytes as they do in x
-    int pitch, place_pitch, part;  // of the lines; columns of a line that windows begin with
-    int result_pitch, result_place_pitch;                 // as they do in y
-    int step[2];                   // from one window of a run to the next, down and along: if not 0, all taps but one are shared
-    int lines_at, places_at, result_places_at;            // bytes of shared memory before these; results replace x
-    Divider<int> channels, depths, row_tiles, column_tiles;   // of tiles
-    Divider<int> tile_columns, outputs;                   // of a line; of a plane of y
-    Divider<int> depth_dilation, column_stride, steps[2]; // of runs that lie between each other
-    Divider<int> line, line_vectors, down, along;         // columns of x for a line, vectors of them; runs of a column, of a line
+    int vectors;                // the rows of x are made of whole ones, and begin with them if x does
+    int merged, results_merged; // the tile's rows (of all its planes) are one run of each slice; of y and the Indices
+    int slice_pitch, row_pitch; // of x in shared memory, where elements lie after multiples of 16 bytes as they do in x
+    int pitch, place_pitch, part;         // of the lines; columns of a line that windows begin with
+    int result_pitch, result_place_pitch; // as they do in y
+    int step[2]; // from one window of a run to the next, down and along: if not 0, all taps but one are shared
+    int lines_at, places_at, result_places_at;              // bytes of shared memory before these; results replace x
+    Divider<int> channels, depths, row_tiles, column_tiles; // of tiles
+    Divider<int> tile_columns, outputs;                     // of a line; of a plane of y
+    Divider<int> depth_dilation, column_stride, steps[2];   // of runs that lie between each other
+    Divider<int> line, line_vectors, down,
+        along; // columns of x for a line, vectors of them; runs of a column, of a line
 };
 
 // Of bytes a word, of 16 bits three, of others an odd number: so lanes do not meet in a bank. Places are words.
@@ -46,25 +47,15 @@ template <class T, bool INDICES> constexpr int kRun = INDICES || sizeof(T) >= 4 
 
 // What a block makes, and where the rows of x for it begin.
 template <class T> struct Tile {
-    int plane, planes, depth;      // the first plane, and how many
+    int plane, planes, depth; // the first plane, and how many
     int out_row, out_column, out_rows, out_columns;
-    int slice, slices;             // of x: the first tap's one, and how many taps
-    int row, rows, column, columns;                       // of x: the first one, and how many
+    int slice, slices;              // of x: the first tap's one, and how many taps
+    int row, rows, column, columns; // of x: the first one, and how many
     const T* x;
-    int phase;                     // of x
+    int phase; // of x
 };
 
-// The part [first, first + count) of an axis of x that `outputs` windows from output q on meet.
-__device__ __forceinline__ void meet(const TilePoolParams& p, int axis, int q, int outputs, int& first, int& count)
-{
-    const int start = q * p.stride[axis] - p.pad[axis];
-    const int stop = start + (outputs - 1) * p.stride[axis] + (p.kernel[axis] - 1) * p.dilation[axis] + 1;
-    first = max(start, 0);
-    count = min(stop, p.x_extent[axis]) - first;
-}
-
-template <class T> __device__ __forceinline__ Tile<T> stand(const TilePoolParams& p)
-{
+template <class T> DEVICE Tile<T> stand(const TilePoolParams& p) {
     Tile<T> tile;
     int tile_row, tile_column, channel;
     const int above = p.column_tiles.split(int(blockIdx.x), tile_column);
@@ -76,47 +67,36 @@ template <class T> __device__ __forceinline__ Tile<T> stand(const TilePoolParams
     tile.out_columns = min(int(p.tile_columns.divisor), p.y_extent[2] - tile.out_column);
     meet(p, 1, tile.out_row, tile.out_rows, tile.row, tile.rows);
     meet(p, 2, tile.out_column, tile.out_columns, tile.column, tile.columns);
-    if (p.merged) {                // whole rows, and of several planes all of them
+    if (p.merged) { // whole rows, and of several planes all of them
         tile.column = 0;
         tile.columns = p.x_extent[2];
         if (p.tile_planes > 1) tile.row = 0, tile.rows = p.x_extent[1];
-    } else if (p.vectors) {        // whole vectors
+    } else if (p.vectors) { // whole vectors
         constexpr int kVector = 16 / int(sizeof(T));
         const int end = min(tile.column + tile.columns + kVector - 1 & -kVector, p.x_extent[2]);
         tile.column &= -kVector;
         tile.columns = end - tile.column;
     }
-    const int start = tile.depth * p.stride[0] - p.pad[0], dilation = p.dilation[0];
-    const int before = start < 0 ? p.depth_dilation.quotient(dilation - 1 - start) : 0;
-    tile.slice = start + before * dilation;
-    tile.slices = min(p.kernel[0] - before, p.depth_dilation.quotient(p.x_extent[0] - 1 - tile.slice) + 1);
+    meet_slices(p, tile.depth, tile.slice, tile.slices);
     const int image = p.channels.split(tile.plane, channel);
     tile.x = static_cast<const T*>(p.x) + image * p.x_batch + channel * p.x_channel + tile.slice * p.x_stride[0]
-             + tile.row * p.x_stride[1] + tile.column;
+           + tile.row * p.x_stride[1] + tile.column;
     tile.phase = phase_of(tile.x);
     return tile;
 }
 
-// Copies a run to where it has the same distance from the multiple of 16 bytes before it.
-template <class T> __device__ __forceinline__ void copy_alike(T* target, const T* source, int count, int member, int members)
-{
-    copy_run(target - phase_of(source), source, count, member, members);
-}
-
-template <int THREADS, class T>
-__device__ __forceinline__ void fetch(const TilePoolParams& p, const Tile<T>& tile, T* shared)
-{
+template <int THREADS, class T> DEVICE void fetch(const TilePoolParams& p, const Tile<T>& tile, T* shared) {
 #pragma unroll 1
     for (int slice = 0; slice < tile.slices; ++slice) {
         T* target = shared + slice * p.slice_pitch;
         const T* source = tile.x + slice * p.dilation[0] * p.x_stride[0];
         if (p.merged) {
-            copy_alike(target, source, tile.planes * tile.rows * tile.columns, int(threadIdx.x), THREADS);
+            copy_run(target, source, tile.planes * tile.rows * tile.columns, int(threadIdx.x), THREADS);
             continue;
         }
 #pragma unroll 1
         for (int row = int(threadIdx.x) / 32; row < tile.rows; row += THREADS / 32)
-            copy_alike(target + row * p.row_pitch, source + row * p.x_stride[1], tile.columns, int(threadIdx.x) % 32, 32);
+            copy_run(target + row * p.row_pitch, source + row * p.x_stride[1], tile.columns, int(threadIdx.x) % 32, 32);
     }
     copy_async_commit();
     copy_async_wait<0>();
@@ -128,43 +108,31 @@ template <class T, bool INDICES> struct Lines {
     T* values;
     int* places;
 
-    __device__ __forceinline__ Maximum<T, int, INDICES> at(int value, int place) const
-    {
+    DEVICE Maximum<T, int, INDICES> at(int value, int place) const {
         return {values[value], INDICES ? places[place] : 0};
     }
-    __device__ __forceinline__ void put(int value, int place, const Maximum<T, int, INDICES>& maximum) const
-    {
+    DEVICE void put(int value, int place, const Maximum<T, int, INDICES>& maximum) const {
         values[value] = maximum.value;
         if constexpr (INDICES) places[place] = maximum.place;
     }
 };
 
 // Windows down the columns of a tile: rows count from the tile's first one, strides are from one window to the next.
-struct Down {
-    int first, stride;
-};
+struct Down { int first, stride; };
 
-// What a run of windows down the columns takes: one element, with its place, ...
+// What a run of windows down the columns takes: one element, with its place, or 16 bytes of a row (Vector).
 template <class T, bool INDICES> struct One {
     using Maxima = Maximum<T, int, INDICES>;
 
-    static __device__ __forceinline__ Maxima none() { return nothing<T, INDICES>(); }
-    static __device__ __forceinline__ Maxima at(const T* element, int place) { return {*element, place}; }
-};
-// ... or 16 bytes of a row.
-template <class T> struct Vector {
-    using Maxima = Columns<T>;
-
-    static __device__ __forceinline__ Maxima none() { return {}; }
-    static __device__ __forceinline__ Maxima at(const T* elements, int) { return Maxima(*reinterpret_cast<const uint4*>(elements)); }
+    static DEVICE Maxima none() { return nothing<T, INDICES>(); }
+    static DEVICE Maxima at(const T* element, int place) { return {*element, place}; }
 };
 
 // The maxima of a run of windows in one slice: `elements` are those of a column from the tile's first row on.
 // ALL: all taps are inside of the tile.
 template <bool ALL, class Of, int RUN, class T>
-__device__ __forceinline__ void take_slice(const TilePoolParams& p, const Tile<T>& tile, const T* elements, int place, const Down& down,
-                                           typename Of::Maxima (&windows)[RUN])
-{
+DEVICE void take_slice(const TilePoolParams& p, const Tile<T>& tile, const T* elements, int place, const Down& down,
+                       typename Of::Maxima (&windows)[RUN]) {
     const int apart = p.dilation[1] * p.row_pitch, places_apart = p.dilation[1] * p.x_extent[2];
     int elements_at[RUN], places_at[RUN];
 #pragma unroll
@@ -182,9 +150,8 @@ __device__ __forceinline__ void take_slice(const TilePoolParams& p, const Tile<T
 
 // The same in all slices.
 template <bool ALL, class Of, int RUN, class T>
-__device__ __forceinline__ void take_slices(const TilePoolParams& p, const Tile<T>& tile, const T* elements, int column, const Down& down,
-                                            typename Of::Maxima (&windows)[RUN])
-{
+DEVICE void take_slices(const TilePoolParams& p, const Tile<T>& tile, const T* elements, int column, const Down& down,
+                        typename Of::Maxima (&windows)[RUN]) {
     int place = (tile.slice * p.x_extent[1] + tile.row) * p.x_extent[2] + column;
     take_slice<ALL, Of>(p, tile, elements, place, down, windows);
 #pragma unroll 1
@@ -198,12 +165,12 @@ __device__ __forceinline__ void take_slices(const TilePoolParams& p, const Tile<
     }
 }
 
-// Takes runs of windows down the columns, each of which put(line, position in the line, maxima) receives then: the line of its
-// first window, from one to the next one `step` lines, `lines` of them at most. Positions are multiples of WIDE, of so many
-// columns; the first one begins `first` columns from the tile's.
+// Takes runs of windows down the columns, each of which put(line, position in the line, maxima) receives then: the line
+// of its first window, from one to the next one `step` lines, `lines` of them at most. Positions are multiples of WIDE,
+// of so many columns; the first one begins `first` columns from the tile's.
 template <int THREADS, int WIDE, class Of, int RUN, class T, class Put>
-__device__ __forceinline__ void take_down(const TilePoolParams& p, const Tile<T>& tile, const T* x, const Divider<int>& sides, int first, const Put& put)
-{
+DEVICE void take_down(const TilePoolParams& p, const Tile<T>& tile, const T* x, const Divider<int>& sides, int first,
+                      const Put& put) {
     const int items = tile.planes * int(p.down.divisor * sides.divisor);
 #pragma unroll 1
     for (int item = int(threadIdx.x); item < items; item += THREADS) {
@@ -216,7 +183,8 @@ __device__ __forceinline__ void take_down(const TilePoolParams& p, const Tile<T>
         if (!inside(column, tile.columns)) {
 #pragma unroll
             for (int i = 0; i < RUN; ++i) windows[i] = Of::none();
-        } else if (down.first >= 0 && down.first + (RUN - 1) * down.stride + (p.kernel[1] - 1) * p.dilation[1] < tile.rows) {
+        } else if (down.first >= 0
+                   && down.first + (RUN - 1) * down.stride + (p.kernel[1] - 1) * p.dilation[1] < tile.rows) {
             take_slices<true, Of>(p, tile, elements, tile.column + column, down, windows);
         } else {
             take_slices<false, Of>(p, tile, elements, tile.column + column, down, windows);
@@ -226,36 +194,36 @@ __device__ __forceinline__ void take_down(const TilePoolParams& p, const Tile<T>
 }
 
 // The position in a line of the column that is so many from its first one.
-__device__ __forceinline__ int position_of(const TilePoolParams& p, int column)
-{
+DEVICE int position_of(const TilePoolParams& p, int column) {
     int after;
     const int among = p.column_stride.split(column, after);
     return after * p.part + among;
 }
 
 template <int THREADS, class T, bool INDICES>
-__device__ __forceinline__ void take_columns(const TilePoolParams& p, const Tile<T>& tile, const T* x, const Lines<T, INDICES>& lines)
-{
+DEVICE void take_columns(const TilePoolParams& p, const Tile<T>& tile, const T* x, const Lines<T, INDICES>& lines) {
     constexpr int kWindows = kRun<T, INDICES>;
     const int first = tile.out_column * p.stride[2] - p.pad[2] - tile.column;
     using Maxima = Maximum<T, int, INDICES>;
     take_down<THREADS, 1, One<T, INDICES>, kWindows>(
-        p, tile, x, p.line, first, [&](int line, int step, int count, int side, const Maxima (&windows)[kWindows]) {
+        p, tile, x, p.line, first, [&](int line, int step, int count, int side, const Maxima(&windows)[kWindows]) {
             const int place = position_of(p, side);
 #pragma unroll
             for (int i = 0; i < kWindows; ++i)
-                if (i * step < count) lines.put((line + i * step) * p.pitch + place, (line + i * step) * p.place_pitch + place, windows[i]);
+                if (i * step < count)
+                    lines.put((line + i * step) * p.pitch + place, (line + i * step) * p.place_pitch + place,
+                              windows[i]);
         });
 }
 
-// The same 16 bytes of a row at once, for rows of whole vectors. Lines begin up to a vector before the first window's column.
+// The same 16 bytes of a row at once, for rows of whole vectors. Lines begin up to a vector before the first window.
 template <int THREADS, class T>
-__device__ __forceinline__ void take_vectors(const TilePoolParams& p, const Tile<T>& tile, const T* x, int lead, T* lines)
-{
+DEVICE void take_vectors(const TilePoolParams& p, const Tile<T>& tile, const T* x, int lead, T* lines) {
     constexpr int kWindows = kRun<T, false>, kVector = Columns<T>::kVector;
     const int first = tile.out_column * p.stride[2] - p.pad[2] - tile.column - lead;
     take_down<THREADS, kVector, Vector<T>, kWindows>(
-        p, tile, x, p.line_vectors, first, [&](int line, int step, int count, int side, const Columns<T> (&windows)[kWindows]) {
+        p, tile, x, p.line_vectors, first,
+        [&](int line, int step, int count, int side, const Columns<T>(&windows)[kWindows]) {
             int places[kVector];
 #pragma unroll
             for (int j = 0; j < kVector; ++j) places[j] = p.stride[2] == 1 ? side + j : position_of(p, side + j);
@@ -274,9 +242,8 @@ __device__ __forceinline__ void take_vectors(const TilePoolParams& p, const Tile
 }
 
 template <int THREADS, class T, bool INDICES>
-__device__ __forceinline__ void take_rows(const TilePoolParams& p, const Tile<T>& tile, int lead, const Lines<T, INDICES>& lines,
-                                          const Lines<T, INDICES>& results)
-{
+DEVICE void take_rows(const TilePoolParams& p, const Tile<T>& tile, int lead, const Lines<T, INDICES>& lines,
+                      const Lines<T, INDICES>& results) {
     constexpr int kWindows = kRun<T, INDICES>;
     const int items = tile.planes * p.tile_rows * int(p.along.divisor);
 #pragma unroll 1
@@ -287,7 +254,9 @@ __device__ __forceinline__ void take_rows(const TilePoolParams& p, const Tile<T>
         Maximum<T, int, INDICES> windows[kWindows];
         if (p.step[1]) {
             const int begin = position_of(p, lead);
-            const auto element = [&](int, int tap) { return lines.at(values + begin + tap * step, places + begin + tap * step); };
+            const auto element = [&](int, int tap) {
+                return lines.at(values + begin + tap * step, places + begin + tap * step);
+            };
             take_shared(p.kernel[2], element, nothing<T, INDICES>(), windows);
         } else {
             const auto element = [&](int i, int tap) {
@@ -305,47 +274,40 @@ __device__ __forceinline__ void take_rows(const TilePoolParams& p, const Tile<T>
     }
 }
 
-// Writes a run from where it has the same distance from the multiple of 16 bytes before it.
-template <class T> __device__ __forceinline__ void store_alike(T* target, const T* source, int count, int member, int members)
-{
-    store_run(target, source - phase_of(target), count, member, members);
-}
-
 // Writes the numbers of a run of results in the whole tensor.
-__device__ __forceinline__ void write_numbers(long long* target, const int* places, int count, long long first, int member, int members)
-{
+DEVICE void write_numbers(long long* target, const int* places, int count, long long first, int member, int members) {
 #pragma unroll 1
     for (int i = member; i < count; i += members) target[i] = first + places[i];
 }
 
 template <int THREADS, class T, bool INDICES>
-__device__ __forceinline__ void write(const TilePoolParams& p, const Tile<T>& tile, T* y, long long* indices, const Lines<T, INDICES>& results)
-{
+DEVICE void write(const TilePoolParams& p, const Tile<T>& tile, T* y, long long* indices,
+                  const Lines<T, INDICES>& results) {
     const int thread = int(threadIdx.x), lane = thread % 32;
     if (p.results_merged) {
         const int count = tile.planes * tile.out_rows * tile.out_columns;
-        store_alike(y, results.values, count, thread, THREADS);
+        store_run(y, results.values, count, thread, THREADS);
         if (!INDICES) return;
         if (tile.planes == 1) {
             write_numbers(indices, results.places, count, tile.plane * p.plane, thread, THREADS);
             return;
         }
 #pragma unroll 1
-        for (int i = thread; i < count; i += THREADS) indices[i] = (tile.plane + p.outputs.quotient(i)) * p.plane + results.places[i];
+        for (int i = thread; i < count; i += THREADS)
+            indices[i] = (tile.plane + p.outputs.quotient(i)) * p.plane + results.places[i];
         return;
     }
 #pragma unroll 1
     for (int row = thread / 32; row < tile.out_rows; row += THREADS / 32) {
-        store_alike(y + row * p.y_stride[1], results.values + row * p.result_pitch, tile.out_columns, lane, 32);
+        store_run(y + row * p.y_stride[1], results.values + row * p.result_pitch, tile.out_columns, lane, 32);
         if constexpr (INDICES)
-            write_numbers(indices + row * p.indices_stride[1], results.places + row * p.result_place_pitch, tile.out_columns,
-                          tile.plane * p.plane, lane, 32);
+            write_numbers(indices + row * p.indices_stride[1], results.places + row * p.result_place_pitch,
+                          tile.out_columns, tile.plane * p.plane, lane, 32);
     }
 }
 
-template <class T, bool INDICES> __device__ __forceinline__ void max_pool_tiles(const TilePoolParams& p)
-{
-    constexpr int kThreads = 128;  // as the plan launches it
+template <class T, bool INDICES> DEVICE void max_pool_tiles(const TilePoolParams& p) {
+    constexpr int kThreads = 128; // as the plan launches it
     extern __shared__ __align__(16) unsigned char memory[];
     T* x = reinterpret_cast<T*>(memory);
     // 1. The rows of x.
@@ -353,9 +315,10 @@ template <class T, bool INDICES> __device__ __forceinline__ void max_pool_tiles(
     fetch<kThreads>(p, tile, x + tile.phase);
 
     // 2. Maxima down the columns, then along the lines; those take the place of x.
-    const Lines<T, INDICES> lines{reinterpret_cast<T*>(memory + p.lines_at), reinterpret_cast<int*>(memory + p.places_at)};
+    const Lines<T, INDICES> lines{reinterpret_cast<T*>(memory + p.lines_at),
+                                  reinterpret_cast<int*>(memory + p.places_at)};
     const int start = tile.out_column * p.stride[2] - p.pad[2] - tile.column;
-    int lead = 0;                  // columns of a line before the first window's
+    int lead = 0; // columns of a line before the first window's
     if (!INDICES && p.vectors && tile.phase == 0) {
         if constexpr (!INDICES) {
             lead = start & Columns<T>::kVector - 1;
@@ -368,13 +331,13 @@ template <class T, bool INDICES> __device__ __forceinline__ void max_pool_tiles(
     int channel;
     const int image = p.channels.split(tile.plane, channel);
     T* y = static_cast<T*>(p.y) + image * p.y_batch + channel * p.y_channel + tile.depth * p.y_stride[0]
-           + tile.out_row * p.y_stride[1] + tile.out_column;
+         + tile.out_row * p.y_stride[1] + tile.out_column;
     const Lines<T, INDICES> results{x + phase_of(y), reinterpret_cast<int*>(memory + p.result_places_at)};
     take_rows<kThreads>(p, tile, lead, lines, results);
     __syncthreads();
 
     // 3. The elements, and their numbers in the whole tensor.
-    long long* indices = p.indices + image * p.indices_batch + channel * p.indices_channel + tile.depth * p.indices_stride[0]
-                         + tile.out_row * p.indices_stride[1] + tile.out_column;
+    long long* indices = p.indices + image * p.indices_batch + channel * p.indices_channel
+                       + tile.depth * p.indices_stride[0] + tile.out_row * p.indices_stride[1] + tile.out_column;
     write<kThreads>(p, tile, y, indices, results);
 }

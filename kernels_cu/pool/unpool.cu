@@ -1,7 +1,7 @@
 // MaxUnpool: every element of x goes to the place that its index names; places that none names hold zero.
 //
-// Of elements with the same index the last in row-major order wins, whichever thread comes first: in one launch each claims
-// its place with its number, of which the largest stays, in the next one each place takes the element that has
+// Of elements with the same index the last in row-major order wins, whichever thread comes first: in one launch each
+// claims its place with its number, of which the largest stays, in the next one each place takes the element that has
 // claimed it. Indices number the elements of one shape (N, C, D1 … Dn), the result may have a larger one.
 #include "base/geometry.cuh"
 
@@ -9,33 +9,27 @@ template <class Index, int NDIM> struct MaxUnpoolParams {
     const void* x;
     const long long* indices;
     void* y;
-    Index* claims;               // of each place of y, row-major: 1 + the number of the element that it holds, or 0
-    long long numbered;          // elements that indices can name; others are left out
-    Index elements, places;      // of x, of y
+    Index* claims;          // of each place of y, row-major: 1 + the number of the element that it holds, or 0
+    long long numbered;     // elements that indices can name; others are left out
+    Index elements, places; // of x, of y
     Index x_batch, x_channel, x_stride[NDIM];
     Index indices_batch, indices_channel, indices_stride[NDIM];
     Index y_batch, y_channel, y_stride[NDIM];
     Divider<Index> channels, x_extent[NDIM], y_extent[NDIM], numbered_extent[NDIM];
-    Index channels_last;         // threads of the last launch go through y with its channels fastest
+    Index channels_last; // threads of the last launch go through y with its channels fastest
 };
 
 template <class Index, int NDIM> struct Place {
     Index image, channel, at[NDIM];
 
-    __device__ __forceinline__ void split(Index number, const Divider<Index> (&extents)[NDIM], const Divider<Index>& channels)
-    {
+    DEVICE void split(Index number, const Divider<Index> (&extents)[NDIM], const Divider<Index>& channels) {
         image = channels.split(unravel(number, extents, at), channel);
     }
-    __device__ __forceinline__ Index offset(Index batch, Index of_channel, const Index (&strides)[NDIM]) const
-    {
-        Index sum = image * batch + channel * of_channel;
-#pragma unroll
-        for (int axis = 0; axis < NDIM; ++axis) sum += at[axis] * strides[axis];
-        return sum;
+    DEVICE Index offset(Index batch, Index of_channel, const Index (&strides)[NDIM]) const {
+        return dot(at, strides, image * batch + channel * of_channel);
     }
     // The number of the same place in an array of these extents.
-    __device__ __forceinline__ Index number(const Divider<Index> (&extents)[NDIM], const Divider<Index>& channels) const
-    {
+    DEVICE Index number(const Divider<Index> (&extents)[NDIM], const Divider<Index>& channels) const {
         Index found = image * Index(channels.divisor) + channel;
 #pragma unroll
         for (int axis = 0; axis < NDIM; ++axis) found = found * Index(extents[axis].divisor) + at[axis];
@@ -43,11 +37,7 @@ template <class Index, int NDIM> struct Place {
     }
 };
 
-__device__ __forceinline__ void claim(int* place, int number) { atomicMax(place, number); }
-__device__ __forceinline__ void claim(long long* place, long long number) { atomicMax(place, number); }
-
-template <class Index, int NDIM> __device__ __forceinline__ void max_unpool_claim(const MaxUnpoolParams<Index, NDIM>& p)
-{
+template <class Index, int NDIM> DEVICE void max_unpool_claim(const MaxUnpoolParams<Index, NDIM>& p) {
     const Index element = Index(blockIdx.x) * blockDim.x + threadIdx.x;
     if (element >= p.elements) return;
     Place<Index, NDIM> from, to;
@@ -55,11 +45,10 @@ template <class Index, int NDIM> __device__ __forceinline__ void max_unpool_clai
     const long long index = p.indices[from.offset(p.indices_batch, p.indices_channel, p.indices_stride)];
     if (index < 0 || index >= p.numbered) return;
     to.split(Index(index), p.numbered_extent, p.channels);
-    claim(p.claims + to.number(p.y_extent, p.channels), element + 1);
+    atomicMax(p.claims + to.number(p.y_extent, p.channels), element + 1);
 }
 
-template <class T, class Index, int NDIM> __device__ __forceinline__ void max_unpool(const MaxUnpoolParams<Index, NDIM>& p)
-{
+template <class T, class Index, int NDIM> DEVICE void max_unpool(const MaxUnpoolParams<Index, NDIM>& p) {
     const Index thread = Index(blockIdx.x) * blockDim.x + threadIdx.x;
     if (thread >= p.places) return;
     Place<Index, NDIM> to, from;

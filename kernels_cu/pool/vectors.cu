@@ -4,8 +4,8 @@
 // loads each row of x that they need once, and all of them together. What a window has beyond its thread's columns
 // comes from the neighbouring lanes: the first or the last lane of a warp, or both, stand there for that alone.
 //
-// Values alone: vectors have 16 bytes. Which of equal elements comes first does not matter, and so maxima are taken down
-// the columns first, of short elements two at a time, and then once along the row. With Indices: vectors have the
+// Values alone: vectors have 16 bytes. Which of equal elements comes first does not matter, and so maxima are taken
+// down the columns first, of short elements two at a time, and then once along the row. With Indices: vectors have the
 // columns of two outputs, whose places are 16 bytes, and maxima are taken along every row first, then down.
 // Slices of a 3-D window come one after another; no window is empty. Where x begins between two vectors, elements are
 // loaded one by one.
@@ -17,14 +17,14 @@ struct VectorPoolParams {
     const void* x;
     void* y;
     long long* indices;
-    long long plane;               // elements of x per channel
-    int items;                     // strips times vectors
-    int x_extent[3], y_extent[3], kernel, stride;         // the window's, along the depth
+    long long plane;                              // elements of x per channel
+    int items;                                    // strips times vectors
+    int x_extent[3], y_extent[3], kernel, stride; // the window's, along the depth
     int pad[3];
     int x_batch, x_channel, x_stride[2];
     int y_batch, y_channel, y_stride[2];
     int indices_batch, indices_channel, indices_stride[2];
-    Divider<int> vectors, strips, depths, channels;       // of a row, a slice, a plane, an image
+    Divider<int> vectors, strips, depths, channels; // of a row, a slice, a plane, an image
 };
 
 // What a thread makes: its outputs' first row and column, and where its plane begins.
@@ -35,8 +35,7 @@ template <class T> struct Strip {
     long long* indices;
 };
 
-template <int STRIP, class T> __device__ __forceinline__ Strip<T> strip_of(const VectorPoolParams& p, int item, int outputs)
-{
+template <int STRIP, class T> DEVICE Strip<T> strip_of(const VectorPoolParams& p, int item, int outputs) {
     Strip<T> strip;
     int channel, depth;
     int above = p.vectors.split(item, strip.vector);
@@ -48,17 +47,15 @@ template <int STRIP, class T> __device__ __forceinline__ Strip<T> strip_of(const
     strip.slice = depth * p.stride - p.pad[0];
     strip.x = static_cast<const T*>(p.x) + image * p.x_batch + channel * p.x_channel;
     strip.y = static_cast<T*>(p.y) + image * p.y_batch + channel * p.y_channel + depth * p.y_stride[0]
-              + strip.row * p.y_stride[1] + strip.column;
+            + strip.row * p.y_stride[1] + strip.column;
     strip.indices = p.indices + image * p.indices_batch + channel * p.indices_channel + depth * p.indices_stride[0]
-                    + strip.row * p.indices_stride[1] + strip.column;
+                  + strip.row * p.indices_stride[1] + strip.column;
     return strip;
 }
 
 // The maxima down the columns of a strip's windows.
 template <class T, int K, int S, int STRIP>
-__device__ __forceinline__ void take_rows(const VectorPoolParams& p, const Strip<T>& strip, bool loads,
-                                          Columns<T> (&maxima)[STRIP])
-{
+DEVICE void take_rows(const VectorPoolParams& p, const Strip<T>& strip, bool loads, Columns<T> (&maxima)[STRIP]) {
     constexpr int kVector = Columns<T>::kVector, kRows = (STRIP - 1) * S + K;
     const int first = strip.row * S - p.pad[1];
     const int end = loads ? min(strip.slice + p.kernel, p.x_extent[0]) : 0;
@@ -68,7 +65,8 @@ __device__ __forceinline__ void take_rows(const VectorPoolParams& p, const Strip
         uint4 rows[kRows];
 #pragma unroll
         for (int i = 0; i < kRows; ++i)
-            if (inside(first + i, p.x_extent[1])) rows[i] = *reinterpret_cast<const uint4*>(x + (first + i) * p.x_stride[1]);
+            if (inside(first + i, p.x_extent[1]))
+                rows[i] = *reinterpret_cast<const uint4*>(x + (first + i) * p.x_stride[1]);
 #pragma unroll
         for (int i = 0; i < kRows; ++i) {
             if (!inside(first + i, p.x_extent[1])) continue;
@@ -79,11 +77,10 @@ __device__ __forceinline__ void take_rows(const VectorPoolParams& p, const Strip
     }
 }
 
-// The elements that the windows of a row need, from the first window's first one on: this lane's COUNT and, where `pad` has
-// windows reach there, the neighbouring lanes'. The first and the last lane of a row have none on that side.
+// The elements that the windows of a row need, from the first window's first one on: this lane's COUNT and, where `pad`
+// has windows reach there, the neighbouring lanes'. The first and the last lane of a row have none on that side.
 template <int AROUND, int COUNT, class T, class Own>
-__device__ __forceinline__ void look_around(const Own& own, int pad, bool first, bool last, T (&elements)[COUNT + 2 * AROUND])
-{
+DEVICE void look_around(const Own& own, int pad, bool first, bool last, T (&elements)[COUNT + 2 * AROUND]) {
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) elements[AROUND + i] = own[i];
 #pragma unroll
@@ -102,9 +99,9 @@ __device__ __forceinline__ void look_around(const Own& own, int pad, bool first,
 }
 
 template <class T, int OUTPUTS>
-__device__ __forceinline__ void write_row(const VectorPoolParams& p, int column, T* target, const T (&row)[OUTPUTS])
-{
-    if (column + OUTPUTS <= p.y_extent[2] && reinterpret_cast<unsigned long long>(target) % (OUTPUTS * sizeof(T)) == 0) {
+DEVICE void write_row(const VectorPoolParams& p, int column, T* target, const T (&row)[OUTPUTS]) {
+    if (column + OUTPUTS <= p.y_extent[2]
+        && reinterpret_cast<unsigned long long>(target) % (OUTPUTS * sizeof(T)) == 0) {
         store_row(target, row);
         return;
     }
@@ -115,8 +112,7 @@ __device__ __forceinline__ void write_row(const VectorPoolParams& p, int column,
 
 // One output after another, element by element.
 template <class T, bool INDICES, int K, int S, int STRIP, int OUTPUTS>
-__device__ __forceinline__ void pool_singly(const VectorPoolParams& p, const Strip<T>& strip)
-{
+DEVICE void pool_singly(const VectorPoolParams& p, const Strip<T>& strip) {
     const int end_row = min(strip.row + STRIP, p.y_extent[1]), end_column = min(strip.column + OUTPUTS, p.y_extent[2]);
 #pragma unroll 1
     for (int q = strip.row; q < end_row; ++q)
@@ -139,15 +135,14 @@ __device__ __forceinline__ void pool_singly(const VectorPoolParams& p, const Str
         }
 }
 
-// This thread's strip; lanes that do not write stand on their neighbours', and some of the outputs beyond the last vector.
+// This thread's strip; lanes that do not write stand on their neighbours', and some outputs beyond the last vector.
 template <class T> struct Share {
     Strip<T> strip;
-    bool loads, writes, first, last;   // the last two: of a row
+    bool loads, writes, first, last; // the last two: of a row
 };
 
 template <int THREADS, int K, int S, int STRIP, class T>
-__device__ __forceinline__ Share<T> share_of(const VectorPoolParams& p, int outputs)
-{
+DEVICE Share<T> share_of(const VectorPoolParams& p, int outputs) {
     const int before = p.pad[2] > 0, after = K - S > p.pad[2], lane = int(threadIdx.x) % 32;
     const int warp = int(blockIdx.x) * (THREADS / 32) + int(threadIdx.x) / 32;
     const int item = warp * (32 - before - after) + lane - before;
@@ -161,9 +156,8 @@ __device__ __forceinline__ Share<T> share_of(const VectorPoolParams& p, int outp
     return share;
 }
 
-template <class T, int K, int S, int STRIP> __device__ __forceinline__ void max_pool_vectors(const VectorPoolParams& p)
-{
-    constexpr int kThreads = 128, kVector = Columns<T>::kVector, kOutputs = kVector / S;  // threads as the plan launches
+template <class T, int K, int S, int STRIP> DEVICE void max_pool_vectors(const VectorPoolParams& p) {
+    constexpr int kThreads = 128, kVector = Columns<T>::kVector, kOutputs = kVector / S; // threads as the plan launches
     const Share<T> share = share_of<kThreads, K, S, STRIP, T>(p, kOutputs);
     const Strip<T>& strip = share.strip;
     if (reinterpret_cast<unsigned long long>(p.x) % 16 != 0) {
@@ -193,9 +187,8 @@ template <class T, int K, int S, int STRIP> __device__ __forceinline__ void max_
 // ---- with Indices
 
 template <class T, int K, int S, int STRIP, int OUTPUTS>
-__device__ __forceinline__ void take_slice(const VectorPoolParams& p, const Share<T>& share, int slice, const int (&starts)[OUTPUTS],
-                                           Maximum<T, int, true> (&windows)[STRIP][OUTPUTS])
-{
+DEVICE void take_slice(const VectorPoolParams& p, const Share<T>& share, int slice, const int (&starts)[OUTPUTS],
+                       Maximum<T, int, true> (&windows)[STRIP][OUTPUTS]) {
     constexpr int kVector = OUTPUTS * S, kRows = (STRIP - 1) * S + K;
     using Row = Neighbours<T, kVector>;
     const int first = share.strip.row * S - p.pad[1];
@@ -206,7 +199,8 @@ __device__ __forceinline__ void take_slice(const VectorPoolParams& p, const Shar
     for (int i = 0; i < kRows; ++i) {
 #pragma unroll
         for (int j = 0; j < kVector; ++j) rows[i].elements[j] = least<T>();
-        if (met && inside(first + i, p.x_extent[1])) rows[i] = *reinterpret_cast<const Row*>(x + (first + i) * p.x_stride[1]);
+        if (met && inside(first + i, p.x_extent[1]))
+            rows[i] = *reinterpret_cast<const Row*>(x + (first + i) * p.x_stride[1]);
     }
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
@@ -225,9 +219,8 @@ __device__ __forceinline__ void take_slice(const VectorPoolParams& p, const Shar
     }
 }
 
-template <class T, int K, int S, int STRIP> __device__ __forceinline__ void max_pool_pairs(const VectorPoolParams& p)
-{
-    constexpr int kThreads = 128, kOutputs = 2 * S * sizeof(T) > 16 ? 1 : 2;  // threads as the plan launches them
+template <class T, int K, int S, int STRIP> DEVICE void max_pool_pairs(const VectorPoolParams& p) {
+    constexpr int kThreads = 128, kOutputs = 2 * S * sizeof(T) > 16 ? 1 : 2; // threads as the plan launches them
     const Share<T> share = share_of<kThreads, K, S, STRIP, T>(p, kOutputs);
     const Strip<T>& strip = share.strip;
     if (reinterpret_cast<unsigned long long>(p.x) % (kOutputs * S * sizeof(T)) != 0) {
@@ -243,7 +236,8 @@ template <class T, int K, int S, int STRIP> __device__ __forceinline__ void max_
 #pragma unroll
         for (int out = 0; out < STRIP; ++out) {
             const int row = max((strip.row + out) * S - p.pad[1], 0);
-            windows[out][j] = {least<T>(), (max(strip.slice, 0) * p.x_extent[1] + row) * p.x_extent[2] + max(starts[j], 0)};
+            windows[out][j] = {least<T>(),
+                               (max(strip.slice, 0) * p.x_extent[1] + row) * p.x_extent[2] + max(starts[j], 0)};
         }
     }
 #pragma unroll 1

@@ -1,13 +1,12 @@
 // The gradient of weights (weight_grad/problem.cuh) where a group has few filters: depthwise layers above all.
 //
-// A thread takes every so many pixels of its block's part, and sums for FILTERS filters x kColumns columns in registers.
-// Lanes are neighbouring pixels, so that every read is of neighbours. In the end the sums of the lanes are added up in a tree,
-// those of the warps one after another.
+// A thread takes every so many pixels of its block's part, and sums for FILTERS filters x kColumns columns in
+// registers. Lanes are neighbouring pixels, so that every read is of neighbours. In the end the sums of the lanes are
+// added up in a tree, those of the warps one after another.
 #include "weight_grad/problem.cuh"
 
 template <class T, class Acc, class Index, int NDIM, int FILTERS>
-__device__ __forceinline__ void conv_weight_grad_few(const WeightGradParams<Index, NDIM>& p)
-{
+DEVICE void conv_weight_grad_few(const WeightGradParams<Index, NDIM>& p) {
     constexpr int kThreads = 128, kWarps = kThreads / 32, kColumns = 12;
     __shared__ Column<Index, NDIM> table[kColumns];
     __shared__ Acc of_warps[kWarps][FILTERS][kColumns];
@@ -21,10 +20,7 @@ __device__ __forceinline__ void conv_weight_grad_few(const WeightGradParams<Inde
     __syncthreads();
 
     Acc sums[FILTERS][kColumns];
-#pragma unroll
-    for (int i = 0; i < FILTERS; ++i)
-#pragma unroll
-        for (int j = 0; j < kColumns; ++j) sums[i][j] = 0;
+    clear(sums);
 #pragma unroll 1
     for (Index pixel = first + threadIdx.x; pixel < limit; pixel += kThreads) {
         Output<Index, NDIM> output;
@@ -46,8 +42,7 @@ __device__ __forceinline__ void conv_weight_grad_few(const WeightGradParams<Inde
 #pragma unroll
         for (int j = 0; j < kColumns; ++j) {
 #pragma unroll
-            for (int distance = 16; distance > 0; distance /= 2)
-                sums[i][j] += shuffle_down(sums[i][j], distance);
+            for (int distance = 16; distance > 0; distance /= 2) sums[i][j] += shuffle_down(sums[i][j], distance);
             if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32][i][j] = sums[i][j];
         }
     __syncthreads();

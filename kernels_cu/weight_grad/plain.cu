@@ -1,35 +1,35 @@
 // The gradient of weights as a GEMM (weight_grad/problem.cuh) on the cores' own multipliers.
 //
-// A block makes kBlockM filters x kBlockN columns, a thread kThreadM x kThreadN of them, kTile threads apart. A slice is of
-// 32 output pixels, one for each lane: a warp reads 32 neighbours of dy for one filter, or of x for one column, and puts
-// them one after another into a row of shared memory. Rows are 16 bytes longer than a slice, so that eight lanes that read
-// 16 bytes each from eight rows have no bank conflicts. The next slice is prefetched into registers meanwhile.
+// A block makes kBlockM filters x kBlockN columns, a thread kThreadM x kThreadN of them, kTile threads apart. A slice
+// is of 32 output pixels, one for each lane: a warp reads 32 neighbours of dy for one filter, or of x for one column,
+// and puts them one after another into a row of shared memory. Rows are 16 bytes longer than a slice, so that eight
+// lanes that read 16 bytes each from eight rows have no bank conflicts. The next slice is prefetched into registers.
 //
-// Zeros stand for inputs outside of x. They add nothing unless they meet an infinite dy: sums that are not finite are made
-// again, without them.
+// Zeros stand for inputs outside of x. They add nothing unless they meet an infinite dy: sums that are not finite are
+// made again without.
+#include "base/vectors.cuh"
 #include "weight_grad/problem.cuh"
 
 template <class T, class Acc, class Index, int NDIM> struct WeightGrad {
     static constexpr int kThreads = 128, kBlockM = 64, kBlockN = 64, kThreadM = 8, kThreadN = 4, kSlice = 32;
-    static constexpr int kAlongM = kBlockM / kThreadM, kAlongN = kBlockN / kThreadN;   // threads
-    static constexpr int kWarps = kThreads / 32, kRows = kBlockM / kWarps, kColumns = kBlockN / kWarps;  // of a warp
+    static constexpr int kAlongM = kBlockM / kThreadM, kAlongN = kBlockN / kThreadN;                    // threads
+    static constexpr int kWarps = kThreads / 32, kRows = kBlockM / kWarps, kColumns = kBlockN / kWarps; // of a warp
     static constexpr int kVector = 16 / sizeof(Acc), kPitch = kSlice + kVector;
     static_assert(kAlongM * kAlongN == kThreads);
 
-    struct alignas(16) Vector { Acc values[kVector]; };
+    using Vector = Elements<Acc, kVector>;
 
     const WeightGradParams<Index, NDIM>& p;
     Column<Index, NDIM>* table;
-    Acc *rows, *columns;         // in shared memory: filter or column, pixel
-    const T *x, *dy;             // of this block's group
+    Acc *rows, *columns; // in shared memory: filter or column, pixel
+    const T *x, *dy;     // of this block's group
     Index filter0, column0, first, limit;
     T from_dy[kRows], from_x[kColumns];
     Acc sums[kThreadM][kThreadN];
 
     // ---- one slice
 
-    __device__ __forceinline__ void fetch(Index pixel)
-    {
+    DEVICE void fetch(Index pixel) {
         Output<Index, NDIM> output;
         output.find(p, pixel + threadIdx.x % 32, limit);
         const int warp = threadIdx.x / 32;
@@ -44,17 +44,15 @@ template <class T, class Acc, class Index, int NDIM> struct WeightGrad {
             from_x[i] = column.meets(p, output) ? x[output.in_x + column.in_x] : T(0.f);
         }
     }
-    __device__ __forceinline__ void deposit() const
-    {
+    DEVICE void deposit() const {
         const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 #pragma unroll
         for (int i = 0; i < kRows; ++i) rows[(warp + i * kWarps) * kPitch + lane] = widen(from_dy[i]);
 #pragma unroll
         for (int i = 0; i < kColumns; ++i) columns[(warp + i * kWarps) * kPitch + lane] = widen(from_x[i]);
     }
-    __device__ __forceinline__ static Vector part(const Acc* source) { return *reinterpret_cast<const Vector*>(source); }
-    __device__ __forceinline__ void multiply()
-    {
+    static DEVICE Vector part(const Acc* source) { return *reinterpret_cast<const Vector*>(source); }
+    DEVICE void multiply() {
         const Acc* left = rows + threadIdx.x / kAlongN * kPitch;
         const Acc* right = columns + threadIdx.x % kAlongN * kPitch;
 #pragma unroll 1
@@ -76,38 +74,34 @@ template <class T, class Acc, class Index, int NDIM> struct WeightGrad {
 
     // ---- all of it
 
-    __device__ __forceinline__ void accumulate()
-    {
+    DEVICE void accumulate() {
         fetch(first);
 #pragma unroll 1
         for (Index pixel = first; pixel < limit; pixel += kSlice) {
-            __syncthreads();     // all threads have left the slice before
+            __syncthreads(); // all threads have left the slice before
             deposit();
             __syncthreads();
             if (pixel + kSlice < limit) fetch(pixel + kSlice);
             multiply();
         }
     }
-    __device__ __forceinline__ Index filter(int i) const { return filter0 + threadIdx.x / kAlongN + i * kAlongM; }
-    __device__ __forceinline__ int column(int j) const { return threadIdx.x % kAlongN + j * kAlongN; }
+    DEVICE Index filter(int i) const { return filter0 + threadIdx.x / kAlongN + i * kAlongM; }
+    DEVICE int column(int j) const { return threadIdx.x % kAlongN + j * kAlongN; }
     // Returns whether all of them are finite.
-    __device__ __forceinline__ bool leave(Acc* target) const
-    {
+    DEVICE bool leave(Acc* target) const {
         bool finite = true;
 #pragma unroll
-        for (int i = 0; i < kThreadM; ++i) {
+        for (int i = 0; i < kThreadM; ++i)
 #pragma unroll
             for (int j = 0; j < kThreadN; ++j) {
                 if (filter(i) >= p.filters || column0 + column(j) >= p.columns) continue;
                 target[filter(i) * p.columns + column0 + column(j)] = sums[i][j];
                 finite = finite && is_finite(sums[i][j]);
             }
-        }
         return finite;
     }
     // Makes sums that are not finite without the zeros that stand for inputs outside of x.
-    __device__ __forceinline__ void repair(Acc* target) const
-    {
+    DEVICE void repair(Acc* target) const {
 #pragma unroll 1
         for (int number = 0; number < kThreadM * kThreadN; ++number) {
             const int i = number / kThreadN, j = number % kThreadN;
@@ -121,13 +115,13 @@ template <class T, class Acc, class Index, int NDIM> struct WeightGrad {
                 Output<Index, NDIM> output;
                 output.find(p, pixel, limit);
                 if (at.meets(p, output))
-                    sum = multiply_add(widen(dy[output.in_dy + filter(i) * p.dy_channel]), widen(x[output.in_x + at.in_x]), sum);
+                    sum = multiply_add(widen(dy[output.in_dy + filter(i) * p.dy_channel]),
+                                       widen(x[output.in_x + at.in_x]), sum);
             }
             left = sum;
         }
     }
-    __device__ __forceinline__ void run()
-    {
+    DEVICE void run() {
         const WeightGradTile<Index> tile = tile_of_block(p);
         filter0 = tile.m_tile * kBlockM;
         column0 = tile.n_tile * kBlockN;
@@ -136,10 +130,7 @@ template <class T, class Acc, class Index, int NDIM> struct WeightGrad {
         x = static_cast<const T*>(p.x) + tile.group * p.channels * p.x_channel;
         dy = static_cast<const T*>(p.dy) + tile.group * p.filters * p.dy_channel;
         if (threadIdx.x < kBlockN) table[threadIdx.x].find(p, column0 + threadIdx.x);
-#pragma unroll
-        for (int i = 0; i < kThreadM; ++i)
-#pragma unroll
-            for (int j = 0; j < kThreadN; ++j) sums[i][j] = 0;
+        clear(sums);
         __syncthreads();
         accumulate();
         Acc* target = static_cast<Acc*>(p.sums) + tile.part * p.all + tile.group * p.filters * p.columns;
@@ -148,8 +139,7 @@ template <class T, class Acc, class Index, int NDIM> struct WeightGrad {
 };
 
 template <class T, class Acc, class Index, int NDIM>
-__device__ __forceinline__ void conv_weight_grad(const WeightGradParams<Index, NDIM>& p)
-{
+DEVICE void conv_weight_grad(const WeightGradParams<Index, NDIM>& p) {
     using Block = WeightGrad<T, Acc, Index, NDIM>;
     __shared__ __align__(16) Acc slice[(Block::kBlockM + Block::kBlockN) * Block::kPitch];
     __shared__ Column<Index, NDIM> table[Block::kBlockN];

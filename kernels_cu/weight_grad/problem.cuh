@@ -2,23 +2,23 @@
 //
 //     dw[m, c, t] = sum over images n and outputs q of dy[n, m, q] * x[n, c, q * stride - pad + t * dilation]
 //
-// where inputs outside of x take no part. As a GEMM: M = filters of a group, columns = (channel, tap) with the tap fastest,
-// K = output pixels (n, q1 … qn), which lie next to each other in both operands. Blocks share K out in parts of whole
-// slices; each leaves its sums in the workspace, and passes/add_up.cu adds the parts up in their order.
+// where inputs outside of x take no part. As a GEMM: M = filters of a group, columns = (channel, tap) with the tap
+// fastest, K = output pixels (n, q1 … qn), which lie next to each other in both operands. Blocks share K out in parts
+// of whole slices; each leaves its sums in the workspace, and passes/add_up.cu adds the parts up in their order.
 #pragma once
 #include "base/geometry.cuh"
 #include "base/numeric.cuh"
 #include "base/ptx.cuh"
 
 template <class Index, int NDIM> struct WeightGradParams {
-    const void* x;               // (N, group, C, D1 … Dn)
-    const void* dy;              // (N, group, M, Q1 … Qn)
-    void* sums;                  // part, group, M, C, taps: in the accumulator's type
-    Index filters, channels;     // of one group
-    Index columns;               // channels times taps
-    Index pixels;                // K
-    Index each;                  // pixels of a part
-    Index all;                   // sums of a part
+    const void* x;           // (N, group, C, D1 … Dn)
+    const void* dy;          // (N, group, M, Q1 … Qn)
+    void* sums;              // part, group, M, C, taps: in the accumulator's type
+    Index filters, channels; // of one group
+    Index columns;           // channels times taps
+    Index pixels;            // K
+    Index each;              // pixels of a part
+    Index all;               // sums of a part
     Index x_batch, x_channel, x_extent[NDIM], x_stride[NDIM];
     Index dy_batch, dy_channel, dy_stride[NDIM];
     Index stride[NDIM], pad[NDIM], dilation[NDIM];
@@ -29,46 +29,38 @@ template <class Index, int NDIM> struct WeightGradParams {
 
 // One row of K: an output pixel.
 template <class Index, int NDIM> struct Output {
-    Index in_x, in_dy, origin[NDIM];     // offsets of tap 0 and of the output; the input coordinates of tap 0
+    Index in_x, in_dy, origin[NDIM]; // offsets of tap 0 and of the output; the input coordinates of tap 0
     bool exists;
 
-    __device__ __forceinline__ void find(const WeightGradParams<Index, NDIM>& p, Index number, Index limit)
-    {
+    DEVICE void find(const WeightGradParams<Index, NDIM>& p, Index number, Index limit) {
         exists = number < limit;
         Index q[NDIM];
         const Index n = unravel<NDIM>(exists ? number : Index(0), p.extent, q);
-        in_x = n * p.x_batch;
-        in_dy = n * p.dy_batch;
 #pragma unroll
-        for (int axis = 0; axis < NDIM; ++axis) {
-            origin[axis] = q[axis] * p.stride[axis] - p.pad[axis];
-            in_x += origin[axis] * p.x_stride[axis];
-            in_dy += q[axis] * p.dy_stride[axis];
-        }
+        for (int axis = 0; axis < NDIM; ++axis) origin[axis] = q[axis] * p.stride[axis] - p.pad[axis];
+        in_x = dot(origin, p.x_stride, n * p.x_batch);
+        in_dy = dot(q, p.dy_stride, n * p.dy_batch);
     }
 };
 
 // One column: a channel and a tap.
 template <class Index, int NDIM> struct Column {
-    Index in_x, away[NDIM];      // from channel 0 and tap 0: in x, in coordinates
+    Index in_x, away[NDIM]; // from channel 0 and tap 0: in x, in coordinates
     bool exists;
 
-    __device__ __forceinline__ void find(const WeightGradParams<Index, NDIM>& p, Index number)
-    {
+    DEVICE void find(const WeightGradParams<Index, NDIM>& p, Index number) {
         exists = number < p.columns;
         Index tap[NDIM];
-        in_x = unravel<NDIM>(exists ? number : Index(0), p.count, tap) * p.x_channel;
+        const Index channel = unravel<NDIM>(exists ? number : Index(0), p.count, tap);
 #pragma unroll
-        for (int axis = 0; axis < NDIM; ++axis) {
-            away[axis] = tap[axis] * p.dilation[axis];
-            in_x += away[axis] * p.x_stride[axis];
-        }
+        for (int axis = 0; axis < NDIM; ++axis) away[axis] = tap[axis] * p.dilation[axis];
+        in_x = dot(away, p.x_stride, channel * p.x_channel);
     }
-    __device__ __forceinline__ bool meets(const WeightGradParams<Index, NDIM>& p, const Output<Index, NDIM>& output) const
-    {
+    DEVICE bool meets(const WeightGradParams<Index, NDIM>& p, const Output<Index, NDIM>& output) const {
         bool found = exists && output.exists;
 #pragma unroll
-        for (int axis = 0; axis < NDIM; ++axis) found = found && inside(output.origin[axis] + away[axis], p.x_extent[axis]);
+        for (int axis = 0; axis < NDIM; ++axis)
+            found = found && inside(output.origin[axis] + away[axis], p.x_extent[axis]);
         return found;
     }
 };
@@ -76,9 +68,7 @@ template <class Index, int NDIM> struct Column {
 // What a block makes.
 template <class Index> struct WeightGradTile { Index part, group, m_tile, n_tile; };
 
-template <class Index, int NDIM>
-__device__ __forceinline__ WeightGradTile<Index> tile_of_block(const WeightGradParams<Index, NDIM>& p)
-{
+template <class Index, int NDIM> DEVICE WeightGradTile<Index> tile_of_block(const WeightGradParams<Index, NDIM>& p) {
     int m_tile, n_tile, group;
     const int part = p.groups.split(p.n_tiles.split(p.m_tiles.split(block_number(), m_tile), n_tile), group);
     return {part, group, m_tile, n_tile};

@@ -1,8 +1,8 @@
 // The gradient of weights as a GEMM (weight_grad/problem.cuh) in large tiles, for up to three spatial axes.
 //
-// A block makes filters x columns of one group from its part of the output pixels, and leaves the sums in the workspace as
-// (group, filter, tap, channel): its stores are coalesced. Sums that zeros for inputs outside of x may have spoilt, or rounding and
-// splitting of factors, are made again, over the taps inside alone.
+// A block makes filters x columns of one group from its part of the output pixels, and leaves the sums in the workspace
+// as (group, filter, tap, channel): its stores are coalesced. Sums that zeros for inputs outside of x may have spoilt,
+// or rounding and splitting of factors, are made again, over the taps inside alone.
 #include "conv/gemm/implicit_gemm.cuh"
 #include "weight_grad/tiles_ffma.cuh"
 #include "weight_grad/tiles_mma.cuh"
@@ -15,11 +15,10 @@ template <class Multiplier> struct WeightGradBlock {
     const WeightGradTileParams& tile;
     Multiplier& multiplier;
     int first, limit;
-    Acc* target;                 // of this block's part and group
+    Acc* target; // of this block's part and group
 
-    __device__ __forceinline__ const WeightGradParams<int, 3>& p() const { return tile.common; }
-    __device__ __forceinline__ void stand()
-    {
+    DEVICE const WeightGradParams<int, 3>& p() const { return tile.common; }
+    DEVICE void stand() {
         const WeightGradTile<int> at = tile_of_block(p());
         multiplier.slices.stand(at.group, at.m_tile * kBlockM, at.n_tile * kBlockN);
         first = at.part * p().each;
@@ -27,27 +26,25 @@ template <class Multiplier> struct WeightGradBlock {
         target = static_cast<Acc*>(p().sums) + (at.part * p().all + at.group * p().filters * p().columns);
     }
     // A product with zero is NaN where it should have been left out; factors that are not exact spoil more.
-    static __device__ __forceinline__ bool spoilt(Acc sum) { return Multiplier::kExact ? sum != sum : !is_finite(sum); }
+    static DEVICE bool spoilt(Acc sum) { return Multiplier::kExact ? sum != sum : !is_finite(sum); }
     // Where a filter's sum of a column belongs; false where there is no such column.
-    __device__ __forceinline__ bool locate(int number, int& offset) const
-    {
+    DEVICE bool locate(int number, int& offset) const {
         int channel;
         const int tap = tile.channels.split(number, channel);
         offset = tap * p().channels + channel;
         return channel < p().channels && offset < p().columns;
     }
     // Returns whether some of them may be spoilt.
-    __device__ __forceinline__ bool leave() const
-    {
+    DEVICE bool leave() const {
         bool suspect = false;
 #pragma unroll
-        for (int j = 0; j < Multiplier::kFragmentsN; ++j) {
+        for (int j = 0; j < Multiplier::kFragmentsN; ++j)
 #pragma unroll
             for (int e = 0; e < Multiplier::kOfColumns; ++e) {
                 int offset;
                 const bool exists = locate(multiplier.slices.column0 + multiplier.column(j, e), offset);
 #pragma unroll
-                for (int i = 0; i < Multiplier::kFragmentsM; ++i) {
+                for (int i = 0; i < Multiplier::kFragmentsM; ++i)
 #pragma unroll
                     for (int half = 0; half < Multiplier::kOfRows; ++half) {
                         const int element = half * Multiplier::kOfColumns + e;
@@ -57,13 +54,10 @@ template <class Multiplier> struct WeightGradBlock {
                         target[filter * p().columns + offset] = sum;
                         suspect = suspect || spoilt(sum);
                     }
-                }
             }
-        }
         return suspect;
     }
-    __device__ __forceinline__ void repair() const
-    {
+    DEVICE void repair() const {
 #pragma unroll 1
         for (int j = 0; j < Multiplier::kFragmentsN; ++j)
 #pragma unroll 1
@@ -78,27 +72,25 @@ template <class Multiplier> struct WeightGradBlock {
                     if (spoilt(left)) left = sum_inside(number, filter);
                 }
     }
-    __device__ __forceinline__ Acc sum_inside(int number, int filter) const
-    {
+    DEVICE Acc sum_inside(int number, int filter) const {
         int tap, channel;
         Standing away;
         find_column(tile, number, tap, channel, away);
         Acc sum = 0;
 #pragma unroll 1
-        for (int pixel = first; pixel < limit && sum == sum; ++pixel) {  // a NaN stays one
+        for (int pixel = first; pixel < limit && sum == sum; ++pixel) { // a NaN stays one
             Output<int, 3> output;
             output.find(p(), pixel, limit);
             const Standing at{output.in_x, {output.origin[0], output.origin[1], output.origin[2]}};
-            if (multiplier.slices.meets(at, away))
+            if (meets(at, away.coordinate, p().x_extent))
                 sum = multiply_add(widen(multiplier.slices.dy[output.in_dy + filter * p().dy_channel]),
                                    widen(multiplier.slices.x[output.in_x + away.offset]), sum);
         }
         return sum;
     }
-    __device__ __forceinline__ void run(void* shared)
-    {
+    DEVICE void run(void* shared) {
         stand();
-        multiplier.clear();
+        clear(multiplier.sums);
         multiplier.slices.start(first, limit, shared_address(shared));
         accumulate(multiplier, (limit - first + Multiplier::kSlice - 1) / Multiplier::kSlice);
         stand();
@@ -106,26 +98,22 @@ template <class Multiplier> struct WeightGradBlock {
     }
 };
 
-template <class Multiplier> __device__ __forceinline__ void make_weight_grad(const WeightGradTileParams& p)
-{
+template <class Multiplier> DEVICE void make_weight_grad(const WeightGradTileParams& p) {
     extern __shared__ __align__(128) unsigned char shared[];
-    auto& tables = *reinterpret_cast<typename Multiplier::Tables*>(shared + Multiplier::kStages * Multiplier::Filler::kBytes);
+    auto& tables =
+        *reinterpret_cast<typename Multiplier::Tables*>(shared + Multiplier::kStages * Multiplier::Filler::kBytes);
     Multiplier multiplier{{{p, tables}}};
     WeightGradBlock<Multiplier> block{p, multiplier};
     block.run(shared);
 }
 
-// On tensor cores.
 template <class Arithmetic, int BLOCK_M, int BLOCK_N, int BLOCK_K, int WARP_M, int WARP_N, int STAGES,
           template <class, int, int, int, int, int> class Slices>
-__device__ __forceinline__ void conv_weight_grad_mma(const WeightGradTileParams& p)
-{
+DEVICE void conv_weight_grad_mma(const WeightGradTileParams& p) {
     make_weight_grad<WeightGradMma<Arithmetic, BLOCK_M, BLOCK_N, BLOCK_K, WARP_M, WARP_N, STAGES, Slices>>(p);
 }
 
-// On the cores' own multipliers.
 template <int BLOCK_M, int BLOCK_N, int BLOCK_K, int STAGES, template <class, int, int, int, int, int> class Slices>
-__device__ __forceinline__ void conv_weight_grad_ffma(const WeightGradTileParams& p)
-{
+DEVICE void conv_weight_grad_ffma(const WeightGradTileParams& p) {
     make_weight_grad<WeightGradFfma<BLOCK_M, BLOCK_N, BLOCK_K, STAGES, Slices>>(p);
 }

@@ -1,7 +1,9 @@
-// Slices of output pixels (weight_grad/tiles_slices.cuh) multiplied on the cores' own multipliers, for the gradient of weights.
+// Slices of output pixels (weight_grad/tiles_slices.cuh) multiplied on the cores' own multipliers, for the gradient of
+// weights.
 //
-// A thread makes 8 filters x 8 columns of float32. Slices that lie filter by filter it reads four pixels at once, of filters and
-// columns that lie kAlongM and kAlongN apart; of those that lie pixel by pixel, four neighbours at once, in two chunks.
+// A thread makes 8 filters x 8 columns of float32. Slices that lie filter by filter it reads four pixels at once, of
+// filters and columns that lie kAlongM and kAlongN apart; of those that lie pixel by pixel, four neighbours at once, in
+// two chunks.
 #pragma once
 #include "weight_grad/tiles_slices.cuh"
 
@@ -11,49 +13,39 @@ struct WeightGradFfma {
     using Acc = float;
     static constexpr int kBlockM = BLOCK_M, kBlockN = BLOCK_N, kStages = STAGES, kSlice = BLOCK_K;
     static constexpr int kFragmentsM = 8, kFragmentsN = 8, kOfRows = 1, kOfColumns = 1;
-    static constexpr int kAlongM = BLOCK_M / 8, kAlongN = BLOCK_N / 8, kThreads = kAlongM * kAlongN;   // threads
+    static constexpr int kAlongM = BLOCK_M / 8, kAlongN = BLOCK_N / 8, kThreads = kAlongM * kAlongN; // threads
     using Filler = Slices<T, BLOCK_M, BLOCK_N, BLOCK_K, kThreads, STAGES>;
     using Tables = WeightGradTables<BLOCK_N, BLOCK_K, STAGES>;
     static constexpr bool kExact = true;
-    static constexpr int kLanesM = 4, kLanesN = 8;       // of a warp
+    static constexpr int kLanesM = 4, kLanesN = 8; // of a warp
 
     Filler slices;
     float sums[8][8][1];
 
-    __device__ __forceinline__ int thread_m() const { return threadIdx.x / 32 % (kAlongM / kLanesM) * kLanesM + threadIdx.x % 32 / kLanesN; }
-    __device__ __forceinline__ int thread_n() const { return threadIdx.x / 32 / (kAlongM / kLanesM) * kLanesN + threadIdx.x % kLanesN; }
-    __device__ __forceinline__ int row(int i, int) const
-    {
+    DEVICE int thread_m() const {
+        return threadIdx.x / 32 % (kAlongM / kLanesM) * kLanesM + threadIdx.x % 32 / kLanesN;
+    }
+    DEVICE int thread_n() const { return threadIdx.x / 32 / (kAlongM / kLanesM) * kLanesN + threadIdx.x % kLanesN; }
+    DEVICE int row(int i, int) const {
         return Filler::kPixelwise ? i / 4 * (BLOCK_M / 2) + thread_m() * 4 + i % 4 : thread_m() + i * kAlongM;
     }
-    __device__ __forceinline__ int column(int j, int) const
-    {
+    DEVICE int column(int j, int) const {
         return Filler::kPixelwise ? j / 4 * (BLOCK_N / 2) + thread_n() * 4 + j % 4 : thread_n() + j * kAlongN;
     }
-    __device__ __forceinline__ void fetch(int stage) { slices.fetch(stage); }
-    __device__ __forceinline__ void deposit(int) const {}
-    __device__ __forceinline__ void clear()
-    {
-#pragma unroll
-        for (int i = 0; i < 8; ++i)
-#pragma unroll
-            for (int j = 0; j < 8; ++j) sums[i][j][0] = 0;
-    }
+    DEVICE void fetch(int stage) { slices.fetch(stage); }
+    DEVICE void deposit(int) const {}
     struct Four { float values[4]; };
-    static __device__ __forceinline__ Four load(unsigned address)
-    {
+    static DEVICE Four load(unsigned address) {
         const uint4 v = load_shared(address);
         return {__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w)};
     }
-    __device__ __forceinline__ void multiply(int stage)
-    {
+    DEVICE void multiply(int stage) {
         const unsigned rows = slices.buffers + stage * Filler::kBytes, columns = rows + Filler::kBytesM;
         if constexpr (Filler::kPixelwise) multiply_pixels(rows, columns);
         else multiply_filters(rows, columns);
-        slices.find(stage);      // where this slice was, the one after those that are under way will be
+        slices.find(stage); // where this slice was, the one after those that are under way will be
     }
-    __device__ __forceinline__ void multiply_pixels(unsigned rows, unsigned columns)
-    {
+    DEVICE void multiply_pixels(unsigned rows, unsigned columns) {
         const unsigned left = rows + thread_m() * 16, right = columns + thread_n() * 16;
 #pragma unroll 4
         for (int k = 0; k < BLOCK_K; ++k) {
@@ -67,15 +59,16 @@ struct WeightGradFfma {
             for (int i = 0; i < 8; ++i)
 #pragma unroll
                 for (int j = 0; j < 8; ++j)
-                    sums[i][j][0] = multiply_add(of_rows[i / 4].values[i % 4], of_columns[j / 4].values[j % 4], sums[i][j][0]);
+                    sums[i][j][0] =
+                        multiply_add(of_rows[i / 4].values[i % 4], of_columns[j / 4].values[j % 4], sums[i][j][0]);
         }
     }
-    __device__ __forceinline__ void multiply_filters(unsigned rows, unsigned columns)
-    {
+    DEVICE void multiply_filters(unsigned rows, unsigned columns) {
 #pragma unroll 1
         for (int k = 0; k < BLOCK_K; k += 4) {
-            const unsigned left = rows + Filler::place(thread_m(), k / 4), right = columns + Filler::place(thread_n(), k / 4);
-            static_assert(kAlongM % 8 == 0 && kAlongN % 8 == 0);     // chunks stand alike in rows so far apart
+            const unsigned left = rows + Filler::place(thread_m(), k / 4),
+                           right = columns + Filler::place(thread_n(), k / 4);
+            static_assert(kAlongM % 8 == 0 && kAlongN % 8 == 0); // chunks stand alike in rows so far apart
             Four of_columns[8];
 #pragma unroll
             for (int j = 0; j < 8; ++j) of_columns[j] = load(right + j * kAlongN * Filler::kPitch);
@@ -85,7 +78,8 @@ struct WeightGradFfma {
 #pragma unroll
                 for (int j = 0; j < 8; ++j)
 #pragma unroll
-                    for (int v = 0; v < 4; ++v) sums[i][j][0] = multiply_add(of_row.values[v], of_columns[j].values[v], sums[i][j][0]);
+                    for (int v = 0; v < 4; ++v)
+                        sums[i][j][0] = multiply_add(of_row.values[v], of_columns[j].values[v], sums[i][j][0]);
             }
         }
     }

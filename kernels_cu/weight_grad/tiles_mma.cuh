@@ -1,9 +1,9 @@
 // Slices of output pixels (weight_grad/tiles_slices.cuh) multiplied on tensor cores, for the gradient of weights.
 //
 // Filters are the rows of fragments, columns their columns. Slices that lie filter by filter are read as ldmatrix reads
-// them, float64 element by element. Of those that lie pixel by pixel ldmatrix turns 16-bit elements round; of wider ones a lane
-// reads 16 bytes at once, neighbours in kWide halves of fragments: half h of a fragment's rows has those of kWide * r + h,
-// and so it is with columns.
+// them, float64 element by element. Of those that lie pixel by pixel ldmatrix turns 16-bit elements round; of wider
+// ones a lane reads 16 bytes at once, neighbours in kWide halves of fragments: half h of a fragment's rows has those of
+// kWide * r + h, and so it is with columns.
 #pragma once
 #include "conv/gemm/fragments.cuh"
 #include "weight_grad/tiles_slices.cuh"
@@ -18,7 +18,7 @@ struct WeightGradMma {
     static constexpr int kParts = Arithmetic::kParts, kStep = Arithmetic::kStep;
     static constexpr int kWarpsM = BLOCK_M / WARP_M, kThreads = kWarpsM * (BLOCK_N / WARP_N) * 32;
     static constexpr int kFragmentsM = WARP_M / 16, kFragmentsN = WARP_N / 8, kDepth = 32 / sizeof(T);
-    static constexpr int kOfRows = 2, kOfColumns = 2;        // sums of a lane in a fragment
+    static constexpr int kOfRows = 2, kOfColumns = 2; // sums of a lane in a fragment
     using Filler = Slices<T, BLOCK_M, BLOCK_N, BLOCK_K, kThreads, STAGES>;
     using Tables = WeightGradTables<BLOCK_N, BLOCK_K, STAGES>;
     static constexpr bool kPixelwise = Filler::kPixelwise, kExact = Arithmetic::kExact;
@@ -29,30 +29,17 @@ struct WeightGradMma {
     Filler slices;
     Acc sums[kFragmentsM][kFragmentsN][4];
 
-    __device__ __forceinline__ int lane() const { return threadIdx.x % 32; }
-    __device__ __forceinline__ int first_row() const { return threadIdx.x / 32 % kWarpsM * WARP_M; }
-    __device__ __forceinline__ int first_column() const { return threadIdx.x / 32 / kWarpsM * WARP_N; }
+    DEVICE int lane() const { return threadIdx.x % 32; }
+    DEVICE int first_row() const { return threadIdx.x / 32 % kWarpsM * WARP_M; }
+    DEVICE int first_column() const { return threadIdx.x / 32 / kWarpsM * WARP_N; }
     // Of a sum in the block's tile: `number` counts the halves of fragments of rows, or the fragments of columns.
-    static __device__ __forceinline__ int spread(int number, int at) { return number / kWide * 8 * kWide + at * kWide + number % kWide; }
-    __device__ __forceinline__ int row(int i, int element) const { return first_row() + spread(i * 2 + element / 2, lane() / 4); }
-    __device__ __forceinline__ int column(int j, int element) const
-    {
-        return first_column() + spread(j, lane() % 4 * 2 + element % 2);
-    }
+    static DEVICE int spread(int number, int at) { return number / kWide * 8 * kWide + at * kWide + number % kWide; }
+    DEVICE int row(int i, int element) const { return first_row() + spread(i * 2 + element / 2, lane() / 4); }
+    DEVICE int column(int j, int element) const { return first_column() + spread(j, lane() % 4 * 2 + element % 2); }
 
-    __device__ __forceinline__ void fetch(int stage) { slices.fetch(stage); }
-    __device__ __forceinline__ void deposit(int stage) const { slices.deposit(stage); }
-    __device__ __forceinline__ void clear()
-    {
-#pragma unroll
-        for (int i = 0; i < kFragmentsM; ++i)
-#pragma unroll
-            for (int j = 0; j < kFragmentsN; ++j)
-#pragma unroll
-                for (int k = 0; k < 4; ++k) sums[i][j][k] = 0;
-    }
-    __device__ __forceinline__ void multiply(int stage)
-    {
+    DEVICE void fetch(int stage) { slices.fetch(stage); }
+    DEVICE void deposit(int stage) const { slices.deposit(stage); }
+    DEVICE void multiply(int stage) {
         const unsigned rows = slices.buffers + stage * Filler::kBytes, columns = rows + Filler::kBytesM;
 #pragma unroll
         for (int depth = 0; depth < BLOCK_K / kDepth; depth += kStep) {
@@ -68,18 +55,16 @@ struct WeightGradMma {
 #pragma unroll
                 for (int j = 0; j < kFragmentsN; ++j) Arithmetic::multiply(sums[i][j], a[i], b[j]);
         }
-        slices.find(stage);      // where this slice was, the one after those that are under way will be
+        slices.find(stage); // where this slice was, the one after those that are under way will be
     }
 
     // ---- fragments, from the pixel `k` of a slice on
 
-    static __device__ __forceinline__ void prepare(const uint4& words, uint4 (&parts)[kParts])
-    {
+    static DEVICE void prepare(const uint4& words, uint4 (&parts)[kParts]) {
         if constexpr (sizeof(T) == 8) parts[0] = words;
         else Arithmetic::prepare(words, parts);
     }
-    __device__ __forceinline__ void load_rows(unsigned memory, int k, int step, uint4 (&a)[kFragmentsM][kStep][kParts]) const
-    {
+    DEVICE void load_rows(unsigned memory, int k, int step, uint4 (&a)[kFragmentsM][kStep][kParts]) const {
         if constexpr (kWide > 1) {
             load_neighbours_of_rows(memory, k, step, a);
         } else {
@@ -87,12 +72,12 @@ struct WeightGradMma {
             for (int i = 0; i < kFragmentsM; ++i) prepare(row_fragment(memory, first_row() + i * 16, k), a[i][step]);
         }
     }
-    __device__ __forceinline__ uint4 row_fragment(unsigned memory, int m, int k) const
-    {
+    DEVICE uint4 row_fragment(unsigned memory, int m, int k) const {
         const int half = lane() / 8 % 2 * 8, upper = lane() / 16;
         if constexpr (kPixelwise) {
             unsigned words[4];
-            load_transposed_matrices(words, memory + Filler::template place<BLOCK_M>(k + upper * 8 + lane() % 8, (m + half) / 8));
+            load_transposed_matrices(
+                words, memory + Filler::template place<BLOCK_M>(k + upper * 8 + lane() % 8, (m + half) / 8));
             return make_uint4(words[0], words[1], words[2], words[3]);
         } else if constexpr (sizeof(T) == 8) {
             const uint2 low = load_pair(memory + Filler::place_of(m + lane() / 4, k + lane() % 4));
@@ -104,14 +89,14 @@ struct WeightGradMma {
             return make_uint4(words[0], words[1], words[2], words[3]);
         }
     }
-    __device__ __forceinline__ void load_columns(unsigned memory, int k, int step, Inputs (&b)[kFragmentsN][kStep]) const
-    {
+    DEVICE void load_columns(unsigned memory, int k, int step, Inputs (&b)[kFragmentsN][kStep]) const {
         if constexpr (kWide > 1) {
             load_neighbours_of_columns(memory, k, step, b);
         } else if constexpr (sizeof(T) == 8) {
 #pragma unroll
             for (int j = 0; j < kFragmentsN; ++j) {
-                const uint2 words = load_pair(memory + Filler::place_of(first_column() + j * 8 + lane() / 4, k + lane() % 4));
+                const uint2 words =
+                    load_pair(memory + Filler::place_of(first_column() + j * 8 + lane() / 4, k + lane() % 4));
                 b[j][step] = {__hiloint2double(words.y, words.x)};
             }
         } else {
@@ -120,18 +105,18 @@ struct WeightGradMma {
                 unsigned words[4];
                 const int n = first_column() + j * 8 + lane() / 16 * 8, half = lane() / 8 % 2;
                 if constexpr (kPixelwise)
-                    load_transposed_matrices(words, memory + Filler::template place<BLOCK_N>(k + half * 8 + lane() % 8, n / 8));
-                else
-                    load_matrices(words, memory + Filler::place(n + lane() % 8, k * int(sizeof(T)) / 16 + half));
-                b[j][step] = Arithmetic::prepare(words[0], words[1]);
-                b[j + 1][step] = Arithmetic::prepare(words[2], words[3]);
+                    load_transposed_matrices(
+                        words, memory + Filler::template place<BLOCK_N>(k + half * 8 + lane() % 8, n / 8));
+                else load_matrices(words, memory + Filler::place(n + lane() % 8, k * int(sizeof(T)) / 16 + half));
+                prepare_pair<Arithmetic>(words, b, j, step);
             }
         }
     }
     // The same rows of kWide halves of fragments; of 32-bit elements the second half of K is four pixels further down.
-    __device__ __forceinline__ void load_neighbours_of_rows(unsigned memory, int k, int step, uint4 (&a)[kFragmentsM][kStep][kParts]) const
-    {
-        const unsigned source = memory + (k + lane() % 4) * Filler::template kPitch<BLOCK_M> + (first_row() + lane() / 4 * kWide) * int(sizeof(T));
+    DEVICE void load_neighbours_of_rows(unsigned memory, int k, int step,
+                                        uint4 (&a)[kFragmentsM][kStep][kParts]) const {
+        const unsigned source = memory + (k + lane() % 4) * Filler::template kPitch<BLOCK_M>
+                              + (first_row() + lane() / 4 * kWide) * int(sizeof(T));
 #pragma unroll
         for (int i = 0; i < kFragmentsM; i += kWide / 2) {
             const uint4 low = load_shared(source + i * 16 * int(sizeof(T)));
@@ -144,26 +129,14 @@ struct WeightGradMma {
             }
         }
     }
-    __device__ __forceinline__ void load_neighbours_of_columns(unsigned memory, int k, int step, Inputs (&b)[kFragmentsN][kStep]) const
-    {
-        const unsigned source = memory + (k + lane() % 4) * Filler::template kPitch<BLOCK_N> + (first_column() + lane() / 4 * kWide) * int(sizeof(T));
+    DEVICE void load_neighbours_of_columns(unsigned memory, int k, int step, Inputs (&b)[kFragmentsN][kStep]) const {
+        const unsigned source = memory + (k + lane() % 4) * Filler::template kPitch<BLOCK_N>
+                              + (first_column() + lane() / 4 * kWide) * int(sizeof(T));
 #pragma unroll
-        for (int j = 0; j < kFragmentsN; j += kWide) {
-            const uint4 low = load_shared(source + j * 8 * int(sizeof(T)));
-            if constexpr (sizeof(T) == 8) {
-                b[j][step] = {__hiloint2double(low.y, low.x)};
-                b[j + 1][step] = {__hiloint2double(low.w, low.z)};
-            } else {
-                const uint4 high = load_shared(source + j * 8 * int(sizeof(T)) + 4 * Filler::template kPitch<BLOCK_N>);
-                b[j][step] = Arithmetic::prepare(low.x, high.x);
-                b[j + 1][step] = Arithmetic::prepare(low.y, high.y);
-                b[j + 2][step] = Arithmetic::prepare(low.z, high.z);
-                b[j + 3][step] = Arithmetic::prepare(low.w, high.w);
-            }
-        }
+        for (int j = 0; j < kFragmentsN; j += kWide)
+            load_neighbours<Arithmetic>(source + j * 8 * int(sizeof(T)), Filler::template kPitch<BLOCK_N>, b, j, step);
     }
-    static __device__ __forceinline__ uint2 load_pair(unsigned address)
-    {
+    static DEVICE uint2 load_pair(unsigned address) {
         uint2 v;
         asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(address) : "memory");
         return v;

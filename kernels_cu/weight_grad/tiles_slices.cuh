@@ -1,14 +1,14 @@
-// How slices of output pixels of both operands of the gradient of weights come into shared memory, for tensor cores and for
-// large tiles of ffma. Columns are (tap, channel) with the channel fastest, the channels filled up to whole units.
+// How slices of output pixels of both operands of the gradient of weights come into shared memory, for tensor cores and
+// for large tiles of ffma. Columns are (tap, channel) with the channel fastest, the channels filled up to whole units.
 //
 //  - ChannelSlices: pixel by pixel, where channels are contiguous in both arrays: 16 bytes of them a copy. A thread
 //    copies the same channels, through the same tap, of every so many pixels.
 //  - PixelSlices: filter by filter and column by column, for arrays that lie anyhow: a lane has its pixels, and copies
-//    single elements of a unit of channels after another. Where an image's pixels are contiguous, as they are in dy, and in x
-//    for a single tap without strides and padding, several of them are copied at once.
+//    single elements of a unit of channels after another. Where an image's pixels are contiguous, as they are in dy,
+//    and in x for a single tap without strides and padding, several of them are copied at once.
 //
-// Where the pixels of a slice stand in both arrays is in a table in shared memory, found while earlier slices are multiplied.
-// Zeros stand for inputs outside of x, and for pixels, filters and columns that do not exist.
+// Where the pixels of a slice stand in both arrays is in a table in shared memory, found while earlier slices are
+// multiplied. Zeros stand for inputs outside of x, and for pixels, filters and columns that do not exist.
 #pragma once
 #include "base/matrix_rows.cuh"
 #include "conv/gemm/slice_inputs.cuh"
@@ -16,27 +16,23 @@
 
 struct WeightGradTileParams {
     WeightGradParams<int, 3> common;
-    Divider<int> channels;       // of one group, in whole units: columns of a tap
-    Divider<int> image;          // outputs of one image and channel
-    int dy_rows, x_rows;         // whether an image's pixels lie next to each other: of x those of the one tap
-    int dy_chunks;               // whether pixels of dy consist of whole 16 bytes of channels
+    Divider<int> channels; // of one group, in whole units: columns of a tap
+    Divider<int> image;    // outputs of one image and channel
+    int dy_rows, x_rows;   // whether an image's pixels lie next to each other: of x those of the one tap
+    int dy_chunks;         // whether pixels of dy consist of whole 16 bytes of channels
 };
 
 enum : int { kUnit = 4, kNoPixel = -0x7fffffff - 1, kNoColumn = -0x40000000 };
 
 // A column's channel, and how far its tap is from the first one; false where there is no such column.
-__device__ __forceinline__ bool find_column(const WeightGradTileParams& tile, int number, int& tap, int& channel, Standing& away)
-{
+DEVICE bool find_column(const WeightGradTileParams& tile, int number, int& tap, int& channel, Standing& away) {
     const WeightGradParams<int, 3>& p = tile.common;
     tap = tile.channels.split(number, channel);
     int taps[3];
     const bool exists = unravel<3>(tap, p.count, taps) == 0 && channel < p.channels;
-    away.offset = channel * p.x_channel;
 #pragma unroll
-    for (int axis = 0; axis < 3; ++axis) {
-        away.coordinate[axis] = taps[axis] * p.dilation[axis];
-        away.offset += away.coordinate[axis] * p.x_stride[axis];
-    }
+    for (int axis = 0; axis < 3; ++axis) away.coordinate[axis] = taps[axis] * p.dilation[axis];
+    away.offset = dot(away.coordinate, p.x_stride, channel * p.x_channel);
     if (!exists) away = {0, kNoColumn, 0, 0};
     return exists;
 }
@@ -45,27 +41,25 @@ __device__ __forceinline__ bool find_column(const WeightGradTileParams& tile, in
 template <int BLOCK_N, int BLOCK_K, int STAGES> struct WeightGradTables {
     Standing pixels[STAGES][BLOCK_K], columns[BLOCK_N / kUnit];
     int in_dy[STAGES][BLOCK_K];
-    int left[BLOCK_N / kUnit];           // channels from a unit's first one on
+    int left[BLOCK_N / kUnit]; // channels from a unit's first one on
 };
 
 // What both ways share: the block's place, the tables. One thread for each pixel of a slice finds it.
 template <class T, int BLOCK_N, int BLOCK_K, int STAGES> struct WeightGradPlace {
     const WeightGradTileParams& tile;
     WeightGradTables<BLOCK_N, BLOCK_K, STAGES>& tables;
-    const T *x, *dy;                     // of this block's group
-    int filter0, column0, limit;         // the end of this block's part of the pixels
-    int next, found;                     // first pixels of the slice to be fetched next, and to be found next
+    const T *x, *dy;             // of this block's group
+    int filter0, column0, limit; // the end of this block's part of the pixels
+    int next, found;             // first pixels of the slice to be fetched next, and to be found next
 
-    __device__ __forceinline__ const WeightGradParams<int, 3>& p() const { return tile.common; }
-    __device__ __forceinline__ void stand(int group, int filter, int column)
-    {
+    DEVICE const WeightGradParams<int, 3>& p() const { return tile.common; }
+    DEVICE void stand(int group, int filter, int column) {
         filter0 = filter;
         column0 = column;
         x = static_cast<const T*>(p().x) + group * p().channels * p().x_channel;
         dy = static_cast<const T*>(p().dy) + group * p().filters * p().dy_channel;
     }
-    __device__ __forceinline__ void find(int stage)
-    {
+    DEVICE void find(int stage) {
         if (threadIdx.x < BLOCK_K) {
             Output<int, 3> output;
             output.find(p(), found + int(threadIdx.x), limit);
@@ -75,8 +69,7 @@ template <class T, int BLOCK_N, int BLOCK_K, int STAGES> struct WeightGradPlace 
         }
         found += BLOCK_K;
     }
-    __device__ __forceinline__ void start(int first, int end)
-    {
+    DEVICE void start(int first, int end) {
         next = found = first;
         limit = end;
         for (int i = threadIdx.x; i < BLOCK_N / kUnit; i += blockDim.x) {
@@ -88,12 +81,6 @@ template <class T, int BLOCK_N, int BLOCK_K, int STAGES> struct WeightGradPlace 
         for (int stage = 0; stage < STAGES; ++stage) find(stage);
         __syncthreads();
     }
-    __device__ __forceinline__ bool meets(const Standing& pixel, const Standing& away) const
-    {
-        return inside(pixel.coordinate[0] + away.coordinate[0], p().x_extent[0]) &
-               inside(pixel.coordinate[1] + away.coordinate[1], p().x_extent[1]) &
-               inside(pixel.coordinate[2] + away.coordinate[2], p().x_extent[2]);
-    }
 };
 
 template <class T, int BLOCK_M, int BLOCK_N, int BLOCK_K, int THREADS, int STAGES>
@@ -101,38 +88,35 @@ struct ChannelSlices : WeightGradPlace<T, BLOCK_N, BLOCK_K, STAGES> {
     using Place = WeightGradPlace<T, BLOCK_N, BLOCK_K, STAGES>;
     static constexpr bool kPixelwise = true;
     static constexpr int kChunk = 16 / sizeof(T);
-    static constexpr bool kTurned = sizeof(T) == 2;      // chunks stand in another order for each of eight pixels
-    template <int WIDTH> static constexpr int kPitch = WIDTH * sizeof(T) + (kTurned ? 0 : 32);     // bytes of a pixel
+    static constexpr bool kTurned = sizeof(T) == 2; // chunks stand in another order for each of eight pixels
+    template <int WIDTH> static constexpr int kPitch = WIDTH * sizeof(T) + (kTurned ? 0 : 32); // bytes of a pixel
     static constexpr int kBytesM = BLOCK_K * kPitch<BLOCK_M>, kBytes = kBytesM + BLOCK_K * kPitch<BLOCK_N>;
 
     unsigned buffers;
     bool aligned;
 
-    template <int WIDTH> static __device__ __forceinline__ unsigned place(int pixel, int chunk)
-    {
+    template <int WIDTH> static DEVICE unsigned place(int pixel, int chunk) {
         return pixel * kPitch<WIDTH> + (kTurned ? chunk ^ pixel % 8 : chunk) * 16;
     }
-    __device__ __forceinline__ void start(int first, int end, unsigned memory)
-    {
+    DEVICE void start(int first, int end, unsigned memory) {
         Place::start(first, end);
         buffers = memory;
-        aligned = ((reinterpret_cast<unsigned long long>(this->x) | reinterpret_cast<unsigned long long>(this->dy)) & 15) == 0;
+        aligned =
+            ((reinterpret_cast<unsigned long long>(this->x) | reinterpret_cast<unsigned long long>(this->dy)) & 15)
+            == 0;
     }
-    __device__ __forceinline__ void fetch(int stage)
-    {
+    DEVICE void fetch(int stage) {
         if (aligned) copy_slice<true>(stage);
         else copy_slice<false>(stage);
         this->next += BLOCK_K;
     }
-    template <bool WHOLE> __device__ __forceinline__ void copy_slice(int stage) const
-    {
+    template <bool WHOLE> DEVICE void copy_slice(int stage) const {
         const unsigned target = buffers + stage * kBytes;
         copy_dy<WHOLE>(target, stage);
         copy_x<WHOLE>(target + kBytesM, stage);
     }
     // At once, or element by element.
-    template <bool WHOLE> static __device__ __forceinline__ void copy(unsigned target, const T* source, bool exists)
-    {
+    template <bool WHOLE> static DEVICE void copy(unsigned target, const T* source, bool exists) {
         if constexpr (WHOLE) {
             copy_async<16>(target, source, exists ? 16 : 0);
         } else {
@@ -140,21 +124,19 @@ struct ChannelSlices : WeightGradPlace<T, BLOCK_N, BLOCK_K, STAGES> {
             for (int i = 0; i < kChunk; ++i) copy_element(target + i * int(sizeof(T)), source + i, exists);
         }
     }
-    template <bool WHOLE> __device__ __forceinline__ void copy_dy(unsigned target, int stage) const
-    {
+    template <bool WHOLE> DEVICE void copy_dy(unsigned target, int stage) const {
         constexpr int kChunks = BLOCK_M / kChunk, kStep = THREADS / kChunks;
         static_assert(BLOCK_K % kStep == 0);
         const int chunk = threadIdx.x % kChunks, first = threadIdx.x / kChunks, filter = this->filter0 + chunk * kChunk;
         const T* source = this->dy + filter;
         const int end = filter < this->p().filters ? this->limit - this->next : 0;
-#pragma unroll (WHOLE ? BLOCK_K / kStep : 1)
+#pragma unroll(WHOLE ? BLOCK_K / kStep : 1)
         for (int i = 0; i < BLOCK_K; i += kStep) {
             const int k = first + i;
             copy<WHOLE>(target + place<BLOCK_M>(k, chunk), source + this->tables.in_dy[stage][k], k < end);
         }
     }
-    template <bool WHOLE> __device__ __forceinline__ void copy_x(unsigned target, int stage) const
-    {
+    template <bool WHOLE> DEVICE void copy_x(unsigned target, int stage) const {
         constexpr int kChunks = BLOCK_N / kChunk, kStep = THREADS / kChunks;
         static_assert(BLOCK_K % kStep == 0);
         const int chunk = threadIdx.x % kChunks, first = threadIdx.x / kChunks;
@@ -162,52 +144,53 @@ struct ChannelSlices : WeightGradPlace<T, BLOCK_N, BLOCK_K, STAGES> {
         const Standing away = this->tables.columns[unit];
         const T* source = this->x + (away.offset + further);
         const bool some = further < this->tables.left[unit];
-#pragma unroll (WHOLE ? BLOCK_K / kStep : 1)
+#pragma unroll(WHOLE ? BLOCK_K / kStep : 1)
         for (int i = 0; i < BLOCK_K; i += kStep) {
             const int k = first + i;
             const Standing pixel = this->tables.pixels[stage][k];
-            copy<WHOLE>(target + place<BLOCK_N>(k, chunk), source + pixel.offset, some & this->meets(pixel, away));
+            copy<WHOLE>(target + place<BLOCK_N>(k, chunk), source + pixel.offset,
+                        some & meets(pixel, away.coordinate, this->p().x_extent));
         }
     }
-    __device__ __forceinline__ void deposit(int) const {}
+    DEVICE void deposit(int) const {}
 };
 
 template <class T, int BLOCK_M, int BLOCK_N, int BLOCK_K, int THREADS, int STAGES>
 struct PixelSlices : WeightGradPlace<T, BLOCK_N, BLOCK_K, STAGES> {
     using Place = WeightGradPlace<T, BLOCK_N, BLOCK_K, STAGES>;
     static constexpr bool kPixelwise = false, kAsync = sizeof(T) > 2;
-    static constexpr int kLine = BLOCK_K * sizeof(T), kPitch = kLine + (sizeof(T) == 8 ? 32 : 0);  // bytes of a filter or column
+    static constexpr int kLine = BLOCK_K * sizeof(T),
+                         kPitch = kLine + (sizeof(T) == 8 ? 32 : 0); // bytes of a filter or column
     static constexpr int kBytesM = BLOCK_M * kPitch, kBytes = kBytesM + BLOCK_N * kPitch;
-    static constexpr int kPixels = kAsync ? 1 : 2;           // neighbours, of a lane
+    static constexpr int kPixels = kAsync ? 1 : 2; // neighbours, of a lane
     static constexpr int kLanes = BLOCK_K / kPixels, kStripes = THREADS / kLanes;
-    static constexpr int kUnits = BLOCK_N / kUnit / kStripes;        // of a thread
-    // 16 bytes of channels of a lane's pixels, which are turned round; registers keep them, or elements, meanwhile where there are any.
-    static constexpr int kChunk = 16 / sizeof(T), kGroups = BLOCK_K / kPixels, kPieces = BLOCK_M / kChunk * kGroups / THREADS;
+    static constexpr int kUnits = BLOCK_N / kUnit / kStripes; // of a thread
+    // 16 bytes of channels of a lane's pixels, which are turned round; registers keep them, or elements, meanwhile
+    // where there are any.
+    static constexpr int kChunk = 16 / sizeof(T), kGroups = BLOCK_K / kPixels,
+                         kPieces = BLOCK_M / kChunk * kGroups / THREADS;
     static constexpr bool kHolds = BLOCK_M == 64 && BLOCK_N == 64 && sizeof(T) <= 4;
     static_assert(kLine == 64 || kLine == 128);
     static_assert(BLOCK_M / kChunk % 4 == 0 && kPieces * THREADS * kChunk * kPixels == BLOCK_M * BLOCK_K);
     static_assert(kUnits * kStripes * kUnit == BLOCK_N && kLanes <= 32);
 
     unsigned buffers;
-    int dy_width, x_width;       // bytes of neighbouring pixels that are copied at once: 16, 8, or 0 for none
-    bool chunks;                 // dy comes by 16 bytes of channels
+    int dy_width, x_width; // bytes of neighbouring pixels that are copied at once: 16, 8, or 0 for none
+    bool chunks;           // dy comes by 16 bytes of channels
     uint4 held[kHolds ? kPieces : 1][kPixels];
     unsigned gathered[kAsync ? 1 : kUnits][kUnit][kAsync ? 1 : 2];
 
     // Chunks stand in another order for each of eight filters or columns, so that eight have one in different banks.
-    static __device__ __forceinline__ unsigned place(int row, int chunk)
-    {
+    static DEVICE unsigned place(int row, int chunk) {
         if constexpr (sizeof(T) == 8) return row * kPitch + chunk * 16;
         else return row * kPitch + (chunk ^ (kLine == 64 ? row / 2 % 4 : row % 8)) * 16;
     }
-    static __device__ __forceinline__ unsigned place_of(int row, int pixel)
-    {
+    static DEVICE unsigned place_of(int row, int pixel) {
         return place(row, pixel * int(sizeof(T)) / 16) + pixel * int(sizeof(T)) % 16;
     }
-    __device__ __forceinline__ int lane() const { return threadIdx.x % kLanes; }
-    __device__ __forceinline__ int stripe() const { return threadIdx.x / kLanes; }
-    __device__ __forceinline__ void start(int first, int end, unsigned memory)
-    {
+    DEVICE int lane() const { return threadIdx.x % kLanes; }
+    DEVICE int stripe() const { return threadIdx.x / kLanes; }
+    DEVICE void start(int first, int end, unsigned memory) {
         Place::start(first, end);
         buffers = memory;
         const WeightGradParams<int, 3>& p = this->p();
@@ -216,19 +199,21 @@ struct PixelSlices : WeightGradPlace<T, BLOCK_N, BLOCK_K, STAGES> {
         chunks = this->tile.dy_chunks && reinterpret_cast<unsigned long long>(this->dy) % 16 == 0;
         x_width = this->tile.x_rows ? width(this->x, (image | p.x_channel | p.x_batch) * int(sizeof(T))) : 0;
     }
-    static __device__ __forceinline__ int width(const T* address, int distances)
-    {
+    static DEVICE int width(const T* address, int distances) {
         const int found = copied_at_once(address, distances);
         return found >= 8 && found > int(sizeof(T)) ? found : 0;
     }
-    __device__ __forceinline__ void fetch(int stage)
-    {
+    DEVICE void fetch(int stage) {
         const unsigned target = buffers + stage * kBytes;
         const WeightGradParams<int, 3>& p = this->p();
-        if (dy_width) copy_rows<BLOCK_M>(target, dy_width, this->dy + this->filter0 * p.dy_channel, p.dy_batch, p.dy_channel, p.filters - this->filter0);
+        if (dy_width)
+            copy_rows<BLOCK_M>(target, dy_width, this->dy + this->filter0 * p.dy_channel, p.dy_batch, p.dy_channel,
+                               p.filters - this->filter0);
         else if (chunks) fetch_chunks(target, stage);
         else fetch_dy(target, stage);
-        if (x_width) copy_rows<BLOCK_N>(target + kBytesM, x_width, this->x + this->column0 * p.x_channel, p.x_batch, p.x_channel, p.channels - this->column0);
+        if (x_width)
+            copy_rows<BLOCK_N>(target + kBytesM, x_width, this->x + this->column0 * p.x_channel, p.x_batch, p.x_channel,
+                               p.channels - this->column0);
         else if (p.channels % kUnit == 0) fetch_x<true>(target + kBytesM, stage);
         else fetch_x<false>(target + kBytesM, stage);
         this->next += BLOCK_K;
@@ -237,14 +222,12 @@ struct PixelSlices : WeightGradPlace<T, BLOCK_N, BLOCK_K, STAGES> {
     // ---- several pixels at once
 
     template <int ROWS>
-    __device__ __forceinline__ void copy_rows(unsigned target, int width, const T* source, int batch, int channel, int rows) const
-    {
+    DEVICE void copy_rows(unsigned target, int width, const T* source, int batch, int channel, int rows) const {
         if (width == 16) copy_rows<ROWS, 16>(target, source, batch, channel, rows);
         else copy_rows<ROWS, 8>(target, source, batch, channel, rows);
     }
     template <int ROWS, int WIDTH>
-    __device__ __forceinline__ void copy_rows(unsigned target, const T* source, int batch, int channel, int rows) const
-    {
+    DEVICE void copy_rows(unsigned target, const T* source, int batch, int channel, int rows) const {
         constexpr int kPieces = kLine / WIDTH, kStep = THREADS / kPieces;
         static_assert(ROWS % kStep == 0);
         const int pixel = threadIdx.x % kPieces * (WIDTH / int(sizeof(T))), first = threadIdx.x / kPieces;
@@ -254,48 +237,45 @@ struct PixelSlices : WeightGradPlace<T, BLOCK_N, BLOCK_K, STAGES> {
         const int some = this->next + pixel < this->limit ? rows : 0;
 #pragma unroll
         for (int row = 0; row < ROWS; row += kStep)
-            copy_async<WIDTH>(target + place_of(first + row, pixel), from + static_cast<long long>(channel) * (row * int(sizeof(T))),
+            copy_async<WIDTH>(target + place_of(first + row, pixel),
+                              from + static_cast<long long>(channel) * (row * int(sizeof(T))),
                               first + row < some ? WIDTH : 0);
     }
 
     // ---- 16 bytes of channels of dy, of each of a lane's pixels
 
-    static __device__ __forceinline__ int group_of(int piece) { return (threadIdx.x + piece * THREADS) / 4 % kGroups; }
-    static __device__ __forceinline__ int filter_of(int piece)
-    {
+    static DEVICE int group_of(int piece) { return (threadIdx.x + piece * THREADS) / 4 % kGroups; }
+    static DEVICE int filter_of(int piece) {
         const int number = threadIdx.x + piece * THREADS;
         return (number / (4 * kGroups) * 4 + number % 4) * kChunk;
     }
-    __device__ __forceinline__ void load_chunk(int piece, int stage, uint4 (&chunk)[kPixels]) const
-    {
+    DEVICE void load_chunk(int piece, int stage, uint4 (&chunk)[kPixels]) const {
         const int filter = this->filter0 + filter_of(piece);
 #pragma unroll
         for (int k = 0; k < kPixels; ++k) {
             const int pixel = group_of(piece) * kPixels + k;
             const bool exists = this->next + pixel < this->limit && filter < this->p().filters;
-            chunk[k] = exists ? *reinterpret_cast<const uint4*>(this->dy + (this->tables.in_dy[stage][pixel] + filter)) : make_uint4(0, 0, 0, 0);
+            chunk[k] = exists ? *reinterpret_cast<const uint4*>(this->dy + (this->tables.in_dy[stage][pixel] + filter))
+                              : make_uint4(0, 0, 0, 0);
         }
     }
-    static __device__ __forceinline__ void store_chunk(unsigned target, int piece, const uint4 (&chunk)[kPixels])
-    {
+    static DEVICE void store_chunk(unsigned target, int piece, const uint4 (&chunk)[kPixels]) {
 #pragma unroll
         for (int i = 0; i < kChunk; ++i) {
             const unsigned at = target + place_of(filter_of(piece) + i, group_of(piece) * kPixels);
-            if constexpr (sizeof(T) == 8) store_pair(at, i ? make_uint2(chunk[0].z, chunk[0].w) : make_uint2(chunk[0].x, chunk[0].y));
+            if constexpr (sizeof(T) == 8)
+                store_pair(at, i ? make_uint2(chunk[0].z, chunk[0].w) : make_uint2(chunk[0].x, chunk[0].y));
             else if constexpr (kAsync) store_word(at, word(chunk[0], i));
             else store_word(at, __byte_perm(word(chunk[0], i / 2), word(chunk[1], i / 2), i % 2 ? 0x7632 : 0x5410));
         }
     }
-    static __device__ __forceinline__ unsigned word(const uint4& v, int number)
-    {
+    static DEVICE unsigned word(const uint4& v, int number) {
         return number == 0 ? v.x : number == 1 ? v.y : number == 2 ? v.z : v.w;
     }
-    static __device__ __forceinline__ void store_pair(unsigned address, const uint2& v)
-    {
+    static DEVICE void store_pair(unsigned address, const uint2& v) {
         asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(address), "r"(v.x), "r"(v.y) : "memory");
     }
-    __device__ __forceinline__ void fetch_chunks(unsigned target, int stage)
-    {
+    DEVICE void fetch_chunks(unsigned target, int stage) {
         if constexpr (kHolds) {
 #pragma unroll
             for (int i = 0; i < kPieces; ++i) load_chunk(i, stage, held[i]);
@@ -311,8 +291,7 @@ struct PixelSlices : WeightGradPlace<T, BLOCK_N, BLOCK_K, STAGES> {
 
     // ---- single elements
 
-    __device__ __forceinline__ void fetch_dy(unsigned target, int stage) const
-    {
+    DEVICE void fetch_dy(unsigned target, int stage) const {
         const WeightGradParams<int, 3>& p = this->p();
         const int pixel = lane() * kPixels, filters = p.filters - this->filter0;
         const T* source = this->dy + this->filter0 * p.dy_channel;
@@ -321,7 +300,8 @@ struct PixelSlices : WeightGradPlace<T, BLOCK_N, BLOCK_K, STAGES> {
             const int end = this->next + pixel < this->limit ? filters : 0;
 #pragma unroll 8
             for (int row = stripe(); row < BLOCK_M; row += kStripes)
-                copy_async<sizeof(T)>(target + place_of(row, pixel), source + (in_dy[pixel] + row * p.dy_channel), row < end ? sizeof(T) : 0);
+                copy_async<sizeof(T)>(target + place_of(row, pixel), source + (in_dy[pixel] + row * p.dy_channel),
+                                      row < end ? sizeof(T) : 0);
         } else {
             constexpr int kAtOnce = BLOCK_M / kStripes < 16 ? BLOCK_M / kStripes : 16;
             static_assert(BLOCK_M % (kAtOnce * kStripes) == 0);
@@ -334,7 +314,8 @@ struct PixelSlices : WeightGradPlace<T, BLOCK_N, BLOCK_K, STAGES> {
                     const int row = first + i * kStripes;
 #pragma unroll
                     for (int k = 0; k < 2; ++k)
-                        pairs[i][k] = k < left && row < filters ? load_half(source + (in_dy[pixel + k] + row * p.dy_channel)) : 0;
+                        pairs[i][k] =
+                            k < left && row < filters ? load_half(source + (in_dy[pixel + k] + row * p.dy_channel)) : 0;
                 }
 #pragma unroll
                 for (int i = 0; i < kAtOnce; ++i)
@@ -342,11 +323,10 @@ struct PixelSlices : WeightGradPlace<T, BLOCK_N, BLOCK_K, STAGES> {
             }
         }
     }
-    // The column of a unit that is moved as so manieth: of two lanes whose columns are eight apart, one takes an odd one
-    // where the other takes an even one, whose pairs of 16-bit elements then lie in different banks.
-    __device__ __forceinline__ int turned(int i) const { return kAsync ? i : i ^ stripe() % 2; }
-    template <bool WHOLE> __device__ __forceinline__ void fetch_x(unsigned target, int stage)
-    {
+    // The column of a unit that is moved as so manieth: of two lanes whose columns are eight apart, one takes an odd
+    // one where the other takes an even one, whose pairs of 16-bit elements then lie in different banks.
+    DEVICE int turned(int i) const { return kAsync ? i : i ^ stripe() % 2; }
+    template <bool WHOLE> DEVICE void fetch_x(unsigned target, int stage) {
         const long long step = this->p().x_channel * int(sizeof(T));
         const Standing* pixels = this->tables.pixels[stage] + lane() * kPixels;
 #pragma unroll
@@ -357,21 +337,23 @@ struct PixelSlices : WeightGradPlace<T, BLOCK_N, BLOCK_K, STAGES> {
 #pragma unroll
             for (int k = 0; k < kPixels; ++k) {
                 const Standing pixel = pixels[k];
-                const bool exists = this->meets(pixel, away);
+                const bool exists = meets(pixel, away.coordinate, this->p().x_extent);
                 const char* source = reinterpret_cast<const char*>(this->x + (pixel.offset + away.offset));
 #pragma unroll
                 for (int i = 0; i < kUnit; ++i) {
                     const bool some = exists && (WHOLE || turned(i) < left);
-                    const char* from = kAsync ? source + step * i : source + (i % 2 ? -1 : 1) * (stripe() % 2 * step) + step * i;
-                    if constexpr (kAsync) copy_async<sizeof(T)>(target + place_of(number * kUnit + i, lane()), from, some ? sizeof(T) : 0);
+                    const char* from =
+                        kAsync ? source + step * i : source + (i % 2 ? -1 : 1) * (stripe() % 2 * step) + step * i;
+                    if constexpr (kAsync)
+                        copy_async<sizeof(T)>(target + place_of(number * kUnit + i, lane()), from,
+                                              some ? sizeof(T) : 0);
                     else gathered[unit][i][k] = some ? load_half(from) : 0;
                 }
             }
         }
     }
     // Puts what passes through registers, where copies go by themselves.
-    __device__ __forceinline__ void deposit(int stage) const
-    {
+    DEVICE void deposit(int stage) const {
         const unsigned target = buffers + stage * kBytes;
         if constexpr (kHolds) {
             if (!dy_width && chunks) {
@@ -385,7 +367,8 @@ struct PixelSlices : WeightGradPlace<T, BLOCK_N, BLOCK_K, STAGES> {
             for (int unit = 0; unit < kUnits; ++unit)
 #pragma unroll
                 for (int i = 0; i < kUnit; ++i)
-                    store_word(target + kBytesM + place_of((stripe() + unit * kStripes) * kUnit + turned(i), lane() * 2),
+                    store_word(target + kBytesM
+                                   + place_of((stripe() + unit * kStripes) * kUnit + turned(i), lane() * 2),
                                gathered[unit][i][0] + (gathered[unit][i][1] << 16));
         }
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -372,3 +373,33 @@ def test_without_the_disassembler_it_says_so(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(sass, "disassembler", lambda: None)
     with pytest.raises(static.ArgumentError, match="pip install nvidia-cuda-nvdisasm brings it"):
         static._device("sm_90a")
+
+
+def test_differences_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "tests" / "rows.json"
+    recorded = {"same": {"a": 1}, "other": {"a": [1, 2], "b": 3}, "gone": {"a": 4}}
+    found = {"same": {"a": 1}, "other": {"a": [1, 5], "b": 3}, "new": {"a": 6}}
+    with pytest.raises(pytest.fail.Exception) as caught:
+        records.assert_same(recorded, found, path, "tests/rows.py")
+    assert str(caught.value).splitlines() == [
+        "3 of the numbers in tests/rows.json are others now; where that is meant: "
+        "`python tests/rows.py --write`, and the reason in the commit",
+        "other a: recorded [1, 2], found [1, 5]",
+        "gone: recorded {'a': 4}, found nothing",
+        "new: recorded nothing, found {'a': 6}",
+    ]
+
+
+@needs_nvrtc
+def test_rows_of_another_compiler_are_not_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "rows.json"
+    records.write(path, {"columns": "what there is"}, {"row": {"a": [1, 2]}})
+    assert path.read_text(encoding="utf-8").splitlines()[3] == '"row": {"a": [1, 2]}'
+    monkeypatch.delenv("GPUCONV_REQUIRE_EMULATOR", raising=False)
+    records.require_compiler(path, "tests/rows.py")  # neither skips nor fails
+    monkeypatch.setattr(records, "compiler", lambda: "NVRTC 99.0")
+    with pytest.raises(pytest.skip.Exception, match=r"and here is NVRTC 99\.0: nothing compared but the limits"):
+        records.require_compiler(path, "tests/rows.py")
+    monkeypatch.setenv("GPUCONV_REQUIRE_EMULATOR", "1")
+    with pytest.raises(pytest.fail.Exception, match=r"`python tests/rows\.py --write` makes it anew"):
+        records.require_compiler(path, "tests/rows.py")

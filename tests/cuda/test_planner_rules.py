@@ -9,14 +9,12 @@ from typing import Any
 import pytest
 
 from gpuconv.cuda import complex as complex_plan
-from gpuconv.cuda.conv import runs
 from gpuconv.cuda.conv.direct import bands, channels, few, rows, transpose
-from gpuconv.cuda.conv.direct.base import DirectView
 from gpuconv.cuda.conv.direct.rows import FORMS, RowTile
-from gpuconv.cuda.conv.gemm import depth_to_space, grouped, interleaved, matrix, mma, pointwise, stem, stem_tile
+from gpuconv.cuda.conv.gemm import depth_to_space, grouped, interleaved, matrix, mma, pointwise, runs, stem, stem_tile
 from gpuconv.cuda.conv.gemm.mma import MmaForm
+from gpuconv.cuda.conv.gemm.runs import Runs as Pieces
 from gpuconv.cuda.conv.gemm.stem_tile import StemBox
-from gpuconv.cuda.conv.runs import Runs as Pieces
 from gpuconv.cuda.conv.wgmma import channels_last, sources
 from gpuconv.cuda.conv.wgmma.channels_last import Planes
 from gpuconv.cuda.plan import limits
@@ -27,7 +25,7 @@ from gpuconv.cuda.pool.runs import WindowRuns
 from gpuconv.rules import geometry as geometries
 from tests.cuda.pool.problems import made
 from tests.harness.offered import refused
-from tests.harness.plans import HOPPER, fields, problem
+from tests.harness.plans import HOPPER, conv_of, fields, problem
 
 Ints = tuple[int, ...]
 
@@ -181,14 +179,9 @@ FLAT = problem("conv", (2, 6, 5, 7, 9), (8, 3, 1, 1, 1), group=2)
 def test_pixels_behind_each_other_are_one_axis() -> None:
     pixels = 5 * 7 * 9
     seen = {
-        "taps": (1,),
-        "x_shape": (2, 6, pixels),
-        "y_shape": (2, 8, pixels),
-        "columns": (pixels,),
-        "column_strides": (1,),
-        "dilations": (1,),
-        "pads": (0,),
-    }
+        "taps": (1,), "x_shape": (2, 6, pixels), "y_shape": (2, 8, pixels), "columns": (pixels,),
+        "column_strides": (1,), "dilations": (1,), "pads": (0,),
+    }  # fmt: skip
     apart = replace(
         FLAT, x_strides=(9450, 1, 378, 54, 6), y_strides=(2520, 1, 504, 72, 8), w_strides=(12, 3, 1, 7, 7, 7)
     )
@@ -316,9 +309,10 @@ def test_a_block_of_few_filters_has_the_weights_of_its_channels_within_24_kib() 
     assert few._channels_at_once(replace(one, channels=99), 4) == 99
 
 
-WORK = DirectView(
-    dtype="float32", images=2, groups=5, channels=7, filters=3,
-    x_extent=(9, 40, 50), y_extent=(3, 31, 23), taps=(3, 2, 5), strides=(3, 1, 2), dilations=(2, 4, 3), pads=(1, 2, 3),
+WORK = conv_of(
+    "float32", batch=2, group=5, channels=7, filters=3,
+    x_extent=(9, 40, 50), y_extent=(3, 31, 23), taps=(3, 2, 5), column_strides=(3, 1, 2),
+    dilations=(2, 4, 3), pads=(1, 2, 3),
 )  # fmt: skip
 
 
@@ -341,7 +335,7 @@ def test_a_direct_tile_by_hand() -> None:
     assert (found["step"], found["groups_here"], found["filter_bits"]) == (3, 2, 1)
     assert found["filter_weights"] == 3 * 3 * 2 * 8
     assert found["filter_pitch"] == 4 * 37  # 36 vectors, and one more
-    flat = replace(tile, view=replace(WORK, y_extent=(3, 3, 23)))  # fewer rows than a thread would make
+    flat = replace(tile, view=replace(WORK, columns=(3, 3, 23)))  # fewer rows than a thread would make
     assert flat.fields()["outputs"] == [2, 3, 20]
     assert (flat.fields()["spread_row"], flat.fields()["spread_column"]) == (0, 5)
 

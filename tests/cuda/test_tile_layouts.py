@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from gpuconv.cuda.conv.direct import bands
-from gpuconv.cuda.conv.direct import base as direct_base
 from gpuconv.cuda.conv.direct import channels as channels_plan
 from gpuconv.cuda.conv.direct import rows as rows_plan
 from gpuconv.cuda.conv.direct.bands_tile import BandAxis, BandForm, BandTile, BandView
@@ -24,7 +23,7 @@ from gpuconv.cuda.pool.runs import WindowRuns
 from gpuconv.cuda.pool.tiles import Fetched, Lines, Results
 from gpuconv.cuda.weight_grad import tiles as weight_grad_tiles
 from gpuconv.cuda.weight_grad.problem import pixels_of_part
-from tests.harness.plans import problem
+from tests.harness.plans import conv_of, problem
 from tests.harness.pool_views import changed
 
 
@@ -36,9 +35,10 @@ def test_numbers_are_rounded_up_to_banks() -> None:
     assert numbers.congruent(10, 4, 3, 8) == 10  # no multiple of four is odd
 
 
-WORK = direct_base.DirectView(
-    dtype="float32", images=2, groups=5, channels=7, filters=3,
-    x_extent=(9, 40, 50), y_extent=(3, 31, 23), taps=(3, 2, 5), strides=(3, 1, 2), dilations=(2, 4, 3), pads=(1, 2, 3),
+WORK = conv_of(
+    "float32", batch=2, group=5, channels=7, filters=3,
+    x_extent=(9, 40, 50), y_extent=(3, 31, 23), taps=(3, 2, 5), column_strides=(3, 1, 2),
+    dilations=(2, 4, 3), pads=(1, 2, 3),
 )  # fmt: skip
 
 
@@ -70,7 +70,7 @@ def test_a_direct_tile_of_any_taps() -> None:
 
 
 def test_a_direct_tile_of_three_by_three_taps() -> None:
-    work = replace(WORK, channels=1, taps=(1, 3, 3), strides=(1, 2, 2), dilations=(1, 1, 1), pads=(0, 1, 1))
+    work = replace(WORK, channels=1, taps=(1, 3, 3), column_strides=(1, 2, 2), dilations=(1, 1, 1), pads=(0, 1, 1))
     tile = rows_plan.RowTile(work, form(3, 2), threads=(1, 3, 6), groups=2, filter_tiles=1, step=1)
     assert (tile.lead, tile.per_thread) == (3, (1, 7, 4))
     assert tile.extent == (1, 43, 56)
@@ -78,7 +78,7 @@ def test_a_direct_tile_of_three_by_three_taps() -> None:
     assert (tile.row_taps, tile.fields()["filter_weights"], tile.fields()["filter_pitch"]) == (4, 12, 12)
     assert tile.blocks == 3 * 2 * 1 * 3 * 3 * 2
     rows = rows_plan.RowTile(
-        replace(work, taps=(1, 3, 5), strides=(1, 1, 1), pads=(0, 1, 6)), form(0, 1), (1, 2, 3), 2, 1, 1
+        replace(work, taps=(1, 3, 5), column_strides=(1, 1, 1), pads=(0, 1, 6)), form(0, 1), (1, 2, 3), 2, 1, 1
     )
     assert (rows.lead, rows.row_taps, rows.extent) == (2, 8, (1, 16, 20))
     assert rows.fields()["filter_weights"] == 3 * 8
@@ -125,9 +125,9 @@ def test_a_line_is_folded_into_rows() -> None:
 
 
 def test_a_tile_of_channels() -> None:
-    work = direct_base.DirectView(
-        dtype="float32", images=2, groups=33, channels=1, filters=2,
-        x_extent=(9, 140, 150), y_extent=(3, 31, 23), taps=(2, 5, 3), strides=(3, 4, 6), dilations=(1, 6, 4),
+    work = conv_of(
+        "float32", batch=2, group=33, channels=1, filters=2,
+        x_extent=(9, 140, 150), y_extent=(3, 31, 23), taps=(2, 5, 3), column_strides=(3, 4, 6), dilations=(1, 6, 4),
         pads=(1, 2, 3),
     )  # fmt: skip
     tile = channels_plan.ChannelTile(work, (2, 4, 4), True, vectors=7, rows=2, columns=3, walk=2)
@@ -381,7 +381,9 @@ def weights_of(**more: Any) -> Any:
     arrays: dict[str, Any] = {"x_strides": (5760, 240, 48, 8, 1), "dy_strides": (3840, 240, 48, 8, 1)}
     found |= {name: value for name, value in more.items() if name in found}
     arrays |= {name: value for name, value in more.items() if name in arrays}
-    return SimpleNamespace(geometry=SimpleNamespace(**found), dtype=more.get("dtype", "float16"), filters=8, **arrays)
+    dtype = more.get("dtype", "float16")
+    arrays |= {"dtype": dtype, "itemsize": 4 if dtype == "float32" else 2, "filters": 8}
+    return SimpleNamespace(geometry=SimpleNamespace(**found), **arrays)
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,8 @@ class Settings:
     check_shared, check_global, check_initialised : races in shared memory, between blocks; reads of what nobody wrote.
     seed : of the scheduler that interleaves warps; 0: each runs as far as it can.
     host_threads : that run the blocks of a grid.
+    exact_bounds : whether arrays of a pool have nothing beside them, else whole blocks of the pool are what there is.
+    sticky_errors : whether all calls fail after a kernel has failed, else the next one works.
     """
 
     devices: int = 1
@@ -54,6 +56,8 @@ class Settings:
     check_initialised: bool = True
     seed: int = 0
     host_threads: int = 1
+    exact_bounds: bool = True
+    sticky_errors: bool = False
 
     @classmethod
     def from_environment(cls) -> Settings:
@@ -80,12 +84,17 @@ def install(settings: Settings | None = None) -> Any:
     library = _driver()
     from . import libraries, modules
 
-    modules.configure(library, settings or Settings.from_environment())
+    settings = settings or Settings.from_environment()
+    modules.configure(library, settings)
     libraries.install(Path(library._name), headers())
     runtime = importlib.import_module("cupy_backends.cuda.api.runtime")
     _redirect(Path(runtime.__file__), library)
-    importlib.import_module("cupy")
+    cupy = importlib.import_module("cupy")
     _redirect_launches(Path(_extension("cupy.random._generator_api")), library)
+    if settings.exact_bounds:
+        from . import pools
+
+        pools.tell(cupy, library)
     return library
 
 
@@ -100,7 +109,8 @@ def headers() -> Path:
 
 def _driver() -> ctypes.CDLL:
     names = _runtime_symbols(Path(_extension("cupy_backends.cuda.api.runtime")))
-    stubs = build.generated("unsupported.cpp", _stubs(sorted(set(names) - _defined())))
+    text = _stubs(sorted(set(names) - _defined())) + _error_names(headers())
+    stubs = build.generated("unsupported.cpp", text)
     options = ("-O1", f"-I{HERE / 'host'}", f"-isystem{headers()}", "-Wl,-soname,libcuda.so.1", "-Wall", "-Wextra")
     library = build.shared_library("libcuda.so.1", [*SOURCES, stubs], options)
     return ctypes.CDLL(str(library))  # who opens libcuda.so.1 later gets this one, by its soname
@@ -114,6 +124,18 @@ def _stubs(names: list[str]) -> str:
         for name in names
     ]
     return "\n".join(lines) + "\n"
+
+
+def _error_names(folder: Path) -> str:
+    """Return the functions RuntimeName and DriverName, which know all codes of CUDA's headers."""
+    lines = ["namespace emulated {"]
+    for function, header, prefix in (("RuntimeName", "driver_types.h", "cuda"), ("DriverName", "cuda.h", "CUDA_")):
+        text = (folder / header).read_text(encoding="utf-8", errors="replace")
+        found = re.findall(rf"^\s*({prefix}(?:Success|SUCCESS|Error\w+|ERROR_\w+))\s*=\s*(\d+)", text, re.MULTILINE)
+        lines.append(f"const char* {function}(int code) {{\n  switch (code) {{")
+        lines += [f'    case {code}: return "{name}";' for name, code in found]
+        lines.append("    default: return nullptr;\n  }\n}")
+    return "\n".join([*lines, "}\n"])
 
 
 def _extension(name: str) -> str:

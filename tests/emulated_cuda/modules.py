@@ -32,7 +32,10 @@ class _Function(ctypes.Structure):
         ("name", ctypes.c_char_p),
         ("parameters", ctypes.c_int64),
         ("parameter", ctypes.c_void_p),
-        *((name, ctypes.c_int64) for name in ("parameter_bytes", "static_shared", "max_threads", "local_bytes")),
+        *(
+            (name, ctypes.c_int64)
+            for name in ("parameter_bytes", "static_shared", "max_threads", "local_bytes", "device")
+        ),
     )
 
 
@@ -74,13 +77,14 @@ class LoadedModule(engine.Module):
     def __init__(self, text: str, library: ctypes.CDLL) -> None:
         super().__init__(text)
         self._library = library
+        self._device = library.emulated_current_device()
         self._addresses: dict[str, int] = {}
         self._kept: list[Any] = []
 
     def address_of(self, name: str) -> int:
         if name not in self._addresses:
             data = self.parsed.globals[name]
-            self._addresses[name] = self._library.emulated_allocate(data, max(1, len(data)))
+            self._addresses[name] = self._library.emulated_allocate(data, max(1, len(data)), self._device)
         return self._addresses[name]
 
     def describe(self, name: str, description: Any) -> None:
@@ -96,6 +100,7 @@ class LoadedModule(engine.Module):
         description.static_shared = kernel.static_shared_bytes
         description.max_threads = kernel.max_threads or 0
         description.local_bytes = kernel.local_bytes
+        description.device = self._device
 
     def unload(self) -> None:
         for address in self._addresses.values():
@@ -201,7 +206,7 @@ _kept: list[Any] = []  # what C++ calls
 def configure(library: ctypes.CDLL, settings: Settings) -> None:
     """Tell the driver how the machine is and what it can ask."""
     library.emulated_allocate.restype = ctypes.c_uint64
-    library.emulated_allocate.argtypes = (ctypes.c_char_p, ctypes.c_uint64)
+    library.emulated_allocate.argtypes = (ctypes.c_char_p, ctypes.c_uint64, ctypes.c_int)
     library.emulated_free.argtypes = (ctypes.c_uint64,)
     library.emulated_set_error.argtypes = (ctypes.c_int, ctypes.c_char_p)
     library.emulated_launches.restype = ctypes.c_uint64

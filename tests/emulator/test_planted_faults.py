@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.emulator, pytest.mark.usefixtures("cache_of_broken_ker
 
 IMPLICIT, PACK, GATHER = "conv/gemm/implicit_gemm.cuh", "conv/gemm/pack_weights.cu", "conv/gather.cuh"
 EPILOGUE, TICKETS = "conv/epilogue.cuh", "base/tickets.cuh"
-RUN, SLICES, LOAD = "conv/wgmma/run.cuh", "conv/wgmma/slices.cuh", "conv/wgmma/load.cuh"
+RUN, SLICES = "conv/wgmma/run.cuh", "conv/wgmma/slices.cuh"
 PRODUCTS_WAITED = "        products_wait<0>();\n"
 FETCHED = "barrier_expect(ring.full(), Tile::kWeightBytes + Tile::kPixelBytes);"
 PIECE = "__syncwarp();\n                if (channels_last)"
@@ -90,13 +90,13 @@ class Fault:
 
 FAULTS = (
     # ---- shared memory
-    Fault("a barrier is missing", IMPLICIT, "__syncthreads();     // the slice has arrived", "//", GEMM,
+    Fault("a barrier is missing", IMPLICIT, "__syncthreads(); // the slice has arrived", "//", GEMM,
           "shared memory race", "rows[i] = *reinterpret_cast<const Vector*>"),
     Fault("a barrier of a warp is missing", EPILOGUE, PIECE, PIECE.replace("__syncwarp();", ""), ROWWISE,
-          "shared memory race: read after write", "const Acc sum = piece["),
+          "shared memory race: read after write", "piece[(row + threadIdx.x"),
     Fault("what others still read is written", "conv/direct/few.cu",
-          "__syncthreads();     // all threads have left the weights", "//", of(many_blocks.FEW, "float32"),
-          "shared memory race: write after read", "weights[i] = m < "),
+          "__syncthreads(); // all threads have left the weights", "//", of(many_blocks.FEW, "float32"),
+          "shared memory race: write after read", "weights[i] ="),
     Fault("two threads write one element", "pool/runs.cuh", "* (RUN * step) + between", "* RUN + between",
           of(many_blocks.TILE_POOLS, "float64"), "shared memory race: write after write"),
     Fault("what nobody wrote is read", "conv/gemm/ffma.cuh",
@@ -104,7 +104,7 @@ FAULTS = (
           "uninitialised shared memory read", "rows[i] = *reinterpret_cast<const Vector*>"),
     Fault("a variable is too small", PACK, "square[kSquare][kSquare + 1]", "square[kSquare - 1][kSquare + 1]", GEMM,
           "outside every variable", "square[i][along] = found"),
-    Fault("more is filled than there is", "conv/gemm/interleaved.cuh", "if (threadIdx.x >= phases.divisor) return;",
+    Fault("more is filled than there is", "conv/gemm/interleaved.cu", "if (threadIdx.x >= phases.divisor) return;",
           "", of(many_blocks.INTERLEAVED, "float32_3d_64x64x16"), "shared memory out of bounds", "taps."),
     Fault("a copy is not waited for", IMPLICIT, "copy_async_wait<kStages - 2>", "copy_async_wait<kStages - 1>", GEMM,
           "an asynchronous copy is in flight", "rows[i] = *reinterpret_cast<const Vector*>"),
@@ -114,7 +114,7 @@ FAULTS = (
     Fault("channels that are none are written", EPILOGUE, "!exists || m + row >= p.filters", "!exists", ROWWISE,
           "global memory out of bounds: write of . bytes", "= narrow<T>(sum);"),
     Fault("padding that nobody wrote is read", PACK, "m >= p.pitch", "m >= p.filters", ROWWISE,
-          "uninitialised global read of weights", "weights + packed * p.pitch"),
+          "uninitialised global read of weights", "copy_async<16>(shared_address(weight_stage(stage)"),
     Fault("tickets are not set to zero", TICKETS, "first[i] = 0;", ";", SPLIT,
           "uninitialised global read of workspace", "atomicAdd(ticket"),
     Fault("what lies between elements is read", "conv/wgmma/channels_last.cu", "place - shift + kVector <= p.run",
@@ -137,11 +137,11 @@ FAULTS = (
           "run_wgmma<Tile, false>(p, &p.problem.taps, Feed(shared), shared",
           "run_wgmma<Tile, false>(p, &p.problem.taps, Feed(shared + 512), shared + 512", WGMMA, "trap"),
     # ---- mbarriers, tensor maps and wgmma
-    Fault("more bytes are expected than come", LOAD, FETCHED, FETCHED.replace("Bytes)", "Bytes + 128)"), WGMMA,
+    Fault("more bytes are expected than come", SLICES, FETCHED, FETCHED.replace("Bytes)", "Bytes + 128)"), WGMMA,
           "deadlock"),
     Fault("more registers are taken than there are", RUN, "take_registers<232>", "take_registers<240>", WGMMA,
           "deadlock"),
-    Fault("a stage is filled while it is read", LOAD, "            ring.wait_empty();\n            barrier_expect",
+    Fault("a stage is filled while it is read", SLICES, "            ring.wait_empty();\n            barrier_expect",
           "            barrier_expect", WGMMA, "more arrivals at mbarrier"),
     Fault("mbarriers are not fenced", "conv/wgmma/ring.cuh", "        barrier_fence();\n", "", WGMMA,
           "initialisation was not fenced"),
@@ -155,7 +155,7 @@ FAULTS = (
     Fault("products begin unfenced", SLICES, "            products_begin();\n", "", WGMMA, r"without wgmma\.fence"),
     Fault("what is no map is prefetched", RUN, "prefetch_map(p.w_map)",
           "prefetch_map(reinterpret_cast<const CUtensorMap*>(&p)[2])", WGMMA, "not a tensor map"),
-    Fault("taps are not counted from the corner", LOAD, "* taps.advance[2 - axis] - loading.lower[2 - axis];",
+    Fault("taps are not counted from the corner", SLICES, "* taps.advance[2 - axis] - loading.lower[2 - axis];",
           "* taps.advance[2 - axis];", many_wgmma.SMALL, "im2col offset .* out of range|elements are wrong"),
     # ---- results
     Fault("infinities on the padding are not made again", EPILOGUE, "return !finite;", "return false;",

@@ -122,7 +122,7 @@ FAULTS = (
         "parts of a workspace in one place", "parts", _starts, lambda: plain(*PACKED_AND_SPLIT), "race between blocks"
     ),
     Fault("a workspace of half its size", "workspace", _half, lambda: plain(*PACKED_AND_SPLIT), "out of bounds"),
-    Fault("a graph's workspace that is given away", "keep", _nothing, of_a_graph, "elements differ"),
+    Fault("a graph's workspace that is given away", "keep", _nothing, of_a_graph, "out of bounds"),
 )
 faults = pytest.mark.parametrize("fault", FAULTS, ids=[fault.name for fault in FAULTS])
 

@@ -52,7 +52,7 @@ def _installed() -> str | None:
     if reason is None:
         try:
             emulated_cuda.install(replace(Settings.from_environment(), devices=2))
-        except Unsuitable as error:
+        except (Unsuitable, RuntimeError) as error:
             reason = str(error)
     if reason is not None:
         return f"the emulated device cannot be had: {reason}"

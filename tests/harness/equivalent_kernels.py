@@ -19,7 +19,7 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
     ),
     "Conv's taps are those of a single phase: the general form gives the same rows and outputs.": (
         "conv/gemm/ffma.cuh: if constexpr (!PHASED) return k;  [statement deleted]",
-        "conv/gemm/conv.cu: make_tile<T, Acc, false>(Multiplier(p.common, p.taps, shared), p.common, p.taps, shared, position);  [false -> true]",  # noqa: E501
+        "conv/gemm/implicit_gemm.cuh: make_tile<T, Acc, false>(  [false -> true]",
     ),
     "Tiles have as many channels as pixels, or a single row for all threads.": (
         "conv/gemm/ffma.cuh: const unsigned target = shared_address(input_stage(stage) + row * BLOCK_N + threadIdx.x % BLOCK_N);  [BLOCK_N -> BLOCK_M]",  # noqa: E501
@@ -45,23 +45,23 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
     ),
     "Outputs that need no repair are computed again, to the same values.": (
         "conv/epilogue.cuh: bool suspect = false;  [false -> true]",
-        "conv/gemm/interleaved.cuh: bool suspect = false;  [false -> true]",
-        "conv/gemm/interleaved.cuh: if (!__any_sync(~0u, suspect)) return;  [return; -> ;]",
-        "conv/gemm/interleaved.cuh: if (!__any_sync(~0u, suspect)) return;  [!__any_sync(~0u, suspect) -> false && (!__any_sync(~0u, suspect))]",  # noqa: E501
-        "conv/gemm/interleaved.cuh: bool suspect = false;  [false -> true] no. 2",
-        "conv/epilogue.cuh: if (spoilt(widen(target))) target = narrow<T>(finished(p.finish, p.y, sum_inside(window, m) + bias(m), &target));  [spoilt(widen(target)) -> true || (spoilt(widen(target)))]",  # noqa: E501
-        "conv/epilogue.cuh: static __device__ __forceinline__ bool spoilt(Acc written) { return Multiplier::kExact ? written != written : !is_finite(written); }  [? -> && false ?]",  # noqa: E501
+        "conv/gemm/interleaved.cu: bool suspect = false;  [false -> true]",
+        "conv/gemm/interleaved.cu: if (!__any_sync(~0u, suspect)) return;  [return; -> ;]",
+        "conv/gemm/interleaved.cu: if (!__any_sync(~0u, suspect)) return;  [!__any_sync(~0u, suspect) -> false && (!__any_sync(~0u, suspect))]",  # noqa: E501
+        "conv/gemm/interleaved.cu: bool suspect = false;  [false -> true] no. 2",
+        "conv/epilogue.cuh: if (spoilt(widen(target)))  [spoilt(widen(target)) -> true || (spoilt(widen(target)))]",
+        "conv/epilogue.cuh: static DEVICE bool spoilt(Acc written) { return Multiplier::kExact ? written != written : !is_finite(written); }  [? -> && false ?]",  # noqa: E501
         "conv/gather.cuh: bool whole = true;  [true -> false]",
         "conv/gather.cuh: const Index last = origin[axis] + (Index(taps.count[axis].divisor) - 1) * taps.advance[axis];  [- -> +]",  # noqa: E501
         "conv/gather.cuh: const Index last = origin[axis] + (Index(taps.count[axis].divisor) - 1) * taps.advance[axis];  [1 -> 0]",  # noqa: E501
-        "base/numeric.cuh: template <class Acc> __device__ __forceinline__ bool is_finite(Acc value) { return value * Acc(0) == Acc(0); }  [* -> +]",  # noqa: E501
-        "base/numeric.cuh: template <class Acc> __device__ __forceinline__ bool is_finite(Acc value) { return value * Acc(0) == Acc(0); }  [0 -> 1]",  # noqa: E501
-        "base/numeric.cuh: template <class Acc> __device__ __forceinline__ bool is_finite(Acc value) { return value * Acc(0) == Acc(0); }  [0 -> 1] no. 2",  # noqa: E501
+        "base/numeric.cuh: template <class Acc> DEVICE bool is_finite(Acc value) { return value * Acc(0) == Acc(0); }  [* -> +]",  # noqa: E501
+        "base/numeric.cuh: template <class Acc> DEVICE bool is_finite(Acc value) { return value * Acc(0) == Acc(0); }  [0 -> 1]",  # noqa: E501
+        "base/numeric.cuh: template <class Acc> DEVICE bool is_finite(Acc value) { return value * Acc(0) == Acc(0); }  [0 -> 1] no. 2",  # noqa: E501
     ),
     "Asking again, after the main loop, only spares registers during it.": (
         "conv/gemm/implicit_gemm.cuh: position(group, m_tile, n_tile);  [m_tile -> n_tile] no. 2",
-        "conv/gemm/interleaved.cuh: position(group, m_tile, n_tile);  [m_tile -> n_tile]",
-        "conv/gemm/interleaved.cuh: position(group, m_tile, n_tile);  [statement deleted]",
+        "conv/gemm/interleaved.cu: phase_tile(p, block_number(), group, m_tile, n_tile);  [m_tile -> n_tile]",
+        "conv/gemm/interleaved.cu: phase_tile(p, block_number(), group, m_tile, n_tile);  [statement deleted]",
         "conv/gemm/implicit_gemm.cuh: position(group, m_tile, n_tile);  [statement deleted] no. 2",
         "conv/gemm/implicit_gemm.cuh: multiplier.stand(group, m_tile * Multiplier::kBlockM);  [statement deleted] no. 2",  # noqa: E501
     ),
@@ -73,7 +73,7 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
         "conv/gemm/pack_weights.cu: __shared__ Acc square[kSquare][kSquare + 1];  [1 -> 0]",
     ),
     "Of equal values either is the maximum: zeros of both signs are equal.": (
-        "pool/order.cuh: template <class T> __device__ __forceinline__ T larger(T a, T b) { return b > a || b != b ? b : a; }  [> -> >=]",  # noqa: E501
+        "pool/order.cuh: template <class T> DEVICE T larger(T a, T b) { return b > a || b != b ? b : a; }  [> -> >=]",
     ),
     "No leading zeros of 0 are 32, so that the shift is 0 for 1 without being told.": (
         "conv/phases.cuh: const int shift = divisor <= 1 ? 0 : 32 - __clz(divisor - 1);  [<= -> <]",
@@ -97,7 +97,7 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
         "conv/phases.cuh: taps.count[axis] = divider(count == 0 ? Index(1) : count);  [1 -> 0]",
     ),
     "Which lane writes which row of a tile is all the same; only neighbours in y lie with other lanes.": (
-        "conv/gemm/depth_to_space.cuh: __device__ __forceinline__ const Divider<Index>& taps_along_w() const { return p.axes[NDIM - 1].taps; }  [1 -> 2]",  # noqa: E501
+        "conv/gemm/depth_to_space.cuh: DEVICE const Divider<Index>& taps_along_w() const { return p.axes[NDIM - 1].taps; }  [1 -> 2]",  # noqa: E501
         "conv/gemm/depth_to_space.cuh: taps_along_w().split(m0, before);  [m0 -> column0]",
     ),
     "Rows before the first of a tile are never written.": (
@@ -116,7 +116,7 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
     "The block has no fewer threads than the tile has rows, and rows beyond the last are never written.": (
         "conv/gemm/depth_to_space.cuh: for (int i = threadIdx.x; i < Multiplier::kBlockM && m0 + i < p.common.filters; i += Multiplier::kThreads) {  [+= -> =]",  # noqa: E501
         "conv/gemm/depth_to_space.cuh: for (int i = threadIdx.x; i < Multiplier::kBlockM && m0 + i < p.common.filters; i += Multiplier::kThreads) {  [filters -> pitch]",  # noqa: E501
-        "conv/gemm/depth_to_space.cuh: for (int row = int(tap - before); row < Multiplier::kBlockM && m0 + row < p.common.filters; row += int(taps_along_w().divisor)) {  [filters -> pitch]",  # noqa: E501
+        "conv/gemm/depth_to_space.cuh: for (int row = int(tap - before); row < Multiplier::kBlockM && m0 + row < p.common.filters;  [filters -> pitch]",  # noqa: E501
     ),
     "Any one thread of the block will do.": (
         "conv/gemm/conv_transpose.cu: if (threadIdx.x == 0) {  [0 -> 1]",
@@ -147,6 +147,6 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
         "conv/wgmma/run.cuh: const bool speaks = threadIdx.x % 32 == 0;  [32 -> 33]",
     ),
     "Another number of a barrier that nobody else uses.": (
-        "conv/wgmma/split.cuh: synchronise(TURNS ? 2 + thread_number() / kThreads : 1, kThreads);  [? -> || true ?]",
+        "conv/wgmma/split.cuh: static DEVICE void wait() { synchronise(TURNS ? 2 + thread_number() / kThreads : 1, kThreads); }  [? -> || true ?]",  # noqa: E501
     ),
 }

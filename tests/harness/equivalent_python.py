@@ -363,7 +363,7 @@ SIZES = "Bytes of an element, of a word or of a vector divide those of a vector,
 # the next one as well; MaxPool's elements may have a single byte.
 EXACT: dict[str, dict[str, tuple[str, ...]]] = {
     SIZES: {
-        "cuda/conv/direct/bands.py": ("16 // dtypes.sums(problem.dtype).itemsize", "16 // problem.itemsize"),
+        "cuda/conv/direct/bands.py": ("16 // problem.itemsize",),
         "cuda/conv/direct/bands_tile.py": (
             "_BANK_BYTES // self.word",
             "_BANK_BYTES // self.word // self.vector",
@@ -371,14 +371,11 @@ EXACT: dict[str, dict[str, tuple[str, ...]]] = {
             "16 // dtypes.sums(view.dtype).itemsize",
         ),
         "cuda/conv/wgmma/channels_last.py": ("_VECTOR // problem.itemsize",),
-        "cuda/conv/direct/channels.py": ("16 // self.word", "16 // dtypes.sums(problem.dtype).itemsize"),
+        "cuda/conv/problem.py": ("16 // self.word",),
         "cuda/conv/direct/rows.py": (
-            "16 // self.word",
-            "128 // self.word",
-            "128 // self.word // self.unit",
-            "16 // dtypes.sums(view.dtype).itemsize",
+            "128 // self.view.word",
+            "128 // self.view.word // self.unit",
         ),
-        "cuda/conv/gemm/base.py": ("16 // dtypes.sums(problem.dtype).itemsize",),
         "cuda/conv/gemm/fragments.py": ("size // problem.itemsize",),
         "cuda/conv/gemm/matrix.py": ("_CHUNK // problem.itemsize", "_SLICE // itemsize"),
         "cuda/conv/gemm/mma.py": (
@@ -394,7 +391,7 @@ EXACT: dict[str, dict[str, tuple[str, ...]]] = {
             "4 // problem.itemsize",
             "4 // dtypes.entry(dtype).itemsize",
         ),
-        "cuda/weight_grad/tiles.py": ("16 // dtypes.entry(problem.dtype).itemsize",),
+        "cuda/weight_grad/tiles.py": ("16 // problem.itemsize",),
         "cuda/conv/wgmma/sources.py": (
             "self.slice_bytes // self.problem.itemsize",
             "slice_bytes // problem.itemsize",
@@ -408,10 +405,8 @@ EXACT: dict[str, dict[str, tuple[str, ...]]] = {
         "cuda/conv/direct/rows.py": ("THREADS // 8",),
         "cuda/conv/gemm/base.py": ("self.block_m // self.thread_m", "self.block_n // self.thread_n"),
         "cuda/conv/gemm/grouped_tile.py": ("self.depths * self.form.block_m // 16",),
-        "cuda/conv/gemm/matrix.py": ("self.block_m // self.warp_m", "self.block_n // self.warp_n"),
+        "cuda/conv/gemm/fragments.py": ("self.block_m // self.warp_m", "self.block_n // self.warp_n"),
         "cuda/conv/gemm/mma.py": (
-            "self.block_m // self.warp_m",
-            "self.block_n // self.warp_n",
             "_channels_of_tap(problem, form) // form.block_k",
             "problem.tiles(tile.block_m, tile.block_n)[0] * tile.block_m // 16",
         ),
@@ -420,11 +415,7 @@ EXACT: dict[str, dict[str, tuple[str, ...]]] = {
             "numbers.whole(problem.filters, kernel.block_m) // 16",
         ),
         "cuda/conv/gemm/stem_tile.py": ("3 * block_m // 16", "4 // arithmetic.parts"),
-        "cuda/weight_grad/tiles.py": (
-            "tile.block_n // UNIT",
-            "self.block_m // self.warp_m",
-            "self.block_n // self.warp_n",
-        ),
+        "cuda/weight_grad/tiles.py": ("tile.block_n // UNIT",),
         "cuda/conv/wgmma/pixels.py": ("tile.block_n // run",),
         "cuda/conv/wgmma/strips.py": ("tile.block_n // ROW", "tile.block_n // PATCH"),
     },
@@ -443,7 +434,7 @@ EXACT: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "Groups divide channels and filters: others are refused before.": {
         "cli/check_onnx.py": ("w_shape[0] // group",),
-        "cuda/conv/problem.py": ("out_channels // geometry.group", "geometry.w_shape[0] // geometry.group"),
+        "cuda/conv/problem.py": ("out_channels // g.group", "g.w_shape[0] // g.group"),
         "cuda/conv/gemm/grouped.py": ("problem.group // tile.work.together",),
         "cuda/conv/gemm/grouped_tile.py": ("self.problem.group // self.together",),
         "cuda/weight_grad/problem.py": ("self.geometry.w_shape[0] // self.geometry.group",),
@@ -451,15 +442,15 @@ EXACT: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "A common divisor divides, and so does what was asked first whether it does.": {
         "cuda/conv/direct/channels.py": (
-            "view.strides[2] // gcd(view.strides[2], view.dilations[2])",
+            "view.column_strides[2] // gcd(view.column_strides[2], view.dilations[2])",
             "d // gcd(s, d)",
-            "self.view.strides[1] // gcd(self.view.strides[1], self.view.dilations[1])",
+            "self.view.column_strides[1] // gcd(self.view.column_strides[1], self.view.dilations[1])",
         ),
         "cuda/conv/problem.py": ("axis.stride // gcd(axis.stride, axis.dilation)",),
         "cuda/conv/gemm/base.py": ("axis.dilation // common", "axis.stride // common"),
         "cuda/conv/gemm/grouped_tile.py": ("axis.dilation // gcd(axis.stride, axis.dilation)",),
         "cuda/pool/runs.py": ("dilation // stride",),
-        "cuda/conv/runs.py": ("taps // piece", "step // piece", "pad // piece"),
+        "cuda/conv/gemm/runs.py": ("taps // piece", "step // piece", "pad // piece"),
         "cuda/conv/wgmma/sources.py": ("stride // common", "dilation // common", "(place - tap * dilation) // stride"),
         "cuda/conv/wgmma/pixels.py": ("problem.taps[1] // inner_h", "problem.taps[2] // inner_w"),
         "cuda/conv/wgmma/strips.py": ("problem.taps[1] // inner",),

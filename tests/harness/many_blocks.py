@@ -44,9 +44,9 @@ class ManyBlocks:
 
     kernel: str
     problem: Problem
-    kinds: tuple[str, ...]
-    layout: str
-    out: str | None
+    kinds: tuple[str, ...] = ("integers", "integers", "integers")
+    layout: str = "contiguous"
+    out: str | None = None
 
     @property
     def dtype(self) -> Any:
@@ -68,7 +68,7 @@ class ManyBlocks:
     @property
     def architecture(self) -> str:
         """One that has the kernel, for the planner's limits."""
-        return "sm_90a" if "_wgmma_" in self.kernel else architecture(self.dtype, self.problem.rank)
+        return architecture(self.dtype, self.problem.rank)
 
 
 _DTYPES = ("bfloat16", "float16", "float32", "float64", "uint8", "int8")
@@ -203,94 +203,26 @@ BANDS = (
 _LAST: dict[str, Any] = {"layout": "channels last", "out": "channels last"}
 # More weights than shared memory takes at once, vectors of channels that are whole and not, dilated outputs apart.
 CHANNELS = (
-    _gemm(
-        "depthwise_float32_3d_channels_7s1",
-        (2, 40, 19, 45),
-        (40, 1, 4, 3),
-        group=40,
-        strides=[2, 3],
-        dilations=[1, 3],
-        pads=[2, 1, 1, 3],
-        **_LAST,
-    ),
-    _gemm(
-        "depthwise_bfloat16_3d_channels_7s1",
-        (2, 24, 33, 80),
-        (24, 1, 5, 16),
-        group=24,
-        strides=[1, 2],
-        dilations=[3, 4],
-        pads=[4, 3, 0, 9],
-        kinds=_INFINITE_INPUTS,
-        **_LAST,
-    ),
-    _gemm(
-        "depthwise_float16_3d_channels_4s2",
-        (2, 9, 22, 51),
-        (18, 1, 3, 5),
-        group=9,
-        strides=[3, 2],
-        pads=[2, 4, 1, 3],
-        kinds=_INFINITE_WEIGHTS,
-        **_LAST,
-    ),
-    _gemm(
-        "depthwise_float64_3d_channels_taps",
-        (1, 20, 6, 13, 37),
-        (20, 1, 3, 2, 4),
-        group=20,
-        strides=[2, 1, 3],
-        dilations=[1, 3, 2],
-        pads=[1, 2, 4, 2, 1, 3],
-        kinds=_INFINITE_WEIGHTS,
-        bias=False,
-        **_LAST,
-    ),
-    _gemm(
-        "depthwise_float32_3d_channels_taps",
-        (1, 4, 67, 41),
-        (4, 1, 63, 70),
-        group=4,
-        strides=[3, 1],
-        dilations=[2, 1],
-        pads=[61, 40, 60, 31],
-        **_LAST,
-    ),
-)
+    _gemm("depthwise_float32_3d_channels_7s1", (2, 40, 19, 45), (40, 1, 4, 3), group=40, strides=[2, 3],
+          dilations=[1, 3], pads=[2, 1, 1, 3], **_LAST),
+    _gemm("depthwise_bfloat16_3d_channels_7s1", (2, 24, 33, 80), (24, 1, 5, 16), group=24, strides=[1, 2],
+          dilations=[3, 4], pads=[4, 3, 0, 9], kinds=_INFINITE_INPUTS, **_LAST),
+    _gemm("depthwise_float16_3d_channels_4s2", (2, 9, 22, 51), (18, 1, 3, 5), group=9, strides=[3, 2],
+          pads=[2, 4, 1, 3], kinds=_INFINITE_WEIGHTS, **_LAST),
+    _gemm("depthwise_float64_3d_channels_taps", (1, 20, 6, 13, 37), (20, 1, 3, 2, 4), group=20, strides=[2, 1, 3],
+          dilations=[1, 3, 2], pads=[1, 2, 4, 2, 1, 3], kinds=_INFINITE_WEIGHTS, bias=False, **_LAST),
+    _gemm("depthwise_float32_3d_channels_taps", (1, 4, 67, 41), (4, 1, 63, 70), group=4, strides=[3, 1],
+          dilations=[2, 1], pads=[61, 40, 60, 31], **_LAST),
+)  # fmt: skip
 # Phases of two taps, of one and of none along an axis; walks that end within a column; channels first and last.
 DEPTHWISE_TRANSPOSED = (
-    _gemm(
-        "conv_transpose_depthwise_float32_2d",
-        (2, 5, 11, 23),
-        (5, 1, 4, 5),
-        group=5,
-        kinds=_INFINITE_WEIGHTS,
-        strides=[2, 3],
-        pads=[1, 2, 0, 3],
-        output_padding=[1, 0],
-    ),
-    _gemm(
-        "conv_transpose_depthwise_bfloat16_2d",
-        (3, 6, 9, 13),
-        (6, 2, 3, 7),
-        group=6,
-        kinds=_INFINITE_INPUTS,
-        strides=[4, 5],
-        pads=[0, 3, 1, 2],
-        **_LAST,
-    ),
-    _gemm(
-        "conv_transpose_depthwise_float64_2d",
-        (2, 3, 150),
-        (3, 1, 6),
-        group=3,
-        strides=[4],
-        pads=[2, 1],
-        layout="reversed",
-        out="fortran",
-        bias=False,
-    ),
-)
+    _gemm("conv_transpose_depthwise_float32_2d", (2, 5, 11, 23), (5, 1, 4, 5), group=5, kinds=_INFINITE_WEIGHTS,
+          strides=[2, 3], pads=[1, 2, 0, 3], output_padding=[1, 0]),
+    _gemm("conv_transpose_depthwise_bfloat16_2d", (3, 6, 9, 13), (6, 2, 3, 7), group=6, kinds=_INFINITE_INPUTS,
+          strides=[4, 5], pads=[0, 3, 1, 2], **_LAST),
+    _gemm("conv_transpose_depthwise_float64_2d", (2, 3, 150), (3, 1, 6), group=3, strides=[4], pads=[2, 1],
+          layout="reversed", out="fortran", bias=False),
+)  # fmt: skip
 # Channels that are no whole slices; rows of x of whole 16 bytes, and others.
 POINTWISE = (
     _gemm("conv_pointwise_float32_1d_128x128x16", (3, 35, 13, 11), (300, 35, 1, 1), out="reversed"),
@@ -604,35 +536,10 @@ STEMS = (
           dilations=[2, 3], layout="strided", kinds=_INFINITE_INPUTS),
 )  # fmt: skip
 
-# By wgmma: channels that fill slices and others, copies of x and x itself, pixels of several images in a tile.
-WGMMA = (
-    _gemm("conv_float16_3d_wgmma_128x256", (3, 72, 21, 26), (300, 72, 3, 2), kinds=_INFINITE_WEIGHTS, **_CONV_2D),
-    _gemm("conv_bfloat16_3d_wgmma_128x256", (3, 64, 21, 40), (270, 64, 2, 3), kinds=_INFINITE_INPUTS,
-          layout="channels last", out="channels last", **_CONV_2D_TURNED),
-    _gemm("conv_float16_3d_wgmma_128x256", (2, 144, 23, 29), (600, 72, 3, 2), group=2, layout="strided", **_CONV_2D),
-    _gemm("conv_bfloat16_3d_wgmma_64x256", (4, 20, 5, 14, 15), (140, 20, 2, 3, 2), kinds=_INFINITE_WEIGHTS,
-          out="fortran", **_CONV_3D),
-    _gemm("conv_float16_3d_wgmma_64x256", (1, 130, 1700), (140, 130, 5), strides=[2], pads=[7, 2], dilations=[3]),
-    _gemm("conv_bfloat16_3d_wgmma_64x256", (2, 64, 25, 24), (136, 64, 3, 2), kinds=_INFINITE_INPUTS,
-          layout="pixels off the vectors", **_CONV_2D),
-    _gemm("conv_float32_3d_tf32_wgmma_128x256", (3, 40, 21, 26), (300, 40, 3, 2), kinds=_INFINITE_WEIGHTS,
-          **_CONV_2D),
-    _gemm("conv_float32_3d_tf32_wgmma_128x256", (3, 32, 31, 26), (300, 32, 2, 3), kinds=_INFINITE_INPUTS,
-          layout="channels last", out="channels last", **_CONV_2D_TURNED),
-    _gemm("conv_float32_3d_tf32_wgmma_64x256", (2, 68, 25, 24), (272, 34, 3, 2), group=2, layout="reversed",
-          **_CONV_2D),
-    _transposed("conv_transpose_float16_3d_wgmma_128x256", (4, 72, 13, 17), (72, 300, 3, 4), kinds=_INFINITE_WEIGHTS,
-                **_TRANSPOSE_2D),
-    _transposed("conv_transpose_bfloat16_3d_wgmma_64x256", (2, 64, 4, 9, 7), (64, 140, 3, 2, 2),
-                kinds=_INFINITE_INPUTS, layout="channels last", out="channels last", **_TRANSPOSE_3D),
-    _transposed("conv_transpose_float32_3d_tf32_wgmma_64x256", (4, 40, 13, 17), (40, 140, 3, 4), group=2,
-                **_TRANSPOSE_2D),
-)  # fmt: skip
-
 GEMMS = (*CONVS, *SPLIT, *SPLIT_PHASES, *FEW, *POINTWISE, *TRANSPOSED, *INTERLEAVED, *DISJOINT)
 FAST_POOLS = (*VECTOR_POOLS, *TILE_POOLS, *CHANNEL_POOLS, *PATCH_POOLS)
 ALL: tuple[ManyBlocks, ...] = (
-    *(*GEMMS, *BANDS, *GROUPED, *TENSOR, *MATRIX, *WGMMA),
+    *(*GEMMS, *BANDS, *GROUPED, *TENSOR, *MATRIX),
     *(*DISJOINT_TENSOR, *DIRECT, *STEMS, *CHANNELS, *DEPTHWISE_TRANSPOSED),
     *(*POOLS, *FAST_POOLS),
 )

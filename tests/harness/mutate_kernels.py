@@ -121,8 +121,8 @@ _STATEMENT = re.compile(
     r"^(\s*(?:(?:if|else|for) .*\) |else )?)(?!return|const|constexpr|static|using|struct|template|extern|[A-Z]\w* \w|"
     r"(?:int|bool|unsigned|float|double|T\*?|Index|long long) \**\w+)([\w\[(*].*;)(\s*//.*)?$"
 )
-_NO_PROGRAM = re.compile(r"\s*(#|//|static_assert|asm|extern|(template|struct|__device__)[^{]*(\{?\s*(//.*)?|:.*)$)")
-_HEAD = re.compile(r"\s*(template.*)?__device__[^{]*\{")
+_NO_PROGRAM = re.compile(r"\s*(#|//|static_assert|asm|extern|(template|struct|DEVICE)[^{]*(\{?\s*(//.*)?|:.*)$)")
+_HEAD = re.compile(r"\s*(template.*)?DEVICE[^{]*\{")
 
 
 def _replaced(line: str, start: int, stop: int, other: str) -> tuple[str, str]:

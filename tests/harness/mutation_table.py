@@ -56,7 +56,7 @@ _RUNNER = (
     "onnx/test_backend.py -these_are_all",
 )
 _WGMMA = (
-    "cuda/conv/wgmma/test_family.py -what_strips_hold -come_to_registers -backwards",
+    "cuda/conv/wgmma/test_family.py",
     "harness/test_many_wgmma.py [0-at%once-conv-float16-64x256] [0-at%once-conv_transpose-bfloat16-64x256_split] "
     "[conv-float16-128x256_rows] [conv-float32-64x256_patches] [conv-float32-64x256_pixel_rows]",
 )
@@ -340,7 +340,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         _RULES,
         "cuda/conv/gemm/test_transpose.py -every_candidate",
         *_PLANS,
-        "cuda/conv/gemm/test_depth_to_space_matrix.py -knows",
+        "cuda/conv/gemm/test_matrix.py -little -knows",
         "harness/test_many_blocks.py depth_to_space transpose_matrix",
         *_FAMILY,
     ),
@@ -391,7 +391,6 @@ TESTS: dict[str, tuple[str, ...]] = {
         "cuda/test_tile_layouts.py whole_fragments",
         _PLAIN,
         "cuda/conv/gemm/test_matrix.py -little -knows",
-        "cuda/conv/gemm/test_depth_to_space_matrix.py -knows",
         "harness/test_many_blocks.py conv_matrix transpose_matrix",
         *_FAMILY,
     ),
@@ -399,7 +398,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         _RULES,
         "cuda/test_tile_layouts.py whole_fragments",
         "cuda/conv/gemm/test_ffma.py",
-        "cuda/conv/test_runs.py",
+        "cuda/conv/gemm/test_runs.py",
         "cuda/conv/gemm/test_split.py slices_of_a_tile",
         _MMA,
         "cuda/conv/gemm/test_mma.py chunks says_what beside",
@@ -463,9 +462,9 @@ TESTS: dict[str, tuple[str, ...]] = {
         *_FAMILY,
     ),
     "cuda/pool/[!u]*.py": (*_POOL_PLANS, "cuda/plan/test_explain.py", _POOLED, *_FAMILY),
-    "cuda/conv/runs.py": (
+    "cuda/conv/gemm/runs.py": (
         _RULES,
-        "cuda/conv/test_runs.py",
+        "cuda/conv/gemm/test_runs.py",
         "cuda/conv/gemm/test_matrix.py -little -knows",
         "harness/test_many_blocks.py rowwise",
         *_FAMILY,
@@ -543,13 +542,13 @@ TESTS: dict[str, tuple[str, ...]] = {
         "cuda/conv/gemm/test_ffma.py",
         "cuda/plan/test_explain.py",
         "cuda/conv/gemm/test_stem.py",
-        "cuda/conv/test_runs.py",
+        "cuda/conv/gemm/test_runs.py",
         _GEMMS,
         *_FAMILY,
     ),
     "cuda/conv/gemm/fragments.py": (
         "cuda/conv/gemm/test_ffma.py",
-        "cuda/conv/test_runs.py",
+        "cuda/conv/gemm/test_runs.py",
         _MMA,
         *_FAMILY,
     ),

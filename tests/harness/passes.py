@@ -30,10 +30,8 @@ def elements(array: Any) -> tuple[int, ...]:
 def problem_of(operator: str, x: Any, w: Any, precision: str = "ieee", **attributes: Any) -> Problem:
     """The problem of a call on these arrays."""
     geometry = getattr(geometries, operator)(x.shape, w.shape, None, **attributes)
-    make = getattr(correlation, f"of_{operator}")
     strides = elements(x), elements(w), None, contiguous_strides(geometry.y_shape)
-    problem: Problem = make(geometry, x.dtype.name, *strides, precision)
-    return problem
+    return correlation.of(geometry, x.dtype.name, *strides, precision)
 
 
 def run(

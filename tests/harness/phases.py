@@ -55,7 +55,7 @@ def check(wide: bool) -> None:
 def _run(kernel: Any, geometry: Any, wide: bool) -> Any:
     strides = map(contiguous_strides, (geometry.x_shape, geometry.w_shape))
     index = index_name(wide)
-    problem = correlation.of_conv_transpose(geometry, "float32", *strides, None, contiguous_strides(geometry.y_shape))
+    problem = correlation.of(geometry, "float32", *strides, None, contiguous_strides(geometry.y_shape))
     operands = gemm_base.operands(problem, (1, 1), gemm_base.packed_weights(problem))
     fields = params.pack(structs.layout(f"TransposedAxis<{index}>", "conv/phases.cuh"), operands["axes"][0])
     axis = Array(np.frombuffer(fields, np.uint8).copy(), "axis", writable=False)

@@ -38,10 +38,11 @@ def plan(
     **attributes: Any,
 ) -> Plan:
     geometry: Any = getattr(geometries, operator)(x_shape, w_shape, **attributes)
-    make: Any = conv_families.for_conv if operator == "conv" else conv_families.for_conv_transpose
     x_strides = x_strides or contiguous(x_shape)
     b_stride = 1 if bias else None
-    return make(geometry, dtype, x_strides, contiguous(w_shape), b_stride, contiguous(geometry.y_shape), limits)
+    return conv_families.for_conv(
+        geometry, dtype, x_strides, contiguous(w_shape), b_stride, contiguous(geometry.y_shape), limits
+    )
 
 
 def plain(struct: Any) -> Any:
@@ -83,13 +84,21 @@ def problem(
     **attributes: Any,
 ) -> Problem:
     geometry: Any = getattr(geometries, operator)(x, w, None, **attributes)
-    make: Any = correlation.of_conv if operator == "conv" else correlation.of_conv_transpose
     order = channels_last if layout == "NHWC" else contiguous_strides
     x_strides, w_strides = x_strides or order(x), w_strides or contiguous_strides(w)
-    found: Problem = make(geometry, dtype, x_strides, w_strides, None, order(geometry.y_shape), precision)
-    return found
+    return correlation.of(geometry, dtype, x_strides, w_strides, None, order(geometry.y_shape), precision)
 
 
 def strides(shape: Ints, layout: str = "NHWC") -> Ints:
     """Strides of an array of this shape, N, C, D1, ..., in a layout."""
     return layouts.channels_second(layout, contiguous_strides(layouts.as_given(layout, shape)))
+
+
+def conv_of(
+    dtype: str, *, batch: int, group: int, channels: int, filters: int, x_extent: Ints, y_extent: Ints, **axes: Ints
+) -> Problem:
+    """A Conv of these numbers, whether or not they fit together; ``axes`` are taps, column_strides, dilations, pads."""
+    arrays = {"x_shape": (batch, group * channels, *x_extent), "y_shape": (batch, group * filters, *y_extent)}
+    empty: dict[str, Any] = dict.fromkeys(("x_strides", "y_strides", "w_strides", "phases", "strides"), ())
+    known: dict[str, Any] = {"group": group, "channels": channels, "filters": filters, "batch": batch, **arrays, **axes}
+    return Problem(operator="conv", dtype=dtype, precision="ieee", b_stride=None, columns=y_extent, **known, **empty)

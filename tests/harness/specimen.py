@@ -150,7 +150,7 @@ _OTHERS: dict[str, tuple[Trial, ...]] = {
     "pool/indices.cu": (*many_gradients.UNPOOLS, *many_gradients.CHECKS),
     "complex.cu": many_gradients.COMPLEX,
 }
-_FUSED = tuple(partial(fused.check, number) for number in range(0, len(fused.KERNELS), 9))
+_FUSED = tuple(partial(fused.check, number) for number in range(0, len(fused.KERNELS), 8))
 
 
 @cache
@@ -158,8 +158,7 @@ def sources_of_kernels() -> dict[str, tuple[Trial, ...]]:
     """Return the problems of several blocks by the sources of their kernels."""
     known = {variant.name: variant.source for variant in all_variants()}
     found: dict[str, tuple[Trial, ...]] = dict(_OTHERS)
-    large = set(many_blocks.WGMMA)  # there are smaller ones of the same kernels
-    for one in (*many_wgmma.ALL, *(one for one in many_blocks.ALL if one not in large)):
+    for one in (*many_wgmma.ALL, *many_blocks.ALL):
         kernel = one.kernel.removesuffix("_split")
         source = known.get(kernel) or next(known[name] for name in known if name.endswith(kernel))
         found[source] = (*found.get(source, ()), one)

@@ -12,7 +12,6 @@ from gpuconv.cuda.conv.direct import rows as rows_plan
 from gpuconv.cuda.conv.gemm import base as gemm_base
 from gpuconv.cuda.conv.gemm import interleaved as interleaved_plan
 from gpuconv.cuda.conv.gemm import matrix, mma, pointwise
-from gpuconv.cuda.conv.wgmma import family as wgmma
 from gpuconv.rules import dtypes
 from tests.harness import many_blocks
 from tests.harness.many_blocks import (
@@ -27,7 +26,6 @@ from tests.harness.many_blocks import (
     POINTWISE,
     POOLS,
     TENSOR,
-    WGMMA,
     ManyBlocks,
 )
 
@@ -107,15 +105,6 @@ def test_every_tile_of_every_dtype_is_there() -> None:
     forms = {f"{form.gather} {tile.block_m}" for tiles in mma.TILES.values() for tile in tiles for form in tile.forms}
     assert forms <= {f"{name.split('_')[-1]} {name.split('_')[-2].split('x')[0]}" for name in kernels}
     assert {one.kernel.split("_")[2] for one in POOLS} == set(dtypes.MAX_POOL_DTYPES)
-
-
-def test_every_tile_of_wgmma_is_there() -> None:
-    """Those of strips, which want equal strides along W, have their own in cuda/conv/wgmma/test_strips.py."""
-    kernels = {variant.name for variant in wgmma.variants() if variant.source == "conv/wgmma/slices.cu"}
-    met = {one.kernel for one in WGMMA}
-    assert met <= kernels
-    tiles = [{name.split("_wgmma_")[1] for name in names} for names in (kernels, met)]
-    assert tiles[0] == tiles[1]
 
 
 def test_every_product_of_matrices_is_there() -> None:

@@ -18,6 +18,7 @@ import shutil
 import tempfile
 import time
 import warnings
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -47,10 +48,7 @@ class Entry(NamedTuple):
 def folder() -> Path | None:
     """Return ``GPUCONV_CACHE_DIR``, or ``gpuconv`` among the user's caches; None where the user has no such folder.
 
-    Raises
-    ------
-    ArgumentError
-        ``GPUCONV_CACHE_DIR`` names nothing.
+    ArgumentError where ``GPUCONV_CACHE_DIR`` names nothing.
     """
     return _environment.folder("GPUCONV_CACHE_DIR") or _usual()
 
@@ -136,10 +134,7 @@ def store(
 ) -> Entry:
     """Write an entry, for this user alone or also ``for_others`` to read, as far as the umask lets them.
 
-    Raises
-    ------
-    OSError
-        Where the folder cannot be made or written, is full, or is one that others can write to.
+    OSError where the folder cannot be made or written, is full, or is one that others can write to.
     """
     name = f"{title}.{_digest(content)[:16]}{suffix}"
     mode = _SHARED if for_others else _OWN
@@ -165,16 +160,21 @@ def _digest(content: bytes) -> str:
 def write(folder: Path, name: str, content: bytes, mode: int = _OWN) -> Path:
     """Write a file that others see whole or not at all, if they see it; OSError as `store`."""
     _prepare(folder, mode | (mode & 0o444) >> 2)  # who may read a file may enter the folder
-    path, temporary = folder / name, folder / f".{secrets.token_hex(8)}.tmp"
+    put(folder / name, [content], mode)
+    return folder / name
+
+
+def put(path: Path, parts: Iterable[bytes], mode: int) -> None:
+    """Write a file in a folder that is there, whole or not at all."""
+    temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
     try:
         with open(temporary, "xb", opener=lambda place, flags: os.open(place, flags, mode)) as file:
-            file.write(content)
+            file.writelines(parts)
         os.replace(temporary, path)
     except BaseException:
         with suppress(OSError):
             temporary.unlink()
         raise
-    return path
 
 
 def make(folder: Path, mode: int) -> None:

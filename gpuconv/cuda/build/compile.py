@@ -34,50 +34,25 @@ _warned = threading.Lock()  # taken by the first warning, never given back
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What the assembler says of a kernel.
+    """What the assembler says of a kernel."""
 
-    Attributes
-    ----------
-    registers : int
-        Per thread.
-    stack_bytes, spill_stores, spill_loads : int
-        Bytes per thread in local memory, and of those moved because registers ran out.
-    shared_bytes : int
-        Static shared memory per block.
-    barriers : int
-    remarks : tuple of str
-        Warnings, and whatever else it says.
-    """
-
-    registers: int
-    stack_bytes: int
-    spill_stores: int
-    spill_loads: int
-    shared_bytes: int
+    registers: int  # per thread
+    stack_bytes: int  # per thread, in local memory
+    spill_stores: int  # bytes per thread that are moved because registers ran out
+    spill_loads: int  # and back
+    shared_bytes: int  # static shared memory per block
     barriers: int
-    remarks: tuple[str, ...]
+    remarks: tuple[str, ...]  # warnings, and whatever else it says
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """One variant for one architecture, on disk.
+    """One variant for one architecture, on disk."""
 
-    Attributes
-    ----------
-    path : Path
-        A cubin, or PTX.
-    log : str
-        The compiler's.
-    content : bytes
-        What the file held when it was looked at, or written.
-    seconds : float or None
-        What compiling took; None where the file was there.
-    """
-
-    path: Path
-    log: str
-    content: bytes = field(repr=False)
-    seconds: float | None
+    path: Path  # a cubin, or PTX
+    log: str  # the compiler's
+    content: bytes = field(repr=False)  # what the file held when it was looked at, or written
+    seconds: float | None  # what compiling took; None where the file was there
 
 
 def architecture(capability: tuple[int, int]) -> str:
@@ -85,14 +60,8 @@ def architecture(capability: tuple[int, int]) -> str:
 
     Usually the capability's own architecture: ``sm_80``, ``sm_90a``, without a look at NVRTC where packed kernels are
     for it. For a device newer than NVRTC it is the newest that NVRTC knows, as PTX (``compute_120``), which the driver
-    compiles; the first time with a RuntimeWarning.
-
-    Raises
-    ------
-    DeviceError
-        Where the device is too old.
-    CompileError
-        Where NVRTC is not installed, and no packed kernels are for the device.
+    compiles; the first time with a RuntimeWarning. DeviceError where the device is too old, CompileError where neither
+    NVRTC is there nor packed kernels for the device.
     """
     text = _dotted(capability)
     if capability < _OLDEST:
@@ -119,13 +88,7 @@ def architecture(capability: tuple[int, int]) -> str:
 
 
 def checked(name: str) -> str:
-    """Return an architecture that somebody named.
-
-    Raises
-    ------
-    ArgumentError
-        Where NVRTC does not know it, or gpuconv does not run on it.
-    """
+    """Return an architecture that somebody named; ArgumentError unless NVRTC knows it and gpuconv runs on it."""
     names = [name for number in nvrtc.capabilities() if number >= _OLDEST for name in _names(number)]
     if name not in names:
         raise ArgumentError(f"unknown architecture {name!r}; NVRTC {nvrtc.version()} compiles for {', '.join(names)}")
@@ -144,11 +107,8 @@ def _dotted(capability: tuple[int, int]) -> str:
 def cubin(variant: Variant, architecture: str) -> bytes:
     """Return what to load: a cubin for ``sm_…``, PTX for ``compute_…``; packed, or compiled if need be.
 
-    Raises
-    ------
-    CompileError
-        Where the variant does not compile, with the compiler's log, or so that it would wait for registers for ever, or
-        the compiler is not installed.
+    CompileError where the variant does not compile, with the compiler's log, or would wait for registers for ever, or
+    the compiler is not installed.
     """
     content, log, compiler = _packed(variant, architecture) or _built(variant, architecture)
     reason = _starved(variant, log)
@@ -201,13 +161,7 @@ def ptx(variant: Variant, architecture: str, line_info: bool = True) -> str:
 
 
 def report(variant: Variant, architecture: str) -> Report:
-    """Return what the assembler said of a variant, which is compiled if need be.
-
-    Raises
-    ------
-    CompileError
-        As `cubin`, and for PTX, which only the driver assembles.
-    """
+    """Return what the assembler said of a variant, which is compiled if need be; CompileError for PTX, too."""
     reported = read(build(variant, architecture).log)
     if reported is None:
         raise CompileError(f"{variant.name} for {architecture}: the compiler does not report registers")
@@ -243,23 +197,9 @@ def build(
 ) -> Built:
     """Compile a variant unless it is in the cache; threads that want the same wait for the first.
 
-    Parameters
-    ----------
-    variant : Variant
-    architecture : str
-    folder : Path, optional
-        Use this cache and no other. By default the user's, and where that cannot be written a temporary one.
-    options : tuple of str
-        More options for the compiler.
-    for_others : bool
-        Let others read what is written to ``folder``.
-
-    Raises
-    ------
-    CompileError
-        As `cubin`.
-    OSError
-        Where ``folder`` is given and cannot be written, or others can write to it.
+    A ``folder`` is the one cache to use, others may read what is written to it if it is ``for_others``. By default it
+    is the user's, and where that cannot be written a temporary one. CompileError as `cubin`; OSError where a folder is
+    given and cannot be written, or others can write to it.
     """
     source, options = sources.source(variant), (*_OPTIONS, *options)
     key = cache.key(source, architecture, *options, nvrtc.identity())

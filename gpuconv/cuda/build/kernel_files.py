@@ -28,13 +28,7 @@ def folder() -> Any:  # a Traversable, whose module is another in Python 3.10
 
 
 def text(root: Any, path: str) -> str:
-    """Return what a file of a folder of sources holds.
-
-    Raises
-    ------
-    CompileError
-        It cannot be read.
-    """
+    """Return what a file of a folder of sources holds; CompileError where it cannot be read."""
     try:
         content: str = root.joinpath(*path.split("/")).read_text(encoding="utf-8")
     except OSError as error:

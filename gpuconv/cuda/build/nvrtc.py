@@ -76,19 +76,10 @@ def identity() -> str:
 
 
 def build(name: str, source: str, architecture: str, options: Sequence[str]) -> tuple[bytes, str]:
-    """Compile for ``sm_…`` to a cubin, for ``compute_…`` to PTX.
+    """Compile for ``sm_…`` to a cubin, for ``compute_…`` to PTX; return that and the compiler's log.
 
-    Other threads run meanwhile: the binding releases the interpreter's lock.
-
-    Returns
-    -------
-    bytes, str
-        What was compiled, and the compiler's log.
-
-    Raises
-    ------
-    CompileError
-        With the first error, then the whole log.
+    Other threads run meanwhile: the binding releases the interpreter's lock. A CompileError has the first error, then
+    the whole log.
     """
     nvrtc = _binding()
     (program,) = _checked(nvrtc.nvrtcCreateProgram(source.encode(), f"{name}.cu".encode(), 0, [], []))

@@ -12,12 +12,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-import secrets
 import warnings
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -52,22 +49,12 @@ class Group(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Pack:
-    """A file of packed kernels.
-
-    Attributes
-    ----------
-    path : Path
-    compiler : str
-        What compiled them, for people.
-    architectures : frozenset of str
-    kernels : dict
-        Rows of the index, by key.
-    """
+    """A file of packed kernels."""
 
     path: Path
-    compiler: str
+    compiler: str  # what compiled them, for people
     architectures: frozenset[str]
-    kernels: dict[str, dict[str, Any]]
+    kernels: dict[str, dict[str, Any]]  # rows of the index, by key
     _groups: list[memoryview]
 
     def find(self, key: str) -> tuple[bytes, str] | None:
@@ -101,13 +88,7 @@ _damaged: dict[Path, object] = {}
 
 
 def path() -> Path | None:
-    """Return what ``GPUCONV_PACK`` names; None where it is not set.
-
-    Raises
-    ------
-    ArgumentError
-        It names nothing.
-    """
+    """Return what ``GPUCONV_PACK`` names, None where it is not set; ArgumentError where it names nothing."""
     return _environment.file(VARIABLE)
 
 
@@ -223,12 +204,7 @@ def together(kernels: Iterable[Kernel]) -> Group:
 def store(path: Path, compiler: str, groups: Sequence[Group]) -> int:
     """Write a file that others see whole or not at all, and can read as far as the umask lets them; return its bytes.
 
-    The same kernels in the same groups give the same bytes.
-
-    Raises
-    ------
-    OSError
-        Where it cannot be written.
+    The same kernels in the same groups give the same bytes. OSError where it cannot be written.
     """
     import lzma
 
@@ -239,19 +215,7 @@ def store(path: Path, compiler: str, groups: Sequence[Group]) -> int:
     index = {"compiler": compiler, "groups": [len(group.content) for group in groups], "kernels": kernels}
     compressed = lzma.compress(json.dumps(index, sort_keys=True).encode(), lzma.FORMAT_XZ)
     header = f"{_TITLE} {len(compressed)} {_digest(compressed)}\n".encode()
-    _replace(path, [header, compressed, *(group.content for group in groups)])
+    cache.make(path.parent, 0o755)
+    cache.put(path, [header, compressed, *(group.content for group in groups)], 0o644)
     _examined.pop(path, None)
     return path.stat().st_size
-
-
-def _replace(path: Path, parts: Iterable[bytes]) -> None:
-    cache.make(path.parent, 0o755)
-    temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
-    try:
-        with open(temporary, "xb", opener=lambda place, flags: os.open(place, flags, 0o644)) as file:
-            file.writelines(parts)
-        os.replace(temporary, path)
-    except BaseException:
-        with suppress(OSError):
-            temporary.unlink()
-        raise

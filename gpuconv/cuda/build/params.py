@@ -40,6 +40,11 @@ def array_fields(name: str, strides: Sequence[int], extent: Sequence[int] | None
     return fields if extent is None else fields | {f"{name}_extent": extent}
 
 
+def members(source: Any, *names: str) -> dict[str, Any]:
+    """Return the fields that something has as attributes of the same names."""
+    return {name: getattr(source, name) for name in names}
+
+
 def pack(layout: np.dtype[Any], fields: Mapping[str, Any]) -> bytes:
     """Return a struct's bytes; pointers, maps and ``FINISH`` may be left out, every other member must be given.
 
@@ -89,13 +94,7 @@ def span(shape: Sequence[int], strides: Sequence[int]) -> int:
 
 
 def needs_wide(operator: str, magnitudes: Sequence[int]) -> bool:
-    """Tell whether offsets and coordinates of these magnitudes need 64-bit indices.
-
-    Raises
-    ------
-    ArgumentError
-        Where even 64 bits are not enough to compute with them.
-    """
+    """Tell whether offsets and coordinates of these magnitudes need 64-bit indices; ArgumentError if 64 are too few."""
     largest = max(magnitudes, default=0)
     if largest >= _WIDE_LIMIT:
         raise ArgumentError(

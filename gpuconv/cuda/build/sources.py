@@ -16,15 +16,10 @@ _ONCE = re.compile(r"\s*#\s*pragma\s+once\b")
 
 
 def source(variant: Variant) -> str:
-    """Return what the compiler is given for a variant.
+    """Return what the compiler is given for a variant; CompileError where the file or a header does not exist.
 
     Headers are named from ``kernels_cu`` on, ``#include "base/ptx.cuh"``, and stand where they are first named, once
     each. ``#line`` keeps messages and line information at ``kernels_cu/...``.
-
-    Raises
-    ------
-    CompileError
-        Where the file or a header does not exist.
     """
     lines = [*_inlined(kernel_files.folder(), variant.source, set()), *_entry(variant)]
     return "\n".join(lines) + "\n"

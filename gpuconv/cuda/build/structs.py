@@ -37,7 +37,7 @@ _MAP_ALIGNMENT = 64
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _DECLARATORS = r"\w+(?:\[\w+\])*(?:, \w+(?:\[\w+\])*)*"
 _MEMBERS = re.compile(rf"(?P<type>\w+(?: \w+)*?(?:<.*>)?\*?) (?P<names>{_DECLARATORS})")
-_NO_MEMBER = re.compile(r"(?:static |using |template |enum(?: class)?(?: \w+)? \{[^}]*\}$)|.*__device__")
+_NO_MEMBER = re.compile(r"(?:static |using |template |enum(?: class)?(?: \w+)? \{[^}]*\}$)|.*(?:__device__|DEVICE\b)")
 _DECLARED = re.compile(
     r"""^(?:using\ (?P<other>\w+)\ =\ (?P<alias>[^;]+);
     |(?:template\ <(?P<parameters>[^<>]*)>\s+)?struct\ (?P<name>\w+)(?:<(?P<given>[^{;]*)>)?
@@ -64,10 +64,7 @@ class _Declaration(NamedTuple):
 def layout(name: str, source: str) -> np.dtype[Any]:
     """Return the layout of a CUDA type, ``ConvParams<int, 3>``, that a file of ``kernels_cu`` has.
 
-    Raises
-    ------
-    CompileError
-        There is none, or it has what cannot be read.
+    CompileError where there is none, or it has what cannot be read.
     """
     return _type(kernel_files.folder(), source, name).dtype
 
@@ -75,10 +72,7 @@ def layout(name: str, source: str) -> np.dtype[Any]:
 def constant(name: str, source: str) -> int:
     """Return an integer that a file of ``kernels_cu``, or a header of it, declares as ``constexpr int``.
 
-    Raises
-    ------
-    CompileError
-        There is none, or it is not written as a number, or there are several.
+    CompileError where there is none, or it is not written as a number, or there are several.
     """
     return _constant(kernel_files.folder(), source, name)
 

@@ -42,12 +42,8 @@ class Untrusted(PermissionError):
 def opened(folder: Path, of_anybody: bool) -> Iterator[Read]:
     """Open a folder, and give what reads a file in it, by its name and the most bytes that it may have.
 
-    Raises
-    ------
-    Untrusted
-        As the module says, of the folder and of the file.
-    OSError
-        Either is absent, or not what it should be.
+    Untrusted as the module says, of the folder and of the file; OSError where either is absent or not what it should
+    be.
     """
     if not hasattr(os, "getuid"):
         yield partial(_read, folder, None, None)
@@ -62,15 +58,7 @@ def opened(folder: Path, of_anybody: bool) -> Iterator[Read]:
 
 
 def read(path: Path, limit: int) -> bytes:
-    """Return what a file holds that somebody named, of so many bytes at most.
-
-    Raises
-    ------
-    Untrusted
-        As the module says.
-    OSError
-        It is absent, or not what it should be.
-    """
+    """Return what a file holds that somebody named, of so many bytes at most; errors as in :func:`opened`."""
     file = os.open(path, _FILE)
     try:
         owners = _owners(path, of_anybody=True) if hasattr(os, "getuid") else None

@@ -13,37 +13,17 @@ from gpuconv.rules import dtypes
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One instantiation of a kernel template.
+    """One instantiation of a kernel template."""
 
-    Attributes
-    ----------
-    name : str
-        Of the ``extern "C"`` entry, as profilers show it: ``conv_float32_3d_128x128x16_uniform``.
-    source : str
-        File in ``kernels_cu``.
-    function : str
-        The ``__device__`` template that the entry calls with its one parameter.
-    arguments : tuple of str
-        The template's arguments, in C++.
-    parameter : str
-        C++ type of the one parameter, a struct passed by value.
-    threads, blocks_per_sm : int
-        ``__launch_bounds__``.
-    architectures : tuple of str
-        Those that it compiles for; empty: all.
-    least_registers : int
-        That a thread must have from the start, for warps to hand to each other.
-    """
-
-    name: str
-    source: str
-    function: str
-    arguments: tuple[str, ...]
-    parameter: str
-    threads: int
-    blocks_per_sm: int
-    architectures: tuple[str, ...] = ()
-    least_registers: int = 0
+    name: str  # of the ``extern "C"`` entry, as profilers show it: ``conv_float32_3d_128x128x16_uniform``
+    source: str  # file in ``kernels_cu``
+    function: str  # the ``__device__`` template that the entry calls with its one parameter
+    arguments: tuple[str, ...]  # the template's arguments, in C++
+    parameter: str  # C++ type of the one parameter, a struct passed by value
+    threads: int  # of ``__launch_bounds__``
+    blocks_per_sm: int  # likewise
+    architectures: tuple[str, ...] = ()  # those that it compiles for; empty: all
+    least_registers: int = 0  # that a thread must have from the start, for warps to hand to each other
 
     def compiles_for(self, architecture: str) -> bool:
         """Tell whether the kernel has what this architecture has."""
@@ -57,26 +37,16 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One ``__device__`` template, with what all its variants share.
-
-    Attributes
-    ----------
-    source, function : str
-    parameter : str
-        The struct that it takes. With ``{index}`` and ``{rank}``, as in ``CopyParams<{index}, {rank}>``, the kernel is
-        a template on these too, right after its types.
-    threads, blocks_per_sm : int
-        Of those variants that say nothing else.
-    name : str
-        That the names of variants begin with; empty: the function's.
-    """
+    """One ``__device__`` template, with what all its variants share."""
 
     source: str
     function: str
+    # The struct that it takes. With ``{index}`` and ``{rank}``, as in ``CopyParams<{index}, {rank}>``, the kernel is a
+    # template on these too, right after its types.
     parameter: str
-    threads: int = 256
-    blocks_per_sm: int = 4
-    name: str = ""
+    threads: int = 256  # of those variants that say nothing else
+    blocks_per_sm: int = 4  # likewise
+    name: str = ""  # that the names of variants begin with; empty: the function's
     architectures: tuple[str, ...] = ()
     least_registers: int = 0
 
@@ -91,7 +61,7 @@ class Kernel:
         threads: int | None = None,
         blocks_per_sm: int | None = None,
     ) -> Variant:
-        """Return one variant.
+        """Return one variant, with threads and blocks of its own where they are not those of the kernel.
 
         Parameters
         ----------
@@ -105,8 +75,6 @@ class Kernel:
             Arguments of the template, before and after the index type and the rank. A bool is a flag.
         wide : bool
             Whether indices have 64 bits.
-        threads, blocks_per_sm : int, optional
-            Where they are not those of the kernel.
         """
         index = index_name(wide)
         own = [value for key, value in (("{index}", index), ("{rank}", str(rank))) if key in self.parameter]

@@ -79,13 +79,7 @@ layout = attrgetter("shape", "strides", "dtype", "data.device_id")  # what a cal
 
 
 def limits(device: int) -> Limits:
-    """Return what a plan must know of a device.
-
-    Raises
-    ------
-    DeviceError
-        It is older than the oldest that is supported.
-    """
+    """Return what a plan must know of a device; DeviceError where it is older than the oldest that is supported."""
     from gpuconv.cuda.build import compile as compiler
     from gpuconv.cuda.call import tuned
     from gpuconv.cuda.plan.limits import Limits, rates_of
@@ -127,7 +121,7 @@ class Kernel:
 
 
 class Slot:
-    """The memory of one launch's parameters, which the driver copies while it launches."""
+    """A copy of a kernel's parameters, which may be written again as soon as a launch has returned."""
 
     __slots__ = ("arguments", "buffer")
 
@@ -140,10 +134,7 @@ class Slot:
 def load(variant: Variant, device: int, shared_bytes: int) -> Kernel:
     """Compile a kernel unless that is done, and load it on a device, which must be the current one.
 
-    Raises
-    ------
-    CompileError, DeviceError
-        The compiler or the driver refused.
+    CompileError or DeviceError where the compiler or the driver refused.
     """
     from gpuconv.cuda.build import compile as compiler
 
@@ -166,9 +157,7 @@ def load(variant: Variant, device: int, shared_bytes: int) -> Kernel:
     return kernel
 
 
-def parameters(template: bytes) -> Slot:
-    """Return a copy of a kernel's parameters; its ``buffer`` may be written again as soon as a launch has returned."""
-    return Slot(template)
+parameters = Slot
 
 
 def bind(kernel: Kernel, grid: tuple[int, int, int], threads: int, shared_bytes: int, slot: Slot) -> Callable[[], None]:
@@ -179,10 +168,7 @@ def bind(kernel: Kernel, grid: tuple[int, int, int], threads: int, shared_bytes:
 def tensor_map(described: TensorMap) -> Callable[[int], memoryview]:
     """Return what takes an array's address and returns the 16 words of its map.
 
-    Raises
-    ------
-    DeviceError
-        The driver knows no such maps; what is returned raises it where the driver refuses one.
+    DeviceError where the driver knows no such maps; what is returned raises it where the driver refuses one.
     """
     from gpuconv.cuda.call.tensor_map import Encoder
 
@@ -204,10 +190,7 @@ class Workspace:
 def empty(shape: tuple[int, ...], dtype: Any, purpose: str) -> Any:
     """Return a new array, C-contiguous, with any values.
 
-    Raises
-    ------
-    OutOfDeviceMemory
-        The message gives the bytes and, after ``purpose``, what they are for.
+    An OutOfDeviceMemory gives the bytes and, after ``purpose``, what they are for.
     """
     array = sys.modules["cupy"].ndarray
     try:

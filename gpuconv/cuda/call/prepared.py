@@ -12,7 +12,7 @@ import numpy as np
 
 from gpuconv._errors import ArgumentError, DeviceError
 from gpuconv._packed import PackedWeights
-from gpuconv.cuda.plan.launch import Launch, Plan
+from gpuconv.cuda.plan import Launch, Plan
 from gpuconv.rules import memory
 
 # Of one call: its structs' words that are addresses, with the position of whose address that is; their maps, with where
@@ -154,12 +154,8 @@ class Prepared:
         """Run as :meth:`run`, without packing weights that have been packed, or packing them for later calls as well.
 
         Whoever packs waits until that is done: no other stream has to wait for it, nor a graph. A graph that is being
-        captured packs for itself, since until it is launched nothing would be there for others.
-
-        Parameters
-        ----------
-        weights : PackedWeights
-            Of the array that stands for w among the inputs.
+        captured packs for itself, since until it is launched nothing would be there for others. ``weights`` are of the
+        array that stands for w among the inputs.
         """
         runtime = self._runtime
         if self._stricter:
@@ -291,11 +287,7 @@ def element_strides(operator: str, name: str, array: Any) -> tuple[int, ...]:
     """Return an array's strides in elements, in which kernels count; those of a new array where it has no elements.
 
     An axis of one element may have any stride, which nothing is ever multiplied with: too long a one becomes 0.
-
-    Raises
-    ------
-    ArgumentError
-        They are not whole numbers of elements.
+    ArgumentError where others are not whole numbers of elements.
     """
     if 0 in array.shape:
         return contiguous_strides(array.shape)

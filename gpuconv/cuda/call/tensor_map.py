@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any
 
 from gpuconv._errors import DeviceError
-from gpuconv.cuda.plan.launch import TensorMap
+from gpuconv.cuda.plan import TensorMap
 from gpuconv.rules import dtypes
 
 WORDS = 16  # of a map
@@ -64,10 +64,7 @@ def load() -> Any:
 def driver() -> Driver:
     """Return the driver.
 
-    Raises
-    ------
-    DeviceError
-        It is older than devices that have such an engine, or does not say how old it is.
+    DeviceError where it is older than devices that have such an engine, or does not say how old it is.
     """
     try:
         library = load()
@@ -86,11 +83,7 @@ def driver() -> Driver:
 class Encoder:
     """Encodes one description for arrays at any addresses, and keeps some of the maps.
 
-    Parameters
-    ----------
-    described : TensorMap
-    attach : callable
-        Makes the device's context the current one of a thread that has none yet.
+    ``attach`` makes the device's context the current one of a thread that has none yet.
     """
 
     __slots__ = ("_attach", "_described", "_encode", "_kept", "_small")
@@ -103,13 +96,7 @@ class Encoder:
         self._small = driver().version <= _LAST_WITH_SMALL and _nbytes(described) < _SMALL
 
     def __call__(self, address: int) -> memoryview:
-        """Return the map's words.
-
-        Raises
-        ------
-        DeviceError
-            The driver refused.
-        """
+        """Return the map's words; DeviceError where the driver refused."""
         encoded = self._kept.get(address)
         if encoded is None:
             encoded = self._encoded(address)

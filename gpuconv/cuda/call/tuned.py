@@ -38,11 +38,7 @@ def store(device: str, problem: Any, kernel: str) -> Path | None:
     """Remember a choice, in this process and for later ones; return the file, or None where there is no folder or name.
 
     Of two that store at the same time one's choice may be lost to later processes, which costs another measurement.
-
-    Raises
-    ------
-    OSError
-        Where the file cannot be written; in this process the choice holds all the same.
+    OSError where the file cannot be written; in this process the choice holds all the same.
     """
     if not device:
         return None

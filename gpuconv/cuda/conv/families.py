@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from gpuconv.cuda.build.variant import Variant
 from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.direct import bands, channels, few, rows, transpose
 from gpuconv.cuda.conv.gemm import ffma, grouped, interleaved, matrix, mma, pointwise, stem
-from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.conv.wgmma import family as wgmma
-from gpuconv.cuda.plan import offers
-from gpuconv.cuda.plan.launch import Plan
-from gpuconv.cuda.plan.limits import Limits
-from gpuconv.cuda.plan.offers import Family
+from gpuconv.cuda.plan import Family, Limits, Plan, offers
 from gpuconv.rules.geometry import ConvGeometry, ConvTransposeGeometry, Ints
 
 # Of equally quick candidates the earlier family's is taken; the first accepts every problem.
@@ -24,7 +17,7 @@ FAMILIES: tuple[Family, ...] = (
 
 
 def for_conv(
-    geometry: ConvGeometry,
+    geometry: ConvGeometry | ConvTransposeGeometry,
     dtype: str,
     x_strides: Ints,
     w_strides: Ints,
@@ -33,40 +26,12 @@ def for_conv(
     limits: Limits,
     precision: str = "ieee",
 ) -> Plan:
-    """Plan Conv for arrays with these strides in elements (``b_stride`` None without a bias).
-
-    Raises
-    ------
-    ArgumentError
-        The problem needs more than 64-bit indices or more blocks than a grid has.
-    """
-    problem = correlation.of_conv(geometry, dtype, x_strides, w_strides, b_stride, y_strides, precision)
-    return plan(problem, limits)
+    """Plan Conv or ConvTranspose for arrays of these strides, as :func:`conv.problem.of` takes them."""
+    return plan(correlation.of(geometry, dtype, x_strides, w_strides, b_stride, y_strides, precision), limits)
 
 
-def for_conv_transpose(
-    geometry: ConvTransposeGeometry,
-    dtype: str,
-    x_strides: Ints,
-    w_strides: Ints,
-    b_stride: int | None,
-    y_strides: Ints,
-    limits: Limits,
-    precision: str = "ieee",
-) -> Plan:
-    """Plan ConvTranspose; parameters and errors as in :func:`for_conv`."""
-    problem = correlation.of_conv_transpose(geometry, dtype, x_strides, w_strides, b_stride, y_strides, precision)
-    return plan(problem, limits)
-
-
-def plan(problem: Problem, limits: Limits) -> Plan:
+def plan(problem: correlation.Problem, limits: Limits) -> Plan:
     """Plan what both operators come down to."""
     if 0 in problem.y_shape:
         return Plan.of_nothing(problem.operator)
     return offers.choose(problem, FAMILIES, limits)
-
-
-def variants() -> Iterator[Variant]:
-    """Yield every variant that a plan of one to four spatial axes can name."""
-    for family in FAMILIES:
-        yield from family.variants()

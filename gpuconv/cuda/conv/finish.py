@@ -5,40 +5,31 @@ This epilogue does not decide which kernel is taken: a plan is made without it, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 
 from gpuconv.cuda.build import params, structs
 from gpuconv.cuda.passes import copy as copy_pass
-from gpuconv.cuda.plan.launch import Launch, Plan, Space
+from gpuconv.cuda.plan import Launch, Plan, Space
 from gpuconv.rules import dtypes
 from gpuconv.rules.activation import Activation
 from gpuconv.rules.geometry import Ints
 
 
 def finished(plan: Plan, activation: Activation | None, dtype: str, shape: Ints, strides: Mapping[str, Ints]) -> Plan:
-    """Return the plan of the same call with an activation, and with a residual where there are strides of one.
+    """Return the plan of a real call with an activation, and with a residual where there are ``strides`` of one.
 
-    Parameters
-    ----------
-    plan : Plan
-        Of a real Conv or ConvTranspose.
-    activation : Activation or None
-    dtype : str
-    shape : tuple of int
-        Of y.
-    strides : mapping of str to tuple of int
-        Of the call's arrays, by role.
+    ``shape`` is that of y, ``strides`` are those of the call's arrays, by role.
     """
     steps = strides.get("residual")
     acts = activation is not None and activation.acts
     if not plan.launches or not (acts or steps is not None):
         return plan
-    if plan.otherwise is not None:
-        plan = replace(plan, otherwise=partial(_otherwise, plan.otherwise, activation, dtype, shape, strides))
+    otherwise = plan.otherwise
+    if otherwise is not None:
+        plan = replace(plan, otherwise=lambda: finished(otherwise(), activation, dtype, shape, strides))
     fields = _fields(activation, dtypes.entry(dtype).accumulator)
     if steps is None or _same(shape, steps, strides["y"]):
         return _with(plan, fields, None if steps is None else "residual")
@@ -51,12 +42,6 @@ def finished(plan: Plan, activation: Activation | None, dtype: str, shape: Ints,
         spaces=(*with_copy.spaces, _space(shape, strides["y"], dtypes.entry(dtype).itemsize)),
         reasons=(*with_copy.reasons, "the residual is copied first: its elements do not lie as those of the result"),
     )
-
-
-def _otherwise(
-    make: Callable[[], Plan], activation: Activation | None, dtype: str, shape: Ints, strides: Mapping[str, Ints]
-) -> Plan:
-    return finished(make(), activation, dtype, shape, strides)
 
 
 def _with(plan: Plan, fields: Mapping[str, int], role: str | None) -> Plan:

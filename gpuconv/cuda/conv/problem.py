@@ -14,13 +14,12 @@ from math import gcd, prod
 from typing import Any, NamedTuple
 
 from gpuconv.cuda.build import params
-from gpuconv.cuda.plan.numbers import RANK
+from gpuconv.cuda.plan import RANK
 from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import ConvGeometry, ConvTransposeGeometry, Ints
 
 _SECTOR = 32  # bytes that cross the memory bus together
 _FARTHEST = 2**30  # coordinates and extents of kernels that find taps by tables are below
-Geometry = ConvGeometry | ConvTransposeGeometry
 
 
 # The fields that have a number for each axis, in the order of those of `Axis`, and how many numbers stand before these.
@@ -48,55 +47,28 @@ class Axis(NamedTuple):
 
 @dataclass(frozen=True)
 class Problem:
-    """One call of Conv or ConvTranspose, for arrays of these strides.
+    """One call of Conv or ConvTranspose, for arrays of these strides."""
 
-    Attributes
-    ----------
-    operator : {"conv", "conv_transpose"}
-    dtype : str
-    precision : {"ieee", "tf32", "3xtf32"}
-        Of float32 products.
-    group, channels, filters, batch : int
-        Channels and filters are those of one group.
-    taps : tuple of int
-        The kernel's extents.
-    x_shape, y_shape, x_strides, y_strides : tuple of int
-    w_strides : tuple of int
-        Those of group, filter, channel and taps.
-    b_stride : int or None
-        None without a bias.
-    columns : tuple of int
-        Output pixels per axis; of ConvTranspose those of the fullest phase.
-    column_strides : tuple of int
-        Input coordinates from one column to the next.
-    dilations, pads : tuple of int
-        ``pads`` at the beginnings.
-    phases : tuple of int
-        Of ConvTranspose's outputs per axis; empty for Conv, which has one.
-    strides : tuple of int
-        Of ConvTranspose; empty for Conv, whose strides are those of the columns.
-    """
-
-    operator: str
+    operator: str  # "conv" or "conv_transpose"
     dtype: str
-    precision: str
+    precision: str  # "ieee", "tf32" or "3xtf32": of float32 products
     group: int
-    channels: int
-    filters: int
-    taps: Ints
+    channels: int  # of one group
+    filters: int  # of one group
+    taps: Ints  # the kernel's extents
     batch: int
     x_shape: Ints
     y_shape: Ints
     x_strides: Ints
     y_strides: Ints
-    w_strides: Ints
-    b_stride: int | None
-    columns: Ints
-    column_strides: Ints
+    w_strides: Ints  # those of group, filter, channel and taps
+    b_stride: int | None  # None without a bias
+    columns: Ints  # output pixels per axis; of ConvTranspose those of the fullest phase
+    column_strides: Ints  # input coordinates from one column to the next
     dilations: Ints
-    pads: Ints
-    phases: Ints
-    strides: Ints
+    pads: Ints  # at the beginnings
+    phases: Ints  # of ConvTranspose's outputs per axis; empty for Conv, which has one
+    strides: Ints  # of ConvTranspose; empty for Conv, whose strides are those of the columns
 
     @cached_property
     def itemsize(self) -> int:
@@ -107,6 +79,16 @@ class Problem:
     def accumulator(self) -> str:
         """Type of the sums."""
         return dtypes.entry(self.dtype).accumulator
+
+    @cached_property
+    def word(self) -> int:
+        """Bytes of a sum."""
+        return dtypes.sums(self.dtype).itemsize
+
+    @cached_property
+    def vector(self) -> int:
+        """Sums in 16 bytes."""
+        return 16 // self.word
 
     @property
     def w_steps(self) -> dict[str, int]:
@@ -146,11 +128,6 @@ class Problem:
     def blocks(self, block_m: int, block_n: int) -> int:
         """Return the tiles of all groups and phases."""
         return prod(self.tiles(block_m, block_n)) * prod(self.phases) * self.group
-
-    @property
-    def multiplications(self) -> int:
-        """Of the whole call, with those that meet the padding. Each tap of ConvTranspose belongs to one phase."""
-        return self.group * self.filters * self.rows * self.pixels
 
     @cached_property
     def bytes(self) -> int:
@@ -205,15 +182,7 @@ class Problem:
         ]
 
     def wide(self, packed: int = 0) -> bool:
-        """Tell whether anything needs 64-bit indices.
-
-        ``packed`` is the number of elements that the weights have where a kernel packs them.
-
-        Raises
-        ------
-        ArgumentError
-            Even 64 bits are not enough.
-        """
+        """Tell whether anything, also ``packed`` weights, needs 64-bit indices; ArgumentError if 64 are too few."""
         return params.needs_wide(self.operator, [*self._magnitudes, packed])
 
     def far(self) -> bool:
@@ -267,8 +236,8 @@ class Problem:
         return self.with_axes([Axis(x=pixels, y=pixels, x_stride=x_step, y_stride=y_step, columns=pixels)])
 
 
-def of_conv(
-    geometry: ConvGeometry,
+def of(
+    geometry: ConvGeometry | ConvTransposeGeometry,
     dtype: str,
     x_strides: Ints,
     w_strides: Ints,
@@ -276,45 +245,41 @@ def of_conv(
     y_strides: Ints,
     precision: str = "ieee",
 ) -> Problem:
-    """Return the problem of one Conv."""
-    out_channels, *out = geometry.y_shape[1:]
-    filters = out_channels // geometry.group
+    """Return the problem of one call, for arrays of these strides in elements; ``b_stride`` is None without a bias."""
+    g, (out_channels, *out) = geometry, geometry.y_shape[1:]
+    filters, own = out_channels // g.group, dict[str, Any]()
+    if isinstance(g, ConvTransposeGeometry):
+        channels = g.w_shape[0] // g.group
+        strides = tuple(1 if size <= 1 else s for size, s in zip(g.x_shape[2:], g.strides, strict=True))
+        own["w_strides"] = (w_strides[0] * channels, w_strides[1], w_strides[0], *w_strides[2:])
+        own["columns"] = tuple(-(-size // s) for size, s in zip(out, strides, strict=True))
+        own["column_strides"] = (1,) * len(out)
+        own["phases"] = tuple(min(size, s) for size, s in zip(out, strides, strict=True))
+    else:
+        channels, strides = g.w_shape[1], ()
+        own["w_strides"] = (w_strides[0] * filters, *w_strides)
+        own["columns"] = tuple(out)
+        own["column_strides"] = tuple(1 if q == 1 else s for q, s in zip(out, g.strides, strict=True))
+        own["phases"] = ()
     return Problem(
-        operator="conv",
-        channels=geometry.w_shape[1],
-        filters=filters,
-        w_strides=(w_strides[0] * filters, *w_strides),
-        columns=tuple(out),
-        column_strides=tuple(1 if q == 1 else s for q, s in zip(out, geometry.strides, strict=True)),
-        phases=(),
-        strides=(),
-        **_shared(geometry, dtype, x_strides, b_stride, y_strides, precision),
-    )
-
-
-def of_conv_transpose(
-    geometry: ConvTransposeGeometry,
-    dtype: str,
-    x_strides: Ints,
-    w_strides: Ints,
-    b_stride: int | None,
-    y_strides: Ints,
-    precision: str = "ieee",
-) -> Problem:
-    """Return the problem of one ConvTranspose."""
-    out_channels, *out = geometry.y_shape[1:]
-    channels = geometry.w_shape[0] // geometry.group
-    strides = tuple(1 if size <= 1 else s for size, s in zip(geometry.x_shape[2:], geometry.strides, strict=True))
-    return Problem(
-        operator="conv_transpose",
+        operator="conv_transpose" if isinstance(g, ConvTransposeGeometry) else "conv",
+        dtype=dtype,
+        precision=precision if dtype == "float32" else "ieee",
+        group=g.group,
         channels=channels,
-        filters=out_channels // geometry.group,
-        w_strides=(w_strides[0] * channels, w_strides[1], w_strides[0], *w_strides[2:]),
-        columns=tuple(-(-size // s) for size, s in zip(out, strides, strict=True)),
-        column_strides=(1,) * len(out),
-        phases=tuple(min(size, s) for size, s in zip(out, strides, strict=True)),
+        filters=filters,
+        taps=g.kernel_shape,
+        batch=g.x_shape[0],
+        x_shape=g.x_shape,
+        y_shape=g.y_shape,
+        x_strides=x_strides,
+        y_strides=y_strides,
+        b_stride=b_stride,
+        # A single tap has no distance to another.
+        dilations=tuple(1 if k == 1 else d for k, d in zip(g.kernel_shape, g.dilations, strict=True)),
+        pads=g.pads_begin,
         strides=strides,
-        **_shared(geometry, dtype, x_strides, b_stride, y_strides, precision),
+        **own,
     )
 
 
@@ -334,23 +299,3 @@ def merged_stride(extents: Sequence[int], strides: Sequence[int]) -> int | None:
     if any(outer != extent * stride for (_, outer), (extent, stride) in pairwise(axes)):
         return None
     return axes[-1][1] if axes else 1
-
-
-def _shared(
-    geometry: Geometry, dtype: str, x_strides: Ints, b_stride: int | None, y_strides: Ints, precision: str
-) -> dict[str, Any]:
-    return {
-        "dtype": dtype,
-        "precision": precision if dtype == "float32" else "ieee",
-        "group": geometry.group,
-        "taps": geometry.kernel_shape,
-        "batch": geometry.x_shape[0],
-        "x_shape": geometry.x_shape,
-        "y_shape": geometry.y_shape,
-        "x_strides": x_strides,
-        "y_strides": y_strides,
-        "b_stride": b_stride,
-        # A single tap has no distance to another.
-        "dilations": tuple(1 if k == 1 else d for k, d in zip(geometry.kernel_shape, geometry.dilations, strict=True)),
-        "pads": geometry.pads_begin,
-    }

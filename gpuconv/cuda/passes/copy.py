@@ -7,8 +7,7 @@ from math import prod
 
 from gpuconv.cuda.build import params
 from gpuconv.cuda.build.variant import Kernel, Variant
-from gpuconv.cuda.plan import strided
-from gpuconv.cuda.plan.launch import Launch
+from gpuconv.cuda.plan import Launch, strided
 from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import Ints
 

@@ -8,8 +8,7 @@ from itertools import product
 from math import prod
 
 from gpuconv.cuda.build.variant import Kernel, Variant, types
-from gpuconv.cuda.plan.launch import Launch, Plan, Space, kept
-from gpuconv.cuda.plan.limits import Limits
+from gpuconv.cuda.plan import Launch, Limits, Plan, Space, kept
 from gpuconv.cuda.plan.strided import axes, collapsed, filled, needs_wide
 from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import Ints
@@ -61,13 +60,7 @@ def _add_up(operator: str, parts: int, shape: Ints, strides: Ints, dtype: str, p
 
 
 def for_channels(geometry: SumsGeometry, dtype: str, x_strides: Ints, y_strides: Ints, limits: Limits) -> Plan:
-    """Plan the sums of each channel of x (N, C, D1…Dn) over everything else, for arrays of these strides.
-
-    Raises
-    ------
-    ArgumentError
-        The problem needs more than 64-bit indices or more blocks than a grid has.
-    """
+    """Plan the sums of each channel of x (N, C, D1…Dn) over everything else, for arrays of these strides."""
     operator, channels = "bias_grad", geometry.y_shape[0]
     if channels == 0:
         return Plan.of_nothing(operator)

@@ -18,19 +18,13 @@ _MOST_PAIRS = 10**6  # of outputs and taps along one axis that are looked at one
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What no kernel can do without.
+    """What no kernel can do without."""
 
-    Attributes
-    ----------
-    flops : int
-        Two per multiply-add, eight of complex numbers; taps in the padding count as well. Comparisons do not count,
-        nor do sums alone.
-    bytes : int
-        Inputs that any output meets, weights, bias, residual, outputs and Indices, each once. What a call writes all
-        counts.
-    """
-
+    # Two per multiply-add, eight of complex numbers; taps in the padding count as well. Comparisons do not count, nor
+    # do sums alone.
     flops: int
+    # Inputs that any output meets, weights, bias, residual, outputs and Indices, each once. What a call writes all
+    # counts.
     bytes: int
 
     def seconds(self, rate: float, bandwidth: float) -> float:

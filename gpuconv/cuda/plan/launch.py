@@ -21,40 +21,20 @@ class TensorMap:
 
     Sizes and the like are of the innermost axis first. A map is of boxes of the array, or it has corners: then it is of
     pixels in order, of a convolution's windows ("im2col").
-
-    Attributes
-    ----------
-    role : str
-        Of the array.
-    member : str
-        Of the struct, that the map is.
-    dtype : {"float16", "bfloat16", "float32"}
-    sizes : tuple of int
-    strides : tuple of int
-        Bytes, of all axes but the innermost.
-    steps : tuple of int
-        Elements from one that is copied to the next.
-    box : tuple of int
-    lower, upper : tuple of int
-        The corners, of the spatial axes.
-    channels, pixels : int
-        That are copied at once.
-    swizzle : int
-        Bytes over which 16 bytes each change places in shared memory: 0, 32, 64 or 128.
     """
 
-    role: str
-    member: str
-    dtype: str
+    role: str  # of the array
+    member: str  # of the struct, that the map is
+    dtype: str  # "float16", "bfloat16" or "float32"
     sizes: Ints
-    strides: Ints
-    steps: Ints
+    strides: Ints  # bytes, of all axes but the innermost
+    steps: Ints  # elements from one that is copied to the next
     box: Ints = ()
-    lower: Ints = ()
-    upper: Ints = ()
-    channels: int = 0
-    pixels: int = 0
-    swizzle: int = 128
+    lower: Ints = ()  # corner, of the spatial axes
+    upper: Ints = ()  # likewise
+    channels: int = 0  # that are copied at once
+    pixels: int = 0  # likewise
+    swizzle: int = 128  # bytes over which 16 bytes each change places in shared memory: 0, 32, 64 or 128
 
 
 @dataclass(frozen=True)
@@ -62,29 +42,18 @@ class Launch:
     """One kernel launch but for the arrays' addresses.
 
     Members of structs inside the struct are named by their path: ``finish.residual``.
-
-    Attributes
-    ----------
-    variant : Variant
-    grid : tuple of int
-        Blocks along x, y, z. All blocks have ``variant.threads`` threads along x.
-    shared_bytes : int
-        Dynamic shared memory.
-    fields : mapping of str to Any
-        What the struct's members hold, as :func:`params.pack` takes it.
-    roles : mapping of str to str
-        Which array's address belongs into which member: "x", "w", "b", "dy", "y", "indices", "residual", "packed",
-        "x_last", "expanded", "copied" or "workspace".
-    maps : tuple of TensorMap
-        Those that belong into the struct.
     """
 
     variant: Variant
+    # Blocks along x, y, z. All blocks have ``variant.threads`` threads along x.
     grid: tuple[int, int, int]
-    shared_bytes: int
+    shared_bytes: int  # dynamic shared memory
+    # What the struct's members hold, as :func:`params.pack` takes it
     fields: Mapping[str, Any] = field(repr=False, hash=False)
+    # Which array's address belongs into which member: "x", "w", "b", "dy", "y", "indices", "residual", "packed",
+    # "x_last", "expanded", "copied" or "workspace"
     roles: Mapping[str, str] = field(repr=False, hash=False)
-    maps: tuple[TensorMap, ...] = field(default=(), repr=False)
+    maps: tuple[TensorMap, ...] = field(default=(), repr=False)  # those that belong into the struct
 
     @classmethod
     def of_blocks(
@@ -96,13 +65,7 @@ class Launch:
         roles: Mapping[str, str],
         shared_bytes: int = 0,
     ) -> Launch:
-        """Return the launch of so many blocks along x.
-
-        Raises
-        ------
-        ArgumentError
-            There are more blocks than one launch can have.
-        """
+        """Return the launch of so many blocks along x; ArgumentError where one launch cannot have as many."""
         if blocks > MOST_BLOCKS:
             raise ArgumentError(f"{operator}: {blocks} blocks are more than the {MOST_BLOCKS} of one CUDA launch")
         return cls(variant, (blocks, 1, 1), shared_bytes, fields, roles)
@@ -135,23 +98,12 @@ class Launch:
 
 
 class Space(NamedTuple):
-    """Memory of a call that lives from its first launch to its last.
+    """Memory of a call that lives from its first launch to its last."""
 
-    Attributes
-    ----------
-    role : str
-        As launches name it.
-    use : str
-        What it holds, for error messages.
-    bytes : int
-    before : int
-        Bytes of it that lie before the address that kernels get; only the last one of a plan has any.
-    """
-
-    role: str
-    use: str
+    role: str  # as launches name it
+    use: str  # what it holds, for error messages
     bytes: int
-    before: int = 0
+    before: int = 0  # bytes of it that lie before the address that kernels get; only the last one of a plan has any
 
     @classmethod
     def packed(cls, nbytes: int) -> Space:
@@ -169,37 +121,20 @@ def kept(*spaces: Space) -> tuple[Space, ...]:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Plan:
-    """All launches of one call, in order, and the reasons for them.
-
-    Attributes
-    ----------
-    operator : str
-    launches : tuple of Launch
-        Empty where the result has no elements. Those that pack weights stand first.
-    reasons : tuple of str
-        One line each, for people.
-    spaces : tuple of Space
-        What a call keeps in its workspace.
-    sharing : tuple of Launch
-        What calls that share packed weights launch instead of ``launches``; empty: the same.
-    problem : dataclass or None
-        What it solves, as measured choices know it; None where there was nothing to choose.
-    kernel : str
-        The name of what was chosen, or of the one kernel that there is for the operator.
-    alignment : tuple of (str, int)
-        Roles of inputs whose addresses must be multiples of more bytes than those of an element.
-    otherwise : callable or None
-        Returns the plan of a call whose addresses are not; it has no such roles.
-    """
+    """All launches of one call, in order, and the reasons for them."""
 
     operator: str
+    # Empty where the result has no elements. Those that pack weights stand first.
     launches: tuple[Launch, ...]
-    reasons: tuple[str, ...]
-    spaces: tuple[Space, ...] = ()
+    reasons: tuple[str, ...]  # one line each, for people
+    spaces: tuple[Space, ...] = ()  # what a call keeps in its workspace
+    # What calls that share packed weights launch instead of ``launches``; empty: the same
     sharing: tuple[Launch, ...] = ()
-    problem: Any = None
-    kernel: str = ""
+    problem: Any = None  # what it solves, as measured choices know it; None where there was nothing to choose
+    kernel: str = ""  # the name of what was chosen, or of the one kernel that there is for the operator
+    # Roles of inputs whose addresses must be multiples of more bytes than those of an element
     alignment: tuple[tuple[str, int], ...] = ()
+    # Returns the plan of a call whose addresses are not; it has no such roles
     otherwise: Callable[[], Plan] | None = field(default=None, compare=False)
 
     def bytes_of(self, role: str) -> int:

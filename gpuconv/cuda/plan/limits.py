@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpuconv._errors import ArgumentError, shown, text_of
 from gpuconv.cuda.plan import measured_rates
@@ -27,35 +27,17 @@ class Rates:
     """What kernels come to of a device's rates: the few numbers of the model that measurements tell.
 
     All but ``wgmma`` are assumed where nothing was measured.
-
-    Attributes
-    ----------
-    launch : float
-        Seconds that each launch after the first adds.
-    beginning : float
-        Seconds from a block's start until its first product.
-    adding : float
-        Seconds from a block's last sum until another one reads it.
-    cached : float
-        Bytes of the L2 cache that a multiprocessor has per clock: 7.8 TB/s for all of an H200.
-    tensor : float
-        Share of the tensor cores' rate that mma.sync comes to.
-    beside_wgmma : float
-        That share where wgmma alone reaches the rate: 62 % of its own (arXiv:2402.13499).
-    wgmma : float
-        Share of it that wgmma comes to: that of matrix products of 790 TFLOP/s, as measured on an H200.
-    bandwidth : float
-        Share of the memory's bandwidth that a kernel without arithmetic comes to.
     """
 
-    launch: float = 2e-6
-    beginning: float = 0.5e-6
-    adding: float = 1.5e-6
-    cached: float = 30.0
-    tensor: float = 0.6
-    beside_wgmma: float = 0.46
+    launch: float = 2e-6  # seconds that each launch after the first adds
+    beginning: float = 0.5e-6  # seconds from a block's start until its first product
+    adding: float = 1.5e-6  # seconds from a block's last sum until another one reads it
+    cached: float = 30.0  # bytes of the L2 cache that a multiprocessor has per clock: 7.8 TB/s for all of an H200
+    tensor: float = 0.6  # share of the tensor cores' rate that mma.sync comes to
+    beside_wgmma: float = 0.46  # that share where wgmma alone reaches the rate: 62 % of its own (arXiv:2402.13499)
+    # Share of it that wgmma comes to: that of matrix products of 790 TFLOP/s, as measured on an H200
     wgmma: float = 0.74
-    bandwidth: float = 0.85
+    bandwidth: float = 0.85  # share of the memory's bandwidth that a kernel without arithmetic comes to
 
 
 ASSUMED = Rates()
@@ -69,81 +51,33 @@ def rates_of(name: str, architecture: str) -> Rates:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a plan must know of a device.
+    """What a plan must know of a device."""
 
-    Attributes
-    ----------
-    architecture : str
-        As NVRTC names it: ``sm_80``, ``sm_90a``.
-    multiprocessors : int
-    shared_bytes_per_block : int
-        Dynamic shared memory that a block can ask for.
-    shared_bytes_per_multiprocessor : int
-    name : str
-        Of the device, as the driver says; empty where none is asked.
-    rates : Rates
-        By which times are predicted.
-    bandwidth : float
-        Of the memory, in bytes per second; 0 where it is not known: then that of the architecture's well-known device,
-        by the multiprocessors.
-    measured : callable or None
-        Returns the name of the kernel that was measured to be the quickest for a problem on this device, if one was.
-    """
-
-    architecture: str
+    architecture: str  # as NVRTC names it: ``sm_80``, ``sm_90a``
     multiprocessors: int
-    shared_bytes_per_block: int
+    shared_bytes_per_block: int  # dynamic shared memory that a block can ask for
     shared_bytes_per_multiprocessor: int
-    name: str = ""
-    rates: Rates = ASSUMED
+    name: str = ""  # of the device, as the driver says; empty where none is asked
+    rates: Rates = ASSUMED  # by which times are predicted
+    # Of the memory, in bytes per second; 0 where it is not known: then that of the architecture's well-known device, by
+    # the multiprocessors
     bandwidth: float = 0.0
+    # Returns the name of the kernel that was measured to be the quickest for a problem on this device, if one was
     measured: Callable[[Any], str | None] | None = field(default=None, compare=False, repr=False)
-
-
-class Measured(NamedTuple):
-    """What others measured a device to come to.
-
-    Attributes
-    ----------
-    half, single : float
-        Operations per second of 16-bit matrix products, and of float32 without tensor cores.
-    copy : float
-        Bytes per second of a copy, read and written.
-    """
-
-    half: float
-    single: float
-    copy: float
-
-
-MEASURED = {"H200": Measured(790e12, 60e12, 4.3e12)}  # by the name of a representative
 
 
 @dataclass(frozen=True, slots=True)
 class Representative:
-    """A device by its datasheet.
-
-    Attributes
-    ----------
-    name : str
-    limits : Limits
-    clock : float
-        Boost clock of the multiprocessors, in Hz.
-    lanes, double_lanes : int
-        Multiply-adds of a multiprocessor per clock, in float32 and in float64 without tensor cores.
-    bandwidth : float
-        Of the memory, in bytes per second.
-    tensor_lanes : tuple of int
-        Multiply-adds of a multiprocessor per clock on tensor cores, dense, with sums as wide as float32 or the factors:
-        of 16-bit, of TF32 and of float64 factors.
-    """
+    """A device by its datasheet."""
 
     name: str
     limits: Limits
-    clock: float
-    lanes: int
-    double_lanes: int
-    bandwidth: float
+    clock: float  # boost clock of the multiprocessors, in Hz
+    lanes: int  # multiply-adds of a multiprocessor per clock, in float32 without tensor cores
+    double_lanes: int  # in float64
+    bandwidth: float  # of the memory, in bytes per second
+    # Multiply-adds of a multiprocessor per clock on tensor cores, dense, with sums as wide as float32 or the factors:
+    # of 16-bit, of TF32 and of float64 factors
     tensor_lanes: tuple[int, int, int]
 
     def rate(self, accumulator: str) -> float:
@@ -190,10 +124,7 @@ def nearest(architecture: str) -> Representative:
 def representative(architecture: str) -> Representative:
     """Return the device that stands for an architecture: ``sm_90``, ``sm_90a``, ``90``.
 
-    Raises
-    ------
-    ArgumentError
-        For an architecture that has none; the message lists those that have.
+    An ArgumentError for one that has none lists those that have.
     """
     match = re.fullmatch(r"(?:sm_)?(\d{1,4})[af]?", text_of(architecture))
     device = _TABLE.get(int(match[1])) if match else None

@@ -15,16 +15,8 @@ _ISSUED = 128  # instructions, counted by thread, that a multiprocessor issues i
 def arithmetic(blocks: int, multiplications: float, accumulator: str, efficiency: float, limits: Limits) -> float:
     """Return the seconds of the busiest multiprocessor's multiply-adds on the cores' own multipliers.
 
-    Parameters
-    ----------
-    blocks : int
-        Of the launch, dealt out evenly.
-    multiplications : float
-        Of each block, with those that its tile makes in vain.
-    accumulator : str
-        Type of the sums.
-    efficiency : float
-        Share of the multipliers' cycles that the kernel fills.
+    ``multiplications`` are those of each block, with those that its tile makes in vain; ``efficiency`` is the share of
+    the multipliers' cycles that the kernel fills.
     """
     device = nearest(limits.architecture)
     rate = device.rate(accumulator) / device.limits.multiprocessors
@@ -35,14 +27,7 @@ def arithmetic(blocks: int, multiplications: float, accumulator: str, efficiency
 def gathering(blocks: int, elements: float, lines: int, limits: Limits) -> float:
     """Return the seconds in which the busiest multiprocessor reads inputs one by one, a line of its L1 cache per clock.
 
-    Parameters
-    ----------
-    blocks : int
-        Of the launch, dealt out evenly.
-    elements : float
-        That each block reads.
-    lines : int
-        That 32 of them lie in.
+    Each block reads so many ``elements``, of which 32 lie in so many ``lines``.
     """
     rounds = -(-blocks // limits.multiprocessors)
     return rounds * elements / 32 * lines / nearest(limits.architecture).clock
@@ -51,16 +36,9 @@ def gathering(blocks: int, elements: float, lines: int, limits: Limits) -> float
 def tensor(blocks: int, multiplications: float, lanes: int, besides: float, limits: Limits) -> float:
     """Return the seconds of the busiest multiprocessor's multiply-adds on tensor cores, or of what goes with them.
 
-    Parameters
-    ----------
-    blocks : int
-        Of the launch, dealt out evenly.
-    multiplications : float
-        Of each block, with those that its tile makes in vain.
-    lanes : int
-        Which of the device's rates (limits.Representative.tensor_lanes).
-    besides : float
-        Cycles of a multiprocessor that anything else needs for every instruction that multiplies fragments.
+    ``multiplications`` as for :func:`arithmetic`; ``lanes`` is which of the device's rates (``tensor_lanes``) is
+    theirs; ``besides`` are the cycles of a multiprocessor for anything else that goes with an instruction that
+    multiplies.
     """
     device = nearest(limits.architecture)
     fragment = (2048, 1024, 2048)[lanes]  # multiply-adds of an instruction
@@ -79,12 +57,7 @@ def busy(blocks: int, cycles: float, limits: Limits) -> float:
 def adding_up(count: int, blocks: int, limits: Limits) -> float:
     """Return the seconds that adding up takes beside the arithmetic of the splits.
 
-    Parameters
-    ----------
-    count : int
-        Bytes of sums that the busiest multiprocessor leaves and reads.
-    blocks : int
-        That it begins for the splits of tiles.
+    The busiest multiprocessor leaves and reads ``count`` bytes of sums, and begins so many blocks for splits of tiles.
     """
     rates = limits.rates
     return rates.adding + blocks * rates.beginning + count / (rates.cached * nearest(limits.architecture).clock)

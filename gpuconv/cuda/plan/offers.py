@@ -15,21 +15,11 @@ from gpuconv.cuda.plan.limits import Limits
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One way to solve a problem.
+    """One way to solve a problem."""
 
-    Attributes
-    ----------
-    name : str
-        Of the kernel that makes the result, and what the plan does with it besides: ``_split``, ``_direct``.
-    seconds : float
-        What it is predicted to take.
-    make : callable
-        Returns its plan, with the reasons that concern it alone.
-    """
-
-    name: str
-    seconds: float
-    make: Callable[[], Plan]
+    name: str  # of the kernel that makes the result, and what the plan does with it besides: ``_split``, ``_direct``
+    seconds: float  # what it is predicted to take
+    make: Callable[[], Plan]  # returns its plan, with the reasons that concern it alone
 
 
 class Refusal(NamedTuple):
@@ -43,15 +33,9 @@ Offer = Candidate | Refusal
 
 
 class Family(Protocol):
-    """Kernels for one kind of problem: a module.
+    """Kernels for one kind of problem: a module."""
 
-    Attributes
-    ----------
-    NAME : str
-        By which explanations call it.
-    """
-
-    NAME: str
+    NAME: str  # by which explanations call it
 
     def offers(self, problem: Any, limits: Limits) -> Iterator[Offer]:
         """Yield a candidate for every kernel that takes the problem, or one refusal."""
@@ -115,15 +99,8 @@ def _times(ratio: float) -> str:
 def choose(problem: Any, families: Iterable[Family], limits: Limits) -> Plan:
     """Return the plan of the candidate that was measured to be the quickest, or else of the one predicted to be.
 
-    Of equally quick ones the first is taken. All are among the plan's reasons, and why other families have none.
-
-    Parameters
-    ----------
-    problem : dataclass
-        All that the candidates depend on.
-    families : iterable of Family
-        Of which at least one has a candidate.
-    limits : Limits
+    Of equally quick ones the first is taken; at least one family must have one. All are among the plan's reasons, and
+    why other families have none. ``problem`` is a dataclass of all that they depend on.
     """
     candidates, refusals = of(families, problem, limits)
     pick = _pick.get()

@@ -11,9 +11,7 @@ from math import prod
 
 from gpuconv.cuda.build import structs
 from gpuconv.cuda.build.variant import Kernel, Variant
-from gpuconv.cuda.plan.launch import MOST_BLOCKS, Plan
-from gpuconv.cuda.plan.limits import Limits
-from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
+from gpuconv.cuda.plan import MOST_BLOCKS, Candidate, Limits, Offer, Plan, Refusal
 from gpuconv.cuda.pool import general
 from gpuconv.cuda.pool.problem import PoolProblem, PoolView, channels_of_vector, one_launch, pixels_of, seconds
 from gpuconv.rules import dtypes
@@ -125,5 +123,4 @@ def _blocks_per_sm(dtype: str, indices: bool) -> int:
 
 
 def variants() -> list[Variant]:
-    """Return every kernel that a plan can name."""
     return [variant(*row) for row in product(dtypes.MAX_POOL_DTYPES, (False, True))]

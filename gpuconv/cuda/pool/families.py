@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from gpuconv.cuda.build.variant import Variant
-from gpuconv.cuda.plan import offers
-from gpuconv.cuda.plan.launch import Plan
-from gpuconv.cuda.plan.limits import Limits
-from gpuconv.cuda.plan.offers import Family
+from gpuconv.cuda.plan import Family, Limits, Plan, offers
 from gpuconv.cuda.pool import channels, general, patches, tiles, vectors
 from gpuconv.cuda.pool.problem import OPERATOR, PoolProblem
 from gpuconv.rules.geometry import Ints, MaxPoolGeometry
@@ -25,20 +19,8 @@ def for_max_pool(
     indices_strides: Ints | None,
     limits: Limits,
 ) -> Plan:
-    """Plan MaxPool for arrays with these strides in elements (``indices_strides`` None for the values alone).
-
-    Raises
-    ------
-    ArgumentError
-        The problem needs more than 64-bit indices.
-    """
+    """Plan MaxPool for arrays with these strides in elements (``indices_strides`` None for the values alone)."""
     if 0 in geometry.y_shape:
         return Plan.of_nothing(OPERATOR)
     problem = PoolProblem(geometry, dtype, x_strides, y_strides, indices_strides)
     return offers.choose(problem, FAMILIES, limits)
-
-
-def variants() -> Iterator[Variant]:
-    """Yield every variant that a plan of one to four spatial axes can name."""
-    for family in FAMILIES:
-        yield from family.variants()

@@ -12,9 +12,7 @@ from typing import Any
 
 from gpuconv.cuda.build import params, structs
 from gpuconv.cuda.build.variant import Kernel, Variant
-from gpuconv.cuda.plan.launch import MOST_BLOCKS, Launch, Plan
-from gpuconv.cuda.plan.limits import Limits
-from gpuconv.cuda.plan.offers import Candidate, Offer
+from gpuconv.cuda.plan import MOST_BLOCKS, Candidate, Launch, Limits, Offer, Plan
 from gpuconv.cuda.plan.strided import axes
 from gpuconv.cuda.pool.problem import AHEAD, MISSING, OPERATOR, WIDTHS, PoolProblem, seconds
 from gpuconv.rules import dtypes
@@ -60,13 +58,6 @@ def _magnitudes(problem: PoolProblem) -> Iterator[int]:
 
 
 def offers(problem: PoolProblem, limits: Limits) -> Iterator[Offer]:
-    """Yield the one kernel.
-
-    Raises
-    ------
-    ArgumentError
-        The problem needs more than 64-bit indices.
-    """
     wide = needs_wide(problem)
     ndim = axes(len(problem.axes), wide, AHEAD)
     kernel = variant(problem.dtype, wide, ndim, problem.named)

@@ -12,11 +12,9 @@ from math import prod
 
 import numpy as np
 
-from gpuconv.cuda.build import structs
+from gpuconv.cuda.build import params, structs
 from gpuconv.cuda.build.variant import Kernel, Variant
-from gpuconv.cuda.plan.launch import MOST_BLOCKS, Plan
-from gpuconv.cuda.plan.limits import Limits
-from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
+from gpuconv.cuda.plan import MOST_BLOCKS, Candidate, Limits, Offer, Plan, Refusal
 from gpuconv.cuda.pool import general
 from gpuconv.cuda.pool.problem import (
     PoolAxis,
@@ -217,9 +215,7 @@ def _plan(problem: PoolProblem, pixels: PoolView, tile: PatchTile, kernel: Varia
     fields = pixels.fields(kernel) | {
         "tile_rows": tile.rows,
         "tile_columns": tile.columns,
-        "x_rows": tile.x_rows,
-        "lines_at": tile.lines_at,
-        "places_at": tile.places_at,
+        **params.members(tile, "x_rows", "x_columns", "vectors", "line", "lines_at", "places_at"),
         "step": [tile.down.step, tile.along.step],
         "steps": [max(runs.step, 1) for runs in (tile.down, tile.along)],
         "channel_tiles": channel_tiles,
@@ -227,9 +223,6 @@ def _plan(problem: PoolProblem, pixels: PoolView, tile: PatchTile, kernel: Varia
         "row_tiles": row_tiles,
         "depths": depths,
         "depth_dilation": pixels.depth.dilation,
-        "vectors": tile.vectors,
-        "x_columns": tile.x_columns,
-        "line": tile.line,
         "down": tile.down.count,
         "along": tile.along.count,
     }
@@ -253,5 +246,4 @@ def variant(dtype: str, indices: bool) -> Variant:
 
 
 def variants() -> list[Variant]:
-    """Return every kernel that a plan can name."""
     return [variant(*row) for row in product(dtypes.MAX_POOL_DTYPES, (False, True))]

@@ -10,9 +10,7 @@ from typing import Any
 
 from gpuconv.cuda.build import params
 from gpuconv.cuda.build.variant import Variant
-from gpuconv.cuda.plan import floor, model
-from gpuconv.cuda.plan.launch import MOST_BLOCKS, Launch, Plan
-from gpuconv.cuda.plan.limits import Limits
+from gpuconv.cuda.plan import MOST_BLOCKS, Launch, Limits, Plan, floor, model
 from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import Ints, MaxPoolGeometry, tap_range
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuconv.cuda.plan.limits import Limits
+from gpuconv.cuda.plan import Limits
 from gpuconv.cuda.pool.problem import PoolProblem
 
 # What short elements take beside others, with Indices or without, by their bytes: instructions that unpack; counted.

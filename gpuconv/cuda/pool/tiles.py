@@ -12,11 +12,9 @@ from math import prod
 
 import numpy as np
 
+from gpuconv.cuda.build import params
 from gpuconv.cuda.build.variant import Kernel, Variant
-from gpuconv.cuda.plan import numbers
-from gpuconv.cuda.plan.launch import MOST_BLOCKS, Plan
-from gpuconv.cuda.plan.limits import Limits
-from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
+from gpuconv.cuda.plan import MOST_BLOCKS, Candidate, Limits, Offer, Plan, Refusal, numbers
 from gpuconv.cuda.pool import general
 from gpuconv.cuda.pool.problem import PoolProblem, PoolView, one_launch, rows_of, seconds
 from gpuconv.cuda.pool.runs import WindowRuns, instructions, runs_of, taken
@@ -294,21 +292,14 @@ def _plan(problem: PoolProblem, rows: PoolView, tile: PoolTile, kernel: Variant)
         "tile_planes": tile.planes,
         "tile_rows": tile.rows,
         "x_rows": tile.x.rows,
-        "vectors": tile.x.vectors,
-        "merged": tile.x.merged,
+        **params.members(tile.x, "vectors", "merged", "slice_pitch", "row_pitch"),
         "results_merged": tile.results.merged,
-        "slice_pitch": tile.x.slice_pitch,
-        "row_pitch": tile.x.row_pitch,
-        "pitch": tile.lines.pitch,
-        "place_pitch": tile.lines.place_pitch,
-        "part": tile.lines.part,
+        **params.members(tile.lines, "pitch", "place_pitch", "part"),
         "result_pitch": tile.results.pitch,
         "result_place_pitch": tile.results.place_pitch,
         "step": [tile.down.step, tile.along.step],
         "steps": [max(runs.step, 1) for runs in (tile.down, tile.along)],
-        "lines_at": tile.lines_at,
-        "places_at": tile.places_at,
-        "result_places_at": tile.result_places_at,
+        **params.members(tile, "lines_at", "places_at", "result_places_at"),
         "depths": depths,
         "row_tiles": row_tiles,
         "column_tiles": column_tiles,
@@ -340,5 +331,4 @@ def variant(dtype: str, indices: bool) -> Variant:
 
 
 def variants() -> list[Variant]:
-    """Return every kernel that a plan can name."""
     return [variant(*row) for row in product(dtypes.MAX_POOL_DTYPES, (False, True))]

@@ -8,9 +8,7 @@ from math import prod
 
 from gpuconv.cuda.build import params
 from gpuconv.cuda.build.variant import Kernel, Variant
-from gpuconv.cuda.plan import strided
-from gpuconv.cuda.plan.launch import Launch, Plan, Space, kept
-from gpuconv.cuda.plan.limits import Limits
+from gpuconv.cuda.plan import Launch, Limits, Plan, Space, kept, strided
 from gpuconv.cuda.plan.strided import array_fields, collapsed, filled
 from gpuconv.cuda.pool.problem import AHEAD, WIDTHS, used
 from gpuconv.rules import dtypes
@@ -26,13 +24,7 @@ _BITS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned", 8: "unsigned lo
 def for_max_unpool(
     geometry: MaxUnpoolGeometry, dtype: str, x_strides: Ints, indices_strides: Ints, y_strides: Ints
 ) -> Plan:
-    """Plan MaxUnpool for arrays with these strides in elements.
-
-    Raises
-    ------
-    ArgumentError
-        The problem needs more than 64-bit indices or more blocks than a grid has.
-    """
+    """Plan MaxUnpool for arrays with these strides in elements."""
     operator, g = "max_unpool", geometry
     if 0 in g.y_shape:
         return Plan.of_nothing(operator)
@@ -61,7 +53,7 @@ def for_max_unpool(
     kernel = _unpool_variant(dtypes.entry(dtype).itemsize, wide, rank)
     launches = (
         _clear("workspace", size // 4),
-        *([Launch.of_threads(operator, _claim_variant(wide, rank), elements, fields, roles)] if elements else []),
+        *([Launch.of_threads(operator, _CLAIM.over("", rank, wide=wide), elements, fields, roles)] if elements else []),
         Launch.of_threads(operator, kernel, places, fields, roles),
     )
     reason = "every element claims its place, then every place takes the last one that has claimed it"
@@ -79,7 +71,7 @@ def for_check(limit: int, shape: Ints, strides: Ints, limits: Limits) -> Plan:
         return Plan(operator, (_clear("y", 2),), ("there is nothing to look at",))
     extents, steps = collapsed(shape, strides)
     rank = 1 if len(extents) <= 1 else max(_CHECKED_AXES, len(extents))
-    kernel = _check_variant(rank)
+    kernel = _CHECK.over("", rank)
     fields = {
         "elements": prod(shape),
         "limit": limit,
@@ -92,9 +84,8 @@ def for_check(limit: int, shape: Ints, strides: Ints, limits: Limits) -> Plan:
 
 
 def _clear(role: str, words: int) -> Launch:
-    kernel = _clear_variant()
     blocks = max(1, min(-(-words // (4 * _THREADS)), 2**16))
-    return Launch(kernel, (blocks, 1, 1), 0, {"count": words}, {"words": role})
+    return Launch(_CLEAR.over("", 1), (blocks, 1, 1), 0, {"count": words}, {"words": role})
 
 
 # ---------------------------------------------------------------- variants
@@ -106,18 +97,6 @@ _CLAIM = Kernel("pool/unpool.cu", "max_unpool_claim", "MaxUnpoolParams<{index}, 
 _UNPOOL = replace(_CLAIM, function="max_unpool")
 
 
-def _clear_variant() -> Variant:
-    return _CLEAR.over("", 1)
-
-
-def _check_variant(rank: int) -> Variant:
-    return _CHECK.over("", rank)
-
-
-def _claim_variant(wide: bool, rank: int) -> Variant:
-    return _CLAIM.over("", rank, wide=wide)
-
-
 def _unpool_variant(itemsize: int, wide: bool, rank: int) -> Variant:
     """Return the kernel for elements of so many bytes, which it only moves."""
     return _UNPOOL.over(f"{8 * itemsize}bit", rank, types=(_BITS[itemsize],), wide=wide)
@@ -125,10 +104,10 @@ def _unpool_variant(itemsize: int, wide: bool, rank: int) -> Variant:
 
 def variants() -> Iterator[Variant]:
     """Yield the variants that are built ahead; those for more axes are compiled when first needed."""
-    yield _clear_variant()
-    yield _check_variant(1)
-    yield _check_variant(_CHECKED_AXES)
+    yield _CLEAR.over("", 1)
+    yield _CHECK.over("", 1)
+    yield _CHECK.over("", _CHECKED_AXES)
     for wide, rank in WIDTHS:
-        yield _claim_variant(wide, rank)
+        yield _CLAIM.over("", rank, wide=wide)
         for itemsize in _BITS:
             yield _unpool_variant(itemsize, wide, rank)

@@ -11,9 +11,7 @@ from itertools import product
 from math import prod
 
 from gpuconv.cuda.build.variant import Kernel, Variant
-from gpuconv.cuda.plan.launch import MOST_BLOCKS, Plan
-from gpuconv.cuda.plan.limits import Limits
-from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
+from gpuconv.cuda.plan import MOST_BLOCKS, Candidate, Limits, Offer, Plan, Refusal
 from gpuconv.cuda.pool import general
 from gpuconv.cuda.pool.problem import PoolProblem, PoolView, one_launch, rows_of, seconds
 from gpuconv.rules import dtypes
@@ -136,7 +134,6 @@ def variant(dtype: str, indices: bool, size: int, stride: int) -> Variant:
 
 
 def variants() -> list[Variant]:
-    """Return every kernel that a plan can name."""
     return [
         variant(dtype, indices, *window)
         for dtype, indices, window in product(dtypes.MAX_POOL_DTYPES, (False, True), STRIPS)

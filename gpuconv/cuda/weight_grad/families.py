@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from gpuconv.cuda.build.variant import Variant
-from gpuconv.cuda.plan import offers
-from gpuconv.cuda.plan.launch import Plan
-from gpuconv.cuda.plan.limits import Limits
-from gpuconv.cuda.plan.offers import Family
+from gpuconv.cuda.plan import Family, Limits, Plan, offers
 from gpuconv.cuda.weight_grad import plain, tiles
 from gpuconv.cuda.weight_grad.problem import OPERATOR, WeightGradProblem
 from gpuconv.rules.geometry import ConvGeometry, Ints
@@ -27,21 +21,9 @@ def for_weight_grad(
     precision: str = "ieee",
     result: str | None = None,
 ) -> Plan:
-    """Plan the gradient of Conv's weights for arrays with these strides in elements; ``result`` is a complex dtype.
-
-    Raises
-    ------
-    ArgumentError
-        The problem needs more than 64-bit indices or more blocks than a grid has.
-    """
+    """Plan the gradient of Conv's weights for arrays with these strides in elements; ``result`` is a complex dtype."""
     if 0 in geometry.w_shape:
         return Plan.of_nothing(OPERATOR)
     precision = precision if dtype == "float32" else "ieee"
     problem = WeightGradProblem(geometry, dtype, x_strides, dy_strides, w_strides, result or dtype, precision)
     return offers.choose(problem, FAMILIES, limits)
-
-
-def variants() -> Iterator[Variant]:
-    """Yield the variants that are built ahead; those for more axes are compiled when first needed."""
-    for family in FAMILIES:
-        yield from family.variants()

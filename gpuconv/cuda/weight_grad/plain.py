@@ -9,10 +9,7 @@ from math import prod
 
 from gpuconv.cuda.build.variant import Kernel, Variant, types
 from gpuconv.cuda.passes import sums
-from gpuconv.cuda.plan import model, numbers, strided
-from gpuconv.cuda.plan.launch import Launch, Plan
-from gpuconv.cuda.plan.limits import Limits
-from gpuconv.cuda.plan.offers import Candidate, Offer
+from gpuconv.cuda.plan import Candidate, Launch, Limits, Offer, Plan, model, numbers, strided
 from gpuconv.cuda.weight_grad.problem import OPERATOR, WeightGradProblem, pixels_of_part
 from gpuconv.rules import dtypes
 

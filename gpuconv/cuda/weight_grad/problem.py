@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 from gpuconv.cuda.build import params
-from gpuconv.cuda.plan.strided import filled
+from gpuconv.cuda.plan.strided import array_fields, filled
 from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import ConvGeometry, Ints
 
@@ -37,6 +38,11 @@ class WeightGradProblem:
     precision: str = "ieee"
 
     @property
+    def itemsize(self) -> int:
+        """Bytes of an element of x and dy."""
+        return dtypes.entry(self.dtype).itemsize
+
+    @property
     def filters(self) -> int:
         """Output channels of one group."""
         return self.geometry.w_shape[0] // self.geometry.group
@@ -55,7 +61,7 @@ class WeightGradProblem:
     def bytes(self) -> int:
         """Bytes of all arrays, each once."""
         g = self.geometry
-        return dtypes.entry(self.dtype).itemsize * (prod(g.x_shape) + prod(g.y_shape) + prod(g.w_shape))
+        return self.itemsize * (prod(g.x_shape) + prod(g.y_shape) + prod(g.w_shape))
 
     def reach(self) -> list[int]:
         """Return a bound of the input coordinates on each axis, also of those outside of x."""
@@ -70,37 +76,27 @@ class WeightGradProblem:
         magnitudes = [params.span(extents, self.x_strides), params.span(g.y_shape, self.dy_strides), *reach]
         return params.needs_wide(OPERATOR, [*magnitudes, *g.strides, *g.dilations, self.pixels, prod(g.w_shape)])
 
-    def axis_fields(self, rank: int) -> dict[str, object]:
-        """Return what there is one of for each axis; those added outside have one element."""
+    def fields(self, rank: int, tiles: tuple[int, int], pixels: int) -> dict[str, Any]:
+        """Return the fields of ``WeightGradParams`` for so many tiles of a group and pixels of a part.
+
+        Axes that are added outside have one element.
+        """
         g = self.geometry
         strides = [1 if q == 1 else s for q, s in zip(g.y_shape[2:], g.strides, strict=True)]
         dilations = [1 if k == 1 else d for k, d in zip(g.kernel_shape, g.dilations, strict=True)]
         return {
+            "channels": g.w_shape[1],
+            **params.members(self, "filters", "columns", "pixels"),
+            "each": pixels,
+            "all": prod(g.w_shape),
+            **array_fields({"x": self.x_strides, "dy": self.dy_strides}, rank),
+            "groups": g.group,
+            "m_tiles": tiles[0],
+            "n_tiles": tiles[1],
             "x_extent": filled(g.x_shape[2:], rank, 1),
-            "x_stride": filled(self.x_strides[2:], rank, 0),
-            "dy_stride": filled(self.dy_strides[2:], rank, 0),
             "stride": filled(strides, rank, 1),
             "pad": filled(g.pads_begin, rank, 0),
             "dilation": filled(dilations, rank, 1),
             "extent": filled(g.y_shape[2:], rank, 1),
             "count": filled(g.kernel_shape, rank, 1),
-        }
-
-    def fields(self, rank: int, tiles: tuple[int, int], pixels: int) -> dict[str, object]:
-        """Return the fields of ``WeightGradParams`` for so many tiles of a group and pixels of a part."""
-        return {
-            "filters": self.filters,
-            "channels": self.geometry.w_shape[1],
-            "columns": self.columns,
-            "pixels": self.pixels,
-            "each": pixels,
-            "all": prod(self.geometry.w_shape),
-            "x_batch": self.x_strides[0],
-            "x_channel": self.x_strides[1],
-            "dy_batch": self.dy_strides[0],
-            "dy_channel": self.dy_strides[1],
-            "groups": self.geometry.group,
-            "m_tiles": tiles[0],
-            "n_tiles": tiles[1],
-            **self.axis_fields(rank),
         }

@@ -9,17 +9,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
-from typing import Any
 
 from gpuconv.cuda.build.variant import Kernel, Variant
 from gpuconv.cuda.conv.gemm import fragments
-from gpuconv.cuda.conv.gemm.fragments import Arithmetic
+from gpuconv.cuda.conv.gemm.fragments import Arithmetic, WarpTile
 from gpuconv.cuda.passes import sums
-from gpuconv.cuda.plan import model, strided
-from gpuconv.cuda.plan.launch import Launch, Plan
-from gpuconv.cuda.plan.limits import Limits
+from gpuconv.cuda.plan import Candidate, Launch, Limits, Offer, Plan, Refusal, model, strided
 from gpuconv.cuda.plan.numbers import RANK, whole
-from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
 from gpuconv.cuda.weight_grad.problem import OPERATOR, WeightGradProblem, pixels_of_part
 from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import Ints
@@ -51,7 +47,7 @@ def _refusal(problem: WeightGradProblem) -> str | None:
         return "there is nothing to multiply"
     if problem.wide() or max((*problem.reach(), *problem.geometry.x_shape[2:])) >= _FARTHEST:
         return "offsets or coordinates need 64-bit indices"
-    apart = abs(problem.x_strides[1]) * dtypes.entry(problem.dtype).itemsize
+    apart = abs(problem.x_strides[1]) * problem.itemsize
     if problem.geometry.w_shape[1] > 1 and apart >= _APART:
         return f"channels of x are {apart} bytes apart, not fewer than {_APART}"
     return None
@@ -70,7 +66,7 @@ def dy_in_chunks(problem: WeightGradProblem) -> bool:
 
 def _in_chunks(problem: WeightGradProblem, shape: Ints, strides: Ints, channels: int) -> bool:
     """Tell whether an array's pixels consist of whole 16 bytes of contiguous channels of a group."""
-    chunk = 16 // dtypes.entry(problem.dtype).itemsize
+    chunk = 16 // problem.itemsize
     batch, _, *extents = shape
     image, channel, *steps = strides
     apart = [step for step, n in zip((image, *steps), (batch, *extents), strict=True) if n > 1]
@@ -98,49 +94,30 @@ def x_in_rows(problem: WeightGradProblem) -> bool:
 
 def width(problem: WeightGradProblem, strides: Ints) -> int:
     """Return how many bytes of neighbouring pixels are copied at once, of arrays whose pixels follow each other."""
-    size = dtypes.entry(problem.dtype).itemsize
-    bits = size * (prod(problem.geometry.y_shape[2:]) | strides[0] | strides[1]) | 16
+    bits = problem.itemsize * (prod(problem.geometry.y_shape[2:]) | strides[0] | strides[1]) | 16
     return bits & -bits
 
 
 def copied(problem: WeightGradProblem) -> bool:
     """Tell whether several neighbouring pixels of dy are copied at once."""
-    size = dtypes.entry(problem.dtype).itemsize
-    return dy_in_rows(problem) and width(problem, problem.dy_strides) >= max(8, 2 * size)
+    return dy_in_rows(problem) and width(problem, problem.dy_strides) >= max(8, 2 * problem.itemsize)
 
 
 # ---------------------------------------------------------------- tiles
 
 
 @dataclass(frozen=True, slots=True)
-class WeightGradTile:
-    """The sums of a block and of a warp, and how slices of pixels come into shared memory.
+class WeightGradTile(WarpTile):
+    """The sums of a block and of a warp, and how slices of pixels come into shared memory."""
 
-    Attributes
-    ----------
-    gather : {"channels", "pixels"}
-        16 bytes of contiguous channels, or neighbouring pixels of one channel after another.
-    block_m, block_n, block_k, warp_m, warp_n, stages, blocks_per_sm : int
-    issued, issued_in_rows : float
-        Instructions of a warp in the main loop for every one that multiplies: where x is read pixel by pixel, and where
-        several of its pixels are copied at once.
-    """
-
+    # "channels" or "pixels": 16 bytes of contiguous channels, or neighbouring pixels of one channel after another
     gather: str
-    block_m: int
-    block_n: int
     block_k: int
-    warp_m: int
-    warp_n: int
     stages: int
-    blocks_per_sm: int
+    # issued, issued_in_rows: instructions of a warp in the main loop for every one that multiplies: where x is read
+    # pixel by pixel, and where several of its pixels are copied at once
     issued: float
     issued_in_rows: float
-
-    @property
-    def threads(self) -> int:
-        """Threads of a block."""
-        return (self.block_m // self.warp_m) * (self.block_n // self.warp_n) * 32
 
     @property
     def shape(self) -> str:
@@ -149,50 +126,41 @@ class WeightGradTile:
 
 
 _HALF = (
-    WeightGradTile("channels", 128, 128, 64, 64, 64, 2, 2, 3.4, 3.4),
-    WeightGradTile("channels", 64, 64, 64, 32, 32, 3, 4, 6.1, 6.1),
-    WeightGradTile("pixels", 128, 128, 32, 64, 64, 3, 2, 6.1, 3.4),
-    WeightGradTile("pixels", 64, 64, 32, 32, 32, 4, 4, 15.8, 9.1),
+    WeightGradTile(128, 128, 64, 64, 2, "channels", 64, 2, 3.4, 3.4),
+    WeightGradTile(64, 64, 32, 32, 4, "channels", 64, 3, 6.1, 6.1),
+    WeightGradTile(128, 128, 64, 64, 2, "pixels", 32, 3, 6.1, 3.4),
+    WeightGradTile(64, 64, 32, 32, 4, "pixels", 32, 4, 15.8, 9.1),
 )
 _SINGLE = (
-    WeightGradTile("channels", 128, 128, 32, 64, 64, 2, 2, 5.0, 5.0),
-    WeightGradTile("channels", 64, 64, 32, 32, 32, 3, 4, 9.8, 9.8),
-    WeightGradTile("pixels", 128, 128, 32, 64, 64, 2, 2, 6.6, 4.7),
-    WeightGradTile("pixels", 64, 64, 32, 32, 32, 3, 4, 12.8, 10.7),
+    WeightGradTile(128, 128, 64, 64, 2, "channels", 32, 2, 5.0, 5.0),
+    WeightGradTile(64, 64, 32, 32, 4, "channels", 32, 3, 9.8, 9.8),
+    WeightGradTile(128, 128, 64, 64, 2, "pixels", 32, 2, 6.6, 4.7),
+    WeightGradTile(64, 64, 32, 32, 4, "pixels", 32, 3, 12.8, 10.7),
 )
 _SPLIT = (
-    WeightGradTile("channels", 64, 64, 32, 32, 32, 3, 3, 4.6, 4.6),
-    WeightGradTile("pixels", 64, 64, 32, 32, 32, 3, 3, 5.6, 4.9),
+    WeightGradTile(64, 64, 32, 32, 3, "channels", 32, 3, 4.6, 4.6),
+    WeightGradTile(64, 64, 32, 32, 3, "pixels", 32, 3, 5.6, 4.9),
 )
 _DOUBLE = (
-    WeightGradTile("channels", 64, 64, 16, 32, 32, 3, 2, 28.3, 28.3),
-    WeightGradTile("pixels", 64, 64, 16, 32, 32, 3, 2, 28.5, 24.6),
+    WeightGradTile(64, 64, 32, 32, 2, "channels", 16, 3, 28.3, 28.3),
+    WeightGradTile(64, 64, 32, 32, 2, "pixels", 16, 3, 28.5, 24.6),
 )
 _FFMA = (
-    WeightGradTile("channels", 64, 128, 16, 32, 64, 3, 3, 1.2, 1.2),
-    WeightGradTile("pixels", 128, 128, 32, 32, 64, 2, 2, 1.18, 1.15),
-    WeightGradTile("pixels", 64, 128, 32, 32, 64, 2, 3, 1.27, 1.16),
+    WeightGradTile(64, 128, 32, 64, 3, "channels", 16, 3, 1.2, 1.2),
+    WeightGradTile(128, 128, 32, 64, 2, "pixels", 32, 2, 1.18, 1.15),
+    WeightGradTile(64, 128, 32, 64, 3, "pixels", 32, 2, 1.27, 1.16),
 )
 OWN = Arithmetic("ffma", "", 0)  # of the cores' own multipliers, whose every instruction is a product of a thread
 TILES = {"HalfProducts": _HALF, "Bfloat16Products": _HALF, "Tf32Products": _SINGLE, "Tf32x3Products": _SPLIT}
 TILES |= {"DoubleProducts": _DOUBLE, OWN.cuda: _FFMA}
 
 
-def arithmetics() -> Iterator[tuple[str, str, Arithmetic]]:
-    """Yield every dtype and precision, and how factors are multiplied."""
-    yield from fragments.arithmetics()
-    yield "float32", "ieee", OWN
-
-
-def arithmetic_of(problem: WeightGradProblem) -> Arithmetic:
-    """Return how a problem's factors are multiplied."""
-    known = {(dtype, precision): arithmetic for dtype, precision, arithmetic in arithmetics()}
-    return known[problem.dtype, problem.precision]
+ARITHMETICS = {**fragments.ARITHMETICS, ("float32", "ieee"): OWN}
 
 
 def kernels() -> Iterator[tuple[str, Arithmetic, WeightGradTile]]:
     """Yield dtype, arithmetic and tile of every kernel."""
-    for dtype, _, arithmetic in arithmetics():
+    for (dtype, _), arithmetic in ARITHMETICS.items():
         for tile in TILES[arithmetic.cuda]:
             yield dtype, arithmetic, tile
 
@@ -256,7 +224,7 @@ def seconds(
     else:
         busy = model.tensor(blocks, products, arithmetic.lanes, besides(problem, tile, arithmetic), limits)
     busy += model.busy(blocks, _BEGINNING, limits)
-    copied = (tile.block_m + tile.block_n) * pixels * dtypes.entry(problem.dtype).itemsize
+    copied = (tile.block_m + tile.block_n) * pixels * problem.itemsize
     busy = max(busy, model.cached(blocks, copied, limits))
     left = 2 * sums.workspace_bytes(count, prod(problem.geometry.w_shape), problem.dtype)
     return model.overlapped(busy, model.memory(problem.bytes + left, limits)) + limits.rates.launch
@@ -264,7 +232,7 @@ def seconds(
 
 def besides(problem: WeightGradProblem, tile: WeightGradTile, arithmetic: Arithmetic) -> float:
     """Cycles of a multiprocessor for all else that goes with one multiplication; four warps issue at a time."""
-    size = dtypes.entry(problem.dtype).itemsize
+    size = problem.itemsize
     depth = 16 if arithmetic.cuda == "DoubleProducts" else 32 // size  # pixels of one instruction
     fragments_of = (tile.block_m // 16) * (tile.block_n // 8)
     warp = (tile.warp_m // 16) * (tile.warp_n // 8)
@@ -288,18 +256,18 @@ def _gathered(problem: WeightGradProblem, tile: WeightGradTile) -> float:
     if not x_in_rows(problem):
         lines += tile.block_n * _lines(problem, problem.x_strides[-1] * step)
     if not copied(problem):
-        chunks = _TURNED * dtypes.entry(problem.dtype).itemsize
+        chunks = _TURNED * problem.itemsize
         lines += tile.block_m * (chunks if dy_in_chunks(problem) else _lines(problem, problem.dy_strides[-1]))
     return lines
 
 
 def _lines(problem: WeightGradProblem, step: int) -> int:
-    return min(32, max(1, -(-32 * abs(step) * dtypes.entry(problem.dtype).itemsize // _LINE)))
+    return min(32, max(1, -(-32 * abs(step) * problem.itemsize // _LINE)))
 
 
 def _waits(problem: WeightGradProblem, tile: WeightGradTile) -> float:
     """Return the cycles that a multiprocessor waits in a slice for elements of dy that no copy brings."""
-    size, held = dtypes.entry(problem.dtype).itemsize, (tile.block_m, tile.block_n) == (64, 64)
+    size, held = problem.itemsize, (tile.block_m, tile.block_n) == (64, 64)
     if tile.gather == "channels" or copied(problem):
         return 0.0
     turned = 0 if held and size <= 4 else 2
@@ -312,11 +280,10 @@ def _waits(problem: WeightGradProblem, tile: WeightGradTile) -> float:
 
 def offers(problem: WeightGradProblem, limits: Limits) -> Iterator[Offer]:
     """Yield a candidate for every tile that takes the problem."""
-    why = _refusal(problem)
-    if why is not None:
+    if why := _refusal(problem):
         yield Refusal(why)
         return
-    arithmetic = arithmetic_of(problem)
+    arithmetic = ARITHMETICS[problem.dtype, problem.precision]
     chunks = has_chunks(problem)
     for tile in TILES[arithmetic.cuda]:
         room = shared_bytes(problem.dtype, tile) <= limits.shared_bytes_per_block
@@ -332,7 +299,7 @@ def offers(problem: WeightGradProblem, limits: Limits) -> Iterator[Offer]:
 def _plan(problem: WeightGradProblem, tile: WeightGradTile, arithmetic: Arithmetic, parts: int) -> Plan:
     g, kernel = problem.geometry, variant(problem.dtype, arithmetic, tile)
     tiles, pixels = grid(problem, tile), pixels_of_part(problem.pixels, tile.block_k, parts)
-    common: dict[str, Any] = problem.fields(RANK, tiles, pixels)
+    common = problem.fields(RANK, tiles, pixels)
     # Where x has one element along an axis, taps in the padding lie where others do, and are as well aligned.
     common["x_stride"] = [s if n > 1 else 0 for s, n in zip(common["x_stride"], common["x_extent"], strict=True)]
     fields = {
@@ -359,7 +326,6 @@ _FFMA_KERNEL = replace(_KERNEL, function="conv_weight_grad_ffma")
 
 
 def variant(dtype: str, arithmetic: Arithmetic, tile: WeightGradTile) -> Variant:
-    """Return the kernel of a tile."""
     own = arithmetic is OWN
     of_warp = () if own else (tile.warp_m, tile.warp_n)
     slices = f"{tile.gather.capitalize()[:-1]}Slices"
@@ -373,6 +339,5 @@ def variant(dtype: str, arithmetic: Arithmetic, tile: WeightGradTile) -> Variant
 
 
 def variants() -> Iterator[Variant]:
-    """Yield every variant that a plan can name."""
     for dtype, arithmetic, tile in kernels():
         yield variant(dtype, arithmetic, tile)

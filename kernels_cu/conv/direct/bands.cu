@@ -1,50 +1,51 @@
 // Conv of stride 1 and ConvTranspose with few output channels, without a GEMM, whose tiles would be nearly empty.
 //
-// ConvTranspose of stride S makes output q * S + phase, counted from the beginning of the padding, of the inputs q, q - 1 ...
-// through the taps phase, phase + S ...: all phases meet the same inputs. Its phases along rows are thus filters of a Conv of
-// stride 1 whose kernel is S times shorter, and so is one filter of Conv itself.
+// ConvTranspose of stride S makes output q * S + phase, counted from the beginning of the padding, of the inputs q, q -
+// 1 ... through the taps phase, phase + S ...: all phases meet the same inputs. Its phases along rows are thus filters
+// of a Conv of stride 1 whose kernel is S times shorter, and so is one filter of Conv itself.
 //
 // A block copies a band of x, some channels at a time, to shared memory in the accumulator's type, zeros where there is
-// padding, and the weights beside it. Threads go along its columns, then its rows; further threads have other jobs, a job
-// being FILTERS filters of one phase along columns, and further ones other channels. A thread makes kColumns contiguous
-// outputs x ROWS rows below one another of each of its filters; every row of the band is read once for all of them.
-// KH rows of the kernel are unrolled, KW taps of each; longer kernels come in parts. In the end sums go to shared memory,
-// those of further channels are added, and each warp writes whole rows of y, with the phases interleaved again: coalesced.
+// padding, and the weights beside it. Threads go along its columns, then its rows; further threads have other jobs, a
+// job being FILTERS filters of one phase along columns, and further ones other channels. A thread makes kColumns
+// contiguous outputs x ROWS rows below one another of each of its filters; every row of the band is read once for all
+// of them. KH rows of the kernel are unrolled, KW taps of each; longer kernels come in parts. In the end sums go to
+// shared memory, those of further channels are added, and each warp writes whole rows of y, with the phases interleaved
+// again: coalesced.
 //
-// Zeros in the padding, or of taps that fill a kernel up, times an infinity are NaN: outputs that are not finite are made once
-// more, over the taps that exist inside x.
+// Zeros in the padding, or of taps that fill a kernel up, times an infinity are NaN: outputs that are not finite are
+// made once more, over the taps that exist inside x.
 #include "conv/finish.cuh"
 #include "base/geometry.cuh"
 #include "base/ptx.cuh"
 
 struct BandsAxis {
-    int x_extent, x_stride, y_extent, y_stride, w_stride, kernel, taps;   // taps: with stride 1
-    int scale, shift, advance;   // output * scale + shift + tap * advance = input * phases
-    Divider<int> phases;         // ConvTranspose's stride, or 1
+    int x_extent, x_stride, y_extent, y_stride, w_stride, kernel, taps; // taps: with stride 1
+    int scale, shift, advance; // output * scale + shift + tap * advance = input * phases
+    Divider<int> phases;       // ConvTranspose's stride, or 1
 };
 
-// Axes are depth, row, column. Strides and offsets count elements; channels and filters are those of one group. Columns and
-// rows of threads are those of the correlation of stride 1: positions.
+// Axes are depth, row, column. Strides and offsets count elements; channels and filters are those of one group. Columns
+// and rows of threads are those of the correlation of stride 1: positions.
 struct BandsParams {
     const void* x;
     const void* w;
-    const void* b;               // or null
+    const void* b; // or null
     void* y;
     BandsAxis axes[3];
     int channels, filters;
     int x_batch, x_channel, y_batch, y_channel, w_group, w_filter, w_channel, b_stride;
-    int start[2];                // input coordinate of the first tap at position 0: row, column
-    int origin[2];               // output coordinate of phase 0 at position 0
-    int fold;                    // of a line cut into rows: positions of each; else 0
-    int step, parts;             // channels in shared memory at a time; threads of other channels
-    int rows, row_pitch, channel_pitch;                  // of the band
-    int weights, channel_weights;                        // where they begin; from channel to channel
-    int width, height, plane;                            // positions of a block; words of the sums of a filter
-    int vectors;                 // elements that are copied at once: neighbours of a row, or, if negative, channels
-    int channels_last;           // of y
-    Divider<int> columns;        // of the band, in what is copied at once
-    Divider<int> taps, chunks;   // rows of the kernel of stride 1; parts of one
-    Divider<int> threads_w, threads_h, jobs;             // of a block
+    int start[2];                       // input coordinate of the first tap at position 0: row, column
+    int origin[2];                      // output coordinate of phase 0 at position 0
+    int fold;                           // of a line cut into rows: positions of each; else 0
+    int step, parts;                    // channels in shared memory at a time; threads of other channels
+    int rows, row_pitch, channel_pitch; // of the band
+    int weights, channel_weights;       // where they begin; from channel to channel
+    int width, height, plane;           // positions of a block; words of the sums of a filter
+    int vectors;               // elements that are copied at once: neighbours of a row, or, if negative, channels
+    int channels_last;         // of y
+    Divider<int> columns;      // of the band, in what is copied at once
+    Divider<int> taps, chunks; // rows of the kernel of stride 1; parts of one
+    Divider<int> threads_w, threads_h, jobs; // of a block
     Divider<int> by_filters;
     Divider<int> tiles_w, tiles_h, depths, job_blocks, groups;
     Finish finish;
@@ -53,20 +54,19 @@ struct BandsParams {
 template <class T, class Acc, int FILTERS, int ROWS, int KH, int KW> struct Bands {
     static constexpr int kThreads = 128;
     static constexpr int kVector = 16 / sizeof(Acc), kColumns = kVector;
-    static constexpr int kWindow = (kColumns + KW - 2) / kVector + 1;                // vectors
-    static constexpr int kTaps = (KW * FILTERS + kVector - 1) / kVector * kVector;   // words of a chunk of a kernel's row
-    static constexpr bool kWhole = KW % 4 != 0;          // rows of the kernel have one chunk
+    static constexpr int kWindow = (kColumns + KW - 2) / kVector + 1;              // vectors
+    static constexpr int kTaps = (KW * FILTERS + kVector - 1) / kVector * kVector; // words of a chunk of a kernel's row
+    static constexpr bool kWhole = KW % 4 != 0;                                    // rows of the kernel have one chunk
 
-    struct alignas(16) Vector { Acc values[kVector]; };
+    using Vector = Elements<Acc, kVector>;
 
     const BandsParams& p;
     Acc* shared;
-    int tile_w, tile_h, depth, first_job, group, image;  // of the block
-    int at_w, at_h, job, part;                           // of the thread
+    int tile_w, tile_h, depth, first_job, group, image; // of the block
+    int at_w, at_h, job, part;                          // of the thread
     Acc sums[FILTERS][ROWS][kColumns];
 
-    __device__ __forceinline__ Bands(const BandsParams& p, void* shared) : p(p), shared(static_cast<Acc*>(shared)), sums{}
-    {
+    DEVICE Bands(const BandsParams& p, void* shared) : p(p), shared(static_cast<Acc*>(shared)), sums{} {
         int rest = p.tiles_h.split(p.tiles_w.split(block_number(), tile_w), tile_h);
         rest = p.job_blocks.split(p.depths.split(rest, depth), first_job);
         first_job *= p.jobs.divisor;
@@ -77,39 +77,37 @@ template <class T, class Acc, int FILTERS, int ROWS, int KH, int KW> struct Band
     // ---- to shared memory
 
     // Where position 0 of the block is in x: its row and column, of a line the column alone.
-    __device__ __forceinline__ int first_row() const { return p.start[0] + (p.fold ? 0 : tile_h * p.height); }
-    __device__ __forceinline__ int first_column() const { return p.start[1] + tile_w * p.width + tile_h * p.height * p.fold; }
+    DEVICE int first_row() const { return p.start[0] + (p.fold ? 0 : tile_h * p.height); }
+    DEVICE int first_column() const { return p.start[1] + tile_w * p.width + tile_h * p.height * p.fold; }
 
-    __device__ __forceinline__ bool find(int row, int column, int& offset) const
-    {
+    DEVICE bool find(int row, int column, int& offset) const {
         const int h = first_row() + (p.fold ? 0 : row), w = first_column() + column + row * p.fold;
         offset = h * p.axes[1].x_stride + w * p.axes[2].x_stride;
         return inside(h, p.axes[1].x_extent) && inside(w, p.axes[2].x_extent);
     }
     // WIDTH neighbours of a row at once, channel after channel.
-    template <int WIDTH> __device__ __forceinline__ void stage_rows(const T* x, int count) const
-    {
+    template <int WIDTH> DEVICE void stage_rows(const T* x, int count) const {
         const int all = p.rows * int(p.columns.divisor);
 #pragma unroll 1
         for (int number = threadIdx.x; number < all; number += kThreads) {
             int column, offset;
             const int row = p.columns.split(number, column);
             const bool found = find(row, column * WIDTH, offset);
-            copy<WIDTH>(x + offset, p.x_channel, shared + row * p.row_pitch + column * WIDTH, p.channel_pitch, found, count);
+            copy<WIDTH>(x + offset, p.x_channel, shared + row * p.row_pitch + column * WIDTH, p.channel_pitch, found,
+                        count);
         }
     }
     // Zeros where nothing is found.
     template <int WIDTH>
-    static __device__ __forceinline__ void copy(const T* source, int step, Acc* target, int pitch, bool found, int count)
-    {
-        struct alignas(WIDTH * sizeof(T)) Elements { T values[WIDTH]; };
-        constexpr int kBatch = 4;                        // loads of a thread in flight
+    static DEVICE void copy(const T* source, int step, Acc* target, int pitch, bool found, int count) {
+        constexpr int kBatch = 4; // loads of a thread in flight
         int channel = 0;
 #pragma unroll 1
         for (; found && channel + kBatch <= count; channel += kBatch) {
-            Elements elements[kBatch];
+            Elements<T, WIDTH> elements[kBatch];
 #pragma unroll
-            for (int i = 0; i < kBatch; ++i) elements[i] = *reinterpret_cast<const Elements*>(source + i * step);
+            for (int i = 0; i < kBatch; ++i)
+                elements[i] = *reinterpret_cast<const Elements<T, WIDTH>*>(source + i * step);
 #pragma unroll
             for (int i = 0; i < kBatch; ++i) put<WIDTH>(target + i * pitch, elements[i].values);
             source += kBatch * step;
@@ -117,23 +115,22 @@ template <class T, class Acc, int FILTERS, int ROWS, int KH, int KW> struct Band
         }
 #pragma unroll 1
         for (; channel < count; ++channel) {
-            const Elements elements = found ? *reinterpret_cast<const Elements*>(source) : Elements{};
+            const Elements<T, WIDTH> elements =
+                found ? *reinterpret_cast<const Elements<T, WIDTH>*>(source) : Elements<T, WIDTH>{};
             put<WIDTH>(target, elements.values);
             source += step;
             target += pitch;
         }
     }
-    template <int WIDTH> static __device__ __forceinline__ void put(Acc* target, const T (&values)[WIDTH])
-    {
-        struct alignas(WIDTH * sizeof(Acc)) Words { Acc values[WIDTH]; } words;
+    template <int WIDTH> static DEVICE void put(Acc* target, const T (&values)[WIDTH]) {
+        Elements<Acc, WIDTH> words;
 #pragma unroll
         for (int j = 0; j < WIDTH; ++j) words.values[j] = widen(values[j]);
-        *reinterpret_cast<Words*>(target) = words;
+        *reinterpret_cast<Elements<Acc, WIDTH>*>(target) = words;
     }
     // 16 bytes of channels at once, those of a sector by neighbouring threads; a warp goes along a row.
     static constexpr int kWidth = 16 / sizeof(T), kNeighbours = 2;
-    __device__ __forceinline__ void stage_channels(const T* x, int count) const
-    {
+    DEVICE void stage_channels(const T* x, int count) const {
         const int lane = threadIdx.x % 32, first = lane % kNeighbours * kWidth;
 #pragma unroll 1
         for (int row = threadIdx.x / 32; row < p.rows; row += kThreads / 32) {
@@ -147,30 +144,28 @@ template <class T, class Acc, int FILTERS, int ROWS, int KH, int KW> struct Band
                               exists && inside(w + column, p.axes[2].x_extent), count - first);
         }
     }
-    __device__ __forceinline__ void copy_channels(const T* source, Acc* target, bool found, int count) const
-    {
-        struct alignas(16) Elements { T values[kWidth]; };
+    DEVICE void copy_channels(const T* source, Acc* target, bool found, int count) const {
+        using Channels = Elements<T, kWidth>;
         constexpr int kBatch = 2, kStep = kNeighbours * kWidth;
         int channel = 0;
 #pragma unroll 1
         for (; found && channel + kStep < count; channel += kBatch * kStep) {
-            Elements elements[kBatch];
+            Channels elements[kBatch];
 #pragma unroll
-            for (int i = 0; i < kBatch; ++i) elements[i] = reinterpret_cast<const Elements*>(source)[i * kNeighbours];
+            for (int i = 0; i < kBatch; ++i) elements[i] = reinterpret_cast<const Channels*>(source)[i * kNeighbours];
 #pragma unroll
             for (int i = 0; i < kBatch; ++i) target = put_channels(target, elements[i].values);
             source += kBatch * kStep;
         }
 #pragma unroll 1
         for (; channel < count; channel += kStep) {
-            const Elements elements = found ? *reinterpret_cast<const Elements*>(source) : Elements{};
+            const Channels elements = found ? *reinterpret_cast<const Channels*>(source) : Channels{};
             target = put_channels(target, elements.values);
             source += kStep;
         }
     }
     // Returns where the thread's next channels belong.
-    __device__ __forceinline__ Acc* put_channels(Acc* target, const T (&values)[kWidth]) const
-    {
+    DEVICE Acc* put_channels(Acc* target, const T (&values)[kWidth]) const {
 #pragma unroll
         for (int j = 0; j < kWidth; ++j) {
             *target = widen(values[j]);
@@ -178,16 +173,14 @@ template <class T, class Acc, int FILTERS, int ROWS, int KH, int KW> struct Band
         }
         return target + (kNeighbours - 1) * kWidth * p.channel_pitch;
     }
-    __device__ __forceinline__ void stage_inputs(const T* x, int count) const
-    {
+    DEVICE void stage_inputs(const T* x, int count) const {
         const unsigned long long address = reinterpret_cast<unsigned long long>(p.x);
         if (p.vectors == kVector && address % (kVector * sizeof(T)) == 0) stage_rows<kVector>(x, count);
         else if (p.vectors < 0 && address % 16 == 0) stage_channels(x, count);
         else stage_scalars(x, count);
     }
     // Arrays that are not as well aligned as their strides have the same elements copied one by one.
-    __device__ __forceinline__ void stage_scalars(const T* x, int count) const
-    {
+    DEVICE void stage_scalars(const T* x, int count) const {
         if (p.vectors != kVector) return stage_rows<1>(x, count);
         const int all = p.rows * int(p.columns.divisor) * kVector;
 #pragma unroll 1
@@ -199,34 +192,33 @@ template <class T, class Acc, int FILTERS, int ROWS, int KH, int KW> struct Band
         }
     }
     // The tap that one of the kernel of stride 1 is; there may be none.
-    __device__ __forceinline__ int tap(const BandsAxis& axis, int phase, int number) const
-    {
+    DEVICE int tap(const BandsAxis& axis, int phase, int number) const {
         return axis.advance > 0 ? number : phase + (axis.taps - 1 - number) * int(axis.phases.divisor);
     }
-    __device__ __forceinline__ void stage_weights(const T* w, int count) const
-    {
+    DEVICE void stage_weights(const T* w, int count) const {
         const int all = p.channel_weights;
 #pragma unroll 1
         for (int number = threadIdx.x; number < all; number += kThreads) {
             int chunk = 0, row, phase_h, phase_w, rest = number / kTaps;
             if (!kWhole) rest = p.chunks.split(rest, chunk);
-            const int word = number % kTaps, tile = p.axes[1].phases.split(first_job + p.taps.split(rest, row), phase_h);
+            const int word = number % kTaps,
+                      tile = p.axes[1].phases.split(first_job + p.taps.split(rest, row), phase_h);
             const int m = p.axes[2].phases.split(tile * FILTERS + word % FILTERS, phase_w);
             const int kh = tap(p.axes[1], phase_h, row), kw = tap(p.axes[2], phase_w, chunk * KW + word / FILTERS);
-            const bool found = word < KW * FILTERS && m < p.filters && inside(kh, p.axes[1].kernel) && inside(kw, p.axes[2].kernel);
+            const bool found =
+                word < KW * FILTERS && m < p.filters && inside(kh, p.axes[1].kernel) && inside(kw, p.axes[2].kernel);
             const T* source = w + m * p.w_filter + kh * p.axes[1].w_stride + kw * p.axes[2].w_stride;
             Acc* target = shared + p.weights + number;
-copy<1>(source, p.w_channel, target, p.channel_weights, found, count);
+            copy<1>(source, p.w_channel, target, p.channel_weights, found, count);
         }
     }
 
     // ---- sums
 
-    static __device__ __forceinline__ Vector load(const Acc* source) { return *reinterpret_cast<const Vector*>(source); }
+    static DEVICE Vector load(const Acc* source) { return *reinterpret_cast<const Vector*>(source); }
 
     // COUNT rows of the kernel meet the rows of the band from `x` on.
-    template <int COUNT> __device__ __forceinline__ void take(const Acc* x, const Acc* weights, int pitch)
-    {
+    template <int COUNT> DEVICE void take(const Acc* x, const Acc* weights, int pitch) {
         Vector kernel[COUNT][kTaps / kVector];
 #pragma unroll
         for (int kh = 0; kh < COUNT; ++kh)
@@ -247,13 +239,13 @@ copy<1>(source, p.w_channel, target, p.channel_weights, found, count);
                     const int kw = number / FILTERS, f = number % FILTERS;
 #pragma unroll
                     for (int j = 0; j < kColumns; ++j)
-                        sums[f][r][j] = multiply_add(weight, window[(j + kw) / kVector].values[(j + kw) % kVector], sums[f][r][j]);
+                        sums[f][r][j] =
+                            multiply_add(weight, window[(j + kw) / kVector].values[(j + kw) % kVector], sums[f][r][j]);
                 }
             }
         }
     }
-    template <int COUNT> __device__ __forceinline__ void take_channels(const Acc* x, const Acc* weights, int pitch, int count)
-    {
+    template <int COUNT> DEVICE void take_channels(const Acc* x, const Acc* weights, int pitch, int count) {
 #pragma unroll 1
         for (int channel = part; channel < count; channel += p.parts) {
             take<COUNT>(x, weights, pitch);
@@ -261,11 +253,11 @@ copy<1>(source, p.w_channel, target, p.channel_weights, found, count);
             weights += p.parts * p.channel_weights;
         }
     }
-    __device__ __forceinline__ void accumulate(int count)
-    {
+    DEVICE void accumulate(int count) {
         int phase;
         p.axes[1].phases.split(first_job + job, phase);
-        const int stride = p.axes[1].phases.divisor, taps = p.taps.divisor, rows = (p.axes[1].kernel + stride - 1 - phase) / stride;
+        const int stride = p.axes[1].phases.divisor, taps = p.taps.divisor,
+                  rows = (p.axes[1].kernel + stride - 1 - phase) / stride;
         const int chunks = kWhole ? 1 : p.chunks.divisor, pitch = chunks * kTaps;
         const Acc* x = shared + part * p.channel_pitch + (at_h * ROWS + taps - rows) * p.row_pitch + at_w * kColumns;
         const Acc* kernel = shared + p.weights + part * p.channel_weights + (job * taps + taps - rows) * pitch;
@@ -292,8 +284,7 @@ copy<1>(source, p.w_channel, target, p.channel_weights, found, count);
     // ---- writing
 
     // Sums of a block's filters, each a plane, of the threads of all channels.
-    __device__ __forceinline__ void lay() const
-    {
+    DEVICE void lay() const {
         Acc* target = shared + job * FILTERS * p.plane + at_h * ROWS * p.width + at_w * kColumns;
 #pragma unroll 1
         for (int turn = 0; turn < p.parts; ++turn) {
@@ -313,35 +304,34 @@ copy<1>(source, p.w_channel, target, p.channel_weights, found, count);
         }
         __syncthreads();
     }
-    __device__ __forceinline__ Acc bias(int m) const
-    {
+    DEVICE Acc bias(int m) const {
         return p.b == nullptr ? Acc(0) : widen(static_cast<const T*>(p.b)[(group * p.filters + m) * p.b_stride]);
     }
     // Lanes go along a row of y, of one filter or of all of them where these are contiguous; warps on others.
     // Returns whether this thread wrote something that is not finite; once more, it makes that exactly (REPAIR).
-    template <bool REPAIR> __device__ __forceinline__ bool write() const
-    {
+    template <bool REPAIR> DEVICE bool write() const {
         const int all = p.width * int(p.axes[2].phases.divisor) * (p.channels_last ? p.filters : 1);
         bool suspect = false;
 #pragma unroll 1
-        for (int first = 0; first < (p.channels_last ? 1 : p.filters); ++first) {
+        for (int first = 0; first < (p.channels_last ? 1 : p.filters); ++first)
 #pragma unroll 1
             for (int number = threadIdx.x % 32; number < all; number += 32) {
                 int m = first, at = number;
                 if (p.channels_last) at = p.by_filters.split(number, m);
                 suspect = write_column<REPAIR>(m, at) || suspect;
             }
-        }
         return suspect;
     }
-    template <bool REPAIR> __device__ __forceinline__ bool write_column(int m, int at) const
-    {
+    template <bool REPAIR> DEVICE bool write_column(int m, int at) const {
         int phase_w;
-        const int column = p.axes[2].phases.split(at, phase_w), stride = p.axes[2].phases.divisor, filter = m * stride + phase_w;
+        const int column = p.axes[2].phases.split(at, phase_w), stride = p.axes[2].phases.divisor,
+                  filter = m * stride + phase_w;
         const int phases = p.axes[1].phases.divisor, its_job = filter / FILTERS * phases - first_job;
-        const int first_w = p.origin[1] + tile_w * p.width * stride + at, first_h = p.origin[0] + tile_h * p.height * phases;
+        const int first_w = p.origin[1] + tile_w * p.width * stride + at,
+                  first_h = p.origin[0] + tile_h * p.height * phases;
         const Acc* sums = shared + (its_job * FILTERS + filter % FILTERS) * p.plane + column;
-        T* y = static_cast<T*>(p.y) + image * p.y_batch + (group * p.filters + m) * p.y_channel + depth * p.axes[0].y_stride;
+        T* y = static_cast<T*>(p.y) + image * p.y_batch + (group * p.filters + m) * p.y_channel
+             + depth * p.axes[0].y_stride;
         const Acc b = bias(m);
         bool suspect = false;
 #pragma unroll 1
@@ -365,15 +355,13 @@ copy<1>(source, p.w_channel, target, p.channel_weights, found, count);
         return suspect;
     }
     // Whether a tap meets an input, and which one.
-    __device__ __forceinline__ bool meets(const BandsAxis& axis, int output, int tap, int& input) const
-    {
+    DEVICE bool meets(const BandsAxis& axis, int output, int tap, int& input) const {
         const int number = output * axis.scale + axis.shift + tap * axis.advance;
         int rest;
         input = axis.phases.split(number < 0 ? 0 : number, rest);
         return number >= 0 && rest == 0 && input < axis.x_extent;
     }
-    __device__ __forceinline__ Acc sum_inside(int m, int h, int w) const
-    {
+    DEVICE Acc sum_inside(int m, int h, int w) const {
         Acc sum = 0;
         int at[3];
 #pragma unroll 1
@@ -389,7 +377,8 @@ copy<1>(source, p.w_channel, target, p.channel_weights, found, count);
                         if (!meets(p.axes[2], w, kw, at[2])) continue;
                         const int offset = at[1] * p.axes[1].x_stride + at[2] * p.axes[2].x_stride;
                         const int place = m * p.w_filter + kh * p.axes[1].w_stride + kw * p.axes[2].w_stride;
-                        sum = multiply_add(widen(weights(kd, channel)[place]), widen(inputs(at[0], channel)[offset]), sum);
+                        sum = multiply_add(widen(weights(kd, channel)[place]), widen(inputs(at[0], channel)[offset]),
+                                           sum);
                     }
                 }
         }
@@ -398,16 +387,14 @@ copy<1>(source, p.w_channel, target, p.channel_weights, found, count);
 
     // ---- all of it
 
-    __device__ __forceinline__ const T* inputs(int at, int channel) const
-    {
-        return static_cast<const T*>(p.x) + image * p.x_batch + (group * p.channels + channel) * p.x_channel + at * p.axes[0].x_stride;
+    DEVICE const T* inputs(int at, int channel) const {
+        return static_cast<const T*>(p.x) + image * p.x_batch + (group * p.channels + channel) * p.x_channel
+             + at * p.axes[0].x_stride;
     }
-    __device__ __forceinline__ const T* weights(int kd, int channel) const
-    {
+    DEVICE const T* weights(int kd, int channel) const {
         return static_cast<const T*>(p.w) + group * p.w_group + channel * p.w_channel + kd * p.axes[0].w_stride;
     }
-    __device__ __forceinline__ void run()
-    {
+    DEVICE void run() {
 #pragma unroll 1
         for (int kd = 0; kd < p.axes[0].kernel; ++kd) {
             int at;
@@ -415,7 +402,7 @@ copy<1>(source, p.w_channel, target, p.channel_weights, found, count);
 #pragma unroll 1
             for (int first = 0; first < p.channels; first += p.step) {
                 const int count = min(p.step, p.channels - first);
-                __syncthreads();         // all have left what is replaced now
+                __syncthreads(); // all have left what is replaced now
                 stage_inputs(inputs(at, first), count);
                 stage_weights(weights(kd, first), count);
                 __syncthreads();
@@ -427,9 +414,7 @@ copy<1>(source, p.w_channel, target, p.channel_weights, found, count);
     }
 };
 
-template <class T, class Acc, int FILTERS, int ROWS, int KH, int KW>
-__device__ __forceinline__ void conv_bands(const BandsParams& p)
-{
+template <class T, class Acc, int FILTERS, int ROWS, int KH, int KW> DEVICE void conv_bands(const BandsParams& p) {
     extern __shared__ __align__(16) unsigned char shared[];
     Bands<T, Acc, FILTERS, ROWS, KH, KW>(p, shared).run();
 }

@@ -1,17 +1,17 @@
-// Conv of one channel a group (depthwise) over channels that lie one after another (channels last), as a direct sum over
-// taps; ConvTranspose of stride 1 with turned taps.
+// Conv of one channel a group (depthwise) over channels that lie one after another (channels last), as a direct sum
+// over taps; ConvTranspose of stride 1 with turned taps.
 //
-// A thread makes kRows x COLUMNS outputs of a vector of channels. Lanes follow each other along the channels, so that loads
-// and stores are coalesced; then along the rows and down the columns, so that inputs that threads share come from the L1
-// cache. Of each row of x that its windows meet a thread holds the inputs of TAPS taps at a time in
-// registers, where all its outputs find them. Weights lie in shared memory, widened, for some rows of the kernel at a time.
-// Where taps are dilated, the outputs of a thread lie as far apart as lets them share inputs.
+// A thread makes kRows x COLUMNS outputs of a vector of channels. Lanes follow each other along the channels, so that
+// loads and stores are coalesced; then along the rows and down the columns, so that inputs that threads share come from
+// the L1 cache. Of each row of x that its windows meet a thread holds the inputs of TAPS taps at a time in registers,
+// where all its outputs find them. Weights lie in shared memory, widened, for some rows of the kernel at a time. Where
+// taps are dilated, the outputs of a thread lie as far apart as lets them share inputs.
 //
-// Forms: STRIDE = 1 or 2, neighbouring windows are so many taps apart. STRIDE = 0, any strides and dilations, tap by tap.
+// Forms: STRIDE = 1 or 2, neighbouring windows are so many taps apart. STRIDE = 0, any strides and dilations.
 //
-// Zero times an infinite or NaN weight would be NaN where the padding must add nothing: blocks with such a weight make their
-// outputs one by one over the taps inside x (`sum_inside`). Where vectors of channels are not whole, not aligned, or meet
-// fewer channels of x, the thread makes one channel after another.
+// Zero times an infinite or NaN weight would be NaN where the padding must add nothing: blocks with such a weight make
+// their outputs one by one over the taps inside x (`sum_inside`). Where vectors of channels are not whole, not aligned,
+// or meet fewer channels of x, the thread makes one channel after another.
 #include "conv/finish.cuh"
 #include "base/geometry.cuh"
 #include "base/ptx.cuh"
@@ -21,26 +21,26 @@
 struct ConvChannelsParams {
     const void* x;
     const void* w;
-    const void* b;                 // or null
+    const void* b; // or null
     void* y;
-    int channels;                  // of y
+    int channels; // of y
     int x_batch, x_channel, x_extent[3], x_stride[3];
     int y_batch, y_channel, y_extent[3], y_stride[3];
     int w_first, w_group, w_filter, w_stride[3];
     int b_stride;
-    int stride[3], dilation[3], start[3];       // input coordinate: q * stride + start + tap * dilation
-    int taps[3], step;                          // of the kernel; rows of it in shared memory at a time
-    int row_advance;                            // taps from one row of a thread to the next
-    int window_step;                            // coordinates from one input of a window in registers to the next
-    int pitch;                                  // of a tap's weights in shared memory
-    int in_vectors;                             // pixels are made of whole vectors of channels, with a filter each
-    Divider<int> filters;                       // of a channel of x
-    Divider<int> vectors, columns;              // of a block: threads along the channels and the row; the rest are rows
-    int rows, walk;                             // of threads in a block; how often these step on to the next rows
+    int stride[3], dilation[3], start[3]; // input coordinate: q * stride + start + tap * dilation
+    int taps[3], step;                    // of the kernel; rows of it in shared memory at a time
+    int row_advance;                      // taps from one row of a thread to the next
+    int window_step;                      // coordinates from one input of a window in registers to the next
+    int pitch;                            // of a tap's weights in shared memory
+    int in_vectors;                       // pixels are made of whole vectors of channels, with a filter each
+    Divider<int> filters;                 // of a channel of x
+    Divider<int> vectors, columns;        // of a block: threads along the channels and the row; the rest are rows
+    int rows, walk;                       // of threads in a block; how often these step on to the next rows
     Divider<int> channel_blocks, column_blocks, row_blocks, depths;
-    Divider<int> apart[2];                      // outputs of a thread: rows and columns from one to the next
-    Divider<int> step_taps, row_taps;           // of the staged weights
-    Divider<int> row_parts;                     // of a slice of the kernel, each of them so many rows
+    Divider<int> apart[2];            // outputs of a thread: rows and columns from one to the next
+    Divider<int> step_taps, row_taps; // of the staged weights
+    Divider<int> row_parts;           // of a slice of the kernel, each of them so many rows
     int parts;
     Finish finish;
 };
@@ -51,37 +51,33 @@ template <class T, class Acc, int STRIDE, int TAPS, int COLUMNS> struct Channels
     static constexpr int kStep = STRIDE == 0 ? 1 : STRIDE, kWindow = (COLUMNS - 1) * kStep + TAPS;
     static_assert(STRIDE > 0 || TAPS == 1);
 
-    template <int COUNT> using Loaded = Raw<COUNT * int(sizeof(T))>;
-    template <int COUNT> struct alignas(COUNT * sizeof(Acc)) Factors { Acc values[COUNT]; };
+    template <int COUNT> using Loaded = Raw<COUNT* int(sizeof(T))>;
     template <int COUNT> struct Sums { Acc values[kRows][COLUMNS][COUNT]; };
 
     const ConvChannelsParams& p;
     Acc* shared;
-    int image, depth, row, column;   // of the thread's first output
-    int lane, block_channel;         // of its vector in the block; the block's first channel of y
-    int rows, columns;               // outputs that exist
+    int image, depth, row, column; // of the thread's first output
+    int lane, block_channel;       // of its vector in the block; the block's first channel of y
+    int rows, columns;             // outputs that exist
 
-    __device__ __forceinline__ Channels(const ConvChannelsParams& p, void* shared) : p(p), shared(static_cast<Acc*>(shared)) {}
+    DEVICE Channels(const ConvChannelsParams& p, void* shared) : p(p), shared(static_cast<Acc*>(shared)) {}
 
     // ---- where things stand
 
     // First output of a tile along an axis; how many of COUNT outputs exist.
-    template <int COUNT> static __device__ __forceinline__ int first_of(const Divider<int>& apart, int tile)
-    {
+    template <int COUNT> static DEVICE int first_of(const Divider<int>& apart, int tile) {
         int phase;
         const int number = apart.split(tile, phase);
         return number * COUNT * int(apart.divisor) + phase;
     }
-    template <int COUNT> static __device__ __forceinline__ int existing(const Divider<int>& apart, int first, int extent)
-    {
+    template <int COUNT> static DEVICE int existing(const Divider<int>& apart, int first, int extent) {
         int count = 0;
 #pragma unroll
         for (int i = 0; i < COUNT; ++i) count += first + i * int(apart.divisor) < extent;
         return count;
     }
     // Finds all of it, anew wherever that is better than keeping it in registers.
-    __device__ __forceinline__ void stand(int step)
-    {
+    DEVICE void stand(int step) {
         int block, column_block, row_block, column_tile, rest = p.channel_blocks.split(block_number(), block);
         rest = p.row_blocks.split(p.column_blocks.split(rest, column_block), row_block);
         image = p.depths.split(rest, depth);
@@ -93,16 +89,13 @@ template <class T, class Acc, int STRIDE, int TAPS, int COLUMNS> struct Channels
         rows = columns > 0 ? existing<kRows>(p.apart[0], row, p.y_extent[1]) : 0;
     }
     // Of COUNT channels at once the thread has neighbours; of single ones every lane-th, so that lanes have neighbours.
-    template <int COUNT> __device__ __forceinline__ int channel(int turn) const
-    {
+    template <int COUNT> DEVICE int channel(int turn) const {
         return COUNT == 1 ? turn * int(p.vectors.divisor) + lane : lane * COUNT;
     }
-    __device__ __forceinline__ const T* input(int of_channel) const
-    {
+    DEVICE const T* input(int of_channel) const {
         return static_cast<const T*>(p.x) + image * p.x_batch + p.filters.quotient(of_channel) * p.x_channel;
     }
-    __device__ __forceinline__ const T* weight(int of_channel) const
-    {
+    DEVICE const T* weight(int of_channel) const {
         int filter;
         const int group = p.filters.split(of_channel, filter);
         return static_cast<const T*>(p.w) + p.w_first + group * p.w_group + filter * p.w_filter;
@@ -111,20 +104,21 @@ template <class T, class Acc, int STRIDE, int TAPS, int COLUMNS> struct Channels
     // ---- weights
 
     // Copies those of some rows of the kernel, the channel fastest; returns whether all of them are finite.
-    __device__ __forceinline__ bool stage(int kd, int first) const
-    {
+    DEVICE bool stage(int kd, int first) const {
         int block;
         p.channel_blocks.split(block_number(), block);
         const int block_channel = block * int(p.vectors.divisor) * kVector;
         const int count = int(p.vectors.divisor) * kVector * int(p.step_taps.divisor);
         bool finite = true;
 #pragma unroll 1
-        for (int number = threadIdx.x; number < count; number += kThreads) {   // taps of a channel lie next to each other in w
+        for (int number = threadIdx.x; number < count;
+             number += kThreads) { // taps of a channel lie next to each other in w
             int tap, kw;
             const int of_channel = p.step_taps.split(number, tap), kh = first + p.row_taps.split(tap, kw);
             Acc value = 0;
             if (block_channel + of_channel < p.channels && kh < p.taps[1])
-                value = widen(weight(block_channel + of_channel)[kd * p.w_stride[0] + kh * p.w_stride[1] + kw * p.w_stride[2]]);
+                value = widen(
+                    weight(block_channel + of_channel)[kd * p.w_stride[0] + kh * p.w_stride[1] + kw * p.w_stride[2]]);
             finite = finite && is_finite(value);
             shared[tap * p.pitch + of_channel] = value;
         }
@@ -134,17 +128,16 @@ template <class T, class Acc, int STRIDE, int TAPS, int COLUMNS> struct Channels
     // ---- sums
 
     // Which inputs of a window in registers lie inside x, the first one at column w: a bit each.
-    __device__ __forceinline__ unsigned found(int w, int count) const
-    {
+    DEVICE unsigned found(int w, int count) const {
         unsigned bits = 0;
 #pragma unroll
         for (int c = 0; c < kWindow; ++c) bits |= unsigned(inside(w + c * p.window_step, p.x_extent[2])) << c;
         return bits & ((1u << (kWindow - TAPS + count)) - 1);
     }
-    // Row i of the staged ones of the kernel, as output row 0 counts them: `count` taps of it, of which the first meets x.
+    // Row i of the staged ones of the kernel, as output row 0 counts them: `count` taps, of which the first meets x.
     template <int COUNT>
-    __device__ __forceinline__ void take(Sums<COUNT>& sums, const char* x, int step, unsigned bits, const Acc* weights, int i, int staged, int count) const
-    {
+    DEVICE void take(Sums<COUNT>& sums, const char* x, int step, unsigned bits, const Acc* weights, int i, int staged,
+                     int count) const {
         Loaded<COUNT> elements[kWindow];
         Acc window[kWindow][COUNT];
 #pragma unroll
@@ -162,18 +155,18 @@ template <class T, class Acc, int STRIDE, int TAPS, int COLUMNS> struct Channels
 #pragma unroll
             for (int k = 0; k < TAPS; ++k) {
                 if (k >= count) break;
-                const Factors<COUNT> factors = *reinterpret_cast<const Factors<COUNT>*>(of_row + k * p.pitch);
+                const auto factors = *reinterpret_cast<const Elements<Acc, COUNT>*>(of_row + k * p.pitch);
 #pragma unroll
                 for (int c = 0; c < COLUMNS; ++c)
 #pragma unroll
                     for (int e = 0; e < COUNT; ++e)
-                        sums.values[r][c][e] = multiply_add(factors.values[e], window[c * kStep + k][e], sums.values[r][c][e]);
+                        sums.values[r][c][e] =
+                            multiply_add(factors.values[e], window[c * kStep + k][e], sums.values[r][c][e]);
             }
         }
     }
     // The staged rows of the kernel from `first` on, at depth d of x.
-    template <int COUNT> __device__ __forceinline__ void accumulate(Sums<COUNT>& sums, int turn, int d, int first) const
-    {
+    template <int COUNT> DEVICE void accumulate(Sums<COUNT>& sums, int turn, int d, int first) const {
         const int staged = min(p.step, p.taps[1] - first), end = staged + (rows - 1) * p.row_advance;
         const int h0 = row * p.stride[1] + p.start[1] + first * p.dilation[1];
 #pragma unroll 1
@@ -181,12 +174,14 @@ template <class T, class Acc, int STRIDE, int TAPS, int COLUMNS> struct Channels
             const int count = min(TAPS, p.taps[2] - kw), w = column * p.stride[2] + p.start[2] + kw * p.dilation[2];
             const unsigned bits = found(w, count);
             const Acc* weights = shared + kw * p.pitch + channel<COUNT>(turn);
-            const T* x = input(block_channel + channel<COUNT>(turn)) + d * p.x_stride[0] + h0 * p.x_stride[1] + w * p.x_stride[2];
+            const T* x = input(block_channel + channel<COUNT>(turn)) + d * p.x_stride[0] + h0 * p.x_stride[1]
+                       + w * p.x_stride[2];
             int h = h0, step = p.window_step * p.x_stride[2] * int(sizeof(T));
             keep(step);
 #pragma unroll 1
             for (int i = 0; i < end; ++i) {
-                if (inside(h, p.x_extent[1])) take(sums, reinterpret_cast<const char*>(x), step, bits, weights, i, staged, count);
+                if (inside(h, p.x_extent[1]))
+                    take(sums, reinterpret_cast<const char*>(x), step, bits, weights, i, staged, count);
                 h += p.dilation[1];
                 x += p.dilation[1] * p.x_stride[1];
             }
@@ -195,21 +190,17 @@ template <class T, class Acc, int STRIDE, int TAPS, int COLUMNS> struct Channels
 
     // ---- writing
 
-    __device__ __forceinline__ Acc bias(int of_channel) const
-    {
+    DEVICE Acc bias(int of_channel) const {
         return p.b == nullptr ? Acc(0) : widen(static_cast<const T*>(p.b)[of_channel * p.b_stride]);
     }
-    __device__ __forceinline__ T* output(int of_channel) const
-    {
-        return static_cast<T*>(p.y) + image * p.y_batch + of_channel * p.y_channel + depth * p.y_stride[0] + row * p.y_stride[1]
-               + column * p.y_stride[2];
+    DEVICE T* output(int of_channel) const {
+        return static_cast<T*>(p.y) + image * p.y_batch + of_channel * p.y_channel + depth * p.y_stride[0]
+             + row * p.y_stride[1] + column * p.y_stride[2];
     }
-    __device__ __forceinline__ int further(int r, int c) const
-    {
+    DEVICE int further(int r, int c) const {
         return r * int(p.apart[0].divisor) * p.y_stride[1] + c * int(p.apart[1].divisor) * p.y_stride[2];
     }
-    template <int COUNT> __device__ __forceinline__ void write(const Sums<COUNT>& sums, int first) const
-    {
+    template <int COUNT> DEVICE void write(const Sums<COUNT>& sums, int first) const {
         T* y = output(first);
         Acc added[COUNT];
 #pragma unroll
@@ -229,8 +220,7 @@ template <class T, class Acc, int STRIDE, int TAPS, int COLUMNS> struct Channels
 
     // ---- weights that are not finite
 
-    template <int COUNT> __device__ __forceinline__ void write_inside(int first) const
-    {
+    template <int COUNT> DEVICE void write_inside(int first) const {
 #pragma unroll 1
         for (int r = 0; r < rows; ++r)
 #pragma unroll 1
@@ -238,11 +228,11 @@ template <class T, class Acc, int STRIDE, int TAPS, int COLUMNS> struct Channels
 #pragma unroll 1
                 for (int of_channel = first; of_channel < first + COUNT; ++of_channel) {
                     T& target = output(of_channel)[further(r, c)];
-                    target = narrow<T>(finished(p.finish, p.y, sum_inside(r, c, of_channel) + bias(of_channel), &target));
+                    target =
+                        narrow<T>(finished(p.finish, p.y, sum_inside(r, c, of_channel) + bias(of_channel), &target));
                 }
     }
-    __device__ __forceinline__ Acc sum_inside(int r, int c, int of_channel) const
-    {
+    DEVICE Acc sum_inside(int r, int c, int of_channel) const {
         const T *x = input(of_channel), *w = weight(of_channel);
         const int d0 = depth * p.stride[0] + p.start[0];
         const int h0 = (row + r * int(p.apart[0].divisor)) * p.stride[1] + p.start[1];
@@ -255,21 +245,20 @@ template <class T, class Acc, int STRIDE, int TAPS, int COLUMNS> struct Channels
 #pragma unroll 1
                 for (int kw = 0; kw < p.taps[2]; ++kw) {
                     const int at[3] = {d0 + kd * p.dilation[0], h0 + kh * p.dilation[1], w0 + kw * p.dilation[2]};
-                    if (!inside(at[0], p.x_extent[0]) || !inside(at[1], p.x_extent[1]) || !inside(at[2], p.x_extent[2])) continue;
+                    if (!inside(at[0], p.x_extent[0]) || !inside(at[1], p.x_extent[1]) || !inside(at[2], p.x_extent[2]))
+                        continue;
                     const T factor = w[kd * p.w_stride[0] + kh * p.w_stride[1] + kw * p.w_stride[2]];
-                    sum = multiply_add(widen(factor), widen(x[at[0] * p.x_stride[0] + at[1] * p.x_stride[1] + at[2] * p.x_stride[2]]), sum);
+                    sum = multiply_add(widen(factor), widen(x[dot(at, p.x_stride)]), sum);
                 }
         return sum;
     }
 
     // ---- all of it
 
-    template <int COUNT> __device__ __forceinline__ bool exists(int turn) const
-    {
+    template <int COUNT> DEVICE bool exists(int turn) const {
         return rows > 0 && block_channel + channel<COUNT>(turn) < p.channels;
     }
-    template <int COUNT> __device__ __forceinline__ void make(int turn)
-    {
+    template <int COUNT> DEVICE void make(int turn) {
         bool finite = true;
 #pragma unroll 1
         for (int step = 0; step < p.walk; ++step) {
@@ -280,7 +269,7 @@ template <class T, class Acc, int STRIDE, int TAPS, int COLUMNS> struct Channels
                 const int kd = p.row_parts.split(part, first);
                 first *= p.step;
                 if (step == 0 || p.parts > 1) {
-                    __syncthreads();                     // all threads have left the weights
+                    __syncthreads(); // all threads have left the weights
                     finite = __syncthreads_and(stage(kd, first)) && finite;
                 }
                 stand(step);
@@ -293,10 +282,10 @@ template <class T, class Acc, int STRIDE, int TAPS, int COLUMNS> struct Channels
             else write_inside<COUNT>(block_channel + channel<COUNT>(turn));
         }
     }
-    __device__ __forceinline__ void run()
-    {
+    DEVICE void run() {
         constexpr int kBytes = sizeof(Loaded<kVector>);
-        if (p.in_vectors && reinterpret_cast<unsigned long long>(p.x) % kBytes == 0 && vectors_aligned(p.finish, p.y, kBytes)) {
+        if (p.in_vectors && reinterpret_cast<unsigned long long>(p.x) % kBytes == 0
+            && vectors_aligned(p.finish, p.y, kBytes)) {
             make<kVector>(0);
             return;
         }
@@ -305,8 +294,8 @@ template <class T, class Acc, int STRIDE, int TAPS, int COLUMNS> struct Channels
     }
 };
 
-template <class T, class Acc, int STRIDE, int TAPS, int COLUMNS> __device__ __forceinline__ void conv_channels(const ConvChannelsParams& p)
-{
+template <class T, class Acc, int STRIDE, int TAPS, int COLUMNS>
+DEVICE void conv_channels(const ConvChannelsParams& p) {
     extern __shared__ __align__(16) unsigned char shared[];
     Channels<T, Acc, STRIDE, TAPS, COLUMNS>(p, shared).run();
 }

@@ -1,17 +1,14 @@
-// ConvTranspose by output phase, for every rank from three on, stride, dilation, padding and group: all phases in one
-// launch.
+// ConvTranspose by output phase, for every rank from three on, stride, dilation, padding and group, in one launch.
 //
 // A block makes one tile of one phase (conv/phases.cuh) as an implicit GEMM (conv/gemm/implicit_gemm.cuh). Phases of
-// the same pixels run as neighbouring blocks, those with the most taps first, so that the launch ends with the shortest
-// blocks.
+// the same pixels run as neighbouring blocks, those with the most taps first: the launch ends with the shortest blocks.
 #include "conv/gemm/ffma.cuh"
 #include "conv/gemm/implicit_gemm.cuh"
 #include "conv/gemm/mma.cuh"
 #include "conv/phases.cuh"
 
 template <class T, class Acc, class Multiplier, class Index, int NDIM>
-__device__ __forceinline__ void make_phase(const ConvTransposeParams<Index, NDIM>& p)
-{
+DEVICE void make_phase(const ConvTransposeParams<Index, NDIM>& p) {
     extern __shared__ __align__(128) unsigned char shared[];
     Taps<Index, NDIM>& taps = *reinterpret_cast<Taps<Index, NDIM>*>(shared + Multiplier::kSharedBytes);
     const auto position = [&](Index& group, Index& m_tile, Index& n_tile) {
@@ -25,18 +22,14 @@ __device__ __forceinline__ void make_phase(const ConvTransposeParams<Index, NDIM
     make_tile<T, Acc, true>(Multiplier(p.common, taps, shared), p.common, taps, shared, position);
 }
 
-// By FFMA, the cores' own multipliers.
 template <class T, class Acc, class Index, int NDIM, int BLOCK_M, int BLOCK_N, int BLOCK_K, int THREAD_M, int THREAD_N,
           bool UNIFORM_TAP>
-__device__ __forceinline__ void conv_transpose_ffma(const ConvTransposeParams<Index, NDIM>& p)
-{
+DEVICE void conv_transpose_ffma(const ConvTransposeParams<Index, NDIM>& p) {
     make_phase<T, Acc, Ffma<T, Acc, Index, NDIM, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M, THREAD_N, UNIFORM_TAP, true>>(p);
 }
 
-// On tensor cores, up to three spatial axes.
 template <class Arithmetic, int BLOCK_M, int BLOCK_N, int BLOCK_K, int WARP_M, int WARP_N, int STAGES, Gather GATHER>
-__device__ __forceinline__ void conv_transpose_mma(const ConvTransposeParams<int, 3>& p)
-{
+DEVICE void conv_transpose_mma(const ConvTransposeParams<int, 3>& p) {
     using Multiplier = Mma<Arithmetic, BLOCK_M, BLOCK_N, BLOCK_K, WARP_M, WARP_N, STAGES, GATHER, true>;
     make_phase<typename Arithmetic::Element, typename Arithmetic::Acc, Multiplier>(p);
 }

@@ -12,19 +12,16 @@ struct Pointwise : Ffma<T, Acc, Index, NDIM, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M
     using Base::Base;
     using Base::kVector;
 
-    const T* source;             // of the next slice's first element that this thread moves
-    bool vectors;                // whether each row of weights consists of whole, aligned vectors
+    const T* source; // of the next slice's first element that this thread moves
+    bool vectors;    // whether each row of weights consists of whole, aligned vectors
 
-    __device__ __forceinline__ void start(Index column0)
-    {
+    DEVICE void start(Index column0) {
         Base::start(column0);
-        source = this->x + this->window.image + Index(threadIdx.x) / BLOCK_N * this->p.x_channel;
-#pragma unroll
-        for (int axis = 0; axis < NDIM; ++axis) source += this->window.origin[axis] * this->p.x_stride[axis];
+        source = this->x + this->window.image + Index(threadIdx.x) / BLOCK_N * this->p.x_channel
+               + dot(this->window.origin, this->p.x_stride);
         vectors = reinterpret_cast<unsigned long long>(this->weights) % 16 == 0 && this->p.pitch % kVector == 0;
     }
-    __device__ __forceinline__ void fetch(int stage)
-    {
+    DEVICE void fetch(int stage) {
         fetch_weights(stage);
         const int row = threadIdx.x / BLOCK_N;
         const unsigned target = shared_address(this->input_stage(stage) + row * BLOCK_N + threadIdx.x % BLOCK_N);
@@ -37,8 +34,7 @@ struct Pointwise : Ffma<T, Acc, Index, NDIM, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M
         source += BLOCK_K * this->p.x_channel;
         this->next_k += BLOCK_K;
     }
-    __device__ __forceinline__ void fetch_weights(int stage) const
-    {
+    DEVICE void fetch_weights(int stage) const {
 #pragma unroll
         for (int i = 0; i < (Base::kWeightVectors + Base::kThreads - 1) / Base::kThreads; ++i) {
             const int vector = threadIdx.x + i * Base::kThreads;
@@ -59,14 +55,8 @@ struct Pointwise : Ffma<T, Acc, Index, NDIM, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M
 };
 
 template <class T, class Acc, class Index, int NDIM, int BLOCK_M, int BLOCK_N, int BLOCK_K, int THREAD_M, int THREAD_N>
-__device__ __forceinline__ void conv_transpose_depth_to_space(const DepthToSpaceParams<Index, NDIM>& p)
-{
+DEVICE void conv_transpose_depth_to_space(const DepthToSpaceParams<Index, NDIM>& p) {
     extern __shared__ __align__(16) unsigned char shared[];
     using Multiplier = Pointwise<T, Acc, Index, NDIM, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M, THREAD_N>;
-    make_blocks<Multiplier, T, Acc>(p, shared, [&](Index& group, Index& m_tile, Index& n_tile) {
-        int m, n;
-        group = p.common.n_tiles.split(p.common.m_tiles.split(block_number(), m), n);
-        m_tile = m;
-        n_tile = n;
-    });
+    make_blocks<Multiplier, T, Acc>(p, shared);
 }

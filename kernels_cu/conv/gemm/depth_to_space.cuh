@@ -4,22 +4,21 @@
 // are not finite are made again.
 //
 // The sums of the whole tile pass through shared memory: a warp's lanes write the taps along W of neighbouring pixels,
-// which are contiguous in y: stores are coalesced. What depends on a row alone is in a table behind the multiplier's
-// buffers.
+// which are contiguous in y: stores are coalesced. What depends on a row alone is in a table behind the buffers.
 #pragma once
 #include "conv/gemm/implicit_gemm.cuh"
 
 template <class Index> struct BlockAxis {
-    Index pad, extent;           // of y
+    Index pad, extent; // of y
     Index y_stride;
-    Divider<Index> taps;         // as many as the stride
+    Divider<Index> taps; // as many as the stride
 };
 
 template <class Index, int NDIM> struct DepthToSpaceParams {
-    Correlation<Index, NDIM> common;     // filters and pitch are those of M as above, columns and their strides those of x
-    Taps<Index, NDIM> taps;              // a single one
+    Correlation<Index, NDIM> common; // filters and pitch are those of M as above, columns and their strides those of x
+    Taps<Index, NDIM> taps;          // a single one
     BlockAxis<Index> axes[NDIM];
-    Index out_channels;                  // of one group
+    Index out_channels; // of one group
 };
 
 // Where the outputs of one row stand, relative to those of tap 0 and channel 0.
@@ -37,12 +36,11 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM> struct De
 
     const DepthToSpaceParams<Index, NDIM>& p;
     Row* rows;
-    Index group, m0, column0;    // of the block's tile
+    Index group, m0, column0; // of the block's tile
 
-    __device__ __forceinline__ const Divider<Index>& taps_along_w() const { return p.axes[NDIM - 1].taps; }
+    DEVICE const Divider<Index>& taps_along_w() const { return p.axes[NDIM - 1].taps; }
 
-    __device__ __forceinline__ void fill() const
-    {
+    DEVICE void fill() const {
         for (int i = threadIdx.x; i < Multiplier::kBlockM && m0 + i < p.common.filters; i += Multiplier::kThreads) {
             Row row{0};
             Index m = m0 + i;
@@ -58,8 +56,7 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM> struct De
         }
     }
     // Adds the bias, rounds, writes.
-    __device__ __forceinline__ void write(const Multiplier& multiplier, void* shared) const
-    {
+    DEVICE void write(const Multiplier& multiplier, void* shared) const {
         const int parts = taps_along_w().divisor < 2 ? 2 : int(taps_along_w().divisor);
         const int pitch = kBlockN + spread<Acc>(parts);
         Acc* sums = static_cast<Acc*>(shared);
@@ -83,8 +80,7 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM> struct De
         }
     }
     // Where the outputs of an input pixel begin, if there were no borders.
-    __device__ __forceinline__ T* corner(const Pixel<Index, NDIM>& at, Index (&origin)[NDIM]) const
-    {
+    DEVICE T* corner(const Pixel<Index, NDIM>& at, Index (&origin)[NDIM]) const {
         T* y = static_cast<T*>(p.common.y) + group * p.out_channels * p.common.y_channel + at.n * p.common.y_batch;
 #pragma unroll
         for (int axis = 0; axis < NDIM; ++axis) {
@@ -94,8 +90,8 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM> struct De
         return y;
     }
     // Writes of one pixel the rows that have one tap along W.
-    template <bool FINISH> __device__ __forceinline__ void write_column(const Multiplier& multiplier, const Acc* sums, int pitch, Index tap, Index column) const
-    {
+    template <bool FINISH>
+    DEVICE void write_column(const Multiplier& multiplier, const Acc* sums, int pitch, Index tap, Index column) const {
         const Pixel<Index, NDIM> at = pixel(p.common, column);
         if (!at.exists) return;
         Index origin[NDIM], before;
@@ -106,17 +102,18 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM> struct De
             return;
         }
         // Lanes keep in step: what they write at once has the same channel and the same taps along the other axes.
-        for (int row = int(tap - before); row < Multiplier::kBlockM && m0 + row < p.common.filters; row += int(taps_along_w().divisor)) {
+        for (int row = int(tap - before); row < Multiplier::kBlockM && m0 + row < p.common.filters;
+             row += int(taps_along_w().divisor)) {
             const Row& found = rows[row < 0 ? 0 : row];
             bool exists = row >= 0;
 #pragma unroll
-            for (int axis = 0; axis < NDIM; ++axis) exists = exists && inside(origin[axis] + found.tap[axis], p.axes[axis].extent);
+            for (int axis = 0; axis < NDIM; ++axis)
+                exists = exists && inside(origin[axis] + found.tap[axis], p.axes[axis].extent);
             if (exists) y[found.offset] = output<FINISH>(multiplier, sums[row * pitch], found, at, m0 + row, y);
         }
     }
     // Whether outputs along W are two of each input pixel, contiguous, where that much can be stored at once.
-    __device__ __forceinline__ bool in_pairs() const
-    {
+    DEVICE bool in_pairs() const {
         Index steps = p.common.y_batch | p.common.y_channel | p.axes[NDIM - 1].pad;
 #pragma unroll
         for (int axis = 0; axis < NDIM - 1; ++axis) steps |= p.axes[axis].y_stride;
@@ -124,8 +121,7 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM> struct De
         return taps_along_w().divisor == 2 && p.axes[NDIM - 1].y_stride == 1 && steps % 2 == 0 && aligned;
     }
     // Writes all rows of one pixel; false, and nothing, where some outputs do not exist.
-    __device__ __forceinline__ bool write_pairs(const Multiplier& multiplier, const Acc* sums, int pitch, Index column) const
-    {
+    DEVICE bool write_pairs(const Multiplier& multiplier, const Acc* sums, int pitch, Index column) const {
         const Pixel<Index, NDIM> at = pixel(p.common, column);
         Index origin[NDIM];
         T* y = corner(at, origin);
@@ -133,30 +129,31 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM> struct De
         const int left = int(p.common.filters - m0), end = left < Multiplier::kBlockM ? left : Multiplier::kBlockM;
 #pragma unroll 4
         for (int row = 0; row < end; row += 2) {
-            const Row& found = rows[row];       // both have its bias
-            *reinterpret_cast<Pair*>(y + found.offset) = {output<false>(multiplier, sums[row * pitch], found, at, m0 + row, y),
-                                                          output<false>(multiplier, sums[(row + 1) * pitch], found, at, m0 + row + 1, y)};
+            const Row& found = rows[row]; // both have its bias
+            *reinterpret_cast<Pair*>(y + found.offset) = {
+                output<false>(multiplier, sums[row * pitch], found, at, m0 + row, y),
+                output<false>(multiplier, sums[(row + 1) * pitch], found, at, m0 + row + 1, y)};
         }
         return true;
     }
     // Whether the outputs of all taps exist.
-    __device__ __forceinline__ bool whole(const Index (&origin)[NDIM]) const
-    {
+    DEVICE bool whole(const Index (&origin)[NDIM]) const {
         bool exists = true;
 #pragma unroll
         for (int axis = 0; axis < NDIM; ++axis)
-            exists = exists && origin[axis] >= 0 && origin[axis] + Index(p.axes[axis].taps.divisor) <= p.axes[axis].extent;
+            exists =
+                exists && origin[axis] >= 0 && origin[axis] + Index(p.axes[axis].taps.divisor) <= p.axes[axis].extent;
         return exists;
     }
     template <bool FINISH>
-    __device__ __forceinline__ void write_whole(const Multiplier& multiplier, const Acc* sums, int pitch, int first, int before,
-                                                const Pixel<Index, NDIM>& at, T* y) const
-    {
+    DEVICE void write_whole(const Multiplier& multiplier, const Acc* sums, int pitch, int first, int before,
+                            const Pixel<Index, NDIM>& at, T* y) const {
         const int step = int(taps_along_w().divisor), left = int(p.common.filters - m0);
         const int end = left < Multiplier::kBlockM ? left : Multiplier::kBlockM;
         int row = first;
 #pragma unroll 4
-        for (int rounds = (end + step - 1 + before) / step; rounds > 0; --rounds, row += step) {   // as many for all lanes
+        for (int rounds = (end + step - 1 + before) / step; rounds > 0;
+             --rounds, row += step) { // as many for all lanes
             const bool exists = inside(row, end);
             const int mine = exists ? row : 0;
             const T value = output<FINISH>(multiplier, sums[mine * pitch], rows[mine], at, m0 + mine, y);
@@ -164,9 +161,8 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM> struct De
         }
     }
     template <bool FINISH>
-    __device__ __forceinline__ T output(const Multiplier& multiplier, Acc sum, const Row& row, const Pixel<Index, NDIM>& at, Index m,
-                                        const T* y) const
-    {
+    DEVICE T output(const Multiplier& multiplier, Acc sum, const Row& row, const Pixel<Index, NDIM>& at, Index m,
+                    const T* y) const {
         if constexpr (!Multiplier::kExact)
             if (!is_finite(sum)) sum = again(multiplier, at, m);
         sum += row.bias;
@@ -174,27 +170,24 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM> struct De
         return narrow<T>(sum);
     }
     // The sum of a row's products with the channels of a pixel, one by one.
-    __device__ __forceinline__ Acc again(const Multiplier& multiplier, const Pixel<Index, NDIM>& at, Index m) const
-    {
-        const T* x = static_cast<const T*>(p.common.x) + group * p.common.channels * p.common.x_channel + at.n * p.common.x_batch;
-#pragma unroll
-        for (int axis = 0; axis < NDIM; ++axis) x += at.q[axis] * p.common.x_stride[axis];
+    DEVICE Acc again(const Multiplier& multiplier, const Pixel<Index, NDIM>& at, Index m) const {
+        const T* x = static_cast<const T*>(p.common.x) + group * p.common.channels * p.common.x_channel
+                   + dot(at.q, p.common.x_stride, at.n * p.common.x_batch);
         Acc sum = 0;
 #pragma unroll 1
-        for (Index channel = 0; channel < p.common.channels && sum == sum; ++channel)   // a NaN stays one
+        for (Index channel = 0; channel < p.common.channels && sum == sum; ++channel) // a NaN stays one
             sum = multiply_add(multiplier.weight(channel, m), widen(x[channel * p.common.x_channel]), sum);
         return sum;
     }
 };
 
-// Makes the tile at which `position` puts the block: its group, and its number among the tiles along M and along N.
-template <class Multiplier, class T, class Acc, class Index, int NDIM, class Position>
-__device__ __forceinline__ void make_blocks(const DepthToSpaceParams<Index, NDIM>& p, unsigned char* shared, Position&& position)
-{
+// Makes the block's tile.
+template <class Multiplier, class T, class Acc, class Index, int NDIM>
+DEVICE void make_blocks(const DepthToSpaceParams<Index, NDIM>& p, unsigned char* shared) {
     using Writer = DepthToSpace<Multiplier, T, Acc, Index, NDIM>;
     const auto writer = [&]() -> Writer {
         Index group, m_tile, n_tile;
-        position(group, m_tile, n_tile);
+        tile_of(p.common, block_number(), group, m_tile, n_tile);
         const auto rows = reinterpret_cast<typename Writer::Row*>(shared + Multiplier::kSharedBytes);
         return {p, rows, group, m_tile * Multiplier::kBlockM, n_tile * Multiplier::kBlockN};
     };

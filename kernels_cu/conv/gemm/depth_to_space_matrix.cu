@@ -4,11 +4,8 @@
 #include "conv/gemm/matrix_product.cuh"
 
 template <class Arithmetic, int BLOCK_M, int BLOCK_N, int BLOCK_K, int WARP_M, int WARP_N, int STAGES>
-__device__ __forceinline__ void conv_transpose_matrix(const DepthToSpaceParams<int, 3>& p)
-{
+DEVICE void conv_transpose_matrix(const DepthToSpaceParams<int, 3>& p) {
     extern __shared__ __align__(128) unsigned char shared[];
     using Product = MatrixProduct<Arithmetic, BLOCK_M, BLOCK_N, BLOCK_K, WARP_M, WARP_N, STAGES, true, true>;
-    make_blocks<Product, typename Product::T, typename Product::Acc>(p, shared, [&](int& group, int& m_tile, int& n_tile) {
-        group = p.common.n_tiles.split(p.common.m_tiles.split(block_number(), m_tile), n_tile);
-    });
+    make_blocks<Product, typename Product::T, typename Product::Acc>(p, shared);
 }

@@ -3,8 +3,8 @@
 // A fragment of weights has 16 output channels x 32 bytes of K: kDepth = 16 elements of 16 bits, 8 of 32, 4 of 64. Each
 // lane has 16 bytes of it: channel lane / 4, and that + 8, in words of contiguous elements of K, from lane % 4 words
 // on; of 4-byte words a second pair for the second half of K. A fragment of inputs has 8 pixels: lane / 4, with the
-// same words. Sums are 16 x 8: a lane has those of channels lane / 4 and that + 8 for the pixels 2 * (lane % 4) and
-// that + 1.
+// same words. Sums are 16 x 8: a lane has those of channels lane / 4 and that + 8 for two pixels from 2 * (lane % 4)
+// on.
 #pragma once
 #include "base/numeric.cuh"
 #include "base/ptx.cuh"
@@ -14,55 +14,45 @@ template <class T> struct FragmentPlace {
     static constexpr int kDepth = 32 / sizeof(T);
     static constexpr int kWordElements = sizeof(T) == 2 ? 2 : 1;
     static constexpr int kElements = 16 / sizeof(T);
-    static constexpr int kHalf = sizeof(T) == 8 ? kDepth : kDepth / 2;   // of K, that the first words have
+    static constexpr int kHalf = sizeof(T) == 8 ? kDepth : kDepth / 2; // of K, that the first words have
 
-    static __device__ __forceinline__ int row(int lane, int element) { return lane / 4 + element / kWordElements % 2 * 8; }
-    static __device__ __forceinline__ int k(int lane, int element)
-    {
+    static DEVICE int row(int lane, int element) { return lane / 4 + element / kWordElements % 2 * 8; }
+    static DEVICE int k(int lane, int element) {
         return element / (2 * kWordElements) * kHalf + lane % 4 * kWordElements + element % kWordElements;
     }
     // The element's number in the fragment, lane by lane.
-    static __device__ __forceinline__ int number(int row, int k)
-    {
+    static DEVICE int number(int row, int k) {
         const int lane = row % 8 * 4 + k % kHalf / kWordElements;
         return lane * kElements + (k / kHalf * 2 + row / 8) * kWordElements + k % kWordElements;
     }
 };
 
-// Products of 16-bit elements are exact in float32.
-template <class T> struct Products16 {
+// Products of 16-bit elements are exact in float32. MULTIPLY is the instruction.
+template <class T, auto MULTIPLY> struct Products16 {
     using Element = T;
     using Acc = float;
-    static constexpr int kParts = 1, kStep = 1;   // fragments that make up one of weights; fragments along K of one step
+    static constexpr int kParts = 1, kStep = 1; // fragments that make up one of weights; fragments along K of one step
     static constexpr bool kExact = true;
     struct Inputs { unsigned words[2]; };
 
-    static __device__ __forceinline__ T part(T weight, int) { return weight; }
-    static __device__ __forceinline__ Inputs prepare(unsigned low, unsigned high) { return {{low, high}}; }
-    static __device__ __forceinline__ void prepare(const uint4& weights, uint4 (&parts)[1]) { parts[0] = weights; }
-};
-struct HalfProducts : Products16<__half> {
-    static __device__ __forceinline__ void multiply(float (&d)[4], const uint4 (&a)[1][1], const Inputs (&b)[1])
-    {
-        multiply_half(d, a[0][0], b[0].words);
+    static DEVICE T part(T weight, int) { return weight; }
+    static DEVICE Inputs prepare(unsigned low, unsigned high) { return {{low, high}}; }
+    static DEVICE void prepare(const uint4& weights, uint4 (&parts)[1]) { parts[0] = weights; }
+    static DEVICE void multiply(float (&d)[4], const uint4 (&a)[1][1], const Inputs (&b)[1]) {
+        MULTIPLY(d, a[0][0], b[0].words);
     }
 };
-struct Bfloat16Products : Products16<__nv_bfloat16> {
-    static __device__ __forceinline__ void multiply(float (&d)[4], const uint4 (&a)[1][1], const Inputs (&b)[1])
-    {
-        multiply_bfloat16(d, a[0][0], b[0].words);
-    }
-};
+using HalfProducts = Products16<__half, multiply_half>;
+using Bfloat16Products = Products16<__nv_bfloat16, multiply_bfloat16>;
 
 // A finite number stays finite, so that a weight is what it is, up to rounding.
-__device__ __forceinline__ float nearest_tf32(float value)
-{
+DEVICE float nearest_tf32(float value) {
     const float rounded = __uint_as_float(round_tf32(value));
     return is_finite(rounded) || !is_finite(value) ? rounded : __uint_as_float(__float_as_uint(value) & 0xffffe000u);
 }
 
-// float32 elements, rounded to TF32. An input that is not finite, or rounds to infinity, gives a sum that is not
-// finite: it is made again.
+// float32 elements, rounded to TF32. An input that is not finite, or rounds to infinity, gives a sum that is made
+// again.
 struct Tf32Products {
     using Element = float;
     using Acc = float;
@@ -70,21 +60,18 @@ struct Tf32Products {
     static constexpr bool kExact = false;
     struct Inputs { unsigned words[2]; };
 
-    static __device__ __forceinline__ float part(float weight, int) { return nearest_tf32(weight); }
-    // To nearest, ties away from zero, as adding half of the last place that stays does: the tensor cores cut off the rest.
-    // A NaN, which the sum may make a number of, comes back with the product.
-    static __device__ __forceinline__ unsigned rounded(unsigned word)
-    {
+    static DEVICE float part(float weight, int) { return nearest_tf32(weight); }
+    // To nearest, ties away from zero, as adding half of the last place that stays does: the tensor cores cut off the
+    // rest. A NaN, which the sum may make a number of, comes back with the product.
+    static DEVICE unsigned rounded(unsigned word) {
         return __float_as_uint(__fmaf_rn(__uint_as_float(word), 0.f, __uint_as_float(word + 0x1000u)));
     }
-    static __device__ __forceinline__ Inputs prepare(unsigned low, unsigned high) { return {{rounded(low), rounded(high)}}; }
+    static DEVICE Inputs prepare(unsigned low, unsigned high) { return {{rounded(low), rounded(high)}}; }
     // Of weights that are not packed, which need not stay finite either.
-    static __device__ __forceinline__ void prepare(const uint4& weights, uint4 (&parts)[1])
-    {
+    static DEVICE void prepare(const uint4& weights, uint4 (&parts)[1]) {
         parts[0] = make_uint4(rounded(weights.x), rounded(weights.y), rounded(weights.z), rounded(weights.w));
     }
-    static __device__ __forceinline__ void multiply(float (&d)[4], const uint4 (&a)[1][1], const Inputs (&b)[1])
-    {
+    static DEVICE void multiply(float (&d)[4], const uint4 (&a)[1][1], const Inputs (&b)[1]) {
         multiply_tf32(d, a[0][0], b[0].words);
     }
 };
@@ -98,34 +85,29 @@ struct Tf32x3Products {
     static constexpr bool kExact = false;
     struct Inputs { unsigned large[2], small[2]; };
 
-    static __device__ __forceinline__ float part(float weight, int number)
-    {
+    static DEVICE float part(float weight, int number) {
         const float large = nearest_tf32(weight);
         if (number == 0) return large;
         return is_finite(weight) ? nearest_tf32(weight - large) : 0.f;
     }
-    // To nearest, ties away from zero, as adding half of the last place that stays does; NaN and infinity show in `small`.
-    static __device__ __forceinline__ void split(unsigned word, unsigned& large, unsigned& small)
-    {
+    // To nearest, ties away from zero, as adding half of the last place does; NaN and infinity show in `small`.
+    static DEVICE void split(unsigned word, unsigned& large, unsigned& small) {
         large = (word + 0x1000u) & 0xffffe000u;
         small = __float_as_uint(__uint_as_float(word) - __uint_as_float(large));
     }
-    static __device__ __forceinline__ Inputs prepare(unsigned low, unsigned high)
-    {
+    static DEVICE Inputs prepare(unsigned low, unsigned high) {
         Inputs result;
         split(low, result.large[0], result.small[0]);
         split(high, result.large[1], result.small[1]);
         return result;
     }
-    static __device__ __forceinline__ void prepare(const uint4& weights, uint4 (&parts)[2])
-    {
+    static DEVICE void prepare(const uint4& weights, uint4 (&parts)[2]) {
         split(weights.x, parts[0].x, parts[1].x);
         split(weights.y, parts[0].y, parts[1].y);
         split(weights.z, parts[0].z, parts[1].z);
         split(weights.w, parts[0].w, parts[1].w);
     }
-    static __device__ __forceinline__ void multiply(float (&d)[4], const uint4 (&a)[1][2], const Inputs (&b)[1])
-    {
+    static DEVICE void multiply(float (&d)[4], const uint4 (&a)[1][2], const Inputs (&b)[1]) {
         multiply_tf32(d, a[0][1], b[0].large);
         multiply_tf32(d, a[0][0], b[0].small);
         multiply_tf32(d, a[0][0], b[0].large);
@@ -140,9 +122,8 @@ struct DoubleProducts {
     static constexpr bool kExact = true;
     struct Inputs { double value; };
 
-    static __device__ __forceinline__ double part(double weight, int) { return weight; }
-    static __device__ __forceinline__ void multiply(double (&d)[4], const uint4 (&a)[4][1], const Inputs (&b)[4])
-    {
+    static DEVICE double part(double weight, int) { return weight; }
+    static DEVICE void multiply(double (&d)[4], const uint4 (&a)[4][1], const Inputs (&b)[4]) {
         double2 rows[4];
         double columns[4];
 #pragma unroll
@@ -153,3 +134,38 @@ struct DoubleProducts {
         multiply_double(d, rows, columns);
     }
 };
+
+// Fragments j and j + 1 of inputs, from the words that ldmatrix gives.
+template <class Arithmetic, class Inputs, int COUNT, int STEPS>
+DEVICE void prepare_pair(const unsigned (&words)[4], Inputs (&b)[COUNT][STEPS], int j, int step) {
+    b[j][step] = Arithmetic::prepare(words[0], words[1]);
+    b[j + 1][step] = Arithmetic::prepare(words[2], words[3]);
+}
+// As many from j on as have neighbouring pixels in 16 bytes of a row of K; the second half of K is four rows down.
+template <class Arithmetic, class Inputs, int COUNT, int STEPS>
+DEVICE void load_neighbours(unsigned row, int pitch, Inputs (&b)[COUNT][STEPS], int j, int step) {
+    const uint4 low = load_shared(row);
+    if constexpr (sizeof(typename Arithmetic::Element) == 8) {
+        b[j][step] = {__hiloint2double(low.y, low.x)};
+        b[j + 1][step] = {__hiloint2double(low.w, low.z)};
+    } else {
+        const uint4 high = load_shared(row + 4 * pitch);
+        b[j][step] = Arithmetic::prepare(low.x, high.x);
+        b[j + 1][step] = Arithmetic::prepare(low.y, high.y);
+        b[j + 2][step] = Arithmetic::prepare(low.z, high.z);
+        b[j + 3][step] = Arithmetic::prepare(low.w, high.w);
+    }
+}
+
+// A packed weight: of row `row` of the GEMM and filter m, where a slice of K has SLICE rows, and `pitch` bytes. Weights
+// that come in parts are the sum of these.
+template <class Arithmetic, int SLICE>
+DEVICE typename Arithmetic::Acc packed_weight(const unsigned char* weights, int pitch, int row, int m) {
+    using T = typename Arithmetic::Element;
+    using Place = FragmentPlace<T>;
+    constexpr int kBytes = 512 * Arithmetic::kParts; // of a fragment
+    const int fragment = m / 16 * (SLICE / Place::kDepth) + row % SLICE / Place::kDepth;
+    const T* parts = reinterpret_cast<const T*>(weights + (row / SLICE * pitch + fragment * kBytes))
+                   + Place::number(m % 16, row % Place::kDepth);
+    return Arithmetic::kParts == 1 ? widen(parts[0]) : widen(parts[0]) + widen(parts[512 / sizeof(T)]);
+}

@@ -15,10 +15,10 @@
 struct GroupedWeights {
     const void* w;
     int w_group, w_filter, w_channel, w_stride[3];
-    Divider<int> kernel[3];      // taps
-    Divider<int> filters;        // of one group, where those of the correlation are a block's
-    Divider<int> groups;         // blocks of groups
-    int outputs;                 // how wide those of the result can be written: Outputs
+    Divider<int> kernel[3]; // taps
+    Divider<int> filters;   // of one group, where those of the correlation are a block's
+    Divider<int> groups;    // blocks of groups
+    int outputs;            // how wide those of the result can be written: Outputs
 };
 
 struct ConvGroupedParams {
@@ -39,35 +39,34 @@ template <class Arithmetic, int BLOCK_M, int WARP_N, int WARPS> struct Grouped {
     using Acc = typename Arithmetic::Acc;
     using Inputs = typename Arithmetic::Inputs;
     using Place = FragmentPlace<T>;
-    struct Tap { int weights, inputs; };                               // elements of w before it; bytes of the band before it
+    struct Tap { int weights, inputs; }; // elements of w before it; bytes of the band before it
 
     static constexpr int kThreads = WARPS * 32, kBlockM = BLOCK_M, kBlockN = WARPS * WARP_N;
     static constexpr int kFragmentsM = BLOCK_M / 16, kFragmentsN = WARP_N / 8;
     static constexpr int kParts = Arithmetic::kParts, kFragmentBytes = 512 * kParts;
-    static constexpr int kGap = 16;                                    // bytes between taps: neighbours are written to different banks
-    static constexpr int kAtOnce = 2, kTapsAtOnce = 9;                 // weights that a thread waits for: channels, taps
+    static constexpr int kGap = 16;                    // bytes between taps: neighbours are written to different banks
+    static constexpr int kAtOnce = 2, kTapsAtOnce = 9; // weights that a thread waits for: channels, taps
 
     // For the epilogue.
     using Wide = WideOutputs<T, WARP_N>;
     static constexpr int kRows = 16, kColumns = 32, kPitch = kColumns + 8;
     static constexpr int kChunksM = kFragmentsM, kChunksN = WARP_N / kColumns;
-    static constexpr bool kExact = false;                              // other groups spoil sums too
+    static constexpr bool kExact = false; // other groups spoil sums too
 
     const Correlation<int, 3>& p;
     const Taps<int, 3>& taps;
     const GroupedWeights& weights;
-    unsigned fragments;          // in shared memory, behind the table of taps
+    unsigned fragments; // in shared memory, behind the table of taps
     const Tap* table;
-    const T* w;                  // of the block's first group
+    const T* w; // of the block's first group
     int m0, tap_count, tap_bytes;
     Band<T, kThreads> band;
     Acc sums[kFragmentsM][kFragmentsN][4];
 
     // Shared memory: the table, the fragments, the band.
-    __device__ __forceinline__ Grouped(const Correlation<int, 3>& p, const Taps<int, 3>& taps, const Bands& bands,
-                                       const GroupedWeights& weights, unsigned char* memory)
-        : p(p), taps(taps), weights(weights), table(reinterpret_cast<const Tap*>(memory)), band(p, taps, bands, 0)
-    {
+    DEVICE Grouped(const Correlation<int, 3>& p, const Taps<int, 3>& taps, const Bands& bands,
+                   const GroupedWeights& weights, unsigned char* memory)
+        : p(p), taps(taps), weights(weights), table(reinterpret_cast<const Tap*>(memory)), band(p, taps, bands, 0) {
         const int most = int(weights.kernel[0].divisor * weights.kernel[1].divisor * weights.kernel[2].divisor);
         tap_count = p.by_channel.quotient(taps.rows);
         tap_bytes = bands.depths * kFragmentsM * kFragmentBytes + kGap;
@@ -75,19 +74,17 @@ template <class Arithmetic, int BLOCK_M, int WARP_N, int WARPS> struct Grouped {
         band.memory = fragments + most * tap_bytes;
     }
     // Goes to some groups, and to some of their filters, whose fragments it makes.
-    __device__ __forceinline__ void stand(int group, int first_m)
-    {
+    DEVICE void stand(int group, int first_m) {
         const int first_group = group * groups();
         m0 = first_m;
         w = static_cast<const T*>(weights.w) + first_group * weights.w_group;
         band.stand(first_group);
     }
-    __device__ __forceinline__ int groups() const { return weights.filters.quotient(p.filters); }
+    DEVICE int groups() const { return weights.filters.quotient(p.filters); }
 
     // ---- weights
 
-    __device__ __forceinline__ void fill_table() const
-    {
+    DEVICE void fill_table() const {
         for (int number = threadIdx.x; number < tap_count; number += kThreads) {
             int tap[3];
             unravel<3>(number, taps.count, tap);
@@ -97,26 +94,22 @@ template <class Arithmetic, int BLOCK_M, int WARP_N, int WARPS> struct Grouped {
         }
     }
     // Elements of w before the tap that a row of the GEMM has.
-    __device__ __forceinline__ int of_tap(int row) const
-    {
+    DEVICE int of_tap(int row) const {
         int tap[3];
         unravel<3>(p.by_channel.quotient(row), weights.kernel, tap);
-        return tap[0] * weights.w_stride[0] + tap[1] * weights.w_stride[1] + tap[2] * weights.w_stride[2];
+        return dot(tap, weights.w_stride);
     }
-    __device__ __forceinline__ int of_filter(int m) const
-    {
+    DEVICE int of_filter(int m) const {
         int filter;
         const int group = weights.filters.split(m, filter);
         return group * weights.w_group + filter * weights.w_filter;
     }
-    __device__ __forceinline__ void clear_fragments() const
-    {
+    DEVICE void clear_fragments() const {
         for (int at = threadIdx.x * 16; at < tap_count * tap_bytes; at += kThreads * 16)
             store_shared(fragments + at, make_uint4(0, 0, 0, 0));
     }
     // A thread has a channel of a filter, then of another one, and all taps, which are neighbours in w.
-    __device__ __forceinline__ void fill_fragments() const
-    {
+    DEVICE void fill_fragments() const {
         const int count = BLOCK_M * p.channels;
 #pragma unroll 1
         for (int i = threadIdx.x; i < count; i += kAtOnce * kThreads) {
@@ -124,25 +117,25 @@ template <class Arithmetic, int BLOCK_M, int WARP_N, int WARPS> struct Grouped {
             unsigned target[kAtOnce];
             bool exists[kAtOnce];
 #pragma unroll
-            for (int k = 0; k < kAtOnce; ++k) exists[k] = find_weight(i + k * kThreads, source[k], target[k]) && i + k * kThreads < count;
+            for (int k = 0; k < kAtOnce; ++k)
+                exists[k] = find_weight(i + k * kThreads, source[k], target[k]) && i + k * kThreads < count;
 #pragma unroll 1
             for (int first = 0; first < tap_count; first += kTapsAtOnce) fill_taps(first, source, target, exists);
         }
     }
-    // Where the first tap of a filter's channel stands in w, and belongs among the fragments; false if there is no such filter.
-    __device__ __forceinline__ bool find_weight(int number, const T*& source, unsigned& target) const
-    {
+    // Where the first tap of a filter's channel stands in w, and belongs among the fragments; false without such a
+    // filter.
+    DEVICE bool find_weight(int number, const T*& source, unsigned& target) const {
         int channel;
         const int row = p.by_channel.split(number, channel), m = m0 + row;
         const int k = weights.filters.quotient(m) * p.channels + channel;
         source = w + (of_filter(m) + channel * weights.w_channel);
-        target = fragments + (k / Place::kDepth * kFragmentsM + row / 16) * kFragmentBytes +
-                 Place::number(row % 16, k % Place::kDepth) * int(sizeof(T));
+        target = fragments + (k / Place::kDepth * kFragmentsM + row / 16) * kFragmentBytes
+               + Place::number(row % 16, k % Place::kDepth) * int(sizeof(T));
         return m < p.filters;
     }
-    __device__ __forceinline__ void fill_taps(int first, const T* const (&source)[kAtOnce], const unsigned (&target)[kAtOnce],
-                                              const bool (&exists)[kAtOnce]) const
-    {
+    DEVICE void fill_taps(int first, const T* const (&source)[kAtOnce], const unsigned (&target)[kAtOnce],
+                          const bool (&exists)[kAtOnce]) const {
         T values[kAtOnce][kTapsAtOnce];
 #pragma unroll
         for (int i = 0; i < kTapsAtOnce; ++i) {
@@ -158,27 +151,24 @@ template <class Arithmetic, int BLOCK_M, int WARP_N, int WARPS> struct Grouped {
             for (int k = 0; k < kAtOnce; ++k)
 #pragma unroll
                 for (int part = 0; part < kParts; ++part)
-                    if (exists[k]) store_shared(target[k] + (first + i) * tap_bytes + part * 512, Arithmetic::part(values[k][i], part));
+                    if (exists[k])
+                        store_shared(target[k] + (first + i) * tap_bytes + part * 512,
+                                     Arithmetic::part(values[k][i], part));
         }
     }
 
     // ---- multiplying
 
-    __device__ __forceinline__ int lane() const { return threadIdx.x % 32; }
-    __device__ __forceinline__ int first_column() const { return threadIdx.x / 32 * WARP_N; }
+    DEVICE int lane() const { return threadIdx.x % 32; }
+    DEVICE int first_column() const { return threadIdx.x / 32 * WARP_N; }
 
-    __device__ __forceinline__ void multiply()
-    {
-#pragma unroll
-        for (int i = 0; i < kFragmentsM; ++i)
-#pragma unroll
-            for (int j = 0; j < kFragmentsN; ++j)
-#pragma unroll
-                for (int k = 0; k < 4; ++k) sums[i][j][k] = 0;
+    DEVICE void multiply() {
+        clear(sums);
         const Bands& bands = band.bands;
         const int columns = int(bands.tile[0].divisor * bands.tile[1].divisor * bands.tile[2].divisor);
         if (first_column() >= columns) return;
-        unsigned places[kFragmentsN / 2], a_place = fragments + lane() * 16;   // lanes address chunks as in conv/gemm/mma.cuh
+        unsigned places[kFragmentsN / 2],
+            a_place = fragments + lane() * 16; // lanes address chunks as in conv/gemm/mma.cuh
 #pragma unroll
         for (int j = 0; j < kFragmentsN / 2; ++j)
             places[j] = band.place(first_column() + j * 16 + lane() / 16 * 8 + lane() % 8) + lane() / 8 % 2 * 16;
@@ -193,18 +183,19 @@ template <class Arithmetic, int BLOCK_M, int WARP_N, int WARPS> struct Grouped {
             a_place += kGap;
         }
     }
-    __device__ __forceinline__ void multiply_depth(unsigned a_place, const unsigned (&places)[kFragmentsN / 2], int away)
-    {
+    DEVICE void multiply_depth(unsigned a_place, const unsigned (&places)[kFragmentsN / 2], int away) {
         uint4 a[kFragmentsM][1][kParts];
 #pragma unroll
         for (int i = 0; i < kFragmentsM; ++i)
 #pragma unroll
-            for (int part = 0; part < kParts; ++part) a[i][0][part] = load_shared(a_place + i * kFragmentBytes + part * 512);
+            for (int part = 0; part < kParts; ++part)
+                a[i][0][part] = load_shared(a_place + i * kFragmentBytes + part * 512);
 #pragma unroll
         for (int j = 0; j < kFragmentsN; j += 2) {
             unsigned words[4];
             load_matrices(words, places[j / 2] + away);
-            const Inputs low[1] = {Arithmetic::prepare(words[0], words[1])}, high[1] = {Arithmetic::prepare(words[2], words[3])};
+            const Inputs low[1] = {Arithmetic::prepare(words[0], words[1])},
+                         high[1] = {Arithmetic::prepare(words[2], words[3])};
 #pragma unroll
             for (int i = 0; i < kFragmentsM; ++i) {
                 Arithmetic::multiply(sums[i][j], a[i], low);
@@ -215,10 +206,10 @@ template <class Arithmetic, int BLOCK_M, int WARP_N, int WARPS> struct Grouped {
 
     // ---- for the epilogue
 
-    __device__ __forceinline__ int chunk_row(int i) const { return i * kRows; }
-    __device__ __forceinline__ int chunk_column(int j) const { return first_column() + j * kColumns; }
-    __device__ __forceinline__ void put(Acc* piece, int i, int j) const
-    {
+    DEVICE Pixel<int, 3> pixel(int column) const { return band.pixel(column); }
+    DEVICE int chunk_row(int i) const { return i * kRows; }
+    DEVICE int chunk_column(int j) const { return first_column() + j * kColumns; }
+    DEVICE void put(Acc* piece, int i, int j) const {
         Acc* mine = piece + lane() / 4 * kPitch + lane() % 4 * 2;
 #pragma unroll
         for (int half = 0; half < 2; ++half)
@@ -228,8 +219,7 @@ template <class Arithmetic, int BLOCK_M, int WARP_N, int WARPS> struct Grouped {
                 store_shared(mine + half * 8 * kPitch + f * 8, pair);
             }
     }
-    __device__ __forceinline__ Acc weight(int row, int m) const
-    {
+    DEVICE Acc weight(int row, int m) const {
         int channel;
         p.by_channel.split(row, channel);
         return widen(w[of_filter(m) + channel * weights.w_channel + of_tap(row)]);
@@ -237,30 +227,20 @@ template <class Arithmetic, int BLOCK_M, int WARP_N, int WARPS> struct Grouped {
 };
 
 template <class Arithmetic, int BLOCK_M, int WARP_N, int WARPS>
-__device__ __forceinline__ Pixel<int, 3> tile_pixel(const Grouped<Arithmetic, BLOCK_M, WARP_N, WARPS>& grouped,
-                                                    const Correlation<int, 3>&, int column)
-{
-    return grouped.band.pixel(column);
-}
-template <class Arithmetic, int BLOCK_M, int WARP_N, int WARPS>
-__device__ __forceinline__ int first_input(const Grouped<Arithmetic, BLOCK_M, WARP_N, WARPS>& grouped, const Correlation<int, 3>& p,
-                                           int group, int m)
-{
+DEVICE int first_input(const Grouped<Arithmetic, BLOCK_M, WARP_N, WARPS>& grouped, const Correlation<int, 3>& p,
+                       int group, int m) {
     return (group * grouped.groups() + grouped.weights.filters.quotient(m)) * p.channels * p.x_channel;
 }
 
 // Sums that are not finite are made again. Four at a time: more of them at once take registers that there are not.
-__device__ __forceinline__ void activate_finite(const Finish& finish, float (&sums)[4])
-{
+DEVICE void activate_finite(const Finish& finish, float (&sums)[4]) {
 #pragma unroll
     for (int k = 0; k < 4; ++k) sums[k] = is_finite(sums[k]) ? activated(finish, sums[k]) : sums[k];
 }
 
-// Writes the tile in wide stores, where no residual is to be added; returns whether the warp wrote something that is
-// not finite.
+// Writes the tile in wide stores, where no residual is to be added; returns whether the warp wrote what is not finite.
 template <class Multiplier, class Writer>
-__device__ __forceinline__ bool write_wide(const Multiplier& grouped, const Writer& epilogue, void* pieces)
-{
+DEVICE bool write_wide(const Multiplier& grouped, const Writer& epilogue, void* pieces) {
     using T = typename Multiplier::T;
     using Wide = typename Multiplier::Wide;
     const bool pairs = grouped.weights.outputs == int(Outputs::kPairs);
@@ -270,14 +250,15 @@ __device__ __forceinline__ bool write_wide(const Multiplier& grouped, const Writ
 #pragma unroll
     for (int i = 0; i < (pairs ? 1 : kOffsets); ++i) {
         const int column = grouped.first_column() + (pairs ? Wide::column() : grouped.lane() + i * 32);
-        if (!epilogue.locate(grouped.band.pixel(column), offsets[i])) offsets[i] = -1;
+        if (!epilogue.locate(grouped.pixel(column), offsets[i])) offsets[i] = -1;
     }
-    float spoilt = 0;            // NaN from what is not finite
+    float spoilt = 0; // NaN from what is not finite
 #pragma unroll
     for (int i = 0; i < Multiplier::kFragmentsM; ++i) {
         const int m = epilogue.m0 + i * 16, row = m + grouped.lane() / 4, limit = grouped.p.filters - m;
         if (limit <= 0) break;
-        const float bias[2] = {row < grouped.p.filters ? epilogue.bias(row) : 0.f, row + 8 < grouped.p.filters ? epilogue.bias(row + 8) : 0.f};
+        const float bias[2] = {row < grouped.p.filters ? epilogue.bias(row) : 0.f,
+                               row + 8 < grouped.p.filters ? epilogue.bias(row + 8) : 0.f};
         float sums[Multiplier::kFragmentsN][4];
 #pragma unroll
         for (int j = 0; j < Multiplier::kFragmentsN; ++j) {
@@ -301,14 +282,14 @@ __device__ __forceinline__ bool write_wide(const Multiplier& grouped, const Writ
 
 // Makes every tile from the first one on, so many apart.
 template <bool PHASED, class Multiplier>
-__device__ __forceinline__ void make_tiles(Multiplier&& grouped, int group, int m0, int first, int step, unsigned char* shared)
-{
+DEVICE void make_tiles(Multiplier&& grouped, int group, int m0, int first, int step, unsigned char* shared) {
     using T = typename Multiplier::T;
     void* pieces = shared + (grouped.band.memory - shared_address(shared));
-    const bool wide = grouped.weights.outputs != int(Outputs::kSingle) && reinterpret_cast<unsigned long long>(grouped.p.y) % 16 == 0 &&
-                      grouped.p.finish.residual == nullptr;
+    const bool wide = grouped.weights.outputs != int(Outputs::kSingle)
+                   && reinterpret_cast<unsigned long long>(grouped.p.y) % 16 == 0
+                   && grouped.p.finish.residual == nullptr;
     grouped.stand(group, m0);
-    grouped.band.start(first);   // copies go on while the fragments are made
+    grouped.band.start(first); // copies go on while the fragments are made
     grouped.fill_table();
     grouped.clear_fragments();
     __syncthreads();
@@ -316,21 +297,20 @@ __device__ __forceinline__ void make_tiles(Multiplier&& grouped, int group, int 
 #pragma unroll 1
     for (int tile = first; tile < grouped.band.tiles(); tile += step) {
         copy_async_wait<0>();
-        __syncthreads();         // the band has arrived for all threads, and the fragments
+        __syncthreads(); // the band has arrived for all threads, and the fragments
         grouped.multiply();
-        __syncthreads();         // the band's memory is free
-        keep(group);             // what follows from these is not kept over the main loop
+        __syncthreads(); // the band's memory is free
+        keep(group);     // what follows from these is not kept over the main loop
         keep(m0);
         const Epilogue<Multiplier, T, typename Multiplier::Acc, int, 3, PHASED> epilogue{
             grouped.p, grouped.taps, grouped, group, m0, 0};
         if (wide ? write_wide(grouped, epilogue, pieces) : epilogue.write(pieces)) epilogue.repair();
-        __syncthreads();         // the pieces are free
+        __syncthreads(); // the pieces are free
         grouped.band.start(tile + step);
     }
 }
 
-template <class Arithmetic, int BLOCK_M, int WARP_N, int WARPS> __device__ __forceinline__ void conv_grouped(const ConvGroupedParams& p)
-{
+template <class Arithmetic, int BLOCK_M, int WARP_N, int WARPS> DEVICE void conv_grouped(const ConvGroupedParams& p) {
     extern __shared__ __align__(128) unsigned char shared[];
     int m_tile, group;
     const int first = p.weights.groups.split(p.common.m_tiles.split(block_number(), m_tile), group);
@@ -340,16 +320,16 @@ template <class Arithmetic, int BLOCK_M, int WARP_N, int WARPS> __device__ __for
 
 // A block has one phase (conv/phases.cuh).
 template <class Arithmetic, int BLOCK_M, int WARP_N, int WARPS>
-__device__ __forceinline__ void conv_transpose_grouped(const ConvTransposeGroupedParams& p)
-{
+DEVICE void conv_transpose_grouped(const ConvTransposeGroupedParams& p) {
     extern __shared__ __align__(128) unsigned char shared[];
     constexpr int kTapsBytes = (sizeof(Taps<int, 3>) + 15) / 16 * 16;
     Taps<int, 3>& taps = *reinterpret_cast<Taps<int, 3>*>(shared);
     const Correlation<int, 3>& common = p.all.common;
     int m_tile, group, phase;
-    const int first = p.weights.groups.split(p.all.phases.split(common.m_tiles.split(block_number(), m_tile), phase), group);
+    const int first =
+        p.weights.groups.split(p.all.phases.split(common.m_tiles.split(block_number(), m_tile), phase), group);
     if (threadIdx.x == 0) fill_taps_of(p.all, phase, taps);
     __syncthreads();
-    make_tiles<true>(Grouped<Arithmetic, BLOCK_M, WARP_N, WARPS>(common, taps, p.bands, p.weights, shared + kTapsBytes), group,
-                     m_tile * BLOCK_M, first, int(common.n_tiles.divisor), shared + kTapsBytes);
+    make_tiles<true>(Grouped<Arithmetic, BLOCK_M, WARP_N, WARPS>(common, taps, p.bands, p.weights, shared + kTapsBytes),
+                     group, m_tile * BLOCK_M, first, int(common.n_tiles.divisor), shared + kTapsBytes);
 }

@@ -4,21 +4,21 @@
 #include "conv/problem.cuh"
 #include "base/matrix_rows.cuh"
 
-template <class T, int BLOCK_N, int BLOCK_K, int THREADS> struct MatrixInputs : MatrixRows<T, BLOCK_N, BLOCK_K, THREADS> {
+template <class T, int BLOCK_N, int BLOCK_K, int THREADS>
+struct MatrixInputs : MatrixRows<T, BLOCK_N, BLOCK_K, THREADS> {
     using Rows = MatrixRows<T, BLOCK_N, BLOCK_K, THREADS>;
 
     const Correlation<int, 3>& p;
     const Taps<int, 3>& taps;
-    const T* x;         // of this block's group
+    const T* x; // of this block's group
 
-    __device__ __forceinline__ MatrixInputs(const Correlation<int, 3>& p, const Taps<int, 3>& taps, void*) : p(p), taps(taps) {}
-    __device__ __forceinline__ void stand(int group) { x = static_cast<const T*>(p.x) + group * p.channels * p.x_channel; }
-    __device__ __forceinline__ void start(int column0, int, unsigned buffers)
-    {
+    DEVICE MatrixInputs(const Correlation<int, 3>& p, const Taps<int, 3>& taps, void*) : p(p), taps(taps) {}
+    DEVICE void stand(int group) { x = static_cast<const T*>(p.x) + group * p.channels * p.x_channel; }
+    DEVICE void start(int column0, int, unsigned buffers) {
         const int image = int(p.extent[0].divisor * p.extent[1].divisor * p.extent[2].divisor);
         const int width = copied_at_once(x, (image | p.x_channel | p.x_batch) * int(sizeof(T)));
         const Pixel<int, 3> mine = pixel(p, column0 + Rows::column(width));
-        const int offset = mine.n * p.x_batch + mine.q[0] * p.x_stride[0] + mine.q[1] * p.x_stride[1] + mine.q[2] * p.x_stride[2];
-        Rows::start(x + offset, mine.exists, p.x_channel, taps.rows, width, buffers);
+        Rows::start(x + dot(mine.q, p.x_stride, mine.n * p.x_batch), mine.exists, p.x_channel, taps.rows, width,
+                    buffers);
     }
 };

@@ -14,58 +14,56 @@ template <class One, class Other> struct Either<false, One, Other> { using Type 
 // How inputs are filled in: as rows of a matrix, or pixel by pixel where channels are contiguous.
 template <class Arithmetic, int BLOCK_M, int BLOCK_N, int BLOCK_K, int WARP_M, int WARP_N, bool INPUT_ROWS>
 using InputsOfOneTap = typename Either<
-    INPUT_ROWS, MatrixInputs<typename Arithmetic::Element, BLOCK_N, BLOCK_K, BLOCK_M / WARP_M * (BLOCK_N / WARP_N) * 32>,
-    SliceInputs<typename Arithmetic::Element, BLOCK_N, BLOCK_K, BLOCK_M / WARP_M * (BLOCK_N / WARP_N) * 32, Gather::kVector>>::Type;
+    INPUT_ROWS, MatrixInputs<typename Arithmetic::Element, BLOCK_N, BLOCK_K, BLOCK_M / WARP_M*(BLOCK_N / WARP_N) * 32>,
+    SliceInputs<typename Arithmetic::Element, BLOCK_N, BLOCK_K, BLOCK_M / WARP_M*(BLOCK_N / WARP_N) * 32,
+                Gather::kVector>>::Type;
 
 template <class Arithmetic, int BLOCK_M, int BLOCK_N, int BLOCK_K, int WARP_M, int WARP_N, int STAGES, bool INPUT_ROWS>
 using MatrixMma = Mma<Arithmetic, BLOCK_M, BLOCK_N, BLOCK_K, WARP_M, WARP_N, STAGES, Gather::kVector, false,
                       InputsOfOneTap<Arithmetic, BLOCK_M, BLOCK_N, BLOCK_K, WARP_M, WARP_N, INPUT_ROWS>>;
 
-template <class Arithmetic, int BLOCK_M, int BLOCK_N, int BLOCK_K, int WARP_M, int WARP_N, int STAGES, bool INPUT_ROWS, bool WEIGHT_ROWS>
+template <class Arithmetic, int BLOCK_M, int BLOCK_N, int BLOCK_K, int WARP_M, int WARP_N, int STAGES, bool INPUT_ROWS,
+          bool WEIGHT_ROWS>
 struct MatrixProduct : MatrixMma<Arithmetic, BLOCK_M, BLOCK_N, BLOCK_K, WARP_M, WARP_N, STAGES, INPUT_ROWS> {
     using Base = MatrixMma<Arithmetic, BLOCK_M, BLOCK_N, BLOCK_K, WARP_M, WARP_N, STAGES, INPUT_ROWS>;
-    using typename Base::T, typename Base::Acc, typename Base::Inputs, typename Base::Place, typename Base::Gathering;
     using Base::a_place, Base::b_place, Base::buffers, Base::inputs, Base::kFragmentsM, Base::kFragmentsN, Base::kParts,
         Base::kThreads, Base::lane, Base::p, Base::sums, Base::taps, Base::warp_m, Base::warp_n;
+    using typename Base::T, typename Base::Acc, typename Base::Inputs, typename Base::Place, typename Base::Gathering;
     using Rows = MatrixRows<T, BLOCK_M, BLOCK_K, kThreads>;
     using Weights = typename Either<WEIGHT_ROWS, Rows, MatrixColumns<T, BLOCK_M, BLOCK_K, kThreads>>::Type;
 
     static constexpr int kStageBytes = (Gathering::kBytes + Weights::kBytes + 127) / 128 * 128;
-    static constexpr int kTable = INPUT_ROWS ? 0 : BLOCK_N * sizeof(Standing);     // of conv/gemm/slice_inputs.cuh
-    static constexpr int kTileBytes = BLOCK_M * (BLOCK_N * sizeof(Acc) + 64);      // of conv/gemm/depth_to_space.cuh
+    static constexpr int kTable = INPUT_ROWS ? 0 : BLOCK_N * sizeof(Standing); // of conv/gemm/slice_inputs.cuh
+    static constexpr int kTileBytes = BLOCK_M * (BLOCK_N * sizeof(Acc) + 64);  // of conv/gemm/depth_to_space.cuh
     static constexpr int kBuffers = STAGES * kStageBytes;
     static constexpr int kSharedBytes = WEIGHT_ROWS && kTileBytes > kBuffers + kTable ? kTileBytes : kBuffers + kTable;
-    static_assert(Base::kRows * Base::kPitch * sizeof(Acc) * (kThreads / 32) <= kBuffers && Gathering::kBytes % 128 == 0);
+    static_assert(Base::kRows * Base::kPitch * sizeof(Acc) * (kThreads / 32) <= kBuffers
+                  && Gathering::kBytes % 128 == 0);
     static_assert(Base::kStep == 1);
 
-    const T* w;         // of this block's group
+    const T* w; // of this block's group
     int m0, w_step;
     Weights copied;
 
-    __device__ __forceinline__ MatrixProduct(const Correlation<int, 3>& p, const Taps<int, 3>& taps, void* memory)
-        : Base(p, taps, memory, static_cast<unsigned char*>(memory) + kBuffers)
-    {
-    }
+    DEVICE MatrixProduct(const Correlation<int, 3>& p, const Taps<int, 3>& taps, void* memory)
+        : Base(p, taps, memory, static_cast<unsigned char*>(memory) + kBuffers) {}
 
-    __device__ __forceinline__ void stand(int group, int first_m)
-    {
+    DEVICE void stand(int group, int first_m) {
         m0 = first_m;
         w_step = p.pitch / int(sizeof(T));
         w = static_cast<const T*>(p.weights) + group * (p.all_rows * w_step);
         inputs.stand(group);
     }
-    __device__ __forceinline__ void start(int column0)
-    {
+    DEVICE void start(int column0) {
         inputs.start(column0, slices(), buffers);
         start_weights(buffers + Gathering::kBytes);
         b_place = buffers + place_of_inputs(warp_n() * WARP_N);
         a_place = buffers + Gathering::kBytes + place_of_weights(warp_m() * WARP_M);
         keep(a_place);
         keep(b_place);
-        Base::clear();
+        clear(sums);
     }
-    __device__ __forceinline__ void start_weights(unsigned target)
-    {
+    DEVICE void start_weights(unsigned target) {
         if constexpr (WEIGHT_ROWS) {
             const int width = copied_at_once(w, (p.filters | w_step) * int(sizeof(T))), m = m0 + Rows::column(width);
             copied.start(w + m, m < p.filters, w_step, taps.rows, width, target);
@@ -73,31 +71,28 @@ struct MatrixProduct : MatrixMma<Arithmetic, BLOCK_M, BLOCK_N, BLOCK_K, WARP_M, 
             copied.start(w + m0 * w_step, w_step, taps.rows, p.filters - m0, target);
         }
     }
-    __device__ __forceinline__ int slices() const { return (taps.rows + BLOCK_K - 1) / BLOCK_K; }
-    __device__ __forceinline__ void fetch(int stage)
-    {
+    DEVICE int slices() const { return (taps.rows + BLOCK_K - 1) / BLOCK_K; }
+    DEVICE void fetch(int stage) {
         inputs.fetch(stage * kStageBytes);
         copied.fetch(stage * kStageBytes);
     }
-    __device__ __forceinline__ void deposit(int) const {}
+    DEVICE void deposit(int) const {}
 
     // ---- multiplying
 
     // Where this lane finds, or as ldmatrix has it, points at, elements of the first fragments.
-    __device__ __forceinline__ int place_of_inputs(int n) const
-    {
-        if constexpr (INPUT_ROWS && sizeof(T) == 2) return lane() % 16 * Gathering::kPitch + (n + lane() / 16 * 8) * sizeof(T);
+    DEVICE int place_of_inputs(int n) const {
+        if constexpr (INPUT_ROWS && sizeof(T) == 2)
+            return lane() % 16 * Gathering::kPitch + (n + lane() / 16 * 8) * sizeof(T);
         else return Base::place_of_inputs(n);
     }
-    __device__ __forceinline__ int place_of_weights(int m) const
-    {
+    DEVICE int place_of_weights(int m) const {
         if constexpr (!WEIGHT_ROWS) return Weights::chunk(m + lane() % 16, lane() / 16);
         else if constexpr (sizeof(T) == 2)
             return (lane() / 16 * 8 + lane() % 8) * Weights::kPitch + (m + lane() / 8 % 2 * 8) * sizeof(T);
         else return lane() % 4 * Weights::kPitch + (m + lane() / 4) * sizeof(T);
     }
-    __device__ __forceinline__ void multiply(int stage)
-    {
+    DEVICE void multiply(int stage) {
         const unsigned a_stage = a_place + stage * kStageBytes, b_stage = b_place + stage * kStageBytes;
 #pragma unroll
         for (int depth = 0; depth < Base::kDepths; ++depth) {
@@ -115,8 +110,7 @@ struct MatrixProduct : MatrixMma<Arithmetic, BLOCK_M, BLOCK_N, BLOCK_K, WARP_M, 
                 for (int j = 0; j < kFragmentsN; ++j) Arithmetic::multiply(sums[i][j], a[i], b[j]);
         }
     }
-    __device__ __forceinline__ uint4 weights_of(unsigned stage, int depth, int i) const
-    {
+    DEVICE uint4 weights_of(unsigned stage, int depth, int i) const {
         unsigned words[4];
         const unsigned row = stage + depth * Place::kDepth * Weights::kPitch + i * 16 * int(sizeof(T));
         if constexpr (!WEIGHT_ROWS) {
@@ -125,25 +119,23 @@ struct MatrixProduct : MatrixMma<Arithmetic, BLOCK_M, BLOCK_N, BLOCK_K, WARP_M, 
             load_transposed_matrices(words, row);
         } else {
 #pragma unroll
-            for (int k = 0; k < 4; ++k) words[k] = load_shared_word(row + k / 2 * 4 * Weights::kPitch + k % 2 * 8 * int(sizeof(T)));
+            for (int k = 0; k < 4; ++k)
+                words[k] = load_word(row + k / 2 * 4 * Weights::kPitch + k % 2 * 8 * int(sizeof(T)));
         }
         return make_uint4(words[0], words[1], words[2], words[3]);
     }
-    __device__ __forceinline__ void load_transposed(unsigned address, Inputs (&b)[kFragmentsN][1]) const
-    {
+    DEVICE void load_transposed(unsigned address, Inputs (&b)[kFragmentsN][1]) const {
 #pragma unroll
         for (int j = 0; j < kFragmentsN; j += 2) {
             unsigned words[4];
             load_transposed_matrices(words, address + j * 8 * int(sizeof(T)));
-            b[j][0] = Arithmetic::prepare(words[0], words[1]);
-            b[j + 1][0] = Arithmetic::prepare(words[2], words[3]);
+            prepare_pair<Arithmetic>(words, b, j, 0);
         }
     }
 
     // ---- for the epilogue
 
-    __device__ __forceinline__ Acc weight(int row, int m) const
-    {
+    DEVICE Acc weight(int row, int m) const {
         const T value = w[WEIGHT_ROWS ? row * w_step + m : m * w_step + row];
         return widen(kParts == 1 ? Arithmetic::part(value, 0) : value);
     }

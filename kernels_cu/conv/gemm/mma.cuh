@@ -7,9 +7,10 @@
 #include "conv/gemm/fragments.cuh"
 #include "conv/gemm/slice_inputs.cuh"
 
-template <class Arithmetic, int BLOCK_M, int BLOCK_N, int BLOCK_K, int WARP_M, int WARP_N, int STAGES, Gather GATHER, bool PHASED,
+template <class Arithmetic, int BLOCK_M, int BLOCK_N, int BLOCK_K, int WARP_M, int WARP_N, int STAGES, Gather GATHER,
+          bool PHASED,
           class Filler = SliceInputs<typename Arithmetic::Element, BLOCK_N, BLOCK_K,
-                                     BLOCK_M / WARP_M * (BLOCK_N / WARP_N) * 32, GATHER>>
+                                     BLOCK_M / WARP_M*(BLOCK_N / WARP_N) * 32, GATHER>>
 struct Mma {
     using T = typename Arithmetic::Element;
     using Acc = typename Arithmetic::Acc;
@@ -20,14 +21,14 @@ struct Mma {
     static constexpr int kParts = Arithmetic::kParts, kStep = Arithmetic::kStep;
     static constexpr int kWarpsM = BLOCK_M / WARP_M, kThreads = kWarpsM * (BLOCK_N / WARP_N) * 32;
     static constexpr int kFragmentsM = WARP_M / 16, kFragmentsN = WARP_N / 8;
-    static constexpr int kDepths = BLOCK_K / Place::kDepth;              // fragments along K of a slice
+    static constexpr int kDepths = BLOCK_K / Place::kDepth; // fragments along K of a slice
     static constexpr int kFragmentBytes = 512 * kParts;
-    static constexpr int kWeightColumn = kDepths * kFragmentBytes;       // bytes of the fragments of 16 output channels
+    static constexpr int kWeightColumn = kDepths * kFragmentBytes; // bytes of the fragments of 16 output channels
     static constexpr int kWeightBytes = BLOCK_M / 16 * kWeightColumn;
     using Gathering = Filler;
     static constexpr bool kPixelwise = Gathering::kPixelwise;
     static constexpr int kStageBytes = kWeightBytes + Gathering::kBytes;
-    static constexpr int kSharedBytes = STAGES * kStageBytes + BLOCK_N * sizeof(Standing);   // and the table of rows
+    static constexpr int kSharedBytes = STAGES * kStageBytes + BLOCK_N * sizeof(Standing); // and the table of rows
     static_assert(kStageBytes % 128 == 0);
 
     // For the epilogue: chunks of 16 x 32. A lane has pairs of kWide neighbouring sums of a row.
@@ -35,33 +36,27 @@ struct Mma {
     static constexpr int kRows = 16, kColumns = 32, kPitch = kColumns + (kWide == 1 ? 8 : 16 / int(sizeof(Acc)));
     static constexpr int kChunksM = kFragmentsM, kChunksN = WARP_N / kColumns;
     static constexpr bool kExact = Arithmetic::kExact;
-    static_assert(kRows * kPitch * sizeof(Acc) * (kThreads / 32) <= STAGES * kStageBytes);   // its pieces
+    static_assert(kRows * kPitch * sizeof(Acc) * (kThreads / 32) <= STAGES * kStageBytes); // its pieces
 
     const Correlation<int, 3>& p;
     const Taps<int, 3>& taps;
-    const unsigned char* weights;    // of this block's group
-    const unsigned char* next_weights;   // of this thread, of the slice to be fetched next
-    int along;                       // bytes of packed weights before the block's, along M
-    unsigned buffers, filled, a_place, b_place;   // in shared memory: where this thread copies weights to, and reads both
+    const unsigned char* weights;               // of this block's group
+    const unsigned char* next_weights;          // of this thread, of the slice to be fetched next
+    int along;                                  // bytes of packed weights before the block's, along M
+    unsigned buffers, filled, a_place, b_place; // in shared memory: where this thread copies weights to, and reads both
     Gathering inputs;
     Acc sums[kFragmentsM][kFragmentsN][4];
 
-    __device__ __forceinline__ Mma(const Correlation<int, 3>& p, const Taps<int, 3>& taps, void* memory)
-        : Mma(p, taps, memory, static_cast<unsigned char*>(memory) + STAGES * kStageBytes)
-    {
-    }
-    __device__ __forceinline__ Mma(const Correlation<int, 3>& p, const Taps<int, 3>& taps, void* memory, void* tables)
-        : p(p), taps(taps), buffers(shared_address(memory)), inputs(p, taps, tables)
-    {
-    }
-    __device__ __forceinline__ void stand(int group, int first_m)
-    {
+    DEVICE Mma(const Correlation<int, 3>& p, const Taps<int, 3>& taps, void* memory)
+        : Mma(p, taps, memory, static_cast<unsigned char*>(memory) + STAGES * kStageBytes) {}
+    DEVICE Mma(const Correlation<int, 3>& p, const Taps<int, 3>& taps, void* memory, void* tables)
+        : p(p), taps(taps), buffers(shared_address(memory)), inputs(p, taps, tables) {}
+    DEVICE void stand(int group, int first_m) {
         along = first_m / 16 * kWeightColumn;
         weights = static_cast<const unsigned char*>(p.weights) + group * (p.all_rows * p.pitch);
         inputs.stand(group);
     }
-    __device__ __forceinline__ void start(int column0)
-    {
+    DEVICE void start(int column0) {
         inputs.start(column0, slices(), buffers);
         next_weights = slice_of(PHASED ? taps.first_row : 0);
         filled = buffers + Gathering::kBytes + first_weight();
@@ -71,72 +66,57 @@ struct Mma {
         keep(filled);
         keep(a_place);
         keep(b_place);
-        clear();
+        clear(sums);
     }
-    // Where this lane finds its first inputs. Of ldmatrix, lanes address the chunks of two fragments: 8 pixels' first and second
-    // ones, and those of the next 8.
-    __device__ __forceinline__ int place_of_inputs(int n) const
-    {
+    // Where this lane finds its first inputs. Of ldmatrix, lanes address the chunks of two fragments: 8 pixels' first
+    // and second ones, and those of the next 8.
+    DEVICE int place_of_inputs(int n) const {
         if constexpr (kPixelwise) return Gathering::chunk(n + lane() / 16 * 8 + lane() % 8, lane() / 8 % 2);
         else return lane() % 4 * Gathering::kPitch + n * sizeof(T) + lane() / 4 * 16;
     }
-    __device__ __forceinline__ void clear()
-    {
-#pragma unroll
-        for (int i = 0; i < kFragmentsM; ++i)
-#pragma unroll
-            for (int j = 0; j < kFragmentsN; ++j)
-#pragma unroll
-                for (int k = 0; k < 4; ++k) sums[i][j][k] = 0;
-    }
     // Goes to another slice than the first.
-    __device__ __forceinline__ void skip(int slices)
-    {
+    DEVICE void skip(int slices) {
         inputs.skip(slices);
         next_weights = slice_of(PHASED ? tap_row(taps, inputs.next.tap) + inputs.next.channel : slices * BLOCK_K);
     }
-    __device__ __forceinline__ int slices() const
-    {
+    DEVICE int slices() const {
         if constexpr (!Gathering::kUniformTap) return (taps.rows + BLOCK_K - 1) / BLOCK_K;
         return p.by_channel.quotient(taps.rows) * ((p.channels + BLOCK_K - 1) / BLOCK_K);
     }
 
     // ---- fetching a slice
 
-    // A warp copies neighbouring bytes of weights; a thread's places are counted from their middle, as the few bits that an
-    // instruction has for a distance allow.
+    // A warp copies neighbouring bytes of weights; a thread's places are counted from their middle, as the few bits
+    // that an instruction has for a distance allow.
     static constexpr int kWarpWeights = kWeightBytes / (kThreads / 32), kMiddle = kWarpWeights / 1024 * 512;
     static_assert(kWarpWeights % 512 == 0 || kWarpWeights == 256);
-    __device__ __forceinline__ int first_weight() const { return threadIdx.x / 32 * kWarpWeights + lane() * 16 + kMiddle; }
+    DEVICE int first_weight() const { return threadIdx.x / 32 * kWarpWeights + lane() * 16 + kMiddle; }
     // Where this thread's packed weights of the slice that begins with a row of the GEMM stand.
-    __device__ __forceinline__ const unsigned char* slice_of(int row) const
-    {
+    DEVICE const unsigned char* slice_of(int row) const {
         return weights + (row / BLOCK_K * p.pitch + along + first_weight());
     }
-    __device__ __forceinline__ void fetch(int stage)
-    {
+    DEVICE void fetch(int stage) {
         fetch_weights(filled + stage * kStageBytes);
         const bool begins = inputs.fetch(stage * kStageBytes);
         if (PHASED && begins) next_weights = slice_of(tap_row(taps, inputs.next.tap));
     }
-    __device__ __forceinline__ void fetch_weights(unsigned target)
-    {
+    DEVICE void fetch_weights(unsigned target) {
         if (kWarpWeights >= 512 || lane() * 16 < kWarpWeights) {
 #pragma unroll
-            for (int i = -kMiddle; i < kWarpWeights - kMiddle; i += 512) copy_async<16>(target + i, next_weights + i, 16);
+            for (int i = -kMiddle; i < kWarpWeights - kMiddle; i += 512)
+                copy_async<16>(target + i, next_weights + i, 16);
         }
         next_weights += p.pitch;
     }
-    __device__ __forceinline__ void deposit(int stage) const { inputs.deposit(stage * kStageBytes); }
+    DEVICE void deposit(int stage) const { inputs.deposit(stage * kStageBytes); }
 
     // ---- multiplying
 
-    __device__ __forceinline__ int lane() const { return threadIdx.x % 32; }
-    __device__ __forceinline__ int warp_m() const { return threadIdx.x / 32 % kWarpsM; }
-    __device__ __forceinline__ int warp_n() const { return threadIdx.x / 32 / kWarpsM; }
+    DEVICE int lane() const { return threadIdx.x % 32; }
+    DEVICE int warp_m() const { return threadIdx.x / 32 % kWarpsM; }
+    DEVICE int warp_n() const { return threadIdx.x / 32 / kWarpsM; }
 
-    __device__ __forceinline__ void multiply(int stage)
-    {
+    DEVICE void multiply(int stage) {
         const unsigned a_stage = a_place + stage * kStageBytes, b_stage = b_place + stage * kStageBytes;
 #pragma unroll
         for (int depth = 0; depth < kDepths; depth += kStep) {
@@ -148,7 +128,8 @@ struct Mma {
                 for (int k = 0; k < kStep; ++k)
 #pragma unroll
                     for (int part = 0; part < kParts; ++part)
-                        a[i][k][part] = load_shared(a_stage + i * kWeightColumn + (depth + k) * kFragmentBytes + part * 512);
+                        a[i][k][part] =
+                            load_shared(a_stage + i * kWeightColumn + (depth + k) * kFragmentBytes + part * 512);
             if constexpr (kPixelwise) load_pixels(b_stage ^ depth * 32, b);
             else load_rows(b_stage + depth * Place::kDepth * Gathering::kPitch, b);
 #pragma unroll
@@ -157,46 +138,29 @@ struct Mma {
                 for (int j = 0; j < kFragmentsN; ++j) Arithmetic::multiply(sums[i][j], a[i], b[j]);
         }
     }
-    __device__ __forceinline__ void load_pixels(unsigned address, Inputs (&b)[kFragmentsN][kStep]) const
-    {
+    DEVICE void load_pixels(unsigned address, Inputs (&b)[kFragmentsN][kStep]) const {
 #pragma unroll
         for (int j = 0; j < kFragmentsN; j += 2) {
             unsigned words[4];
             load_matrices(words, address + j * 8 * Gathering::kPitch);
-            b[j][0] = Arithmetic::prepare(words[0], words[1]);
-            b[j + 1][0] = Arithmetic::prepare(words[2], words[3]);
+            prepare_pair<Arithmetic>(words, b, j, 0);
         }
     }
-    __device__ __forceinline__ void load_rows(unsigned address, Inputs (&b)[kFragmentsN][kStep]) const
-    {
+    DEVICE void load_rows(unsigned address, Inputs (&b)[kFragmentsN][kStep]) const {
 #pragma unroll
         for (int j = 0; j < kFragmentsN; j += kWide)
 #pragma unroll
             for (int k = 0; k < kStep; ++k)
-                load_neighbours(address + k * Place::kDepth * Gathering::kPitch + j * 8 * int(sizeof(T)), b, j, k);
-    }
-    // The same pixels of kWide fragments; the second half of a fragment's K is four rows further down.
-    __device__ __forceinline__ void load_neighbours(unsigned row, Inputs (&b)[kFragmentsN][kStep], int j, int k) const
-    {
-        const uint4 low = load_shared(row);
-        if constexpr (sizeof(T) == 8) {
-            b[j][k] = {__hiloint2double(low.y, low.x)};
-            b[j + 1][k] = {__hiloint2double(low.w, low.z)};
-        } else {
-            const uint4 high = load_shared(row + 4 * Gathering::kPitch);
-            b[j][k] = Arithmetic::prepare(low.x, high.x);
-            b[j + 1][k] = Arithmetic::prepare(low.y, high.y);
-            b[j + 2][k] = Arithmetic::prepare(low.z, high.z);
-            b[j + 3][k] = Arithmetic::prepare(low.w, high.w);
-        }
+                load_neighbours<Arithmetic>(address + k * Place::kDepth * Gathering::kPitch + j * 8 * int(sizeof(T)),
+                                            Gathering::kPitch, b, j, k);
     }
 
     // ---- for the epilogue
 
-    __device__ __forceinline__ int chunk_row(int i) const { return warp_m() * WARP_M + i * kRows; }
-    __device__ __forceinline__ int chunk_column(int j) const { return warp_n() * WARP_N + j * kColumns; }
-    __device__ __forceinline__ void put(Acc* piece, int i, int j, int pitch = kPitch) const
-    {
+    DEVICE Pixel<int, 3> pixel(int column) const { return ::pixel(p, column); }
+    DEVICE int chunk_row(int i) const { return warp_m() * WARP_M + i * kRows; }
+    DEVICE int chunk_column(int j) const { return warp_n() * WARP_N + j * kColumns; }
+    DEVICE void put(Acc* piece, int i, int j, int pitch = kPitch) const {
         Acc* mine = piece + lane() / 4 * pitch + lane() % 4 * 2 * kWide;
 #pragma unroll
         for (int half = 0; half < 2; ++half)
@@ -218,12 +182,5 @@ struct Mma {
                 }
             }
     }
-    // Weights that come in parts are the sum of these.
-    __device__ __forceinline__ Acc weight(int row, int m) const
-    {
-        const unsigned char* fragment =
-            weights + (row / BLOCK_K * p.pitch + m / 16 * kWeightColumn + row % BLOCK_K / Place::kDepth * kFragmentBytes);
-        const T* parts = reinterpret_cast<const T*>(fragment) + Place::number(m % 16, row % Place::kDepth);
-        return kParts == 1 ? widen(parts[0]) : widen(parts[0]) + widen(parts[512 / sizeof(T)]);
-    }
+    DEVICE Acc weight(int row, int m) const { return packed_weight<Arithmetic, BLOCK_K>(weights, p.pitch, row, m); }
 };

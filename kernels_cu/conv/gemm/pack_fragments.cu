@@ -1,7 +1,6 @@
 // Weights (group, M, C, taps), in any strides, to the fragments that the tensor cores take (conv/gemm/fragments.cuh):
 // (group, slices of K, M / 16, depths of a slice, parts, 512 bytes). A fragment has kDepth rows of the implicit GEMM:
-// (tap, channel), with the channels of each tap filled up to whole slices with zeros; or K as a whole is, where C is
-// small.
+// (tap, channel), with the channels of each tap filled up to whole slices with zeros; or all of K is, where C is small.
 //
 // A block makes the fragments of 16 output channels and kDepth channels for up to kTaps taps, by way of shared memory:
 // it reads along the taps, which are contiguous in w, and writes 512 contiguous bytes per warp.
@@ -12,23 +11,23 @@
 template <int NDIM> struct PackFragmentsParams {
     const void* w;
     void* packed;
-    int filters, channels, taps;                      // M, C, of one group
+    int filters, channels, taps; // M, C, of one group
     int w_group, w_filter, w_channel, w_stride[NDIM];
-    Divider<int> tap_parts;                           // of up to kTaps taps
-    Divider<int> rows;                                // of fragments, of each tap, or of all where K is filled up as a whole
-    Divider<int> columns;                             // of fragments: M / 16, in whole tiles
-    Divider<int> depths;                              // fragments along K of a slice
-    Divider<int> by_channel;                          // rows of the GEMM from tap to tap
-    Divider<int> extent[NDIM];                        // taps along each axis
-    int outer_taps;                                   // with their own rows of fragments: all, or 1
+    Divider<int> tap_parts;    // of up to kTaps taps
+    Divider<int> rows;         // of fragments, of each tap, or of all where K is filled up as a whole
+    Divider<int> columns;      // of fragments: M / 16, in whole tiles
+    Divider<int> depths;       // fragments along K of a slice
+    Divider<int> by_channel;   // rows of the GEMM from tap to tap
+    Divider<int> extent[NDIM]; // taps along each axis
+    int outer_taps;            // with their own rows of fragments: all, or 1
     Tickets tickets;
 };
 
-template <class Arithmetic> __device__ __forceinline__ void pack_fragments(const PackFragmentsParams<3>& p)
-{
+template <class Arithmetic> DEVICE void pack_fragments(const PackFragmentsParams<3>& p) {
     using T = typename Arithmetic::Element;
     using Place = FragmentPlace<T>;
-    constexpr int kThreads = 256, kTaps = 64, kTile = 16 * Place::kDepth, kPitch = kTile + 4 / sizeof(T) + (sizeof(T) == 8);
+    constexpr int kThreads = 256, kTaps = 64, kTile = 16 * Place::kDepth,
+                  kPitch = kTile + 4 / sizeof(T) + (sizeof(T) == 8);
     __shared__ T tile[kTaps * kPitch];
     p.tickets.clear();
     int part, row, column;
@@ -42,8 +41,7 @@ template <class Arithmetic> __device__ __forceinline__ void pack_fragments(const
         const int inner = p.by_channel.split(row * Place::kDepth + k, channel), number = first_tap + outer + inner;
         unravel<3>(number, p.extent, tap);
         const bool found = column * 16 + m < p.filters && channel < p.channels && number < p.taps;
-        const int offset = (column * 16 + m) * p.w_filter + channel * p.w_channel + tap[0] * p.w_stride[0] +
-                           tap[1] * p.w_stride[1] + tap[2] * p.w_stride[2];
+        const int offset = dot(tap, p.w_stride, (column * 16 + m) * p.w_filter + channel * p.w_channel);
         tile[outer * kPitch + m * Place::kDepth + k] = found ? w[offset] : T(0.f);
     }
     __syncthreads();
@@ -60,7 +58,8 @@ template <class Arithmetic> __device__ __forceinline__ void pack_fragments(const
             alignas(16) T values[Place::kElements];
 #pragma unroll
             for (int i = 0; i < Place::kElements; ++i)
-                values[i] = Arithmetic::part(tile[outer * kPitch + Place::row(lane, i) * Place::kDepth + Place::k(lane, i)], number);
+                values[i] = Arithmetic::part(
+                    tile[outer * kPitch + Place::row(lane, i) * Place::kDepth + Place::k(lane, i)], number);
             packed[number * 32] = *reinterpret_cast<const uint4*>(values);
         }
     }

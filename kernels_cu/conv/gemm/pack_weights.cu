@@ -10,17 +10,15 @@
 template <class Index, int NDIM> struct PackParams {
     const void* w;
     void* packed;
-    Index filters, channels, pitch, rows;             // M, C, of one group; rows = taps * C
+    Index filters, channels, pitch, rows; // M, C, of one group; rows = taps * C
     Index w_group, w_filter, w_channel, w_stride[NDIM];
-    Divider<Index> by_tap;                            // taps
+    Divider<Index> by_tap; // taps
     Divider<Index> taps[NDIM];
     Divider<int> m_squares, row_squares;
     Tickets tickets;
 };
 
-template <class T, class Acc, class Index, int NDIM>
-__device__ __forceinline__ void pack_weights(const PackParams<Index, NDIM>& p)
-{
+template <class T, class Acc, class Index, int NDIM> DEVICE void pack_weights(const PackParams<Index, NDIM>& p) {
     constexpr int kSquare = 32, kThreads = 256, kStep = kThreads / kSquare;
     __shared__ Acc square[kSquare][kSquare + 1];
     p.tickets.clear();
@@ -35,9 +33,7 @@ __device__ __forceinline__ void pack_weights(const PackParams<Index, NDIM>& p)
     Index tap_number, tap[NDIM];
     const Index channel = p.by_tap.split(first_pair + along, tap_number);
     unravel<NDIM>(tap_number, p.taps, tap);
-    Index offset = channel * p.w_channel;
-#pragma unroll
-    for (int axis = 0; axis < NDIM; ++axis) offset += tap[axis] * p.w_stride[axis];
+    const Index offset = dot(tap, p.w_stride, channel * p.w_channel);
 #pragma unroll
     for (int i = across; i < kSquare; i += kStep) {
         const Index m = first_m + i;

@@ -7,7 +7,7 @@
 #include "conv/gemm/implicit_gemm.cuh"
 
 struct ConvPointwiseParams {
-    Correlation<int, 1> common;  // its weights are w itself
+    Correlation<int, 1> common; // its weights are w itself
     Taps<int, 1> taps;
     int w_group, w_filter, w_channel;
 };
@@ -17,41 +17,39 @@ struct Pointwise : Ffma<T, T, int, 1, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M, THREA
     static constexpr int kPitchM = BLOCK_M + 4;
     using Base = Ffma<T, T, int, 1, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M, THREAD_N, true, false, kPitchM>;
     using Base::kThreads, Base::kVector, Base::m0, Base::p, Base::taps, Base::x;
-    static constexpr int kAlong = 8, kFilters = kThreads / kAlong;       // channels and filters that a block copies at once
+    static constexpr int kAlong = 8, kFilters = kThreads / kAlong; // channels and filters that a block copies at once
     static constexpr int kColumnVectors = BLOCK_N / kVector;
     static_assert(BLOCK_K % kAlong == 0 && BLOCK_M % kFilters == 0 && kThreads % kColumnVectors == 0);
 
     const ConvPointwiseParams& all;
-    const T* w;                  // of this block's group
-    const T *next_w, *next_x;    // of this thread, of the slice to be fetched next
-    int left;                    // channels from there on
-    bool vectors, exists;        // whether 16 bytes are copied at once; whether this thread's columns exist
+    const T* w;               // of this block's group
+    const T *next_w, *next_x; // of this thread, of the slice to be fetched next
+    int left;                 // channels from there on
+    bool vectors, exists;     // whether 16 bytes are copied at once; whether this thread's columns exist
 
-    __device__ __forceinline__ Pointwise(const ConvPointwiseParams& all, void* shared) : Base(all.common, all.taps, shared), all(all) {}
+    DEVICE Pointwise(const ConvPointwiseParams& all, void* shared) : Base(all.common, all.taps, shared), all(all) {}
 
-    __device__ __forceinline__ void stand(int group, int first_m)
-    {
+    DEVICE void stand(int group, int first_m) {
         Base::stand(group, first_m);
         w = static_cast<const T*>(p.weights) + group * all.w_group;
     }
-    __device__ __forceinline__ void start(int column0)
-    {
+    DEVICE void start(int column0) {
         Base::start(column0);
         const int pixels = int(p.extent[0].divisor), steps = pixels | p.x_channel | p.x_batch;
         vectors = (reinterpret_cast<unsigned long long>(x) % 16 | steps % kVector) == 0 && p.x_stride[0] == 1;
-        const Pixel<int, 1> mine = pixel(p, column0 + (vectors ? int(threadIdx.x) % kColumnVectors * kVector : int(threadIdx.x) % BLOCK_N));
+        const Pixel<int, 1> mine =
+            pixel(p, column0 + (vectors ? int(threadIdx.x) % kColumnVectors * kVector : int(threadIdx.x) % BLOCK_N));
         exists = mine.exists;
         next_x = x + mine.n * p.x_batch + mine.q[0] * p.x_stride[0];
         next_w = w + (m0 + first_filter()) * all.w_filter + first_channel() * all.w_channel;
         left = taps.rows;
     }
-    __device__ __forceinline__ int first_channel() const { return threadIdx.x % kAlong; }
-    __device__ __forceinline__ int first_filter() const { return threadIdx.x / kAlong; }
+    DEVICE int first_channel() const { return threadIdx.x % kAlong; }
+    DEVICE int first_filter() const { return threadIdx.x / kAlong; }
 
     // ---- fetching a slice
 
-    __device__ __forceinline__ void fetch(int stage)
-    {
+    DEVICE void fetch(int stage) {
         fetch_weights(shared_address(Base::weight_stage(stage)));
         const unsigned target = shared_address(Base::input_stage(stage));
         if (vectors) fetch_inputs<kVector>(target);
@@ -60,8 +58,7 @@ struct Pointwise : Ffma<T, T, int, 1, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M, THREA
         next_x += BLOCK_K * p.x_channel;
         left -= BLOCK_K;
     }
-    __device__ __forceinline__ void fetch_weights(unsigned target)
-    {
+    DEVICE void fetch_weights(unsigned target) {
 #pragma unroll
         for (int k = 0; k < BLOCK_K; k += kAlong) {
             const T* source = next_w + k * all.w_channel;
@@ -75,29 +72,24 @@ struct Pointwise : Ffma<T, T, int, 1, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M, THREA
             }
         }
     }
-    template <int WIDTH> __device__ __forceinline__ void fetch_inputs(unsigned target)
-    {
-        constexpr int kAcross = BLOCK_N / WIDTH, kStep = kThreads / kAcross;    // threads of a row, rows at once
+    template <int WIDTH> DEVICE void fetch_inputs(unsigned target) {
+        constexpr int kAcross = BLOCK_N / WIDTH, kStep = kThreads / kAcross; // threads of a row, rows at once
         const int row = threadIdx.x / kAcross;
         const T* source = next_x + row * p.x_channel;
 #pragma unroll
         for (int k = 0; k < BLOCK_K; k += kStep) {
             const bool found = exists && k + row < left;
-            copy_async<WIDTH * sizeof(T)>(target + ((k + row) * BLOCK_N + threadIdx.x % kAcross * WIDTH) * sizeof(T), source,
-                                          found ? WIDTH * sizeof(T) : 0);
+            copy_async<WIDTH * sizeof(T)>(target + ((k + row) * BLOCK_N + threadIdx.x % kAcross * WIDTH) * sizeof(T),
+                                          source, found ? WIDTH * sizeof(T) : 0);
             source += kStep * p.x_channel;
         }
     }
-    __device__ __forceinline__ T weight(int row, int m) const { return w[m * all.w_filter + row * all.w_channel]; }
+    DEVICE T weight(int row, int m) const { return w[m * all.w_filter + row * all.w_channel]; }
 };
 
 template <class T, class Acc, int BLOCK_M, int BLOCK_N, int BLOCK_K, int THREAD_M, int THREAD_N>
-__device__ __forceinline__ void conv_pointwise(const ConvPointwiseParams& p)
-{
+DEVICE void conv_pointwise(const ConvPointwiseParams& p) {
     extern __shared__ __align__(16) unsigned char shared[];
     using Multiplier = Pointwise<T, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M, THREAD_N>;
-    const auto position = [&](int& group, int& m_tile, int& n_tile) {
-        group = p.common.n_tiles.split(p.common.m_tiles.split(block_number(), m_tile), n_tile);
-    };
-    make_tile<T, Acc, false>(Multiplier(p, shared), p.common, p.taps, shared, position);
+    make_tile<T, Acc>(Multiplier(p, shared), p.common, p.taps, shared);
 }

@@ -11,31 +11,24 @@ template <class Index, int NDIM> struct ConvSplitParams {
 };
 
 template <class T, class Acc, class Multiplier, class Index, int NDIM>
-__device__ __forceinline__ void convolve_split(const ConvSplitParams<Index, NDIM>& p)
-{
+DEVICE void convolve_split(const ConvSplitParams<Index, NDIM>& p) {
     extern __shared__ __align__(128) unsigned char shared[];
     const auto position = [&](int tile, Index& group, Index& m_tile, Index& n_tile) {
-        int m, n;
-        group = p.common.n_tiles.split(p.common.m_tiles.split(tile, m), n);
-        m_tile = m;
-        n_tile = n;
+        tile_of(p.common, tile, group, m_tile, n_tile);
     };
     Multiplier multiplier(p.common, p.taps, shared);
     make_split_tile<T, Acc, false>(multiplier, p.common, p.taps, p.splits, shared, position);
 }
 
-// By FFMA, the cores' own multipliers.
 template <class T, class Acc, class Index, int NDIM, int BLOCK_M, int BLOCK_N, int BLOCK_K, int THREAD_M, int THREAD_N,
           bool UNIFORM_TAP>
-__device__ __forceinline__ void conv_split_ffma(const ConvSplitParams<Index, NDIM>& p)
-{
-    convolve_split<T, Acc, Ffma<T, Acc, Index, NDIM, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M, THREAD_N, UNIFORM_TAP, false>>(p);
+DEVICE void conv_split_ffma(const ConvSplitParams<Index, NDIM>& p) {
+    convolve_split<T, Acc,
+                   Ffma<T, Acc, Index, NDIM, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M, THREAD_N, UNIFORM_TAP, false>>(p);
 }
 
-// On tensor cores, up to three spatial axes.
 template <class Arithmetic, int BLOCK_M, int BLOCK_N, int BLOCK_K, int WARP_M, int WARP_N, int STAGES, Gather GATHER>
-__device__ __forceinline__ void conv_split_mma(const ConvSplitParams<int, 3>& p)
-{
+DEVICE void conv_split_mma(const ConvSplitParams<int, 3>& p) {
     using Multiplier = Mma<Arithmetic, BLOCK_M, BLOCK_N, BLOCK_K, WARP_M, WARP_N, STAGES, GATHER, false>;
     convolve_split<typename Arithmetic::Element, typename Arithmetic::Acc, Multiplier>(p);
 }

@@ -1,6 +1,5 @@
 // Split K: several blocks make one tile, each from its own slices of K, and the sums are added up afterwards. Tiles
-// that fill all multiprocessors, as often as they do, stay whole: one block makes each of them, and only the rest is
-// divided.
+// that fill all multiprocessors, as often as they do, stay whole: one block makes each, and only the rest is divided.
 //
 // Sums lie in the workspace as threads have them in registers, 16 bytes of a thread next to those of its neighbour: who
 // adds them up is the same thread of another block, whatever it is that the multiplier lets it make. They are added in
@@ -14,35 +13,32 @@
 #include "base/tickets.cuh"
 
 struct Splits {
-    enum Part { ALL, SUMS, TOTALS };     // what a launch makes
+    enum Part { ALL, SUMS, TOTALS }; // what a launch makes
 
-    void* workspace;             // the tickets, then the sums: divided tile, split, 16 bytes, thread
-    Divider<int> count;          // splits of a divided tile
-    int whole;                   // tiles before these
-    int ticket_bytes;            // of all tickets, a multiple of 16
+    void* workspace;    // the tickets, then the sums: divided tile, split, 16 bytes, thread
+    Divider<int> count; // splits of a divided tile
+    int whole;          // tiles before these
+    int ticket_bytes;   // of all tickets, a multiple of 16
     int part;
 };
 
 // One divided tile's sums in the workspace.
 template <class Acc, int SUMS, int THREADS> struct Parts {
     static constexpr int kVector = 16 / sizeof(Acc), kVectors = SUMS / kVector;
-    // Of a thread, under way at once, for a block to read 32 KiB in the time that the L2 cache takes to answer: of one split
-    // or of several.
+    // Of a thread, under way at once, for a block to read 32 KiB while the L2 cache takes to answer: of one split or of
+    // several.
     static constexpr int kMost = 2048 / THREADS, kAtOnce = kVectors < kMost ? kVectors : kMost;
     static_assert(kVectors % kAtOnce == 0);
 
-    Acc* first;                  // this thread's, of the tile's first split
+    Acc* first; // this thread's, of the tile's first split
 
-    __device__ __forceinline__ Parts(const Splits& splits, int tile) : Parts(splits, tile, thread_number()) {}
+    DEVICE Parts(const Splits& splits, int tile) : Parts(splits, tile, thread_number()) {}
     // Of a block's threads that make a tile together, with their own numbers.
-    __device__ __forceinline__ Parts(const Splits& splits, int tile, int thread)
+    DEVICE Parts(const Splits& splits, int tile, int thread)
         : first(reinterpret_cast<Acc*>(static_cast<char*>(splits.workspace) + splits.ticket_bytes)
-                + (static_cast<long long>(tile) * splits.count.divisor * kVectors * THREADS + thread) * kVector)
-    {
-    }
-    __device__ __forceinline__ Acc* of(int split) const { return first + static_cast<long long>(split) * (SUMS * THREADS); }
-    __device__ __forceinline__ void leave(int split, const Acc (&sums)[SUMS]) const
-    {
+                + (static_cast<long long>(tile) * splits.count.divisor * kVectors * THREADS + thread) * kVector) {}
+    DEVICE Acc* of(int split) const { return first + static_cast<long long>(split) * (SUMS * THREADS); }
+    DEVICE void leave(int split, const Acc (&sums)[SUMS]) const {
         Acc* target = of(split);
 #pragma unroll
         for (int i = 0; i < kVectors; ++i) {
@@ -52,11 +48,9 @@ template <class Acc, int SUMS, int THREADS> struct Parts {
             store_l2(target + i * (THREADS * kVector), part);
         }
     }
-    __device__ __forceinline__ void add_up(int splits, Acc (&sums)[SUMS]) const
-    {
-#pragma unroll
-        for (int i = 0; i < SUMS; ++i) sums[i] = 0;
-#pragma unroll (kMost / kAtOnce)
+    DEVICE void add_up(int splits, Acc (&sums)[SUMS]) const {
+        clear(sums);
+#pragma unroll(kMost / kAtOnce)
         for (int split = 0; split < splits; ++split) {
             const Acc* source = of(split);
 #pragma unroll
@@ -65,15 +59,15 @@ template <class Acc, int SUMS, int THREADS> struct Parts {
 #pragma unroll
                 for (int i = 0; i < kAtOnce; ++i) load_l2(source + (begin + i) * (THREADS * kVector), parts[i]);
 #pragma unroll
-                for (int i = 0; i < kAtOnce * kVector; ++i) sums[begin * kVector + i] += parts[i / kVector][i % kVector];
+                for (int i = 0; i < kAtOnce * kVector; ++i)
+                    sums[begin * kVector + i] += parts[i / kVector][i % kVector];
             }
         }
     }
 };
 
 // The tile that a block is at, and which of its splits.
-__device__ __forceinline__ int split_tile(const Splits& splits, int& split)
-{
+DEVICE int split_tile(const Splits& splits, int& split) {
     split = 0;
     if (splits.part == Splits::TOTALS) return splits.whole + block_number();
     const int number = block_number() - splits.whole;
@@ -81,8 +75,7 @@ __device__ __forceinline__ int split_tile(const Splits& splits, int& split)
 }
 
 // Sums over this block's slices of K: of one of the splits.
-template <class Multiplier> __device__ __forceinline__ void accumulate_split(Multiplier& multiplier, int split, int splits)
-{
+template <class Multiplier> DEVICE void accumulate_split(Multiplier& multiplier, int split, int splits) {
     const int slices = multiplier.slices(), each = (slices + splits - 1) / splits;
     const int before = each * split, left = slices - before;
     multiplier.skip(before);
@@ -91,11 +84,10 @@ template <class Multiplier> __device__ __forceinline__ void accumulate_split(Mul
 
 // Makes a tile as `make_tile` does, or this block's part of it. `position` gets the tile's number.
 template <class T, class Acc, bool PHASED, class Multiplier, class Index, int NDIM, class Position>
-__device__ __forceinline__ void make_split_tile(Multiplier& multiplier, const Correlation<Index, NDIM>& p, const Taps<Index, NDIM>& taps,
-                                                const Splits& splits, void* shared, Position&& position)
-{
+DEVICE void make_split_tile(Multiplier& multiplier, const Correlation<Index, NDIM>& p, const Taps<Index, NDIM>& taps,
+                            const Splits& splits, void* shared, Position&& position) {
     constexpr int kSums = sizeof(multiplier.sums) / sizeof(Acc);
-    Acc (&sums)[kSums] = reinterpret_cast<Acc (&)[kSums]>(multiplier.sums);
+    Acc(&sums)[kSums] = reinterpret_cast<Acc(&)[kSums]>(multiplier.sums);
     const int count = int(splits.count.divisor);
     int split;
     Index group, m_tile, n_tile;
@@ -111,7 +103,8 @@ __device__ __forceinline__ void make_split_tile(Multiplier& multiplier, const Co
         const Parts<Acc, kSums, Multiplier::kThreads> parts(splits, divided);
         if (splits.part != Splits::TOTALS) {
             parts.leave(split, sums);
-            if (splits.part == Splits::SUMS || !last_to_arrive(static_cast<int*>(splits.workspace) + divided, count)) return;
+            if (splits.part == Splits::SUMS || !last_to_arrive(static_cast<int*>(splits.workspace) + divided, count))
+                return;
         }
         parts.add_up(count, sums);
     }

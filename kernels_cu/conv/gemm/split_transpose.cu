@@ -5,13 +5,10 @@
 #include "conv/phases.cuh"
 #include "conv/gemm/split_k.cuh"
 
-template <class Index, int NDIM> struct ConvTransposeSplitParams : ConvTransposeParams<Index, NDIM> {
-    Splits splits;
-};
+template <class Index, int NDIM> struct ConvTransposeSplitParams : ConvTransposeParams<Index, NDIM> { Splits splits; };
 
 template <class T, class Acc, class Multiplier, class Index, int NDIM>
-__device__ __forceinline__ void make_phase_split(const ConvTransposeSplitParams<Index, NDIM>& p)
-{
+DEVICE void make_phase_split(const ConvTransposeSplitParams<Index, NDIM>& p) {
     extern __shared__ __align__(128) unsigned char shared[];
     Taps<Index, NDIM>& taps = *reinterpret_cast<Taps<Index, NDIM>*>(shared + Multiplier::kSharedBytes);
     const auto position = [&](int tile, Index& group, Index& m_tile, Index& n_tile) {
@@ -27,18 +24,15 @@ __device__ __forceinline__ void make_phase_split(const ConvTransposeSplitParams<
     make_split_tile<T, Acc, true>(multiplier, p.common, taps, p.splits, shared, position);
 }
 
-// By FFMA, the cores' own multipliers.
 template <class T, class Acc, class Index, int NDIM, int BLOCK_M, int BLOCK_N, int BLOCK_K, int THREAD_M, int THREAD_N,
           bool UNIFORM_TAP>
-__device__ __forceinline__ void conv_transpose_split_ffma(const ConvTransposeSplitParams<Index, NDIM>& p)
-{
-    make_phase_split<T, Acc, Ffma<T, Acc, Index, NDIM, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M, THREAD_N, UNIFORM_TAP, true>>(p);
+DEVICE void conv_transpose_split_ffma(const ConvTransposeSplitParams<Index, NDIM>& p) {
+    make_phase_split<T, Acc,
+                     Ffma<T, Acc, Index, NDIM, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M, THREAD_N, UNIFORM_TAP, true>>(p);
 }
 
-// On tensor cores, up to three spatial axes.
 template <class Arithmetic, int BLOCK_M, int BLOCK_N, int BLOCK_K, int WARP_M, int WARP_N, int STAGES, Gather GATHER>
-__device__ __forceinline__ void conv_transpose_split_mma(const ConvTransposeSplitParams<int, 3>& p)
-{
+DEVICE void conv_transpose_split_mma(const ConvTransposeSplitParams<int, 3>& p) {
     using Multiplier = Mma<Arithmetic, BLOCK_M, BLOCK_N, BLOCK_K, WARP_M, WARP_N, STAGES, GATHER, true>;
     make_phase_split<typename Arithmetic::Element, typename Arithmetic::Acc, Multiplier>(p);
 }

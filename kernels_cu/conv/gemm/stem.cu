@@ -7,8 +7,7 @@
 #include "conv/gemm/stem_ffma.cuh"
 #include "conv/gemm/stem_mma.cuh"
 
-template <class Multiplier> __device__ __forceinline__ void make_stem(const StemParams& p)
-{
+template <class Multiplier> DEVICE void make_stem(const StemParams& p) {
     using T = typename Multiplier::T;
     using Box = typename Multiplier::Box;
     extern __shared__ __align__(128) unsigned char shared[];
@@ -22,20 +21,18 @@ template <class Multiplier> __device__ __forceinline__ void make_stem(const Stem
     for (int pass = 0; pass < p.passes; ++pass) {
         const int m0 = (m * p.passes + pass) * Multiplier::kBlockM;
         if (m0 >= p.common.filters) break;
-        __syncthreads();         // the buffers are free, also of the pass before
+        __syncthreads(); // the buffers are free, also of the pass before
         multiplier.stand(group, m0);
         multiplier.start();
         accumulate(multiplier, multiplier.slices());
-        const Epilogue<Multiplier, T, typename Multiplier::Acc, int, 4, false> epilogue{p.common, p.taps, multiplier, group, m0, 0};
+        const Epilogue<Multiplier, T, typename Multiplier::Acc, int, 4, false> epilogue{p.common, p.taps, multiplier,
+                                                                                        group,    m0,     0};
         if (__any_sync(0xffffffff, multiplier.write(epilogue, shared))) epilogue.repair();
     }
 }
 
-// By FFMA.
-template <int CHUNK> __device__ __forceinline__ void conv_stem(const StemParams& p) { make_stem<StemFfma<CHUNK>>(p); }
+template <int CHUNK> DEVICE void conv_stem(const StemParams& p) { make_stem<StemFfma<CHUNK>>(p); }
 
-// On tensor cores.
-template <class Arithmetic, int BLOCK_M> __device__ __forceinline__ void conv_stem_mma(const StemParams& p)
-{
+template <class Arithmetic, int BLOCK_M> DEVICE void conv_stem_mma(const StemParams& p) {
     make_stem<StemMma<Arithmetic, BLOCK_M>>(p);
 }

@@ -2,8 +2,8 @@
 //
 // Channels are the first of four axes of a correlation with one channel: rows of K are (channel, depth, row, column) of
 // a tap, columns fastest. A block makes a box of kPixels neighbouring outputs, whose extents are powers of two; all
-// inputs that any of them meets are the band. An output's place in the band plus the distance of a row of K is where
-// these meet.
+// inputs that any of them meets are the band. An output's place in it plus the distance of a row of K is where these
+// meet.
 //
 // 16-bit elements are read as pairs that begin at an even column of K. So that pairs are aligned the band may stand an
 // element before where it would; where columns of x are an odd number apart there are two copies, one of each kind.
@@ -11,7 +11,7 @@
 #include "conv/epilogue.cuh"
 #include "base/ptx.cuh"
 
-enum StemRuns { kAnyOrder, kAlongColumns, kAlongChannels };   // which contiguous elements make whole vectors in x
+enum StemRuns { kAnyOrder, kAlongColumns, kAlongChannels }; // which contiguous elements make whole vectors in x
 
 struct StemParams {
     Correlation<int, 4> common;
@@ -33,26 +33,23 @@ struct StemParams {
 
 template <class T, int THREADS> struct StemBox {
     static constexpr int kPixelBits = 8, kPixels = 1 << kPixelBits;
-    static constexpr int kVector = 16 / sizeof(T);   // elements of a chunk
+    static constexpr int kVector = 16 / sizeof(T); // elements of a chunk
 
     const StemParams& p;
-    int image, first[3];                 // of the box's first output
+    int image, first[3]; // of the box's first output
 
-    __device__ __forceinline__ StemBox(const StemParams& p, int number) : p(p)
-    {
+    DEVICE StemBox(const StemParams& p, int number) : p(p) {
         image = unravel<3>(number, p.tiles, first);
         first[0] <<= kPixelBits - p.row_bits - p.column_bits;
         first[1] <<= p.row_bits;
         first[2] <<= p.column_bits;
     }
-    __device__ __forceinline__ void split(int number, int (&at)[3]) const
-    {
+    DEVICE void split(int number, int (&at)[3]) const {
         at[2] = number & ((1 << p.column_bits) - 1);
         at[1] = number >> p.column_bits & ((1 << p.row_bits) - 1);
         at[0] = number >> (p.column_bits + p.row_bits);
     }
-    __device__ __forceinline__ Pixel<int, 4> pixel(int number) const
-    {
+    DEVICE Pixel<int, 4> pixel(int number) const {
         int at[3];
         split(number, at);
         Pixel<int, 4> result{image, {}, true};
@@ -64,23 +61,22 @@ template <class T, int THREADS> struct StemBox {
         return result;
     }
     // Bytes from the band's beginning to the first input of an output.
-    __device__ __forceinline__ int place(int number) const
-    {
+    DEVICE int place(int number) const {
         int at[3];
         split(number, at);
-        const int elements = at[0] * p.common.stride[1] * p.pitch[1] + at[1] * p.common.stride[2] * p.pitch[2] +
-                             at[2] * p.common.stride[3] + (p.runs == kAlongColumns ? p.lead : 0) - p.shift;
+        const int elements = at[0] * p.common.stride[1] * p.pitch[1] + at[1] * p.common.stride[2] * p.pitch[2]
+                           + at[2] * p.common.stride[3] + (p.runs == kAlongColumns ? p.lead : 0) - p.shift;
         if constexpr (sizeof(T) > 2) return elements * int(sizeof(T));
         return (elements & ~1) * int(sizeof(T)) + (elements & 1) * p.copy_bytes;
     }
     // Fills the table of how many bytes further the steps of K lie; those after the last one nowhere.
-    __device__ __forceinline__ void fill_table(int* table, int entries) const
-    {
+    DEVICE void fill_table(int* table, int entries) const {
         for (int i = threadIdx.x; i < entries; i += THREADS) {
             int along, tap[3];
             const int row = p.steps_of_row.split(i < p.steps ? i : 0, along);
             tap[0] = p.taps.count[1].split(p.taps.count[2].split(row, tap[2]), tap[1]);
-            const int elements = tap[0] * p.pitch[0] + tap[1] * p.taps.advance[1] * p.pitch[1] + tap[2] * p.taps.advance[2] * p.pitch[2];
+            const int elements =
+                tap[0] * p.pitch[0] + tap[1] * p.taps.advance[1] * p.pitch[1] + tap[2] * p.taps.advance[2] * p.pitch[2];
             table[i] = elements * int(sizeof(T)) + along * p.step_bytes;
         }
     }
@@ -89,14 +85,13 @@ template <class T, int THREADS> struct StemBox {
 
     // One chunk of a row of the band, as it comes from x.
     struct Chunk {
-        const T* source;     // of the row's column 0 in x
-        int column, end;     // first element in the row; elements that x has there
-        int place;           // where the row begins in the band, in elements
-        int at;              // first element in the row of the band
+        const T* source; // of the row's column 0 in x
+        int column, end; // first element in the row; elements that x has there
+        int place;       // where the row begins in the band, in elements
+        int at;          // first element in the row of the band
     };
 
-    template <bool CHANNELS> __device__ __forceinline__ Chunk chunk(const T* x, int number) const
-    {
+    template <bool CHANNELS> DEVICE Chunk chunk(const T* x, int number) const {
         Chunk result;
         int k, row, depth;
         const int channel = p.band_depths.split(p.band_rows.split(p.chunks.split(number, k), row), depth);
@@ -109,11 +104,11 @@ template <class T, int THREADS> struct StemBox {
         result.column = (first[2] * p.common.stride[3] + p.taps.start[3]) * wide - p.lead + k * kVector;
         result.end = found ? p.common.x_extent[3] * wide : 0;
         result.source = x;
-        if (found) result.source += channel * p.common.x_stride[0] + depth * p.common.x_stride[1] + row * p.common.x_stride[2];
+        if (found)
+            result.source += channel * p.common.x_stride[0] + depth * p.common.x_stride[1] + row * p.common.x_stride[2];
         return result;
     }
-    __device__ __forceinline__ void fill_band(unsigned char* band, const T* x) const
-    {
+    DEVICE void fill_band(unsigned char* band, const T* x) const {
         x += image * p.common.x_batch;
         const bool aligned = reinterpret_cast<unsigned long long>(x) % 16 == 0;
         const unsigned target = shared_address(band);
@@ -122,12 +117,12 @@ template <class T, int THREADS> struct StemBox {
         else if (aligned) fill<true, true>(target, x);
         else fill<true, false>(target, x);
     }
-    template <bool CHANNELS, bool VECTORS> __device__ __forceinline__ void fill(unsigned target, const T* x) const
-    {
-        constexpr int kBatch = VECTORS ? 4 : 2;              // chunks on their way at once
+    template <bool CHANNELS, bool VECTORS> DEVICE void fill(unsigned target, const T* x) const {
+        constexpr int kBatch = VECTORS ? 4 : 2; // chunks on their way at once
         if constexpr (sizeof(T) > 2) {
 #pragma unroll 1
-            for (int i = threadIdx.x; i < p.units; i += THREADS) copy_chunk<CHANNELS, VECTORS>(target, chunk<CHANNELS>(x, i));
+            for (int i = threadIdx.x; i < p.units; i += THREADS)
+                copy_chunk<CHANNELS, VECTORS>(target, chunk<CHANNELS>(x, i));
         } else {
 #pragma unroll 1
             for (int i = threadIdx.x; i < p.units; i += kBatch * THREADS) {
@@ -151,18 +146,17 @@ template <class T, int THREADS> struct StemBox {
         }
     }
     // The place in the band of an element of a row with its channels, which are contiguous in x.
-    __device__ __forceinline__ bool spread(int at, int& place) const
-    {
+    DEVICE bool spread(int at, int& place) const {
         int channel;
         const int column = p.taps.count[0].split(at, channel);
         place += channel * p.pitch[0] + column;
         return at >= 0 && column < p.band_columns;
     }
-    template <bool CHANNELS, bool VECTORS> __device__ __forceinline__ void copy_chunk(unsigned target, const Chunk& one) const
-    {
+    template <bool CHANNELS, bool VECTORS> DEVICE void copy_chunk(unsigned target, const Chunk& one) const {
         if constexpr (VECTORS && !CHANNELS) {
             const bool exists = inside(one.column, one.end);
-            copy_async<16>(target + (one.place + one.at) * int(sizeof(T)), exists ? one.source + one.column : one.source, exists ? 16 : 0);
+            copy_async<16>(target + (one.place + one.at) * int(sizeof(T)),
+                           exists ? one.source + one.column : one.source, exists ? 16 : 0);
         } else {
             const int stride = CHANNELS ? 1 : p.common.x_stride[3];
 #pragma unroll
@@ -177,23 +171,23 @@ template <class T, int THREADS> struct StemBox {
             }
         }
     }
-    template <bool CHANNELS, bool VECTORS> __device__ __forceinline__ uint4 load_chunk(const Chunk& one) const
-    {
+    template <bool CHANNELS, bool VECTORS> DEVICE uint4 load_chunk(const Chunk& one) const {
         if constexpr (VECTORS) {
-            return inside(one.column, one.end) ? *reinterpret_cast<const uint4*>(one.source + one.column) : make_uint4(0, 0, 0, 0);
+            return inside(one.column, one.end) ? *reinterpret_cast<const uint4*>(one.source + one.column)
+                                               : make_uint4(0, 0, 0, 0);
         } else {
             const int stride = CHANNELS ? 1 : p.common.x_stride[3];
             unsigned words[kVector / 2];
 #pragma unroll
             for (int i = 0; i < kVector; ++i) {
-                const unsigned half = inside(one.column + i, one.end) ? load_half(one.source + (one.column + i) * stride) : 0;
+                const unsigned half =
+                    inside(one.column + i, one.end) ? load_half(one.source + (one.column + i) * stride) : 0;
                 words[i / 2] = i % 2 == 0 ? half : words[i / 2] + (half << 16);
             }
             return make_uint4(words[0], words[1], words[2], words[3]);
         }
     }
-    __device__ __forceinline__ void spread_chunk(unsigned target, int row, int at, const uint4& values) const
-    {
+    DEVICE void spread_chunk(unsigned target, int row, int at, const uint4& values) const {
         const unsigned words[4] = {values.x, values.y, values.z, values.w};
 #pragma unroll
         for (int i = 0; i < kVector; ++i) {
@@ -204,8 +198,7 @@ template <class T, int THREADS> struct StemBox {
             if (p.copies == 2 && place > 0) store_shared(target + place * 2 - 2 + p.copy_bytes, half);
         }
     }
-    __device__ __forceinline__ void store_chunk(unsigned target, int place, const uint4& values) const
-    {
+    DEVICE void store_chunk(unsigned target, int place, const uint4& values) const {
         const unsigned words[4] = {values.x, values.y, values.z, values.w}, row = target + place * 2;
         if (p.shift == 0) store_shared(row, values);
         if (p.shift == 0 && p.copies == 1) return;

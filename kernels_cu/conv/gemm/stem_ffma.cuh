@@ -1,8 +1,7 @@
 // Conv of few input channels by FFMA, from a band of inputs in shared memory (conv/gemm/stem.cuh).
 //
 // A warp makes 32 output channels x 64 pixels: a thread 8 x 8 of them, of pixels every eighth one, so that eight lanes
-// read inputs a stride apart in a row of the band. CHUNK rows of K are neighbours there, with one distance for all of
-// them.
+// read inputs a stride apart in a row of the band. CHUNK rows of K are neighbours there, with one distance for all.
 #pragma once
 #include "conv/gemm/stem.cuh"
 
@@ -12,7 +11,7 @@ template <int CHUNK> struct StemFfma {
     static constexpr int kThreads = 128, kBlockM = 32, kStages = 3, kVector = 4;
     using Box = StemBox<T, kThreads>;
     static constexpr int kSteps = 32 / CHUNK, kRowsOfSlice = CHUNK * kSteps;
-    static constexpr int kLanesN = 8, kPixels = 8;       // of a warp; of a thread
+    static constexpr int kLanesN = 8, kPixels = 8; // of a warp; of a thread
     static constexpr int kWarpPixels = kLanesN * kPixels;
     static constexpr int kStageElements = kRowsOfSlice * kBlockM;
     static_assert(kWarpPixels * (kThreads / 32) == Box::kPixels);
@@ -22,64 +21,58 @@ template <int CHUNK> struct StemFfma {
     static constexpr int kChunksM = kBlockM / kRows, kChunksN = kWarpPixels / kColumns;
     static constexpr bool kExact = true;
     static constexpr int kPieces = kRows * kPitch * (kThreads / 32);
-    static constexpr int kBufferBytes = (kPieces > kStages * kStageElements ? kPieces : kStages * kStageElements) * sizeof(Acc);
+    static constexpr int kBufferBytes =
+        (kPieces > kStages * kStageElements ? kPieces : kStages * kStageElements) * sizeof(Acc);
 
-    struct alignas(16) Vector { Acc values[kVector]; };
+    using Vector = Elements<Acc, kVector>;
 
     const StemParams& p;
     const Box& box;
     Acc* buffers;
     const unsigned char* band;
     const int* table;
-    const Acc* weights;          // packed, of this block's group
-    int m0, next_row, step;      // first row of the slice to be fetched next; of K, the step to be multiplied next
+    const Acc* weights;     // packed, of this block's group
+    int m0, next_row, step; // first row of the slice to be fetched next; of K, the step to be multiplied next
     int place[kPixels];
     Acc sums[8][kPixels];
 
-    __device__ __forceinline__ StemFfma(const StemParams& p, const Box& box, unsigned char* shared)
+    DEVICE StemFfma(const StemParams& p, const Box& box, unsigned char* shared)
         : p(p), box(box), buffers(reinterpret_cast<Acc*>(shared)), band(shared + kBufferBytes),
-          table(reinterpret_cast<const int*>(shared + kBufferBytes + p.band_bytes))
-    {
+          table(reinterpret_cast<const int*>(shared + kBufferBytes + p.band_bytes)) {
 #pragma unroll
         for (int j = 0; j < kPixels; ++j) place[j] = box.place(warp() * kWarpPixels + j * kLanesN + lane_n());
     }
-    __device__ __forceinline__ int warp() const { return threadIdx.x / 32; }
-    __device__ __forceinline__ int lane_m() const { return threadIdx.x % 32 / kLanesN; }
-    __device__ __forceinline__ int lane_n() const { return threadIdx.x % kLanesN; }
-    __device__ __forceinline__ void stand(int group, int first_m)
-    {
+    DEVICE int warp() const { return threadIdx.x / 32; }
+    DEVICE int lane_m() const { return threadIdx.x % 32 / kLanesN; }
+    DEVICE int lane_n() const { return threadIdx.x % kLanesN; }
+    DEVICE void stand(int group, int first_m) {
         weights = static_cast<const Acc*>(p.common.weights) + group * (p.common.all_rows * p.common.pitch);
         m0 = first_m;
     }
-    __device__ __forceinline__ void start()
-    {
+    DEVICE void start() {
         next_row = step = 0;
-#pragma unroll
-        for (int i = 0; i < 8; ++i)
-#pragma unroll
-            for (int j = 0; j < kPixels; ++j) sums[i][j] = 0;
+        clear(sums);
     }
-    __device__ __forceinline__ int slices() const { return (p.steps + kSteps - 1) / kSteps; }
-    static __device__ __forceinline__ int entries(const StemParams& p) { return p.steps; }
+    DEVICE int slices() const { return (p.steps + kSteps - 1) / kSteps; }
+    static DEVICE int entries(const StemParams& p) { return p.steps; }
 
     // ---- a slice of K
 
-    __device__ __forceinline__ void fetch(int stage)
-    {
-        constexpr int kLanes = kBlockM / kVector, kStep = kThreads / kLanes;   // threads, and rows, of one copy
+    DEVICE void fetch(int stage) {
+        constexpr int kLanes = kBlockM / kVector, kStep = kThreads / kLanes; // threads, and rows, of one copy
         const int m = m0 + threadIdx.x % kLanes * kVector;
 #pragma unroll
         for (int row = threadIdx.x / kLanes, i = 0; i < kRowsOfSlice; i += kStep, row += kStep) {
             if (kRowsOfSlice % kStep != 0 && row >= kRowsOfSlice) break;
             const bool found = next_row + row < p.taps.rows && m < p.common.pitch;
             const Acc* source = weights + (found ? (next_row + row) * p.common.pitch + m : 0);
-            copy_async<16>(shared_address(buffers + stage * kStageElements + (i * kLanes + threadIdx.x) * kVector), source, found ? 16 : 0);
+            copy_async<16>(shared_address(buffers + stage * kStageElements + (i * kLanes + threadIdx.x) * kVector),
+                           source, found ? 16 : 0);
         }
         next_row += kRowsOfSlice;
     }
-    __device__ __forceinline__ void deposit(int) const {}
-    __device__ __forceinline__ void multiply(int stage)
-    {
+    DEVICE void deposit(int) const {}
+    DEVICE void multiply(int stage) {
         const Acc* a = buffers + stage * kStageElements + lane_m() * kVector;
         const int end = min(step + kSteps, p.steps);
 #pragma unroll 1
@@ -90,9 +83,11 @@ template <int CHUNK> struct StemFfma {
                 Vector rows[kChunksM];
                 Acc columns[kPixels];
 #pragma unroll
-                for (int i = 0; i < kChunksM; ++i) rows[i] = *reinterpret_cast<const Vector*>(a + k * kBlockM + i * kRows);
+                for (int i = 0; i < kChunksM; ++i)
+                    rows[i] = *reinterpret_cast<const Vector*>(a + k * kBlockM + i * kRows);
 #pragma unroll
-                for (int j = 0; j < kPixels; ++j) columns[j] = *reinterpret_cast<const Acc*>(inputs + place[j] + k * sizeof(T));
+                for (int j = 0; j < kPixels; ++j)
+                    columns[j] = *reinterpret_cast<const Acc*>(inputs + place[j] + k * sizeof(T));
 #pragma unroll
                 for (int i = 0; i < 8; ++i)
 #pragma unroll
@@ -104,22 +99,22 @@ template <int CHUNK> struct StemFfma {
 
     // ---- for the epilogue
 
-    __device__ __forceinline__ int chunk_row(int i) const { return i * kRows; }
-    __device__ __forceinline__ int chunk_column(int j) const { return warp() * kWarpPixels + j * kColumns; }
-    __device__ __forceinline__ void put(Acc* piece, int i, int j) const
-    {
+    DEVICE Pixel<int, 4> pixel(int column) const { return box.pixel(column); }
+    DEVICE int chunk_row(int i) const { return i * kRows; }
+    DEVICE int chunk_column(int j) const { return warp() * kWarpPixels + j * kColumns; }
+    DEVICE void put(Acc* piece, int i, int j) const {
 #pragma unroll
         for (int row = 0; row < kVector; ++row)
 #pragma unroll
             for (int k = 0; k < kColumns / kLanesN; ++k)
-                piece[(lane_m() * kVector + row) * kPitch + k * kLanesN + lane_n()] = sums[i * kVector + row][j * (kColumns / kLanesN) + k];
+                piece[(lane_m() * kVector + row) * kPitch + k * kLanesN + lane_n()] =
+                    sums[i * kVector + row][j * (kColumns / kLanesN) + k];
     }
-    // Adds the bias and writes, each lane its own sums: eight lanes fill a sector of a row of pixels, four one of channels.
-    // Returns whether any is not finite.
-    template <bool CHANNELS_LAST, class Writer> __device__ __forceinline__ bool write(const Writer& writer) const
-    {
+    // Adds the bias and writes, each lane its own sums: eight lanes fill a sector of a row of pixels, four one of
+    // channels. Returns whether any is not finite.
+    template <bool CHANNELS_LAST, class Writer> DEVICE bool write(const Writer& writer) const {
         const int m = m0 + lane_m() * kVector;
-        Acc added[8], check = 0;     // a sum of zeros, or NaN
+        Acc added[8], check = 0; // a sum of zeros, or NaN
 #pragma unroll
         for (int i = 0; i < 8; ++i) added[i] = m + row(i) < p.common.filters ? writer.bias(m + row(i)) : Acc(0);
 #pragma unroll
@@ -139,7 +134,8 @@ template <int CHUNK> struct StemFfma {
 #pragma unroll
                 for (int i = 0; i < 8; i += kVector)
                     if (row(i) < left)
-                        *reinterpret_cast<float4*>(y + row(i)) = make_float4(out[i], out[i + 1], out[i + 2], out[i + 3]);
+                        *reinterpret_cast<float4*>(y + row(i)) =
+                            make_float4(out[i], out[i + 1], out[i + 2], out[i + 3]);
             } else {
 #pragma unroll
                 for (int i = 0; i < 8; ++i, y += p.common.y_channel) {
@@ -150,35 +146,28 @@ template <int CHUNK> struct StemFfma {
         }
         return check != Acc(0);
     }
-    template <bool CHANNELS_LAST> __device__ __forceinline__ void finish_outputs(Acc (&out)[8], const T* y, int left) const
-    {
+    template <bool CHANNELS_LAST> DEVICE void finish_outputs(Acc (&out)[8], const T* y, int left) const {
 #pragma unroll
         for (int i = 0; i < 8; i += kVector) {
             if (row(i) >= left) continue;
             if constexpr (CHANNELS_LAST) {
-                finish_all(p.common.finish, p.common.y, reinterpret_cast<Acc (&)[kVector]>(out[i]), y + row(i));
+                finish_all(p.common.finish, p.common.y, reinterpret_cast<Acc(&)[kVector]>(out[i]), y + row(i));
             } else {
 #pragma unroll
                 for (int k = i; k < i + kVector; ++k)
-                    if (row(k) < left) out[k] = finished(p.common.finish, p.common.y, out[k], y + row(k) * p.common.y_channel);
+                    if (row(k) < left)
+                        out[k] = finished(p.common.finish, p.common.y, out[k], y + row(k) * p.common.y_channel);
             }
         }
     }
     // Whether four neighbouring channels of y are a whole vector.
-    __device__ __forceinline__ bool channels_are_vectors() const
-    {
+    DEVICE bool channels_are_vectors() const {
         return p.channel_vectors && vectors_aligned(p.common.finish, p.common.y, 16);
     }
-    template <class Writer> __device__ __forceinline__ bool write(const Writer& writer, void* shared) const
-    {
+    template <class Writer> DEVICE bool write(const Writer& writer, void* shared) const {
         if (p.common.y_channel != 1) return write<false>(writer);
         return channels_are_vectors() ? write<true>(writer) : writer.write(shared);
     }
-    static __device__ __forceinline__ int row(int i) { return i / kVector * kRows + i % kVector; }
-    __device__ __forceinline__ Acc weight(int row, int m) const { return weights[row * p.common.pitch + m]; }
+    static DEVICE int row(int i) { return i / kVector * kRows + i % kVector; }
+    DEVICE Acc weight(int row, int m) const { return weights[row * p.common.pitch + m]; }
 };
-
-template <int CHUNK> __device__ __forceinline__ Pixel<int, 4> tile_pixel(const StemFfma<CHUNK>& multiplier, const Correlation<int, 4>&, int column)
-{
-    return multiplier.box.pixel(column);
-}

@@ -19,83 +19,79 @@ template <class Arithmetic, int BLOCK_M> struct StemMma {
     using Box = StemBox<T, kThreads>;
     static constexpr int kParts = Arithmetic::kParts;
     static constexpr int kFragmentsM = BLOCK_M / 16, kFragmentsN = 4, kWarpPixels = kFragmentsN * 8;
-    static constexpr int kDepths = 4 / kParts;                           // fragments along K of a slice
+    static constexpr int kDepths = 4 / kParts; // fragments along K of a slice
     static constexpr int kFragmentBytes = 512 * kParts, kWeightColumn = kDepths * kFragmentBytes;
-    static constexpr int kStageBytes = kFragmentsM * kWeightColumn, kWords = 8;   // of a fragment's K
+    static constexpr int kStageBytes = kFragmentsM * kWeightColumn, kWords = 8; // of a fragment's K
     static_assert(kWarpPixels * (kThreads / 32) == Box::kPixels && kFragmentsN == 4);
 
     // For the epilogue.
     static constexpr int kRows = 16, kColumns = 32, kPitch = kColumns + 8;
     static constexpr int kChunksM = kFragmentsM, kChunksN = 1;
-    static constexpr bool kExact = false;    // words may reach beyond the taps, rows of K beyond the last one
+    static constexpr bool kExact = false; // words may reach beyond the taps, rows of K beyond the last one
     static constexpr int kPieces = kRows * kPitch * (kThreads / 32) * sizeof(Acc);
-    static constexpr int kBufferBytes = kPieces > kStages * kStageBytes ? kPieces : kStages * kStageBytes;
+    static constexpr int kBufferBytes = kPieces > kStages* kStageBytes ? kPieces : kStages * kStageBytes;
 
-    static constexpr int kNeighbours = 16 / sizeof(T);   // contiguous pixels of a lane
+    static constexpr int kNeighbours = 16 / sizeof(T); // contiguous pixels of a lane
 
     const StemParams& p;
     const Box& box;
     unsigned buffers, table;
-    const unsigned char *weights, *next_weights;   // of this block's group; of this thread, of the slice to be fetched next
-    int m0, fragment;                // of K, the one to be multiplied next
-    unsigned place[kFragmentsN];     // of this lane's pixels in shared memory
+    const unsigned char *weights,
+        *next_weights;           // of this block's group; of this thread, of the slice to be fetched next
+    int m0, fragment;            // of K, the one to be multiplied next
+    unsigned place[kFragmentsN]; // of this lane's pixels in shared memory
     Acc sums[kFragmentsM][kFragmentsN][4];
 
-    __device__ __forceinline__ StemMma(const StemParams& p, const Box& box, unsigned char* shared)
-        : p(p), box(box), buffers(shared_address(shared)), table(buffers + kBufferBytes + p.band_bytes + lane() % 4 * 4)
-    {
+    DEVICE StemMma(const StemParams& p, const Box& box, unsigned char* shared)
+        : p(p), box(box), buffers(shared_address(shared)),
+          table(buffers + kBufferBytes + p.band_bytes + lane() % 4 * 4) {
 #pragma unroll
         for (int j = 0; j < kFragmentsN; ++j)
             place[j] = buffers + kBufferBytes + box.place(pixel_of_warp(j, lane() / 4));
     }
-    __device__ __forceinline__ int lane() const { return threadIdx.x % 32; }
-    __device__ __forceinline__ int warp() const { return threadIdx.x / 32; }
-    __device__ __forceinline__ void stand(int group, int first_m)
-    {
+    DEVICE int lane() const { return threadIdx.x % 32; }
+    DEVICE int warp() const { return threadIdx.x / 32; }
+    DEVICE void stand(int group, int first_m) {
         weights = static_cast<const unsigned char*>(p.common.weights) + group * (p.common.all_rows * p.common.pitch);
         m0 = first_m;
     }
-    __device__ __forceinline__ void start()
-    {
+    DEVICE void start() {
         next_weights = weights + m0 / 16 * kWeightColumn + threadIdx.x * 16;
         fragment = 0;
-#pragma unroll
-        for (int i = 0; i < kFragmentsM; ++i)
-#pragma unroll
-            for (int j = 0; j < kFragmentsN; ++j)
-#pragma unroll
-                for (int k = 0; k < 4; ++k) sums[i][j][k] = 0;
+        clear(sums);
     }
-    static __device__ __forceinline__ int fragments(const StemParams& p) { return (p.steps + kWords - 1) / kWords; }
-    static __device__ __forceinline__ int entries(const StemParams& p) { return fragments(p) * kWords; }
-    __device__ __forceinline__ int slices() const { return (fragments(p) + kDepths - 1) / kDepths; }
+    static DEVICE int fragments(const StemParams& p) { return (p.steps + kWords - 1) / kWords; }
+    static DEVICE int entries(const StemParams& p) { return fragments(p) * kWords; }
+    DEVICE int slices() const { return (fragments(p) + kDepths - 1) / kDepths; }
 
     // ---- a slice of K
 
-    __device__ __forceinline__ void fetch(int stage)
-    {
+    DEVICE void fetch(int stage) {
         const unsigned target = buffers + stage * kStageBytes + threadIdx.x * 16;
 #pragma unroll
         for (int i = 0; i < kStageBytes; i += kThreads * 16)
-            if (kStageBytes % (kThreads * 16) == 0 || i + int(threadIdx.x) * 16 < kStageBytes) copy_async<16>(target + i, next_weights + i, 16);
+            if (kStageBytes % (kThreads * 16) == 0 || i + int(threadIdx.x) * 16 < kStageBytes)
+                copy_async<16>(target + i, next_weights + i, 16);
         next_weights += p.common.pitch;
     }
-    __device__ __forceinline__ void deposit(int) const {}
-    __device__ __forceinline__ void multiply(int stage)
-    {
+    DEVICE void deposit(int) const {}
+    DEVICE void multiply(int stage) {
         unsigned a_place = buffers + stage * kStageBytes + lane() * 16;
         const int end = min(fragment + kDepths, fragments(p));
 #pragma unroll 1
         for (; fragment < end; ++fragment, a_place += kFragmentBytes) {
             uint4 a[kFragmentsM][1][kParts];
             Inputs b[kFragmentsN][1];
-            const unsigned low = load_word(table + fragment * (kWords * 4)), high = load_word(table + fragment * (kWords * 4) + 16);
+            const unsigned low = load_word(table + fragment * (kWords * 4)),
+                           high = load_word(table + fragment * (kWords * 4) + 16);
 #pragma unroll
             for (int i = 0; i < kFragmentsM; ++i)
 #pragma unroll
-                for (int part = 0; part < kParts; ++part) a[i][0][part] = load_shared(a_place + i * kWeightColumn + part * 512);
+                for (int part = 0; part < kParts; ++part)
+                    a[i][0][part] = load_shared(a_place + i * kWeightColumn + part * 512);
 #pragma unroll
-            for (int j = 0; j < kFragmentsN; ++j) b[j][0] = Arithmetic::prepare(load_word(place[j] + low), load_word(place[j] + high));
+            for (int j = 0; j < kFragmentsN; ++j)
+                b[j][0] = Arithmetic::prepare(load_word(place[j] + low), load_word(place[j] + high));
 #pragma unroll
             for (int i = 0; i < kFragmentsM; ++i)
 #pragma unroll
@@ -105,27 +101,27 @@ template <class Arithmetic, int BLOCK_M> struct StemMma {
 
     // ---- for the epilogue
 
-    __device__ __forceinline__ int chunk_row(int i) const { return i * kRows; }
-    __device__ __forceinline__ int chunk_column(int) const { return warp() * kWarpPixels; }
-    __device__ __forceinline__ void put(Acc* piece, int i, int) const
-    {
+    DEVICE Pixel<int, 4> pixel(int column) const { return box.pixel(column); }
+    DEVICE int chunk_row(int i) const { return i * kRows; }
+    DEVICE int chunk_column(int) const { return warp() * kWarpPixels; }
+    DEVICE void put(Acc* piece, int i, int) const {
 #pragma unroll
         for (int half = 0; half < 2; ++half)
 #pragma unroll
             for (int f = 0; f < kFragmentsN; ++f) {
                 const Acc pair[2] = {sums[i][f][half * 2], sums[i][f][half * 2 + 1]};
-                store_shared(piece + (lane() / 4 + half * 8) * kPitch + pixel_of_warp(f, lane() % 4 * 2) - warp() * kWarpPixels, pair);
+                store_shared(piece + (lane() / 4 + half * 8) * kPitch + pixel_of_warp(f, lane() % 4 * 2)
+                                 - warp() * kWarpPixels,
+                             pair);
             }
     }
     // Pixel n of fragment f.
-    __device__ __forceinline__ int pixel_of_warp(int f, int n) const
-    {
+    DEVICE int pixel_of_warp(int f, int n) const {
         constexpr int kPairs = kNeighbours / 2;
         return warp() * kWarpPixels + f / kPairs * (4 * kNeighbours) + n / 2 * kNeighbours + f % kPairs * 2 + n % 2;
     }
     // Adds the bias, rounds and writes; returns whether something is not finite.
-    template <class Writer> __device__ __forceinline__ bool write(const Writer& writer, void* shared) const
-    {
+    template <class Writer> DEVICE bool write(const Writer& writer, void* shared) const {
         const bool aligned = vectors_aligned(p.common.finish, p.common.y, 16);
         if (p.channel_vectors && aligned) return write_channels(writer, shared);
         if (!p.pixel_vectors || !aligned) return writer.write(shared);
@@ -135,13 +131,12 @@ template <class Arithmetic, int BLOCK_M> struct StemMma {
         return suspect;
     }
     // Each lane its neighbours of some rows of y, a vector of each.
-    template <class Writer> __device__ __forceinline__ bool write_rows(const Writer& writer, int f) const
-    {
+    template <class Writer> DEVICE bool write_rows(const Writer& writer, int f) const {
         const Pixel<int, 4> at = box.pixel(pixel_of_warp(f, lane() % 4 * 2));
         int offset;
         const int left = writer.locate(at, offset) ? int(p.common.extent[3].divisor) - at.q[3] : 0;
         T* y = writer.output() + (offset + (m0 + lane() / 4) * p.common.y_channel);
-        Acc check = 0;               // a sum of zeros, or NaN
+        Acc check = 0; // a sum of zeros, or NaN
         if (left == 0) return false;
 #pragma unroll
         for (int row = 0; row < BLOCK_M; row += 8, y += 8 * p.common.y_channel) {
@@ -166,8 +161,7 @@ template <class Arithmetic, int BLOCK_M> struct StemMma {
         return check != Acc(0);
     }
     // Those that exist and are finite; the others are made again.
-    __device__ __forceinline__ void finish_neighbours(Acc (&out)[kNeighbours], const T* y, int left) const
-    {
+    DEVICE void finish_neighbours(Acc (&out)[kNeighbours], const T* y, int left) const {
         Acc made[kNeighbours];
 #pragma unroll
         for (int i = 0; i < kNeighbours; ++i) made[i] = out[i];
@@ -182,8 +176,7 @@ template <class Arithmetic, int BLOCK_M> struct StemMma {
         for (int i = 0; i < kNeighbours; ++i) out[i] = is_finite(out[i]) ? made[i] : out[i];
     }
     // Sixteen channels at a time, by way of shared memory: lanes have a vector each, neighbours those of a pixel.
-    template <class Writer> __device__ __forceinline__ bool write_channels(const Writer& writer, void* shared) const
-    {
+    template <class Writer> DEVICE bool write_channels(const Writer& writer, void* shared) const {
         constexpr int kLanes = 16 / kNeighbours, kPixelPitch = kRows + 1;
         static_assert(kColumns * kPixelPitch <= kRows * kPitch);
         Acc *piece = static_cast<Acc*>(shared) + warp() * (kRows * kPitch), check = 0;
@@ -205,7 +198,8 @@ template <class Arithmetic, int BLOCK_M> struct StemMma {
                 for (int k = 0; k < 8; ++k) {
                     const Acc sum = sums[i][k / 2][half * 2 + k % 2] + added;
                     check = multiply_add(sum, Acc(0), check);
-                    piece[(pixel_of_warp(k / 2, lane() % 4 * 2) + k % 2 - warp() * kWarpPixels) * kPixelPitch + row] = sum;
+                    piece[(pixel_of_warp(k / 2, lane() % 4 * 2) + k % 2 - warp() * kWarpPixels) * kPixelPitch + row] =
+                        sum;
                 }
             }
             __syncwarp();
@@ -222,19 +216,7 @@ template <class Arithmetic, int BLOCK_M> struct StemMma {
         }
         return check != Acc(0);
     }
-    // Weights that come in parts are the sum of these.
-    __device__ __forceinline__ Acc weight(int row, int m) const
-    {
-        constexpr int kSlice = kDepths * Place::kDepth;
-        const unsigned char* at =
-            weights + (row / kSlice * p.common.pitch + m / 16 * kWeightColumn + row % kSlice / Place::kDepth * kFragmentBytes);
-        const T* parts = reinterpret_cast<const T*>(at) + Place::number(m % 16, row % Place::kDepth);
-        return kParts == 1 ? widen(parts[0]) : widen(parts[0]) + widen(parts[512 / sizeof(T)]);
+    DEVICE Acc weight(int row, int m) const {
+        return packed_weight<Arithmetic, kDepths * Place::kDepth>(weights, p.common.pitch, row, m);
     }
 };
-
-template <class Arithmetic, int BLOCK_M>
-__device__ __forceinline__ Pixel<int, 4> tile_pixel(const StemMma<Arithmetic, BLOCK_M>& multiplier, const Correlation<int, 4>&, int column)
-{
-    return multiplier.box.pixel(column);
-}

@@ -1,12 +1,14 @@
-// x (images, groups, C, pixels), in any strides, to (images, pixels, groups, parts, C filled up with zeros): 16-bit elements,
-// or float32 rounded to TF32 or split into two parts of TF32; and w to rows of K, with output channels for images and taps
-// for pixels. A block makes 128 bytes of channels for up to 112 pixels, of one image or of several small ones.
+// x (images, groups, C, pixels), in any strides, to (images, pixels, groups, parts, C filled up with zeros): 16-bit
+// elements, or float32 rounded to TF32 or split into two parts of TF32; and w to rows of K, with output channels for
+// images and taps for pixels. A block makes 128 bytes of channels for up to 112 pixels, of one image or of several
+// small ones.
 //
 // Where the pixels of a channel are contiguous, they are copied to shared memory as they are, in vectors of 16 bytes:
-// wherever they begin, all but the ends of x go over the bus in such vectors, and a row's shift says how far after a multiple
-// of 16 bytes its first pixel lies. A warp copies bundles of rows: the channels that are 16 bytes of a pixel of the result.
-// Then eight lanes (fewer, where there are fewer bundles) write those of a pixel, each gathered from its rows. Channels a
-// bundle apart have equal shifts, and bundles lie so in the banks that those of four pixels meet each bank once.
+// wherever they begin, all but the ends of x go over the bus in such vectors, and a row's shift says how far after a
+// multiple of 16 bytes its first pixel lies. A warp copies bundles of rows: the channels that are 16 bytes of a pixel
+// of the result. Then eight lanes (fewer, where there are fewer bundles) write those of a pixel, each gathered from its
+// rows. Channels a bundle apart have equal shifts, and bundles lie so in the banks that those of four pixels meet each
+// bank once.
 //
 // Where channels are contiguous, bundles are read as they are written.
 #include "conv/gemm/fragments.cuh"
@@ -14,25 +16,25 @@
 #include "base/tickets.cuh"
 
 constexpr int kChannelsLastThreads = 128;
-constexpr int kBundles = 8;                  // of a pixel, that a block makes
-constexpr int kTileVectors = 968;            // of shared memory
+constexpr int kBundles = 8;       // of a pixel, that a block makes
+constexpr int kTileVectors = 968; // of shared memory
 enum ChannelsLastWay { kRuns, kSingly, kBundled };
 
 // Strides count elements; those of axes of one element are 0.
 struct ChannelsLastParams {
     const void* x;
     void* x_last;
-    int images, channels, pixels, filled;             // C of a group, and with the zeros that follow
+    int images, channels, pixels, filled; // C of a group, and with the zeros that follow
     int x_image, x_group, x_channel, x_pixel[3];
-    Divider<int> extent[3];                           // of the pixels' axes
-    int way;                                          // kRuns: pixels have a stride of 1; kBundled: channels have
-    int run_image, run_group, run_channel, run;       // where a row begins in its run of neighbours; how long that is
+    Divider<int> extent[3];                     // of the pixels' axes
+    int way;                                    // kRuns: pixels have a stride of 1; kBundled: channels have
+    int run_image, run_group, run_channel, run; // where a row begins in its run of neighbours; how long that is
     int y_image, y_group, y_part, y_pixel;
-    int tile_images, tile_pixels;                     // of a block; several images have equal shifts
-    int pitch[2], lanes[2];                           // vectors of a row in shared memory, without shifts and with them; of
-                                                      // the lanes that copy a row, one vector each, the power of two
+    int tile_images, tile_pixels; // of a block; several images have equal shifts
+    int pitch[2], lanes[2];       // vectors of a row in shared memory, without shifts and with them; of
+                                  // the lanes that copy a row, one vector each, the power of two
     Divider<int> channel_tiles, groups, pixel_tiles;
-    Divider<int> by_image;                            // pixels of a block's image
+    Divider<int> by_image; // pixels of a block's image
     Tickets tickets;
 };
 
@@ -40,11 +42,10 @@ struct ChannelsLastParams {
 struct Copied16 {
     using Element = unsigned short;
     static constexpr int kParts = 1;
-    static __device__ __forceinline__ Element part(Element value, int) { return value; }
+    static DEVICE Element part(Element value, int) { return value; }
 };
 
-template <class T> __device__ __forceinline__ int bytes_after_vector(const T* place)
-{
+template <class T> DEVICE int bytes_after_vector(const T* place) {
     return int(reinterpret_cast<unsigned long long>(place) & 15);
 }
 
@@ -54,15 +55,14 @@ template <class Arithmetic> struct ChannelsLastBlock {
     static constexpr int kSize = sizeof(T), kVector = 16 / kSize;
 
     const ChannelsLastParams& p;
-    uint4* tile;                                      // rows of a bundle, bundles of an image, one vector between bundles
-    int image, group, channel, pixel;                 // the first ones
+    uint4* tile;                      // rows of a bundle, bundles of an image, one vector between bundles
+    int image, group, channel, pixel; // the first ones
     int images, pixels, bundles, pitch, lanes;
-    const T* x;                                       // the first image's and pixel's, of the group's first channel
-    int own_bundle, first, at_once;                   // what this thread writes: of this pixel and those so far after it
+    const T* x;                     // the first image's and pixel's, of the group's first channel
+    int own_bundle, first, at_once; // what this thread writes: of this pixel and those so far after it
     T* y;
 
-    __device__ __forceinline__ ChannelsLastBlock(const ChannelsLastParams& p, uint4* tile) : p(p), tile(tile)
-    {
+    DEVICE ChannelsLastBlock(const ChannelsLastParams& p, uint4* tile) : p(p), tile(tile) {
         const int above = p.groups.split(p.channel_tiles.split(blockIdx.x, channel), group);
         image = p.pixel_tiles.split(above, pixel) * p.tile_images;
         channel *= kBundles * kVector;
@@ -83,18 +83,16 @@ template <class Arithmetic> struct ChannelsLastBlock {
         const int place = image * p.y_image + group * p.y_group + pixel * p.y_pixel;
         y = static_cast<T*>(p.x_last) + place + channel + own_bundle * kVector;
     }
-    __device__ __forceinline__ uint4* bundle_of(int own, int bundle) const
-    {
+    DEVICE uint4* bundle_of(int own, int bundle) const {
         return tile + (own * kBundles + bundle) * (kVector * pitch + 1);
     }
 
     // Copies the rows of a bundle by vectors: `together` rows at once.
-    __device__ __forceinline__ void copy_runs(int bundle) const
-    {
+    DEVICE void copy_runs(int bundle) const {
         const int together = 32 >> lanes, row = threadIdx.x % 32 >> lanes, vector = threadIdx.x & (1 << lanes) - 1;
         if (vector >= pitch) return;
         const int first = channel + bundle * kVector;
-        const int begin = image * p.run_image + group * p.run_group + first * p.run_channel + pixel;       // in its run
+        const int begin = image * p.run_image + group * p.run_group + first * p.run_channel + pixel; // in its run
         const int last = begin + (images - 1) * p.run_image + (kVector - 1) * p.run_channel;
         const bool inside = first + kVector <= p.channels && begin >= kVector - 1 && last + pitch * kVector <= p.run;
         const long long step = (long long)together * p.x_channel;
@@ -115,8 +113,7 @@ template <class Arithmetic> struct ChannelsLastBlock {
         }
     }
     // A vector of which a part may be outside of x: `at` pixels and `place` elements of its run are before `source`.
-    __device__ __forceinline__ void copy_end(unsigned target, const T* source, int at, int place) const
-    {
+    DEVICE void copy_end(unsigned target, const T* source, int at, int place) const {
         const int shift = bytes_after_vector(source) / kSize;
         if (place >= shift && place - shift + kVector <= p.run) {
             if (at - shift < pixels) copy_async<16>(target, source - shift, 16);
@@ -128,8 +125,7 @@ template <class Arithmetic> struct ChannelsLastBlock {
     }
 
     // Copies the rows of a bundle by elements, without shifts.
-    __device__ __forceinline__ void copy_singly(int bundle) const
-    {
+    DEVICE void copy_singly(int bundle) const {
         const int first = channel + bundle * kVector;
         for (int i = threadIdx.x % 32; i < images * pixels; i += 32) {
             int number;
@@ -143,19 +139,17 @@ template <class Arithmetic> struct ChannelsLastBlock {
             for (int k = 0; k < kVector; ++k) target[k * pitch * kVector] = values[k];
         }
     }
-    __device__ __forceinline__ int offset(int own, int number) const
-    {
+    DEVICE int offset(int own, int number) const {
         int place[3];
         unravel<3>(number, p.extent, place);
-        return own * p.x_image + place[0] * p.x_pixel[0] + place[1] * p.x_pixel[1] + place[2] * p.x_pixel[2];
+        return dot(place, p.x_pixel, own * p.x_image);
     }
 
     // Writes this thread's bundle of each pixel from the rows in shared memory.
-    __device__ __forceinline__ void write_rows() const
-    {
-        int rows[kVector];                            // bytes from a bundle to its rows' first pixels
+    DEVICE void write_rows() const {
+        int rows[kVector]; // bytes from a bundle to its rows' first pixels
 #pragma unroll
-        for (int k = 0; k < kVector; ++k)             // a block's first channel and pixel are whole vectors from these
+        for (int k = 0; k < kVector; ++k) // a block's first channel and pixel are whole vectors from these
             rows[k] = k * pitch * 16 + (p.way == kRuns ? bytes_after_vector(x + k * p.x_channel) : 0);
         for (int i = first; i < images * pixels; i += at_once) {
             int number;
@@ -168,8 +162,7 @@ template <class Arithmetic> struct ChannelsLastBlock {
         }
     }
     // The same from x, where a bundle's channels are neighbours.
-    __device__ __forceinline__ void write_bundles() const
-    {
+    DEVICE void write_bundles() const {
         constexpr int kTogether = 4;
         const T* begin = x + channel + own_bundle * kVector;
         const int found = p.channels - channel - own_bundle * kVector;
@@ -179,15 +172,15 @@ template <class Arithmetic> struct ChannelsLastBlock {
 #pragma unroll
             for (int j = 0; j < kTogether; ++j) {
                 own[j] = p.by_image.split(i + j * at_once, number[j]);
-                if (i + j * at_once < images * pixels) load(begin + offset(own[j], pixel + number[j]), found, values[j]);
+                if (i + j * at_once < images * pixels)
+                    load(begin + offset(own[j], pixel + number[j]), found, values[j]);
             }
 #pragma unroll
             for (int j = 0; j < kTogether; ++j)
                 if (i + j * at_once < images * pixels) write(own[j], number[j], values[j]);
         }
     }
-    static __device__ __forceinline__ void load(const T* begin, int found, T (&values)[kVector])
-    {
+    static DEVICE void load(const T* begin, int found, T (&values)[kVector]) {
         if (bytes_after_vector(begin) == 0 && found >= kVector) {
             *reinterpret_cast<uint4*>(values) = *reinterpret_cast<const uint4*>(begin);
             return;
@@ -195,8 +188,7 @@ template <class Arithmetic> struct ChannelsLastBlock {
 #pragma unroll
         for (int k = 0; k < kVector; ++k) values[k] = k < found ? begin[k] : T(0);
     }
-    __device__ __forceinline__ void write(int own, int number, const T (&values)[kVector]) const
-    {
+    DEVICE void write(int own, int number, const T (&values)[kVector]) const {
         T* target = y + (own * p.y_image + number * p.y_pixel);
 #pragma unroll
         for (int part = 0; part < Arithmetic::kParts; ++part) {
@@ -208,8 +200,7 @@ template <class Arithmetic> struct ChannelsLastBlock {
     }
 };
 
-template <class Arithmetic> __device__ __forceinline__ void channels_last(const ChannelsLastParams& p)
-{
+template <class Arithmetic> DEVICE void channels_last(const ChannelsLastParams& p) {
     __shared__ uint4 tile[kTileVectors];
     p.tickets.clear();
     const ChannelsLastBlock<Arithmetic> block(p, tile);

@@ -1,15 +1,14 @@
-// Tiles to y in vectors, where y lets them: neighbouring pixels of one output channel, straight from registers, or channels of
-// one pixel (conv/wide_outputs.cuh). Everything else goes by single elements (conv/epilogue.cuh).
+// Tiles to y in vectors, where y lets them: neighbouring pixels of one output channel, straight from registers, or
+// channels of one pixel (conv/wide_outputs.cuh). Everything else goes by single elements (conv/epilogue.cuh).
 #pragma once
 #include "conv/epilogue.cuh"
 #include "base/vectors.cuh"
 #include "conv/wide_outputs.cuh"
 
-// How many columns that follow each other are always contiguous in y, and on multiples of their size: 8, 4 or 1. They follow each
-// other along the AXES innermost axes.
+// How many columns that follow each other are always contiguous in y, and on multiples of their size: 8, 4 or 1. They
+// follow each other along the AXES innermost axes.
 template <class T, int AXES, int NDIM>
-__device__ __forceinline__ int columns_at_once(const Correlation<int, NDIM>& p, const Taps<int, NDIM>& taps)
-{
+DEVICE int columns_at_once(const Correlation<int, NDIM>& p, const Taps<int, NDIM>& taps) {
     int pixels = 1, beyond = 0;
     bool one_by_one = true;
 #pragma unroll
@@ -28,38 +27,36 @@ __device__ __forceinline__ int columns_at_once(const Correlation<int, NDIM>& p, 
     return distances % 4 == 0 && vectors_aligned(p.finish, p.y, 4 * sizeof(T)) ? 4 : 1;
 }
 
-// Whether 16 bytes of channels are always contiguous in y, on multiples of 16 bytes, and a warp's 16 channels all exist or none.
-template <class T, int NDIM> __device__ __forceinline__ bool channels_at_once(const Correlation<int, NDIM>& p, const Taps<int, NDIM>& taps)
-{
+// Whether 16 bytes of channels are always contiguous in y, on multiples of 16 bytes, and a warp's 16 channels exist or
+// none.
+template <class T, int NDIM>
+DEVICE bool channels_at_once(const Correlation<int, NDIM>& p, const Taps<int, NDIM>& taps) {
     int distances = p.y_batch | taps.y_first;
 #pragma unroll
     for (int axis = 0; axis < NDIM; ++axis) distances |= p.y_stride[axis];
     return p.y_channel == 1 && p.filters % 16 == 0 && distances >= 0 && distances % (16 / int(sizeof(T))) == 0
-           && vectors_aligned(p.finish, p.y, 16);
+        && vectors_aligned(p.finish, p.y, 16);
 }
 
 // Exchanges words between two lanes: the lower one's `high` for the upper one's `low`.
-template <int DISTANCE> __device__ __forceinline__ void trade(unsigned& low, unsigned& high)
-{
+template <int DISTANCE> DEVICE void trade(unsigned& low, unsigned& high) {
     const bool upper = threadIdx.x & DISTANCE;
     const unsigned other = __shfl_xor_sync(0xffffffff, upper ? low : high, DISTANCE);
     low = upper ? other : low;
     high = upper ? high : other;
 }
 
-// Four lanes have pairs of the same 8 columns, several times: afterwards each has COUNT neighbours. Twice, it undoes itself.
+// Four lanes have pairs of the same 8 columns, several times: then each has COUNT neighbours. Twice, it undoes itself.
 template <class T, int COUNT> struct Exchange {
     static constexpr int kPairWords = sizeof(T) / 2, kPairs = COUNT / 2, kWords = kPairs * kPairWords;
     struct alignas(4 * kWords) Words { unsigned words[kWords]; };
 
     // Of the kPairs * 8 columns, the first of this lane's.
-    static __device__ __forceinline__ int column()
-    {
+    static DEVICE int column() {
         const int lane = threadIdx.x % 4;
         return COUNT == 8 ? lane * 8 : lane % 2 * 8 + lane / 2 * 4;
     }
-    static __device__ __forceinline__ void all(unsigned (&words)[kWords])
-    {
+    static DEVICE void all(unsigned (&words)[kWords]) {
         if constexpr (COUNT == 8) {
             trade<2>(words[0], words[2]);
             trade<2>(words[1], words[3]);
@@ -70,40 +67,35 @@ template <class T, int COUNT> struct Exchange {
             for (int i = 0; i < kPairWords; ++i) trade<1>(words[i], words[kPairWords + i]);
         }
     }
-    static __device__ __forceinline__ void put(unsigned (&words)[kWords], int pair, float first, float second)
-    {
+    static DEVICE void put(unsigned (&words)[kWords], int pair, float first, float second) {
         const Pair<T> rounded{narrow<T>(first), narrow<T>(second)};
         const Raw<2 * sizeof(T)>& raw = reinterpret_cast<const Raw<2 * sizeof(T)>&>(rounded);
 #pragma unroll
         for (int i = 0; i < kPairWords; ++i) words[pair * kPairWords + i] = raw.words[i];
     }
-    static __device__ __forceinline__ float get(const unsigned (&words)[kWords], int pair, int which)
-    {
+    static DEVICE float get(const unsigned (&words)[kWords], int pair, int which) {
         return Widened<T>::of(words + pair * kPairWords, which);
     }
 };
 
 // A copy that stays where it is: merged with others, it would be an access to memory at an address not known before.
-__device__ __forceinline__ void copy_register(float& target, float source) { asm volatile("mov.f32 %0, %1;" : "=f"(target) : "f"(source)); }
+DEVICE void copy_register(float& target, float source) { asm volatile("mov.f32 %0, %1;" : "=f"(target) : "f"(source)); }
 
-// Sums of 16 x 32, of one warp, on their way to y. They are taken out of the tile one chunk after the other, so that the code for
-// all that may become of them stands there once.
+// Sums of 16 x 32, of one warp, on their way to y. They are taken out of the tile one chunk after the other, so that
+// the code for all that may become of them stands there once.
 template <class T, class Tile, bool PHASED> struct Chunk {
     using Wide = WideOutputs<T, Tile::kColumns>;
     static_assert(Tile::kColumns == 32 && Wide::kBytes <= Tile::kPieceBytes / 8);
 
     const Epilogue<Tile, T, float, int, 3, PHASED>& epilogue;
     const Finish& finish;
-    int first, column0;          // output channel and column
+    int first, column0; // output channel and column
     float sums[4][4];
-    float odd;                   // NaN as soon as a sum of vectors is not finite
+    float odd; // NaN as soon as a sum of vectors is not finite
 
-    __device__ __forceinline__ Chunk(const Epilogue<Tile, T, float, int, 3, PHASED>& epilogue)
-        : epilogue(epilogue), finish(epilogue.p.finish), odd(0)
-    {
-    }
-    __device__ __forceinline__ void take(const Tile& tile, int which)
-    {
+    DEVICE Chunk(const Epilogue<Tile, T, float, int, 3, PHASED>& epilogue)
+        : epilogue(epilogue), finish(epilogue.p.finish), odd(0) {}
+    DEVICE void take(const Tile& tile, int which) {
         first = epilogue.m0 + tile.chunk_row(which / Tile::kChunksN);
         column0 = epilogue.column0 + tile.chunk_column(which % Tile::kChunksN);
 #pragma unroll
@@ -111,13 +103,13 @@ template <class T, class Tile, bool PHASED> struct Chunk {
             if (number != which) continue;
 #pragma unroll
             for (int k = 0; k < 16; ++k)
-                copy_register(sums[k / 4][k % 4], tile.sums[number / Tile::kChunksN][number % Tile::kChunksN * 4 + k / 4][k % 4]);
+                copy_register(sums[k / 4][k % 4],
+                              tile.sums[number / Tile::kChunksN][number % Tile::kChunksN * 4 + k / 4][k % 4]);
         }
     }
-    __device__ __forceinline__ int row(int half) const { return first + half * 8 + threadIdx.x % 32 / 4; }
-    __device__ __forceinline__ float bias(int half) const { return row(half) < epilogue.p.filters ? epilogue.bias(row(half)) : 0.f; }
-    __device__ __forceinline__ void add_bias()
-    {
+    DEVICE int row(int half) const { return first + half * 8 + threadIdx.x % 32 / 4; }
+    DEVICE float bias(int half) const { return row(half) < epilogue.p.filters ? epilogue.bias(row(half)) : 0.f; }
+    DEVICE void add_bias() {
         const float biases[2] = {bias(0), bias(1)};
 #pragma unroll
         for (int k = 0; k < 16; ++k) {
@@ -126,8 +118,7 @@ template <class T, class Tile, bool PHASED> struct Chunk {
         }
     }
     // Those that are not finite have to be made again, if products are not exact, and are not bounded before.
-    __device__ __forceinline__ void activate()
-    {
+    DEVICE void activate() {
         if (finish.acts == 0) return;
 #pragma unroll
         for (int k = 0; k < 16; ++k) {
@@ -139,24 +130,23 @@ template <class T, class Tile, bool PHASED> struct Chunk {
     // ---- COUNT columns at once
 
     // F: of a place in y, whether it exists, the first of its pairs of sums and their half.
-    template <int COUNT, class F> __device__ __forceinline__ void for_places(F&& f) const
-    {
+    template <int COUNT, class F> DEVICE void for_places(F&& f) const {
         using Lanes = Exchange<T, COUNT>;
         T* const y = epilogue.output() + row(0) * epilogue.p.y_channel;
 #pragma unroll
         for (int j = 0; j < 4; j += Lanes::kPairs) {
             int offset;
-            const bool exists = epilogue.locate(tile_pixel(epilogue.multiplier, epilogue.p, column0 + j * 8 + Lanes::column()), offset);
+            const bool exists = epilogue.locate(epilogue.multiplier.pixel(column0 + j * 8 + Lanes::column()), offset);
             f(y + offset, exists & (row(0) < epilogue.p.filters), j, 0);
             f(y + offset + 8 * epilogue.p.y_channel, exists & (row(1) < epilogue.p.filters), j, 1);
         }
     }
-    template <int COUNT> __device__ __forceinline__ void add_residual()
-    {
+    template <int COUNT> DEVICE void add_residual() {
         using Lanes = Exchange<T, COUNT>;
         for_places<COUNT>([&](const T* target, bool exists, int j, int half) {
             typename Lanes::Words line = {};
-            if (exists) line = *reinterpret_cast<const typename Lanes::Words*>(residual_of(finish, epilogue.p.y, target));
+            if (exists)
+                line = *reinterpret_cast<const typename Lanes::Words*>(residual_of(finish, epilogue.p.y, target));
             __syncwarp();
             Lanes::all(line.words);
 #pragma unroll
@@ -167,15 +157,15 @@ template <class T, class Tile, bool PHASED> struct Chunk {
             }
         });
     }
-    template <int COUNT> __device__ __forceinline__ void write_columns()
-    {
+    template <int COUNT> DEVICE void write_columns() {
         using Lanes = Exchange<T, COUNT>;
         if (finish.residual != nullptr) add_residual<COUNT>();
         activate();
         for_places<COUNT>([&](T* target, bool exists, int j, int half) {
             typename Lanes::Words line;
 #pragma unroll
-            for (int k = 0; k < Lanes::kPairs; ++k) Lanes::put(line.words, k, sums[j + k][half * 2], sums[j + k][half * 2 + 1]);
+            for (int k = 0; k < Lanes::kPairs; ++k)
+                Lanes::put(line.words, k, sums[j + k][half * 2], sums[j + k][half * 2 + 1]);
             Lanes::all(line.words);
             if (exists) *reinterpret_cast<typename Lanes::Words*>(target) = line;
         });
@@ -183,10 +173,9 @@ template <class T, class Tile, bool PHASED> struct Chunk {
 
     // ---- 16 bytes of channels at once
 
-    __device__ __forceinline__ void write_channels(unsigned char* piece)
-    {
+    DEVICE void write_channels(unsigned char* piece) {
         int offsets[1];
-        if (!epilogue.locate(tile_pixel(epilogue.multiplier, epilogue.p, column0 + int(threadIdx.x % 32)), offsets[0])) offsets[0] = -1;
+        if (!epilogue.locate(epilogue.multiplier.pixel(column0 + int(threadIdx.x % 32)), offsets[0])) offsets[0] = -1;
         if (finish.residual != nullptr && first < epilogue.p.filters) {
             T* const y = epilogue.output() + first;
             Wide::read_chunks(piece, residual_of(finish, epilogue.p.y, y), offsets);
@@ -211,8 +200,7 @@ template <class T, class Tile, bool PHASED> struct Chunk {
 
     // ---- element by element, as all kernels' epilogue does it, which adds the bias
 
-    __device__ __forceinline__ void put(float* piece) const
-    {
+    DEVICE void put(float* piece) const {
         float* mine = piece + threadIdx.x % 32 / 4 * Tile::kPitch + threadIdx.x % 4 * 2;
 #pragma unroll
         for (int k = 0; k < 8; ++k) {
@@ -220,27 +208,25 @@ template <class T, class Tile, bool PHASED> struct Chunk {
             store_shared(mine + k % 2 * 8 * Tile::kPitch + k / 2 * 8, pair);
         }
     }
-    template <bool FINISH> __device__ __forceinline__ bool write_elements(float* piece) const
-    {
+    template <bool FINISH> DEVICE bool write_elements(float* piece) const {
         int offset;
-        const bool exists = epilogue.locate(tile_pixel(epilogue.multiplier, epilogue.p, column0 + int(threadIdx.x % 32)), offset);
+        const bool exists = epilogue.locate(epilogue.multiplier.pixel(column0 + int(threadIdx.x % 32)), offset);
         put(piece);
         __syncwarp();
-        const bool suspect = epilogue.p.y_channel == 1 ? epilogue.template write_channels<FINISH>(piece, exists, offset, first)
-                                                       : epilogue.template write_pixels<FINISH>(piece, exists, offset, first);
+        const bool suspect = epilogue.p.y_channel == 1
+                               ? epilogue.template write_channels<FINISH>(piece, exists, offset, first)
+                               : epilogue.template write_pixels<FINISH>(piece, exists, offset, first);
         __syncwarp();
         return suspect;
     }
-    __device__ __forceinline__ bool write_elements(float* piece) const
-    {
+    DEVICE bool write_elements(float* piece) const {
         return finish.any() ? write_elements<true>(piece) : write_elements<false>(piece);
     }
 };
 
 // Writes a tile as y lets it; returns whether this thread, or one of its warp, had a sum that is not finite.
 template <class T, class Tile, bool PHASED>
-__device__ __forceinline__ bool write_tile(const Tile& tile, const Epilogue<Tile, T, float, int, 3, PHASED>& epilogue, void* pieces)
-{
+DEVICE bool write_tile(const Tile& tile, const Epilogue<Tile, T, float, int, 3, PHASED>& epilogue, void* pieces) {
     const auto& p = epilogue.p;
     const bool channels = channels_at_once<T>(p, epilogue.taps);
     const int columns = channels ? 0 : columns_at_once<T, Tile::kAxesInOrder>(p, epilogue.taps);
@@ -263,6 +249,6 @@ __device__ __forceinline__ bool write_tile(const Tile& tile, const Epilogue<Tile
         else if (columns == 4) chunk.template write_columns<4>();
         else if constexpr (sizeof(T) == 2) chunk.template write_columns<8>();
     }
-    __syncwarp();                // who makes an output again need not be who wrote it
+    __syncwarp(); // who makes an output again need not be who wrote it
     return __any_sync(0xffffffff, chunk.odd != 0.f);
 }

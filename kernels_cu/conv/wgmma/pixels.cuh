@@ -1,11 +1,10 @@
-// Convolution by wgmma with pixels for rows of products, which come through registers: on the way they are rounded to TF32, or
-// split into two parts, and stand wherever a tap or a stride wants them. So x is taken as it is, and strips of it serve all taps
-// along H and W.
+// Convolution by wgmma with pixels for rows of products, which come through registers: on the way they are rounded to
+// TF32, or split into two parts, and stand wherever a tap or a stride wants them. So x is taken as it is, and strips of
+// it serve all taps along H and W.
 //
-// Rows: of x with its pixels innermost. A strip is made of pieces, a run of a row's pixels by a slice's channels, each of which is a
-// copy; from channel to channel it is 32 or 96 bytes more than a multiple of 128, for four channels of eight pixels to meet each bank
-// once.
-// Patches: of x with its channels innermost, 128 bytes of a pixel, swizzled.
+// Rows: of x with its pixels innermost. A strip is made of pieces, a run of a row's pixels by a slice's channels, each
+// of which is a copy; from channel to channel it is 32 or 96 bytes more than a multiple of 128, for four channels of
+// eight pixels to meet each bank once. Patches: of x with its channels innermost, 128 bytes of a pixel, swizzled.
 #pragma once
 #include "conv/wgmma/wgmma.cuh"
 #include "conv/wgmma/items.cuh"
@@ -14,8 +13,7 @@
 #include "conv/wgmma/sums.cuh"
 
 // As round_tf32, but for the last 13 bits, which tensor cores ignore.
-__device__ __forceinline__ unsigned nearly_rounded_tf32(float value)
-{
+DEVICE unsigned nearly_rounded_tf32(float value) {
     unsigned result = __float_as_uint(value);
     asm("{\n"
         ".reg .pred finite;\n"
@@ -41,7 +39,7 @@ struct PixelTile : WgmmaSums<float, BLOCK_N / 64, BLOCK_M> {
     static constexpr int kProducts = BLOCK_N / 64, kPixels = 2 * kProducts;
     static constexpr int kRows = 16, kColumns = 32, kPitch = kColumns;
     static constexpr int kChunksM = BLOCK_M / kRows, kChunksN = kColumnsOfWarp / kColumns;
-    static constexpr int kPieceBytes = 0;     // sums go to y straight from registers
+    static constexpr int kPieceBytes = 0; // sums go to y straight from registers
     static_assert(kColumnsOfWarp % kColumns == 0 && (BLOCK_M == 64 || BLOCK_M == 128));
 
     using Base = WgmmaSums<float, kProducts, BLOCK_M>;
@@ -51,10 +49,9 @@ struct PixelTile : WgmmaSums<float, BLOCK_N / 64, BLOCK_M> {
     const PixelStrips& strips;
     Pixel<int, 3> first;
 
-    __device__ __forceinline__ PixelTile(const WgmmaPixelsParams& p) : Base(p), strips(p.strips) {}
+    DEVICE PixelTile(const WgmmaPixelsParams& p) : Base(p), strips(p.strips) {}
     // Bytes from the beginning of a strip to this thread's pixels, of rows to those of its first channel.
-    __device__ __forceinline__ void find_pixels(int (&places)[kPixels]) const
-    {
+    DEVICE void find_pixels(int (&places)[kPixels]) const {
 #pragma unroll
         for (int i = 0; i < kPixels; ++i) {
             int along;
@@ -63,14 +60,15 @@ struct PixelTile : WgmmaSums<float, BLOCK_N / 64, BLOCK_M> {
         }
     }
     // Which of eight neighbouring columns this thread has, and which of four channels.
-    static __device__ __forceinline__ int own() { return threadIdx.x % 32 / 4; }
-    static __device__ __forceinline__ int channel() { return threadIdx.x % 4; }
+    static DEVICE int own() { return threadIdx.x % 32 / 4; }
+    static DEVICE int channel() { return threadIdx.x % 4; }
 
-    // Starts to multiply a slice of weights by a tap's inputs of the pixels that stand so far after `inputs`: by their large parts
-    // alone, or by the small ones too. While products of one step are under way, inputs of the next are read and rounded.
-    template <bool BOTH> __device__ __forceinline__ void multiply(unsigned weights, unsigned inputs, const int (&places)[kPixels])
-    {
-        constexpr int kTogether = kProducts > 2 ? 2 : kProducts, kOfEight = kProducts / kTogether;   // of a step; steps of eight channels
+    // Starts to multiply a slice of weights by a tap's inputs of the pixels that stand so far after `inputs`: by their
+    // large parts alone, or by the small ones too. While products of one step are under way, inputs of the next are
+    // read and rounded.
+    template <bool BOTH> DEVICE void multiply(unsigned weights, unsigned inputs, const int (&places)[kPixels]) {
+        constexpr int kTogether = kProducts > 2 ? 2 : kProducts,
+                      kOfEight = kProducts / kTogether; // of a step; steps of eight channels
         constexpr int kSteps = kBlockK / 8 * kOfEight;
         constexpr bool kAhead = !(BOTH && kProducts > 2);
         const unsigned long long b = rows_along_k<128>(weights);
@@ -78,7 +76,7 @@ struct PixelTile : WgmmaSums<float, BLOCK_N / 64, BLOCK_M> {
 #pragma unroll
         for (int i = 0; i < kPixels; ++i) {
             pixels[i] = inputs + places[i];
-            if constexpr (!ROWS) pixels[i] ^= pixels[i] >> 3 & 0x70;     // as swizzled, those of the first four channels
+            if constexpr (!ROWS) pixels[i] ^= pixels[i] >> 3 & 0x70; // as swizzled, those of the first four channels
         }
         float read[kTogether][4];
         if (kAhead) read_step(read, pixels, 0, 0);
@@ -92,7 +90,8 @@ struct PixelTile : WgmmaSums<float, BLOCK_N / 64, BLOCK_M> {
 #pragma unroll
                 for (int j = 0; j < 4; ++j) {
                     large[i][j] = nearly_rounded_tf32(read[i][j]);
-                    if constexpr (BOTH) small[i][j] = nearly_rounded_tf32(read[i][j] - __uint_as_float(large[i][j] & ~0x1fffu));
+                    if constexpr (BOTH)
+                        small[i][j] = nearly_rounded_tf32(read[i][j] - __uint_as_float(large[i][j] & ~0x1fffu));
                 }
             products_begin();
 #pragma unroll
@@ -101,90 +100,76 @@ struct PixelTile : WgmmaSums<float, BLOCK_N / 64, BLOCK_M> {
                 Arithmetic::template multiply_rows<BLOCK_M>(sums[first + i], large[i], b + k * 2);
             }
             products_commit();
-            if (kAhead && step + 1 < kSteps) read_step(read, pixels, (step + 1) / kOfEight, (step + 1) % kOfEight * kTogether);
+            if (kAhead && step + 1 < kSteps)
+                read_step(read, pixels, (step + 1) / kOfEight, (step + 1) % kOfEight * kTogether);
             products_wait<1>();
         }
     }
     // The k-th eight channels of the pixels of some products, as these have them in registers.
     template <int COUNT>
-    __device__ __forceinline__ void read_step(float (&values)[COUNT][4], const unsigned (&pixels)[kPixels], int k, int first) const
-    {
+    DEVICE void read_step(float (&values)[COUNT][4], const unsigned (&pixels)[kPixels], int k, int first) const {
 #pragma unroll
         for (int i = 0; i < COUNT; ++i)
 #pragma unroll
             for (int j = 0; j < 4; ++j) {
-                const int four = k * 2 + j / 2;                          // channels
+                const int four = k * 2 + j / 2; // channels
                 const unsigned pixel = pixels[(first + i) * 2 + j % 2];
-                values[i][j] = __uint_as_float(load_shared_word(ROWS ? pixel + four * 4 * strips.pitch : pixel ^ four * 16));
+                values[i][j] = __uint_as_float(load_word(ROWS ? pixel + four * 4 * strips.pitch : pixel ^ four * 16));
             }
     }
 
     // ---- for the epilogue
 
-    __device__ __forceinline__ void stand_at(const WgmmaPixelsParams& p, const Item& item)
-    {
+    DEVICE void stand_at(const WgmmaPixelsParams& p, const Item& item) {
         group = item.group;
         first = first_column(strips, item.n_tile);
     }
-    static __device__ __forceinline__ int chunk_row(int i) { return i * kRows; }
-    static __device__ __forceinline__ int chunk_column(int j)
-    {
-        return threadIdx.x / 32 % 4 * kColumnsOfWarp + j * kColumns;
+    DEVICE Pixel<int, 3> pixel(int column) const {
+        int along;
+        const int run = strips.run.split(column % BLOCK_N, along);
+        return further(this->p, first, run * strips.column_h, run * strips.column_w + along);
     }
+    static DEVICE int chunk_row(int i) { return i * kRows; }
+    static DEVICE int chunk_column(int j) { return threadIdx.x / 32 % 4 * kColumnsOfWarp + j * kColumns; }
 };
-
-template <class Arithmetic, int BLOCK_M, int BLOCK_N, bool ROWS>
-__device__ __forceinline__ Pixel<int, 3> tile_pixel(const PixelTile<Arithmetic, BLOCK_M, BLOCK_N, ROWS>& tile,
-                                                    const Correlation<int, 3>& p, int column)
-{
-    int along;
-    const int run = tile.strips.run.split(column % BLOCK_N, along);
-    Pixel<int, 3> found = tile.first;
-    found.q[1] += run * tile.strips.column_h;
-    found.q[2] += run * tile.strips.column_w + along;
-    found.exists = found.q[1] < int(p.extent[1].divisor) && found.q[2] < int(p.extent[2].divisor);
-    return found;
-}
 
 // ---- sums to y
 
-// Sums of 16 output channels by 16 columns, of one warp, taken out of the tile one chunk after the other. A thread has channels in
-// pairs, of two columns: each store of a warp fills whole sectors, whether pixels are contiguous in y or channels are.
+// Sums of 16 output channels by 16 columns, of one warp, taken out of the tile one chunk after the other. A thread has
+// channels in pairs, of two columns: each store of a warp fills whole sectors, whether pixels are contiguous in y or
+// channels are.
 template <class Tile> struct PixelChunk {
     static constexpr int kPixels = 2;
 
     const Epilogue<Tile, float, float, int, 3, false>& epilogue;
-    int offsets[kPixels];        // of the columns, in y
+    int offsets[kPixels]; // of the columns, in y
     bool exist[kPixels];
-    int first;                   // output channel
-    float sums[kPixels][4];      // two pairs of channels
-    float odd;                   // NaN as soon as a sum is not finite
+    int first;              // output channel
+    float sums[kPixels][4]; // two pairs of channels
+    float odd;              // NaN as soon as a sum is not finite
 
-    __device__ __forceinline__ PixelChunk(const Epilogue<Tile, float, float, int, 3, false>& epilogue) : epilogue(epilogue), odd(0) {}
-    __device__ __forceinline__ void stand_at(const Tile& tile, int product)
-    {
+    DEVICE PixelChunk(const Epilogue<Tile, float, float, int, 3, false>& epilogue) : epilogue(epilogue), odd(0) {}
+    DEVICE void stand_at(const Tile& tile, int product) {
         const int column = epilogue.column0 + tile.chunk_column(0) + product * 16 + Tile::own();
 #pragma unroll
-        for (int i = 0; i < kPixels; ++i) exist[i] = epilogue.locate(tile_pixel(tile, epilogue.p, column + i * 8), offsets[i]);
+        for (int i = 0; i < kPixels; ++i) exist[i] = epilogue.locate(tile.pixel(column + i * 8), offsets[i]);
     }
-    __device__ __forceinline__ void take(const Tile& tile, int product, int rows)
-    {
+    DEVICE void take(const Tile& tile, int product, int rows) {
         first = epilogue.m0 + tile.chunk_row(rows) + threadIdx.x % 4 * 2;
 #pragma unroll
         for (int number = 0; number < Tile::kProducts * Tile::kChunksM; ++number) {
             const int i = number / Tile::kChunksM, j = number % Tile::kChunksM;
             if (i != product || j != rows) continue;
 #pragma unroll
-            for (int k = 0; k < 8; ++k) copy_register(sums[k / 2 % 2][k / 4 * 2 + k % 2], tile.sums[i][j * 2 + k / 4][k % 4]);
+            for (int k = 0; k < 8; ++k)
+                copy_register(sums[k / 2 % 2][k / 4 * 2 + k % 2], tile.sums[i][j * 2 + k / 4][k % 4]);
         }
     }
-    __device__ __forceinline__ int channel(int k) const { return first + k / 2 * 8 + k % 2; }
-    template <bool FINISH> __device__ __forceinline__ float finish(float sum, const float* target) const
-    {
+    DEVICE int channel(int k) const { return first + k / 2 * 8 + k % 2; }
+    template <bool FINISH> DEVICE float finish(float sum, const float* target) const {
         return FINISH && is_finite(sum) ? finished(epilogue.p.finish, epilogue.p.y, sum, target) : sum;
     }
-    template <bool FINISH, bool PAIRS> __device__ __forceinline__ void write()
-    {
+    template <bool FINISH, bool PAIRS> DEVICE void write() {
         const auto& p = epilogue.p;
         float* const y = epilogue.output() + first * p.y_channel;
         float biases[4];
@@ -207,19 +192,18 @@ template <class Tile> struct PixelChunk {
     }
 };
 
-// Whether pairs of channels, from an even one on, are always contiguous in y, on multiples of 8 bytes, and both exist or none.
-__device__ __forceinline__ bool pairs_of_channels(const Correlation<int, 3>& p, const Taps<int, 3>& taps)
-{
+// Whether pairs of channels, from an even one on, are always contiguous in y, on multiples of 8 bytes, and exist or
+// not.
+DEVICE bool pairs_of_channels(const Correlation<int, 3>& p, const Taps<int, 3>& taps) {
     const int distances = p.y_batch | taps.y_first | p.y_stride[0] | p.y_stride[1] | p.y_stride[2];
     return p.y_channel == 1 && (p.filters | distances) % 2 == 0 && vectors_aligned(p.finish, p.y, 8);
 }
 
 // Writes a tile; returns whether this thread, or one of its warp, had a sum that is not finite.
 template <class Arithmetic, int BLOCK_M, int BLOCK_N, bool ROWS>
-__device__ __forceinline__ bool write_tile(const PixelTile<Arithmetic, BLOCK_M, BLOCK_N, ROWS>& tile,
-                                           const Epilogue<PixelTile<Arithmetic, BLOCK_M, BLOCK_N, ROWS>, float, float, int, 3, false>& epilogue,
-                                           void*)
-{
+DEVICE bool write_tile(
+    const PixelTile<Arithmetic, BLOCK_M, BLOCK_N, ROWS>& tile,
+    const Epilogue<PixelTile<Arithmetic, BLOCK_M, BLOCK_N, ROWS>, float, float, int, 3, false>& epilogue, void*) {
     using Tile = PixelTile<Arithmetic, BLOCK_M, BLOCK_N, ROWS>;
     const bool pairs = pairs_of_channels(epilogue.p, epilogue.taps), finishes = epilogue.p.finish.any();
     PixelChunk<Tile> chunk(epilogue);
@@ -233,49 +217,35 @@ __device__ __forceinline__ bool write_tile(const PixelTile<Arithmetic, BLOCK_M, 
             else finishes ? chunk.template write<true, false>() : chunk.template write<false, false>();
         }
     }
-    __syncwarp();                // who makes an output again need not be who wrote it
+    __syncwarp(); // who makes an output again need not be who wrote it
     return __any_sync(0xffffffff, chunk.odd != 0.f);
 }
 
 // ---- slices of K
 
-template <class Tile, int STAGES, int STRIP_BYTES> struct PixelFeed {
-    using Stages = FixedStages<STAGES, Tile::kWeightBytes>;
-    static constexpr int kMostStrips = STRIP_BYTES / Tile::kPixelBytes;
-    static constexpr int kBytes = STRIP_BYTES + Stages::kBytes + 16 * kMostStrips + Stages::kBarrierBytes;
+template <class Tile, int STAGES, int STRIP_BYTES> struct PixelFeed : StripRings<Tile, STAGES, STRIP_BYTES> {
+    using Rings = StripRings<Tile, STAGES, STRIP_BYTES>;
+    using Rings::w, Rings::x;
 
-    Ring<CountedStages> x;
-    Ring<Stages> w;
     const PixelStrips& strips;
     int parts;
 
-    __device__ __forceinline__ PixelFeed(unsigned char* shared, const WgmmaPixelsParams& p)
-        : x(shared, shared + STRIP_BYTES + Stages::kBytes, CountedStages{p.strips.stages, p.strips.bytes}),
-          w(shared + STRIP_BYTES, shared + STRIP_BYTES + Stages::kBytes + 16 * kMostStrips), strips(p.strips), parts(p.loading.parts)
-    {
-    }
-    __device__ __forceinline__ void init(int readers) const
-    {
-        x.init(readers);
-        w.init(readers);
-    }
-    __device__ __forceinline__ void fetch(const WgmmaPixelsParams& p, const Taps<int, 3>* phases);
-    __device__ __forceinline__ void multiply(Tile& tile, const Item& item, bool speaks);
-    __device__ __forceinline__ void finish(const Item& item, bool speaks) const
-    {
+    DEVICE PixelFeed(unsigned char* shared, const WgmmaPixelsParams& p)
+        : Rings(shared, p.strips), strips(p.strips), parts(p.loading.parts) {}
+    DEVICE void fetch(const WgmmaPixelsParams& p, const Taps<int, 3>* phases);
+    DEVICE void multiply(Tile& tile, const Item& item, bool speaks);
+    DEVICE void finish(const Item& item, bool speaks) const {
         if (speaks && item.slices > 0) barrier_arrive(w.empty_before());
     }
-    __device__ __forceinline__ void skip(const Item& item)
-    {
+    DEVICE void skip(const Item& item) {
         x.skip(item.slices);
         w.skip(item.slices * strips.inner_h * strips.inner_w * parts);
     }
 };
 
-// Of numbers in two parts, a tap's small weights come first, then its large ones, which are multiplied by both parts of the inputs.
+// Of numbers in two parts, a tap's small weights come first, then its large ones, for both parts of the inputs.
 template <class Tile, int STAGES, int STRIP_BYTES>
-__device__ __forceinline__ void PixelFeed<Tile, STAGES, STRIP_BYTES>::multiply(Tile& tile, const Item& item, bool speaks)
-{
+DEVICE void PixelFeed<Tile, STAGES, STRIP_BYTES>::multiply(Tile& tile, const Item& item, bool speaks) {
     int places[Tile::kPixels];
     tile.find_pixels(places);
     bool begun = false;
@@ -284,7 +254,7 @@ __device__ __forceinline__ void PixelFeed<Tile, STAGES, STRIP_BYTES>::multiply(T
         unsigned inputs = x.address();
         int across = 0;
         for (int left = strips.inner_h * strips.inner_w * parts; left > 0; --left) {
-            const bool last = parts == 1 || left % 2 == 1;     // slice of weights of a tap
+            const bool last = parts == 1 || left % 2 == 1; // slice of weights of a tap
             w.wait_full();
             if (parts == 2 && last) tile.template multiply<true>(w.address(), inputs, places);
             else tile.template multiply<false>(w.address(), inputs, places);
@@ -297,15 +267,14 @@ __device__ __forceinline__ void PixelFeed<Tile, STAGES, STRIP_BYTES>::multiply(T
             across = 0;
             inputs += strips.shift_h - strips.inner_w * strips.shift_w;
         }
-        __syncwarp();            // all of the warp have read the strip
+        __syncwarp(); // all of the warp have read the strip
         if (speaks) barrier_arrive(x.empty());
         x.next();
     }
 }
 
 template <class Tile, int STAGES, int STRIP_BYTES>
-__device__ __forceinline__ void PixelFeed<Tile, STAGES, STRIP_BYTES>::fetch(const WgmmaPixelsParams& p, const Taps<int, 3>* phases)
-{
+DEVICE void PixelFeed<Tile, STAGES, STRIP_BYTES>::fetch(const WgmmaPixelsParams& p, const Taps<int, 3>* phases) {
     const Correlation<int, 3>& common = p.problem.common;
     const Taps<int, 3>& taps = *phases;
     for (int number = block_number(); number < p.items; number += gridDim.x) {
@@ -316,7 +285,9 @@ __device__ __forceinline__ void PixelFeed<Tile, STAGES, STRIP_BYTES>::fetch(cons
         for (int left = item.slices; left > 0; --left) {
             int at[3];
 #pragma unroll
-            for (int axis = 0; axis < 3; ++axis) at[axis] = first.q[axis] * common.stride[axis] + taps.start[axis] + slice.tap[axis] * taps.advance[axis];
+            for (int axis = 0; axis < 3; ++axis)
+                at[axis] =
+                    first.q[axis] * common.stride[axis] + taps.start[axis] + slice.tap[axis] * taps.advance[axis];
             const int channel = item.group * p.loading.x_group + slice.channel;
             x.wait_empty();
             barrier_expect(x.full(), strips.bytes);
@@ -334,8 +305,8 @@ __device__ __forceinline__ void PixelFeed<Tile, STAGES, STRIP_BYTES>::fetch(cons
                     for (int part = parts - 1; part >= 0; --part) {
                         w.wait_empty();
                         barrier_expect(w.full(), Tile::kWeightBytes);
-                        copy_box(w.address(), p.w_map, w.full(), tap_row(taps, tap) + slice.channel, item.m_tile * Tile::kBlockM,
-                                 item.group * parts + part);
+                        copy_box(w.address(), p.w_map, w.full(), tap_row(taps, tap) + slice.channel,
+                                 item.m_tile * Tile::kBlockM, item.group * parts + part);
                         w.next();
                     }
             }

@@ -1,7 +1,44 @@
 // Slices of K of convolution by wgmma: of one tap and 128 bytes of channels, weights and inputs in one stage.
+//
+// One thread does nothing else for its block than to fetch them by TMA, as soon as a stage is empty. x_map gives inputs
+// as they are needed: pixel after pixel of the output, also across the ends of rows and images, those of one tap, with
+// zeros for what is not in x. So a slice is one copy of weights and one of inputs.
 #pragma once
-#include "conv/wgmma/load.cuh"
+#include "conv/wgmma/items.cuh"
+#include "conv/wgmma/ring.cuh"
 #include "conv/wgmma/tiles.cuh"
+
+// Of AXES spatial axes of x_map; those in the structs in front of them are of one element.
+template <class Tile, int AXES, class Problem, class Stages>
+DEVICE void fetch_pixels(const WgmmaParams<Problem>& p, const Taps<int, 3>* phases, Stages ring) {
+    const Correlation<int, 3>& common = p.problem.common;
+    const Loading& loading = p.loading;
+    for (int number = block_number(); number < p.items; number += gridDim.x) {
+        const Item item = item_of(p, phases, number);
+        const Taps<int, 3>& taps = phases[item.phase];
+        int q[3], at[AXES], offset[AXES];
+        const int n = unravel<3>(item.n_tile * Tile::kBlockN, common.extent, q);
+#pragma unroll
+        for (int axis = 0; axis < AXES; ++axis)
+            at[axis] = q[2 - axis] * common.stride[2 - axis] + loading.lower[2 - axis];
+        SlicePlace<Tile::kBlockK> slice;
+        slice.first(loading, taps.count, item.first_slice);
+        for (int left = item.slices; left > 0; --left) {
+#pragma unroll
+            for (int axis = 0; axis < AXES; ++axis)
+                offset[axis] =
+                    taps.start[2 - axis] + slice.tap[2 - axis] * taps.advance[2 - axis] - loading.lower[2 - axis];
+            ring.wait_empty();
+            barrier_expect(ring.full(), Tile::kWeightBytes + Tile::kPixelBytes);
+            copy_box(ring.address(), p.w_map, ring.full(), tap_row(taps, slice.tap) + slice.channel,
+                     item.m_tile * Tile::kBlockM, item.group * loading.parts + slice.w_part(loading));
+            copy_pixels(ring.address() + Tile::kWeightBytes, p.x_map, ring.full(),
+                        item.group * loading.x_group + slice.x_part() * loading.x_part + slice.channel, at, n, offset);
+            slice.advance(loading, taps.count);
+            ring.next();
+        }
+    }
+}
 
 template <class Tile, int STAGES> struct SliceFeed {
     using Stages = FixedStages<STAGES, Tile::kWeightBytes + Tile::kPixelBytes>;
@@ -9,14 +46,14 @@ template <class Tile, int STAGES> struct SliceFeed {
 
     Ring<Stages> ring;
 
-    __device__ __forceinline__ SliceFeed(unsigned char* shared) : ring(shared, shared + Stages::kBytes) {}
-    __device__ __forceinline__ void init(int readers) const { ring.init(readers); }
-    template <class Problem> __device__ __forceinline__ void fetch(const WgmmaParams<Problem>& p, const Taps<int, 3>* phases) const
-    {
-        fetch_slices<Tile>(p, phases, ring);
+    DEVICE SliceFeed(unsigned char* shared) : ring(shared, shared + Stages::kBytes) {}
+    DEVICE void init(int readers) const { ring.init(readers); }
+    template <class Problem> DEVICE void fetch(const WgmmaParams<Problem>& p, const Taps<int, 3>* phases) const {
+        if (p.loading.axes == 1) fetch_pixels<Tile, 1>(p, phases, ring);
+        else if (p.loading.axes == 2) fetch_pixels<Tile, 2>(p, phases, ring);
+        else fetch_pixels<Tile, 3>(p, phases, ring);
     }
-    __device__ __forceinline__ void multiply(Tile& tile, const Item& item, bool speaks)
-    {
+    DEVICE void multiply(Tile& tile, const Item& item, bool speaks) {
         for (int done = 0; done < item.slices; ++done) {
             ring.wait_full();
             products_begin();
@@ -27,9 +64,8 @@ template <class Tile, int STAGES> struct SliceFeed {
             ring.next();
         }
     }
-    __device__ __forceinline__ void finish(const Item& item, bool speaks) const
-    {
+    DEVICE void finish(const Item& item, bool speaks) const {
         if (speaks && item.slices > 0) barrier_arrive(ring.empty_before());
     }
-    __device__ __forceinline__ void skip(const Item& item) { ring.skip(item.slices); }
+    DEVICE void skip(const Item& item) { ring.skip(item.slices); }
 };

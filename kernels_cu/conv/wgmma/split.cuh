@@ -1,26 +1,22 @@
-// Split K where a block makes one item after the other: consumers leave their sums and go on; whoever arrives last at a tile's
-// ticket adds them up, in the order of the splits, and writes the tile (conv/gemm/split_k.cuh).
+// Split K where a block makes one item after the other: consumers leave their sums and go on; whoever arrives last at a
+// tile's ticket adds them up, in the order of the splits, and writes the tile (conv/gemm/split_k.cuh).
 #pragma once
 #include "base/hopper.cuh"
 #include "conv/wgmma/items.cuh"
 
-// What the consumers of a block, or of each of its warpgroups, are in turn: which threads have a tile's sums between them.
+// What the consumers of a block, or of each of its warpgroups, are in turn: which threads share a tile's sums.
 template <bool TURNS> struct Together {
     static constexpr int kThreads = TURNS ? 128 : 256;
 
-    static __device__ __forceinline__ int thread() { return thread_number() % kThreads; }
-    static __device__ __forceinline__ void wait()
-    {
-        synchronise(TURNS ? 2 + thread_number() / kThreads : 1, kThreads);
-    }
+    static DEVICE int thread() { return thread_number() % kThreads; }
+    static DEVICE void wait() { synchronise(TURNS ? 2 + thread_number() / kThreads : 1, kThreads); }
 };
 
-// Whether all other blocks had arrived at the ticket before these threads, who all have written; then what the others wrote is
-// known. `answer` is a place in shared memory for one number.
-template <bool TURNS> __device__ __forceinline__ bool last_of_these(int* ticket, int all, int* answer)
-{
+// Whether all other blocks had arrived at the ticket before these threads, who all have written; then what the others
+// wrote is known. `answer` is a place in shared memory for one number.
+template <bool TURNS> DEVICE bool last_of_these(int* ticket, int all, int* answer) {
     using These = Together<TURNS>;
-    These::wait();               // all have written, and have read the last answer
+    These::wait(); // all have written, and have read the last answer
     if (These::thread() == 0) {
         __threadfence();
         *answer = atomicAdd(ticket, 1) == all - 1;
@@ -30,10 +26,9 @@ template <bool TURNS> __device__ __forceinline__ bool last_of_these(int* ticket,
     return *answer != 0;
 }
 
-// Of a divided tile: leaves these threads' sums for the others, or takes those of all. Returns whether these threads write the
+// Of a divided tile: leaves these threads' sums for the others, or takes those of all. Returns whether these write the
 // tile.
-template <class Tile> __device__ __forceinline__ bool gather_splits(const Splits& splits, const Item& item, Tile& tile, int* answer)
-{
+template <class Tile> DEVICE bool gather_splits(const Splits& splits, const Item& item, Tile& tile, int* answer) {
     const int divided = item.tile - splits.whole;
     if (divided < 0) return true;
     using These = Together<Tile::kTurns>;

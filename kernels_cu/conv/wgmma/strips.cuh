@@ -1,10 +1,11 @@
-// Strips of x for convolution by wgmma: the inputs of all taps along H of one tap along D and W, and of a slice of channels. A
-// tile's columns stand in rows below each other, so that the next tap's inputs begin a row further down in the same strip. Weights
-// pass through a ring of their own, a tap at a time; or, where all of K has room there, they come once and stay.
+// Strips of x for convolution by wgmma: the inputs of all taps along H of one tap along D and W, and of a slice of
+// channels. A tile's columns stand in rows below each other, so that the next tap's inputs begin a row further down in
+// the same strip. Weights pass through a ring of their own, a tap at a time; or, where all of K has room there, they
+// come once and stay.
 //
-// Rows: of x as it is, with its pixels innermost. A strip is made of pieces, 64 pixels of a row by a slice's channels, each of which is
-// a copy; the columns of a tile are such rows, or those of one row after the other.
-// Patches: of x with its channels innermost. A strip is one copy, and the rows of a tile are 16 pixels.
+// Rows: of x as it is, with its pixels innermost. A strip is made of pieces, 64 pixels of a row by a slice's channels,
+// each of which is a copy; the columns of a tile are such rows, or those of one row after the other. Patches: of x with
+// its channels innermost. A strip is one copy, and the rows of a tile are 16 pixels.
 #pragma once
 #include "conv/wgmma/ring.cuh"
 #include "conv/wgmma/tiles.cuh"
@@ -12,59 +13,36 @@
 template <class Arithmetic, int BLOCK_M, int BLOCK_N, bool TURNS, int SLICE, bool ROWS>
 struct StripTile : WgmmaTile<Arithmetic, BLOCK_M, BLOCK_N, TURNS, SLICE, ROWS> {
     using Base = WgmmaTile<Arithmetic, BLOCK_M, BLOCK_N, TURNS, SLICE, ROWS>;
-    static constexpr int kRow = ROWS ? 64 : 16;    // pixels
+    static constexpr int kRow = ROWS ? 64 : 16; // pixels
     static constexpr bool kFromRows = ROWS;
-    static constexpr int kPieceOfStrip = 64 * SLICE;   // bytes
+    static constexpr int kPieceOfStrip = 64 * SLICE; // bytes
     static constexpr int kAxesInOrder = 1;
 
     const Strips& strips;
     Pixel<int, 3> first;
 
-    __device__ __forceinline__ StripTile(const WgmmaStripsParams& p) : Base(p), strips(p.strips) {}
-    __device__ __forceinline__ void stand_at(const WgmmaStripsParams& p, const Item& item)
-    {
+    DEVICE StripTile(const WgmmaStripsParams& p) : Base(p), strips(p.strips) {}
+    DEVICE void stand_at(const WgmmaStripsParams& p, const Item& item) {
         Base::stand_at(p, item);
         first = first_column(strips, item.n_tile);
     }
+    DEVICE Pixel<int, 3> pixel(int column) const {
+        const int row = column % BLOCK_N / kRow;
+        return further(this->p, first, row * strips.column_h, row * strips.column_w + column % kRow);
+    }
 };
 
-template <class Arithmetic, int BLOCK_M, int BLOCK_N, bool TURNS, int SLICE, bool ROWS>
-__device__ __forceinline__ Pixel<int, 3> tile_pixel(const StripTile<Arithmetic, BLOCK_M, BLOCK_N, TURNS, SLICE, ROWS>& tile,
-                                                    const Correlation<int, 3>& p, int column)
-{
-    constexpr int kRow = StripTile<Arithmetic, BLOCK_M, BLOCK_N, TURNS, SLICE, ROWS>::kRow;
-    const int row = column % BLOCK_N / kRow;
-    Pixel<int, 3> found = tile.first;
-    found.q[1] += row * tile.strips.column_h;
-    found.q[2] += row * tile.strips.column_w + column % kRow;
-    found.exists = found.q[1] < int(p.extent[1].divisor) && found.q[2] < int(p.extent[2].divisor);
-    return found;
-}
+template <class Tile, int STAGES, int STRIP_BYTES> struct StripFeed : StripRings<Tile, STAGES, STRIP_BYTES> {
+    using Rings = StripRings<Tile, STAGES, STRIP_BYTES>;
+    using Rings::w, Rings::x;
 
-template <class Tile, int STAGES, int STRIP_BYTES> struct StripFeed {
-    using Stages = FixedStages<STAGES, Tile::kWeightBytes>;
-    static constexpr int kMostStrips = STRIP_BYTES / Tile::kPixelBytes;
-    static constexpr int kBytes = STRIP_BYTES + Stages::kBytes + 16 * kMostStrips + Stages::kBarrierBytes;
-
-    Ring<CountedStages> x;
-    Ring<Stages> w;
     int inner, shift;
     bool resident;
 
-    __device__ __forceinline__ StripFeed(unsigned char* shared, const Strips& strips)
-        : x(shared, shared + STRIP_BYTES + Stages::kBytes, CountedStages{strips.stages, strips.bytes}),
-          w(shared + STRIP_BYTES, shared + STRIP_BYTES + Stages::kBytes + 16 * kMostStrips), inner(strips.inner), shift(strips.shift),
-          resident(strips.resident)
-    {
-    }
-    __device__ __forceinline__ void init(int readers) const
-    {
-        x.init(readers);
-        w.init(readers);
-    }
-    __device__ __forceinline__ void fetch(const WgmmaStripsParams& p, const Taps<int, 3>* phases);
-    __device__ __forceinline__ void multiply(Tile& tile, const Item& item, bool speaks)
-    {
+    DEVICE StripFeed(unsigned char* shared, const Strips& strips)
+        : Rings(shared, strips), inner(strips.inner), shift(strips.shift), resident(strips.resident) {}
+    DEVICE void fetch(const WgmmaStripsParams& p, const Taps<int, 3>* phases);
+    DEVICE void multiply(Tile& tile, const Item& item, bool speaks) {
         if (resident) w.rewind();
         for (int done = 0; done < item.slices; ++done) {
             x.wait_full();
@@ -81,22 +59,19 @@ template <class Tile, int STAGES, int STRIP_BYTES> struct StripFeed {
             x.next();
         }
     }
-    __device__ __forceinline__ void finish(const Item& item, bool speaks) const
-    {
+    DEVICE void finish(const Item& item, bool speaks) const {
         if (!speaks || item.slices == 0) return;
         if (!resident) barrier_arrive(w.empty_before());
         barrier_arrive(x.empty_before());
     }
-    __device__ __forceinline__ void skip(const Item& item)
-    {
+    DEVICE void skip(const Item& item) {
         x.skip(item.slices);
         if (!resident) w.skip(item.slices * inner);
     }
 };
 
 template <class Tile, int STAGES, int STRIP_BYTES>
-__device__ __forceinline__ void StripFeed<Tile, STAGES, STRIP_BYTES>::fetch(const WgmmaStripsParams& p, const Taps<int, 3>* phases)
-{
+DEVICE void StripFeed<Tile, STAGES, STRIP_BYTES>::fetch(const WgmmaStripsParams& p, const Taps<int, 3>* phases) {
     const Correlation<int, 3>& common = p.problem.common;
     const Loading& loading = p.loading;
     const Strips& strips = p.strips;
@@ -109,14 +84,16 @@ __device__ __forceinline__ void StripFeed<Tile, STAGES, STRIP_BYTES>::fetch(cons
         for (int left = item.slices; left > 0; --left) {
             int at[3];
 #pragma unroll
-            for (int axis = 0; axis < 3; ++axis) at[axis] = first.q[axis] * common.stride[axis] + taps.start[axis] + slice.tap[axis] * taps.advance[axis];
+            for (int axis = 0; axis < 3; ++axis)
+                at[axis] =
+                    first.q[axis] * common.stride[axis] + taps.start[axis] + slice.tap[axis] * taps.advance[axis];
             const int channel = item.group * loading.x_group + slice.x_part() * loading.x_part + slice.channel;
             x.wait_empty();
             barrier_expect(x.full(), strips.bytes);
             if constexpr (Tile::kFromRows) {
                 for (int piece = 0; piece < strips.pieces; ++piece)
-                    copy_box(x.address() + piece * Tile::kPieceOfStrip, p.x_map, x.full(), at[2] + piece * strips.piece_w,
-                             at[1] + piece * strips.piece_h, at[0], channel, first.n);
+                    copy_box(x.address() + piece * Tile::kPieceOfStrip, p.x_map, x.full(),
+                             at[2] + piece * strips.piece_w, at[1] + piece * strips.piece_h, at[0], channel, first.n);
             } else {
                 copy_box(x.address(), p.x_map, x.full(), channel, at[2], at[1], at[0], first.n);
             }
@@ -126,8 +103,8 @@ __device__ __forceinline__ void StripFeed<Tile, STAGES, STRIP_BYTES>::fetch(cons
             for (int each = 0; each < missing; ++each, ++tap[1]) {
                 w.wait_empty();
                 barrier_expect(w.full(), Tile::kWeightBytes);
-                copy_box(w.address(), p.w_map, w.full(), tap_row(taps, tap) + slice.channel, item.m_tile * Tile::kBlockM,
-                         item.group * loading.parts + slice.w_part(loading));
+                copy_box(w.address(), p.w_map, w.full(), tap_row(taps, tap) + slice.channel,
+                         item.m_tile * Tile::kBlockM, item.group * loading.parts + slice.w_part(loading));
                 w.next();
             }
             slice.advance(loading, strips.taps);

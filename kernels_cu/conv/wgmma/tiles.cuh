@@ -1,5 +1,5 @@
-// A warpgroup's sums of a tile, from slices of K in shared memory, and what the epilogue asks of a multiplier (conv/epilogue.cuh);
-// but chunks of the sums come to it by conv/wgmma/outputs.cuh.
+// A warpgroup's sums of a tile, from slices of K in shared memory, and what the epilogue asks of a multiplier
+// (conv/epilogue.cuh); but chunks of the sums come to it by conv/wgmma/outputs.cuh.
 //
 // Two warpgroups make the two halves of a tile's output channels together, or, in turns, whole tiles each.
 #pragma once
@@ -18,21 +18,22 @@ struct WgmmaTile : WgmmaSums<typename Arithmetic::Element, (TURNS ? BLOCK_M : BL
     using Base::sums;
 
     static constexpr int kBlockM = BLOCK_M, kBlockN = BLOCK_N;
-    static constexpr int kBlockK = SLICE / int(sizeof(T));   // of a slice
+    static constexpr int kBlockK = SLICE / int(sizeof(T)); // of a slice
     static constexpr bool kTurns = TURNS, kExact = Arithmetic::kExact;
     static constexpr int kWeightBytes = BLOCK_M * SLICE, kPixelBytes = BLOCK_N * SLICE;
     static constexpr int kRowsOfGroup = TURNS ? BLOCK_M : BLOCK_M / 2;
     static constexpr int kRows = 16, kColumns = 32, kPitch = kColumns + 8;
-    static constexpr int kAxesInOrder = 3;   // innermost axes along which columns of the tile follow each other as those of y do
+    static constexpr int kAxesInOrder =
+        3; // innermost axes along which columns of the tile follow each other as those of y do
     static constexpr int kChunksM = kRowsOfGroup / 64, kChunksN = BLOCK_N / kColumns;
-    static constexpr int kPieceBytes = 8 * kRows * kPitch * sizeof(Acc), kAnswerBytes = 16;   // of all warps, of both warpgroups
-    static_assert(kRowsOfGroup % 64 == 0 && (BLOCK_N == 128 || BLOCK_N == 256));
+    static constexpr int kPieceBytes = 8 * kRows * kPitch * sizeof(Acc),
+                         kAnswerBytes = 16; // of all warps, of both warpgroups
+    static_assert(kRowsOfGroup % 64 == 0 && BLOCK_N == 256);
 
-    template <class Params> __device__ __forceinline__ WgmmaTile(const Params& p) : Base(p) {}
+    template <class Params> DEVICE WgmmaTile(const Params& p) : Base(p) {}
 
     // Starts to multiply a slice, 32 bytes of the weights' rows along K at a time.
-    __device__ __forceinline__ void multiply(unsigned weights, unsigned pixels)
-    {
+    DEVICE void multiply(unsigned weights, unsigned pixels) {
         constexpr int kSteps = SLICE / 32, kStep = (CROSSWISE ? 32 / int(sizeof(T)) * 128 : 32) / 16;
         const unsigned long long a = rows_along_k<SLICE>(weights + warpgroup() * (kRowsOfGroup * SLICE));
         const unsigned long long b = CROSSWISE ? rows_across_k<64 * SLICE>(pixels) : rows_along_k<SLICE>(pixels);
@@ -40,14 +41,15 @@ struct WgmmaTile : WgmmaSums<typename Arithmetic::Element, (TURNS ? BLOCK_M : BL
         for (int k = 0; k < kSteps; ++k)
 #pragma unroll
             for (int i = 0; i < kChunksM; ++i)
-                Arithmetic::template multiply<BLOCK_N, CROSSWISE>(sums[i], a + (i * 64 * SLICE + k * 32) / 16, b + k * kStep);
+                Arithmetic::template multiply<CROSSWISE>(sums[i], a + (i * 64 * SLICE + k * 32) / 16, b + k * kStep);
     }
 
     // ---- for the epilogue
 
-    template <class Params> __device__ __forceinline__ void stand_at(const Params&, const Item& item) { group = item.group; }
+    template <class Params> DEVICE void stand_at(const Params&, const Item& item) { group = item.group; }
     // Which half of a tile's rows this thread's are.
-    static __device__ __forceinline__ int warpgroup() { return TURNS ? 0 : threadIdx.x / 128; }
-    static __device__ __forceinline__ int chunk_row(int i) { return warpgroup() * kRowsOfGroup + i * 64 + threadIdx.x / 32 % 4 * kRows; }
-    static __device__ __forceinline__ int chunk_column(int j) { return j * kColumns; }
+    static DEVICE int warpgroup() { return TURNS ? 0 : threadIdx.x / 128; }
+    DEVICE Pixel<int, 3> pixel(int column) const { return ::pixel(this->p, column); }
+    static DEVICE int chunk_row(int i) { return warpgroup() * kRowsOfGroup + i * 64 + threadIdx.x / 32 % 4 * kRows; }
+    static DEVICE int chunk_column(int j) { return j * kColumns; }
 };

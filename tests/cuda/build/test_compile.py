@@ -59,8 +59,8 @@ def _split(wide: bool, **changes: Any) -> Variant:
 @pytest.fixture
 def split(kernels: Write) -> None:
     """Add a kernel with the real ``base/geometry.cuh``, its struct full of structs."""
-    geometry = (FOLDER / "base/geometry.cuh").read_text(encoding="utf-8")
-    kernels({"split.cu": SPLIT, "base/geometry.cuh": geometry})
+    headers = {path: (FOLDER / path).read_text(encoding="utf-8") for path in ("base/device.cuh", "base/geometry.cuh")}
+    kernels({"split.cu": SPLIT, **headers})
 
 
 @needs_nvrtc

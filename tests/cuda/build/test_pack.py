@@ -536,5 +536,5 @@ def test_a_file_that_cannot_be_put_in_place_leaves_nothing_behind(
 
     monkeypatch.setattr(os, "replace", full)
     with pytest.raises(OSError, match="the disk is full"):
-        pack._replace(tmp_path / "packs" / "kernels.pack", [b"content"])
+        pack.store(tmp_path / "packs" / "kernels.pack", "NVRTC", [])
     assert list((tmp_path / "packs").iterdir()) == []

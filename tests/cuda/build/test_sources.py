@@ -134,8 +134,8 @@ struct Members {
 
 
 def test_members_of_members_are_asserted(kernels: Write) -> None:
-    geometry = (FOLDER / "base/geometry.cuh").read_text(encoding="utf-8")
-    kernels({"members.cu": MEMBERS, "base/geometry.cuh": geometry})
+    headers = {path: (FOLDER / path).read_text(encoding="utf-8") for path in ("base/device.cuh", "base/geometry.cuh")}
+    kernels({"members.cu": MEMBERS, **headers})
     text = sources.source(variant(source="members.cu", parameter="Members"))
     for member, offset, size in [
         ("n", 0, 4),

@@ -1,6 +1,6 @@
 """Where the families of kernels stop: at the shared memory, the blocks and the indices that there are, and not before.
 
-The problems are those of `many_blocks`; arrays lie as they do there.
+The problems are those of `many_blocks`, where arrays lie as they do there, and some for wgmma.
 """
 
 from __future__ import annotations
@@ -35,10 +35,21 @@ from tests.harness import many_blocks
 from tests.harness.many_blocks import ManyBlocks
 from tests.harness.offered import candidates
 from tests.oracle.operands import LAYOUTS
+from tests.oracle.strategies import Problem
 
 HOPPER = representative("sm_90a").limits
 COUNTING = (rows, channels_plan, pool_channels, patches, tiles, vectors)
 Ints = tuple[int, ...]
+_FLAT: dict[str, Any] = {"strides": [2, 1], "pads": [1, 2, 0, 1], "dilations": [1, 2]}
+WGMMA = (
+    ManyBlocks("conv_float16_3d_wgmma_128x256", Problem("conv", (3, 72, 21, 26), (300, 72, 3, 2), None, _FLAT)),
+    ManyBlocks("conv_float32_3d_tf32_wgmma_64x256", Problem("conv", (2, 68, 25, 24), (140, 68, 3, 2), None, _FLAT)),
+    ManyBlocks("conv_bfloat16_3d_wgmma_64x256", Problem("conv", (4, 20, 5, 14, 15), (140, 20, 2, 3, 2))),
+    ManyBlocks(
+        "conv_transpose_float16_3d_wgmma_128x256",
+        Problem("conv_transpose", (4, 72, 13, 17), (72, 300, 3, 4), None, {**_FLAT, "output_padding": [1, 0]}),
+    ),
+)
 
 
 def lying(shape: Ints, layout: str) -> Ints:
@@ -56,8 +67,7 @@ def problem_of(one: ManyBlocks, far: str = "", step: int = 0) -> Any:
     x, y = ((step, *strides[1:]) if name == far else strides for name, strides in (("x", x), ("y", y)))
     if p.w_shape is None:
         return pool_problem.PoolProblem(geometry, dtype, x, y, y if one.kernel.endswith("indices") else None)
-    make = correlation.of_conv if p.operator == "conv" else correlation.of_conv_transpose
-    return make(geometry, dtype, x, lying(p.w_shape, "contiguous"), None, y, one.precision)
+    return correlation.of(geometry, dtype, x, lying(p.w_shape, "contiguous"), None, y, one.precision)
 
 
 def of_families() -> dict[ModuleType, list[ManyBlocks]]:
@@ -67,7 +77,7 @@ def of_families() -> dict[ModuleType, list[ManyBlocks]]:
         names = {variant.name for variant in family.variants()}
         if family in (ffma, mma):  # which also divide their tiles
             names |= {f"{name}_split" for name in names}
-        found[family] = [one for one in many_blocks.ALL if one.kernel in names and not one.wide]
+        found[family] = [one for one in (*many_blocks.ALL, *WGMMA) if one.kernel in names and not one.wide]
     return found
 
 

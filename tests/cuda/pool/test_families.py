@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import accumulate, product
-from random import Random
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,6 @@ from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.pool import families as pool_families
 from gpuconv.cuda.pool import general, vectors
 from gpuconv.rules import geometry as geometries
-from tests.oracle.strategies import max_pool_problem
 
 HOPPER = Limits("sm_90a", 132, 227 * 1024, 228 * 1024)
 HUGE = 2**62
@@ -75,32 +73,12 @@ def test_the_struct_of_a_small_problem() -> None:
     attributes: dict[str, Any] = {"kernel_shape": [2, 3], "strides": [1, 3], "dilations": [2, 1], "pads": [1, 0, 0, 2]}
     launch = _launch((2, 3, 5, 7), indices=True, **attributes)  # y: (2, 3, 4, 3)
     assert _struct(launch) == {
-        "x": 0,
-        "y": 0,
-        "indices": 0,
-        "plane": 35,
-        "outputs": 72,
-        "x_extent": [1, 5, 7],
-        "stride": [0, 1, 3],
-        "pad": [0, 1, 0],
-        "reach": [1, 3, 3],
-        "x_batch": 105,
-        "x_channel": 35,
-        "x_stride": [0, 7, 1],
-        "y_batch": 36,
-        "y_channel": 12,
-        "y_stride": [0, 3, 1],
-        "indices_batch": 36,
-        "indices_channel": 12,
-        "indices_stride": [0, 3, 1],
-        "place_stride": [0, 7, 1],
-        "x_step": [0, 14, 1],
-        "place_step": [0, 14, 1],
-        "dilation": [1, 2, 1],
-        "y_extent": [1, 4, 3],
-        "channels": 3,
-        "channels_last": 0,
-    }
+        "x": 0, "y": 0, "indices": 0, "plane": 35, "outputs": 72, "x_extent": [1, 5, 7], "stride": [0, 1, 3],
+        "pad": [0, 1, 0], "reach": [1, 3, 3], "x_batch": 105, "x_channel": 35, "x_stride": [0, 7, 1], "y_batch": 36,
+        "y_channel": 12, "y_stride": [0, 3, 1], "indices_batch": 36, "indices_channel": 12,
+        "indices_stride": [0, 3, 1], "place_stride": [0, 7, 1], "x_step": [0, 14, 1], "place_step": [0, 14, 1],
+        "dilation": [1, 2, 1], "y_extent": [1, 4, 3], "channels": 3, "channels_last": 0,
+    }  # fmt: skip
     assert launch.pointers == (("x", 0), ("y", 8), ("indices", 16))
     assert (launch.grid, launch.shared_bytes, launch.variant.threads) == ((1, 1, 1), 0, 256)
 
@@ -343,45 +321,6 @@ def test_any_number_of_axes_is_planned() -> None:
     launch = _launch((1, 1, *(2,) * 20), kernel_shape=[2] * 20)
     assert launch.variant.parameter == "MaxPoolParams<int, 20>"
     assert _struct(launch)["reach"] == [2] * 20
-
-
-def test_the_list_of_variants_has_every_one_that_a_plan_names() -> None:
-    variants = general.variants()
-    assert len({variant.name for variant in variants}) == len(variants) == 6 * 3 * 2
-    seen = set()
-    for seed in range(200):
-        random = Random(seed)
-        problem = max_pool_problem(random, random.randint(1, 4))
-        dtype = random.choice(("float16", "bfloat16", "float32", "float64", "int8", "uint8"))
-        far = tuple(random.choice((1, 2**40)) * stride for stride in _contiguous(problem.x_shape))
-        plan = _plan(
-            problem.x_shape, dtype=dtype, x_strides=far, indices=bool(random.randint(0, 1)), **problem.attributes
-        )
-        seen |= {launch.variant for launch in plan.launches}
-    assert seen <= set(variants)
-    assert len(seen) > len(variants) // 2
-
-
-def _lying(shape: Ints, last: bool) -> Ints:
-    """Strides of an array whose channels are last in memory, or which is contiguous."""
-    if not last:
-        return _contiguous(shape)
-    batch, *spatial, channel = _contiguous((shape[0], *shape[2:], shape[1]))
-    return batch, channel, *spatial
-
-
-def test_plans_name_just_the_variants_of_all_families_that_are_listed() -> None:
-    listed, seen = {variant for variant in pool_families.variants() if variant.source != "pool/general.cu"}, set()
-    windows = (([2, 2], [2, 2]), ([3, 3], [2, 2]), ([3, 3], [1, 1]), ([5, 5], [1, 1]))
-    for (kernel, strides), dtype, indices, last in product(windows, _DTYPES, (False, True), (False, True)):
-        pads = [size // 2 for size in kernel] * 2 if kernel[0] > 2 else [0] * 4
-        geometry = geometries.max_pool((2, 16, 32, 64), kernel_shape=kernel, strides=strides, pads=pads)
-        x, y = (_lying(shape, last) for shape in (geometry.x_shape, geometry.y_shape))
-        for turn in offers.every_candidate():
-            with turn:
-                plan = pool_families.for_max_pool(geometry, dtype, x, y, y if indices else None, HOPPER)
-            seen |= {launch.variant for launch in plan.launches}
-    assert {variant for variant in seen if variant.source != "pool/general.cu"} == listed
 
 
 @pytest.mark.parametrize("dtype", _DTYPES)

@@ -122,14 +122,9 @@ def test_rows_of_a_small_problem() -> None:
     fields = rows.fields(kernel)
     assert set(fields) <= set(kernel.layout.names or ())
     assert {name: fields[name] for name in ("planes", "plane", "channels", "dilation", "kernel", "stride", "pad")} == {
-        "planes": 6,
-        "plane": 72,
-        "channels": 3,
-        "dilation": [1, 2, 1],
-        "kernel": [1, 3, 2],
-        "stride": [1, 2, 1],
+        "planes": 6, "plane": 72, "channels": 3, "dilation": [1, 2, 1], "kernel": [1, 3, 2], "stride": [1, 2, 1],
         "pad": [0, 1, 0],
-    }
+    }  # fmt: skip
     assert (fields["x_extent"], fields["y_extent"]) == ([1, 9, 8], [1, 3, 8])
     assert (fields["x_batch"], fields["y_channel"], fields["indices_stride"]) == (216, 24, [0, 8])
 

@@ -56,28 +56,11 @@ def test_the_fields_of_a_small_problem() -> None:
     assert problem.reach() == [2 * 3 + 2 * 2, 3 * 2 + 1]
     assert not problem.wide()
     assert problem.fields(3, (5, 7), 11) == {
-        "filters": 4,
-        "channels": 3,
-        "columns": 18,
-        "pixels": 24,
-        "each": 11,
-        "all": 8 * 18,
-        "x_batch": 6 * 72,
-        "x_channel": 72,
-        "dy_batch": 8 * 12,
-        "dy_channel": 12,
-        "x_extent": [1, 9, 8],
-        "x_stride": [0, 8, 1],
-        "dy_stride": [0, 4, 1],
-        "stride": [1, 3, 2],
-        "pad": [0, 1, 1],
-        "dilation": [1, 2, 1],
-        "extent": [1, 3, 4],
-        "count": [1, 3, 2],
-        "groups": 2,
-        "m_tiles": 5,
-        "n_tiles": 7,
-    }
+        "filters": 4, "channels": 3, "columns": 18, "pixels": 24, "each": 11, "all": 8 * 18, "x_batch": 6 * 72,
+        "x_channel": 72, "dy_batch": 8 * 12, "dy_channel": 12, "x_extent": [1, 9, 8], "x_stride": [0, 8, 1],
+        "dy_stride": [0, 4, 1], "stride": [1, 3, 2], "pad": [0, 1, 1], "dilation": [1, 2, 1], "extent": [1, 3, 4],
+        "count": [1, 3, 2], "groups": 2, "m_tiles": 5, "n_tiles": 7,
+    }  # fmt: skip
 
 
 def test_the_fields_of_a_small_problem_in_tiles() -> None:
@@ -96,7 +79,7 @@ def test_the_fields_of_a_small_problem_in_tiles() -> None:
 
 def test_strides_of_a_single_output_and_dilations_of_a_single_tap_do_not_matter() -> None:
     problem = problem_of((1, 1, 5, 6), (1, 1, 5, 1), "float32", strides=[4, 2], dilations=[1, 3])
-    fields = problem.axis_fields(2)
+    fields = problem.fields(2, (1, 1), 1)
     assert (fields["stride"], fields["dilation"]) == ([1, 2], [1, 1])
     assert (fields["extent"], fields["count"]) == ([1, 3], [5, 1])
     assert problem.reach() == [4, 2 * 2]
@@ -215,7 +198,7 @@ def test_parts_have_all_pixels_and_each_has_some() -> None:
     for n, size in ((1, 3), (3, 17), (32, 56), (50, 7)):
         problem = problem_of((n, 24, size, size), (40, 24, 1, 1), "float16")
         for tile in tiles.TILES["HalfProducts"]:
-            arithmetic = tiles.arithmetic_of(problem)
+            arithmetic = tiles.ARITHMETICS[problem.dtype, problem.precision]
             parts, seconds = tiles.parts(problem, tile, arithmetic, LIMITS)
             each = pixels_of_part(problem.pixels, tile.block_k, parts)
             assert each % tile.block_k == 0
@@ -232,7 +215,7 @@ def test_usual_layers_get_tensor_cores(dtype: str, precision: str, last: bool) -
         pads = [kernel // 2] * 4
         problem = problem_of((16, c, size, size), (m, c, kernel, kernel), dtype, last, pads=pads, precision=precision)
         best = min(candidates(weight_grad_families, problem, LIMITS), key=lambda one: one.seconds)
-        assert tiles.arithmetic_of(problem).label in best.name, best.name
+        assert tiles.ARITHMETICS[problem.dtype, problem.precision].label in best.name, best.name
         assert not last or c == 3 or best.name.endswith("_channels")
 
 

@@ -42,8 +42,9 @@ def cache_folder() -> Path:
 
 
 def generated(name: str, text: str) -> Path:
-    """Keep a source that a program makes in the cache folder, where versions of it do not meet."""
-    path = cache_folder() / f"{hashlib.sha256(text.encode()).hexdigest()[:12]}-{name}"
+    """Keep a source that a program makes in the cache folder, beside others of that name."""
+    stem, _, suffix = name.partition(".")
+    path = cache_folder() / f"{stem}-{hashlib.sha256(text.encode()).hexdigest()[:20]}.{suffix}"
     if not path.exists():
         with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as made:
             made.write(text)
@@ -83,7 +84,7 @@ def shared_library(name: str, sources: Sequence[Path], options: Sequence[str]) -
     Raises
     ------
     RuntimeError
-        There is no compiler.
+        There is no compiler, or it fails.
     """
     program = compiler()
     if program is None:
@@ -96,7 +97,10 @@ def shared_library(name: str, sources: Sequence[Path], options: Sequence[str]) -
         if not library.exists():
             with tempfile.TemporaryDirectory(dir=place) as temporary:
                 made = Path(temporary) / name
-                subprocess.run([program, *options, "-o", str(made), *map(str, sources)], check=True)
+                command = [program, *options, "-o", str(made), *map(str, sources)]
+                done = subprocess.run(command, capture_output=True, text=True, check=False)
+                if done.returncode:
+                    raise RuntimeError(f"{name} cannot be compiled: {done.stderr}")
                 made.replace(library)
     return library
 

@@ -41,7 +41,10 @@ def decode(context: Context, words: Words, operands: list[Operand]) -> Instructi
     handler = HANDLERS.get(words[0])
     if handler is None:
         raise UnsupportedPtx(".".join(words))
-    return handler(context, words, operands)
+    try:
+        return handler(context, words, operands)
+    except (IndexError, KeyError) as error:
+        raise UnsupportedPtx(f"{'.'.join(words)} with these operands or of this type") from error
 
 
 @cache

@@ -11,20 +11,17 @@ from functools import partial
 from math import gcd, prod
 from typing import Any
 
+from gpuconv.cuda.build import params
 from gpuconv.cuda.build.variant import Kernel, Variant, types
 from gpuconv.cuda.conv.direct import bands_tile
 from gpuconv.cuda.conv.direct.bands_tile import BandAxis, BandForm, BandTile, BandView
 from gpuconv.cuda.conv.direct.base import THREADS, on_arrays, unfit
-from gpuconv.cuda.conv.problem import Problem
-from gpuconv.cuda.plan import model
-from gpuconv.cuda.plan.launch import Plan
-from gpuconv.cuda.plan.limits import Limits
-from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
+from gpuconv.cuda.conv.problem import Axis, Problem
+from gpuconv.cuda.plan import Candidate, Limits, Offer, Plan, Refusal, model
 from gpuconv.rules import dtypes
 
 NAME = "bands of few filters"
 MOST_FILTERS = 8  # of a group
-_HEIGHT, _WIDTH = 1, 2  # axes
 _SECTOR = 32  # bytes that cross the memory bus together
 
 
@@ -46,14 +43,15 @@ def _refusal(problem: Problem) -> Refusal | None:
 
 
 def _view(problem: Problem) -> BandView:
-    height, width, vectors = _axis(problem, _HEIGHT), _axis(problem, _WIDTH), _vectors(problem)
+    _, height, width = (_axis(axis, bool(problem.phases)) for axis in problem.axes)
+    vectors = _vectors(problem)
     if vectors > 1:  # bands begin where vectors do
         shift = width.start % vectors
         positions = width.positions + shift
         width = BandAxis(
             width.phases, width.taps, width.kernel, positions, width.start - shift, width.origin - shift * width.phases
         )
-    flat = (problem.x_shape[3], problem.y_shape[3], problem.taps[_HEIGHT], problem.pads[_HEIGHT]) == (1, 1, 1, 0)
+    flat = (problem.x_shape[3], problem.y_shape[3], problem.taps[1], problem.pads[1]) == (1, 1, 1, 0)
     return BandView(
         dtype=problem.dtype,
         copies=problem.batch * problem.group,
@@ -69,21 +67,19 @@ def _view(problem: Problem) -> BandView:
     )
 
 
-def _axis(problem: Problem, axis: int) -> BandAxis:
-    kernel, pad, size = problem.taps[axis], problem.pads[axis], problem.y_shape[2 + axis]
-    if not problem.phases:
-        return BandAxis(1, kernel, kernel, size, -pad, 0)
-    stride = problem.strides[axis]
-    taps, first = -(-kernel // stride), pad // stride
-    origin = first * stride - pad
-    return BandAxis(stride, taps, kernel, -(-(size - origin) // stride), first - taps + 1, origin)
+def _axis(axis: Axis, transposed: bool) -> BandAxis:
+    if not transposed:
+        return BandAxis(1, axis.taps, axis.taps, axis.y, -axis.pad, 0)
+    taps, first = -(-axis.taps // axis.stride), axis.pad // axis.stride
+    origin = first * axis.stride - axis.pad
+    return BandAxis(axis.stride, taps, axis.taps, -(-(axis.y - origin) // axis.stride), first - taps + 1, origin)
 
 
 def _vectors(problem: Problem) -> int:
     """Return how many neighbours of a row the kernel copies at once, or minus how many channels."""
     shape, strides = problem.x_shape, problem.x_strides
     if strides[-1] == 1 or shape[-1] == 1:
-        vector = 16 // dtypes.sums(problem.dtype).itemsize
+        vector = problem.vector
         aligned = gcd(vector, shape[-1], *_steps(problem, (0, 1, 2, 3))) == vector
         return vector if aligned else 1
     vector = 16 // problem.itemsize
@@ -140,8 +136,7 @@ def _scattered_bytes(problem: Problem) -> int:
 
 def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     """Yield a candidate for the best form of each number of filters that the device has room for."""
-    refusal = _refusal(problem)
-    if refusal is not None:
+    if refusal := _refusal(problem):
         yield refusal
         return
     lifted = problem.lifted
@@ -168,9 +163,8 @@ def _fields(problem: Problem, tile: BandTile) -> dict[str, Any]:
     at_once = max(1, view.vectors)
     tiles_h, tiles_w = tile.blocks_by_axis
     return {
-        "axes": [_struct(problem, axis) | {"taps": _axis(problem, axis).taps} for axis in range(3)],
-        "channels": problem.channels,
-        "filters": problem.filters,
+        "axes": [_struct(axis, bool(problem.phases)) for axis in problem.axes],
+        **params.members(problem, "channels", "filters"),
         "x_batch": problem.x_strides[0],
         "x_channel": problem.x_strides[1],
         "y_batch": problem.y_strides[0],
@@ -179,48 +173,49 @@ def _fields(problem: Problem, tile: BandTile) -> dict[str, Any]:
         "b_stride": problem.b_stride or 0,
         "start": [view.height.start, view.width.start],
         "origin": [view.height.origin, view.width.origin],
-        "fold": tile.fold,
-        "step": tile.step,
-        "parts": tile.parts,
+        **params.members(
+            tile,
+            "fold",
+            "step",
+            "parts",
+            "row_pitch",
+            "channel_pitch",
+            "channel_weights",
+            "plane",
+            "jobs",
+            "job_blocks",
+        ),
         "rows": rows,
-        "row_pitch": tile.row_pitch,
-        "channel_pitch": tile.channel_pitch,
         "weights": tile.step * tile.channel_pitch,
-        "channel_weights": tile.channel_weights,
         "width": width,
         "height": height,
-        "plane": tile.plane,
-        "vectors": view.vectors,
+        **params.members(view, "vectors", "depths"),
         "channels_last": int(problem.filters > 1 and abs(problem.y_strides[1]) < abs(problem.y_strides[-1])),
         "columns": -(-columns // at_once),
         "taps": view.height.taps,
         "chunks": tile.form.chunks(view),
         "threads_w": tile.threads[1],
         "threads_h": tile.threads[0],
-        "jobs": tile.jobs,
         "by_filters": problem.filters,
         "tiles_w": tiles_w,
         "tiles_h": tiles_h,
-        "depths": view.depths,
-        "job_blocks": tile.job_blocks,
         "groups": problem.group,
     }
 
 
-def _struct(problem: Problem, axis: int) -> dict[str, Any]:
-    transposed = bool(problem.phases)
-    dilation, pad = problem.dilations[axis], problem.pads[axis]
+def _struct(axis: Axis, transposed: bool) -> dict[str, Any]:
     return {
-        "x_extent": problem.x_shape[2 + axis],
-        "x_stride": problem.x_strides[2 + axis],
-        "y_extent": problem.y_shape[2 + axis],
-        "y_stride": problem.y_strides[2 + axis],
-        "w_stride": problem.w_strides[3 + axis],
-        "kernel": problem.taps[axis],
-        "scale": problem.column_strides[axis],
-        "shift": pad if transposed else -pad,
-        "advance": -dilation if transposed else dilation,
-        "phases": problem.strides[axis] if transposed else 1,
+        "x_extent": axis.x,
+        "x_stride": axis.x_stride,
+        "y_extent": axis.y,
+        "y_stride": axis.y_stride,
+        "w_stride": axis.w_stride,
+        "kernel": axis.taps,
+        "taps": _axis(axis, transposed).taps,
+        "scale": axis.column_stride,
+        "shift": axis.pad if transposed else -axis.pad,
+        "advance": -axis.dilation if transposed else axis.dilation,
+        "phases": axis.stride if transposed else 1,
     }
 
 
@@ -235,7 +230,6 @@ def variant(dtype: str, form: BandForm) -> Variant:
 
 
 def variants() -> Iterator[Variant]:
-    """Yield every variant that a plan can name."""
     for dtype in dtypes.CONV_DTYPES:
         for form in forms(dtype):
             yield variant(dtype, form)

@@ -34,27 +34,14 @@ _ALONE = 0.25  # share of its instructions' time that a block alone on a multipr
 
 @dataclass(frozen=True, slots=True)
 class BandAxis:
-    """One axis of a problem as a correlation of stride 1.
+    """One axis of a problem as a correlation of stride 1."""
 
-    Attributes
-    ----------
-    phases : int
-        ConvTranspose's stride; of Conv 1.
-    taps : int
-        Of the kernel, with stride 1.
-    kernel : int
-        Taps of w.
-    positions : int
-    start, origin : int
-        Coordinates at position 0: of the input of the first tap, of the output of phase 0.
-    """
-
-    phases: int
-    taps: int
-    kernel: int
+    phases: int  # ConvTranspose's stride; of Conv 1
+    taps: int  # of the kernel, with stride 1
+    kernel: int  # taps of w
     positions: int
-    start: int
-    origin: int
+    start: int  # coordinate at position 0 of the input of the first tap
+    origin: int  # of the output of phase 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,26 +63,14 @@ class BandView:
 
 @dataclass(frozen=True, slots=True)
 class BandForm:
-    """One form of the kernel.
+    """One form of the kernel."""
 
-    Attributes
-    ----------
-    filters, rows : int
-        What a thread makes, for each of its 16 bytes of columns.
-    kernel_rows, kernel_columns : int
-        Taps of a kernel's part that is unrolled.
-    registers : int
-        That a thread needs for float32 sums.
-    efficiency : float
-        Share of multiplications among the main loop's instructions.
-    """
-
-    filters: int
-    rows: int
-    kernel_rows: int
+    filters: int  # of a thread
+    rows: int  # of a thread, for each of its 16 bytes of columns
+    kernel_rows: int  # taps of a kernel's part that is unrolled
     kernel_columns: int
-    registers: int
-    efficiency: float
+    registers: int  # that a thread needs for float32 sums
+    efficiency: float  # share of multiplications among the main loop's instructions
 
     def __str__(self) -> str:
         return f"{self.filters}x{self.rows}_{self.kernel_rows}x{self.kernel_columns}"
@@ -115,25 +90,13 @@ class BandForm:
 
 @dataclass(frozen=True)
 class BandTeam:
-    """The threads of a block along rows and columns, its jobs and parts: what it makes, however many channels at once.
-
-    Attributes
-    ----------
-    view : BandView
-    form : BandForm
-    threads : tuple of int
-        Along rows and columns.
-    jobs : int
-        Of so many threads each.
-    parts : int
-        That share the channels of a job.
-    """
+    """The threads of a block along rows and columns, its jobs and parts, however many channels it has at once."""
 
     view: BandView
     form: BandForm
-    threads: tuple[int, int]
-    jobs: int
-    parts: int
+    threads: tuple[int, int]  # along rows and columns
+    jobs: int  # of so many threads each
+    parts: int  # that share the channels of a job
 
     @cached_property
     def word(self) -> int:

@@ -3,35 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from gpuconv.cuda.build.variant import Variant
-from gpuconv.cuda.conv.problem import Problem
-from gpuconv.cuda.plan.launch import Launch, Plan
-from gpuconv.cuda.plan.numbers import RANK
-from gpuconv.cuda.plan.offers import Refusal
+from gpuconv.cuda.conv.problem import Problem, as_conv
+from gpuconv.cuda.plan import RANK, Launch, Plan, Refusal
 from gpuconv.cuda.plan.strided import filled
-from gpuconv.rules.geometry import Ints
 
 THREADS, WARP = 128, 32
-
-
-@dataclass(frozen=True, slots=True)
-class DirectView:
-    """A problem with three axes: depth, row and column. Output q meets input ``q * stride - pad + tap * dilation``."""
-
-    dtype: str
-    images: int
-    groups: int
-    channels: int
-    filters: int
-    x_extent: Ints
-    y_extent: Ints
-    taps: Ints
-    strides: Ints
-    dilations: Ints
-    pads: Ints
 
 
 def unfit(problem: Problem) -> Refusal | None:
@@ -41,26 +20,11 @@ def unfit(problem: Problem) -> Refusal | None:
     return Refusal("it needs 64-bit indices") if problem.wide() else None
 
 
-def view_of(problem: Problem) -> DirectView:
-    """Return the problem with three axes, its taps in the order of its inputs."""
-    lifted = problem.lifted
-    pads = lifted.pads
-    if problem.phases:
-        axes = zip(lifted.taps, lifted.dilations, pads, strict=True)
-        pads = tuple((k - 1) * dilation - pad for k, dilation, pad in axes)
-    return DirectView(
-        dtype=problem.dtype,
-        images=problem.batch,
-        groups=problem.group,
-        channels=problem.channels,
-        filters=problem.filters,
-        x_extent=lifted.x_shape[2:],
-        y_extent=lifted.y_shape[2:],
-        taps=lifted.taps,
-        strides=lifted.column_strides,
-        dilations=lifted.dilations,
-        pads=pads,
-    )
+def view_of(problem: Problem) -> Problem:
+    """Return a problem of stride 1, or of Conv, as Conv with three axes, its taps in the order of its inputs."""
+    conv = as_conv(problem.lifted)
+    assert conv is not None, "ConvTranspose with strides"
+    return conv
 
 
 def weights_of(problem: Problem) -> tuple[int, list[int]]:

@@ -16,14 +16,10 @@ from typing import Any
 
 from gpuconv.cuda.build import params
 from gpuconv.cuda.build.variant import Kernel, Variant, types
-from gpuconv.cuda.conv.direct.base import THREADS, WARP, DirectView, on_arrays, unfit, view_of, weights_of
+from gpuconv.cuda.conv.direct.base import THREADS, WARP, on_arrays, unfit, view_of, weights_of
 from gpuconv.cuda.conv.problem import Problem
-from gpuconv.cuda.plan import model, numbers
-from gpuconv.cuda.plan.launch import MOST_BLOCKS, Plan
-from gpuconv.cuda.plan.limits import Limits
-from gpuconv.cuda.plan.numbers import RANK
-from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
-from gpuconv.cuda.plan.strided import filled
+from gpuconv.cuda.plan import MOST_BLOCKS, RANK, Candidate, Limits, Offer, Plan, Refusal, model, numbers
+from gpuconv.cuda.plan.strided import array_fields
 from gpuconv.rules import dtypes
 
 NAME = "direct sums of channels"
@@ -55,18 +51,13 @@ def _refusal(problem: Problem) -> Refusal | None:
         )
     if any(stride != 1 for stride in problem.strides):
         return Refusal(f"ConvTranspose with strides {problem.strides}; it takes those of stride 1")
-    return unfit(problem) or (Refusal("it needs 64-bit indices") if _far(problem) else None)
-
-
-def _far(problem: Problem) -> bool:
-    """Tell whether the bytes from one input of a window to the next need 64 bits."""
+    # Bytes from one input of a window to the next.
     step = max(problem.column_strides[-1], problem.dilations[-1]) * problem.x_strides[-1] * problem.itemsize
-    return abs(step) >= params.INDEX_LIMIT
+    return unfit(problem) or (Refusal("it needs 64-bit indices") if abs(step) >= params.INDEX_LIMIT else None)
 
 
 def in_vectors(problem: Problem) -> bool:
     """Tell whether pixels are made of whole vectors of channels with a filter each, if x and y begin with one."""
-    vector = 16 // dtypes.sums(problem.dtype).itemsize
     arrays = ((problem.x_shape, problem.x_strides), (problem.y_shape, problem.y_strides))
     steps = (
         step
@@ -74,6 +65,7 @@ def in_vectors(problem: Problem) -> bool:
         for axis, (extent, step) in enumerate(zip(shape, strides, strict=True))
         if axis != 1 and extent > 1
     )
+    vector = problem.vector
     return problem.filters == 1 and problem.group % vector == 0 and not any(step % vector for step in steps)
 
 
@@ -82,42 +74,17 @@ def in_vectors(problem: Problem) -> bool:
 
 @dataclass(frozen=True)
 class ChannelThread:
-    """What a thread makes of a problem, beside so many others along the channels: all that rows and columns share.
+    """What a thread makes of a problem, beside so many others along the channels: all that rows and columns share."""
 
-    Attributes
-    ----------
-    view : DirectView
-    form : tuple of int
-    whole : bool
-        Whether pixels are made of whole vectors of channels, one filter each.
-    vectors : int
-        Threads of a block along the channels.
-    """
-
-    view: DirectView
+    view: Problem
     form: tuple[int, int, int]
-    whole: bool
-    vectors: int
-
-    @cached_property
-    def word(self) -> int:
-        """Bytes of a sum."""
-        return dtypes.sums(self.view.dtype).itemsize
-
-    @cached_property
-    def vector(self) -> int:
-        """Channels of a thread."""
-        return 16 // self.word
-
-    @property
-    def accumulator(self) -> str:
-        """Type of the sums."""
-        return dtypes.entry(self.view.dtype).accumulator
+    whole: bool  # whether pixels are made of whole vectors of channels, one filter each
+    vectors: int  # threads of a block along the channels
 
     @cached_property
     def burst_bytes(self) -> int:
         """Bytes of the channels of a pixel that a block has, in whole bursts."""
-        return numbers.whole(self.vectors * self.vector * dtypes.entry(self.view.dtype).itemsize, _BURST)
+        return numbers.whole(self.vectors * self.view.vector * self.view.itemsize, _BURST)
 
     @cached_property
     def per_thread(self) -> tuple[int, int]:
@@ -127,48 +94,50 @@ class ChannelThread:
     @cached_property
     def apart(self) -> tuple[int, int]:
         """Rows and columns from one output of a thread to the next, so that they share inputs."""
-        height, width = (d // gcd(s, d) for s, d in zip(self.view.strides[1:], self.view.dilations[1:], strict=True))
+        height, width = (
+            d // gcd(s, d) for s, d in zip(self.view.column_strides[1:], self.view.dilations[1:], strict=True)
+        )
         return height, width if self.form[0] else 1
 
     @cached_property
     def advance(self) -> int:
         """Taps from one row of a thread to the next."""
-        return self.view.strides[1] // gcd(self.view.strides[1], self.view.dilations[1])
+        return self.view.column_strides[1] // gcd(self.view.column_strides[1], self.view.dilations[1])
 
     @cached_property
     def tiles(self) -> tuple[int, int]:
         """Threads along the rows and the columns of a slice."""
-        axes = zip(self.view.y_extent[1:], self.per_thread, self.apart, strict=True)
+        axes = zip(self.view.columns[1:], self.per_thread, self.apart, strict=True)
         height, width = (-(-extent // (made * apart)) * apart for extent, made, apart in axes)
         return height, width
 
     @cached_property
     def filters(self) -> int:
         """Channels of y."""
-        return self.view.groups * self.view.filters
+        return self.view.group * self.view.filters
 
     @cached_property
     def slices(self) -> int:
         """Slices of y, of all images."""
-        return self.view.y_extent[0] * self.view.images
+        return self.view.columns[0] * self.view.batch
 
     def grid(self, rows: int, columns: int, walk: int) -> tuple[int, int, int]:
         """Return the blocks of a slice along the channels, the columns and the rows, of so many threads and steps."""
         height, width = self.tiles
-        return -(-self.filters // (self.vectors * self.vector)), -(-width // columns), -(-height // (rows * walk))
+        return -(-self.filters // (self.vectors * self.view.vector)), -(-width // columns), -(-height // (rows * walk))
 
     # ---- shared memory
 
     @cached_property
     def pitch(self) -> int:
         """Words of a tap: those that are written together, of neighbouring taps, begin in different banks."""
-        return (self.vectors + 1) * self.vector
+        return (self.vectors + 1) * self.view.vector
 
     @cached_property
     def step(self) -> int:
         """Rows of the kernel whose weights are in shared memory at a time."""
         _, height, width = self.view.taps
-        return min(height, max(1, _WEIGHT_BYTES // (self.word * self.pitch * width)))
+        return min(height, max(1, _WEIGHT_BYTES // (self.view.word * self.pitch * width)))
 
     @cached_property
     def parts(self) -> int:
@@ -177,25 +146,25 @@ class ChannelThread:
 
     @property
     def shared_bytes(self) -> int:
-        return self.word * self.pitch * self.step * self.view.taps[2]
+        return self.view.word * self.pitch * self.step * self.view.taps[2]
 
     # ---- cost
 
     @cached_property
     def turns(self) -> int:
         """How often a thread makes its outputs: once for a vector of channels, or for each of them."""
-        return 1 if self.whole else self.vector
+        return 1 if self.whole else self.view.vector
 
     @cached_property
     def outputs(self) -> tuple[int, int]:
         """Rows and columns of a thread, of which columns are made even if they do not exist."""
         rows, columns = self.per_thread
-        return min(rows, -(-self.view.y_extent[1] // self.apart[0])), columns
+        return min(rows, -(-self.view.columns[1] // self.apart[0])), columns
 
     @cached_property
     def products(self) -> int:
         """Multiplications of a thread."""
-        return prod(self.outputs) * self.vector * prod(self.view.taps)
+        return prod(self.outputs) * self.view.vector * prod(self.view.taps)
 
     def inputs(self, chunk: int) -> int:
         """Return how many vectors of x a thread meets, of a last chunk of so many taps of a row."""
@@ -215,7 +184,7 @@ class ChannelThread:
     def lines(self) -> int:
         """Lines of the L1 cache that a warp's vectors lie in."""
         lanes = min(self.vectors, WARP)
-        size = self.vector // self.turns * dtypes.entry(self.view.dtype).itemsize
+        size = self.view.vector // self.turns * self.view.itemsize
         return -(-WARP // lanes) * -(-lanes * size // _LINE)
 
     @cached_property
@@ -229,13 +198,13 @@ class ChannelThread:
         depth, height, width = self.view.taps
         rows = self.turns * self.outputs[0] * depth * height * -(-width // self.form[1])
         inputs = _INPUT[self.view.dtype] * self.turns * self.inputs(self.form[1])
-        weights = _WEIGHT * self.turns * self.vectors * self.vector * prod(self.view.taps) / THREADS
+        weights = _WEIGHT * self.turns * self.vectors * self.view.vector * prod(self.view.taps) / THREADS
         step = self.products + inputs + _ROW * rows + _TAP * self.factors + _REST * self.turns
         return step, weights
 
     def met(self, rows: int, columns: int) -> int:
         """Return the bytes of x that a block of so many threads meets."""
-        _, down, across = self.view.strides
+        _, down, across = self.view.column_strides
         depth, taps_h, taps_w = self.view.taps
         made_h, made_w = self.per_thread
         height, width = (rows * made_h - 1) * down + taps_h, (columns * made_w - 1) * across + taps_w
@@ -251,7 +220,7 @@ class ChannelThread:
         inputs = model.gathering(blocks, walked * self.loads, self.lines, limits)
         factors = model.gathering(blocks, walked * self.factors, 16 // self.turns * WARP // _LINE, limits)
         return max(
-            model.arithmetic(blocks, walked * self.products, self.accumulator, 1.0, limits),
+            model.arithmetic(blocks, walked * self.products, self.view.accumulator, 1.0, limits),
             model.instructions(issued, limits),
             inputs + factors,
             model.cached(blocks, self.met(rows * walk, columns), limits),
@@ -260,19 +229,11 @@ class ChannelThread:
 
 @dataclass(frozen=True)
 class ChannelTile(ChannelThread):
-    """What a block makes of a problem: so many threads along the channels, the rows and the columns.
+    """What a block makes of a problem: so many threads along the channels, the rows and the columns."""
 
-    Attributes
-    ----------
-    rows, columns : int
-        Threads of a block.
-    walk : int
-        How often they step on to the next rows.
-    """
-
-    rows: int
-    columns: int
-    walk: int
+    rows: int  # threads of a block
+    columns: int  # likewise
+    walk: int  # how often they step on to the next rows
 
     @cached_property
     def blocks_by_axis(self) -> tuple[int, int, int]:
@@ -288,15 +249,15 @@ class ChannelTile(ChannelThread):
         return self.time(self.rows, self.columns, self.walk, limits)
 
     def __str__(self) -> str:
-        rows, columns = self.outputs
+        channels, (rows, columns) = self.vectors * self.view.vector, self.outputs
         return (
-            f"direct, channels last: blocks of {self.vectors * self.vector} channels x {self.walk * self.rows * rows} "
-            f"x {self.columns * columns} outputs, {self.step} rows of the kernel at a time; 32-bit indices"
+            f"direct, channels last: blocks of {channels} channels x {self.walk * self.rows * rows} x "
+            f"{self.columns * columns} outputs, {self.step} rows of the kernel at a time; 32-bit indices"
         )
 
 
 @lru_cache(maxsize=1024)
-def best(view: DirectView, form: tuple[int, int, int], whole: bool, limits: Limits) -> ChannelTile | None:
+def best(view: Problem, form: tuple[int, int, int], whole: bool, limits: Limits) -> ChannelTile | None:
     """Return the tile with the shortest time; None where there is no room for any, or no grid for its blocks."""
     least, quickest = math.inf, None
     for vectors in _shares(view):
@@ -310,11 +271,11 @@ def best(view: DirectView, form: tuple[int, int, int], whole: bool, limits: Limi
     return quickest
 
 
-def _shares(view: DirectView) -> Iterator[int]:
+def _shares(view: Problem) -> Iterator[int]:
     """Yield how many threads of a block may stand along the channels, so that they have whole bursts."""
-    vector = 16 // dtypes.sums(view.dtype).itemsize
-    unit = max(1, _BURST // (vector * dtypes.entry(view.dtype).itemsize))
-    vectors = -(-view.groups * view.filters // vector)
+    vector = view.vector
+    unit = max(1, _BURST // (vector * view.itemsize))
+    vectors = -(-view.group * view.filters // vector)
     evens = (-(-vectors // -(-vectors // most)) for most in _VECTORS)
     yield from dict.fromkeys(min(vectors, -(-even // unit) * unit) for even in evens)
 
@@ -334,13 +295,12 @@ def _blocks(thread: ChannelThread) -> Iterator[tuple[int, int, int]]:
 
 def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     """Yield a candidate for every form that takes the problem."""
-    refusal = _refusal(problem)
-    if refusal is not None:
+    if refusal := _refusal(problem):
         yield refusal
         return
     view, whole = view_of(problem), in_vectors(problem)
     for form in FORMS:
-        if form[0] in (0, view.strides[2] // gcd(view.strides[2], view.dilations[2])):
+        if form[0] in (0, view.column_strides[2] // gcd(view.column_strides[2], view.dilations[2])):
             tile = best(view, form, whole, limits)
             if tile is not None:
                 seconds = model.overlapped(tile.seconds(limits), model.memory(problem.bytes, limits))
@@ -360,37 +320,29 @@ def _fields(problem: Problem, tile: ChannelTile) -> dict[str, Any]:
     w_group, w_filter, *_ = problem.w_strides
     w_first, w_stride = weights_of(problem)
     channel_blocks, column_blocks, row_blocks = tile.blocks_by_axis
-    x_strides, y_strides = (
-        (*strides[:2], *filled(strides[2:], RANK, 0)) for strides in (problem.x_strides, problem.y_strides)
-    )
     return {
         "channels": tile.filters,
-        **params.array_fields("x", x_strides, view.x_extent),
-        **params.array_fields("y", y_strides, view.y_extent),
+        **array_fields({"x": problem.x_strides, "y": problem.y_strides}, RANK),
+        "x_extent": view.x_shape[2:],
+        "y_extent": view.columns,
         "w_first": w_first,
         "w_group": w_group,
         "w_filter": w_filter,
         "w_stride": w_stride,
         "b_stride": problem.b_stride or 0,
-        "stride": view.strides,
+        "stride": view.column_strides,
         "dilation": view.dilations,
         "start": [-pad for pad in view.pads],
         "taps": view.taps,
-        "step": tile.step,
+        **params.members(tile, "vectors", "columns", "rows", "walk", "step", "pitch", "apart"),
         "row_advance": tile.advance,
-        "window_step": view.dilations[2] if tile.form[0] else view.strides[2],
-        "pitch": tile.pitch,
+        "window_step": view.dilations[2] if tile.form[0] else view.column_strides[2],
         "in_vectors": tile.whole,
         "filters": problem.filters,
-        "vectors": tile.vectors,
-        "columns": tile.columns,
-        "rows": tile.rows,
-        "walk": tile.walk,
         "channel_blocks": channel_blocks,
         "column_blocks": column_blocks,
         "row_blocks": row_blocks,
-        "depths": view.y_extent[0],
-        "apart": tile.apart,
+        "depths": view.columns[0],
         "step_taps": tile.step * view.taps[2],
         "row_taps": view.taps[2],
         "row_parts": tile.parts,
@@ -409,5 +361,4 @@ def variant(dtype: str, form: tuple[int, int, int]) -> Variant:
 
 
 def variants() -> Iterator[Variant]:
-    """Yield every variant that a plan can name."""
     return starmap(variant, product(dtypes.CONV_DTYPES, FORMS))

@@ -12,13 +12,8 @@ from math import prod
 
 from gpuconv.cuda.build.variant import Kernel, Variant, types
 from gpuconv.cuda.conv.gemm import base as gemm_base
-from gpuconv.cuda.conv.gemm.base import PackedWeights
 from gpuconv.cuda.conv.problem import Problem
-from gpuconv.cuda.plan import model
-from gpuconv.cuda.plan.launch import Launch, Plan
-from gpuconv.cuda.plan.limits import Limits
-from gpuconv.cuda.plan.numbers import RANK
-from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
+from gpuconv.cuda.plan import RANK, Candidate, Launch, Limits, Offer, Plan, Refusal, model
 from gpuconv.rules import dtypes
 
 NAME = "few filters"
@@ -60,8 +55,7 @@ def _tiles(problem: Problem) -> int:
 
 def _channel_bytes(problem: Problem, filters: int) -> int:
     """Return the bytes of one channel's weights in shared memory."""
-    size = dtypes.sums(problem.dtype).itemsize
-    return min(prod(problem.taps), _TAPS) * filters * size
+    return min(prod(problem.taps), _TAPS) * filters * problem.word
 
 
 def _channels_at_once(problem: Problem, filters: int) -> int:
@@ -72,11 +66,10 @@ def _channels_at_once(problem: Problem, filters: int) -> int:
 
 
 def _seconds(problem: Problem, filters: int, limits: Limits) -> float:
-    accumulator = problem.accumulator
     efficiency = _EFFICIENCY[problem.dtype][_FILTERS.index(filters)]
     blocks = _tiles(problem) * problem.group
     multiplications = _PIXELS * filters * (problem.rows + prod(problem.taps) + _SETUP)
-    busy = model.arithmetic(blocks, multiplications, accumulator, efficiency, limits)
+    busy = model.arithmetic(blocks, multiplications, problem.accumulator, efficiency, limits)
     return model.overlapped(busy, model.memory(problem.bytes, limits))
 
 
@@ -85,8 +78,7 @@ def _seconds(problem: Problem, filters: int, limits: Limits) -> float:
 
 def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     """Yield a candidate for few output channels."""
-    refusal = _refusal(problem)
-    if refusal is not None:
+    if refusal := _refusal(problem):
         yield refusal
         return
     filters = next(filters for filters in _FILTERS if problem.filters <= filters)
@@ -101,7 +93,7 @@ def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
 def _plan(problem: Problem, filters: int) -> Plan:
     kernel = variant(problem.dtype, filters)
     tiles, at_once = _tiles(problem), _channels_at_once(problem, filters)
-    weights = PackedWeights(filters, problem.rows, problem.channels)
+    weights = gemm_base.PackedWeights(filters, problem.rows, problem.channels)
     fields = {
         **gemm_base.operands(problem, (1, tiles), weights),
         **problem.w_steps,
@@ -127,5 +119,4 @@ def variant(dtype: str, filters: int) -> Variant:
 
 
 def variants() -> Iterator[Variant]:
-    """Yield every variant that a plan can name."""
     return starmap(variant, product(dtypes.CONV_DTYPES, _FILTERS))

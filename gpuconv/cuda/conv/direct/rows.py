@@ -17,22 +17,10 @@ from typing import Any
 
 from gpuconv.cuda.build import params
 from gpuconv.cuda.build.variant import Kernel, Variant, types
-from gpuconv.cuda.conv.direct.base import (
-    THREADS,
-    WARP,
-    DirectView,
-    even_shares,
-    on_arrays,
-    unfit,
-    view_of,
-    weights_of,
-)
+from gpuconv.cuda.conv.direct.base import THREADS, WARP, even_shares, on_arrays, unfit, view_of, weights_of
 from gpuconv.cuda.conv.problem import Problem
-from gpuconv.cuda.plan import model, numbers
-from gpuconv.cuda.plan.launch import MOST_BLOCKS, Plan
+from gpuconv.cuda.plan import MOST_BLOCKS, RANK, Candidate, Offer, Plan, Refusal, model, numbers
 from gpuconv.cuda.plan.limits import RESERVED_BYTES, Limits, blocks_by_registers
-from gpuconv.cuda.plan.numbers import RANK
-from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
 from gpuconv.cuda.plan.strided import filled
 from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import Ints
@@ -51,46 +39,30 @@ _RESIDENT = 5  # blocks that a multiprocessor should have room for
 
 @dataclass(frozen=True, slots=True)
 class RowForm:
-    """One form of the kernel.
+    """One form of the kernel."""
 
-    Attributes
-    ----------
-    filters, rows : int
-        What a thread makes, for each of its 16 bytes of columns.
-    kernel : int
-        Taps of both axes of the plane, 0 for any.
-    stride : int
-        Of both axes of the plane, 0 for any and for any dilation.
-    line : bool
-        A single axis: rows are strips of it.
-    registers : int
-        That a thread needs for float32 sums.
-    efficiency : float
-        Share of multiplications among the main loop's instructions.
-    """
-
-    filters: int
-    rows: int
-    kernel: int
-    stride: int
-    line: bool
-    registers: int
-    efficiency: float
+    filters: int  # of a thread
+    rows: int  # of a thread, for each of its 16 bytes of columns
+    kernel: int  # taps of both axes of the plane, 0 for any
+    stride: int  # of both axes of the plane, 0 for any and for any dilation
+    line: bool  # a single axis: rows are strips of it
+    registers: int  # that a thread needs for float32 sums
+    efficiency: float  # share of multiplications among the main loop's instructions
 
     def __str__(self) -> str:
         if self.kernel:
             return f"{self.kernel}x{self.kernel}s{self.stride}"
         return "line" if self.line else "rows" if self.stride else "taps"
 
-    def takes(self, view: DirectView) -> bool:
+    def takes(self, view: Problem) -> bool:
         """Tell whether this form can solve a problem."""
         if (self.filters == 1) != (view.channels == 1 and view.filters < GROUPED):
             return False
-        plane = view.taps[1:], view.strides[1:], view.dilations[1:]
+        plane = view.taps[1:], view.column_strides[1:], view.dilations[1:]
         if self.kernel:
             return plane == ((self.kernel,) * 2, (self.stride,) * 2, (1, 1))
         if self.stride:
-            flat = view.y_extent[:2] + view.taps[:2] == (1, 1, 1, 1)
+            flat = view.columns[:2] + view.taps[:2] == (1, 1, 1, 1)
             return self.line == flat and plane[1:] == ((1, 1), (1, 1))
         return True
 
@@ -139,41 +111,31 @@ def _refusal(problem: Problem) -> Refusal | None:
 class RowThreads:
     """The threads of a block along each axis: what they make of a problem, whatever the groups, filters and steps."""
 
-    view: DirectView
+    view: Problem
     form: RowForm
     threads: Ints
-
-    @cached_property
-    def word(self) -> int:
-        """Bytes of a word of shared memory."""
-        return dtypes.sums(self.view.dtype).itemsize
-
-    @cached_property
-    def vector(self) -> int:
-        """Words of 16 bytes: columns of a thread."""
-        return 16 // self.word
 
     @cached_property
     def lead(self) -> int:
         """Columns before the first window of a row, so that inputs stay aligned; unrolled forms expect SAME padding."""
         if self.form.kernel:
-            return -(self.form.kernel // 2) % self.vector
-        return -self.view.pads[2] % self.vector if self.form.stride else 0
+            return -(self.form.kernel // 2) % self.view.vector
+        return -self.view.pads[2] % self.view.vector if self.form.stride else 0
 
     @cached_property
     def per_thread(self) -> Ints:
         """Outputs of a thread along each axis."""
-        return _outputs_of_thread(self.view, self.form, self.vector)
+        return _outputs_of_thread(self.view, self.form)
 
     @cached_property
     def blocks_by_axis(self) -> Ints:
-        tiles = zip(self.view.y_extent, self.threads, self.per_thread, strict=True)
+        tiles = zip(self.view.columns, self.threads, self.per_thread, strict=True)
         return tuple(-(-extent // (threads * made)) for extent, threads, made in tiles)
 
     @cached_property
     def spatial_blocks(self) -> int:
         """Blocks along the axes and the images, for each group and tile of filters."""
-        return prod(self.blocks_by_axis) * self.view.images
+        return prod(self.blocks_by_axis) * self.view.batch
 
     # ---- shared memory
 
@@ -181,9 +143,9 @@ class RowThreads:
     def extent(self) -> Ints:
         """What is staged of x for one channel; of columns also what fills the last vectors up."""
         view, (_, _, last) = self.view, self.per_thread
-        axes = zip(self.threads, self.per_thread, view.strides, view.taps, view.dilations, strict=True)
+        axes = zip(self.threads, self.per_thread, view.column_strides, view.taps, view.dilations, strict=True)
         depths, rows, columns = ((t * e - 1) * s + (k - 1) * d + 1 for t, e, s, k, d in axes)
-        stride, vector = self.form.stride, self.vector
+        stride, vector = self.form.stride, self.view.vector
         if self.form.kernel:
             reach = self.lead + (vector - 1) * stride + self.form.kernel - 1
             columns = stride * (self.threads[2] * vector + reach // stride // vector * vector)
@@ -194,27 +156,27 @@ class RowThreads:
     @cached_property
     def unit(self) -> int:
         """Words that pitches are multiples of."""
-        return self.vector if self.form.stride else 1
+        return self.view.vector if self.form.stride else 1
 
     @cached_property
     def banks(self) -> int:
         """Banks of shared memory, of ``unit`` words each."""
-        return 128 // self.word // self.unit
+        return 128 // self.view.word // self.unit
 
     @cached_property
     def inner_pitches(self) -> Ints:
         """Words from one phase of columns, row and depth to the next."""
         _, rows, columns = self.extent
         _, h, w = self.threads
-        stride = self.view.strides[2] if self.form.stride == 0 else self.form.stride
+        stride = self.view.column_strides[2] if self.form.stride == 0 else self.form.stride
         phase = -(-columns // stride)
-        if self.form.stride == 2 and self.word == 4:
+        if self.form.stride == 2 and self.view.word == 4:
             # Even and odd columns that are copied together go to other banks.
             phase = numbers.congruent(phase, 1, 16, 32)
         unit, banks = self.unit, self.banks
-        apart = self.view.strides[1] * (self.form.rows if self.form.stride else 1)
+        apart = self.view.column_strides[1] * (self.form.rows if self.form.stride else 1)
         row = unit * numbers.congruent(-(-phase * stride // unit), apart, w, banks)
-        depth = unit * numbers.congruent(rows * row // unit, self.view.strides[0], w * h, banks)
+        depth = unit * numbers.congruent(rows * row // unit, self.view.column_strides[0], w * h, banks)
         return phase, row, depth
 
     def channel_pitch(self, step: int) -> int:
@@ -226,7 +188,7 @@ class RowThreads:
     def row_taps(self) -> int:
         """Words of the weights of one row of the kernel."""
         lead = 0 if self.form.kernel else self.lead
-        return numbers.whole(lead + self.view.taps[2], self.vector)
+        return numbers.whole(lead + self.view.taps[2], self.view.vector)
 
     @cached_property
     def channel_weights(self) -> int:
@@ -235,24 +197,24 @@ class RowThreads:
 
     def pitch_of_filters(self, step: int) -> int:
         """Return an odd number of vectors: weights of neighbouring groups begin in different banks."""
-        return self.vector * (-(-step * self.channel_weights // self.vector) | 1)
+        return self.view.vector * (-(-step * self.channel_weights // self.view.vector) | 1)
 
     def words_of_inputs(self, groups: int, step: int) -> int:
         """Return the words before the weights: inputs, and what the warps turn their results round in."""
-        inputs = numbers.whole(groups * step * self.channel_pitch(step), self.vector)
-        return inputs + THREADS // 8 * 9 * self.vector
+        inputs = numbers.whole(groups * step * self.channel_pitch(step), self.view.vector)
+        return inputs + THREADS // 8 * 9 * self.view.vector
 
     def room(self, groups: int, filter_tiles: int, step: int) -> int:
         """Return the bytes of shared memory of a block."""
         weights = groups * filter_tiles * self.pitch_of_filters(step)
-        return self.word * (self.words_of_inputs(groups, step) + weights)
+        return self.view.word * (self.words_of_inputs(groups, step) + weights)
 
     # ---- cost
 
     @cached_property
     def sums(self) -> float:
         """Instructions of a thread for its sums, and for the outputs that they become."""
-        outputs = self.form.filters * self.form.rows * self.vector
+        outputs = self.form.filters * self.form.rows * self.view.vector
         return outputs * prod(self.view.taps) * self.view.channels / self.form.efficiency + 4 * outputs
 
     def work_of_block(self, groups: int, filter_tiles: int, step: int) -> tuple[int, float]:
@@ -268,13 +230,13 @@ class RowThreads:
 
     def channel_blocks(self, groups: int, filter_tiles: int) -> tuple[int, int]:
         """Return the blocks along the filters of a group, and along the groups."""
-        return -(-self.view.filters // (filter_tiles * self.form.filters)), -(-self.view.groups // groups)
+        return -(-self.view.filters // (filter_tiles * self.form.filters)), -(-self.view.group // groups)
 
     def cost(self, groups: int, filter_tiles: int, step: int) -> float:
         """Measure all blocks' time, where inputs that several of them read are not free."""
         staged, instructions = self.work_of_block(groups, filter_tiles, step)
         blocks = self.spatial_blocks * prod(self.channel_blocks(groups, filter_tiles))
-        return blocks * (instructions + _READ * dtypes.entry(self.view.dtype).itemsize * staged)
+        return blocks * (instructions + _READ * self.view.itemsize * staged)
 
 
 @dataclass(frozen=True)
@@ -305,9 +267,7 @@ class RowTile(RowThreads):
         filter_blocks, group_blocks = self.channel_blocks(self.groups, self.filter_tiles)
         columns = self.extent[2]
         return {
-            "lead": self.lead,
-            "step": self.step,
-            "extent": self.extent,
+            **params.members(self, "lead", "step", "extent"),
             "phase_pitch": phase,
             "row_pitch": row,
             "depth_pitch": depth,
@@ -328,7 +288,7 @@ class RowTile(RowThreads):
             "group_blocks": group_blocks,
             "taps": (*view.taps[:2], self.row_taps),
             "by_step": self.step,
-            "by_stride": view.strides[2],
+            "by_stride": view.column_strides[2],
             "row_taps": view.taps[2],
         }
 
@@ -340,9 +300,10 @@ class RowTile(RowThreads):
         )
 
 
-def _outputs_of_thread(view: DirectView, form: RowForm, vector: int) -> Ints:
+def _outputs_of_thread(view: Problem, form: RowForm) -> Ints:
+    vector = view.vector
     if form.stride == 0:  # the outputs of a thread lie rows apart where there are enough of them, else columns
-        return (1, vector, 1) if view.y_extent[1] >= vector else (1, 1, vector)
+        return (1, vector, 1) if view.columns[1] >= vector else (1, 1, vector)
     return (1, 1, vector * form.rows) if form.line else (1, form.rows, vector)
 
 
@@ -352,7 +313,7 @@ def _lanes(count: int) -> int:
 
 
 @lru_cache(maxsize=1024)
-def best(view: DirectView, form: RowForm, limits: Limits) -> RowTile | None:
+def best(view: Problem, form: RowForm, limits: Limits) -> RowTile | None:
     """Return the tile with the least to do in all its blocks; None where the device has room for none."""
     rooms = (limits.shared_bytes_per_multiprocessor // _RESIDENT - RESERVED_BYTES, limits.shared_bytes_per_block)
     tiles = [
@@ -366,9 +327,9 @@ def best(view: DirectView, form: RowForm, limits: Limits) -> RowTile | None:
     return None
 
 
-def _threads(view: DirectView, form: RowForm) -> Iterator[RowThreads]:
-    outputs = _outputs_of_thread(view, form, 16 // dtypes.sums(view.dtype).itemsize)
-    needed = [-(-extent // count) for extent, count in zip(view.y_extent, outputs, strict=True)]
+def _threads(view: Problem, form: RowForm) -> Iterator[RowThreads]:
+    outputs = _outputs_of_thread(view, form)
+    needed = [-(-extent // count) for extent, count in zip(view.columns, outputs, strict=True)]
     depths, rows, columns = map(even_shares, needed)
     if form.stride == 0:  # neighbours make neighbours
         columns = [count for count in columns if count >= min(WARP, needed[2])]
@@ -387,7 +348,7 @@ def _shares(threads: RowThreads) -> Iterator[tuple[int, int, int]]:
         room = THREADS // (spatial * filters)
         if room == 0 or filters >= 2 * filter_tiles:
             continue
-        groups = min(view.groups, room)
+        groups = min(view.group, room)
         for some in {groups, -(-groups // 2), -(-groups // 4), 1}:
             yield some, filters, view.channels
         for step in _STEPS:
@@ -400,8 +361,7 @@ def _shares(threads: RowThreads) -> Iterator[tuple[int, int, int]]:
 
 def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     """Yield a candidate for every form that takes the problem and that the device has room for."""
-    refusal = _refusal(problem)
-    if refusal is not None:
+    if refusal := _refusal(problem):
         yield refusal
         return
     view = view_of(problem)
@@ -432,20 +392,20 @@ def _fields(problem: Problem, tile: RowTile) -> dict[str, Any]:
         (*strides[:2], *filled(strides[2:], RANK, 0)[:2], 1) for strides in (problem.x_strides, problem.y_strides)
     )
     return {
-        "groups": view.groups,
+        "groups": view.group,
         "channels": view.channels,
         "filters": view.filters,
-        **params.array_fields("x", x_strides, view.x_extent),
-        **params.array_fields("y", y_strides, view.y_extent),
+        **params.array_fields("x", x_strides, view.x_shape[2:]),
+        **params.array_fields("y", y_strides, view.columns),
         "w_first": w_first,
         **problem.w_steps,
         "w_stride": w_stride,
         "b_stride": problem.b_stride or 0,
-        "stride": view.strides,
+        "stride": view.column_strides,
         "dilation": view.dilations,
         "start": [-pad for pad in (*view.pads[:2], view.pads[2] + tile.lead)],
-        "x_width": gcd(_width(problem.x_shape, problem.x_strides, tile.vector), view.pads[2] + tile.lead),
-        "y_width": _width(problem.y_shape, problem.y_strides, tile.vector),
+        "x_width": gcd(_width(problem.x_shape, problem.x_strides, tile.view.vector), view.pads[2] + tile.lead),
+        "y_width": _width(problem.y_shape, problem.y_strides, tile.view.vector),
         **tile.fields(),
     }
 
@@ -468,5 +428,4 @@ def variant(dtype: str, form: RowForm) -> Variant:
 
 
 def variants() -> Iterator[Variant]:
-    """Yield every variant that a plan can name."""
     return starmap(variant, product(dtypes.CONV_DTYPES, FORMS))

@@ -13,11 +13,8 @@ from gpuconv.cuda.build import params
 from gpuconv.cuda.build.variant import Kernel, Variant, types
 from gpuconv.cuda.conv.direct.base import on_arrays, unfit
 from gpuconv.cuda.conv.problem import Problem
-from gpuconv.cuda.plan import model, numbers
-from gpuconv.cuda.plan.launch import Plan
-from gpuconv.cuda.plan.limits import Limits
-from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
-from gpuconv.cuda.plan.strided import filled
+from gpuconv.cuda.plan import Candidate, Limits, Offer, Plan, Refusal, model, numbers
+from gpuconv.cuda.plan.strided import array_fields, filled
 from gpuconv.rules import dtypes
 
 NAME = "depthwise transpose"
@@ -76,8 +73,7 @@ def _seconds(problem: Problem, walk: int, limits: Limits) -> float:
     blocks = items // _THREADS
     rounds = numbers.whole(blocks, limits.multiprocessors)
     issued = model.instructions(rounds * _THREADS * (_REST + walk * _OUTPUT), limits)
-    accumulator = problem.accumulator
-    products = model.arithmetic(blocks, _THREADS * walk * 4, accumulator, 1.0, limits)
+    products = model.arithmetic(blocks, _THREADS * walk * 4, problem.accumulator, 1.0, limits)
     channels_first = _channels_first(problem)
     step = abs(problem.x_strides[1] if channels_first else problem.x_strides[-1])
     neighbours = 32 if channels_first else -(-32 // problem.strides[-1]) + 1  # inputs that a warp meets
@@ -98,8 +94,7 @@ def _channels_first(problem: Problem) -> bool:
 
 def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     """Yield the kernel, if it takes the problem."""
-    refusal = _refusal(problem)
-    if refusal is not None:
+    if refusal := _refusal(problem):
         yield refusal
         return
     walk = _walk(problem, limits)
@@ -120,7 +115,7 @@ def _plan(problem: Problem, walk: int) -> Plan:
 def _fields(problem: Problem, walk: int, items: int) -> dict[str, Any]:
     phases, columns = _rows(problem)
     w_group, w_filter, _, *w_stride = problem.w_strides
-    fields: dict[str, Any] = {
+    return {
         "items": items,
         "w_group": w_group,
         "w_filter": w_filter,
@@ -136,13 +131,10 @@ def _fields(problem: Problem, walk: int, items: int) -> dict[str, Any]:
         "rows": phases,
         "walks": -(-columns // walk),
         "filters": problem.filters,
+        **array_fields({"x": problem.x_strides, "y": problem.y_strides}, 2),
+        "x_extent": filled(problem.x_shape[2:], 2, 1),
+        "y_extent": filled(problem.y_shape[2:], 2, 1),
     }
-    for name, shape, strides in (
-        ("x", problem.x_shape, problem.x_strides),
-        ("y", problem.y_shape, problem.y_strides),
-    ):
-        fields |= params.array_fields(name, (*strides[:2], *filled(strides[2:], 2, 0)), filled(shape[2:], 2, 1))
-    return fields
 
 
 _KERNEL = Kernel(
@@ -156,5 +148,4 @@ def variant(dtype: str) -> Variant:
 
 
 def variants() -> Iterator[Variant]:
-    """Yield every variant that a plan can name."""
     return map(variant, dtypes.CONV_DTYPES)

@@ -7,31 +7,21 @@ from dataclasses import dataclass, replace
 from math import gcd, prod
 from typing import Any
 
-from gpuconv.cuda.build import structs
+from gpuconv.cuda.build import params, structs
 from gpuconv.cuda.build.variant import Kernel, Variant, index_name, types
 from gpuconv.cuda.conv.problem import Axis, Problem
-from gpuconv.cuda.plan.launch import Launch, Plan, Space, kept
-from gpuconv.rules import dtypes
+from gpuconv.cuda.plan import Launch, Plan, Space, kept
+from gpuconv.cuda.plan.numbers import whole
 from gpuconv.rules.geometry import Ints
 
 
 @dataclass(frozen=True, slots=True)
 class PackedWeights:
-    """How a kernel finds its weights.
+    """How a kernel finds its weights."""
 
-    Attributes
-    ----------
-    pitch : int
-        From one row to the next, in the kernel's own units.
-    all_rows : int
-        Rows of one group.
-    channels : int
-        Rows of the GEMM from one tap to the next.
-    """
-
-    pitch: int
-    all_rows: int
-    channels: int
+    pitch: int  # from one row to the next, in the kernel's own units
+    all_rows: int  # rows of one group
+    channels: int  # rows of the GEMM from one tap to the next
 
     def tap_rows(self, taps: Ints) -> Ints:
         """Rows of the GEMM from one tap to the next, axis by axis."""
@@ -75,6 +65,21 @@ def operands(problem: Problem, tiles: tuple[int, int], weights: PackedWeights) -
     return {"common": shared, "axes": axes, "phases": prod(problem.phases)}
 
 
+def launch(
+    problem: Problem,
+    chosen: Variant,
+    tile: BlockTile,
+    weights: PackedWeights,
+    shared_bytes: int,
+    more: Mapping[str, Any],
+    source: str = "packed",
+) -> Launch:
+    """Return the launch of a block for every tile, with ``more`` fields than those of the operands."""
+    fields = {**operands(problem, problem.tiles(tile.block_m, tile.block_n), weights), **more}
+    blocks = problem.blocks(tile.block_m, tile.block_n)
+    return Launch.of_blocks(problem.operator, chosen, blocks, fields, roles(problem, weights=source), shared_bytes)
+
+
 def roles(problem: Problem, place: str = "common", weights: str = "packed") -> dict[str, str]:
     """Return the array that each pointer of the ``Correlation`` at a place leads to, of those that there are."""
     pointers = {f"{place}.x": "x", f"{place}.y": "y"}
@@ -93,18 +98,10 @@ def taps_bytes(rank: int, wide: bool = False) -> int:
 def common(problem: Problem, tiles: tuple[int, int], weights: PackedWeights) -> Mapping[str, Any]:
     """Return the fields of ``Correlation``."""
     return {
-        "channels": problem.channels,
-        "filters": problem.filters,
-        "pixels": problem.pixels,
-        "pitch": weights.pitch,
-        "all_rows": weights.all_rows,
-        "x_batch": problem.x_strides[0],
-        "x_channel": problem.x_strides[1],
-        "x_extent": problem.x_shape[2:],
-        "x_stride": problem.x_strides[2:],
-        "y_batch": problem.y_strides[0],
-        "y_channel": problem.y_strides[1],
-        "y_stride": problem.y_column_strides,
+        **params.members(problem, "channels", "filters", "pixels"),
+        **params.members(weights, "pitch", "all_rows"),
+        **params.array_fields("x", problem.x_strides, problem.x_shape[2:]),
+        **params.array_fields("y", (*problem.y_strides[:2], *problem.y_column_strides)),
         "b_stride": problem.b_stride or 0,
         "stride": problem.column_strides,
         "extent": problem.columns,
@@ -159,34 +156,26 @@ _ROWWISE = 0.75  # of the multiplications' share, where the tap of every row mus
 
 
 @dataclass(frozen=True, slots=True)
-class GemmTile:
-    """A tile of FFMA: the outputs of a block and of a thread, and the forms of the kernel that it comes in.
-
-    Attributes
-    ----------
-    block_m, block_n, block_k, thread_m, thread_n : int
-    blocks_per_sm : int
-        That the kernel's registers leave room for.
-    efficiency : float
-        Share of multiplications among the main loop's instructions, of the form with one tap per slice if there is one.
-    uniform : bool
-        Comes in the form where every slice of K has one tap.
-    rowwise : bool
-        Comes in the form that finds the tap of every row of K.
-    wide : bool
-        Comes with 64-bit indices too.
-    """
+class BlockTile:
+    """The outputs of a block."""
 
     block_m: int
     block_n: int
+
+
+@dataclass(frozen=True, slots=True)
+class GemmTile(BlockTile):
+    """A tile of FFMA: the outputs of a block and of a thread, and the forms of the kernel that it comes in."""
+
     block_k: int
     thread_m: int
     thread_n: int
-    blocks_per_sm: int
+    blocks_per_sm: int  # that the kernel's registers leave room for
+    # Share of multiplications among the main loop's instructions, of the form with one tap per slice if there is one
     efficiency: float
-    uniform: bool = True
-    rowwise: bool = True
-    wide: bool = False
+    uniform: bool = True  # comes in the form where every slice of K has one tap
+    rowwise: bool = True  # comes in the form that finds the tap of every row of K
+    wide: bool = False  # comes with 64-bit indices too
 
     @property
     def threads(self) -> int:
@@ -207,9 +196,9 @@ class GemmTile:
         """Tell whether slices of K have one tap each, of groups of so many channels."""
         return self.uniform and channels > 0 and channels % self.block_k == 0
 
-    def shared_bytes(self, accumulator: str) -> int:
-        """Return the bytes of the pipeline's stages in shared memory."""
-        return _STAGES * self.block_k * (self.block_m + self.block_n) * dtypes.entry(accumulator).itemsize
+    def shared_bytes(self, word: int) -> int:
+        """Return the bytes of the pipeline's stages in shared memory, of elements of so many."""
+        return _STAGES * self.block_k * (self.block_m + self.block_n) * word
 
     def __str__(self) -> str:
         return f"{self.block_m}x{self.block_n}x{self.block_k}"
@@ -265,8 +254,7 @@ _PACKING = Kernel("conv/gemm/pack_weights.cu", "pack_weights", "PackParams<{inde
 
 def pitch(problem: Problem) -> int:
     """Return M rounded up to 16 bytes of the accumulator's type."""
-    vector = 16 // dtypes.sums(problem.dtype).itemsize
-    return -(-problem.filters // vector) * vector
+    return whole(problem.filters, problem.vector)
 
 
 def packed_weights(problem: Problem) -> PackedWeights:
@@ -277,7 +265,7 @@ def packed_weights(problem: Problem) -> PackedWeights:
 def with_packing(problem: Problem, wide: bool, launch: Launch, reasons: tuple[str, ...]) -> Plan:
     """Return the plan of a launch on packed weights, after the one that packs them."""
     launches = (packing(problem, wide), launch) if problem.rows else (launch,)
-    size = problem.group * problem.rows * pitch(problem) * dtypes.sums(problem.dtype).itemsize
+    size = problem.group * problem.rows * pitch(problem) * problem.word
     return Plan(problem.operator, launches, reasons, kept(Space.packed(size)))
 
 

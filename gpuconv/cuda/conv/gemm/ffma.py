@@ -15,13 +15,8 @@ from gpuconv.cuda.build.variant import Variant
 from gpuconv.cuda.conv.gemm import base as gemm_base
 from gpuconv.cuda.conv.gemm import split
 from gpuconv.cuda.conv.gemm.base import LARGE, MIDDLE, TILES, GemmTile
-from gpuconv.cuda.conv.gemm.split import Divisible
 from gpuconv.cuda.conv.problem import Problem
-from gpuconv.cuda.plan import model
-from gpuconv.cuda.plan.launch import Launch, Plan
-from gpuconv.cuda.plan.limits import Limits
-from gpuconv.cuda.plan.numbers import RANK
-from gpuconv.cuda.plan.offers import Candidate, Offer
+from gpuconv.cuda.plan import RANK, Candidate, Limits, Offer, Plan, model
 from gpuconv.rules import dtypes
 
 NAME = "implicit GEMM by FFMA"
@@ -31,11 +26,6 @@ NAME = "implicit GEMM by FFMA"
 
 
 _WIDE_RANK = 4  # of kernels with 64-bit indices for problems of this rank and lower ones
-
-
-def _wide(problem: Problem) -> bool:
-    """Tell whether indices need 64 bits, those of packed weights too."""
-    return problem.wide(problem.group * problem.rows * gemm_base.pitch(problem))
 
 
 # ---------------------------------------------------------------- tiles
@@ -55,7 +45,7 @@ def _splits(operator: str, dtype: str, wide: bool, rank: int, tile: GemmTile, un
 def _shared_bytes(problem: Problem, tile: GemmTile, wide: bool) -> int:
     """Return the bytes of the pipeline's stages, and of the taps of a phase."""
     taps = gemm_base.taps_bytes(problem.rank, wide) if problem.phases else 0
-    return tile.shared_bytes(problem.accumulator) + taps
+    return tile.shared_bytes(problem.word) + taps
 
 
 # ---------------------------------------------------------------- cost
@@ -84,14 +74,8 @@ def _busy(problem: Problem, tile: GemmTile, uniform: bool, limits: Limits, block
 
 
 def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
-    """Yield a candidate for every tile that the device has room for, and for those whose K is worth splitting.
-
-    Raises
-    ------
-    ArgumentError
-        The problem needs more than 64-bit indices or more blocks than a grid has.
-    """
-    wide = _wide(problem)
+    """Yield a candidate for every tile that the device has room for, and for those whose K is worth splitting."""
+    wide = problem.wide(problem.group * problem.rows * gemm_base.pitch(problem))
     lifted = problem.in_axes(_WIDE_RANK) if wide else problem.lifted
     for tile in TILES[problem.dtype]:
         room = _shared_bytes(lifted, tile, wide) <= limits.shared_bytes_per_block
@@ -104,13 +88,13 @@ def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
         yield from split.candidates(lifted, _divisible(lifted, limits), limits)
 
 
-def _divisible(problem: Problem, limits: Limits) -> Iterator[Divisible]:
+def _divisible(problem: Problem, limits: Limits) -> Iterator[split.Divisible]:
     """Yield the tiles that several blocks can make: those of float32 with one tap per slice."""
     if (problem.dtype, problem.precision) != ("float32", "ieee") or problem.rank > RANK or problem.rows == 0:
         return
     for tile in _DIVISIBLE[problem.operator]:
         if tile.form_of(problem.channels):
-            yield Divisible(
+            yield split.Divisible(
                 variant=variant(problem.operator, "float32", False, RANK, tile, True),
                 shared_bytes=_shared_bytes(problem, tile, False),
                 tiles=problem.blocks(tile.block_m, tile.block_n),
@@ -129,25 +113,17 @@ def _divisible(problem: Problem, limits: Limits) -> Iterator[Divisible]:
 def _plan(problem: Problem, tile: GemmTile, uniform: bool, wide: bool) -> Plan:
     width = f"{64 if wide else 32}-bit indices: offsets and coordinates {'reach' if wide else 'are below'} 2**31"
     reasons = (gemm_base.tap_reason(problem, tile, uniform), width)
-    return gemm_base.with_packing(problem, wide, _launch(problem, tile, uniform, wide), reasons)
-
-
-def _launch(problem: Problem, tile: GemmTile, uniform: bool, wide: bool) -> Launch:
-    blocks = problem.blocks(tile.block_m, tile.block_n)
-    chosen = variant(problem.operator, problem.dtype, wide, problem.rank, tile, uniform)
-    weights = gemm_base.packed_weights(problem)
-    fields = gemm_base.operands(problem, problem.tiles(tile.block_m, tile.block_n), weights)
-    if _splits(problem.operator, problem.dtype, wide, problem.rank, tile, uniform):
-        fields = {**fields, "splits": split.splits(blocks)}
-    shared = _shared_bytes(problem, tile, wide)
-    return Launch.of_blocks(problem.operator, chosen, blocks, fields, gemm_base.roles(problem), shared)
+    kind = problem.operator, problem.dtype, wide, problem.rank, tile, uniform
+    more = {"splits": split.splits(problem.blocks(tile.block_m, tile.block_n))} if _splits(*kind) else {}
+    weights, shared = gemm_base.packed_weights(problem), _shared_bytes(problem, tile, wide)
+    launch = gemm_base.launch(problem, variant(*kind), tile, weights, shared, more)
+    return gemm_base.with_packing(problem, wide, launch, reasons)
 
 
 _KERNELS = gemm_base.kernels("ffma", "{index}, {rank}")
 
 
 def variant(operator: str, dtype: str, wide: bool, rank: int, tile: GemmTile, uniform: bool) -> Variant:
-    """Return the tile kernel of one operator."""
     kernel = _KERNELS[operator, _splits(operator, dtype, wide, rank, tile, uniform)]
     return gemm_base.tile_variant(kernel, dtype, rank, tile, uniform, wide)
 

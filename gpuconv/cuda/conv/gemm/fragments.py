@@ -5,16 +5,13 @@ The kernel that packs is in ``kernels_cu/conv/gemm/pack_fragments.cu``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
 from gpuconv.cuda.build.variant import Kernel, Variant
 from gpuconv.cuda.conv.gemm import base as gemm_base
-from gpuconv.cuda.conv.gemm.base import PackedWeights
 from gpuconv.cuda.conv.problem import Problem
-from gpuconv.cuda.plan.launch import Launch
-from gpuconv.cuda.plan.numbers import RANK
+from gpuconv.cuda.plan import RANK, Launch
 
 FRAGMENT_BYTES = 16 * 32  # 16 output channels by 32 bytes of K
 _TAPS = 64  # of a block of conv/gemm/pack_fragments.cu
@@ -22,30 +19,16 @@ _TAPS = 64  # of a block of conv/gemm/pack_fragments.cu
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
-    """One way to multiply.
+    """One way to multiply."""
 
-    Attributes
-    ----------
-    label : str
-        In names of kernels.
-    cuda : str
-        The class in ``conv/gemm/fragments.cuh``.
-    lanes : int
-        Which of the device's rates is its own.
-    products : int
-        Multiplications on tensor cores for one of the problem's.
-    parts : int
-        Fragments that make up one of weights.
-    """
-
-    label: str
-    cuda: str
-    lanes: int
-    products: int = 1
-    parts: int = 1
+    label: str  # in names of kernels
+    cuda: str  # the class in ``conv/gemm/fragments.cuh``
+    lanes: int  # which of the device's rates is its own
+    products: int = 1  # multiplications on tensor cores for one of the problem's
+    parts: int = 1  # fragments that make up one of weights
 
 
-_ARITHMETIC = {
+ARITHMETICS = {  # by dtype and precision
     ("float16", "ieee"): Arithmetic("mma", "HalfProducts", 0),
     ("bfloat16", "ieee"): Arithmetic("mma", "Bfloat16Products", 0),
     ("float32", "tf32"): Arithmetic("tf32", "Tf32Products", 1),
@@ -54,25 +37,30 @@ _ARITHMETIC = {
 }
 
 
-def arithmetic_of(dtype: str, precision: str) -> Arithmetic:
-    """Return how elements of a type are multiplied in a precision."""
-    return _ARITHMETIC[dtype, precision]
-
-
 def arithmetic(problem: Problem) -> Arithmetic:
     """Return how a problem's elements are multiplied."""
-    return arithmetic_of(problem.dtype, problem.precision)
+    return ARITHMETICS[problem.dtype, problem.precision]
 
 
-def operands() -> Iterator[tuple[str, str]]:
-    """Yield every dtype and precision that tensor cores take."""
-    yield from _ARITHMETIC
+@dataclass(frozen=True, slots=True)
+class WarpTile(gemm_base.BlockTile):
+    """The outputs of a block and of a warp."""
 
+    warp_m: int
+    warp_n: int
+    blocks_per_sm: int  # that the kernel's registers leave room for
 
-def arithmetics() -> Iterator[tuple[str, str, Arithmetic]]:
-    """Yield every dtype and precision that tensor cores multiply, and how."""
-    for (dtype, precision), arithmetic in _ARITHMETIC.items():
-        yield dtype, precision, arithmetic
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return (self.block_m // self.warp_m) * (self.block_n // self.warp_n) * 32
+
+    def wavefronts(self, parts: int) -> float:
+        """128 bytes of shared memory that are filled and loaded for each product of fragments, weights in parts."""
+        m, n = self.warp_m / 16, self.warp_n / 8
+        loaded = (4 * parts * m + 2 * n) / (m * n)
+        m, n = self.block_m / 16, self.block_n / 8
+        return loaded + (4 * parts * m + 2 * n) / (m * n)
 
 
 # ---------------------------------------------------------------- what tensor cores take
@@ -80,7 +68,7 @@ def arithmetics() -> Iterator[tuple[str, str, Arithmetic]]:
 
 def refusal(problem: Problem) -> str | None:
     """Return why no kernel of tensor cores takes a problem, or None."""
-    if (problem.dtype, problem.precision) not in operands():
+    if (problem.dtype, problem.precision) not in ARITHMETICS:
         return f"{problem.dtype} products are those of IEEE arithmetic unless precision is lower"
     if problem.rank > RANK:
         return f"{problem.rank} spatial axes are more than {RANK}"
@@ -103,22 +91,12 @@ def has_chunks(problem: Problem, size: int = 16) -> bool:
 
 
 def packing(
-    problem: Problem, weights: PackedWeights, columns: int, depths: int, outer_taps: int, tickets: int = 0
+    problem: Problem, weights: gemm_base.PackedWeights, columns: int, depths: int, outer_taps: int, tickets: int = 0
 ) -> Launch:
-    """Return the launch that packs weights as fragments.
+    """Return the launch that packs weights, in slices of K, as fragments, and sets so many tickets to zero.
 
-    Parameters
-    ----------
-    problem : Problem
-        Whose taps, channels and strides of w they are found by.
-    weights : PackedWeights
-        In slices of K.
-    columns, depths : int
-        Fragments along M of all filters, and along K of a slice.
-    outer_taps : int
-        Taps that are filled up to whole slices each; 1 where K is, as a whole.
-    tickets : int
-        That are set to zero besides.
+    ``columns`` and ``depths`` count fragments along M of all filters and along K of a slice, ``outer_taps`` those taps
+    that are filled up to whole slices each: 1 where K is, as a whole.
     """
     chosen = packing_variant(problem.dtype, problem.precision)
     rows, parts = weights.all_rows * depths // outer_taps, -(-outer_taps // _TAPS)
@@ -145,5 +123,5 @@ _KERNEL = Kernel("conv/gemm/pack_fragments.cu", "pack_fragments", f"PackFragment
 
 def packing_variant(dtype: str, precision: str) -> Variant:
     """Return the kernel that packs weights as fragments."""
-    arithmetic = arithmetic_of(dtype, precision)
+    arithmetic = ARITHMETICS[dtype, precision]
     return _KERNEL.over(dtype, RANK, arithmetic.label, types=(arithmetic.cuda,))

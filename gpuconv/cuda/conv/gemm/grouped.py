@@ -11,18 +11,13 @@ from functools import partial
 from math import prod
 from typing import Any
 
+from gpuconv.cuda.build import params
 from gpuconv.cuda.build.variant import Kernel, Variant
 from gpuconv.cuda.conv.gemm import base as gemm_base
 from gpuconv.cuda.conv.gemm import fragments, grouped_tile
-from gpuconv.cuda.conv.gemm.base import PackedWeights
-from gpuconv.cuda.conv.gemm.fragments import Arithmetic
 from gpuconv.cuda.conv.gemm.grouped_tile import GroupedForm, GroupedTile, GroupedWork
 from gpuconv.cuda.conv.problem import Problem
-from gpuconv.cuda.plan import model, numbers
-from gpuconv.cuda.plan.launch import Launch, Plan
-from gpuconv.cuda.plan.limits import Limits
-from gpuconv.cuda.plan.numbers import RANK
-from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
+from gpuconv.cuda.plan import RANK, Candidate, Launch, Limits, Offer, Plan, Refusal, model, numbers
 
 NAME = "packed groups"
 FACTORS = (("float16", "ieee"), ("bfloat16", "ieee"), ("float32", "tf32"), ("float32", "3xtf32"))
@@ -44,7 +39,7 @@ def _refusal(problem: Problem) -> Refusal | None:
     return None if tensor_cores is None else Refusal(tensor_cores)
 
 
-def works(problem: Problem, arithmetic: Arithmetic) -> Iterator[GroupedWork]:
+def works(problem: Problem, arithmetic: fragments.Arithmetic) -> Iterator[GroupedWork]:
     """Yield for each form the problem with as many groups to a block as leave the fewest fragments.
 
     Axes of a single column and tap go behind the others.
@@ -71,8 +66,7 @@ def _more_bytes(problem: Problem) -> int:
 
 def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     """Yield a candidate for every kernel that has room for a tile."""
-    refusal = _refusal(problem)
-    if refusal is not None:
+    if refusal := _refusal(problem):
         yield refusal
         return
     ways = [
@@ -110,7 +104,7 @@ def _plan(tile: GroupedTile) -> Plan:
 def _fields(tile: GroupedTile) -> Mapping[str, Any]:
     work = tile.work
     problem = work.problem
-    packed = PackedWeights(0, problem.rows, problem.channels)
+    packed = gemm_base.PackedWeights(0, problem.rows, problem.channels)
     operands = dict(gemm_base.operands(problem, (work.m_tiles, tile.turns), packed))
     operands["common"] = {**operands["common"], "filters": work.filters}
     own = {"bands": _bands_fields(tile), "weights": _weights_fields(tile)}
@@ -121,15 +115,12 @@ def _bands_fields(tile: GroupedTile) -> Mapping[str, Any]:
     work = tile.work
     return {
         "images": work.problem.batch,
-        "channels": work.channels,
-        "depths": work.depths,
-        "tile": tile.tile,
-        "box": tile.box,
+        **params.members(work, "channels", "depths", "image_inputs"),
+        **params.members(tile, "tile", "box"),
         "box_pitch": tile.pitches[:2],
         "pixels": prod(tile.box),
         "tiles": tile.counts,
         "image_columns": work.problem.columns[0],
-        "image_inputs": work.image_inputs,
     }
 
 
@@ -152,8 +143,7 @@ _KERNELS = {
 
 
 def variant(operator: str, dtype: str, precision: str, form: GroupedForm) -> Variant:
-    """Return the kernel of one operator."""
-    arithmetic = fragments.arithmetic_of(dtype, precision)
+    arithmetic = fragments.ARITHMETICS[dtype, precision]
     return _KERNELS[operator].over(
         *(dtype, RANK, arithmetic.label, str(form)),
         types=(arithmetic.cuda,),
@@ -166,12 +156,11 @@ def variant(operator: str, dtype: str, precision: str, form: GroupedForm) -> Var
 def forms() -> Iterator[tuple[str, str, GroupedForm]]:
     """Yield dtype, precision and form of every kernel."""
     for dtype, precision in FACTORS:
-        for form in grouped_tile.forms(fragments.arithmetic_of(dtype, precision)):
+        for form in grouped_tile.forms(fragments.ARITHMETICS[dtype, precision]):
             yield dtype, precision, form
 
 
 def variants() -> Iterator[Variant]:
-    """Yield every variant that a plan can name."""
     for dtype, precision, form in forms():
         for operator in ("conv", "conv_transpose"):
             yield variant(operator, dtype, precision, form)

@@ -13,8 +13,7 @@ from operator import itemgetter
 
 from gpuconv.cuda.conv.gemm.fragments import FRAGMENT_BYTES, Arithmetic
 from gpuconv.cuda.conv.problem import Problem
-from gpuconv.cuda.plan import model, numbers
-from gpuconv.cuda.plan.limits import RESERVED_BYTES, Limits
+from gpuconv.cuda.plan import RESERVED_BYTES, Limits, model, numbers
 from gpuconv.rules.geometry import Ints
 
 # ---------------------------------------------------------------- the kernels, and what a block of them has
@@ -58,21 +57,12 @@ def forms(arithmetic: Arithmetic) -> tuple[GroupedForm, ...]:
 
 @dataclass(frozen=True)
 class GroupedWork:
-    """A problem with three axes in the kernel's order.
-
-    Attributes
-    ----------
-    problem : Problem
-    arithmetic : Arithmetic
-    form : GroupedForm
-    together : int
-        Groups of a block.
-    """
+    """A problem with three axes in the kernel's order."""
 
     problem: Problem
     arithmetic: Arithmetic
     form: GroupedForm
-    together: int
+    together: int  # groups of a block
 
     @cached_property
     def itemsize(self) -> int:
@@ -132,11 +122,6 @@ class GroupedWork:
         taps = prod(self.problem.taps)
         fragments = self.depths * self.form.block_m // 16 * FRAGMENT_BYTES * self.arithmetic.parts + _GAP
         return -(-taps * _TAP_BYTES // 16) * 16 + taps * fragments
-
-    @cached_property
-    def taps_of_phase(self) -> float:
-        """Taps of a phase, on the average."""
-        return prod(self.problem.taps) / prod(self.problem.phases)
 
     @cached_property
     def products(self) -> int:
@@ -287,7 +272,9 @@ class GroupedTile:
     @cached_property
     def _steps(self) -> float:
         """Steps of the main loop, of all warps, for a tile of a phase."""
-        return -(-prod(self.tile) // self.work.form.warp_n) * self.work.taps_of_phase * self.work.depths
+        problem = self.work.problem
+        taps = prod(problem.taps) / prod(problem.phases)  # of a phase, on the average
+        return -(-prod(self.tile) // self.work.form.warp_n) * taps * self.work.depths
 
     def costs(self, limits: Limits) -> tuple[_Costs, _Costs, _Costs]:
         """Return the costs of a tile's main loop, of its band, and of its outputs."""

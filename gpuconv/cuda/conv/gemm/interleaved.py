@@ -14,11 +14,7 @@ from gpuconv.cuda.build.variant import Kernel, Variant
 from gpuconv.cuda.conv.gemm import base as gemm_base
 from gpuconv.cuda.conv.gemm.base import TILES, GemmTile
 from gpuconv.cuda.conv.problem import Problem
-from gpuconv.cuda.plan import model
-from gpuconv.cuda.plan.launch import Launch, Plan
-from gpuconv.cuda.plan.limits import RESERVED_BYTES, Limits
-from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
-from gpuconv.rules import dtypes
+from gpuconv.cuda.plan import RESERVED_BYTES, Candidate, Launch, Limits, Offer, Plan, Refusal, model
 
 NAME = "interleaved phases"
 
@@ -67,11 +63,9 @@ _LEAST_BLOCKS = 2  # of a multiprocessor, so that one multiplies while another o
 def shared_bytes(problem: Problem, tile: GemmTile) -> int:
     """Return the bytes of the multiplier's buffers, of the planes of sums, and of the taps of all phases along W."""
     phases = problem.phases[-1]
-    accumulator = problem.accumulator
-    size = dtypes.entry(accumulator).itemsize
-    apart = spread(phases, size)
-    planes = ((phases - 1) * tile.block_m * tile.block_n + phases * apart) * size
-    return tile.shared_bytes(accumulator) + planes + phases * gemm_base.taps_bytes(3)
+    apart = spread(phases, problem.word)
+    planes = ((phases - 1) * tile.block_m * tile.block_n + phases * apart) * problem.word
+    return tile.shared_bytes(problem.word) + planes + phases * gemm_base.taps_bytes(3)
 
 
 def spread(parts: int, size: int) -> int:
@@ -96,9 +90,8 @@ def _blocks(problem: Problem, tile: GemmTile) -> int:
 def _seconds(problem: Problem, tile: GemmTile, uniform: bool, limits: Limits) -> float:
     multiplications = tile.block_m * tile.block_n * problem.rows / prod(problem.phases[:-1])
     efficiency = gemm_base.efficiency(tile, uniform)
-    accumulator = problem.accumulator
     busy = max(
-        model.arithmetic(blocks, part * multiplications, accumulator, efficiency, limits)
+        model.arithmetic(blocks, part * multiplications, problem.accumulator, efficiency, limits)
         for blocks, part in ((_blocks(problem, tile), 1.0), (1, _fullest(problem)))
     )
     return model.overlapped(busy, model.memory(problem.bytes, limits)) + (limits.rates.launch if problem.rows else 0.0)
@@ -115,8 +108,7 @@ def _fullest(problem: Problem) -> float:
 
 def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     """Yield a candidate for every tile that the device has room for."""
-    refusal = _refusal(problem)
-    if refusal is not None:
+    if refusal := _refusal(problem):
         yield refusal
         return
     lifted = problem.lifted
@@ -152,7 +144,6 @@ _KERNEL = Kernel("conv/gemm/interleaved.cu", "conv_transpose_interleaved", "Conv
 
 
 def variant(dtype: str, tile: GemmTile, uniform: bool) -> Variant:
-    """Return the kernel of one tile."""
     return gemm_base.tile_variant(_KERNEL, dtype, 3, tile, uniform)
 
 
@@ -165,6 +156,5 @@ def forms() -> Iterator[tuple[str, GemmTile, bool]]:
 
 
 def variants() -> Iterator[Variant]:
-    """Yield every variant that a plan can name."""
     for dtype, tile, uniform in forms():
         yield variant(dtype, tile, uniform)

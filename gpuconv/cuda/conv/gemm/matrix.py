@@ -17,14 +17,9 @@ from typing import Any
 from gpuconv.cuda.build.variant import Kernel, Variant
 from gpuconv.cuda.conv.gemm import base as gemm_base
 from gpuconv.cuda.conv.gemm import depth_to_space, fragments
-from gpuconv.cuda.conv.gemm.base import PackedWeights
-from gpuconv.cuda.conv.gemm.fragments import Arithmetic
+from gpuconv.cuda.conv.gemm.fragments import ARITHMETICS, WarpTile
 from gpuconv.cuda.conv.problem import Problem, merged_stride
-from gpuconv.cuda.plan import model, numbers
-from gpuconv.cuda.plan.launch import Launch, Plan
-from gpuconv.cuda.plan.limits import Limits
-from gpuconv.cuda.plan.numbers import RANK
-from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
+from gpuconv.cuda.plan import RANK, Candidate, Limits, Offer, Plan, Refusal, model, numbers
 from gpuconv.rules import dtypes
 
 NAME = "plain GEMM on tensor cores"
@@ -37,21 +32,11 @@ _LEAST = 4  # bytes of an asynchronous copy
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A problem as one GEMM.
+    """A problem as one GEMM."""
 
-    Attributes
-    ----------
-    problem : Problem
-        Of the call.
-    gemm : Problem
-        Of one tap and three axes.
-    inputs : {"pixels", "channels"}
-        What is contiguous in x.
-    """
-
-    problem: Problem
-    gemm: Problem
-    inputs: str
+    problem: Problem  # of the call
+    gemm: Problem  # of one tap and three axes
+    inputs: str  # "pixels" or "channels": what is contiguous in x
 
     @property
     def form(self) -> str:
@@ -138,47 +123,25 @@ _SLICE = 128  # bytes of K
 
 
 @dataclass(frozen=True, slots=True)
-class MatrixTile:
-    """The outputs of a block and of a warp.
+class MatrixTile(WarpTile):
+    """The outputs of a block and of a warp."""
 
-    Attributes
-    ----------
-    block_m, block_n, warp_m, warp_n : int
-    stages : int
-        Of the pipeline: slices of K in shared memory.
-    blocks_per_sm : int
-        That the kernel's registers leave room for.
-    issued : float
-        Instructions of a warp in the main loop for every one that multiplies fragments, with copies of 16 bytes.
-    copies : float
-        Those that copies of half as much come to besides.
-    """
-
-    block_m: int
-    block_n: int
-    warp_m: int
-    warp_n: int
-    stages: int
-    blocks_per_sm: int
+    stages: int  # of the pipeline: slices of K in shared memory
+    # Instructions of a warp in the main loop for every one that multiplies fragments, with copies of 16 bytes
     issued: float
-    copies: float
-
-    @property
-    def threads(self) -> int:
-        """Threads of a block."""
-        return (self.block_m // self.warp_m) * (self.block_n // self.warp_n) * 32
+    copies: float  # those that copies of half as much come to besides
 
     def __str__(self) -> str:
         return f"{self.block_m}x{self.block_n}"
 
 
-_HALF = (MatrixTile(64, 128, 32, 64, 2, 4, 2.3, 0.28), MatrixTile(64, 64, 32, 32, 3, 4, 3.3, 0.31))
-_CHANNELS = (MatrixTile(64, 128, 32, 64, 2, 4, 2.3, 0), MatrixTile(64, 64, 32, 32, 3, 4, 3.3, 0))
+_HALF = (MatrixTile(64, 128, 32, 64, 4, 2, 2.3, 0.28), MatrixTile(64, 64, 32, 32, 4, 3, 3.3, 0.31))
+_CHANNELS = (MatrixTile(64, 128, 32, 64, 4, 2, 2.3, 0), MatrixTile(64, 64, 32, 32, 4, 3, 3.3, 0))
 TILES: Mapping[str, Mapping[str, tuple[MatrixTile, ...]]] = {  # by form and arithmetic
     "pixels": {
         "HalfProducts": _HALF,
         "Bfloat16Products": _HALF,
-        "Tf32Products": (MatrixTile(64, 128, 32, 64, 2, 4, 5, 0.28), MatrixTile(64, 64, 32, 32, 3, 4, 7.3, 0.3)),
+        "Tf32Products": (MatrixTile(64, 128, 32, 64, 4, 2, 5, 0.28), MatrixTile(64, 64, 32, 32, 4, 3, 7.3, 0.3)),
         "Tf32x3Products": (MatrixTile(64, 64, 32, 32, 3, 3, 3.8, 0.1),),
     },
     "channels": {"HalfProducts": _CHANNELS, "Bfloat16Products": _CHANNELS},
@@ -231,7 +194,7 @@ def _seconds(product: Product, tile: MatrixTile, limits: Limits) -> float:
     fragment = 32 * 1024 // gemm.itemsize // 8  # multiplications of an instruction
     after = _writing(product, tile) / (multiplications / fragment)
     issued = tile.issued + tile.copies * (_CHUNK // product.copied - 1) + after
-    besides = max(issued / 4, _wavefronts(tile, own))
+    besides = max(issued / 4, tile.wavefronts(1) / own.products)
     busy = model.tensor(gemm.blocks(tile.block_m, tile.block_n), multiplications, own.lanes, besides, limits)
     return model.overlapped(busy, model.memory(product.problem.bytes, limits))
 
@@ -243,14 +206,6 @@ def _writing(product: Product, tile: MatrixTile) -> float:
         return 0.0
     pairs = problem.taps[-1] == 2 and not any(number % 2 for number in (*problem.y_strides[:-1], problem.pads[-1]))
     return tile.block_m * tile.block_n / 32 * (_IN_PAIRS if pairs else _WRITING)
-
-
-def _wavefronts(tile: MatrixTile, arithmetic: Arithmetic) -> float:
-    """128 bytes that go to or from shared memory for every instruction that multiplies fragments."""
-    fragments_m, fragments_n = tile.warp_m / 16, tile.warp_n / 8
-    loaded = (4 * fragments_m + 2 * fragments_n) / (fragments_m * fragments_n)
-    filled = (4 * tile.block_m / 16 + 2 * tile.block_n / 8) / (tile.block_m / 16 * tile.block_n / 8)
-    return (loaded + filled) / arithmetic.products
 
 
 # ---------------------------------------------------------------- offers
@@ -278,31 +233,24 @@ def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
 def _plan(product: Product, tile: MatrixTile) -> Plan:
     problem, gemm = product.problem, product.gemm
     _, w_filter, w_channel, *_ = gemm.w_strides
-    weights = PackedWeights(w_filter * gemm.itemsize, gemm.filters, gemm.channels)
+    weights = gemm_base.PackedWeights(w_filter * gemm.itemsize, gemm.filters, gemm.channels)
     more: Mapping[str, Any] = {}
     reason = "one plain GEMM on tensor cores: one tap, weights as they are"
     if problem.phases:
-        weights = PackedWeights(w_channel * gemm.itemsize, gemm.channels, gemm.channels)
+        weights = gemm_base.PackedWeights(w_channel * gemm.itemsize, gemm.channels, gemm.channels)
         more = depth_to_space.fields(problem)
         reason = f"one GEMM of {gemm.filters} rows, channels and taps, on tensor cores; weights as they are"
-    launch = Launch.of_blocks(
-        problem.operator,
-        variant(problem.dtype, problem.precision, product.form, tile),
-        gemm.blocks(tile.block_m, tile.block_n),
-        {**gemm_base.operands(gemm, gemm.tiles(tile.block_m, tile.block_n), weights), **more},
-        gemm_base.roles(gemm, weights="w"),
-        shared_bytes(product, tile),
-    )
+    chosen = variant(problem.dtype, problem.precision, product.form, tile)
+    launch = gemm_base.launch(gemm, chosen, tile, weights, shared_bytes(product, tile), more, "w")
     return Plan(problem.operator, (launch,), (f"{reason}; {product.copied} bytes of {product.inputs} a copy",))
 
 
-_CONV = Kernel("conv/gemm/matrix.cu", "conv_matrix", "ConvMatrixParams")
+_CONV = Kernel("conv/gemm/matrix.cu", "conv_matrix", "ConvParams<int, 3>")
 _TRANSPOSE = Kernel("conv/gemm/depth_to_space_matrix.cu", "conv_transpose_matrix", "DepthToSpaceParams<int, 3>")
 
 
 def variant(dtype: str, precision: str, form: str, tile: MatrixTile) -> Variant:
-    """Return the kernel of one tile."""
-    arithmetic = fragments.arithmetic_of(dtype, precision)
+    arithmetic = ARITHMETICS[dtype, precision]
     block_k, scattered = _SLICE // dtypes.entry(dtype).itemsize, form == "depth_to_space"
     sizes = (tile.block_m, tile.block_n, block_k, tile.warp_m, tile.warp_n, tile.stages)
     return (_TRANSPOSE if scattered else _CONV).over(
@@ -316,12 +264,11 @@ def variant(dtype: str, precision: str, form: str, tile: MatrixTile) -> Variant:
 
 def forms() -> Iterator[tuple[str, str, str, MatrixTile]]:
     """Yield dtype, precision, form and tile of every kernel."""
-    for (dtype, precision), form in product(fragments.operands(), TILES):
-        for tile in TILES[form].get(fragments.arithmetic_of(dtype, precision).cuda, ()):
+    for (dtype, precision), form in product(ARITHMETICS, TILES):
+        for tile in TILES[form].get(ARITHMETICS[dtype, precision].cuda, ()):
             yield dtype, precision, form, tile
 
 
 def variants() -> Iterator[Variant]:
-    """Yield every variant that a plan can name."""
     for form in forms():
         yield variant(*form)

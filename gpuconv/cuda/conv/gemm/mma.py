@@ -12,20 +12,12 @@ from functools import partial
 from math import prod
 
 from gpuconv.cuda.build.variant import Variant
-from gpuconv.cuda.conv import runs
 from gpuconv.cuda.conv.gemm import base as gemm_base
-from gpuconv.cuda.conv.gemm import fragments, split
-from gpuconv.cuda.conv.gemm.base import PackedWeights
-from gpuconv.cuda.conv.gemm.fragments import FRAGMENT_BYTES, Arithmetic
-from gpuconv.cuda.conv.gemm.split import Divisible
+from gpuconv.cuda.conv.gemm import fragments, runs, split
+from gpuconv.cuda.conv.gemm.fragments import ARITHMETICS, FRAGMENT_BYTES, Arithmetic, WarpTile
+from gpuconv.cuda.conv.gemm.runs import Runs
 from gpuconv.cuda.conv.problem import Problem
-from gpuconv.cuda.conv.runs import Runs
-from gpuconv.cuda.plan import model
-from gpuconv.cuda.plan.launch import Launch, Plan, Space, kept
-from gpuconv.cuda.plan.limits import Limits
-from gpuconv.cuda.plan.numbers import RANK
-from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
-from gpuconv.rules import dtypes
+from gpuconv.cuda.plan import RANK, Candidate, Launch, Limits, Offer, Plan, Refusal, Space, kept, model
 
 NAME = "implicit GEMM on tensor cores"
 
@@ -79,23 +71,14 @@ def _most_slices(problem: Problem, form: MmaForm) -> int:
 
 @dataclass(frozen=True, slots=True)
 class MmaForm:
-    """How a tile's inputs come into shared memory.
+    """How a tile's inputs come into shared memory."""
 
-    Attributes
-    ----------
-    gather : {"vector", "scalar", "rowwise", "chunks", "halves"}
-        16 bytes of contiguous channels, single elements, or single elements that each have their own tap; or 16 or 8
-        bytes of contiguous channels that each have their own tap.
-    block_k, stages : int
-        Rows of a slice of K; pipeline stages, slices in shared memory.
-    issued : float
-        Instructions of a warp in the main loop for every one that multiplies fragments.
-    """
-
+    # "vector", "scalar", "rowwise", "chunks" or "halves": 16 bytes of contiguous channels, single elements, or single
+    # elements that each have their own tap; or 16 or 8 bytes of contiguous channels that each have their own tap
     gather: str
-    block_k: int
-    stages: int
-    issued: float
+    block_k: int  # rows of a slice of K
+    stages: int  # pipeline stages: slices in shared memory
+    issued: float  # instructions of a warp in the main loop for every one that multiplies fragments
 
     @property
     def rowwise(self) -> bool:
@@ -113,28 +96,10 @@ class MmaForm:
 
 
 @dataclass(frozen=True, slots=True)
-class MmaTile:
-    """The outputs of a block and of a warp, and the forms that the kernel comes in.
+class MmaTile(WarpTile):
+    """The outputs of a block and of a warp, and the forms that the kernel comes in."""
 
-    Attributes
-    ----------
-    block_m, block_n, warp_m, warp_n : int
-    blocks_per_sm : int
-        That the kernel's registers leave room for.
-    forms : tuple of MmaForm
-    """
-
-    block_m: int
-    block_n: int
-    warp_m: int
-    warp_n: int
-    blocks_per_sm: int
     forms: tuple[MmaForm, ...]
-
-    @property
-    def threads(self) -> int:
-        """Threads of a block."""
-        return (self.block_m // self.warp_m) * (self.block_n // self.warp_n) * 32
 
 
 _SQUARE_OF_HALF = (
@@ -201,15 +166,14 @@ def _columns(problem: Problem, tile: MmaTile) -> int:
     return problem.tiles(tile.block_m, tile.block_n)[0] * tile.block_m // 16
 
 
-def _packed_weights(problem: Problem, tile: MmaTile, form: MmaForm) -> PackedWeights:
+def _packed_weights(problem: Problem, tile: MmaTile, form: MmaForm) -> gemm_base.PackedWeights:
     """Return how the kernel finds them: in slices, their bytes from one to the next."""
     parts = _columns(problem, tile) * _depths(problem, form) * fragments.arithmetic(problem).parts
     pitch = parts * FRAGMENT_BYTES
-    return PackedWeights(pitch, _slices(problem, form), _channels_of_tap(problem, form))
+    return gemm_base.PackedWeights(pitch, _slices(problem, form), _channels_of_tap(problem, form))
 
 
 def _packed_bytes(problem: Problem, tile: MmaTile, form: MmaForm) -> int:
-    """Return the bytes of all packed weights."""
     weights = _packed_weights(problem, tile, form)
     return problem.group * weights.all_rows * weights.pitch
 
@@ -242,32 +206,22 @@ def _seconds(problem: Problem, tile: MmaTile, form: MmaForm, limits: Limits) -> 
     return model.overlapped(busiest, model.memory(problem.bytes_by_phase, limits)) + limits.rates.launch
 
 
-def _besides(problem: Problem, tile: MmaTile, form: MmaForm) -> float:
-    """Cycles of a multiprocessor for all else that goes with one multiplication; four warps issue at a time."""
-    return max(form.issued / 4, _wavefronts(problem, tile, form))
-
-
 def _wavefronts(problem: Problem, tile: MmaTile, form: MmaForm) -> float:
     """128 bytes that go to or from shared memory, or to L1, for every instruction that multiplies fragments."""
     arithmetic = fragments.arithmetic(problem)
-    pixels, elements = tile.block_n / 8, 32 / problem.itemsize  # fragments; rows of K of each
-    loaded = (4 * arithmetic.parts * tile.warp_m / 16 + 2 * tile.warp_n / 8) / (tile.warp_m / 16 * tile.warp_n / 8)
-    filled = (4 * arithmetic.parts * tile.block_m / 16 + 2 * pixels) / (tile.block_m / 16 * pixels)
+    elements = 32 / problem.itemsize  # rows of K of a fragment
     gathered = 0.0 if form.copied else elements / 4 / (tile.block_m / 16) * problem.lines  # of 32 pixels
     depths = 4 if arithmetic.cuda == "DoubleProducts" else 1  # of one instruction
-    return (loaded + filled + gathered) * depths / arithmetic.products
+    return (tile.wavefronts(arithmetic.parts) + gathered) * depths / arithmetic.products
 
 
 def _busy_with(problem: Problem, tile: MmaTile, form: MmaForm, limits: Limits) -> Callable[[int, float], float]:
     """Return what takes a number of blocks and the slices of each, and returns the modelled seconds of these."""
     arithmetic = fragments.arithmetic(problem)
     slice_of_tile = tile.block_m * tile.block_n * form.block_k * arithmetic.products
-    return partial(_busy, slice_of_tile, arithmetic.lanes, _besides(problem, tile, form), limits)
-
-
-def _busy(slice_of_tile: float, lanes: int, besides: float, limits: Limits, blocks: int, slices: float) -> float:
-    """Return the modelled seconds of so many blocks with so many slices each."""
-    return model.tensor(blocks, slices * slice_of_tile, lanes, besides, limits)
+    # Cycles for all else that goes with one multiplication; four warps issue at a time.
+    besides = max(form.issued / 4, _wavefronts(problem, tile, form))
+    return lambda blocks, slices: model.tensor(blocks, slices * slice_of_tile, arithmetic.lanes, besides, limits)
 
 
 # ---------------------------------------------------------------- offers
@@ -275,8 +229,7 @@ def _busy(slice_of_tile: float, lanes: int, besides: float, limits: Limits, bloc
 
 def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     """Yield a candidate for every form of every tile that takes the problem, and for those worth splitting along K."""
-    why = fragments.refusal(problem)
-    if why is not None:
+    if why := fragments.refusal(problem):
         yield Refusal(why)
         return
     arithmetic, lifted = fragments.arithmetic(problem), problem.lifted
@@ -290,15 +243,15 @@ def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     yield from split.candidates(lifted, parted, limits)
 
 
-def _divisible(seen: Runs, tile: MmaTile, form: MmaForm, limits: Limits) -> Divisible:
+def _divisible(seen: Runs, tile: MmaTile, form: MmaForm, limits: Limits) -> split.Divisible:
     problem = seen.gathered
-    return Divisible(
+    return split.Divisible(
         variant=variant(problem.operator, problem.dtype, problem.precision, tile, form),
         shared_bytes=shared_bytes(problem, tile, form),
         tiles=problem.blocks(tile.block_m, tile.block_n),
         slices=_slices(problem, form) / prod(problem.phases),
         most_slices=_most_slices(problem, form),
-        sums_bytes=tile.block_m * tile.block_n * dtypes.sums(problem.dtype).itemsize,
+        sums_bytes=tile.block_m * tile.block_n * problem.word,
         busy=_busy_with(problem, tile, form, limits),
         packing=partial(_packing, seen.packed, tile, form),
         plan=partial(_plan, seen, tile, form),
@@ -336,21 +289,17 @@ def _packing(problem: Problem, tile: MmaTile, form: MmaForm, tickets: int = 0) -
 
 def _gemm(problem: Problem, tile: MmaTile, form: MmaForm) -> Launch:
     chosen = variant(problem.operator, problem.dtype, problem.precision, tile, form)
-    fields = gemm_base.operands(
-        problem, problem.tiles(tile.block_m, tile.block_n), _packed_weights(problem, tile, form)
-    )
-    if divisible(fragments.arithmetic(problem), tile, form):
-        fields = {**fields, "splits": split.splits(problem.blocks(tile.block_m, tile.block_n))}
-    blocks, shared = problem.blocks(tile.block_m, tile.block_n), shared_bytes(problem, tile, form)
-    return Launch.of_blocks(problem.operator, chosen, blocks, fields, gemm_base.roles(problem), shared)
+    splits = divisible(fragments.arithmetic(problem), tile, form)
+    more = {"splits": split.splits(problem.blocks(tile.block_m, tile.block_n))} if splits else {}
+    weights, shared = _packed_weights(problem, tile, form), shared_bytes(problem, tile, form)
+    return gemm_base.launch(problem, chosen, tile, weights, shared, more)
 
 
 _KERNELS = gemm_base.kernels("mma", f"int, {RANK}")
 
 
 def variant(operator: str, dtype: str, precision: str, tile: MmaTile, form: MmaForm) -> Variant:
-    """Return the tile kernel of one operator."""
-    arithmetic = fragments.arithmetic_of(dtype, precision)
+    arithmetic = ARITHMETICS[dtype, precision]
     sizes = (tile.block_m, tile.block_n, form.block_k, tile.warp_m, tile.warp_n, form.stages)
     return _KERNELS[operator, divisible(arithmetic, tile, form)].over(
         *(dtype, RANK, arithmetic.label, f"{tile.block_m}x{tile.block_n}x{form.block_k}", form.gather),
@@ -362,8 +311,7 @@ def variant(operator: str, dtype: str, precision: str, tile: MmaTile, form: MmaF
 
 
 def variants() -> Iterator[Variant]:
-    """Yield every variant that a plan can name."""
-    for dtype, precision, arithmetic in fragments.arithmetics():
+    for (dtype, precision), arithmetic in ARITHMETICS.items():
         yield fragments.packing_variant(dtype, precision)
         for tile, form in kernels(arithmetic):
             yield variant("conv", dtype, precision, tile, form)

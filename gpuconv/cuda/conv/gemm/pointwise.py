@@ -17,10 +17,7 @@ from gpuconv.cuda.conv.gemm import base as gemm_base
 from gpuconv.cuda.conv.gemm import depth_to_space
 from gpuconv.cuda.conv.gemm.base import GemmTile, PackedWeights
 from gpuconv.cuda.conv.problem import Problem
-from gpuconv.cuda.plan import model, numbers
-from gpuconv.cuda.plan.launch import Launch, Plan
-from gpuconv.cuda.plan.limits import Limits
-from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
+from gpuconv.cuda.plan import Candidate, Limits, Offer, Plan, Refusal, model, numbers
 
 NAME = "plain GEMM by FFMA"
 
@@ -70,8 +67,8 @@ _PADDING = 4  # elements of a row of weights in shared memory beyond a tile's, a
 def _shared_bytes(gemm: Problem, tile: GemmTile) -> int:
     """Return the bytes of the pipeline's stages, and of the table of rows where outputs are scattered."""
     if gemm.operator == "conv":
-        return replace(tile, block_m=tile.block_m + _PADDING).shared_bytes("float32")
-    return tile.shared_bytes(gemm.accumulator) + tile.block_m * depth_to_space.ROW_BYTES
+        return replace(tile, block_m=tile.block_m + _PADDING).shared_bytes(gemm.word)
+    return tile.shared_bytes(gemm.word) + tile.block_m * depth_to_space.ROW_BYTES
 
 
 # ---------------------------------------------------------------- cost
@@ -114,15 +111,8 @@ def _plan(problem: Problem, gemm: Problem, tile: GemmTile) -> Plan:
     if not packs:
         weights = PackedWeights(0 if conv else gemm.filters, gemm.rows, gemm.channels)
     more = problem.w_steps if conv else depth_to_space.fields(problem)
-    fields = {**gemm_base.operands(gemm, gemm.tiles(tile.block_m, tile.block_n), weights), **more}
-    launch = Launch.of_blocks(
-        problem.operator,
-        variant(problem.operator, problem.dtype, tile),
-        gemm.blocks(tile.block_m, tile.block_n),
-        fields,
-        gemm_base.roles(gemm, weights="packed" if packs else "w"),
-        _shared_bytes(gemm, tile),
-    )
+    chosen, shared = variant(problem.operator, problem.dtype, tile), _shared_bytes(gemm, tile)
+    launch = gemm_base.launch(gemm, chosen, tile, weights, shared, more, "packed" if packs else "w")
     if conv:
         return Plan(problem.operator, (launch,), ("one plain GEMM: one tap, weights as they are",))
     reason = f"one GEMM of {gemm.filters} rows, channels and taps, whose outputs do not overlap"
@@ -140,7 +130,6 @@ _KERNELS = {
 
 
 def variant(operator: str, dtype: str, tile: GemmTile) -> Variant:
-    """Return the kernel of one tile."""
     return gemm_base.tile_variant(_KERNELS[operator], dtype, 1 if operator == "conv" else 3, tile)
 
 
@@ -153,6 +142,5 @@ def forms() -> Iterator[tuple[str, str, GemmTile]]:
 
 
 def variants() -> Iterator[Variant]:
-    """Yield every variant that a plan can name."""
     for form in forms():
         yield variant(*form)

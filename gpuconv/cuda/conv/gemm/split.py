@@ -15,10 +15,7 @@ from typing import Any
 
 from gpuconv.cuda.build.variant import Variant
 from gpuconv.cuda.conv.problem import Problem
-from gpuconv.cuda.plan import model
-from gpuconv.cuda.plan.launch import Launch, Plan, Space
-from gpuconv.cuda.plan.limits import Limits
-from gpuconv.cuda.plan.offers import Candidate
+from gpuconv.cuda.plan import Candidate, Launch, Limits, Plan, Space, model
 
 _COUNTS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32)  # of splits
 _ROUNDS = 4  # of whole tiles before those that are divided: after more of them, little is left to win
@@ -29,37 +26,19 @@ _ROUNDS = 4  # of whole tiles before those that are divided: after more of them,
 
 @dataclass(frozen=True, slots=True)
 class Divisible:
-    """Tiles that several blocks each can make.
+    """Tiles that several blocks each can make."""
 
-    Attributes
-    ----------
-    variant : Variant
-        The kernel with a block for each tile.
-    shared_bytes : int
-        That it asks for.
-    tiles : int
-    slices : float
-        Of K, of each tile; the mean of those of ConvTranspose's phases.
-    most_slices : int
-        Of the tile that has the most.
-    sums_bytes : int
-        Of a tile's sums.
-    busy : callable
-        Takes a number of blocks and the slices of each, returns the modelled seconds of their arithmetic.
-    packing : callable
-        Takes a number of tickets, returns the launch that packs the weights and sets these to zero.
-    plan : callable
-        Returns the plan with a block for each tile: a launch that packs the weights, and one that makes the tiles.
-    """
-
-    variant: Variant
-    shared_bytes: int
+    variant: Variant  # the kernel with a block for each tile
+    shared_bytes: int  # that it asks for
     tiles: int
-    slices: float
-    most_slices: int
-    sums_bytes: int
+    slices: float  # of K, of each tile; the mean of those of ConvTranspose's phases
+    most_slices: int  # of the tile that has the most
+    sums_bytes: int  # of a tile's sums
+    # Takes a number of blocks and the slices of each, returns the modelled seconds of their arithmetic
     busy: Callable[[int, float], float]
+    # Takes a number of tickets, returns the launch that packs the weights and sets these to zero
     packing: Callable[[int], Launch]
+    # Returns the plan with a block for each tile: a launch that packs the weights, and one that makes the tiles
     plan: Callable[[], Plan]
 
 
@@ -113,12 +92,7 @@ ALL, SUMS, TOTALS = range(3)  # of what a launch of conv/gemm/split_k.cuh makes
 
 def splits(tiles: int, divided: int = 0, count: int = 1, part: int = ALL) -> Mapping[str, Any]:
     """Return the fields of ``Splits``: the last ``divided`` of the tiles are made in so many splits each."""
-    return {
-        "count": count,
-        "whole": tiles - divided,
-        "ticket_bytes": ticket_bytes(divided),
-        "part": part,
-    }
+    return {"count": count, "whole": tiles - divided, "ticket_bytes": ticket_bytes(divided), "part": part}
 
 
 def ticket_bytes(divided: int) -> int:

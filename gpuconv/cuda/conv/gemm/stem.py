@@ -13,18 +13,25 @@ from itertools import product
 from math import prod
 from typing import Any
 
+from gpuconv.cuda.build import params
 from gpuconv.cuda.build.variant import Kernel, Variant
 from gpuconv.cuda.conv.gemm import base as gemm_base
 from gpuconv.cuda.conv.gemm import fragments, stem_tile
-from gpuconv.cuda.conv.gemm.base import PackedWeights
-from gpuconv.cuda.conv.gemm.fragments import FRAGMENT_BYTES
 from gpuconv.cuda.conv.gemm.stem_tile import KERNELS, WORDS, StemBox, StemKernel
 from gpuconv.cuda.conv.problem import Axis, Problem
-from gpuconv.cuda.plan import numbers
-from gpuconv.cuda.plan.launch import Launch, Plan, Space, kept
-from gpuconv.cuda.plan.limits import RESERVED_BYTES, Limits
-from gpuconv.cuda.plan.numbers import RANK
-from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
+from gpuconv.cuda.plan import (
+    RANK,
+    RESERVED_BYTES,
+    Candidate,
+    Launch,
+    Limits,
+    Offer,
+    Plan,
+    Refusal,
+    Space,
+    kept,
+    numbers,
+)
 from gpuconv.rules.geometry import Ints
 
 NAME = "stem"
@@ -75,20 +82,21 @@ def _with_channels_as_axis(problem: Problem) -> Problem:
 
 def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     """Yield a candidate for every kernel that takes the problem, in the best of the boxes that there is room for."""
-    refusal = _refusal(problem)
-    if refusal is not None:
+    if refusal := _refusal(problem):
         yield refusal
         return
-    candidates: list[Offer] = [
-        made for kernel in stem_tile.kernels(problem.lifted) if (made := _candidate(problem, kernel, limits))
-    ]
-    yield from candidates or [Refusal("the inputs of a block leave no room for a second one in shared memory")]
+    made = [_candidate(problem, kernel, limits) for kernel in stem_tile.kernels(problem.lifted)]
+    yield from filter(None, made)
+    if not any(made):
+        yield Refusal("the inputs of a block leave no room for a second one in shared memory")
 
 
 def _candidate(problem: Problem, kernel: StemKernel, limits: Limits) -> Candidate | None:
     """Return a kernel in the best of the boxes that there is room for, and of passes; None where there is none."""
     lifted = problem.lifted
-    fitting = (box for box in stem_tile.boxes(lifted) if stem_tile.shared_bytes(lifted, kernel, box) <= _room(limits))
+    # At least two blocks share a multiprocessor.
+    room = min(limits.shared_bytes_per_block, limits.shared_bytes_per_multiprocessor // 2 - RESERVED_BYTES)
+    fitting = (box for box in stem_tile.boxes(lifted) if stem_tile.shared_bytes(lifted, kernel, box) <= room)
     ways = [
         (stem_tile.seconds(lifted, kernel, box, passes, limits), box, passes)
         for box, passes in product(fitting, stem_tile.passes(lifted, kernel))
@@ -97,11 +105,6 @@ def _candidate(problem: Problem, kernel: StemKernel, limits: Limits) -> Candidat
         return None
     seconds, box, passes = min(ways, key=lambda way: way[0])
     return Candidate(variant(kernel).name, seconds, partial(_plan, lifted, kernel, box, passes))
-
-
-def _room(limits: Limits) -> int:
-    """Return the shared memory of a block if at least two share a multiprocessor."""
-    return min(limits.shared_bytes_per_block, limits.shared_bytes_per_multiprocessor // 2 - RESERVED_BYTES)
 
 
 # ---------------------------------------------------------------- launch
@@ -128,12 +131,12 @@ def _plan(problem: Problem, kernel: StemKernel, box: StemBox, passes: int) -> Pl
     return Plan(problem.operator, (packing, launch), (reason,), kept(Space.packed(_packed_bytes(problem, kernel))))
 
 
-def _weights(problem: Problem, kernel: StemKernel) -> PackedWeights:
+def _weights(problem: Problem, kernel: StemKernel) -> gemm_base.PackedWeights:
     """Rows of K, or slices, and their bytes, on tensor cores."""
     if kernel.arithmetic is None:
-        return PackedWeights(gemm_base.pitch(problem), problem.rows, 1)
-    bytes_of_row = _columns(problem, kernel) * FRAGMENT_BYTES * kernel.arithmetic.parts * (kernel.slice_steps // WORDS)
-    return PackedWeights(bytes_of_row, stem_tile.slices(problem, kernel), 1)
+        return gemm_base.PackedWeights(gemm_base.pitch(problem), problem.rows, 1)
+    in_row = _columns(problem, kernel) * kernel.arithmetic.parts * (kernel.slice_steps // WORDS)
+    return gemm_base.PackedWeights(in_row * fragments.FRAGMENT_BYTES, stem_tile.slices(problem, kernel), 1)
 
 
 def _packed_bytes(problem: Problem, kernel: StemKernel) -> int:
@@ -167,21 +170,15 @@ def _packing(problem: Problem, kernel: StemKernel) -> Launch:
 
 def _fields(problem: Problem, kernel: StemKernel, box: StemBox) -> dict[str, Any]:
     return {
-        "tiles": box.tiles,
+        **params.members(
+            box, "tiles", "runs", "lead", "chunks", "pitch", "shift", "copies", "copy_bytes", "band_bytes"
+        ),
         "row_bits": box.bits[1],
         "column_bits": box.bits[2],
-        "runs": box.runs,
-        "lead": box.lead,
-        "chunks": box.chunks,
         "band_rows": box.band[1],
         "band_depths": box.band[0],
         "band_columns": box.band[2],
         "units": box.chunks * box.rows,
-        "pitch": box.pitch,
-        "shift": box.shift,
-        "copies": box.copies,
-        "copy_bytes": box.copy_bytes,
-        "band_bytes": box.band_bytes,
         "steps_of_row": -(-problem.taps[-1] // kernel.chunk),
         "steps": stem_tile.steps(problem, kernel),
         "step_bytes": kernel.chunk * problem.dilations[-1] * problem.itemsize,
@@ -195,7 +192,6 @@ _MMA = replace(_KERNEL, function="conv_stem_mma", name="conv_stem")
 
 
 def variant(kernel: StemKernel) -> Variant:
-    """Return one kernel of the family."""
     return (_KERNEL if kernel.arithmetic is None else _MMA).over(
         *(kernel.dtype, RANK, kernel.label),
         types=kernel.arguments,
@@ -205,5 +201,4 @@ def variant(kernel: StemKernel) -> Variant:
 
 
 def variants() -> Iterator[Variant]:
-    """Yield every variant that a plan can name."""
     yield from map(variant, KERNELS)

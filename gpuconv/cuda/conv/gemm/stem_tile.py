@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from math import prod
 
 from gpuconv.cuda.conv.gemm import fragments
-from gpuconv.cuda.conv.gemm.fragments import FRAGMENT_BYTES, Arithmetic
 from gpuconv.cuda.conv.problem import Problem
-from gpuconv.cuda.plan import model, numbers
-from gpuconv.cuda.plan.limits import Limits
+from gpuconv.cuda.plan import Limits, model, numbers
 from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import Ints
 
@@ -24,38 +22,20 @@ _ALONG_COLUMNS, _ALONG_CHANNELS = 1, 2  # StemRuns, of conv/gemm/stem.cuh
 
 @dataclass(frozen=True, slots=True)
 class StemKernel:
-    """One kernel of the family.
-
-    Attributes
-    ----------
-    dtype, precision : str
-    label : str
-        In its name.
-    arguments : tuple of str
-        Of the template.
-    chunk : int
-        Elements that a step of K takes, neighbours along the columns of x.
-    block_m, threads, blocks_per_sm : int
-    buffer_bytes : int
-        Of shared memory before the band.
-    slice_steps, whole_steps : int
-        Steps of a slice of weights; in whose multiples the table of steps is filled up.
-    arithmetic : fragments.Arithmetic or None
-        On tensor cores.
-    """
+    """One kernel of the family."""
 
     dtype: str
     precision: str
-    label: str
-    arguments: tuple[str, ...]
-    chunk: int
+    label: str  # in its name
+    arguments: tuple[str, ...]  # of the template
+    chunk: int  # elements that a step of K takes, neighbours along the columns of x
     block_m: int
     threads: int
     blocks_per_sm: int
-    buffer_bytes: int
-    slice_steps: int
-    whole_steps: int = 1
-    arithmetic: Arithmetic | None = None
+    buffer_bytes: int  # of shared memory before the band
+    slice_steps: int  # steps of a slice of weights
+    whole_steps: int = 1  # in whose multiples the table of steps is filled up
+    arithmetic: fragments.Arithmetic | None = None  # on tensor cores
 
 
 def _ffma(chunk: int) -> StemKernel:
@@ -74,7 +54,7 @@ def _ffma(chunk: int) -> StemKernel:
     )
 
 
-def _mma(dtype: str, precision: str, arithmetic: Arithmetic, block_m: int) -> StemKernel:
+def _mma(dtype: str, precision: str, arithmetic: fragments.Arithmetic, block_m: int) -> StemKernel:
     depths = 4 // arithmetic.parts  # along K of a slice
     return StemKernel(
         dtype=dtype,
@@ -85,7 +65,7 @@ def _mma(dtype: str, precision: str, arithmetic: Arithmetic, block_m: int) -> St
         block_m=block_m,
         threads=256,
         blocks_per_sm=2,
-        buffer_bytes=max(3 * block_m // 16 * depths * arithmetic.parts * FRAGMENT_BYTES, 8 * 16 * 40 * 4),
+        buffer_bytes=max(3 * block_m // 16 * depths * arithmetic.parts * fragments.FRAGMENT_BYTES, 8 * 16 * 40 * 4),
         slice_steps=depths * WORDS,
         whole_steps=WORDS,
         arithmetic=arithmetic,
@@ -96,7 +76,7 @@ KERNELS = (
     *(_ffma(chunk) for chunk in (11, 7, 5, 3, 1)),
     *(
         _mma(dtype, precision, arithmetic, block_m)
-        for dtype, precision, arithmetic in fragments.arithmetics()
+        for (dtype, precision), arithmetic in fragments.ARITHMETICS.items()
         if dtype != "float64"
         for block_m in ((64, 32) if arithmetic.parts == 1 else (32,))
     ),
@@ -105,37 +85,19 @@ KERNELS = (
 
 @dataclass(frozen=True, slots=True)
 class StemBox:
-    """The outputs of a block, and the inputs that they meet.
+    """The outputs of a block, and the inputs that they meet."""
 
-    Attributes
-    ----------
-    bits : tuple of int
-        log2 of the outputs along depths, rows and columns.
-    tiles : tuple of int
-        Boxes along depths, rows and columns.
-    band : tuple of int
-        Extents of the band, without channels.
-    runs, lead : int
-        ``StemRuns``, and elements of x before the first one that is needed, from where a whole vector begins.
-    chunks, rows : int
-        Vectors of a row, and rows, as they are copied.
-    pitch : tuple of int
-        Elements of the band from one channel, depth and row to the next.
-    shift, copies, copy_bytes : int
-        How many elements the first copy of the band is shifted by; how many copies there are, and bytes of each.
-    """
-
-    bits: Ints
-    tiles: Ints
-    band: Ints
-    runs: int
-    lead: int
-    chunks: int
-    rows: int
-    pitch: Ints
-    shift: int
-    copies: int
-    copy_bytes: int
+    bits: Ints  # log2 of the outputs along depths, rows and columns
+    tiles: Ints  # boxes along depths, rows and columns
+    band: Ints  # extents of the band, without channels
+    runs: int  # ``StemRuns``
+    lead: int  # elements of x before the first one that is needed, from where a whole vector begins
+    chunks: int  # vectors of a row, as they are copied
+    rows: int  # as they are copied
+    pitch: Ints  # elements of the band from one channel, depth and row to the next
+    shift: int  # elements that the first copy of the band is shifted by
+    copies: int  # of the band
+    copy_bytes: int  # of each
 
     @property
     def band_bytes(self) -> int:

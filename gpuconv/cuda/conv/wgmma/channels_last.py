@@ -9,13 +9,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
-from gpuconv.cuda.build import structs
+from gpuconv.cuda.build import params, structs
 from gpuconv.cuda.build.variant import Kernel, Variant
 from gpuconv.cuda.conv.gemm import fragments
 from gpuconv.cuda.conv.problem import Problem
-from gpuconv.cuda.plan import strided
-from gpuconv.cuda.plan.launch import Launch
-from gpuconv.cuda.plan.numbers import RANK
+from gpuconv.cuda.plan import RANK, Launch, strided
 from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import Ints
 
@@ -29,31 +27,16 @@ _AXES = ("image", "group", "channel")
 
 @dataclass(frozen=True, slots=True)
 class Planes:
-    """What is moved: ``images`` x ``groups`` x ``channels`` planes of pixels. Strides count elements.
-
-    Attributes
-    ----------
-    images, groups, channels : int
-        Channels are those of one group.
-    filled : int
-        Channels with the zeros behind them.
-    pixels : tuple of int
-        Extents.
-    x : tuple of int
-        Strides of images, groups and channels.
-    x_pixels : tuple of int
-    y : tuple of int
-        Strides of images, groups, parts and pixels in order; channels have 1.
-    """
+    """What is moved: ``images`` x ``groups`` x ``channels`` planes of pixels. Strides count elements."""
 
     images: int
     groups: int
-    channels: int
-    filled: int
-    pixels: Ints
-    x: Ints
+    channels: int  # of one group
+    filled: int  # channels with the zeros behind them
+    pixels: Ints  # extents
+    x: Ints  # strides of images, groups and channels
     x_pixels: Ints
-    y: Ints
+    y: Ints  # strides of images, groups, parts and pixels in order; channels have 1
 
     @property
     def extents(self) -> Ints:
@@ -69,27 +52,15 @@ class Planes:
 def of_x(problem: Problem, filled: int, parts: int, tickets: int = 0) -> Launch:
     """Return the launch that copies x with channels last: (N, pixels, group, parts, filled).
 
-    Parameters
-    ----------
-    problem : Problem
-        Of up to three spatial axes.
-    filled : int
-        Channels of a part, with the zeros that follow C: in whole vectors of 16 bytes.
-    parts : int
-        2 of 3xTF32, else 1.
-    tickets : int
-        At the workspace's beginning, that are set to zero besides.
+    ``filled`` are the channels of a part, with the zeros that follow C: in whole vectors of 16 bytes; ``parts`` are 2
+    of 3xTF32, else 1. So many ``tickets`` at the workspace's beginning are set to zero besides.
     """
     problem = problem.lifted
     batch, channel, *pixel = problem.x_strides
     pixels = problem.x_shape[2:]
     row = problem.group * parts * filled
     planes = Planes(
-        images=problem.batch,
-        groups=problem.group,
-        channels=problem.channels,
-        filled=filled,
-        pixels=pixels,
+        *(problem.batch, problem.group, problem.channels, filled, pixels),
         x=(batch, channel * problem.channels, channel),
         x_pixels=tuple(pixel),
         y=(prod(pixels) * row, parts * filled, filled, row),
@@ -104,11 +75,7 @@ def of_weights(problem: Problem, filled: int, parts: int, tickets: int = 0) -> L
     row = prod(problem.taps) * filled
     part = problem.filters * row
     planes = Planes(
-        images=problem.filters,
-        groups=problem.group,
-        channels=problem.channels,
-        filled=filled,
-        pixels=problem.taps,
+        *(problem.filters, problem.group, problem.channels, filled, problem.taps),
         x=(filters, group, channel),
         x_pixels=tuple(taps),
         y=(row, parts * part, part, filled),
@@ -137,10 +104,8 @@ def _launch(problem: Problem, name: str, planes: Planes, roles: Mapping[str, str
     own = min(pixels, planes.all_pixels)
     pitches = [-(-own // size), _vectors(own, size)]
     fields = {
-        "images": planes.images,
-        "channels": planes.channels,
+        **params.members(planes, "images", "groups", "channels", "filled"),
         "pixels": planes.all_pixels,
-        "filled": planes.filled,
         **{f"x_{axis}": stride for axis, stride in zip(_AXES, planes.x, strict=True)},
         "x_pixel": strided.filled(planes.x_pixels, RANK, 0),
         "extent": strided.filled(planes.pixels, RANK, 1),
@@ -152,7 +117,6 @@ def _launch(problem: Problem, name: str, planes: Planes, roles: Mapping[str, str
         "pitch": pitches,
         "lanes": [(pitch - 1).bit_length() for pitch in pitches],
         "channel_tiles": channel_tiles,
-        "groups": planes.groups,
         "pixel_tiles": pixel_tiles,
         "by_image": own,
         "tickets": {"count": tickets},
@@ -222,14 +186,13 @@ _KERNEL = Kernel("conv/wgmma/channels_last.cu", "channels_last", "ChannelsLastPa
 
 def variant(name: str, dtype: str, precision: str) -> Variant:
     """Return the kernel for elements of a type in a precision; ``name`` says in profilers what it moves."""
-    kernel, arithmetic = replace(_KERNEL, name=name), fragments.arithmetic_of(dtype, precision)
+    kernel, arithmetic = replace(_KERNEL, name=name), fragments.ARITHMETICS[dtype, precision]
     if dtypes.entry(dtype).itemsize == 2:
         return kernel.over("16bit", RANK, types=("Copied16",))
     return kernel.over(dtype, RANK, arithmetic.label, types=(arithmetic.cuda,))
 
 
 def variants() -> Iterator[Variant]:
-    """Yield every variant."""
     for dtype, precision in (("float16", "ieee"), ("float32", "tf32"), ("float32", "3xtf32")):
         yield variant("channels_last", dtype, precision)
         yield variant("pack_rows", dtype, precision)

@@ -28,25 +28,14 @@ _BEGINNING = 1500  # cycles from a kernel's start until its first product; assum
 
 @dataclass(frozen=True)
 class WgmmaWork:
-    """A problem, the way to its arrays, the tile, and how its tiles are dealt out.
-
-    Attributes
-    ----------
-    source : Source
-    tile : WgmmaTile
-    strips : Strips, PixelStrips or None
-        Those that x comes in; None where it comes in columns, for each tap anew.
-    splits : int
-        Of each tile that is divided.
-    divided : int
-        The last tiles, those that are divided.
-    """
+    """A problem, the way to its arrays, the tile, and how its tiles are dealt out."""
 
     source: Source
     tile: WgmmaTile
+    # Those that x comes in; None where it comes in columns, for each tap anew
     strips: Strips | PixelStrips | None = None
-    splits: int = 1
-    divided: int = 0
+    splits: int = 1  # of each tile that is divided
+    divided: int = 0  # the last tiles, those that are divided
 
     @cached_property
     def counts(self) -> tuple[int, int]:
@@ -128,22 +117,12 @@ def in_best_splits(work: WgmmaWork, counts: Sequence[int], limits: Limits) -> Wg
 
 
 class _Costs(NamedTuple):
-    """What the splits do not change.
+    """What the splits do not change."""
 
-    Attributes
-    ----------
-    step, writing : float
-        Cycles of a step along K, and of one warpgroup, or both together, that write a tile.
-    memory : float
-        Seconds in which all that is moved crosses the memory bus.
-    before : tuple of float
-        Seconds of the launches before, one by one.
-    """
-
-    step: float
-    writing: float
-    memory: float
-    before: tuple[float, ...]
+    step: float  # cycles of a step along K
+    writing: float  # cycles of one warpgroup, or both together, that write a tile
+    memory: float  # seconds in which all that is moved crosses the memory bus
+    before: tuple[float, ...]  # seconds of the launches before, one by one
 
 
 def _costs(work: WgmmaWork, limits: Limits) -> _Costs:

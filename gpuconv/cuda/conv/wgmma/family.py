@@ -19,20 +19,12 @@ from gpuconv.cuda.build.variant import Kernel, Variant
 from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.gemm import base as gemm_base
 from gpuconv.cuda.conv.gemm import fragments, split
-from gpuconv.cuda.conv.gemm.split import ALL, SUMS, TOTALS
-from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.conv.wgmma import channels_last, cost, sources, tiles
 from gpuconv.cuda.conv.wgmma import pixels as wgmma_pixels
 from gpuconv.cuda.conv.wgmma import strips as wgmma_strips
 from gpuconv.cuda.conv.wgmma.cost import WgmmaWork
-from gpuconv.cuda.conv.wgmma.pixels import PixelStrips
-from gpuconv.cuda.conv.wgmma.sources import Source
-from gpuconv.cuda.conv.wgmma.strips import Strips
 from gpuconv.cuda.conv.wgmma.tiles import SLICE_BYTES, PixelsTile, StripsTile, WgmmaTile
-from gpuconv.cuda.plan.launch import Launch, Plan, Space, kept
-from gpuconv.cuda.plan.limits import Limits
-from gpuconv.cuda.plan.numbers import RANK
-from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
+from gpuconv.cuda.plan import RANK, Candidate, Launch, Limits, Offer, Plan, Refusal, Space, kept
 
 NAME = "wgmma"
 ARCHITECTURE = "sm_90a"
@@ -42,12 +34,10 @@ _CLASSES = {"float16": "WgmmaHalf", "bfloat16": "WgmmaBfloat16", "float32": "Wgm
 # ---------------------------------------------------------------- offers
 
 
-def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
+def offers(problem: correlation.Problem, limits: Limits) -> Iterator[Offer]:
     """Yield a candidate for every tile and way to x, and one that divides its tiles where these are few."""
-    why = refusal(problem, limits)
-    if why is not None:
-        plain = limits.architecture != ARCHITECTURE or fragments.refusal(problem) is not None
-        yield Refusal(why, plain or problem.dtype not in _CLASSES)
+    if refusal := _refusal(problem, limits):
+        yield refusal
         return
     for source in sources.sources(problem):
         for whole in _undivided(source, limits):
@@ -57,25 +47,22 @@ def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
                 yield Candidate(_name(work), cost.seconds(work, limits), partial(_plan, work, limits))
 
 
-def refusal(problem: Problem, limits: Limits) -> str | None:
-    """Return why no kernel of this family takes a problem, or None."""
+def _refusal(problem: correlation.Problem, limits: Limits) -> Refusal | None:
     if limits.architecture != ARCHITECTURE:
-        return f"it needs {ARCHITECTURE}"
-    why = fragments.refusal(problem)
-    if why is not None:
-        return why
+        return Refusal(f"it needs {ARCHITECTURE}", plain=True)
+    if why := fragments.refusal(problem):
+        return Refusal(why, plain=True)
     if problem.dtype not in _CLASSES:
-        return f"it does not multiply {problem.dtype}"
-    why = sources.refusal(problem)
-    if why is not None:
-        return why
+        return Refusal(f"it does not multiply {problem.dtype}", plain=True)
+    if why := sources.refusal(problem):
+        return Refusal(why)
     least = min(tiles.shared_bytes(problem, tile) for tile in tiles.TILES)
     if least > limits.shared_bytes_per_block:
-        return f"a block takes {least} bytes of shared memory, there are {limits.shared_bytes_per_block}"
+        return Refusal(f"a block takes {least} bytes of shared memory, there are {limits.shared_bytes_per_block}")
     return None
 
 
-def _undivided(source: Source, limits: Limits) -> Iterator[WgmmaWork]:
+def _undivided(source: sources.Source, limits: Limits) -> Iterator[WgmmaWork]:
     """Yield the work by every tile of the kernels that fetch x so."""
     if not source.in_strips:
         for tile in tiles.TILES:
@@ -115,13 +102,15 @@ def _name(work: WgmmaWork) -> str:
 def _plan(work: WgmmaWork, limits: Limits) -> Plan:
     """Return the plan. A launch before the last one sets the tickets to zero; without one, another adds up."""
     source, tickets = work.source, work.divided
-    copying = _copying(source, tickets)
+    copying: tuple[Launch, ...] = ()
+    if source.form == "copied":
+        copying = (channels_last.of_x(source.problem, source.x_channels, source.parts, tickets),)
     before = (*_packing(source, 0 if copying else tickets), *copying)
-    apart = [_launch(work, part, limits) for part in (SUMS, TOTALS)] if tickets else []
+    apart = [_launch(work, part, limits) for part in (split.SUMS, split.TOTALS)] if tickets else []
     shares = bool(apart) and source.form != "copied" and source.packed
     return Plan(
         source.problem.operator,
-        (*before, *([_launch(work, ALL, limits)] if before or not apart else apart)),
+        (*before, *([_launch(work, split.ALL, limits)] if before or not apart else apart)),
         tuple(_reasons(work, limits)),
         kept(
             Space.packed(source.packed_bytes),
@@ -171,31 +160,25 @@ def _reasons(work: WgmmaWork, limits: Limits) -> Iterator[str]:
 def _sharing(work: WgmmaWork) -> str:
     if work.inner == 1:
         return ""
-    axes = "H and W" if isinstance(work.strips, PixelStrips) else "H"
+    axes = "H and W" if isinstance(work.strips, wgmma_pixels.PixelStrips) else "H"
     return f"; {work.inner} taps along {axes} share {'patches' if work.source.patches else 'them'}"
 
 
 def _row(work: WgmmaWork) -> int:
-    return work.strips.box[1] if isinstance(work.strips, PixelStrips) else wgmma_strips.ROW
+    return work.strips.box[1] if isinstance(work.strips, wgmma_pixels.PixelStrips) else wgmma_strips.ROW
 
 
-def _packing(source: Source, tickets: int) -> tuple[Launch, ...]:
+def _packing(source: sources.Source, tickets: int) -> tuple[Launch, ...]:
     if not source.packed:
         return ()
     return (channels_last.of_weights(source.problem, source.w_channels, source.parts, tickets),)
-
-
-def _copying(source: Source, tickets: int) -> tuple[Launch, ...]:
-    if source.form != "copied":
-        return ()
-    return (channels_last.of_x(source.problem, source.x_channels, source.parts, tickets),)
 
 
 def _launch(work: WgmmaWork, part: int, limits: Limits) -> Launch:
     """Return the launch that makes the tiles, or only leaves the sums of divided ones, or only adds these up."""
     source, tile, chosen = work.source, work.tile, _variant(work)
     lifted = source.seen.lifted
-    items = work.divided if part == TOTALS else work.items
+    items = work.divided if part == split.TOTALS else work.items
     operands = gemm_base.operands(lifted, work.counts, source.weights())
     if lifted.operator != source.problem.operator:
         operands = {**operands, "taps": gemm_base.backwards(operands["taps"])}
@@ -219,13 +202,12 @@ def _launch(work: WgmmaWork, part: int, limits: Limits) -> Launch:
 def _strips(work: WgmmaWork) -> Mapping[str, Mapping[str, Any]]:
     if work.strips is None:
         return {}
-    resident = {"resident": int(work.resident)} if isinstance(work.strips, Strips) else {}
+    resident = {"resident": int(work.resident)} if isinstance(work.strips, wgmma_strips.Strips) else {}
     return {"strips": {**work.strips.fields(), **resident}}
 
 
 def _roles(work: WgmmaWork) -> Mapping[str, str]:
-    source, place = work.source, "problem.common"
-    roles = gemm_base.roles(source.problem, place) | {f"{place}.weights": "packed" if source.packed else "w"}
+    roles = gemm_base.roles(work.source.problem, "problem.common", "packed" if work.source.packed else "w")
     return roles | {"splits.workspace": "workspace"} if work.divided else roles
 
 
@@ -274,7 +256,6 @@ def _variant(work: WgmmaWork) -> Variant:
 
 
 def variants() -> Iterator[Variant]:
-    """Yield every variant that a plan can name."""
     for dtype in _CLASSES:
         for operator, tile in product(("conv", "conv_transpose"), tiles.TILES):
             yield variant(operator, dtype, tile)

@@ -24,61 +24,29 @@ _LEAST_STAGES = 2  # one strip is fetched while another one is multiplied
 
 @dataclass(frozen=True, slots=True)
 class PixelStrips:
-    """The numbers of ``PixelStrips`` in ``conv/wgmma/params.cuh``, and the box that a piece is.
+    """The numbers of ``PixelStrips`` in ``conv/wgmma/params.cuh``, and the box that a piece is."""
 
-    Attributes
-    ----------
-    extent : tuple of int
-        Tiles along D, H and W of an image.
-    rows, columns : int
-        Outputs along H and along W from one tile to the next.
-    taps : tuple of int
-        Strips of a slice of channels, along D, H and W.
-    inner_h, inner_w : int
-        Taps that share a strip.
-    pieces, piece_bytes : int
-        Of a strip, each of them one copy.
-    piece_h, piece_w : int
-        Input coordinates from a piece to the next.
-    run : int
-        A tile's columns that are neighbours along W.
-    column_h, column_w : int
-        Output coordinates from one run to the next.
-    place_run, place_column : int
-        Bytes of a strip from a run's pixels to those of the next, and from a pixel to the next.
-    shift_h, shift_w : int
-        Likewise, from a tap's pixels to those of the next.
-    pitch : int
-        Bytes from a channel to the next, of rows.
-    stages : int
-        Strips that there is room for.
-    bytes : int
-        Of a strip.
-    box : tuple of int
-        Pixels of a piece along H and W.
-    """
-
-    extent: Ints
-    rows: int
-    columns: int
-    taps: Ints
-    inner_h: int
-    inner_w: int
-    pieces: int
+    extent: Ints  # tiles along D, H and W of an image
+    rows: int  # outputs along H from one tile to the next
+    columns: int  # along W
+    taps: Ints  # strips of a slice of channels, along D, H and W
+    inner_h: int  # taps along H that share a strip
+    inner_w: int  # along W
+    pieces: int  # of a strip, each of them one copy
     piece_bytes: int
-    piece_h: int
-    piece_w: int
-    run: int
-    column_h: int
-    column_w: int
-    place_run: int
-    place_column: int
-    shift_h: int
-    shift_w: int
-    pitch: int
-    stages: int
-    bytes: int
-    box: Ints
+    piece_h: int  # input coordinates along H from a piece to the next
+    piece_w: int  # along W
+    run: int  # a tile's columns that are neighbours along W
+    column_h: int  # output coordinates along H from one run to the next
+    column_w: int  # along W
+    place_run: int  # bytes of a strip from a run's pixels to those of the next
+    place_column: int  # from a pixel to the next
+    shift_h: int  # from a tap's pixels to those of the next along H
+    shift_w: int  # along W
+    pitch: int  # bytes from a channel to the next, of rows
+    stages: int  # strips that there is room for
+    bytes: int  # of a strip
+    box: Ints  # pixels of a piece along H and W
 
     @property
     def inner(self) -> int:

@@ -22,7 +22,7 @@ from gpuconv.cuda.conv.wgmma import channels_last
 from gpuconv.cuda.conv.wgmma.pixels import PixelStrips
 from gpuconv.cuda.conv.wgmma.strips import PATCH, ROW, Strips
 from gpuconv.cuda.conv.wgmma.tiles import HALF_SLICE, SLICE_BYTES, WgmmaTile
-from gpuconv.cuda.plan.launch import TensorMap
+from gpuconv.cuda.plan import TensorMap
 from gpuconv.cuda.plan.numbers import RANK, whole
 from gpuconv.rules.geometry import Ints
 
@@ -37,26 +37,16 @@ _MOST_ELEMENTS = 2**31 - 1  # of a copy
 
 @dataclass(frozen=True)
 class Source:
-    """One way to x and w.
-
-    Attributes
-    ----------
-    problem : Problem
-    form : {"copied", "direct", "rows"}
-        A copy of x with the channels last; x itself, whose channels lie last; or x itself, whose pixels along W do.
-    packed : bool
-        Whether w is packed, or is read as it is.
-    patches : bool
-        Whether channels that lie last come in patches of pixels that taps share, not anew for each tap.
-    slice_bytes : int
-        Of a row of a slice of K.
-    """
+    """One way to x and w."""
 
     problem: Problem
+    # "copied", "direct" or "rows": a copy of x with the channels last; x itself, whose channels lie last; or x itself,
+    # whose pixels along W do
     form: str
-    packed: bool
+    packed: bool  # whether w is packed, or is read as it is
+    # Whether channels that lie last come in patches of pixels that taps share, not anew for each tap
     patches: bool = False
-    slice_bytes: int = SLICE_BYTES
+    slice_bytes: int = SLICE_BYTES  # of a row of a slice of K
 
     @cached_property
     def in_strips(self) -> bool:
@@ -170,21 +160,11 @@ def refusal(problem: Problem) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Where the columns of all phases lie on one axis of x.
+    """Where the columns of all phases lie on one axis of x."""
 
-    Attributes
-    ----------
-    lower : int
-        Input coordinate of the first column through the tap that lies lowest.
-    upper : int
-        That of the last column, counted from the last element of x.
-    reach : int
-        Coordinates from that tap to the one that lies highest.
-    """
-
-    lower: int
-    upper: int
-    reach: int
+    lower: int  # input coordinate of the first column through the tap that lies lowest
+    upper: int  # that of the last column, counted from the last element of x
+    reach: int  # coordinates from that tap to the one that lies highest
 
 
 def windows(problem: Problem) -> Iterator[Window]:
@@ -349,16 +329,8 @@ def _boxes_of_x(source: Source, strips: Strips | PixelStrips) -> TensorMap:
         role, sizes, strides = _channels_of_x(source, source.problem.lifted)
         box = (source.block_k, wide, high, 1, 1)
         swizzle = source.slice_bytes
-    return TensorMap(
-        role=role,
-        member="x_map",
-        dtype=source.problem.dtype,
-        sizes=sizes,
-        strides=strides,
-        steps=(1,) * len(sizes),
-        box=box,
-        swizzle=swizzle,
-    )
+    ones = (1,) * len(sizes)
+    return TensorMap(role, "x_map", source.problem.dtype, sizes, strides, ones, box=box, swizzle=swizzle)
 
 
 def _channels_of_x(source: Source, problem: Problem) -> tuple[str, Ints, Ints]:
@@ -375,12 +347,7 @@ def _columns_of_x(source: Source, tile: WgmmaTile) -> TensorMap:
     role, sizes, strides = _channels_of_x(source, problem)
     inner = tuple(windows(problem))[::-1]
     return TensorMap(
-        role=role,
-        member="x_map",
-        dtype=problem.dtype,
-        sizes=sizes,
-        strides=strides,
-        steps=(1, *problem.column_strides[::-1], 1),
+        *(role, "x_map", problem.dtype, sizes, strides, (1, *problem.column_strides[::-1], 1)),
         lower=tuple(window.lower for window in inner),
         upper=tuple(window.upper for window in inner),
         channels=source.block_k,
@@ -397,16 +364,8 @@ def _of_w(source: Source, tile: WgmmaTile) -> TensorMap:
         group, filters, *_ = problem.w_strides
         sizes = _sizes_of_w(problem)
         strides = _known(_strides(sizes, [filters, group], size))
-    return TensorMap(
-        role="packed" if source.packed else "w",
-        member="w_map",
-        dtype=problem.dtype,
-        sizes=sizes,
-        strides=strides,
-        steps=(1, 1, 1),
-        box=(source.block_k, tile.block_m, 1),
-        swizzle=source.slice_bytes,
-    )
+    role, box = "packed" if source.packed else "w", (source.block_k, tile.block_m, 1)
+    return TensorMap(role, "w_map", problem.dtype, sizes, strides, (1, 1, 1), box=box, swizzle=source.slice_bytes)
 
 
 def _known(strides: Ints | None) -> Ints:

@@ -25,52 +25,27 @@ _LEAST_STAGES = 2  # one strip is fetched while another one is multiplied
 
 @dataclass(frozen=True, slots=True)
 class Strips:
-    """The numbers of ``Strips`` in ``conv/wgmma/params.cuh``.
+    """The numbers of ``Strips`` in ``conv/wgmma/params.cuh``."""
 
-    Attributes
-    ----------
-    extent : tuple of int
-        Tiles along D, H and W of an image.
-    rows, columns : int
-        Outputs along H and along W from one tile to the next.
-    taps : tuple of int
-        Strips of a slice of channels, along D, H and W.
-    inner : int
-        Taps along H that share a strip.
-    pieces : int
-        Of a strip, each of them one copy.
-    piece_h, piece_w : int
-        Input coordinates from a piece to the next.
-    column_h, column_w : int
-        Output coordinates from one run of a tile's columns to the next.
-    shift : int
-        Bytes from the pixels of one of the inner taps to those of the next.
-    stages : int
-        Strips that there is room for.
-    bytes : int
-        Of a strip.
-    resident : bool
-        Whether weights can stay in shared memory: whole tiles have the same ones, for whose slices of K there is room.
-    """
-
-    extent: Ints
-    rows: int
-    columns: int
-    taps: Ints
-    inner: int
-    pieces: int
-    piece_h: int
-    piece_w: int
-    column_h: int
-    column_w: int
-    shift: int
-    stages: int
-    bytes: int
+    extent: Ints  # tiles along D, H and W of an image
+    rows: int  # outputs along H from one tile to the next
+    columns: int  # along W
+    taps: Ints  # strips of a slice of channels, along D, H and W
+    inner: int  # taps along H that share a strip
+    pieces: int  # of a strip, each of them one copy
+    piece_h: int  # input coordinates along H from a piece to the next
+    piece_w: int  # along W
+    column_h: int  # output coordinates along H from one run of a tile's columns to the next
+    column_w: int  # along W
+    shift: int  # bytes from the pixels of one of the inner taps to those of the next
+    stages: int  # strips that there is room for
+    bytes: int  # of a strip
+    # Whether weights can stay in shared memory: whole tiles have the same ones, for whose slices of K there is room
     resident: bool
 
     def fields(self) -> Mapping[str, Any]:
         """Return those of the struct."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        return params.members(self, *self.__slots__)
 
 
 def of(problem: Problem, tile: StripsTile) -> Strips | None:

@@ -7,7 +7,7 @@ from math import prod
 
 from gpuconv.cuda.conv.gemm import base as gemm_base
 from gpuconv.cuda.conv.problem import Problem
-from gpuconv.cuda.plan.numbers import RANK
+from gpuconv.cuda.plan import RANK
 
 THREADS = 384  # two warpgroups that multiply, the consumers, and one that fetches, the producer
 SLICE_BYTES = 128  # of a row of a slice of K
@@ -22,21 +22,13 @@ _ANSWER = 16  # bytes, of the ticket
 
 @dataclass(frozen=True, slots=True)
 class WgmmaTile:
-    """The outputs of a block.
-
-    Attributes
-    ----------
-    block_m, block_n : int
-    stages : int
-        Pipeline stages: slices of K in shared memory.
-    turns : bool
-        The two warpgroups make a tile each, in turns ("ping-pong"); otherwise each makes one half of every tile
-        ("cooperative").
-    """
+    """The outputs of a block."""
 
     block_m: int
     block_n: int
-    stages: int
+    stages: int  # pipeline stages: slices of K in shared memory
+    # The two warpgroups make a tile each, in turns ("ping-pong"); otherwise each makes one half of every tile
+    # ("cooperative")
     turns: bool
 
 
@@ -48,21 +40,11 @@ TILES = (
 
 @dataclass(frozen=True, slots=True)
 class SharingTile(WgmmaTile):
-    """The outputs of a block in which several taps read one strip of x; ``stages`` are of weights.
+    """The outputs of a block in which several taps read one strip of x; ``stages`` are of weights."""
 
-    Attributes
-    ----------
-    x_bytes : int
-        Room for strips in shared memory.
-    rows : bool
-        Strips are rows of pixels, of each channel; otherwise patches of pixels with contiguous channels.
-    slice_bytes : int
-        Of a row of a slice of K.
-    """
-
-    x_bytes: int
-    rows: bool
-    slice_bytes: int = SLICE_BYTES
+    x_bytes: int  # room for strips in shared memory
+    rows: bool  # strips are rows of pixels, of each channel; otherwise patches of pixels with contiguous channels
+    slice_bytes: int = SLICE_BYTES  # of a row of a slice of K
 
 
 class StripsTile(SharingTile):

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from gpuconv.cuda.build.variant import Variant
-from gpuconv.cuda.plan import offers
-from gpuconv.cuda.plan.launch import Plan
-from gpuconv.cuda.plan.limits import Limits
-from gpuconv.cuda.plan.offers import Family
+from gpuconv.cuda.plan import Family, Limits, Plan, offers
 from gpuconv.cuda.pool.grad import general, walks
 from gpuconv.cuda.pool.grad.problem import OPERATOR, PoolGradProblem
 from gpuconv.cuda.pool.problem import used
@@ -20,21 +14,9 @@ FAMILIES: tuple[Family, ...] = (general, walks)
 def for_max_pool_grad(
     geometry: MaxPoolGeometry, dtype: str, dy_strides: Ints, indices_strides: Ints, dx_strides: Ints, limits: Limits
 ) -> Plan:
-    """Plan the gradient of MaxPool for arrays with these strides in elements.
-
-    Raises
-    ------
-    ArgumentError
-        The problem needs more than 64-bit indices or more blocks than a grid has.
-    """
+    """Plan the gradient of MaxPool for arrays with these strides in elements."""
     if 0 in geometry.x_shape:
         return Plan.of_nothing(OPERATOR)
     of_dy, of_indices = used(geometry.y_shape, dy_strides), used(geometry.y_shape, indices_strides)
     problem = PoolGradProblem(geometry, dtype, of_dy, of_indices, used(geometry.x_shape, dx_strides))
     return offers.choose(problem, FAMILIES, limits)
-
-
-def variants() -> Iterator[Variant]:
-    """Yield every variant that a plan of one to four spatial axes can name."""
-    for family in FAMILIES:
-        yield from family.variants()

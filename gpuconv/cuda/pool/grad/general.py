@@ -11,9 +11,7 @@ from math import prod
 
 from gpuconv.cuda.build import params
 from gpuconv.cuda.build.variant import Kernel, Variant, types
-from gpuconv.cuda.plan.launch import Plan
-from gpuconv.cuda.plan.limits import Limits
-from gpuconv.cuda.plan.offers import Candidate, Offer
+from gpuconv.cuda.plan import Candidate, Limits, Offer, Plan
 from gpuconv.cuda.plan.strided import array_fields, axes, filled
 from gpuconv.cuda.pool.grad.problem import OPERATOR, PoolGradProblem, one_launch, seconds
 from gpuconv.cuda.pool.problem import AHEAD, WIDTHS
@@ -65,13 +63,6 @@ def _instructions(problem: PoolGradProblem) -> float:
 
 
 def offers(problem: PoolGradProblem, limits: Limits) -> Iterator[Offer]:
-    """Yield the one kernel.
-
-    Raises
-    ------
-    ArgumentError
-        The problem needs more than 64-bit indices.
-    """
     wide = needs_wide(problem)
     kernel = variant(problem.dtype, wide, _rank(problem, wide))
     time = seconds(problem, _instructions(problem), limits)

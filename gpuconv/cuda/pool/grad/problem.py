@@ -9,9 +9,7 @@ from typing import Any
 
 from gpuconv.cuda.build import params
 from gpuconv.cuda.build.variant import Variant
-from gpuconv.cuda.plan import floor, model
-from gpuconv.cuda.plan.launch import Launch, Plan
-from gpuconv.cuda.plan.limits import Limits
+from gpuconv.cuda.plan import Launch, Limits, Plan, floor, model
 from gpuconv.cuda.pool.problem import PoolProblem
 from gpuconv.rules.geometry import Ints, MaxPoolGeometry
 

@@ -15,9 +15,7 @@ import numpy as np
 
 from gpuconv.cuda.build import params, structs
 from gpuconv.cuda.build.variant import Kernel, Variant, types
-from gpuconv.cuda.plan.launch import MOST_BLOCKS, Plan
-from gpuconv.cuda.plan.limits import Limits
-from gpuconv.cuda.plan.offers import Candidate, Offer, Refusal
+from gpuconv.cuda.plan import MOST_BLOCKS, Candidate, Limits, Offer, Plan, Refusal
 from gpuconv.cuda.pool.grad.problem import OPERATOR, PoolGradProblem, one_launch, seconds
 from gpuconv.cuda.pool.problem import MISSING, PoolAxis, PoolView
 from gpuconv.rules import dtypes
@@ -76,30 +74,17 @@ def _met(axis: PoolAxis) -> int:
 
 @dataclass(frozen=True, slots=True)
 class WalkForm:
-    """The windows that one form of the kernel makes.
+    """The windows that one form of the kernel makes."""
 
-    Attributes
-    ----------
-    rows, stride : int
-        Of windows; the stride is that of their rows and, for several columns, of both axes; 0: any.
-    columns, across : int
-        Of a thread, and windows beside one another that can meet those, of one slice; 0: any, of any number of slices.
-    walk : int
-        Instructions of a thread.
-    windows : tuple of int
-        Those of each of its rows of windows, or parts of one, for elements of 16 bits, float32 and float64.
-    row, part : int
-        Where the stride is any: those of each row of x; windows that are loaded at a time. Instructions are counted.
-    """
-
-    rows: int
-    stride: int
-    columns: int
-    across: int
-    walk: int
+    rows: int  # of windows
+    stride: int  # of the windows' rows and, for several columns, of both axes; 0: any
+    columns: int  # of a thread
+    across: int  # windows beside one another that can meet those, of one slice; 0: any, of any number of slices
+    walk: int  # instructions of a thread; counted, as those below
+    # Of each of its rows of windows, or parts of one, for elements of 16 bits, float32 and float64
     windows: tuple[int, int, int]
-    row: int = 0
-    part: int = 0
+    row: int = 0  # of each row of x where the stride is any
+    part: int = 0  # windows that are loaded at a time where it is
 
 
 # The first that do are taken.
@@ -267,7 +252,6 @@ _KERNEL = Kernel("pool/grad/walks.cu", "max_pool_grad_walks", "WalkPoolGradParam
 
 
 def variant(dtype: str, form: WalkForm) -> Variant:
-    """Return the kernel of a form for a dtype."""
     label, sizes = f"walks_{form.rows}x{form.stride or 'any'}", (form.rows, form.stride, form.columns, form.across)
     return _KERNEL.over(dtype, 3, label, types=types(dtype), sizes=sizes, blocks_per_sm=_blocks_per_sm(dtype, form))
 
@@ -280,5 +264,4 @@ def _blocks_per_sm(dtype: str, form: WalkForm) -> int:
 
 
 def variants() -> list[Variant]:
-    """Return every kernel that a plan can name."""
     return [variant(dtype, form) for dtype, form in product(dtypes.CONV_DTYPES, _FORMS)]

@@ -77,34 +77,6 @@ def test_phases_of_conv_transpose_are_filters() -> None:
 
 
 @pytest.mark.parametrize(
-    ("x_shape", "x_strides", "dtype", "vectors"),
-    [
-        ((2, 8, 3, 4, 8), (768, 96, 32, 8, 1), "float32", 4),
-        ((2, 8, 3, 4, 8), (768, 96, 32, 8, 1), "float64", 2),
-        ((2, 8, 3, 4, 8), (768, 96, 32, 8, 1), "bfloat16", 4),  # as many sums in float32
-        ((2, 8, 3, 4, 8), (770, 96, 32, 8, 1), "float32", 1),  # of images, channels, depths and rows each counts
-        ((2, 8, 3, 4, 8), (768, 98, 32, 8, 1), "float32", 1),
-        ((2, 8, 3, 4, 8), (768, 96, 34, 8, 1), "float32", 1),
-        ((2, 8, 3, 4, 8), (768, 96, 32, 10, 1), "float32", 1),
-        ((2, 8, 3, 4, 6), (768, 96, 32, 8, 1), "float32", 1),
-        ((1, 8, 3, 4, 8), (770, 96, 32, 8, 1), "float32", 4),  # but not that of a single one
-        ((2, 8, 3, 4, 8), (768, 1, 256, 64, 8), "float32", -4),  # of channels
-        ((2, 8, 3, 4, 8), (768, 1, 256, 64, 8), "bfloat16", -8),
-        ((2, 8, 3, 4, 8), (770, 1, 256, 64, 8), "float32", 1),
-        ((2, 8, 3, 4, 8), (768, 1, 258, 64, 8), "float32", 1),
-        ((2, 8, 3, 4, 8), (768, 1, 256, 66, 8), "float32", 1),
-        ((2, 8, 3, 4, 8), (768, 1, 256, 64, 10), "float32", 1),
-        ((2, 6, 3, 4, 8), (768, 1, 256, 64, 8), "float32", 1),
-        ((2, 8, 3, 4, 8), (768, 2, 256, 64, 16), "float32", 1),
-    ],
-)
-def test_only_whole_vectors_are_copied_at_once(x_shape: Any, x_strides: Any, dtype: str, vectors: int) -> None:
-    made = bands(x_shape, (2, x_shape[1], 2, 3, 3), x_strides=x_strides, dtype=dtype)
-    assert made is not None
-    assert fields(made.launches[0])["vectors"] == vectors
-
-
-@pytest.mark.parametrize(
     ("filters", "kernel", "dtype", "expected"),
     [
         (1, (5, 5), "float32", "1x7_5x5"),
@@ -243,7 +215,7 @@ def test_rows_that_are_not_aligned_as_their_strides_are(dtype: Any) -> None:
         with preferred("conv_bands"), emulated_cuda() as emulated:
             y = gpuconv.conv(layout, w)
         oracle.assert_close(y, exact if layout is x else oracle.conv(layout, w), dtype)
-        problem = correlation.of_conv(geometry, dtype, strides, contiguous(w.shape), None, (1,) * 4)
+        problem = correlation.of(geometry, dtype, strides, contiguous(w.shape), None, (1,) * 4)
         assert bands_plan._view(problem.lifted).vectors not in (0, 1)
         assert emulated.launches[0].variant.name.startswith("conv_bands")
 

@@ -15,7 +15,6 @@ from gpuconv.cuda.conv import families as conv_families
 from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.direct import base as direct_base
 from gpuconv.cuda.conv.direct import channels as channels_plan
-from gpuconv.cuda.conv.direct.base import DirectView
 from gpuconv.cuda.conv.direct.channels import FORMS, ChannelTile
 from gpuconv.cuda.plan.limits import representative
 from gpuconv.rules import geometry as geometries
@@ -34,8 +33,7 @@ Ints = tuple[int, ...]
 
 def made(operator: str, x: Ints, w: Ints, dtype: str = "float32", **attributes: Any) -> correlation.Problem:
     geometry: Any = getattr(geometries, operator)(x, w, None, **attributes)
-    of = correlation.of_conv if operator == "conv" else correlation.of_conv_transpose
-    return of(geometry, dtype, strides(x), contiguous_strides(w), None, strides(geometry.y_shape))
+    return correlation.of(geometry, dtype, strides(x), contiguous_strides(w), None, strides(geometry.y_shape))
 
 
 def forms(*arguments: Any, **attributes: Any) -> set[str]:
@@ -88,7 +86,7 @@ def test_far_apart_inputs_and_channels_that_lie_apart_are_refused() -> None:
     why = []
     for step in steps:
         y_strides = strides(geometry.y_shape)
-        problem = correlation.of_conv(geometry, "float64", step, contiguous_strides(w), None, y_strides)
+        problem = correlation.of(geometry, "float64", step, contiguous_strides(w), None, y_strides)
         why.append(why_not(channels_plan, problem, HOPPER))
     assert why == ["channels do not lie next to each other in x and y", "it needs 64-bit indices", None]
 
@@ -121,7 +119,7 @@ def test_vectors_are_whole_where_pixels_are_made_of_them(x_shape: Ints, x_stride
     w_shape = (x_shape[1], 1, 3, 3)
     geometry = geometries.conv(x_shape, w_shape, group=x_shape[1])
     y_strides = strides(geometry.y_shape)
-    problem = correlation.of_conv(geometry, "float32", x_strides, contiguous_strides(w_shape), None, y_strides)
+    problem = correlation.of(geometry, "float32", x_strides, contiguous_strides(w_shape), None, y_strides)
     for one in candidates(channels_plan, problem, HOPPER):
         assert fields(one.make().launches[0])["in_vectors"] == whole
 
@@ -147,7 +145,7 @@ def some(random: Random, form: tuple[int, int, int]) -> Problem:
     return Problem("conv", (random.choice((1, 2)), group, *extents), (group * filters, 1, *taps), b_shape, attributes)
 
 
-def tiles() -> list[tuple[DirectView, ChannelTile]]:
+def tiles() -> list[tuple[correlation.Problem, ChannelTile]]:
     random, found = Random(0), []
     for form, dtype, _ in product(FORMS, ("float16", "float32", "float64"), range(6)):
         problem = some(random, form)
@@ -164,11 +162,11 @@ def test_blocks_cover_all_outputs_once_and_hold_no_more_threads_than_there_are()
     for view, tile in tiles():
         assert tile.vectors * tile.rows * tile.columns <= direct_base.THREADS
         channels, columns, rows = tile.blocks_by_axis
-        share = tile.vectors * tile.vector
-        assert (channels - 1) * share < view.groups * view.filters <= channels * share
+        share = tile.vectors * tile.view.vector
+        assert (channels - 1) * share < view.group * view.filters <= channels * share
         counts = ((rows, tile.rows * tile.walk), (columns, tile.columns))
         for extent, each, apart, (blocks, threads) in zip(
-            view.y_extent[1:], tile.per_thread, tile.apart, counts, strict=True
+            view.columns[1:], tile.per_thread, tile.apart, counts, strict=True
         ):
             number = np.arange(blocks * threads)
             first = number // apart * (each * apart) + number % apart
@@ -179,18 +177,18 @@ def test_blocks_cover_all_outputs_once_and_hold_no_more_threads_than_there_are()
 
 def test_shared_memory_has_room_for_the_weights_that_are_staged() -> None:
     for view, tile in tiles():
-        assert tile.pitch >= tile.vectors * tile.vector
-        assert tile.pitch % tile.vector == 0
-        assert tile.shared_bytes == tile.word * tile.pitch * tile.step * view.taps[2]
+        assert tile.pitch >= tile.vectors * tile.view.vector
+        assert tile.pitch % tile.view.vector == 0
+        assert tile.shared_bytes == tile.view.word * tile.pitch * tile.step * view.taps[2]
         assert (tile.parts - 1) * tile.step < view.taps[1] <= tile.parts * tile.step
 
 
 def test_outputs_of_a_thread_share_the_inputs_of_dilated_taps() -> None:
     """Row r and tap kh meet the input that row 0 and tap kh + r * advance would meet."""
     for view, tile in tiles():
-        assert tile.apart[0] * view.strides[1] == tile.advance * view.dilations[1]
+        assert tile.apart[0] * view.column_strides[1] == tile.advance * view.dilations[1]
         if tile.form[0]:
-            assert tile.apart[1] * view.strides[2] == tile.form[0] * view.dilations[2]
+            assert tile.apart[1] * view.column_strides[2] == tile.form[0] * view.dilations[2]
 
 
 # ---------------------------------------------------------------- in the emulator

@@ -34,9 +34,10 @@ Ints = tuple[int, ...]
 
 def made(operator: str, x: Ints, w: Ints, x_strides: Ints | None = None, **attributes: Any) -> correlation.Problem:
     geometry: Any = getattr(geometries, operator)(x, w, None, **attributes)
-    of = correlation.of_conv if operator == "conv" else correlation.of_conv_transpose
     y_strides = contiguous_strides(geometry.y_shape)
-    return of(geometry, "float32", x_strides or contiguous_strides(x), contiguous_strides(w), None, y_strides)
+    return correlation.of(
+        geometry, "float32", x_strides or contiguous_strides(x), contiguous_strides(w), None, y_strides
+    )
 
 
 def planned(*arguments: Any, **keywords: Any) -> dict[str, Plan]:
@@ -180,7 +181,7 @@ def some_tiles() -> list[RowTile]:
         assert problem.w_shape is not None
         geometry = geometries.conv(problem.x_shape, problem.w_shape, None, **problem.attributes)
         strides = map(contiguous_strides, (problem.x_shape, problem.w_shape))
-        of = correlation.of_conv(geometry, dtype, *strides, None, contiguous_strides(geometry.y_shape))
+        of = correlation.of(geometry, dtype, *strides, None, contiguous_strides(geometry.y_shape))
         tile = rows_plan.best(direct_base.view_of(of), form, HOPPER)
         assert tile is not None
         found.append(tile)
@@ -191,7 +192,7 @@ def test_blocks_cover_all_outputs_and_hold_no_more_threads_than_there_are() -> N
     for tile in some_tiles():
         view = tile.view
         for extent, blocks, count, each in zip(
-            view.y_extent, tile.blocks_by_axis, tile.threads, tile.per_thread, strict=True
+            view.columns, tile.blocks_by_axis, tile.threads, tile.per_thread, strict=True
         ):
             assert (blocks - 1) * count * each < extent <= blocks * count * each
         assert prod(tile.threads) * tile.groups * tile.filter_tiles <= direct_base.THREADS
@@ -203,16 +204,16 @@ def test_shared_memory_has_room_for_everything_that_is_staged() -> None:
     for tile in some_tiles():
         depths, rows, columns = tile.extent
         phase, row, depth, channel = tile.pitches
-        stride = tile.form.stride or tile.view.strides[2]
+        stride = tile.form.stride or tile.view.column_strides[2]
         assert columns <= stride * phase
         assert stride * phase <= row or (stride - 1) * phase + -(-columns // stride) <= row
         assert rows * row <= depth
         assert depths * depth <= channel
         weights, filter_pitch = (tile.fields()[name] for name in ("weights", "filter_pitch"))
-        assert weights >= tile.groups * tile.step * channel + direct_base.THREADS // 8 * 9 * tile.vector
+        assert weights >= tile.groups * tile.step * channel + direct_base.THREADS // 8 * 9 * tile.view.vector
         if tile.form.stride:  # windows begin and end with whole vectors
-            assert not any(pitch % tile.vector for pitch in (row, depth, channel, weights, filter_pitch))
-            assert tile.form.stride == 1 or phase % tile.vector == 0
+            assert not any(pitch % tile.view.vector for pitch in (row, depth, channel, weights, filter_pitch))
+            assert tile.form.stride == 1 or phase % tile.view.vector == 0
 
 
 @pytest.mark.parametrize("form", [form for form in FORMS if form.stride], ids=direct_forms.title)
@@ -221,10 +222,10 @@ def test_threads_side_by_side_read_from_other_banks(form: RowForm) -> None:
     mine = [tile for tile in some_tiles() if tile.form == form and tile.filter_tiles == 1 and tile.threads[0] == 1]
     for tile in (tile for tile in mine if tile.groups == 1 or tile.step == 1):
         d, h, w = tile.threads
-        _, row, depth, channel = (pitch // tile.vector for pitch in tile.pitches)
-        apart = tile.per_thread[1] * tile.view.strides[1] * row
+        _, row, depth, channel = (pitch // tile.view.vector for pitch in tile.pitches)
+        apart = tile.per_thread[1] * tile.view.column_strides[1] * row
         at = [
-            g * tile.step * channel + i * tile.view.strides[0] * depth + j * apart + k
+            g * tile.step * channel + i * tile.view.column_strides[0] * depth + j * apart + k
             for g, i, j, k in product(range(tile.groups), range(d), range(h), range(w))
         ]
         for first in range(0, len(at) - 7, 8):

@@ -31,7 +31,7 @@ HOPPER = representative("sm_90a").limits
 def made(x: Any, w: Any, layout: str = "NCHW", **attributes: Any) -> correlation.Problem:
     geometry = geometries.conv_transpose(x, w, None, **attributes)
     arrays = strides(x, layout), contiguous_strides(w), None, strides(geometry.y_shape, layout)
-    return correlation.of_conv_transpose(geometry, "float32", *arrays)
+    return correlation.of(geometry, "float32", *arrays)
 
 
 @pytest.mark.parametrize(

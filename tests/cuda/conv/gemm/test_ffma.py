@@ -43,59 +43,23 @@ def test_the_structs_of_a_small_conv() -> None:
     attributes: dict[str, Any] = {"group": 2, "strides": [1, 3], "dilations": [2, 1], "pads": [1, 0, 0, 2]}
     pack, gemm = plan("conv", (2, 6, 5, 7), (8, 3, 2, 3), bias=True, **attributes).launches
     assert fields(pack) == {
-        "w": 0,
-        "packed": 0,
-        "filters": 4,
-        "channels": 3,
-        "pitch": 4,
-        "rows": 18,
-        "w_group": 72,
-        "w_filter": 18,
-        "w_channel": 6,
-        "w_stride": [0, 3, 1],
-        "by_tap": 6,
-        "taps": [1, 2, 3],
-        "m_squares": 1,
-        "row_squares": 1,
+        "w": 0, "packed": 0, "filters": 4, "channels": 3, "pitch": 4, "rows": 18, "w_group": 72, "w_filter": 18,
+        "w_channel": 6, "w_stride": [0, 3, 1], "by_tap": 6, "taps": [1, 2, 3], "m_squares": 1, "row_squares": 1,
         "tickets": {"first": 0, "count": 0},
-    }
+    }  # fmt: skip
     assert fields(gemm) == {
         "common": {
-            "x": 0,
-            "weights": 0,
-            "b": 0,
-            "y": 0,
-            "channels": 3,
-            "filters": 4,
-            "pixels": 24,
-            "pitch": 4,
-            "all_rows": 18,
-            "x_batch": 210,
-            "x_channel": 35,
-            "x_extent": [1, 5, 7],
-            "x_stride": [0, 7, 1],
-            "y_batch": 96,
-            "y_channel": 12,
-            "y_stride": [0, 3, 1],
-            "b_stride": 1,
-            "stride": [1, 1, 3],
-            "extent": [1, 4, 3],
-            "by_channel": 3,
-            "m_tiles": 1,
-            "n_tiles": 1,
+            "x": 0, "weights": 0, "b": 0, "y": 0, "channels": 3, "filters": 4, "pixels": 24, "pitch": 4,
+            "all_rows": 18, "x_batch": 210, "x_channel": 35, "x_extent": [1, 5, 7], "x_stride": [0, 7, 1],
+            "y_batch": 96, "y_channel": 12, "y_stride": [0, 3, 1], "b_stride": 1, "stride": [1, 1, 3],
+            "extent": [1, 4, 3], "by_channel": 3, "m_tiles": 1, "n_tiles": 1,
             "finish": {"residual": 0, "slope": 0, "low": 0, "high": 0, "acts": 0},
         },
         "taps": {
-            "start": [0, -1, 0],
-            "advance": [1, 2, 1],
-            "row": [18, 9, 3],
-            "count": [1, 2, 3],
-            "first_row": 0,
-            "rows": 18,
-            "limit": [1, 4, 3],
-            "y_first": 0,
+            "start": [0, -1, 0], "advance": [1, 2, 1], "row": [18, 9, 3], "count": [1, 2, 3], "first_row": 0,
+            "rows": 18, "limit": [1, 4, 3], "y_first": 0,
         },
-    }
+    }  # fmt: skip
     assert gemm.grid == (2, 1, 1)  # one tile of either group
     assert [role for role, _ in pack.pointers] == ["w", "packed"]
     assert dict(gemm.pointers) == {"x": 0, "packed": 8, "b": 16, "y": 24}
@@ -259,11 +223,6 @@ def test_coordinates_beyond_64_bits_are_refused() -> None:
 
 
 # ---------------------------------------------------------------- variants
-
-
-def test_names_of_variants_are_unique() -> None:
-    names = [variant.name for variant in all_variants()]
-    assert len(set(names)) == len(names)
 
 
 @pytest.mark.parametrize("operator", ["conv", "conv_transpose"])

@@ -212,7 +212,7 @@ def test_the_main_loop_is_what_the_model_takes_it_to_be(
     dtype: str, precision: str, form: grouped_tile.GroupedForm
 ) -> None:
     """Of one tap, in one fragment along K: products, four ldmatrix or two, the weights, and not many others."""
-    arithmetic = fragments.arithmetic_of(dtype, precision)
+    arithmetic = fragments.ARITHMETICS[dtype, precision]
     body = code(grouped_plan.variant("conv", dtype, precision, form))
     tensor = [loop for loop in sass.loops(body) if sass.names(body, loop, "HMMA") and "BAR" not in _opcodes(body, loop)]
     loop = max(tensor, key=len)

@@ -1,4 +1,4 @@
-"""Conv of one tap as a product of matrices on tensor cores: when, with what, and right wherever x and w begin."""
+"""Conv of one tap, and ConvTranspose whose kernel is its stride, as products of matrices on tensor cores."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.emulator import emulated_cuda
 from tests.harness import machine_code
 from tests.harness.emulated import architecture, preferred
 from tests.harness.offered import said
-from tests.harness.plans import HOPPER, contiguous, fields
+from tests.harness.plans import HOPPER, contiguous, fields, strides
 from tests.harness.steady import steady
 from tests.harness.toolchain import needs_disassembler, needs_nvrtc
 from tests.oracle import oracle
@@ -30,7 +30,7 @@ from tests.oracle.operands import CONV_KINDS, operands
 from tests.oracle.strategies import Problem, checked
 
 Form = tuple[str, str, str, MatrixTile]
-FORMS = [form for form in matrix.forms() if form[2] != "depth_to_space"]
+FORMS = list(matrix.forms())
 over_forms = pytest.mark.parametrize("form", FORMS, ids=lambda form: matrix.variant(*form).name)
 
 
@@ -38,13 +38,16 @@ def plan(
     x_shape: Any, w_shape: Any, dtype: str = "float16", precision: str = "ieee", layout: str = "NCHW", **more: Any
 ) -> Plan:
     geometry = geometries.conv(x_shape, w_shape, None, **more)
-    strides = contiguous(x_shape)
-    if layout == "NHWC":
-        batch, *spatial, channel = contiguous((x_shape[0], *x_shape[2:], x_shape[1]))
-        strides = batch, channel, *spatial
-    return conv_families.for_conv(
-        geometry, dtype, strides, contiguous(w_shape), None, contiguous(geometry.y_shape), HOPPER, precision
-    )
+    arrays = strides(x_shape, layout), contiguous(w_shape), None, contiguous(geometry.y_shape)
+    return conv_families.for_conv(geometry, dtype, *arrays, HOPPER, precision)
+
+
+def transposed(
+    x_shape: Any, w_shape: Any, strides: Any = (2, 2), dtype: str = "float16", y_strides: Any = None
+) -> Plan:
+    geometry = geometries.conv_transpose(x_shape, w_shape, None, strides=strides)
+    arrays = contiguous(x_shape), contiguous(w_shape), None, y_strides or contiguous(geometry.y_shape)
+    return conv_families.for_conv(geometry, dtype, *arrays, HOPPER, "ieee")
 
 
 # ---------------------------------------------------------------- choices
@@ -109,10 +112,39 @@ def test_channels_side_by_side_may_have_strides_and_padding() -> None:
     assert len(made.launches) == 1
 
 
+def test_one_launch_scatters_outputs() -> None:
+    made = transposed((4, 512, 64, 64), (512, 256, 2, 2))
+    (launch,) = made.launches
+    assert launch.variant.name == "conv_transpose_matrix_float16_3d_mma_64x128x64"
+    assert (made.bytes_of("workspace"), made.bytes_of("packed")) == (0, 0)
+    assert dict(launch.pointers) == {"x": 0, "w": 8, "y": 24}
+    struct = fields(launch)["common"]
+    assert (struct["pitch"], struct["all_rows"], struct["filters"]) == (2 * 1024, 512, 1024)
+    assert launch.grid == (16 * 128, 1, 1)
+    assert any("1024 rows, channels and taps, on tensor cores" in reason for reason in made.reasons)
+    assert any("16 bytes of pixels a copy" in reason for reason in made.reasons)
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "more", "why"),
+    [
+        ((8, 64, 8, 8), (64, 32, 3, 3), {}, "outputs of neighbours overlap"),
+        ((8, 64, 7, 7), (64, 32, 2, 2), {}, "pixels of a channel of x are not contiguous"),
+        ((8, 64, 8, 8), (64, 31, 2, 1), {"strides": [2, 1], "dtype": "float64"}, "it has no float64"),
+        ((8, 64, 8, 8), (64, 31, 1, 3), {"strides": [1, 3]}, "are not contiguous in w, from 4 bytes on"),
+        ((8, 64, 8, 8), (64, 32, 2, 2), {"y_strides": (8192, 1, 512, 32)}, "outputs along W are not contiguous"),
+    ],
+)
+def test_outputs_that_overlap_are_left_to_other_kernels(x: Any, w: Any, more: dict[str, Any], why: str) -> None:
+    made = transposed(x, w, **more)
+    assert not any("conv_transpose_matrix_" in reason for reason in made.reasons)
+    assert why in str(said(made, matrix))
+
+
 # ---------------------------------------------------------------- results
 
 
-def _problem(random: Any) -> Problem:
+def _conv(random: Any) -> Problem:
     """One tap, several tiles and slices; images of whole copies of several widths."""
     group, m = random.choice((1, 1, 2)), random.choice((1, 8, 20, 64, 130)) * 2
     c = random.choice((8, 24, 64, 72, 136, 4, 3)) * group
@@ -125,7 +157,19 @@ def _problem(random: Any) -> Problem:
     return Problem("conv", (random.choice((1, 2, 3)), c, *image), (m, c // group, *ones), (m,), attributes)
 
 
+def _transposed(random: Any) -> Problem:
+    """A kernel that is its stride, over images of whole copies of several widths, cut off by padding or not."""
+    group, m, c = random.choice((1, 1, 2)), random.choice((1, 2, 6, 20, 66)), random.choice((3, 8, 40, 72, 136))
+    image = random.choice(((6,), (4, 9), (14, 7), (8, 8), (3, 2, 5), (5, 7)))
+    kernel = [random.choice((1, 2, 3, 4)) for _ in image]
+    pads = [random.randrange(k) if random.random() < 0.5 else 0 for k in (*kernel, *kernel)]
+    attributes = {"group": group, "pads": pads, "strides": kernel}
+    x_shape = (random.choice((1, 2, 3)), c * group, *image)
+    return Problem("conv_transpose", x_shape, (c * group, m, *kernel), (m * group,), attributes)
+
+
 @pytest.mark.emulator
+@pytest.mark.parametrize("make", [_conv, _transposed])
 @pytest.mark.parametrize(("dtype", "precision", "label"), ARITHMETIC[:4], ids=lambda value: str(value))
 @checked(0.25)
 @given(
@@ -135,41 +179,60 @@ def _problem(random: Any) -> Problem:
     layout=st.sampled_from(("contiguous", "contiguous", "channels last", "reversed", "strided")),
 )
 def test_sums_of_every_kind(
-    dtype: Any, precision: str, label: str, random: Any, kinds: Any, seed: int, layout: str
+    dtype: Any, precision: str, label: str, make: Any, random: Any, kinds: Any, seed: int, layout: str
 ) -> None:
-    problem = _problem(random)
+    problem = make(random)
     if kinds[0] in ("overflowing", "large") and precision != "ieee":
         kinds = ("large", "small", "normal")  # partial sums stay inside the range
     arrays = operands(problem, kinds, seed, dtype, layout)
-    tile = random.choice(("64x128", "64x64"))
+    tile = random.choice(("64x128", "64x64")) if problem.operator == "conv" else ""
     device = emulated_cuda(limits_of=architecture(dtype, 0), seed=seed, late_async=random.random() < 0.7)
-    with preferred(f"conv_matrix_{dtype.name}_3d{label}{tile}"), gpuconv.precision(precision), device:
-        y = gpuconv.conv(*arrays, **problem.attributes)
+    kernel = f"{problem.operator}_matrix_{dtype.name}_3d{label}{tile}"
+    with preferred(kernel), gpuconv.precision(precision), device:
+        y = getattr(gpuconv, problem.operator)(*arrays, **problem.attributes)
     assert_within(y, arrays, problem, precision)
 
 
 @pytest.mark.emulator
-@pytest.mark.parametrize(("inputs", "dtype"), [("pixels", "float16"), ("pixels", "float32"), ("channels", "bfloat16")])
+@pytest.mark.parametrize(
+    ("operator", "layout", "dtype"),
+    [
+        *(("conv", "NCHW", dtype) for dtype in ("float16", "float32")),
+        ("conv", "NHWC", "bfloat16"),
+        *(("conv_transpose", "NCHW", dtype) for dtype in ("float16", "float32")),
+    ],
+)
 @pytest.mark.parametrize("which", [0, 1, 2])
-def test_arrays_may_begin_anywhere(inputs: str, dtype: str, which: int) -> None:
+def test_arrays_may_begin_anywhere(operator: str, layout: str, dtype: str, which: int) -> None:
     """Where x (0), w (1) or none of them begins on 16 bytes, others one element later."""
     random, made = np.random.default_rng(0), []
-    for number, shape in enumerate(((2, 40, 6, 8), (70, 40, 1, 1))):
+    for number, shape in enumerate(((2, 40, 6, 8), (70, 40, 1, 1) if operator == "conv" else (40, 9, 2, 2))):
         further = int(which != number)
         memory = random.integers(-3, 4, np.prod(shape) + further).astype(numpy_dtype(dtype))[further:]
         made.append(memory.reshape(shape))
     x, w = made
-    if inputs == "channels":
-        x = np.moveaxis(x.reshape(2, 6, 8, 40), -1, 1)
-    with preferred(f"_{inputs}"), gpuconv.precision("tf32"), emulated_cuda(seed=1) as emulated:
-        y = gpuconv.conv(x, w)
+    x = x if layout == "NCHW" else np.moveaxis(x.reshape(2, 6, 8, 40), -1, 1)
+    attributes = {"strides": w.shape[2:]}  # of one tap all inputs are met
+    with preferred(f"{operator}_matrix"), gpuconv.precision("tf32"), emulated_cuda(seed=1) as emulated:
+        y = getattr(gpuconv, operator)(x, w, **attributes)
     (launch,) = emulated.launches
-    assert launch.variant.name.endswith(f"_{inputs}")
-    np.testing.assert_array_equal(y, oracle.conv(x, w).value.astype(y.dtype))
+    assert launch.variant.name.startswith(f"{operator}_matrix")
+    np.testing.assert_array_equal(y, getattr(oracle, operator)(x, w, **attributes).value.astype(y.dtype))
 
 
 def numpy_dtype(name: str) -> Any:
     return next(dtype for dtype, *_ in ARITHMETIC if dtype.name == name)
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize("precision", ["tf32", "3xtf32"])
+def test_numbers_beside_infinity_stay_finite(precision: str) -> None:
+    largest = np.finfo(np.float32).max
+    x = np.array([largest, -largest, 1e38, np.inf, -np.inf, np.nan], np.float32).reshape(1, 1, 6)
+    w = np.full((1, 1, 2), 0.5, np.float32)
+    with preferred("conv_transpose_matrix"), gpuconv.precision(precision), emulated_cuda():
+        y = gpuconv.conv_transpose(x, w, strides=[2])
+    np.testing.assert_allclose(y[0, 0], np.repeat(x[0, 0] / 2, 2), rtol=2.0**-11)
 
 
 # ---------------------------------------------------------------- machine code
@@ -206,6 +269,6 @@ def test_little_but_products_and_copies(form: Form, arch: str) -> None:
 @over_forms
 def test_the_plan_knows_how_many_instructions_go_with_a_multiplication(form: Form) -> None:
     _, _, inputs, tile = form
-    for copied in (16, 8, 4) if inputs == "pixels" else (16,):
+    for copied in (16,) if inputs == "channels" else (16, 8, 4):
         planned = tile.issued + tile.copies * (16 // copied - 1)
         assert planned == pytest.approx(len(way(form, copied)) / products(form), rel=0.1)

@@ -184,10 +184,11 @@ def test_the_error_of_3xtf32_is_what_the_readme_says() -> None:
 
 def reasons(x: Any, w: Any, dtype: str, precision: str = "ieee", operator: str = "conv") -> str:
     geometry: Any = getattr(geometries, operator)(x, w, None)
-    make: Any = conv_families.for_conv if operator == "conv" else conv_families.for_conv_transpose
     strides = [tuple(int(np.prod(shape[k + 1 :])) for k in range(len(shape))) for shape in (x, w, geometry.y_shape)]
     limits = representative("sm_90a").limits
-    plan = make(geometry, dtype, strides[0], strides[1], None, strides[2], limits, precision=precision)
+    plan = conv_families.for_conv(
+        geometry, dtype, strides[0], strides[1], None, strides[2], limits, precision=precision
+    )
     return "\n".join([plan.launches[-1].variant.name, *plan.reasons])
 
 

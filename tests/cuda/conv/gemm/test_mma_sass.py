@@ -19,7 +19,7 @@ HALF, SINGLE, SPLIT, DOUBLE = ("float16", "ieee"), ("float32", "tf32"), ("float3
 FORMS = [
     (operands, tile, form)
     for operands in (HALF, SINGLE, SPLIT, DOUBLE)
-    for tile, form in mma.kernels(fragments.arithmetic_of(*operands))
+    for tile, form in mma.kernels(fragments.ARITHMETICS[operands])
 ]
 FORMS += [(("bfloat16", "ieee"), tile, form) for operands, tile, form in FORMS[:1]]
 over_forms = pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_a_slice_is_multiplied_once_and_loaded_in_wide_accesses(
 @pytest.mark.parametrize("operator", ["conv", "conv_transpose"])
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90a"])
 def test_little_but_products_and_copies_where_channels_lie_side_by_side(operator: str, architecture: str) -> None:
-    tile, form = next(mma.kernels(fragments.arithmetic_of(*HALF)))
+    tile, form = next(mma.kernels(fragments.ARITHMETICS[HALF]))
     assert (tile.block_m, tile.block_n, form.gather) == (128, 128, "vector")
     way = round_of(HALF, tile, form, architecture, operator)
     opcodes = Counter(one.opcode for one in way)

@@ -32,7 +32,7 @@ Ints = tuple[int, ...]
 def problem(x: Ints, w: Ints, dtype: str = "float32", **attributes: Any) -> Problem:
     geometry = geometries.conv_transpose(x, w, None, **attributes)
     strides = map(contiguous_strides, (x, w))
-    return correlation.of_conv_transpose(geometry, dtype, *strides, None, contiguous_strides(geometry.y_shape))
+    return correlation.of(geometry, dtype, *strides, None, contiguous_strides(geometry.y_shape))
 
 
 def plan(one: Problem, kernel: str = "", limits: Limits = HOPPER) -> Plan:
@@ -171,7 +171,7 @@ def test_rows_that_lie_apart_are_not_interleaved() -> None:
 def test_conv_has_no_phases() -> None:
     geometry = geometries.conv((1, 4, 9), (6, 4, 3))
     strides = map(contiguous_strides, (geometry.x_shape, geometry.w_shape))
-    one = correlation.of_conv(geometry, "float32", *strides, None, contiguous_strides(geometry.y_shape))
+    one = correlation.of(geometry, "float32", *strides, None, contiguous_strides(geometry.y_shape))
     for family in (interleaved, pointwise, matrix, transpose):
         assert why_not(family, one, HOPPER)
         assert said(plan(one), family) is None  # which goes without saying

@@ -1,639 +1,40 @@
-"""Plans of convolution by wgmma: maps of x and w by a NumPy model of the kernel, refusals, ways to x, splits, times."""
+"""Plans of convolution by wgmma: refusals, structs, ways to x, splits, times."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 from math import prod
-from random import Random
 from typing import Any
 
-import numpy as np
 import pytest
 
 import gpuconv
-from gpuconv.cuda.call.prepared import contiguous_strides
 from gpuconv.cuda.conv import families as conv_families
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.conv.wgmma import family as wgmma
 from gpuconv.cuda.conv.wgmma import pixels as wgmma_pixels
 from gpuconv.cuda.conv.wgmma import sources
-from gpuconv.cuda.conv.wgmma import strips as wgmma_strips
 from gpuconv.cuda.conv.wgmma import tiles as wgmma_tiles
 from gpuconv.cuda.conv.wgmma.tiles import WgmmaTile
 from gpuconv.cuda.plan import offers
-from gpuconv.cuda.plan.launch import Launch, Plan
+from gpuconv.cuda.plan.launch import Plan
 from gpuconv.cuda.plan.limits import Limits, representative
 from gpuconv.cuda.plan.offers import Candidate
-from tests.cuda.conv.wgmma import tma_model
+from tests.emulator.device import _encoded
 from tests.harness import offered
 from tests.harness.plans import fields, problem
-from tests.oracle import oracle
 
 HOPPER = representative("sm_90a").limits
 Ints = tuple[int, ...]
 
 
+def _products(one: Problem) -> int:
+    return one.group * one.filters * one.rows * one.pixels
+
+
 def candidates(one: Problem, limits: Limits = HOPPER) -> dict[str, Candidate]:
     return {candidate.name: candidate for candidate in offered.candidates(wgmma, one, limits)}
-
-
-# ---------------------------------------------------------------- the kernel, as NumPy sees it
-
-
-def product_of(weights: Any, inputs: Any) -> Any:
-    """A product of matrices too small for the threads of BLAS, which wait for each other where processors are busy."""
-    rows, channels = weights.any(axis=1), weights.any(axis=0)  # the others make zeros
-    result = np.zeros((len(weights), inputs.shape[1]))
-    result[rows] = np.einsum("mk,kn->mn", weights[rows][:, channels], inputs[channels])
-    return result
-
-
-class Model:
-    """What a launch of the kernel makes, from its struct and its maps alone; x and w as they lie in memory."""
-
-    def __init__(self, operator: str, launch: Launch, memory: dict[str, Any], group: int) -> None:
-        self.operator, self.launch, self.memory, self.group = operator, launch, memory, group
-        self.struct = fields(launch)
-        self.common, self.loading = self.struct["problem"]["common"], self.struct["loading"]
-        self.x_map, self.w_map = launch.maps
-        for tensor_map in launch.maps:
-            tma_model.check(tensor_map)
-        self.block_m, self.block_n = map(int, launch.variant.arguments[1:3])
-        self.block_k = 128 // (4 if self.x_map.dtype == "float32" else 2)
-
-    def phases(self) -> Iterator[tuple[list[list[tuple[int, int]]], list[int], int]]:
-        """Taps as (row of w, input coordinate of column 0) on each axis, columns that there are, and where y begins."""
-        if self.operator == "conv":
-            taps = self.struct["problem"]["taps"]
-            axes = zip(taps["start"], taps["advance"], taps["row"], taps["count"], strict=True)
-            counted = [[(j * row, start + j * step) for j in range(count)] for start, step, row, count in axes]
-            yield counted, taps["limit"], taps["y_first"]
-            return
-        axes = self.struct["problem"]["axes"]
-        for phase in product(*(range(axis["phases"]) for axis in axes)):
-            counted, limit, first = [], [], 0
-            for axis, at in zip(axes, phase, strict=True):
-                met = [(t, at + axis["pad"] - t * axis["dilation"]) for t in range(axis["kernel"])]
-                counted.append([(t * axis["row"], c // axis["stride"]) for t, c in met if c % axis["stride"] == 0])
-                limit.append(-(-(axis["extent"] - at) // axis["stride"]))
-                first += at * axis["y_stride"]
-            yield counted, limit, first
-
-    def run(self, y: Any) -> None:
-        """Write the sums of all tiles to y's memory."""
-        m_tiles, n_tiles = self.common["m_tiles"], self.common["n_tiles"]
-        for group, m_tile, n_tile in product(range(self.group), range(m_tiles), range(n_tiles)):
-            for taps, limit, first in self.phases():
-                sums = np.zeros((self.block_m, self.block_n))
-                for tap in product(*taps):
-                    for weights, inputs in self.slices(group, m_tile * self.block_m, n_tile * self.block_n, tap):
-                        sums += product_of(weights, inputs)
-                self.write(y, sums, group, m_tile * self.block_m, n_tile * self.block_n, limit, first)
-
-    def slices(self, group: int, m: int, n: int, tap: tuple[tuple[int, int], ...]) -> Iterator[tuple[Any, Any]]:
-        loading, row = self.loading, sum(place[0] for place in tap)
-        parts = ((0, 0),) if loading["parts"] == 1 else ((1, 0), (0, 1), (0, 0))
-        for (w_part, x_part), slice_ in product(parts, range(loading["channel_slices"])):
-            channel = slice_ * self.block_k
-            at = (row + channel, m, group * loading["parts"] + w_part)
-            channel += group * loading["x_group"] + x_part * loading["x_part"]
-            weights = tma_model.box(self.w_map, self.memory[self.w_map.role], at)[0]
-            yield weights, self.columns_of(channel, n, tap)
-
-    def columns_of(self, channel: int, n: int, tap: Any) -> Any:
-        image, *q = np.unravel_index(n, (2**40, *self.common["extent"]))
-        axes, lower = self.loading["axes"], self.loading["lower"]
-        at = [int(q[k]) * self.common["stride"][k] + lower[k] for k in range(3)]
-        offsets = [tap[k][1] - lower[k] for k in range(3)]
-        assert not any(offsets[: 3 - axes])
-        place = (channel, *at[: 2 - axes : -1], int(image)) if axes < 3 else (channel, *at[::-1], int(image))
-        return tma_model.columns(self.x_map, self.memory[self.x_map.role], place, offsets[3 - axes :][::-1]).T
-
-    def write(self, y: Any, sums: Any, group: int, m0: int, n0: int, limit: list[int], first: int) -> None:
-        common = self.common
-        columns = np.arange(n0, min(n0 + self.block_n, common["pixels"]))
-        image, *q = np.unravel_index(columns, (2**40, *common["extent"]))
-        inside = np.all([a < b for a, b in zip(q, limit, strict=True)], axis=0)
-        at = first + image * common["y_batch"] + sum(a * s for a, s in zip(q, common["y_stride"], strict=True))
-        m = np.arange(m0, min(m0 + self.block_m, common["filters"]))
-        places = at[inside] + (group * common["filters"] + m)[:, None] * common["y_channel"]
-        y[places] = sums[: len(m), : len(columns)][:, inside]
-
-
-class StripsModel(Model):
-    """The same of the kernel that fetches strips: item after item, strips as they lie in shared memory."""
-
-    def __init__(self, operator: str, launch: Launch, memory: dict[str, Any], group: int) -> None:
-        super().__init__(operator, launch, memory, group)
-        self.strips, self.taps = self.struct["strips"], self.struct["problem"]["taps"]
-        stages, x_bytes, _, slice_bytes, rows = launch.variant.arguments[3:]
-        self.rows, self.stages, x_bytes, slice_bytes = rows == "true", int(stages), int(x_bytes), int(slice_bytes)
-        self.run_of_columns = 64 if self.rows else 16
-        strips, self.itemsize = self.strips, 128 // self.block_k
-        self.block_k = slice_bytes // self.itemsize
-        assert strips["bytes"] % 1024 == strips["shift"] % 1024 == 0
-        assert 2 <= strips["stages"] <= x_bytes // (self.block_n * slice_bytes)
-        assert strips["stages"] * strips["bytes"] <= x_bytes
-        assert self.w_map.swizzle == slice_bytes == self.w_map.box[0] * self.itemsize
-        assert self.x_map.swizzle == self.x_map.box[0] * self.itemsize
-        assert prod(self.x_map.box) * self.itemsize * strips["pieces"] == strips["bytes"]
-        assert set(self.x_map.steps) == {1}
-        assert self.x_map.box[:2] == ((64, 1) if self.rows else (self.block_k, 16))
-
-    def run(self, y: Any) -> None:
-        """Write the sums of all items, those of a tile's shares together, to y's memory; none twice."""
-        splits, all_strips = self.struct["splits"], self.all_strips()
-        if self.strips.get("resident"):
-            assert self.struct["items"] == splits["whole"]
-            assert self.group == self.common["m_tiles"] == 1
-            assert all_strips * self.strips["inner"] <= self.stages
-        tiles: dict[int, Any] = {}
-        for item in range(self.struct["items"]):
-            tile, first, each = item, 0, all_strips
-            if item >= splits["whole"]:
-                tile, split = divmod(item - splits["whole"], splits["count"])
-                tile, each = tile + splits["whole"], -(-all_strips // splits["count"])
-                first = split * each
-            sums = tiles.setdefault(tile, np.zeros((self.block_m, self.block_n)))
-            for strip in range(first, min(first + each, all_strips)):
-                self.add(sums, tile, strip)
-        assert len(tiles) == self.common["m_tiles"] * self.common["n_tiles"] * self.group
-        for tile, sums in tiles.items():
-            self.write_tile(y, sums, tile)
-
-    def all_strips(self) -> int:
-        """Those of a tile."""
-        return prod(self.strips["taps"]) * self.loading["channel_slices"] * (3 if self.loading["parts"] == 2 else 1)
-
-    def place(self, tile: int) -> tuple[int, int, int, list[int]]:
-        """Group, output channel, image, and the output of the first column."""
-        m_tile, n_tile = tile % self.common["m_tiles"], tile // self.common["m_tiles"]
-        group, n_tile = divmod(n_tile, self.common["n_tiles"])
-        n, d, h, w = map(int, np.unravel_index(n_tile, (2**30, *self.strips["extent"])))
-        return group, m_tile * self.block_m, n, [d, h * self.strips["rows"], w * self.strips["columns"]]
-
-    def add(self, sums: Any, tile: int, strip: int) -> None:
-        """Add the products of all taps that share a strip."""
-        group, m, n, q = self.place(tile)
-        loading, strips, parts = self.loading, self.strips, self.loading["parts"]
-        w_part = x_part = 0
-        if parts == 2:
-            strip, product_ = divmod(strip, 3)
-            w_part, x_part = ((1, 0), (0, 1), (0, 0))[product_]
-        number, slice_ = divmod(strip, loading["channel_slices"])
-        tap, (d, h, w) = self.first_input(q, number)
-        channel = slice_ * self.block_k
-        x_channel = group * loading["x_group"] + x_part * loading["x_part"] + channel
-        shared = self.strip(x_channel, w, h, d, n)
-        for inner in range(strips["inner"]):
-            row = sum(t * r for t, r in zip([tap[0], tap[1] + inner, tap[2]], self.taps["row"], strict=True))
-            at = (self.taps["first_row"] + row + channel, m, group * parts + w_part)
-            weights = tma_model.box(self.w_map, self.memory[self.w_map.role], at)[0]
-            sums += product_of(weights, self.inputs(shared, inner))
-
-    def first_input(self, q: list[int], number: int) -> tuple[list[int], list[int]]:
-        """The first of the taps that share a strip, and the input that it meets from an output."""
-        tap = [int(t) for t in np.unravel_index(number, self.strips["taps"])]
-        starts = zip(q, self.common["stride"], self.taps["start"], tap, self.taps["advance"], strict=True)
-        return tap, [at * stride + start + t * step for at, stride, start, t, step in starts]
-
-    def strip(self, channel: int, w: int, h: int, d: int, n: int) -> Any:
-        """Elements in the order in which copies leave them."""
-        memory, strips = self.memory[self.x_map.role], self.strips
-        if not self.rows:
-            return tma_model.box(self.x_map, memory, (channel, w, h, d, n)).reshape(-1)
-        pieces = [(w + i * strips["piece_w"], h + i * strips["piece_h"]) for i in range(strips["pieces"])]
-        return np.concatenate([tma_model.box(self.x_map, memory, (*at, d, channel, n)).reshape(-1) for at in pieces])
-
-    def inputs(self, shared: Any, inner: int) -> Any:
-        """What is multiplied for one of the taps that share a strip: channels by columns."""
-        begin = inner * self.strips["shift"] // self.itemsize
-        mine = shared[begin:][: self.block_n * self.block_k]
-        if not self.rows:
-            return mine.reshape(self.block_n, self.block_k).T
-        return mine.reshape(-1, self.block_k, 64).swapaxes(0, 1).reshape(self.block_k, self.block_n)
-
-    def write_tile(self, y: Any, sums: Any, tile: int) -> None:
-        common, strips = self.common, self.strips
-        group, m0, n, (d, h, w) = self.place(tile)
-        run, rest = np.divmod(np.arange(self.block_n), self.run_of_columns)
-        q = np.stack([d + 0 * run, h + run * strips["column_h"], w + run * strips["column_w"] + rest])
-        inside = np.all(q < np.array(common["extent"])[:, None], axis=0)
-        at = n * common["y_batch"] + (q * np.array(common["y_stride"])[:, None]).sum(axis=0)
-        m = np.arange(m0, min(m0 + self.block_m, common["filters"]))
-        places = at[inside] + (group * common["filters"] + m)[:, None] * common["y_channel"]
-        assert np.isnan(y[places]).all(), "an output is made twice"
-        y[places] = sums[: len(m)][:, inside]
-
-
-def small_part(values: Any) -> Any:
-    """What stands for the small part of each number; those of 1 and less have none."""
-    return np.sign(values) * (np.abs(values) > 1)
-
-
-class PixelsModel(StripsModel):
-    """The same of the kernel that reads pixels of strips to registers, for all taps that share them, in both parts."""
-
-    def __init__(self, operator: str, launch: Launch, memory: dict[str, Any], group: int) -> None:
-        Model.__init__(self, operator, launch, memory, group)
-        self.strips, self.taps = self.struct["strips"], self.struct["problem"]["taps"]
-        _, x_bytes, rows = launch.variant.arguments[3:]
-        strips, self.rows, self.run_of_columns = self.strips, rows == "true", self.strips["run"]
-        assert strips["run"] >= 8
-        assert self.block_n % strips["run"] == 0
-        assert (
-            strips["bytes"] == strips["pieces"] * strips["piece_bytes"] == strips["pieces"] * prod(self.x_map.box) * 4
-        )
-        assert 2 <= strips["stages"] <= int(x_bytes) // (self.block_n * 128)
-        assert strips["stages"] * strips["bytes"] <= int(x_bytes)
-        assert set(self.x_map.steps) == {1}
-        assert (self.w_map.swizzle, self.w_map.box) == (128, (32, self.block_m, 1))
-        if self.rows:
-            assert (self.x_map.swizzle, self.x_map.box[1:]) == (0, (1, 1, 32, 1))
-            assert strips["pitch"] == self.x_map.box[0] * 4
-            assert strips["piece_bytes"] % 128 == 0  # where boxes may begin
-            banks = {(channel * strips["pitch"] + pixel * 4) % 128 for channel in range(4) for pixel in range(8)}
-            assert len(banks) == 32
-        else:
-            assert (self.x_map.swizzle, self.x_map.box[0], self.x_map.box[3:]) == (128, 32, (1, 1))
-            assert strips["piece_bytes"] % 1024 == 0  # where patterns of swizzling begin
-            steps = [strips[name] for name in ("place_run", "place_column", "shift_h", "shift_w")]
-            assert not any(step % 128 for step in steps)
-
-    def all_strips(self) -> int:
-        return prod(self.strips["taps"]) * self.loading["channel_slices"]
-
-    def add(self, sums: Any, tile: int, strip: int) -> None:
-        group, m, n, q = self.place(tile)
-        strips, parts = self.strips, self.loading["parts"]
-        number, slice_ = divmod(strip, self.loading["channel_slices"])
-        tap, (d, h, w) = self.first_input(q, number)
-        channel = slice_ * self.block_k
-        shared = self.strip(group * self.loading["x_group"] + channel, w, h, d, n)
-        for more_h, more_w in product(range(strips["inner_h"]), range(strips["inner_w"])):
-            met = [tap[0], tap[1] + more_h, tap[2] + more_w]
-            row = self.taps["first_row"] + sum(t * r for t, r in zip(met, self.taps["row"], strict=True)) + channel
-            inputs = self.pixels(shared, more_h * strips["shift_h"] + more_w * strips["shift_w"])
-            weights = [
-                tma_model.box(self.w_map, self.memory[self.w_map.role], (row, m, group * parts + part))[0]
-                for part in range(parts)
-            ]
-            sums += product_of(weights[0], inputs)
-            if parts == 2:
-                sums += product_of(weights[1], inputs - small_part(inputs))
-
-    def strip(self, channel: int, w: int, h: int, d: int, n: int) -> Any:
-        memory, strips = self.memory[self.x_map.role], self.strips
-        pieces = [(w + i * strips["piece_w"], h + i * strips["piece_h"], d) for i in range(strips["pieces"])]
-        places = [(*at, channel, n) if self.rows else (channel, *at, n) for at in pieces]
-        return np.concatenate([tma_model.box(self.x_map, memory, at).reshape(-1) for at in places])
-
-    def pixels(self, shared: Any, shift: int) -> Any:
-        """What is multiplied for a tap whose pixels stand so many bytes further: channels by columns."""
-        run, along = np.divmod(np.arange(self.block_n), self.strips["run"])
-        places = shift + run * self.strips["place_run"] + along * self.strips["place_column"]
-        places = (places + np.arange(self.block_k)[:, None] * (self.strips["pitch"] if self.rows else 4)) // 4
-        assert places.max() < len(shared)
-        return shared[places]
-
-
-def laid_out(values: Any, strides: Ints) -> Any:
-    """Values in flat memory by strides."""
-    memory = np.zeros(1 + sum((n - 1) * s for n, s in zip(values.shape, strides, strict=True)))
-    view = np.lib.stride_tricks.as_strided(memory, values.shape, [8 * s for s in strides])
-    view[...] = values
-    return memory
-
-
-def copied(x: Any, group: int, pitch: int, parts: list[Any]) -> Any:
-    """x with its channels last: for every group and part as many as ``pitch``, zeros behind them."""
-    n, c, *spatial = x.shape
-    result = np.zeros((n, *spatial, group, len(parts), pitch))
-    for number, part in enumerate(parts):
-        result[..., number, : c // group] = np.moveaxis(part, 1, -1).reshape(n, *spatial, group, c // group)
-    return result.reshape(-1)
-
-
-def packed(one: Problem, pitch: int, parts: list[Any]) -> Any:
-    """w as rows of (tap, channel), for every group and part; w as (group, filters, channels, taps)."""
-    result = np.zeros((one.group, len(parts), one.filters, prod(one.taps), pitch))
-    for number, part in enumerate(parts):
-        rows = part.reshape(one.group, one.filters, one.channels, -1)
-        result[:, number, ..., : one.channels] = np.moveaxis(rows, 2, -1)
-    return result.reshape(-1)
-
-
-def modelled(one: Problem, candidate: Candidate, attributes: dict[str, Any], random: Any) -> None:
-    """Raise AssertionError where what the plan's last launch makes is not what the operator is."""
-    plan = candidate.make()
-    launch = plan.launches[-1]
-    if fields(launch)["splits"]["part"] == 2:  # it only adds up
-        launch = plan.launches[-2]
-    x = random.integers(-3, 4, one.x_shape).astype(float)
-    ordered = random.integers(-3, 4, (one.group, one.filters, one.channels, *one.taps)).astype(float)
-    w = ordered.reshape(-1, one.channels, *one.taps)
-    if one.operator == "conv_transpose":
-        w = np.swapaxes(ordered, 1, 2).reshape(-1, one.filters, *one.taps)
-    xs, ws = [x], [ordered]
-    function, lost = getattr(oracle, one.operator), 0.0
-    if one.precision == "3xtf32":
-        small_x, small_w = small_part(x), small_part(ordered)
-        xs, ws = [x - small_x, small_x], [ordered - small_w, small_w]
-        of_w = small_w.reshape(w.shape) if one.operator == "conv" else np.swapaxes(small_w, 1, 2).reshape(w.shape)
-        lost = function(small_x, of_w, None, **attributes).value
-    memory = {"x": laid_out(x, one.x_strides)} if one.x_strides[1] >= 0 else {}
-    loading = fields(launch)["loading"]
-    roles = {tensor_map.role for tensor_map in launch.maps}
-    if "x_last" in roles:
-        memory["x_last"] = copied(x, one.group, loading["x_part"], xs)
-    if "packed" in roles:
-        row = launch.maps[1].sizes[0]
-        memory["packed"] = packed(one, row // prod(one.taps), ws)
-    if "w" in roles:
-        memory["w"] = laid_out(ordered, one.w_strides)
-    y = np.full(1 + sum((n - 1) * s for n, s in zip(one.y_shape, one.y_strides, strict=True)), np.nan)
-    strips = fields(launch).get("strips", {})
-    kind = PixelsModel if "run" in strips else StripsModel if strips else Model
-    kind(one.operator, launch, memory, one.group).run(y)
-    found = np.lib.stride_tricks.as_strided(y, one.y_shape, [8 * s for s in one.y_strides])
-    np.testing.assert_array_equal(found, function(x, w, None, **attributes).value - lost, strict=True)
-
-
-def random_problem(random: Random, operator: str) -> tuple[tuple[Ints, Ints], dict[str, Any]]:
-    """Shapes and attributes: few pixels, and channels that do and do not fill slices."""
-    rank = random.choice((1, 2, 2, 3))
-    group, channels = random.choice((1, 1, 2)), random.choice((1, 5, 8, 20, 32, 40, 64, 70, 72, 128))
-    filters = random.choice((64, 65, 130))
-    spatial = [random.randint(1, (40, 9, 5)[rank - 1]) for _ in range(rank)]
-    taps = [random.choice((1, 1, 2, 3)) for _ in range(rank)]
-    strides, dilations = ([random.choice((1, 1, 2, 3)) for _ in range(rank)] for _ in range(2))
-    pads = [random.randint(0, 3) for _ in range(2 * rank)]
-    attributes: dict[str, Any] = {"group": group, "strides": strides, "dilations": dilations, "pads": pads}
-    if operator == "conv_transpose":
-        attributes["output_padding"] = [random.randrange(max(s, d)) for s, d in zip(strides, dilations, strict=True)]
-    w = (filters * group, channels, *taps) if operator == "conv" else (channels * group, filters, *taps)
-    x = (random.choice((1, 2, 3)), channels * group, *spatial)
-    return (x, w), attributes
-
-
-@pytest.mark.parametrize("operator", ["conv", "conv_transpose"])
-def test_what_maps_fetch_makes_the_operator(operator: str) -> None:
-    """Of random problems one candidate each, in all types, layouts and forms, by a model of the kernel."""
-    random, numbers, forms = Random(0), np.random.default_rng(0), set()
-    done = 0
-    while done < 25:
-        (x, w), attributes = random_problem(random, operator)
-        dtype, precision = random.choice((("float16", "ieee"), ("float32", "tf32"), ("float32", "3xtf32")))
-        layout = random.choice(("NCHW", "NHWC"))
-        try:
-            one = problem(operator, x, w, dtype, precision=precision, layout=layout, **attributes)
-        except ValueError:  # an output of no or of negative size
-            continue
-        if 0 in one.y_shape or offered.why_not(wgmma, one, HOPPER) is not None:
-            continue
-        found = [each for name, each in candidates(one).items() if "_split" not in name]
-        chosen = random.choice(found)
-        modelled(one, chosen, attributes, numbers)
-        forms.add(chosen.name.split("wgmma_")[1].split("_", 1)[-1])
-        done += 1
-    assert forms >= {"direct", "128x256"}
-
-
-def random_strips(random: Random) -> tuple[Ints, Ints, Ints, dict[str, Any]]:
-    """Shapes of x and w, strides of x, attributes: rows of more than one piece and of less, and not in whole ones."""
-    rank = random.choice((1, 2, 2, 2, 3))
-    group, channels = random.choice((1, 1, 2)), random.choice((5, 40, 64, 70, 128))
-    width = random.choice((1, 7, 16, 17, 63, 64, 65, 90, 130, 270))
-    spatial = [*(random.randint(1, (0, 0, 19, 5)[rank]) for _ in range(rank - 1)), width]
-    taps, dilations = ([random.choice((1, 2, 3, 3)) for _ in range(rank)] for _ in range(2))
-    strides = [*(random.choice((1, 1, 2)) for _ in range(rank - 1)), 1]
-    pads = [random.randint(0, 3) for _ in range(2 * rank)]
-    if random.random() < 0.25:
-        taps, pads, strides = [1] * rank, [0] * (2 * rank), [1] * rank
-    x = (random.choice((1, 1, 2)), channels * group, *spatial)
-    more = random.choice((0, 0, 8)) + -width % 8  # behind each row
-    x_strides = contiguous_strides((*x[:-1], width + more)) if width % 8 or random.random() < 0.3 else ()
-    attributes: dict[str, Any] = {"group": group, "strides": strides, "dilations": dilations, "pads": pads}
-    return x, (random.choice((64, 65, 130)) * group, channels, *taps), x_strides, attributes
-
-
-def test_what_strips_hold_makes_conv() -> None:
-    """Of random problems one candidate each, in all forms, divided and not, by a model of the kernel."""
-    random, numbers, met = Random(4), np.random.default_rng(1), set()
-    done = 0
-    while done < 36:
-        x, w, x_strides, attributes = random_strips(random)
-        dtype, precision = random.choice((("float16", "ieee"),) * 3 + (("float32", "tf32"), ("float32", "3xtf32")))
-        layout = random.choice(("NCHW", "NHWC"))
-        strides = x_strides if layout == "NCHW" else ()
-        try:
-            one = problem(
-                "conv", x, w, dtype, precision=precision, layout=layout, x_strides=strides or None, **attributes
-            )
-        except ValueError:  # an output of negative size
-            continue
-        if 0 in one.y_shape or offered.why_not(wgmma, one, HOPPER) is not None:
-            continue
-        names = [name for name in candidates(one) if "_rows" in name or "_patches" in name]
-        found = [candidates(one)[name] for name in names if "_pixel_" not in name]
-        if not found:
-            continue
-        chosen = random.choice(found)
-        modelled(one, chosen, attributes, numbers)
-        launch = chosen.make().launches[-1]
-        strips = fields(launch)["strips"]
-        form = chosen.name.split("_wgmma_")[1].split("_", 1)[1]
-        met |= {
-            form,
-            (form.split("_")[0], strips["inner"] > 1),
-            ("long", strips["column_w"] > 0),
-            ("resident", strips["resident"]),
-            ("slices", launch.variant.arguments[-2]),
-            one.rank,
-            one.precision,
-        }
-        done += 1
-    assert met >= {("resident", 0), ("resident", 1), ("slices", "64"), ("slices", "128")}
-    assert met >= {"rows", "rows_split", "patches", "patches_split", "patches_direct"}
-    assert met >= {("rows", True), ("rows", False), ("long", True), ("long", False), 1, 2, 3, "tf32", "3xtf32"}
-
-
-def random_pixels(random: Random) -> tuple[str, Ints, Ints, Ints, dict[str, Any]]:
-    """The operator, shapes of x and w, strides of x, attributes: of Conv with strides along W too."""
-    x, w, x_strides, attributes = random_strips(random)
-    if random.random() < 0.25 and attributes["group"] == 1:
-        attributes["strides"] = [1] * len(attributes["strides"])
-        return "conv_transpose", x, (x[1], random.choice((64, 65)), *w[2:]), x_strides, attributes
-    attributes["strides"][-1] = random.choice((1, 1, 2, 3))
-    return "conv", x, w, x_strides, attributes
-
-
-def test_pixels_that_come_to_registers_make_the_operator(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of random problems one candidate each, with runs of any length, by a model of the kernel."""
-    random, numbers, met = Random(5), np.random.default_rng(2), set()
-    runs = wgmma_pixels._RUNS
-    done = 0
-    while done < 60:
-        operator, x, w, x_strides, attributes = random_pixels(random)
-        precision, layout = random.choice(("tf32", "3xtf32")), random.choice(("NCHW", "NHWC"))
-        strides = x_strides if layout == "NCHW" else ()
-        options = {"precision": precision, "layout": layout, "x_strides": strides or None}
-        try:
-            one = problem(operator, x, w, "float32", **options, **attributes)
-        except ValueError:  # an output of negative size
-            continue
-        if not 0 < one.multiplications < 5 * 10**7 or offered.why_not(wgmma, one, HOPPER) is not None:
-            continue
-        monkeypatch.setattr(wgmma_pixels, "_RUNS", (random.choice(runs),))
-        found = [each for name, each in candidates(one).items() if "_pixel_" in name]
-        if not found:
-            continue
-        chosen = random.choice(found)
-        modelled(one, chosen, attributes, numbers)
-        strips = fields(chosen.make().launches[-1])["strips"]
-        form = chosen.name.split("_pixel_")[1]
-        met |= {
-            form,
-            operator,
-            precision,
-            one.rank,
-            ("run", strips["run"]),
-            ("group", one.group),
-            (form.split("_")[0], "long" if strips["column_w"] else "shared" if strips["inner_h"] > 1 else "apart"),
-            ("along W", strips["inner_w"] > 1, attributes["strides"][-1]),
-        }
-        done += 1
-    assert met >= {"rows", "rows_split", "patches_direct", "patches_direct_split"}
-    assert met >= {"conv", "conv_transpose", "tf32", "3xtf32", 1, 2, 3, ("group", 2)}
-    assert met >= {("run", run) for run in runs}
-    assert met >= set(product(("rows", "patches"), ("long", "shared", "apart")))
-    assert met >= {("along W", True, 1), ("along W", True, 2), ("along W", True, 3), ("along W", False, 1)}
-
-
-@pytest.mark.parametrize(
-    ("x", "w", "attributes"),
-    [
-        ((2, 64, 6, 20), (64, 64, 1, 1), {}),  # one row of 120 pixels an image
-        ((1, 70, 3, 4, 18), (70, 70, 1, 1, 1), {}),
-        ((2, 70, 9, 16), (70, 70, 3, 3), {"pads": [1, 0, 2, 1], "dilations": [2, 1]}),
-        ((1, 128, 3, 80), (64, 128, 1, 5), {"pads": [0, 4, 0, 4]}),
-        ((1, 64, 3, 80), (64, 64, 3, 1), {}),  # a single row of the output
-        ((1, 64, 21, 72), (64, 64, 7, 1), {"pads": [3, 0, 3, 0]}),  # more taps than share
-        ((1, 64, 9, 72), (64, 64, 3, 3), {"strides": [2, 1]}),
-        ((1, 64, 5, 6, 72), (64, 64, 3, 1, 2), {"strides": [2, 3, 1], "pads": [1] * 6}),
-        ((2, 128, 600), (256, 64, 3), {"group": 2, "pads": [1, 0]}),
-        ((1, 64, 3, 4, 8), (64, 64, 2, 2, 3), {"pads": [1] * 6}),
-    ],
-)
-def test_every_kernel_reads_rows_as_they_are(x: Ints, w: Ints, attributes: dict[str, Any]) -> None:
-    one = problem("conv", x, w, **attributes)
-    found = [each for name, each in candidates(one).items() if "_rows" in name and "_split" not in name]
-    assert len(found) == (3 if 0 < w[1] % 64 <= 32 else 2)  # one with slices of 32 channels
-    for candidate in found:
-        modelled(one, candidate, attributes, np.random.default_rng(1))
-
-
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize(
-    ("x", "w", "attributes"),
-    [
-        ((2, 64, 6, 16), (64, 64, 1, 1), {}),
-        ((2, 70, 9, 16), (70, 70, 3, 3), {"pads": [1, 0, 2, 1], "dilations": [2, 1]}),
-        ((1, 40, 3, 5, 24), (40, 65, 2, 3, 2), {"pads": [1, 0, 0, 1, 2, 0]}),
-        ((2, 128, 600), (128, 65, 3), {"group": 2, "pads": [1, 0]}),
-        ((1, 64, 9, 64), (64, 64, 2, 2), {"pads": [3, 2, 1, 0]}),  # more padding than taps reach
-    ],
-)
-@pytest.mark.parametrize(("layout", "precision"), [("NCHW", "ieee"), ("NHWC", "ieee"), ("NCHW", "3xtf32")])
-def test_a_transposed_conv_of_stride_one_has_its_taps_backwards(
-    x: Ints, w: Ints, attributes: dict[str, Any], layout: str, precision: str
-) -> None:
-    dtype = "float16" if precision == "ieee" else "float32"
-    one = problem("conv_transpose", x, w, dtype, precision=precision, layout=layout, **attributes)
-    found = {name: each for name, each in candidates(one).items() if "_rows" in name or "_patches" in name}
-    tall = len(x) > 3 and w[-2] > 1
-    assert any("_rows" in name for name in found) == (layout == "NCHW")
-    assert any("_patches" in name for name in found) == tall
-    for candidate in found.values():
-        modelled(one, candidate, attributes, np.random.default_rng(2))
-
-
-@pytest.mark.parametrize(
-    ("field", "wrong"),
-    [
-        ("piece_h", 2),
-        ("column_h", 2),
-        ("shift", 8192),
-        ("columns", 63),
-        ("rows", 3),
-        ("extent", (1, 2, 2)),
-        ("inner", 1),
-    ],
-)
-def test_wrong_strips_show(field: str, wrong: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, attributes = wgmma_strips.of, {"pads": [1, 2, 1, 0], "dilations": [2, 1]}
-    one = problem("conv", (1, 64, 9, 72), (64, 64, 2, 3), **attributes)
-    monkeypatch.setattr(wgmma_strips, "of", lambda *args: replace(real(*args), **{field: wrong}))
-    rows = next(tile for tile in wgmma_tiles.STRIPS if tile.rows)
-    candidate = candidates(one)[f"conv_float16_3d_wgmma_{rows.block_m}x{rows.block_n}_rows"]
-    with pytest.raises(AssertionError):
-        modelled(one, candidate, attributes, np.random.default_rng(0))
-
-
-@pytest.mark.parametrize(
-    ("field", "wrong"),
-    [
-        ("extent", (1, 1, 1)),
-        ("rows", 3),
-        ("columns", 31),
-        ("inner_h", 1),
-        ("inner_w", 2),
-        ("piece_bytes", 2560),
-        ("piece_h", 2),
-        ("piece_w", 1),
-        ("run", 16),
-        ("column_h", 2),
-        ("column_w", 1),
-        ("place_run", 2560),
-        ("place_column", 4),
-        ("shift_h", 5120),
-        ("shift_w", 8),
-        ("pitch", 144),
-        ("stages", 4),
-        ("bytes", 30720),
-        ("box", (1, 88)),
-    ],
-)
-def test_wrong_strips_of_pixels_show(field: str, wrong: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of runs of 32 outputs along W, two inputs apart."""
-    real, attributes = wgmma_pixels.of, {"pads": [1, 2, 1, 0], "dilations": [2, 1], "strides": [1, 2]}
-    one = problem("conv", (1, 32, 7, 72), (64, 32, 2, 3), "float32", precision="tf32", **attributes)
-    name = "conv_float32_3d_tf32_wgmma_128x128_pixel_rows"
-    monkeypatch.setattr(wgmma_pixels, "_RUNS", (32,))
-    modelled(one, candidates(one)[name], attributes, np.random.default_rng(0))
-    assert getattr(next(iter(real(sources.Source(one, "rows", True).seen, wgmma_tiles.PIXELS[0]))), field) != wrong
-
-    def changed(*args: Any) -> Iterator[Any]:
-        yield from (replace(strips, **{field: wrong}) for strips in real(*args))
-
-    monkeypatch.setattr(wgmma_pixels, "of", changed)
-    with pytest.raises(AssertionError):
-        modelled(one, candidates(one)[name], attributes, np.random.default_rng(0))
-
-
-@pytest.mark.parametrize(("lower", "upper"), [(0, 1), (0, -1), (-1, 0)])
-def test_a_wrong_corner_shows(lower: int, upper: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = sources.windows
-    one = problem("conv", (2, 64, 9, 8), (64, 64, 3, 3), pads=[1, 0, 2, 1])
-
-    def wrong(of: Problem) -> Iterator[Any]:
-        yield from (replace(one, lower=one.lower + lower, upper=one.upper + upper) for one in real(of))
-
-    monkeypatch.setattr(sources, "windows", wrong)
-    with pytest.raises(AssertionError):
-        modelled(one, candidates(one)["conv_float16_3d_wgmma_64x256"], {"pads": [1, 0, 2, 1]}, np.random.default_rng(0))
 
 
 # ---------------------------------------------------------------- refusals
@@ -699,7 +100,7 @@ def test_what_is_just_within_the_limits_is_taken(operator: str, x: Ints, w: Ints
     assert found
     for candidate in found.values():
         for tensor_map in candidate.make().launches[-1].maps:
-            tma_model.check(tensor_map)
+            _encoded(tensor_map, 1024)  # which raises where the driver would
 
 
 @pytest.mark.parametrize("operator", ["conv", "conv_transpose"])
@@ -842,24 +243,13 @@ def test_the_structs_of_a_small_conv() -> None:
     plan = made(one, "conv_float16_3d_wgmma_128x256")
     struct = fields(plan.launches[-1])
     assert struct["loading"] == {
-        "axes": 2,
-        "lower": [0, -1, 0],
-        "channel_slices": 2,
-        "parts": 1,
-        "x_group": 128,
-        "x_part": 128,
-    }
+        "axes": 2, "lower": [0, -1, 0], "channel_slices": 2, "parts": 1, "x_group": 128, "x_part": 128,
+    }  # fmt: skip
     assert struct["splits"] == {"workspace": 0, "count": 1, "whole": 4, "ticket_bytes": 0, "part": 0}
     assert struct["items"] == 4
     common = struct["problem"]["common"]
-    assert {name: common[name] for name in ("channels", "filters", "pixels", "pitch", "m_tiles", "n_tiles")} == {
-        "channels": 72,
-        "filters": 130,
-        "pixels": 24,
-        "pitch": 6 * 128,
-        "m_tiles": 2,
-        "n_tiles": 1,
-    }
+    names = ("channels", "filters", "pixels", "pitch", "m_tiles", "n_tiles")
+    assert [common[name] for name in names] == [72, 130, 24, 6 * 128, 2, 1]
     assert struct["problem"]["taps"]["row"] == [6 * 128, 3 * 128, 128]
     x_map, w_map = plan.launches[-1].maps
     assert (x_map.role, x_map.member, x_map.sizes, x_map.steps) == ("x_last", "x_map", (256, 7, 5, 2), (1, 3, 1, 1))
@@ -933,21 +323,10 @@ def test_the_structs_of_rows() -> None:
     plan = made(one, "conv_float16_3d_wgmma_64x256_rows")
     struct = fields(plan.launches[-1])
     assert struct["strips"] == {
-        "extent": [1, 2, 2],
-        "rows": 4,
-        "columns": 64,
-        "taps": [1, 1, 2],
-        "inner": 3,
-        "pieces": 8,
-        "piece_h": 1,
-        "piece_w": 0,
-        "column_h": 1,
-        "column_w": 0,
-        "shift": 2 * 8192,
-        "stages": 2,
-        "bytes": 8 * 8192,
+        "extent": [1, 2, 2], "rows": 4, "columns": 64, "taps": [1, 1, 2], "inner": 3, "pieces": 8, "piece_h": 1,
+        "piece_w": 0, "column_h": 1, "column_w": 0, "shift": 2 * 8192, "stages": 2, "bytes": 8 * 8192,
         "resident": 0,
-    }
+    }  # fmt: skip
     common = struct["problem"]["common"]
     assert (common["m_tiles"], common["n_tiles"], common["pixels"], struct["items"]) == (3, 8, 2 * 7 * 73, 24)
     assert struct["loading"]["x_group"] == 128
@@ -965,21 +344,9 @@ def test_the_structs_of_patches() -> None:
     plan = made(one, "conv_float16_3d_wgmma_64x256_patches")
     struct = fields(plan.launches[-1])
     assert struct["strips"] == {
-        "extent": [1, 1, 5],
-        "rows": 16,
-        "columns": 16,
-        "taps": [1, 1, 2],
-        "inner": 3,
-        "pieces": 1,
-        "piece_h": 0,
-        "piece_w": 0,
-        "column_h": 1,
-        "column_w": 0,
-        "shift": 2048,
-        "stages": 3,
-        "bytes": 18 * 2048,
-        "resident": 1,
-    }
+        "extent": [1, 1, 5], "rows": 16, "columns": 16, "taps": [1, 1, 2], "inner": 3, "pieces": 1, "piece_h": 0,
+        "piece_w": 0, "column_h": 1, "column_w": 0, "shift": 2048, "stages": 3, "bytes": 18 * 2048, "resident": 1,
+    }  # fmt: skip
     assert (struct["problem"]["common"]["n_tiles"], struct["items"]) == (10, 10)
     x_map = plan.launches[-1].maps[0]
     assert (x_map.role, x_map.sizes, x_map.box) == ("x_last", (40, 71, 9, 1, 2), (64, 16, 18, 1, 1))
@@ -1058,23 +425,6 @@ def test_taps_have_rows_of_their_own_where_all_do_not_fit() -> None:
     assert not any("_patches" in name for name in candidates(far))
 
 
-@pytest.mark.parametrize(
-    ("x", "w", "more"),
-    [
-        ((2, 64, 9, 15), (64, 64, 3, 3), {}),  # rows of 30 bytes
-        ((2, 64, 9, 16), (64, 64, 3, 3), {"strides": [1, 2]}),
-        ((2, 64, 9, 16), (64, 64, 3, 3), {"layout": "NHWC"}),
-        ((2, 80, 9, 16), (128, 40, 3, 3), {"group": 2}),  # a slice would meet two groups
-        ((2, 64, 9, 16), (64, 64, 3, 3), {"x_strides": (0, 144, 16, 1)}),
-        ((2, 64, 9, 16), (64, 64, 3, 3), {"x_strides": (64 * 144, 144, -16, 1)}),
-    ],
-)
-def test_other_rows_are_copied(x: Ints, w: Ints, more: dict[str, Any]) -> None:
-    found = candidates(problem("conv", x, w, **more))
-    assert found
-    assert not any("_rows" in name for name in found)
-
-
 def test_columns_that_do_not_exist_count_too() -> None:
     for images, rows in ((2**22, True), (2**23, False)):  # of each tile one column exists: 2**31 of 2**23 tiles
         found = candidates(problem("conv", (images, 1, 2, 8), (64, 1, 2, 8)))
@@ -1138,27 +488,11 @@ def test_the_structs_of_rows_of_pixels(precision: str, parts: int, monkeypatch: 
     one = problem("conv", (2, 64, 9, 36), (130, 64, 3, 2), "float32", precision=precision, **attributes)
     plan, struct, strips = pixels_of(one, "64x256_pixel_rows", 32, monkeypatch)
     assert strips == {
-        "extent": [1, 1, 2],
-        "rows": 8,
-        "columns": 32,
-        "taps": [1, 1, 1],
-        "inner_h": 3,
-        "inner_w": 2,
-        "pieces": 12,
-        "piece_bytes": 40 * 4 * 32,
-        "piece_h": 1,
-        "piece_w": 0,
-        "run": 32,
-        "column_h": 1,
-        "column_w": 0,
-        "place_run": 5120,
-        "place_column": 4,
-        "shift_h": 2 * 5120,
-        "shift_w": 4,
-        "pitch": 160,
-        "stages": 2,
+        "extent": [1, 1, 2], "rows": 8, "columns": 32, "taps": [1, 1, 1], "inner_h": 3, "inner_w": 2, "pieces": 12,
+        "piece_bytes": 40 * 4 * 32, "piece_h": 1, "piece_w": 0, "run": 32, "column_h": 1, "column_w": 0,
+        "place_run": 5120, "place_column": 4, "shift_h": 2 * 5120, "shift_w": 4, "pitch": 160, "stages": 2,
         "bytes": 12 * 5120,
-    }
+    }  # fmt: skip
     common = struct["problem"]["common"]
     assert (common["m_tiles"], common["n_tiles"], struct["items"]) == (3, 4, 12)
     loading = struct["loading"]
@@ -1181,32 +515,24 @@ def test_the_structs_of_patches_of_pixels(monkeypatch: pytest.MonkeyPatch) -> No
     one = problem("conv", (2, 40, 9, 20), (64, 40, 3, 2), "float32", precision="tf32", layout="NHWC", **attributes)
     plan, struct, strips = pixels_of(one, "128x128_pixel_patches_direct", 16, monkeypatch)
     assert strips == {
-        "extent": [1, 1, 2],
-        "rows": 8,
-        "columns": 16,
-        "taps": [1, 1, 1],
-        "inner_h": 3,
-        "inner_w": 2,
-        "pieces": 1,
-        "piece_bytes": 17 * 24 * 128,
-        "piece_h": 0,
-        "piece_w": 0,
-        "run": 16,
-        "column_h": 1,
-        "column_w": 0,
-        "place_run": 2 * 24 * 128,
-        "place_column": 128,
-        "shift_h": 24 * 128,
-        "shift_w": 128,
-        "pitch": 0,
-        "stages": 2,
-        "bytes": 17 * 24 * 128,
-    }
+        "extent": [1, 1, 2], "rows": 8, "columns": 16, "taps": [1, 1, 1], "inner_h": 3, "inner_w": 2, "pieces": 1,
+        "piece_bytes": 17 * 24 * 128, "piece_h": 0, "piece_w": 0, "run": 16, "column_h": 1, "column_w": 0,
+        "place_run": 2 * 24 * 128, "place_column": 128, "shift_h": 24 * 128, "shift_w": 128, "pitch": 0,
+        "stages": 2, "bytes": 17 * 24 * 128,
+    }  # fmt: skip
     assert (struct["problem"]["common"]["n_tiles"], struct["items"]) == (4, 4)
     x_map = plan.launches[-1].maps[0]
     assert (x_map.role, x_map.sizes, x_map.box) == ("x", (40, 20, 9, 1, 2), (32, 24, 17, 1, 1))
     assert (x_map.strides, x_map.swizzle) == ((160, 3200, 28800, 28800), 128)
     assert "x is fetched as it is: its channels are contiguous; 6 taps along H and W share patches" in plan.reasons
+
+
+def test_patches_have_no_more_pixels_than_taps_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight rows of 16 outputs meet 10 rows of 24 inputs, which are whole patterns of eight pixels as they are."""
+    more: dict[str, Any] = {"layout": "NHWC", "dilations": [1, 4]}
+    one = problem("conv", (2, 40, 30, 40), (64, 40, 3, 3), "float32", precision="tf32", **more)
+    plan, _, strips = pixels_of(one, "128x128_pixel_patches_direct", 16, monkeypatch)
+    assert (plan.launches[-1].maps[0].box, strips["bytes"]) == ((32, 24, 10, 1, 1), 10 * 24 * 128)
 
 
 def test_the_structs_of_one_row_of_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1353,24 +679,6 @@ def test_channels_that_lie_last_are_not_copied() -> None:
 
 
 @pytest.mark.parametrize(
-    ("x", "strides", "more"),
-    [
-        ((2, 20, 6, 6), (720, 1, 120, 20), {}),  # pixels of 40 bytes
-        ((2, 64, 6, 6), (2304, 1, -384, 64), {}),
-        ((2, 64, 6, 6), (0, 1, 384, 64), {}),
-        ((2, 64, 6, 6), (2304, 2, 384, 64), {}),
-        ((2, 64, 6, 6), (2304, 1, 64, 384), {}),  # columns further apart than rows
-        ((2, 80, 6, 6), (2880, 1, 480, 80), {"group": 2}),  # a slice would meet two groups
-    ],
-)
-def test_other_channels_are_copied(x: Ints, strides: Ints, more: dict[str, Any]) -> None:
-    w = (64 * more.get("group", 1), x[1] // more.get("group", 1), 3, 3)
-    found = candidates(problem("conv", x, w, x_strides=strides, **more))
-    assert found
-    assert not any("_direct" in name for name in found)
-
-
-@pytest.mark.parametrize(
     ("strides", "steps"),
     [
         ((2304, 1, 384, 64), (128, 768, 4608)),
@@ -1503,15 +811,6 @@ def test_every_kernel_is_named_once_and_is_for_hopper_alone() -> None:
     assert pixels.arguments == ("WgmmaTf32", "64", "256", "12", "131072", "false")
 
 
-@pytest.mark.parametrize("operator", ["conv", "conv_transpose"])
-def test_plans_name_kernels_that_are_built_ahead(operator: str) -> None:
-    known = {each.name for each in wgmma.variants()}
-    for dtype, layout in product(("float16", "bfloat16", "float32"), ("NCHW", "NHWC")):
-        one = problem(operator, (2, 64, 6, 8), (64, 64, 3, 3), dtype, precision="tf32", layout=layout)
-        for candidate in candidates(one).values():
-            assert {launch.variant.name for launch in candidate.make().launches} <= known
-
-
 # ---------------------------------------------------------------- choices
 
 LARGE = [  # of 20 GFLOP or more, with 128 channels or more on either side
@@ -1532,7 +831,7 @@ def test_large_layers_are_made_by_wgmma(x: Ints, w: Ints, more: dict[str, Any], 
     others = min(each.seconds for each in found if "wgmma" not in each.name)
     assert "wgmma" in best.name
     assert best.seconds <= 0.9 * others
-    floor = 2 * one.multiplications / 790e12  # as matrix products were measured on an H200
+    floor = 2 * _products(one) / 790e12  # as matrix products were measured on an H200
     assert best.seconds <= (1.7 if layout == "NCHW" else 1.45) * floor
 
 

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
-import gpuconv
 from gpuconv.cuda.conv.gemm import split as split_k
-from gpuconv.cuda.conv.wgmma import pixels, tiles
+from gpuconv.cuda.conv.wgmma import pixels
 from gpuconv.cuda.conv.wgmma.tiles import PIXELS, PixelsTile
-from gpuconv.cuda.plan import offers
-from gpuconv.cuda.plan.offers import Candidate
 from gpuconv.rules.geometry import Ints
-from tests.cuda.conv.wgmma.strips_calls import (
+from tests.cuda.conv.wgmma.wgmma_calls import (
     ASYNCHRONOUS,
     INTEGERS,
     NOT_FINITE,
@@ -26,11 +22,11 @@ from tests.cuda.conv.wgmma.strips_calls import (
     call,
     check_finished,
     check_not_finite,
+    check_rows_from_other_addresses,
     conv,
     divided,
     exact_of,
 )
-from tests.emulator import emulated_cuda
 from tests.oracle import oracle
 from tests.oracle.operands import LAYOUTS, operands
 
@@ -158,17 +154,6 @@ def test_problems_meet_all_forms() -> None:
 # ---------------------------------------------------------------- rings
 
 
-@pytest.fixture
-def resized(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Lets one tile be the only one, with other numbers of stages or less room for strips."""
-
-    def resize(tile: PixelsTile, **changes: int) -> str:
-        monkeypatch.setattr(tiles, "PIXELS", (replace(tile, **changes),))
-        return form_of(tile)
-
-    return resize
-
-
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("tile", "precision", "changes"),
@@ -187,7 +172,8 @@ def test_any_number_of_stages_in_every_order_of_arrival(
     given = conv((1, 72, 6, 36), (64, 72, 3, 2), pads=[1, 0, 2, 1])
     arrays = operands(given, INTEGERS, 2, SINGLE)
     expected = exact_of(given, arrays).value
-    wanted = resized(tile, **changes)
+    wanted = form_of(tile)
+    resized("PIXELS", tile, **changes)
     for seed, order in enumerate(ASYNCHRONOUS):
         y, struct = call(given, arrays, wanted, precision, seed=seed, async_order=order, multiprocessors=1 + seed % 2)
         room = changes.get("x_bytes", tile.x_bytes)
@@ -201,7 +187,8 @@ def test_shares_that_have_no_strip(tile: PixelsTile, monkeypatch: pytest.MonkeyP
     """Three strips in four shares, the last of which has none, as two are of one each."""
     monkeypatch.setattr(split_k, "_COUNTS", (2,))
     given = conv((1, 80, 6, 36), (64, 80, 2, 2))
-    wanted = resized(tile)
+    wanted = form_of(tile)
+    resized("PIXELS", tile)
     arrays = operands(given, INTEGERS, 4, SINGLE)
     y, struct = divided(given, arrays, wanted, PRECISIONS[tile.turns], seed=tile.block_m, async_order="random")
     assert struct["loading"]["channel_slices"] == 3
@@ -299,20 +286,4 @@ def test_channels_last_of_any_number_of_filters(filters: int, wanted: str) -> No
 @pytest.mark.parametrize("share", [False, True], ids=["w", "packed w"])
 @pytest.mark.parametrize("wanted", ["128x128_pixel_rows", "64x256_pixel_rows_split"])
 def test_rows_from_other_addresses_are_copied_after_all(wanted: str, share: bool) -> None:
-    """From an address on that is no multiple of 16 bytes: the same plan, other launches."""
-    shape, w_shape = (1, 72, 6, 24), (66, 72, 2, 2)
-    memory, w = (np.random.default_rng(8).integers(-3, 4, size).astype(SINGLE) for size in (72 * 144 + 1, w_shape))
-
-    def pick(candidates: Sequence[Candidate]) -> Candidate:
-        return next(one for one in candidates if one.name.endswith(wanted))
-
-    device = emulated_cuda(seed=1, async_order="random", multiprocessors=3)
-    with offers.picking(pick), gpuconv.precision("3xtf32"), device as emulated:
-        weights = gpuconv.pack(w) if share else w
-        for k in (0, 1, 0, 1):
-            x = memory[k : memory.size - 1 + k].reshape(shape)
-            np.testing.assert_array_equal(gpuconv.conv(x, weights), oracle.conv(x, w).value)
-    names = [launch.variant.name for launch in emulated.launches]
-    assert sum("channels_last" in name for name in names) == 2
-    launches = 2 if share and "_split" in wanted else 1  # of which the second one adds up
-    assert sum("_pixel_rows" in name for name in names) == 2 * launches
+    check_rows_from_other_addresses(wanted, share, SINGLE, "3xtf32", conv((1, 72, 6, 24), (66, 72, 2, 2)))

@@ -11,11 +11,10 @@ import pytest
 
 import gpuconv
 from gpuconv.cuda.conv.gemm import split as split_k
-from gpuconv.cuda.conv.wgmma import tiles
 from gpuconv.cuda.conv.wgmma.tiles import HALF_SLICE, SLICE_BYTES, STRIPS, StripsTile
 from gpuconv.cuda.plan import offers
 from gpuconv.cuda.plan.offers import Candidate
-from tests.cuda.conv.wgmma.strips_calls import (
+from tests.cuda.conv.wgmma.wgmma_calls import (
     ASYNCHRONOUS,
     HALF,
     INTEGERS,
@@ -26,6 +25,7 @@ from tests.cuda.conv.wgmma.strips_calls import (
     call,
     check_finished,
     check_not_finite,
+    check_rows_from_other_addresses,
     conv,
     conv_transpose,
     divided,
@@ -190,17 +190,6 @@ def test_integers_are_exact_in_conv_transpose(wanted: str, dtype: Any, precision
 # ---------------------------------------------------------------- rings
 
 
-@pytest.fixture
-def resized(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Lets one tile be the only one, with other numbers of stages."""
-
-    def resize(tile: StripsTile, **changes: Any) -> str:
-        monkeypatch.setattr(tiles, "STRIPS", (replace(tile, **changes),))
-        return form_of(tile)
-
-    return resize
-
-
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("tile", "stages"),
@@ -213,7 +202,8 @@ def test_every_number_of_stages_of_weights_in_every_order_of_arrival(
     given = conv((1, 72, 5, 72), (64, 72, 3, 2), pads=[1, 0, 2, 1])
     arrays = operands(given, INTEGERS, 2, BFLOAT16)
     expected = exact_of(given, arrays).value.astype(BFLOAT16)
-    wanted = resized(tile, stages=stages)
+    wanted = form_of(tile)
+    resized("STRIPS", tile, stages=stages)
     for seed, order in enumerate(ASYNCHRONOUS):
         y, struct = call(given, arrays, wanted, seed=seed, async_order=order, multiprocessors=1 + 2 * (seed % 2))
         assert struct["strips"]["resident"] == 0
@@ -269,7 +259,8 @@ def test_short_shares(
     if inner == 1 and not tile.rows:
         pytest.skip("patches are for taps that share them")
     given = PROBLEMS[name] if tile in (*ROWS, *PATCHES) else of_halves(PROBLEMS[name])
-    wanted = resized(tile)
+    wanted = form_of(tile)
+    resized("STRIPS", tile)
     monkeypatch.setattr(split_k, "_COUNTS", (splits,))
     arrays = operands(given, INTEGERS, 4, BFLOAT16)
     seed = splits + tile.block_n
@@ -402,19 +393,4 @@ def test_infinite_weights_that_are_read_as_they_are_add_nothing_to_padding(wante
 @pytest.mark.parametrize("share", [False, True], ids=["w", "packed w"])
 @pytest.mark.parametrize("wanted", ["128x256_rows", "64x256_rows_split"])
 def test_rows_from_other_addresses_are_copied_after_all(wanted: str, share: bool) -> None:
-    """From an address on that is no multiple of 16 bytes: the same plan, other launches."""
-    shape, w_shape = (2, 72, 6, 24), (70, 72, 3, 3)
-    memory, w = (np.random.default_rng(8).integers(-3, 4, size).astype(HALF) for size in (2 * 72 * 144 + 1, w_shape))
-
-    def pick(candidates: Sequence[Candidate]) -> Candidate:
-        return next(one for one in candidates if one.name.endswith(wanted))
-
-    with offers.picking(pick), emulated_cuda(seed=1, async_order="random", multiprocessors=3) as emulated:
-        weights = gpuconv.pack(w) if share else w
-        for k in (0, 1, 0, 1):
-            x = memory[k : memory.size - 1 + k].reshape(shape)
-            np.testing.assert_array_equal(gpuconv.conv(x, weights), oracle.conv(x, w).value.astype(HALF))
-    names = [launch.variant.name for launch in emulated.launches]
-    assert sum("channels_last" in name for name in names) == 2
-    launches = 2 if share and "_split" in wanted else 1  # of which the second one adds up
-    assert sum("wgmma" in name and "_rows" in name for name in names) == 2 * launches
+    check_rows_from_other_addresses(wanted, share, HALF, "ieee", conv((2, 72, 6, 24), (70, 72, 3, 3)))

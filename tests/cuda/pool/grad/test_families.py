@@ -95,18 +95,10 @@ def test_the_struct_of_the_general_kernel() -> None:
     fields = {name: struct[name] for name in launch.variant.layout.names or ()}
     numbers = {name: (one["divisor"] if one.dtype.names else one).tolist() for name, one in fields.items()}
     expected = {
-        "plane": 63,
-        "elements": 2 * 3 * 63,
-        "y_extent": [1, 4, 5],
-        "pad": [0, 1, 2],
-        "reach": [1, 5, 4],
-        "x_extent": [1, 7, 9],
-        "stride": [1, 1, 2],
-        "dilation": [1, 2, 3],
-        "channels": 3,
-        "channels_last": 0,
+        "plane": 63, "elements": 2 * 3 * 63, "y_extent": [1, 4, 5], "pad": [0, 1, 2], "reach": [1, 5, 4],
+        "x_extent": [1, 7, 9], "stride": [1, 1, 2], "dilation": [1, 2, 3], "channels": 3, "channels_last": 0,
         "place_stride": [0, 9, 1],
-    }
+    }  # fmt: skip
     assert {name: numbers[name] for name in expected} == expected
 
 

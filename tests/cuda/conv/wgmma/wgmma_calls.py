@@ -1,4 +1,4 @@
-"""Whole calls by wgmma from strips of x, and the problems that their tests share."""
+"""Whole calls by wgmma, and the problems that tests of its kernels of strips share."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def call(
     with offers.picking(pick), gpuconv.precision(precision), emulated_cuda(**options) as emulated:
         y = getattr(gpuconv, given.operator)(x, w, b, **given.attributes, **(more or {}))
     last = emulated.launches[-1]
-    assert f"_{form_of_name(wanted)}" in last.variant.name
+    assert last.variant.name.endswith(f"_{wanted.removesuffix('_split').removesuffix('_direct')}")
     return y, np.frombuffer(last.parameters, last.variant.layout)[0]
 
 
@@ -79,10 +79,6 @@ def divided(given: Problem, arrays: Sequence[Any], wanted: str, *more: Any, **op
             assert struct["splits"]["count"]["divisor"] > 1
             return y, struct
     pytest.fail("there is no such candidate")
-
-
-def form_of_name(wanted: str) -> str:
-    return "_".join(wanted.split("_")[:2])
 
 
 def exact_of(given: Problem, arrays: Sequence[Any]) -> oracle.Exact:
@@ -128,14 +124,40 @@ NOT_FINITE = {
 
 
 def check_not_finite(
-    given: Problem, wanted: str, dtype: Any, precision: str, kinds: tuple[str, str], w_layout: str = "contiguous"
+    given: Problem,
+    wanted: str,
+    dtype: Any,
+    precision: str,
+    kinds: tuple[str, str],
+    w_layout: str = "contiguous",
+    **options: Any,
 ) -> None:
     x, w, b = operands(given, (*kinds, "integers"), 6, dtype)
     for array in (x, w):  # few enough for most outputs to be numbers
         odd = np.random.default_rng(5).random(array.shape) < 0.995
         array[odd & ~np.isfinite(array.astype(np.float64))] = 1
-    y, _ = call(given, (x, LAYOUTS[w_layout](w), b), wanted, precision)
+    y, _ = call(given, (x, LAYOUTS[w_layout](w), b), wanted, precision, **options)
     exact = exact_of(given, (x, w, b))
     assert np.isfinite(exact.value).any()
     assert not np.isfinite(exact.value).all()
     oracle.assert_close(y, exact, dtype, "tensor cores" if precision == "ieee" else precision)
+
+
+def check_rows_from_other_addresses(wanted: str, share: bool, dtype: Any, precision: str, given: Problem) -> None:
+    """From an address on that is no multiple of 16 bytes: the same plan, other launches."""
+    x, w, _ = operands(given, INTEGERS, 8, dtype)
+    memory = np.append(x.reshape(-1), x.reshape(-1)[:1])
+
+    def pick(candidates: Sequence[Candidate]) -> Candidate:
+        return next(one for one in candidates if one.name.endswith(wanted))
+
+    device = emulated_cuda(seed=1, async_order="random", multiprocessors=3)
+    with offers.picking(pick), gpuconv.precision(precision), device as emulated:
+        weights = gpuconv.pack(w) if share else w
+        for k in (0, 1, 0, 1):
+            x = memory[k : memory.size - 1 + k].reshape(given.x_shape)
+            np.testing.assert_array_equal(gpuconv.conv(x, weights), oracle.conv(x, w).value.astype(dtype))
+    names = [launch.variant.name for launch in emulated.launches]
+    assert sum("channels_last" in name for name in names) == 2
+    launches = 2 if share and "_split" in wanted else 1  # of which the second one adds up
+    assert sum(name.endswith("_rows") for name in names) == 2 * launches

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import gpuconv
 from gpuconv.cuda.call.prepared import contiguous_strides
 from gpuconv.cuda.conv import families as conv_families
-from gpuconv.cuda.conv import runs
+from gpuconv.cuda.conv.gemm import runs
 from gpuconv.cuda.plan import offers
 from gpuconv.cuda.plan.limits import representative
 from gpuconv.cuda.plan.offers import Candidate

@@ -14,18 +14,10 @@ from gpuconv.cuda.conv.problem import Problem
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """One problem, seen twice: its K is in the same order in both.
+    """One problem, seen twice: its K is in the same order in both."""
 
-    Attributes
-    ----------
-    gathered : Problem
-        As x is gathered: a piece's elements are its channels.
-    packed : Problem
-        As its weights are found: taps, channels and strides of w.
-    """
-
-    gathered: Problem
-    packed: Problem
+    gathered: Problem  # as x is gathered: a piece's elements are its channels
+    packed: Problem  # as its weights are found: taps, channels and strides of w
 
 
 def along_w(problem: Problem, piece: int) -> Runs | None:
@@ -41,13 +33,9 @@ def along_w(problem: Problem, piece: int) -> Runs | None:
         return _in_pieces(problem, problem, problem.channels, piece)
     free = (problem.taps[0], problem.x_shape[2], problem.columns[0], problem.pads[0]) == (1, 1, 1, 0)
     if problem.x_strides[-1] == 1 and free:
-        outer = replace(
-            problem,
-            taps=(problem.channels, *problem.taps[1:]),
-            x_shape=(*problem.x_shape[:2], problem.channels, *problem.x_shape[3:]),
-            x_strides=(*problem.x_strides[:2], problem.x_strides[1], *problem.x_strides[3:]),
-        )
-        return _in_pieces(outer, _taps_inside(problem), 1, piece)
+        outer, *inner = problem.axes
+        channels = outer._replace(taps=problem.channels, x=problem.channels, x_stride=problem.x_strides[1])
+        return _in_pieces(problem.with_axes((channels, *inner)), _taps_inside(problem), 1, piece)
     return None
 
 
@@ -64,19 +52,17 @@ def _taps_inside(problem: Problem) -> Problem:
 
 def _in_pieces(outer: Problem, packed: Problem, inner: int, piece: int) -> Runs | None:
     """Return a problem whose W times ``inner`` elements are neighbours in pieces, if all fall on their edges."""
-    taps, extent, pad = (size * inner for size in (outer.taps[-1], outer.x_shape[-1], outer.pads[-1]))
-    step = outer.column_strides[-1] * inner if outer.columns[-1] > 1 else piece
-    last = (outer.columns[-1] - 1) * step - pad + taps
-    apart = outer.dilations[-1] > 1 or any(size % piece for size in (taps, step, pad))
+    *axes, width = outer.axes
+    taps, extent, pad = (size * inner for size in (width.taps, width.x, width.pad))
+    step = width.column_stride * inner if width.columns > 1 else piece
+    last = (width.columns - 1) * step - pad + taps
+    apart = width.dilation > 1 or any(size % piece for size in (taps, step, pad))
     if apart or last > extent // piece * piece < extent:
         return None
-    gathered = replace(
-        outer,
-        channels=piece,
-        taps=(*outer.taps[:-1], taps // piece),
-        x_shape=(outer.x_shape[0], piece, *outer.x_shape[2:-1], extent // piece),
-        x_strides=(outer.x_strides[0], 1, *outer.x_strides[2:-1], piece),
-        column_strides=(*outer.column_strides[:-1], step // piece),
-        pads=(*outer.pads[:-1], pad // piece),
+    pieces = width._replace(
+        taps=taps // piece, x=extent // piece, x_stride=piece, column_stride=step // piece, pad=pad // piece
     )
+    seen = outer.with_axes((*axes, pieces))
+    (batch, _, *extents), (image, _, *strides) = seen.x_shape, seen.x_strides
+    gathered = replace(seen, channels=piece, x_shape=(batch, piece, *extents), x_strides=(image, 1, *strides))
     return Runs(gathered, packed)

@@ -1,0 +1,21 @@
+"""What tests of the kernels by wgmma share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpuconv.cuda.conv.wgmma import tiles
+
+
+@pytest.fixture
+def resized(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Lets one tile be the only one of its kind, with other numbers of stages or less room."""
+
+    def resize(kind: str, tile: Any, **changes: Any) -> None:
+        monkeypatch.setattr(tiles, kind, (replace(tile, **changes),))
+
+    return resize

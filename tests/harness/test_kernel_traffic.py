@@ -1,0 +1,310 @@
+"""No bank conflicts, and hardly more memory traffic than necessary: what the emulator counts for every main kernel.
+
+Shared memory is served in wavefronts of one word from each of 32 banks, global memory in sectors of 32 bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import chain, product
+from math import inf
+from typing import Any
+
+import ml_dtypes  # noqa: F401  # teaches NumPy the name bfloat16
+import numpy as np
+import pytest
+
+import gpuconv
+from gpuconv.cuda.conv.direct import bands, channels, few, transpose
+from gpuconv.cuda.conv.gemm import base as gemm_base
+from gpuconv.cuda.conv.gemm import ffma, fragments, grouped, interleaved, matrix, mma, pointwise, stem, stem_tile
+from gpuconv.cuda.plan.numbers import RANK
+from gpuconv.rules import dtypes
+from tests.emulated_cuda.emulator.counters import FIELDS, Counters
+from tests.emulator import emulated_cuda
+from tests.harness import direct_forms
+from tests.harness.emulated import long_walks, preferred
+from tests.oracle.strategies import Problem
+
+pytestmark = [pytest.mark.emulator, pytest.mark.sampled(3)]
+
+Ints = tuple[int, ...]
+WIDTHS = (33, 64)  # elements in a row; with 33, hardly a row begins where a sector does
+_FLAT: dict[str, Any] = {"pads": (1, 1, 1, 1)}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A problem of one kernel, and how many sectors and wavefronts there may be for each that is necessary.
+
+    Attributes
+    ----------
+    both : float
+        Of loads and stores together.
+    packed : float
+        The same of the sectors that a kernel loads which packs weights before.
+    layout : str
+        Of x and y; where it is "channels last", y has them second.
+    """
+
+    kernel: str
+    problem: Problem
+    loads: float = 1.3
+    stores: float = 1.3
+    shared: float = 1.0
+    both: float = inf
+    packed: float = inf
+    layout: str = "NCHW"
+
+    def __str__(self) -> str:
+        return f"{self.kernel}-{self.layout}-{'x'.join(map(str, self.problem.x_shape))}-{self.problem.attributes}"
+
+    @property
+    def dtype(self) -> str:
+        return next(name for name in (*dtypes.CONV_DTYPES, "uint8", "int8")[::-1] if f"_{name}_" in self.kernel)
+
+    def counters(self) -> dict[str, Counters]:
+        """Launch the kernel, and what packs for it, on zeros; without checks, which other tests make."""
+        shapes = (shape for shape in self.problem.shapes if shape is not None)
+        x, *w = (np.zeros(shape, self.dtype) for shape in shapes)
+        precision = next((name for name in ("3xtf32", "tf32") if f"_{name}_" in self.kernel), "ieee")
+        last = np.moveaxis(x, 1, -1).copy()
+        x, layout = {"NHWC": (last, "NHWC"), "channels last": (np.moveaxis(last, -1, 1), "NCHW")}.get(
+            self.layout, (x, "NCHW")
+        )
+        device = emulated_cuda("sm_90a", counters=True, check_shared=False, check_global=False)
+        with preferred(self.kernel), gpuconv.precision(precision), device as emulated:
+            getattr(gpuconv, self.problem.operator)(x, *w, **self.problem.attributes, layout=layout)
+        assert emulated.launches[-1].variant.name == self.kernel.removesuffix("_split")
+        return emulated.counters()
+
+
+def _conv(x: Ints, w: Ints, operator: str = "conv", **attributes: Any) -> Problem:
+    return Problem(operator, x, w, None, attributes)
+
+
+def _odd(dtype: str, width: int) -> float:
+    """Return the most sectors of rows; in those of 33, 64 bytes touch three sectors instead of two."""
+    return 1.6 if dtype.endswith("16") and width == 33 else 1.3
+
+
+def gemms() -> Iterator[Case]:
+    """All tiles, of slices of K with one tap and with several, whole and divided; most sectors are of weights."""
+    for operator, (dtype, tiles) in product(("conv", "conv_transpose"), gemm_base.TILES.items()):
+        for tile, uniform, width in product(tiles, (True, False), WIDTHS):
+            if not (tile.uniform if uniform else tile.rowwise):
+                continue
+            name = ffma.variant(operator, dtype, False, RANK, tile, uniform).name
+            c, m = tile.block_k if uniform else 5, tile.block_m
+            w = (m, c, 3, 3) if operator == "conv" else (c, m, 3, 3)
+            divisible = dtype == "float32" and uniform and tile in ffma._DIVISIBLE[operator]
+            for split in ("", "_split")[: 1 + divisible]:
+                yield Case(name + split, _conv((2, c, 5, width), w, operator, **_FLAT), 1.2, _odd(dtype, width))
+
+
+def tensor_cores() -> Iterator[Case]:
+    for (dtype, precision), arithmetic in fragments.ARITHMETICS.items():
+        for tile, form in mma.kernels(arithmetic):
+            own = {"rowwise": 5, "chunks": form.block_k * 3 // 2, "halves": 12}
+            c = own.get(form.gather, form.block_k)
+            name = mma.variant("conv", dtype, precision, tile, form).name
+            problem = _conv((2, c, 5, 32), (tile.block_m, c, 3, 3), **_FLAT)
+            layout = "channels last" if form.copied else "NCHW"
+            yield Case(name, problem, 1, 1, packed=inf if form.rowwise else 1.3, layout=layout)
+
+
+def unpacked() -> Iterator[Case]:
+    """All that read weights as they are."""
+    for (dtype, filters), width in product(product(dtypes.CONV_DTYPES, few._FILTERS), WIDTHS):
+        problem = _conv((2, 5, 5, width), (filters, 5, 3, 3), **_FLAT)
+        yield Case(few.variant(dtype, filters).name, problem, _odd(dtype, width), _odd(dtype, width))
+    for tile, width in product(pointwise.TILES["conv"]["float32"], WIDTHS):
+        problem = _conv((2, tile.block_k, 5, width), (tile.block_m, tile.block_k, 1, 1))
+        yield Case(pointwise.variant("conv", "float32", tile).name, problem, 1.15)
+    for (dtype, precision, inputs, tile), width in product(matrix.forms(), WIDTHS):
+        if inputs != "depth_to_space":
+            problem, layout = (
+                _conv((2, 64, 6, width), (tile.block_m, 64, 1, 1)),
+                ("NCHW", "channels last")[inputs == "channels"],
+            )
+            name = matrix.variant(dtype, precision, inputs, tile).name
+            yield Case(name, problem, 1.2, _odd(dtype, width), layout=layout)
+
+
+def whole_rows() -> Iterator[Case]:
+    """ConvTranspose that writes whole rows; no number of banks can be shared out to three phases evenly."""
+    kernels = [(interleaved.variant(*form).name, form[1], False) for form in interleaved.forms()]
+    kernels += [(pointwise.variant(*form).name, form[2], True) for form in pointwise.forms() if len(form[0]) > 4]
+    kernels += [(matrix.variant(*form).name, form[3], True) for form in matrix.forms() if form[2] == "depth_to_space"]
+    for (name, tile, disjoint), stride in product(kernels, (2, 3)):
+        c = 5 if name.endswith(("x16", "x8")) and not disjoint else 16
+        taps = (2, stride) if disjoint else (3, stride + 1)
+        attributes = {"strides": (2, stride), "pads": (0, 0, 0, taps[1] - stride)}
+        problem = _conv((2, c, 5, 32), (c, tile.block_m, *taps), "conv_transpose", **attributes)
+        yield Case(name, problem, 1, 1.12, 1.4 if "_matrix_" in name else 1.16)  # sums in pairs, in rows apart
+
+
+def direct() -> Iterator[Case]:
+    """Forms with rows of whole vectors, which are copied as such, and others; taps that share nothing last."""
+    for dtype, form, width in product(("bfloat16", "float32"), direct_forms.FORMS, WIDTHS):
+        x, w, attributes = direct_forms.usual(form, width)
+        most = 1.21 if width == 64 and form.stride else 1.3 if dtype == "float32" else 1.75
+        stores = most if form.stride else 2.0
+        yield Case(direct_forms.name(form, dtype), _conv(x, w, **attributes), most, stores, 1.4 if form.kernel else 1.2)
+
+
+def bands_of_rows() -> Iterator[Case]:
+    """A warp reads the weights of several filters, each filter's a few neighbours."""
+    ways = (
+        ("float32", 64, "NCHW"),
+        ("float32", 33, "NCHW"),
+        ("float32", 64, "channels last"),
+        ("bfloat16", 64, "NCHW"),
+    )
+    for dtype, width, layout in ways:
+        for form in bands.forms(dtype):
+            kernel = form.kernel_rows, form.kernel_columns
+            problem = _conv((1, 64, 12, width), (form.filters, 64, *kernel), pads=[size // 2 for size in kernel] * 2)
+            most = 1.36 if dtype == "float32" else 1.75
+            yield Case(bands.variant(dtype, form).name, problem, most, most, 1.36, layout=layout)
+
+
+def depthwise() -> Iterator[Case]:
+    """Vectors of channels; most loads of ConvTranspose are of weights, each by itself."""
+    for dtype, form in product(dtypes.CONV_DTYPES, channels.FORMS):
+        problem = _conv((2, 64, 8, 24), (64, 1, 3, 3), strides=(form[0] or 3,) * 2, group=64, **_FLAT)
+        yield Case(channels.variant(dtype, form).name, problem, 1, 1, 1.3, layout="NHWC")
+    for dtype, layout in product(dtypes.CONV_DTYPES, ("NCHW", "NHWC")):
+        problem = _conv((2, 8, 24, 64), (8, 1, 4, 4), "conv_transpose", strides=(2, 2), group=8, **_FLAT)
+        if layout == "NHWC":
+            problem = _conv((2, 64, 8, 24), (64, 1, 4, 4), "conv_transpose", strides=(2, 2), group=64, **_FLAT)
+        yield Case(transpose.variant(dtype).name, problem, 9, 1, layout=layout)
+
+
+def groups() -> Iterator[Case]:
+    """Weights are read where they lie, in small pieces; stores are of a few columns."""
+    for (dtype, precision, form), layout in product(grouped.forms(), ("NCHW", "NHWC")):
+        filters, c = 2 * form.block_m, min(form.block_m, 32)
+        problem = _conv((2, filters, 8, 32), (filters, c, 3, 3), group=filters // c, **_FLAT)
+        name = grouped.variant("conv", dtype, precision, form).name
+        yield Case(name, problem, 9, 2 if layout == "NCHW" else 1.3, 1.45, layout=layout)
+
+
+def stems() -> Iterator[Case]:
+    """Rows of whole vectors; lanes have four channels last each, one by one."""
+    for kernel, layout in product(stem_tile.KERNELS, ("NCHW", "NHWC")):
+        taps = 7 if kernel.arithmetic else kernel.chunk
+        pads = (1, taps // 2, 1, taps - taps // 2 - 1)
+        problem = _conv((2, 3, 18, 64), (kernel.block_m, 3, 3, taps), strides=(2, 2), pads=pads)
+        loads, shared = 1.1 if layout == "NCHW" else 3.2, 1.47 if kernel.arithmetic else 1.15
+        yield Case(stem.variant(kernel).name, problem, loads, 1, shared, layout=layout)
+
+
+_ROWS = (1, 3, 36, 112)
+# Kernel, window, stride, pad, x: rows as in ResNet, planes as in SPP, rows of an odd length; channels last.
+_POOLS: tuple[tuple[str, int, int, int, Ints], ...] = (
+    *(("3d_vectors_2x2", 2, 2, 0, _ROWS), ("3d_vectors_3x2", 3, 2, 1, _ROWS), ("3d_vectors_3x1", 3, 1, 1, _ROWS)),
+    *(("3d_tiles", 5, 1, 2, (2, 3, 20, 48)), ("3d_tiles", 5, 2, 0, (2, 3, 31, 47))),
+    *(("3d_channels", 2, 2, 0, (2, 32, 10, 16)), ("3d_channels", 3, 2, 1, (2, 64, 7, 10))),
+    ("3d_patches", 5, 1, 2, (2, 64, 15, 20)),
+)
+
+
+def _windows(size: int, stride: int, pad: int) -> dict[str, Any]:
+    return {"kernel_shape": (size,) * 2, "strides": (stride,) * 2, "pads": (pad,) * 4}
+
+
+def pools() -> Iterator[Case]:
+    """Of rows, whose bytes begin and end in the middle of a sector."""
+    for dtype, (kernel, *window, x), indices in product(dtypes.MAX_POOL_DTYPES, _POOLS, (False, True)):
+        attributes = {**_windows(*window), "return_indices": indices}
+        most, both = (1.65, 1.25) if dtype in ("int8", "uint8") else (1.35, 1.2)
+        shared = {"3d_tiles": 2.0, "3d_patches": 1.3}.get(kernel, 0)
+        layout = "NHWC" if kernel in ("3d_channels", "3d_patches") else "NCHW"
+        problem = Problem("max_pool", x, attributes=attributes)
+        yield Case(f"max_pool_{dtype}_{kernel}{'_indices' * indices}", problem, most, most, shared, both, layout=layout)
+
+
+FAMILIES: tuple[Callable[[], Iterator[Case]], ...] = (
+    *(gemms, tensor_cores, unpacked, whole_rows, direct, bands_of_rows, depthwise, groups, stems, pools),
+)
+
+
+def assert_within(counters: Counters, **most: float) -> None:
+    """Compare what there was, for each that is necessary, with the most that there may be."""
+    traffic = counters.traffic()
+    traffic["both"] = [*np.add(traffic["loads"], traffic["stores"])]
+    for name, limit in most.items():
+        found, ideal = traffic.get(name, (0, 0))
+        assert limit == inf or found <= limit * ideal, f"{name}: {found} for {ideal}"
+
+
+@pytest.mark.parametrize("case", list(chain.from_iterable(family() for family in FAMILIES)), ids=str)
+def test_memory_is_asked_for_little_more_than_necessary(case: Case) -> None:
+    *before, (_, counters) = case.counters().items()
+    assert_within(counters, loads=case.loads, stores=case.stores, both=case.both, shared=case.shared)
+    for name, packing in before:
+        shared = 1 if name.startswith("pack_weights") else inf
+        assert_within(packing, loads=case.packed, stores=1, shared=shared)
+
+
+@pytest.mark.parametrize("case", list(tensor_cores()), ids=str)
+def test_tensor_cores_multiply_whole_slices_and_nothing_else(case: Case) -> None:
+    n, c, *plane = case.problem.x_shape
+    block_m, block_n, block_k = map(int, case.kernel.split("_")[-2].split("x"))
+    columns, rows = -(-n * plane[0] * plane[1] // block_n) * block_n, -(-9 * c // block_k) * block_k
+    made = case.counters()[case.kernel].total["mma_macs"]
+    assert made == block_m * columns * rows * (3 if "3xtf32" in case.kernel else 1)
+
+
+@pytest.mark.parametrize("case", list(direct()), ids=str)
+def test_direct_sums_read_no_more_of_shared_memory_than_in_whole_vectors(case: Case) -> None:
+    (counters,) = case.counters().values()
+    wavefronts, requests = (
+        sum(counters.counts[[key == "ld.shared" for key in counters.keys], FIELDS.index(f"shared_{name}")])
+        for name in ("wavefronts", "requests")
+    )
+    assert 0 < wavefronts <= 4 * requests
+
+
+# Kernel, window, stride, pad, layout, x; rows of 14 or 40 elements do not all begin with a sector.
+_POOL_GRADS = (
+    ("3d", 3, 2, 1, "NCHW", (2, 3, 9, 40)),
+    ("3d_walks_1x1", 1, 1, 0, "NCHW", _ROWS),
+    *((f"3d_walks_{k}x{s}", k, s, pad, "NCHW", _ROWS) for k, s, pad in ((2, 2, 0), (3, 2, 1), (3, 1, 1))),
+    *((f"3d_walks_{k}x{s}", k, s, pad, "NHWC", (2, 12, 14, 64)) for k, s, pad in ((2, 2, 0), (3, 2, 1), (3, 1, 1))),
+    ("3d_walks_5xany", 3, 3, 0, "NHWC", (2, 12, 14, 64)),
+    ("3d_walks_5xany", 5, 1, 2, "NCHW", _ROWS),
+    ("3d_walks_13xany", 9, 1, 4, "NCHW", _ROWS),
+)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize(("kernel", "size", "stride", "pad", "layout", "shape"), _POOL_GRADS)
+def test_gradients_of_max_pool_read_neighbours_and_write_whole_sectors(
+    kernel: str, size: int, stride: int, pad: int, layout: str, shape: Ints, dtype: str
+) -> None:
+    """Lanes of two columns each read every other window."""
+    name, windows = f"max_pool_grad_{dtype}_{kernel}", _windows(size, stride, pad)
+    y, indices = gpuconv.max_pool(np.zeros(shape, dtype), return_indices=True, layout=layout, **windows)
+    device = emulated_cuda("sm_90a", counters=True, check_shared=False, check_global=False)
+    with preferred(name), long_walks(True), device as emulated:
+        gpuconv.max_pool_grad(y, indices, shape, layout=layout, check_indices=False, **windows)
+    assert_within(emulated.counters()[name], loads=2.2, stores=1.2, shared=0)
+
+
+def test_traffic_is_by_kind_of_access() -> None:
+    accesses = {
+        "cp.async": {"shared_requests": 1, "shared_wavefronts": 5, "shared_ideal": 4},
+        "ld.shared": {"shared_requests": 2, "shared_wavefronts": 8, "shared_ideal": 8},
+        "ld.global": {"global_requests": 1, "global_sectors": 17, "global_ideal": 16},
+        "st.global": {"global_requests": 1, "global_sectors": 7, "global_ideal": 6},
+        "add.s32": {"instructions": 9},
+    }
+    counts = np.array([[numbers.get(field, 0) for field in FIELDS] for numbers in accesses.values()], np.uint64)
+    counters = Counters(list(accesses), ["a.cu:1"] * len(accesses), counts)
+    assert counters.traffic() == {"shared": [13, 12], "loads": [17, 16], "stores": [7, 6]}
+    assert_within(counters, loads=1.1, stores=1.2, shared=1.1)
+    with pytest.raises(AssertionError, match="shared: 13 for 12"):
+        assert_within(counters, loads=1.1, stores=1.2, shared=1.08)
