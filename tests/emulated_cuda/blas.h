@@ -149,6 +149,7 @@ template <class In, class Out, class Sum> struct Product {
   int64_t inner;
 
   void Run(Access& access, Sum alpha, Sum beta) const {
+    if (c.rows == 0 || c.columns == 0) return;
     std::vector<Sum> sum(static_cast<size_t>(c.rows * c.columns));
     if (alpha != Sum(0) && inner != 0) {
       const auto left = a.template Read<Sum>(access, operation_a);
