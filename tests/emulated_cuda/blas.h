@@ -116,7 +116,8 @@ template <class T> struct Matrix {
 
 // The matrix that becomes one of `rows` by `columns` by an operation.
 template <class T>
-Matrix<T> Stored(T* data, cublasOperation_t operation, int64_t rows, int64_t columns, int64_t stride, const char* name) {
+Matrix<T> Stored(T* data, cublasOperation_t operation, int64_t rows, int64_t columns, int64_t stride,
+                 const char* name) {
   if (operation == CUBLAS_OP_N) return {data, rows, columns, stride, name};
   return {data, columns, rows, stride, name};
 }
@@ -148,6 +149,7 @@ template <class In, class Out, class Sum> struct Product {
   int64_t inner;
 
   void Run(Access& access, Sum alpha, Sum beta) const {
+    if (c.rows == 0 || c.columns == 0) return;
     std::vector<Sum> sum(static_cast<size_t>(c.rows * c.columns));
     if (alpha != Sum(0) && inner != 0) {
       const auto left = a.template Read<Sum>(access, operation_a);

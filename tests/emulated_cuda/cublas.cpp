@@ -185,6 +185,7 @@ cublasStatus_t Gemv(Call call, cublasOperation_t operation, int m, int n, const 
   call.Need(incx != 0 && incy != 0, "an increment is zero");
   const int rows = operation == CUBLAS_OP_N ? m : n, columns = operation == CUBLAS_OP_N ? n : m;
   return call.Run([=, by = call.FactorOf(alpha), of_y = call.FactorOf(beta)](Access& access) {
+    if (m == 0 || n == 0) return;  // as BLAS has it, even where beta is not one
     const T factor = by.In(access, "alpha"), factor_y = of_y.In(access, "beta");
     const Vector<T> result = VectorOf(y, rows, incy, "y");
     std::vector<T> sum(static_cast<size_t>(rows));
@@ -205,7 +206,7 @@ cublasStatus_t Ger(Call call, int m, int n, const T* alpha, const T* x, int incx
   call.Need(incx != 0 && incy != 0, "an increment is zero");
   return call.Run([=, by = call.FactorOf(alpha)](Access& access) {
     const T factor = by.In(access, "alpha");
-    if (factor == T(0)) return;
+    if (factor == T(0) || m == 0 || n == 0) return;
     const Matrix<T> matrix{a, m, n, lda, "A"};
     const auto column = VectorOf(x, m, incx, "x").Read(access);
     auto row = VectorOf(y, n, incy, "y").Read(access);

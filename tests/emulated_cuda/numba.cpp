@@ -1,4 +1,4 @@
-// What Numba calls of a driver, beside what driver.cpp has: a library of another name, to which NUMBA_CUDA_DRIVER leads.
+// What Numba calls of a driver, beside what driver.cpp has: a library of another name, which NUMBA_CUDA_DRIVER tells.
 //
 // Here is the cuInit that libcuda.so.1 must not have, because NVRTC would find it there. All else is the runtime's.
 #include <cstring>

@@ -415,9 +415,16 @@ def test_a_read_beyond_the_end_is_found(memory: int) -> None:
 
 def test_memory_of_the_host_is_out_of_bounds() -> None:
     of_host = np.ones(4, np.float32)
-    result = cupy().zeros(4, np.float32)
+    result = cupy().ones(4, np.float32)
     call("saxpy", 4, np.float32(1), of_host, 1, result, 1)
-    with synchronised("global memory out of bounds"):
+    with synchronised("cublasSaxpy: global memory out of bounds: read of 16 bytes of x"):
+        cupy().cuda.Device().synchronize()
+
+
+def test_the_end_of_an_array_of_a_pool_is_its_end() -> None:
+    x, y = cupy().ones(3, np.float32), cupy().ones(4, np.float32)
+    call("saxpy", 4, np.float32(1), x, 1, y, 1)
+    with synchronised("cublasSaxpy: global memory out of bounds: read of 16 bytes of x"):
         cupy().cuda.Device().synchronize()
 
 

@@ -175,6 +175,7 @@ def device_arrays() -> Iterator[Any]:
         unavailable_reason=lambda: None,
         array_type=lambda: ndarray,
         current_device=lambda: 0,
+        is_capturing=lambda: False,
         device_of=lambda _: 0,
         to_device=to_device,
         to_host=to_host,
