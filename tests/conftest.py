@@ -21,6 +21,7 @@ import pytest
 from gpuconv import CompileError
 from gpuconv.cli.main import main
 from gpuconv.cuda.build import cache, nvrtc
+from gpuconv.cuda.build import compile as compiler
 from tests import emulator
 from tests.emulated_cuda.emulator import build
 from tests.emulator import tally
@@ -132,10 +133,13 @@ def _refuse(*_: object) -> NoReturn:
 
 
 @pytest.fixture(autouse=True)
-def no_device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hide the device, real or emulated, from tests that do not ask for it."""
-    if "cupy" in sys.modules and request.node.get_closest_marker("gpu") is None:
-        monkeypatch.setattr(sys.modules["cupy"].cuda.runtime, "getDeviceCount", _no_devices)
+def device_if_asked_for(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide the device, real or emulated, from tests that do not ask for it; the emulated one loads PTX."""
+    if request.node.get_closest_marker("gpu") is None:
+        if "cupy" in sys.modules:
+            monkeypatch.setattr(sys.modules["cupy"].cuda.runtime, "getDeviceCount", _no_devices)
+    elif cuda_device.emulated():
+        monkeypatch.setattr(compiler, "cubin", cuda_device.ptx)
 
 
 def _no_devices() -> NoReturn:

@@ -1,6 +1,6 @@
 """Which CUDA device the tests have: a real one where there is one, else the emulated one, where that can be had.
 
-Both run the unmodified CuPy. The emulated one takes PTX, so the compiler is asked for no machine code.
+Both run the unmodified CuPy. The emulated one takes PTX, so tests that have it ask the compiler for no machine code.
 """
 
 from __future__ import annotations
@@ -56,7 +56,6 @@ def _installed() -> str | None:
             reason = str(error)
     if reason is not None:
         return f"the emulated device cannot be had: {reason}"
-    compiler.cubin = _ptx
     return None
 
 
@@ -87,8 +86,8 @@ def thorough_if_emulated() -> pytest.MarkDecorator:
     return pytest.mark.thorough if emulated() else pytest.mark.gpu
 
 
-def _ptx(variant: Variant, architecture: str) -> bytes:
-    """Return what to load: as a rule compiled for the architecture that all other tests have the kernel for."""
+def ptx(variant: Variant, architecture: str) -> bytes:
+    """Return what the emulated device loads: PTX, as a rule for the architecture that all other tests have."""
     if _CAPABILITY not in os.environ:
         architecture = architectures.turn(variant)
     return compiler.ptx(variant, architecture).encode()
