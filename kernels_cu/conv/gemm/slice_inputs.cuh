@@ -67,7 +67,7 @@ template <class T, int BLOCK_N, int BLOCK_K, int THREADS, Gather GATHER> struct 
             Window<int, 3> window;
             window.place(p, taps, pixel(p, column0 + i));
             const int first = window.exists ? window.origin[0] : kNoPixel;
-            store(pixels + i, dot(window.origin, p.x_stride, window.image), first, window.origin[1], window.origin[2]);
+            store(pixels + i, window.image + distance(window.origin), first, window.origin[1], window.origin[2]);
         }
         if constexpr (!kUniformTap) {
             for (int i = threadIdx.x; i < slices * (BLOCK_K / kRowsOfEntry); i += THREADS) {
@@ -75,7 +75,7 @@ template <class T, int BLOCK_N, int BLOCK_K, int THREADS, Gather GATHER> struct 
                 int channel, tap[3], away[3];
                 split_row(p, taps, k, tap, channel);
                 advance_by(tap, away);
-                store(rows + i, dot(away, p.x_stride, channel * p.x_channel), k < taps.rows ? away[0] : kNoRow, away[1],
+                store(rows + i, distance(away) + channel * p.x_channel, k < taps.rows ? away[0] : kNoRow, away[1],
                       away[2]);
             }
         }
@@ -109,6 +109,10 @@ template <class T, int BLOCK_N, int BLOCK_K, int THREADS, Gather GATHER> struct 
     }
     static DEVICE void store(Standing* entry, int offset, int first, int second, int third) {
         store_shared(shared_address(entry), make_uint4(offset, first, second, third));
+    }
+    // Not dot: kernels of 128 registers spill with it.
+    DEVICE int distance(const int (&coordinates)[3]) const {
+        return coordinates[0] * p.x_stride[0] + coordinates[1] * p.x_stride[1] + coordinates[2] * p.x_stride[2];
     }
     DEVICE void advance_by(const int (&tap)[3], int (&coordinates)[3]) const {
 #pragma unroll
@@ -149,7 +153,7 @@ template <class T, int BLOCK_N, int BLOCK_K, int THREADS, Gather GATHER> struct 
     DEVICE void find_pixels() {
         int away[3];
         advance_by(next.tap, away);
-        const int further = dot(away, p.x_stride) + share() * (kVector ? kChunk : kRun * p.x_channel);
+        const int further = distance(away) + share() * (kVector ? kChunk : kRun * p.x_channel);
         const int first = share() * (kVector ? kChunk : kRun);
 #pragma unroll
         for (int i = 0; i < kPixels; ++i) {

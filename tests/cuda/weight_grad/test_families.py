@@ -66,7 +66,7 @@ def test_the_fields_of_a_small_problem() -> None:
 def test_the_fields_of_a_small_problem_in_tiles() -> None:
     # x (2, 2·3, 1, 2, 8) without a step along its only depth, w (2·4, 3, 1, 1, 3): y (2, 8, 1, 2, 6)
     problem = problem_of((2, 6, 1, 2, 8), (8, 3, 1, 1, 3), "float16", group=2)
-    arithmetic, tile = tiles.arithmetic_of(problem), tiles.TILES["HalfProducts"][-1]
+    arithmetic, tile = tiles.ARITHMETICS["float16", "ieee"], tiles.TILES["HalfProducts"][-1]
     launch, _ = tiles._plan(problem, tile, arithmetic, 1).launches
     struct = fields(launch)
     names = ("channels", "image", "dy_rows", "x_rows", "dy_chunks")

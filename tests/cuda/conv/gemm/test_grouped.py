@@ -43,8 +43,7 @@ def test_one_launch_reads_the_weights_as_they_are() -> None:
 def test_a_block_has_whole_groups_of_up_to_64_channels(channels: int) -> None:
     for group in range(2, 66):
         one = problem("conv", (1, channels * group, 9, 9), (group, channels, 3, 3), group=group)
-        arithmetic = fragments.arithmetic_of(one.dtype, one.precision)
-        for work in grouped_plan.works(one, arithmetic):
+        for work in grouped_plan.works(one, fragments.arithmetic(one)):
             assert group % work.together == 0
             assert work.together * channels <= 64
 

@@ -137,10 +137,10 @@ def test_threads_that_make_the_same_call_do_not_disturb_each_other() -> None:
 
 def decoded(words: bytes) -> tuple[Any, ...]:
     """A map of the emulator, as the driver's arguments would be."""
-    _, rank, itemsize, swizzle, im2col, _ = struct.unpack_from("<IBBBBQ", words)
-    numbers = struct.unpack_from("<5II4Q5H5BB3h3hHH", words, 16)
-    sizes, strides, box, steps = numbers[:5], numbers[6:10], numbers[10:15], numbers[15:20]
-    lower, upper, channels, pixels = numbers[21:24], numbers[24:27], *numbers[27:]
+    _, _, _, rank, itemsize, swizzle, im2col = struct.unpack_from("<QIIBBBB", words)
+    numbers = struct.unpack_from("<5I4Q5H5BB3h3hHH", words, 20)
+    sizes, strides, box, steps = numbers[:5], numbers[5:9], numbers[9:14], numbers[14:19]
+    lower, upper, channels, pixels = numbers[20:23], numbers[23:26], *numbers[26:]
     first = CODES[itemsize], rank, list(sizes[:rank]), list(strides[: rank - 1])
     if im2col:
         axes = rank - 2
