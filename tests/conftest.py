@@ -27,10 +27,14 @@ from tests.emulated_cuda.emulator import build
 from tests.emulator import tally
 from tests.harness import cuda_device, tiers
 
-# By marker: the variable that makes skipping a failure, and what tells why tests must be skipped.
-NEEDS: dict[str, tuple[str, Callable[[], str | None]]] = {
-    "gpu": ("GPUCONV_REQUIRE_EMULATOR", cuda_device.unavailable_reason),
-    "emulator": ("GPUCONV_REQUIRE_EMULATOR", emulator.unavailable_reason),
+# By marker: variables that make it a failure where something is not there, and what tells why it is not.
+Needs = tuple[tuple[str, Callable[[], str | None]], ...]
+NEEDS: dict[str, Needs] = {
+    "gpu": (
+        ("GPUCONV_REQUIRE_GPU", cuda_device.real_unavailable_reason),
+        ("GPUCONV_REQUIRE_EMULATOR", cuda_device.unavailable_reason),
+    ),
+    "emulator": (("GPUCONV_REQUIRE_EMULATOR", emulator.unavailable_reason),),
 }
 
 # What `-m quick` runs: these modules, without the tests that need a device or the emulator. They reach nine tenths of
@@ -170,14 +174,13 @@ def cache_of_broken_kernels(tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip a test whose marker names something that is not there, with the reason; fail it where that is required."""
-    for marker, (variable, unavailable_reason) in NEEDS.items():
-        reason = unavailable_reason() if item.get_closest_marker(marker) else None
-        if reason is not None:
-            if os.environ.get(variable) == "1":
+    for marker, needs in NEEDS.items():
+        for variable, unavailable_reason in needs:
+            reason = unavailable_reason() if item.get_closest_marker(marker) else None
+            if reason is not None and os.environ.get(variable) == "1":
                 pytest.fail(f"{variable}=1, but {reason}", pytrace=False)
-            pytest.skip(reason)
-    if item.get_closest_marker("gpu") and os.environ.get("GPUCONV_REQUIRE_GPU") == "1" and cuda_device.emulated():
-        pytest.fail("GPUCONV_REQUIRE_GPU=1, but the device is an emulated one", pytrace=False)
+            if reason is not None and variable != "GPUCONV_REQUIRE_GPU":
+                pytest.skip(reason)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

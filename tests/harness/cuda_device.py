@@ -69,6 +69,11 @@ def unavailable_reason() -> str | None:
     return install() or device.unavailable_reason()
 
 
+def real_unavailable_reason() -> str | None:
+    """Return why there is no real device, or None."""
+    return "the device is an emulated one" if emulated() else device.unavailable_reason()
+
+
 def header() -> str:
     """Return what pytest's first lines say."""
     if hardware():
