@@ -45,16 +45,18 @@ class Interrupts:
 
 @contextmanager
 def interrupts(times: int = 0) -> Iterator[Interrupts]:
-    """Let SIGALRM raise an Interrupt in the main thread, so often or when told so."""
+    """Let SIGALRM raise an Interrupt in the main thread, so often or when told so.
+
+    The handler stays afterwards and does nothing: another thread may have been given a last signal already.
+    """
     handler = Interrupts()
     handler.arm(times)
-    before = signal.signal(signal.SIGALRM, handler.handle)
+    signal.signal(signal.SIGALRM, handler.handle)
     try:
         yield handler
     finally:
         handler.arm(0)
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def eventually(condition: Callable[[], bool], seconds: float = DEADLINE) -> bool:
