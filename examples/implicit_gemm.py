@@ -138,9 +138,7 @@ for block_m, block_n in ((64, 64), (128, 128)):
 source = (checkout / "kernels_cu" / "conv/gemm/implicit_gemm.cuh").read_text(
     encoding="utf-8"
 )
-start = source.index(
-    "template <class Multiplier> __device__ __forceinline__ void accumulate"
-)
+start = source.index("template <class Multiplier> DEVICE void accumulate")
 print(source[start : source.index("\n}\n", start) + 2])
 
 # %% [markdown]
