@@ -22,7 +22,6 @@ from gpuconv import CompileError
 from gpuconv.cli.main import main
 from gpuconv.cuda.build import cache, nvrtc
 from gpuconv.cuda.build import compile as compiler
-from tests import emulator
 from tests.emulated_cuda.emulator import build
 from tests.emulator import tally
 from tests.harness import cuda_device, tiers
@@ -34,7 +33,7 @@ NEEDS: dict[str, Needs] = {
         ("GPUCONV_REQUIRE_GPU", cuda_device.real_unavailable_reason),
         ("GPUCONV_REQUIRE_EMULATOR", cuda_device.unavailable_reason),
     ),
-    "emulator": (("GPUCONV_REQUIRE_EMULATOR", emulator.unavailable_reason),),
+    "emulator": (("GPUCONV_REQUIRE_EMULATOR", cuda_device.emulated_unavailable_reason),),
 }
 
 # What `-m quick` runs: these modules, without the tests that need a device or the emulator. They reach nine tenths of

@@ -45,6 +45,9 @@ class Settings:
     host_threads : that run the blocks of a grid.
     exact_bounds : whether arrays of a pool have nothing beside them, else whole blocks of the pool are what there is.
     sticky_errors : whether all calls fail after a kernel has failed, else the next one works.
+    multiprocessors : of each device; 0: as many as the well-known one of its capability has.
+    async_order : asynchronous copies of kernels land as late as allowed (0), at once (1), or at any time between, by
+        the seed (2).
     """
 
     devices: int = 1
@@ -58,6 +61,8 @@ class Settings:
     host_threads: int = 1
     exact_bounds: bool = True
     sticky_errors: bool = False
+    multiprocessors: int = 0
+    async_order: int = 0
 
     @classmethod
     def from_environment(cls) -> Settings:

@@ -28,8 +28,8 @@ _reasons: list[str | None] = []  # of `install`, once it was asked for
 
 @cache
 def hardware() -> bool:
-    """Tell whether this machine has a device of its own, without loading its driver."""
-    return os.name == "nt" or any(map(os.path.exists, _OF_DRIVER))
+    """Tell whether tests use a device that this machine has, without loading its driver; EMULATED_CUDA=1: they do not."""
+    return os.environ.get("EMULATED_CUDA") != "1" and (os.name == "nt" or any(map(os.path.exists, _OF_DRIVER)))
 
 
 def install(part: Part | None = None) -> str | None:
@@ -67,6 +67,11 @@ def emulated() -> bool:
 def unavailable_reason() -> str | None:
     """Return why there is neither a real device nor an emulated one, or None."""
     return install() or device.unavailable_reason()
+
+
+def emulated_unavailable_reason() -> str | None:
+    """Return why there is no emulated device, or None."""
+    return "the device is a real one; EMULATED_CUDA=1 has the emulated one instead" if hardware() else install()
 
 
 def real_unavailable_reason() -> str | None:
