@@ -115,11 +115,14 @@ class EmulatedCuda:
                 return function(*arguments, **keywords)
             mirror = Mirror(given, outs)
             before = len(self.launches)
+            control.findings()
             try:
                 result = function(*_moved(arguments, mirror), **_moved(keywords, mirror))
             except gpuconv.GpuconvError as error:
                 found = control.findings()
-                raise EmulatorError(found) from error if found else error
+                if not found:
+                    raise
+                raise EmulatorError(found) from error
             return self._returned(result, mirror, outs, self.launches[before:])
 
         return call
@@ -131,7 +134,7 @@ class EmulatedCuda:
             if not isinstance(array, sys.modules["cupy"].ndarray):
                 found.append(array)
                 continue
-            missing = unwritten(array) if launches else 0
+            missing = unwritten(array) if launches and in_use[0].check_global else 0
             if missing:
                 names = ", ".join(record.variant.name for record in launches)
                 raise EmulatorError(
@@ -189,6 +192,7 @@ def emulated_cuda(
     counters: bool = False,
     async_order: str = "late",
     late_async: bool = True,
+    threads: int = 1,
     **options: Any,
 ) -> Iterator[EmulatedCuda]:
     """Let gpuconv's operators run NumPy arrays on the emulated device; each launch runs at once.
@@ -206,6 +210,8 @@ def emulated_cuda(
         Count instructions, bank conflicts and sectors.
     async_order, late_async
         "late", "at once" or "random": when asynchronous copies of kernels land; at once where late_async is False.
+    threads : int
+        Of the host, which run the blocks of a grid.
     **options
         Fields of `Settings` of the emulated driver: seed, host_threads, check_shared, check_global.
 
@@ -219,7 +225,7 @@ def emulated_cuda(
     order = ASYNC_ORDERS.index(async_order if late_async else "at once")
     with ExitStack() as stack:
         stack.enter_context(_visible())
-        stack.enter_context(control.changed(late=False, async_order=order, **options))
+        stack.enter_context(control.changed(late=False, async_order=order, host_threads=threads, **options))
         stack.enter_context(control.watched(emulated.see, counters))
         stack.enter_context(mock.patch.object(compiler, "cubin", emulated.ptx))
         stack.enter_context(mock.patch.object(device, "prepared", emulated.prepared))
