@@ -177,7 +177,7 @@ def pointers(layout: np.dtype[Any], start: int = 0) -> Iterator[tuple[str, int]]
             yield from pointers(kind, start + offset)
 
 
-def _visible() -> Any:
+def visible() -> Any:
     """Show the device also to tests from which it is hidden, as from most."""
     runtime = importlib.import_module("cupy").cuda.runtime
     return mock.patch.object(runtime, "getDeviceCount", lambda: in_use[0].devices)
@@ -224,7 +224,7 @@ def emulated_cuda(
     emulated = EmulatedCuda(architecture, replace(limits, multiprocessors=multiprocessors or limits.multiprocessors))
     order = ASYNC_ORDERS.index(async_order if late_async else "at once")
     with ExitStack() as stack:
-        stack.enter_context(_visible())
+        stack.enter_context(visible())
         stack.enter_context(control.changed(late=False, async_order=order, host_threads=threads, **options))
         stack.enter_context(control.watched(emulated.see, counters))
         stack.enter_context(mock.patch.object(compiler, "cubin", emulated.ptx))

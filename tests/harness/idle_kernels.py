@@ -20,6 +20,7 @@ from gpuconv.cuda.build import compile as compiler
 from gpuconv.cuda.build.variant import Variant
 from gpuconv.cuda.call import device, tensor_map
 from tests.emulated_cuda import control
+from tests.emulator.device import visible
 
 _PTX = """.version 8.0
 .target sm_80
@@ -79,6 +80,7 @@ def idle_kernels(folder: Path, **settings: Any) -> Iterator[Sent]:
 
     with ExitStack() as stack:
         stack.callback(cupy.cuda.runtime.deviceSynchronize)
+        stack.enter_context(visible())
         stack.enter_context(control.changed(late=True, **settings))
         stack.enter_context(control.watched(sent.launches.append))
         stack.enter_context(mock.patch.object(compiler, "cubin", _nothing))
