@@ -2,8 +2,8 @@
 
 Modules are named from the package's folder on; the first pattern that matches counts. Words after a file's name choose
 those of its tests whose names have one of them, or none of those with a minus sign in front; without words, all tests
-are meant that need no emulator. Emulated problems are cheap once their kernels are compiled. A % in a word stands for a
-space. Left out are tests that need a compiler each time, or many seconds.
+are meant that run no kernels, or such that do nothing. Emulated problems are cheap once their kernels are compiled.
+A % in a word stands for a space. Left out are tests that need a compiler each time, or many seconds.
 """
 
 from __future__ import annotations
