@@ -615,6 +615,11 @@ TESTS: dict[str, tuple[str, ...]] = {
         "cuda/conv/test_finish.py residuals_are_found complex_residuals",
         "cuda/call/test_launch.py -axes_of_one",
     ),
-    "cuda/call/device.py": ("rules/test_host_rules.py fill_the_cache", *_CALLS),
+    "cuda/call/device.py": (
+        "rules/test_host_rules.py fill_the_cache",
+        "gpu/test_interchange.py round_trip nothing_move",
+        "gpu/test_memory.py does_not_fit",
+        *_CALLS,
+    ),
     "cuda/*": _CALLS,
 }
