@@ -48,6 +48,7 @@ class Settings:
     multiprocessors : of each device; 0: as many as the well-known one of its capability has.
     async_order : asynchronous copies of kernels land as late as allowed (0), at once (1), or at any time between, by
         the seed (2).
+    l2_bytes : of each device's L2 cache, which whoever measures times fills.
     """
 
     devices: int = 1
@@ -63,6 +64,7 @@ class Settings:
     sticky_errors: bool = False
     multiprocessors: int = 0
     async_order: int = 0
+    l2_bytes: int = 50 * 2**20
 
     @classmethod
     def from_environment(cls) -> Settings:

@@ -23,6 +23,7 @@ from tests.harness.tiers import Part
 _OF_DRIVER = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/nvhost-gpu", "/dev/dxg")  # of NVIDIA's driver
 _CAPABILITY = "EMULATED_CUDA_CAPABILITY"
 _CAPABILITIES = (90, 80, 120)  # which the parts of the thorough tests have in turn
+_L2_BYTES = 2**16  # of the emulated device: it is filled before each call that is timed
 _reasons: list[str | None] = []  # of `install`, once it was asked for
 
 
@@ -51,7 +52,7 @@ def _installed() -> str | None:
         reason = "CuPy is not installed"
     if reason is None:
         try:
-            emulated_cuda.install(replace(Settings.from_environment(), devices=2))
+            emulated_cuda.install(replace(Settings.from_environment(), devices=2, l2_bytes=_L2_BYTES))
         except (Unsuitable, RuntimeError) as error:
             reason = str(error)
     if reason is not None:

@@ -42,18 +42,28 @@ class Sent:
     launches : in order; they run as late as they may.
     loads : of each kernel that was loaded, its name and device.
     allocations : bytes, in order.
+    times : milliseconds that kernels take, as events have it; 1 of those that are not there.
     """
 
     cupy: Any
     launches: list[control.Launch] = field(default_factory=list)
     loads: list[tuple[str, int]] = field(default_factory=list)
     allocations: list[int] = field(default_factory=list)
+    times: dict[str, float] = field(default_factory=dict)
     _before: int = field(default_factory=lambda: int(control.driver().emulated_launches()))
 
     @property
     def have_run(self) -> int:
         """How many launches have run: none, unless something has waited for the device."""
         return int(control.driver().emulated_launches()) - self._before
+
+    @contextmanager
+    def room(self, nbytes: int) -> Iterator[None]:
+        """Let the thread have so many bytes of device memory for new arrays, each of whole 512 bytes."""
+        pool = self.cupy.cuda.MemoryPool()
+        pool.set_limit(size=nbytes)
+        with self.cupy.cuda.using_allocator(pool.malloc):
+            yield
 
 
 def _nothing(variant: Variant, architecture: str) -> bytes:
@@ -78,13 +88,24 @@ def idle_kernels(folder: Path, **settings: Any) -> Iterator[Sent]:
         def malloc_preprocess(self, *, size: int, **_: Any) -> None:
             sent.allocations.append(size)
 
+    class Event(cupy.cuda.Event):  # type: ignore[misc, name-defined]
+        launches = 0
+
+        def record(self, stream: Any = None) -> None:
+            super().record(stream)
+            self.launches = len(sent.launches)
+
+    def elapsed(begin: Event, end: Event, real: Any = cupy.cuda.get_elapsed_time) -> float:
+        real(begin, end)  # which refuses what has not happened yet
+        return float(sum(sent.times.get(launch.name, 1.0) for launch in sent.launches[begin.launches : end.launches]))
+
     with ExitStack() as stack:
         stack.callback(cupy.cuda.runtime.deviceSynchronize)
         stack.enter_context(visible())
         stack.enter_context(control.changed(late=True, **settings))
         stack.enter_context(control.watched(sent.launches.append))
         stack.enter_context(mock.patch.object(compiler, "cubin", _nothing))
-        stack.enter_context(mock.patch.object(cupy.cuda, "Module", Module))
+        stack.enter_context(mock.patch.multiple(cupy.cuda, Module=Module, Event=Event, get_elapsed_time=elapsed))
         stack.enter_context(mock.patch.dict(os.environ, GPUCONV_CACHE_DIR=str(folder / "cache")))
         stack.callback(tensor_map.driver.cache_clear)
         for known in (device.prepared, device._limits, device._kernels):
