@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import gpuconv
+from gpuconv import _trial
 from gpuconv.cuda import planning
 from gpuconv.cuda.call import device
 from gpuconv.cuda.plan import floor, limits
 from gpuconv.cuda.plan.launch import Launch, Plan, Space
 from gpuconv.rules import geometry as geometries
 from tests.emulator import emulated_cuda
-from tests.harness.cupy_stand_in import StandIn, cupy_stand_in
 from tests.harness.emulated import indices, preferred
 from tests.harness.fused import assert_equal, finished
+from tests.harness.idle_kernels import Sent
 from tests.oracle.operands import LAYOUTS, values
 
 SHAPES: dict[str, Any] = {"x": (2, 64, 9, 7), "w": (70, 64, 3, 3), "b": (70,), "y": (2, 70, 7, 5)}
@@ -115,14 +114,8 @@ def test_a_copy_begins_where_the_first_element_of_the_result_would() -> None:
 # ---------------------------------------------------------------- calls
 
 
-@pytest.fixture
-def cupy(tmp_path: Path) -> Iterator[StandIn]:
-    with cupy_stand_in(tmp_path) as standin:
-        yield standin
-
-
-def test_a_call_is_prepared_once_for_each_activation(cupy: StandIn) -> None:
-    x, w, y = (cupy.module.ndarray(SHAPES[name], np.float32) for name in "xwy")
+def test_a_call_is_prepared_once_for_each_activation(sent: Sent) -> None:
+    x, w, y = (sent.cupy.empty(SHAPES[name], np.float32) for name in "xwy")
     given: list[dict[str, Any]] = [
         {},
         {"activation": "relu"},
@@ -135,14 +128,14 @@ def test_a_call_is_prepared_once_for_each_activation(cupy: StandIn) -> None:
         for _ in range(2):
             gpuconv.conv(x, w, **keywords)
             assert len(device.prepared) == number
-    gpuconv.conv(x, w, cupy.module.ndarray((70,), np.float32))
+    gpuconv.conv(x, w, sent.cupy.empty((70,), np.float32))
     assert len(device.prepared) == len(given) + 1
     gpuconv.conv(x, w, pads=[np.int64(0)] * 4, activation="relu")  # attributes of unusual types have a key of their own
     assert len(device.prepared) == len(given) + 2
 
 
-def test_explain_has_the_plan_of_the_call(cupy: StandIn, capsys: pytest.CaptureFixture[str]) -> None:
-    x, w, b, y = (cupy.module.ndarray(SHAPES[name], np.float32) for name in "xwby")
+def test_explain_has_the_plan_of_the_call(sent: Sent, capsys: pytest.CaptureFixture[str]) -> None:
+    x, w, b, y = (sent.cupy.empty(SHAPES[name], np.float32) for name in "xwby")
     gpuconv.conv(x, w, b, activation=("clip", 0, 6), residual=y)
     (prepared,) = device.prepared.values()
     shapes = SHAPES["x"], SHAPES["w"]
@@ -180,15 +173,15 @@ def test_errors_name_the_rule(call: Any, message: str) -> None:
         call()
 
 
-def test_fused_calls_are_tuned(cupy: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GPUCONV_CACHE_DIR", str(tmp_path / "cache"))
-    x, w, y = (cupy.module.ndarray(SHAPES[name], np.float32) for name in "xwy")
-    cupy.times = {"conv_float32_3d_16x128x16": 0.25}
+def test_fused_calls_are_tuned(sent: Sent, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_trial, "_difference", lambda *_: "")  # kernels that do nothing leave anything behind
+    x, w, y = (sent.cupy.empty(SHAPES[name], np.float32) for name in "xwy")
+    sent.times = {"conv_float32_3d_16x128x16": 0.25}
     found = gpuconv.tune("conv", x, w, activation="relu", residual=y)
     assert next(iter(found)) == "conv_float32_3d_16x128x16"
     for keywords in ({}, {"activation": "relu"}, {"residual": y}):
         gpuconv.conv(x, w, **keywords)
-        assert cupy.launches[-1].name == "conv_float32_3d_16x128x16"
+        assert sent.launches[-1].name == "conv_float32_3d_16x128x16"
 
 
 # ---------------------------------------------------------------- in the emulator
