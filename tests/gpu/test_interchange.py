@@ -92,14 +92,6 @@ def test_the_call_waits_for_pytorch_s_stream_and_the_host_does_not() -> None:
     assert_same(gpuconv.to_host(y), expected([x + 1, w, b]), bits=False)
 
 
-def test_the_array_interface_with_strides() -> None:
-    arrays = made()
-    x, w, b = moved([np.asfortranarray(arrays[0]), *arrays[1:]])
-    assert x.flags.f_contiguous
-    shown = [exposed(array) for array in (x, w, b)]
-    assert_same(gpuconv.to_host(gpuconv.conv(*shown, **ATTRIBUTES)), expected(arrays), bits=False)
-
-
 def test_the_array_interface_s_stream_comes_first_and_the_host_does_not_wait() -> None:
     x, w, b = made()
     there = moved([x, w, b])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -136,7 +137,8 @@ def test_a_call_is_prepared_once_for_each_activation(sent: Sent) -> None:
 
 def test_explain_has_the_plan_of_the_call(sent: Sent, capsys: pytest.CaptureFixture[str]) -> None:
     x, w, b, y = (sent.cupy.empty(SHAPES[name], np.float32) for name in "xwby")
-    gpuconv.conv(x, w, b, activation=("clip", 0, 6), residual=y)
+    with mock.patch.object(device, "limits", return_value=limits.representative("sm_90a").limits):
+        gpuconv.conv(x, w, b, activation=("clip", 0, 6), residual=y)
     (prepared,) = device.prepared.values()
     shapes = SHAPES["x"], SHAPES["w"]
     assert gpuconv.explain("conv", *shapes, bias=True, activation=("clip", 0, 6), residual=True) == prepared.plan
