@@ -31,8 +31,8 @@ def _owner(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def elements(whole: npt.NDArray[np.uint8], start: int, array: Any) -> npt.NDArray[np.uint8]:
-    """Return the bytes of an array's elements, along one axis more, of those of a place; axes of 1 make room for it."""
-    axes = [axis for axis in zip(array.shape, array.strides, strict=True) if axis[0] != 1]
+    """Return the bytes of an array's elements, along one axis more, of those of a place, none of them twice."""
+    axes = [(n, step) for n, step in zip(array.shape, array.strides, strict=True) if n != 1 and step]
     shape, strides = (*(n for n, _ in axes), array.itemsize), (*(step for _, step in axes), 1)
     return np.ndarray(shape, np.uint8, whole.data, start, strides) if array.size else np.empty((0, 1), np.uint8)
 
@@ -73,13 +73,14 @@ class Mirror:
         control.mark(memory.ptr, states)
 
     def of(self, array: npt.NDArray[Any]) -> Any:
-        """Return an array's counterpart on the device."""
-        return self._arrays[id(array)]
+        """Return an array's counterpart on the device, or the array if it has none."""
+        return self._arrays.get(id(array), array)
 
     def bring_back(self) -> None:
         """Copy what was written into the arrays of ``outs``."""
         for out in self._outs:
-            out[...] = on_host(self.of(out))
+            if out.flags.writeable:
+                out[...] = on_host(self.of(out))
 
 
 def unwritten(array: Any) -> int:

@@ -29,7 +29,10 @@ _reasons: list[str | None] = []  # of `install`, once it was asked for
 
 @cache
 def hardware() -> bool:
-    """Tell whether tests use a device that this machine has, without loading its driver; EMULATED_CUDA=1: they do not."""
+    """Tell whether this machine has a device of its own that is used, without loading its driver.
+
+    With the variable EMULATED_CUDA=1 it is not.
+    """
     return os.environ.get("EMULATED_CUDA") != "1" and (os.name == "nt" or any(map(os.path.exists, _OF_DRIVER)))
 
 
