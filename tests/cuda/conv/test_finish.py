@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 from typing import Any
 from unittest import mock
 
@@ -234,11 +235,10 @@ def test_complex_residuals_come_after_the_bias(operator: str, bias: bool) -> Non
         for seed, shape in enumerate(((2, 3, 5), (3, 3, 1), (3,), (2, 3, 5)))
     )
     call = {"b": b} if bias else {}
-    function = getattr(gpuconv, operator)
-    on_cpu = function(x, w, **call), function(x, w, **call, residual=residual)
-    with emulated_cuda():
-        on_cuda = function(x, w, **call), function(x, w, **call, residual=residual)
-    for plain, fused in (on_cpu, on_cuda):
+    for backend in (nullcontext, emulated_cuda):
+        with backend():
+            plain = getattr(gpuconv, operator)(x, w, **call)
+            fused = getattr(gpuconv, operator)(x, w, **call, residual=residual)
         assert fused.tobytes() == (plain + residual).tobytes()
 
 
@@ -246,13 +246,12 @@ def test_complex_residuals_come_after_the_bias(operator: str, bias: bool) -> Non
 @pytest.mark.parametrize("operator", ["conv", "conv_transpose"])
 def test_channels_may_be_last(operator: str) -> None:
     x, w, b = (values("integers", seed, shape, "float32") for seed, shape in enumerate(((2, 4, 5, 6), (4, 4, 2, 3), 4)))
-    function = getattr(gpuconv, operator)
-    plain = function(x, w, b)
+    plain = getattr(gpuconv, operator)(x, w, b)
     residual = values("normal", 3, plain.shape, "float32")
     expected = np.moveaxis(finished(plain, residual, "leaky_relu"), 1, -1)
     given = {"layout": "NHWC", "residual": np.ascontiguousarray(np.moveaxis(residual, 1, -1))}
     last = np.ascontiguousarray(np.moveaxis(x, 1, -1))
-    assert_equal(function(last, w, b, activation="leaky_relu", **given), expected)
+    assert_equal(getattr(gpuconv, operator)(last, w, b, activation="leaky_relu", **given), expected)
     with emulated_cuda() as emulated:
-        assert_equal(function(last, w, b, activation="leaky_relu", **given), expected)
+        assert_equal(getattr(gpuconv, operator)(last, w, b, activation="leaky_relu", **given), expected)
     assert all(launch.variant.source != "passes/copy.cu" for launch in emulated.launches)
