@@ -42,7 +42,7 @@ def moved_to_device(seen: Seen) -> Iterator[None]:
 
 
 def _moving(function: Callable[..., Any], seen: Seen) -> Callable[..., Any]:
-    """Return a function that runs on the device where it is given NumPy arrays, and returns such; others are let through.
+    """Return a function that runs on the device where it is given NumPy arrays, and returns such.
 
     EmulatorError where a kernel does what it must not do, or leaves out elements of a result.
     """
