@@ -274,7 +274,8 @@ def test_all_candidates_make_the_same_of_whole_numbers(
     graph = SimpleNamespace(replay=lambda: runs.append(None))
     memory = SimpleNamespace(memset_async=lambda value, nbytes: None)
     torch = SimpleNamespace(
-        int8=None, empty=lambda *_, **__: SimpleNamespace(zero_=lambda: None), from_dlpack=lambda array: Tensor(gpuconv.to_host(array)),
+        int8=None, empty=lambda *_, **__: SimpleNamespace(zero_=lambda: None),
+        from_dlpack=lambda array: Tensor(gpuconv.to_host(array)),
         cuda=SimpleNamespace(memory_reserved=lambda: 2**33, empty_cache=lambda: emptied.append(1)),
     )  # fmt: skip
     pool = SimpleNamespace(total_bytes=lambda: 2**33 + 1, free_all_blocks=lambda: emptied.append(2))

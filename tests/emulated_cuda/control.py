@@ -1,4 +1,4 @@
-"""What a test may ask of the emulated driver beside CUDA's functions: other settings, each launch, the state of memory."""
+"""What a test may ask of the emulated driver beside CUDA's functions: settings, launches, the state of memory."""
 
 from __future__ import annotations
 

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import importlib
-import inspect
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import wraps
 from math import prod
 from typing import Any
 from unittest import mock
@@ -16,25 +13,21 @@ from unittest import mock
 import numpy as np
 
 import gpuconv
-from gpuconv import _arrays
 from gpuconv.cuda.build import compile as compiler
 from gpuconv.cuda.build import structs
 from gpuconv.cuda.build.variant import Variant
 from gpuconv.cuda.call import device
 from gpuconv.cuda.plan.limits import Limits, representative
-from gpuconv.rules.operators import OPERATORS
 from tests.emulated_cuda import Unsuitable, control
 from tests.emulated_cuda.emulator.counters import Counters
 from tests.emulated_cuda.emulator.engine import EmulatorError
 from tests.emulated_cuda.modules import in_use
 from tests.emulator import tally
 from tests.emulator.compile import turn
-from tests.emulator.mirror import Mirror, on_host, unwritten
+from tests.emulator.moving import moved_to_device
 from tests.harness.cuda_device import emulated_unavailable_reason
 
 ASYNC_ORDERS = ("late", "at once", "random")
-_ATTRIBUTES = {name for operator in OPERATORS.values() for name in operator.attributes}
-_MOVED = (*OPERATORS, "explain", "pack", "tune")  # the functions that take NumPy arrays as those of the device
 _ADDRESS_IN_MAP = 0  # bytes before it, as the engine has maps
 
 
@@ -105,36 +98,6 @@ class EmulatedCuda:
         run()
         return sum(record.threads * prod(record.grid) for record in self.launches[before:]) / 1e9
 
-    def moving(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function that runs on the device where it is given NumPy arrays, and returns such.
-
-        Raises
-        ------
-        EmulatorError
-            A kernel did what it must not do, or elements of a result were never written.
-        """
-
-        signature = inspect.signature(function)
-
-        @wraps(function)
-        def call(*arguments: Any, **keywords: Any) -> Any:
-            try:
-                bound = signature.bind_partial(*arguments, **keywords).arguments
-            except TypeError:  # which the function says better
-                bound = {**keywords, "": arguments}
-            operands = [value for name, value in bound.items() if name not in _ATTRIBUTES | {"out", "attributes"}]
-            outs = _found_in(keywords.get("out"))
-            mirror = Mirror(_found_in(operands), outs)
-            before = len(self.launches)
-            with self.findings_raised():
-                result = function(*_moved(arguments, mirror), **_moved(keywords, mirror))
-            found = result if isinstance(result, tuple) else (result,)
-            found = tuple(self._returned(array, mirror, outs, self.launches[before:]) for array in found)
-            mirror.bring_back()
-            return found if isinstance(result, tuple) else found[0]
-
-        return call
-
     @contextmanager
     def findings_raised(self) -> Iterator[None]:
         """Raise EmulatorError with what was found in a kernel, in place of the error that says that it failed."""
@@ -147,42 +110,6 @@ class EmulatedCuda:
                 raise
             raise EmulatorError(found) from error
 
-    def _returned(self, result: Any, mirror: Mirror, outs: list[Any], launches: list[LaunchRecord]) -> Any:
-        if not isinstance(result, sys.modules["cupy"].ndarray):
-            return result
-        check_written(result, launches)
-        given = [out for out in outs if mirror.of(out) is result]
-        return given[0] if given else on_host(result)
-
-
-def check_written(array: Any, launches: Sequence[LaunchRecord], name: str = "a result") -> None:
-    """Raise EmulatorError where launches have left out an element of an array of the device."""
-    missing = unwritten(array) if launches and in_use[0].check_global else 0
-    if missing:
-        names = ", ".join(record.variant.name for record in launches)
-        raise EmulatorError(
-            f"{names}: {missing} of {array.size} elements of {name}, of shape {array.shape}, were never written"
-        )
-
-
-def _found_in(value: Any) -> list[Any]:
-    """Return the NumPy arrays in a value, in the order in which it has them."""
-    if isinstance(value, np.ndarray):
-        return [value]
-    if isinstance(value, list | tuple):
-        return [array for one in value for array in _found_in(one)]
-    return []
-
-
-def _moved(value: Any, mirror: Mirror) -> Any:
-    if isinstance(value, np.ndarray):
-        return mirror.of(value)
-    if isinstance(value, dict):
-        return {key: _moved(one, mirror) for key, one in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(_moved(one, mirror) for one in value)
-    return value
-
 
 def pointers(layout: np.dtype[Any], start: int = 0) -> Iterator[tuple[str, int]]:
     """Name the pointers of a struct, at any depth, those in maps too, and their offsets."""
@@ -194,19 +121,6 @@ def pointers(layout: np.dtype[Any], start: int = 0) -> Iterator[tuple[str, int]]
             yield name, start + offset + _ADDRESS_IN_MAP
         else:
             yield from pointers(kind, start + offset)
-
-
-def _refusing_host(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what finds an operator's library, but for NumPy's: a call that was not moved would test the CPU."""
-
-    @wraps(function)
-    def resolve(operator: str, *arrays: Any) -> Any:
-        found = function(operator, *arrays)
-        if found[0] == "numpy" and operator in OPERATORS:
-            raise AssertionError(f"inside of emulated_cuda() look {operator} up in gpuconv, where it runs on the device")
-        return found
-
-    return resolve
 
 
 def visible() -> Any:
@@ -275,8 +189,5 @@ def emulated_cuda(
         stack.enter_context(mock.patch.object(device, "limits", emulated.limits_of))
         stack.enter_context(mock.patch.object(device, "seconds", emulated.seconds))
         stack.enter_context(mock.patch.dict(device._kernels, clear=True))
-        for name in _MOVED:
-            stack.enter_context(mock.patch.object(gpuconv, name, emulated.moving(getattr(gpuconv, name))))
-        for name in ("resolve", "resolve_one", "resolve_all"):
-            stack.enter_context(mock.patch.object(_arrays, name, _refusing_host(getattr(_arrays, name))))
+        stack.enter_context(moved_to_device(emulated))
         yield emulated

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from tests.emulated_cuda import control
 from tests.emulated_cuda.emulator.memory import NOTHING, READ_ONLY, UNWRITTEN
+from tests.emulated_cuda.modules import in_use
 
 _ALIGNMENT = 16  # of what malloc gives: an array of the host that has less is misaligned for kernels, too
 _TO_DEVICE, _TO_HOST = 1, 2  # cudaMemcpyKind
@@ -70,7 +71,8 @@ class Mirror:
             mine = elements(states, start, array)
             np.maximum(mine, UNWRITTEN if written else READ_ONLY, out=mine)
             self._arrays[id(array)] = cupy.ndarray(array.shape, array.dtype, memory + start, array.strides)
-        control.mark(memory.ptr, states)
+        if in_use:
+            control.mark(memory.ptr, states)
 
     def of(self, array: npt.NDArray[Any]) -> Any:
         """Return an array's counterpart on the device, or the array if it has none."""
@@ -86,7 +88,7 @@ class Mirror:
 def unwritten(array: Any) -> int:
     """Return how many elements of an array of the device have bytes that nobody wrote."""
     low, high, first = _span(array)
-    states = control.marks(low, high - low) if array.size else None
+    states = control.marks(low, high - low) if array.size and in_use and in_use[0].check_global else None
     if states is None:
         return 0
     return int((elements(states, first - low, array) == UNWRITTEN).any(-1).sum())

@@ -19,8 +19,9 @@ from gpuconv.cuda.plan.launch import Launch
 from gpuconv.cuda.plan.limits import nearest
 from gpuconv.rules import geometry as geometries
 from tests.emulator import emulated_cuda
-from tests.emulator.device import EmulatedCuda, check_written
+from tests.emulator.device import EmulatedCuda
 from tests.emulator.mirror import Mirror
+from tests.emulator.moving import check_written
 from tests.oracle.operands import LAYOUTS, values
 
 
