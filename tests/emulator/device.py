@@ -44,6 +44,11 @@ class LaunchRecord:
     parameters = property(lambda self: self.launch.parameters)
     counters = property(lambda self: self.launch.counters)
 
+    def names(self) -> dict[int, str]:
+        """Return what the kernel's struct calls the arrays at addresses."""
+        found = pointers(self.variant.layout)
+        return {int.from_bytes(self.parameters[at : at + 8], "little"): name for name, at in found}
+
 
 @dataclass
 class EmulatedCuda:
@@ -78,10 +83,11 @@ class EmulatedCuda:
         variant = self._variants.get(launch.name)
         if variant is None:  # of CuPy's own
             return
-        for name, at in pointers(variant.layout):
-            control.name(int.from_bytes(launch.parameters[at : at + 8], "little"), name)
+        record = LaunchRecord(variant, launch)
+        for address, name in record.names().items():
+            control.name(address, name)
         tally.add(variant.name, self.architecture or turn(variant))
-        self.launches.append(LaunchRecord(variant, launch))
+        self.launches.append(record)
 
     def counters(self) -> dict[str, Counters]:
         """Return the sums of each kernel's counters; needs the option `counters`."""
