@@ -55,11 +55,13 @@ def _moving(function: Callable[..., Any], seen: Seen) -> Callable[..., Any]:
         except TypeError:  # which the function says better
             bound = {**keywords, "": arguments}
         operands = [value for name, value in bound.items() if name not in _ATTRIBUTES | {"out", "attributes"}]
-        outs = _found_in(keywords.get("out"))
-        mirror = Mirror(_found_in(operands), outs)
+        given, outs = _found_in(operands), _found_in(keywords.get("out"))
+        mirror = Mirror(given, outs)
         before = len(seen.launches)
         with seen.findings_raised():
             result = function(*_moved(arguments, mirror), **_moved(keywords, mirror))
+        if not given and not outs:
+            return result
         found = result if isinstance(result, tuple) else (result,)
         found = tuple(_returned(array, mirror, outs, seen.launches[before:]) for array in found)
         mirror.bring_back()
