@@ -138,3 +138,14 @@ def test_what_was_found_is_told_once(cuda: Cuda) -> None:
 
 def test_of_memory_of_the_host_nothing_is_known(cuda: Cuda) -> None:
     assert control.marks(cuda.pinned(4).ctypes.data, 16) is None
+
+
+def test_libraries_read_inputs_that_nobody_may_write(cuda: Cuda) -> None:
+    a, out = cuda.cupy.ones((4, 4), np.float32), cuda.cupy.zeros((4, 4), np.float32)
+    cuda.runtime.deviceSynchronize()
+    control.mark(a.data.ptr, np.full(a.nbytes, READ_ONLY, np.uint8))
+    cuda.cupy.matmul(a, a, out=out)
+    assert (out.get() == 4).all()
+    cuda.cupy.matmul(out, out, out=a)
+    with pytest.raises(cuda.runtime.CUDARuntimeError, match="write to a read-only part of C"):
+        cuda.runtime.deviceSynchronize()
