@@ -44,11 +44,11 @@ class HostTensor:
 
     requires_grad = False
 
-    def __init__(self, host: Any) -> None:
-        self.host = host
+    def __init__(self, host: Any, kind: int = HOST) -> None:
+        self.host, self.kind = host, kind
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return self.host.__dlpack_device__()  # type: ignore[no-any-return]
+        return self.kind, 0
 
     def __dlpack__(self, **keywords: Any) -> Any:
         return self.host.__dlpack__(**keywords)
@@ -141,9 +141,10 @@ def test_no_tensor_for_out(sent: Sent) -> None:
 # ---------------------------------------------------------------- DLPack on the host
 
 
-def test_a_host_tensor_is_numpys() -> None:
+@pytest.mark.parametrize("kind", [HOST, PINNED])
+def test_a_host_tensor_is_numpys(kind: int) -> None:
     x, w = ramp(1, 2, 8), ramp(3, 2, 2)
-    y = gpuconv.conv(HostTensor(x), HostTensor(w))
+    y = gpuconv.conv(HostTensor(x, kind), HostTensor(w))
     assert type(y) is np.ndarray
     np.testing.assert_array_equal(y, gpuconv.conv(x, w))
     assert np.shares_memory(gpuconv.to_host(HostTensor(x)), x)

@@ -103,11 +103,11 @@ def test_more_than_48_kib_of_shared_memory_are_asked_for(sent: Sent) -> None:
     variant = prepared.plan.launches[1].variant
     driver = sent.cupy.cuda.driver
     with mock.patch.object(driver, "funcSetAttribute", wraps=driver.funcSetAttribute) as asked:
-        for nbytes in (48 * 1024, 60_000, 90_000, 60_000):
+        for nbytes in (48 * 1024, 48 * 1024 + 16, 90_000, 60_000):
             kernel = device.load(variant, 0, nbytes)
     maximum = driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
     assert [call.args for call in asked.call_args_list] == [
-        (kernel.function.ptr, maximum, nbytes) for nbytes in (60_000, 90_000)
+        (kernel.function.ptr, maximum, nbytes) for nbytes in (48 * 1024 + 16, 90_000)
     ]
 
 

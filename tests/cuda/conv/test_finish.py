@@ -136,6 +136,20 @@ def test_a_call_is_prepared_once_for_each_activation(sent: Sent) -> None:
     assert len(device.prepared) == len(given) + 2
 
 
+def test_parts_of_a_workspace_lie_one_after_the_other(sent: Sent) -> None:
+    x, w = (sent.cupy.empty(SHAPES[name], np.float32) for name in "xw")
+    with preferred("_split"):
+        gpuconv.conv(x, w)
+    (prepared,) = device.prepared.values()
+    (packed, nbytes), (sums, _) = ((space.role, space.bytes) for space in prepared.plan.spaces)
+    found = {}
+    for planned, launch in zip(prepared.plan.launches, sent.launches, strict=True):
+        found |= {role: int.from_bytes(launch.parameters[at : at + 8], "little") for role, at in planned.pointers}
+    assert found[packed] % 512 == 0
+    assert found[sums] == found[packed] + -(-nbytes // 512) * 512
+    assert nbytes >= w.nbytes
+
+
 def test_explain_has_the_plan_of_the_call(sent: Sent, capsys: pytest.CaptureFixture[str]) -> None:
     x, w, b, y = (sent.cupy.empty(SHAPES[name], np.float32) for name in "xwby")
     with mock.patch.object(device, "limits", return_value=limits.representative("sm_90a").limits):
