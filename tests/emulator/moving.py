@@ -56,9 +56,9 @@ def _moving(function: Callable[..., Any], seen: Seen) -> Callable[..., Any]:
             bound = signature.bind_partial(*arguments, **keywords).arguments
         except TypeError:  # which the function says better
             bound = {**keywords, "": arguments}
-        operands = [value for name, value in bound.items() if name not in _ATTRIBUTES | {"out", "attributes"}]
+        given = _found_in([value for name, value in bound.items() if name not in _ATTRIBUTES | {"out", "attributes"}])
         outs = _found_in(keywords.get("out"))
-        mirror = Mirror(_found_in(operands), outs)
+        mirror = Mirror(given, outs)
         before = len(seen.launches)
         within = _WITHIN.set(True)
         try:
@@ -66,6 +66,8 @@ def _moving(function: Callable[..., Any], seen: Seen) -> Callable[..., Any]:
                 result = function(*_moved(arguments, mirror), **_moved(keywords, mirror))
         finally:
             _WITHIN.reset(within)
+        if not given and not outs:
+            return result
         found = result if isinstance(result, tuple) else (result,)
         found = tuple(_returned(array, mirror, outs, seen.launches[before:]) for array in found)
         mirror.bring_back()

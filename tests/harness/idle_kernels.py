@@ -7,6 +7,7 @@ with idle_kernels(tmp_path) as sent:
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 from collections.abc import Iterator
@@ -100,6 +101,8 @@ def idle_kernels(folder: Path, **settings: Any) -> Iterator[Sent]:
         return float(sum(sent.times.get(launch.name, 1.0) for launch in sent.launches[begin.launches : end.launches]))
 
     with ExitStack() as stack:
+        gc.disable()  # a module that is garbage is unloaded when that is found, for which the device is waited for
+        stack.callback(gc.enable)
         stack.callback(cupy.cuda.runtime.deviceSynchronize)
         stack.enter_context(visible())
         stack.enter_context(control.changed(late=True, **settings))

@@ -87,7 +87,7 @@ _CALLS = (
     "cuda/plan/test_tune.py",
     "cuda/call/test_tensor_map.py",
     "cuda/conv/test_finish.py",
-    "cuda/call/test_launch.py -axes_of_one",
+    "cuda/call/test_launch.py",
 )
 _COMPILER = (
     "cuda/build/test_compile.py",
@@ -588,7 +588,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "cuda/planning.py": (
         "cuda/plan/test_explain.py",
         "cuda/plan/test_tune.py",
-        "cuda/call/test_launch.py -axes_of_one",
+        "cuda/call/test_launch.py",
         "cuda/conv/gemm/test_ffma.py",
         "cuda/call/test_ranks.py",
         "cuda/conv/wgmma/test_family.py lie_last",
@@ -598,7 +598,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "cuda/plan/test_explain.py",
         "cuda/test_complex.py",
         "cuda/plan/test_tune.py",
-        "cuda/call/test_launch.py -axes_of_one",
+        "cuda/call/test_launch.py",
         "cuda/conv/gemm/test_ffma.py",
         "cuda/call/test_ranks.py parameters",
         "cuda/conv/wgmma/test_family.py lie_last",
@@ -613,8 +613,13 @@ TESTS: dict[str, tuple[str, ...]] = {
         "cuda/call/test_tensor_map.py",
         "cuda/conv/test_finish.py",
         "cuda/conv/test_finish.py residuals_are_found complex_residuals",
-        "cuda/call/test_launch.py -axes_of_one",
+        "cuda/call/test_launch.py",
     ),
-    "cuda/call/device.py": ("rules/test_host_rules.py fill_the_cache", *_CALLS),
+    "cuda/call/device.py": (
+        "rules/test_host_rules.py fill_the_cache",
+        "gpu/test_interchange.py round_trip nothing_move",
+        "gpu/test_memory.py does_not_fit",
+        *_CALLS,
+    ),
     "cuda/*": _CALLS,
 }
