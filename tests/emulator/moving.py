@@ -56,8 +56,8 @@ def _moving(function: Callable[..., Any], seen: Seen) -> Callable[..., Any]:
             bound = signature.bind_partial(*arguments, **keywords).arguments
         except TypeError:  # which the function says better
             bound = {**keywords, "": arguments}
-        given = _found_in([value for name, value in bound.items() if name not in _ATTRIBUTES | {"out", "attributes"}])
-        outs = _found_in(keywords.get("out"))
+        operands = [value for name, value in bound.items() if name not in _ATTRIBUTES | {"out", "attributes"}]
+        given, outs = _found_in(operands), _found_in(keywords.get("out"))
         mirror = Mirror(given, outs)
         before = len(seen.launches)
         within = _WITHIN.set(True)

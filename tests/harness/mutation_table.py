@@ -614,6 +614,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "cuda/conv/test_finish.py",
         "cuda/conv/test_finish.py residuals_are_found complex_residuals",
         "cuda/call/test_launch.py",
+        "cuda/call/test_launch.py axes_of_one",
     ),
     "cuda/call/device.py": (
         "rules/test_host_rules.py fill_the_cache",

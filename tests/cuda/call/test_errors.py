@@ -172,6 +172,12 @@ def test_an_out_that_shares_memory(sent: Sent, warm: bool) -> None:
     works(sent)
 
 
+def test_an_out_in_the_memory_of_a_reversed_view(sent: Sent) -> None:
+    x = sent.cupy.empty((1, 1, 9), "f")
+    message = refused(ArgumentError, lambda: gpuconv.max_pool(x[..., ::-1], kernel_shape=[8], out=x[..., :2]))
+    assert message == "max_pool: out shares memory with x; pass an array of its own"
+
+
 def test_an_out_between_the_elements_of_x_is_not_taken_for_sharing(sent: Sent) -> None:
     memory = sent.cupy.empty((1, 1, 16), "f")
     x, out = memory[..., ::2], memory[..., 1::2]
