@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # imported where they are used: the CPU does not need them
 
 __all__ = ["check_place", "complete", "prepare", "run", "runtime"]
 
-runtime: Any = device  # what the backend calls; the tests' emulator offers the same functions
+runtime: Any = device  # what the backend calls
 _MOST_PREPARED = 4096
 
 
