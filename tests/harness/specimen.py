@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 from itertools import product
 from operator import attrgetter
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -18,9 +17,8 @@ import numpy as np
 
 from benchmarks import small_shapes
 from benchmarks.small_shapes import Problem
-from gpuconv import cuda
 from gpuconv.cuda.build import kernel_files, sources
-from gpuconv.cuda.call import prepared
+from gpuconv.cuda.call import device, prepared
 from gpuconv.cuda.conv import families as conv_families
 from gpuconv.cuda.plan import offers
 from gpuconv.cuda.plan.launch import Launch, Plan
@@ -87,7 +85,7 @@ def planned(problem: Problem, dtype: str, limits_of: str = "sm_90a") -> Planned:
     found = Planned([], [], set())
 
     class Noted:
-        def __init__(self, _: Any, device: int, plan: Plan, inputs: Any, roles: Any, results: Any, outs: Any) -> None:
+        def __init__(self, number: int, plan: Plan, inputs: Any, roles: Any, results: Any, outs: Any) -> None:
             found.first.extend(plan.launches)
             self._results = results
 
@@ -104,15 +102,16 @@ def planned(problem: Problem, dtype: str, limits_of: str = "sm_90a") -> Planned:
         return candidates[0]
 
     offers_of, noted = offers.of, mock.patch.object(prepared, "Prepared", Noted)
-    runtime = mock.patch.object(cuda, "runtime", _host(representative(limits_of).limits))
-    with noted, runtime, mock.patch.object(offers, "of", of_each), offers.picking(first):
+    on_host = _of_host(representative(limits_of).limits)
+    with noted, on_host, mock.patch.object(offers, "of", of_each), offers.picking(first):
         small_shapes.compute(problem, small_shapes.operands(problem, dtype))
     return found
 
 
-def _host(limits: Limits) -> Any:
-    """Return what planning a call asks the device's module for, where arrays are NumPy's."""
-    return SimpleNamespace(
+def _of_host(limits: Limits) -> Any:
+    """Let calls be planned for a device of these limits whose arrays are NumPy's."""
+    return mock.patch.multiple(
+        device,
         prepared={},
         array_type=lambda: np.ndarray,
         current_device=lambda: 0,
