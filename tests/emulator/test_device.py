@@ -209,6 +209,14 @@ def test_the_operators_run_as_on_the_cpu(architecture: str) -> None:
         assert (one == other).all()
 
 
+def test_arrays_of_the_device_stay_there() -> None:
+    x = np.arange(8, dtype=np.float32).reshape(1, 1, 8)
+    with emulated_cuda():
+        pooled = gpuconv.max_pool(gpuconv.to_device(x), kernel_shape=[2])
+        assert type(pooled).__module__ == "cupy"
+        np.testing.assert_array_equal(gpuconv.to_host(pooled), x[..., 1:])
+
+
 def test_operands_that_share_memory_share_it_on_the_device() -> None:
     x = np.zeros((1, 1, 9), np.float32)
     with emulated_cuda(), pytest.raises(gpuconv.ArgumentError, match="out shares memory with x"):

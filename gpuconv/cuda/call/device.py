@@ -220,8 +220,7 @@ def _out_of_memory(purpose: str, nbytes: int, error: Exception) -> OutOfDeviceMe
     return OutOfDeviceMemory(f"{purpose} needs {nbytes} bytes, which do not fit on device {current_device()} ({error})")
 
 
-address = attrgetter("data.ptr")  # of the first element of an array that will be read
-result_address = address  # of the first element of an array, or of a workspace, that will be written
+address = attrgetter("data.ptr")  # of an array's first element, or of a workspace
 
 
 def keep(memory: Any, result: Any) -> None:

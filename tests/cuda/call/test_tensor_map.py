@@ -265,7 +265,7 @@ def twice(rows: int) -> Plan:
 
 def prepared(made: Plan, x: Any, out: Any = None) -> Prepared:
     results = [Result("y", "out", (x.shape[0], 32), np.dtype(np.float32))]
-    return Prepared(device, 0, made, {"x": x}, {}, results, (out,))
+    return Prepared(0, made, {"x": x}, {}, results, (out,))
 
 
 @pytest.fixture(autouse=True)
@@ -466,7 +466,7 @@ def test_weights_packed_once_serve_arrays_of_any_alignment(sent: Sent, driver: L
     whole, w = sent.cupy.empty((70, 64), np.float32), sent.cupy.empty((70, 32), np.float32)
     made = replace(weighted(True), alignment=(("x", 16),), otherwise=lambda: weighted(False))
     results = [Result("y", "out", (70, 32), np.dtype(np.float32))]
-    call = Prepared(device, 0, made, {"x": whole[:, :32], "w": w}, {}, results, (None,))
+    call = Prepared(0, made, {"x": whole[:, :32], "w": w}, {}, results, (None,))
     weights = PackedWeights("conv", w)
     for first in (0, 1, 8, 3):
         call.run_packed(weights, (whole[:, first : first + 32], w), (None,))
