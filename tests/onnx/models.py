@@ -105,8 +105,8 @@ def network(opset: int) -> tuple[onnx.ModelProto, dict[str, Any]]:
 OPERATORS = sorted(set(operators.TABLE) - {"Upsample", "Constant"})  # no test of their own; one without inputs
 
 
-# Left to onnx's reference evaluator: training, text, sequences, cubic and antialiased Resize, floating-point numbers of
-# 8 bits and fewer, and integers of fewer.
+# Left to onnx's reference evaluator: training, text, sequences, floating-point numbers of 8 bits and fewer, and
+# integers of fewer.
 LEFT = {
     "BatchNormalization": ["training_mode"],
     "Cast": ["FLOAT8", "FLOAT4", "INT4", "INT2"],
@@ -114,7 +114,6 @@ LEFT = {
     "Dropout": ["training"],
     "Equal": ["string"],
     "Identity": ["sequence", "opt"],
-    "Resize": ["cubic", "antialias"],
 }
 
 
