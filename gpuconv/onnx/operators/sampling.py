@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from functools import reduce
+from itertools import pairwise
 from itertools import product as combinations
 from math import prod
 from typing import Any, NamedTuple
@@ -188,23 +189,34 @@ def _grid_sample_cost(form: Form, x: Any, grid: Any) -> int:
 def _deform_conv(form: Form, x: Any, w: Any, offset: Any, b: Any = None, mask: Any = None) -> Any:
     """Convolve with taps that are each somewhere else: columns by linear interpolation, then one product an image."""
     shapes = _shapes(form, x, w, offset, b, mask)
-    images, extents, dtype = x.shape[0], x.shape[2:], wide(x).dtype
-    xp, count, positions = namespace(x), prod(w.shape[2:]), prod(offset.shape[2:])
-    y = xp.zeros((images, w.shape[0], positions), dtype)
+    images, filters, channels = x.shape[0], w.shape[0], w.shape[1]
+    xp, count, positions = namespace(x), prod(shapes.kernel), prod(shapes.out)
+    y = xp.zeros((images, shapes.group, positions, filters // shapes.group), wide(x).dtype)
     if 0 not in (*x.shape, *y.shape, *w.shape):
-        moved = wide(offset).reshape(images, shapes.offset_group, count, len(extents), positions)
-        at = [moved[:, :, :, axis] + xp.asarray(base.astype(dtype)) for axis, base in enumerate(_bases(shapes))]
-        taps = _flat_taps(at, extents, "linear", "zeros", 0.0)
-        if mask is not None:
-            share = wide(mask).reshape(images, shapes.offset_group, count, positions)
-            taps = [tap._replace(weight=tap.weight * share) for tap in taps]
-        filters = wide(w).reshape(shapes.group, w.shape[0] // shapes.group, w.shape[1] * count)
+        grouped = wide(w).reshape(shapes.group, filters // shapes.group, channels, count).transpose(0, 3, 2, 1)
+        grouped = grouped.reshape(shapes.group, count * channels, filters // shapes.group)
+        taps = _moved_taps(shapes, x.shape[2:], wide(offset), mask if mask is None else wide(mask))
         for image in range(images):
-            columns = _columns(wide(x[image]), taps, image, shapes.offset_group)
-            grouped = columns.reshape(shapes.group, w.shape[1] * count, positions)
-            y[image] = product(filters, grouped).reshape(w.shape[0], positions)
+            columns = _columns(wide(x[image]), [_Tap(*(part[image] for part in tap[:2])) for tap in taps], shapes)
+            y[image] = product(columns.reshape(shapes.group, positions, count * channels), grouped)
+    y = y.transpose(0, 1, 3, 2).reshape(images, filters, positions)
     y = y if b is None else y + wide(b).reshape(-1, 1)
-    return y.reshape(images, w.shape[0], *offset.shape[2:]).astype(x.dtype, copy=False)
+    return y.reshape(images, filters, *shapes.out).astype(x.dtype, copy=False)
+
+
+def _moved_taps(shapes: _Shapes, extents: Sequence[int], offset: Any, mask: Any) -> list[_Tap]:
+    """Return what is read for every image and group of offsets: (N, G, P * K), the taps of one position together."""
+    images, rank = offset.shape[0], len(extents)
+    count, positions = prod(shapes.kernel), prod(shapes.out)
+    every = (images, shapes.offset_group, positions * count)
+    moved = offset.reshape(images, shapes.offset_group, count, rank, positions).transpose(3, 0, 1, 4, 2)
+    bases = [namespace(offset).asarray(base.astype(offset.dtype)) for base in _bases(shapes)]
+    at = [(away + base).reshape(every) for away, base in zip([moved[axis] for axis in range(rank)], bases, strict=True)]
+    taps = _flat_taps(at, extents, "linear", "zeros", 0.0)
+    if mask is None:
+        return taps
+    share = mask.reshape(images, shapes.offset_group, count, positions).transpose(0, 1, 3, 2).reshape(every)
+    return [tap._replace(weight=tap.weight * share) for tap in taps]
 
 
 class _Shapes(NamedTuple):
@@ -250,41 +262,46 @@ def _shapes(form: Form, x: Any, w: Any, offset: Any, b: Any, mask: Any) -> _Shap
 
 
 def _bases(shapes: _Shapes) -> list[Any]:
-    """Return, for each axis, where the taps of a Conv are: (K, P) by tap and by position."""
-    places = []
-    for axis, (taps, positions) in enumerate(zip(_grid(shapes.kernel), _grid(shapes.out), strict=True)):
-        starts = positions * shapes.strides[axis] - shapes.begins[axis]
-        places.append(taps[:, None] * shapes.dilations[axis] + starts)
-    return places
+    """Return, for each axis, where the taps of a Conv are: (P, K) by position and by tap."""
+    along = zip(_grid(shapes.out), _grid(shapes.kernel), shapes.strides, shapes.dilations, shapes.begins, strict=True)
+    return [at[:, None] * stride - begin + tap * dilation for at, tap, stride, dilation, begin in along]
 
 
 def _grid(extents: tuple[int, ...]) -> list[Any]:
     return [along.reshape(-1) for along in np.indices(extents)]
 
 
-def _columns(x: Any, taps: list[_Tap], image: int, groups: int) -> Any:
-    """Return what the taps read of an image (C, D1, …): (C, K * P)."""
-    rows, step = _rows(x), x.shape[0] // groups
-    levels = [[_level(tap, image, group) for tap in taps] for group in range(groups)]
-    size = levels[0][0].index.size
-    columns = namespace(x).zeros((x.shape[0], size), x.dtype)
+def _columns(x: Any, taps: list[_Tap], shapes: _Shapes) -> Any:
+    """Return what the taps read of an image (C, D1, …): (group, P * K, C / group)."""
+    xp, channels, size = namespace(x), x.shape[0] // shapes.group, taps[0].index.shape[-1]
+    shared = x.shape[0] // shapes.offset_group
+    columns = xp.zeros((shapes.group, size, channels), x.dtype)
+    bounds = sorted({*range(0, x.shape[0] + 1, channels), *range(0, x.shape[0] + 1, shared)})
+    for low, high in pairwise(bounds):  # channels of one filter that have their offsets in common
+        pixels = _pixels(x[low:high])
+        part = columns[low // channels, :, low % channels : low % channels + high - low]
+        level = [_Tap(*(values[low // shared] for values in tap[:2])) for tap in taps]
 
-    def fill(channels: slice) -> None:
-        columns[channels] = _sum(rows[channels], levels[channels.start // step], slice(None))
+        def fill(rows: slice, part: Any = part, pixels: Any = pixels, level: list[_Tap] = level) -> None:
+            part[rows] = reduce(operator.iadd, (_weighted_pixels(pixels, tap, rows) for tap in level))
 
-    together = step if on_device(x) else max(1, min(step, _BLOCK // size))
-    blocks = [
-        slice(low, min(low + together, end))
-        for end in range(step, x.shape[0] + 1, step)
-        for low in range(end - step, end, together)
-    ]
-    _threads.run(fill, blocks, side_by_side=not on_device(x) and _threads.pays(columns.nbytes))
+        step = size if on_device(x) else max(1, _BLOCK // (high - low))
+        blocks = [slice(first, first + step) for first in range(0, size, step)]
+        _threads.run(fill, blocks, side_by_side=not on_device(x) and _threads.pays(columns.nbytes))
     return columns
 
 
-def _level(tap: _Tap, image: int, group: int) -> _Tap:
-    """Return the taps of one image and one group of offsets, all in one row."""
-    return _Tap(tap.index[image, group].reshape(-1), tap.weight[image, group].reshape(-1))
+def _pixels(images: Any) -> Any:
+    """Return images (C, D1, …, Dr) as (D + 1, C): the channels of a pixel together, and zeros after the last."""
+    pixels = namespace(images).zeros((prod(images.shape[1:]) + 1, images.shape[0]), images.dtype)
+    pixels[:-1] = images.reshape(images.shape[0], -1).T
+    return pixels
+
+
+def _weighted_pixels(pixels: Any, tap: _Tap, rows: slice) -> Any:
+    part = namespace(pixels).take(pixels, tap.index[rows], axis=0)
+    part *= tap.weight[rows, None].astype(part.dtype, copy=False)
+    return part
 
 
 def _deform_conv_cost(form: Form, x: Any, w: Any, offset: Any, b: Any = None, mask: Any = None) -> int:
