@@ -18,6 +18,7 @@ from gpuconv.onnx.operators import (
     normalizing,
     pooling,
     products,
+    recurrent,
     resizing,
     sampling,
     shaping,
@@ -28,7 +29,7 @@ from gpuconv.onnx.operators.pooling import on_device
 
 __all__ = ["DTYPES", "TABLE", "Form", "Operator", "find", "form_of", "is_float", "namespace", "on_device"]
 
-_KINDS = elementwise, normalizing, pooling, products, resizing, sampling, shaping, special
+_KINDS = elementwise, normalizing, pooling, products, recurrent, resizing, sampling, shaping, special
 TABLE: dict[str, Operator] = {name: entry for kind in _KINDS for name, entry in kind.OPERATORS.items()}
 
 

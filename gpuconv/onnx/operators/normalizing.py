@@ -61,8 +61,9 @@ def _group_normalization(form: Form, x: Any, scale: Any, bias: Any) -> Any:
     values = wide(x)
     if form.get("stash_type") == onnx.TensorProto.DOUBLE:
         values = values.astype(np.float64)
-    y, _, _ = _standardized(values.reshape(x.shape[0], groups, -1), (2,), form.get("epsilon"))
-    y = y.reshape(x.shape[0], owners, -1) * wide(scale).reshape(-1, 1) + wide(bias).reshape(-1, 1)
+    size = channels * prod(x.shape[2:])  # of an image
+    y, _, _ = _standardized(values.reshape(x.shape[0], groups, size // groups), (2,), form.get("epsilon"))
+    y = y.reshape(x.shape[0], owners, size // owners) * wide(scale).reshape(-1, 1) + wide(bias).reshape(-1, 1)
     return y.reshape(x.shape).astype(x.dtype, copy=False)
 
 
