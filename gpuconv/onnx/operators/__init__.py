@@ -24,10 +24,23 @@ from gpuconv.onnx.operators import (
     shaping,
     special,
 )
+from gpuconv.onnx.operators.control import CONTROL, Body
 from gpuconv.onnx.operators.form import DTYPES, Form, Operator, is_float, namespace
 from gpuconv.onnx.operators.pooling import on_device
 
-__all__ = ["DTYPES", "TABLE", "Form", "Operator", "find", "form_of", "is_float", "namespace", "on_device"]
+__all__ = [
+    "CONTROL",
+    "DTYPES",
+    "TABLE",
+    "Body",
+    "Form",
+    "Operator",
+    "find",
+    "form_of",
+    "is_float",
+    "namespace",
+    "on_device",
+]
 
 _KINDS = elementwise, normalizing, pooling, products, recurrent, resizing, sampling, shaping, special
 TABLE: dict[str, Operator] = {name: entry for kind in _KINDS for name, entry in kind.OPERATORS.items()}

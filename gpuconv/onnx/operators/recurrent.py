@@ -163,7 +163,7 @@ def _sequence(
     backwards = _DIRECTIONS.get(form.get("direction") or "forward")
     if backwards is None:
         raise ArgumentError(f"direction must be one of {', '.join(_DIRECTIONS)}, not {form.get('direction')!r}")
-    initial = (h, c)[: cell.states]
+    initial = [h, c][: cell.states]
     if form.get("layout"):
         x, *initial = (a if a is None else a.transpose(1, 0, 2) for a in (x, *initial))
     _check(cell, form, len(backwards), (x, w, r, b, lengths, p, *initial))
@@ -188,9 +188,7 @@ def _sequence(
     return tuple(output.astype(x.dtype, copy=False) for output in outputs)[: len(form.outputs)]
 
 
-def _stepped(
-    step: Callable[[Any, _States], _States], gates: Any, states: _States, active: Any
-) -> tuple[_States, Any]:
+def _stepped(step: Callable[[Any, _States], _States], gates: Any, states: _States, active: Any) -> tuple[_States, Any]:
     """Return the states after a step, and what it puts out: of sequences that are over, the old ones and 0."""
     made = step(gates, states)
     if active.all():

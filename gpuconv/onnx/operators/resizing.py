@@ -191,7 +191,7 @@ def _upsample(form: Form, x: Any, scales: Any = None) -> Any:
 
 
 def _upsample_cost(form: Form, x: Any, scales: Any = None) -> int:
-    return _cost(Form(10, {}), x, form.get("scales") if form.opset < 9 else scales)
+    return _cost(Form(10, {"mode": form.get("mode")}), x, form.get("scales") if form.opset < 9 else scales)
 
 
 def _has_scales(form: Form) -> bool:

@@ -180,7 +180,7 @@ def _counted(place: Any, extent: int, corners: bool) -> Any:
 
 def _grid_sample_cost(form: Form, x: Any, grid: Any) -> int:
     taps = {"nearest": 1, "linear": 2, "cubic": 4}[_checked(form, x, grid)[0]]
-    return int(x.size) + prod((*x.shape[:2], *grid.shape[1:-1])) * taps ** (x.ndim - 2)
+    return int(x.size + prod((*x.shape[:2], *grid.shape[1:-1])) * taps ** (x.ndim - 2))
 
 
 # ---------------------------------------------------------------- DeformConv
@@ -307,7 +307,7 @@ def _weighted_pixels(pixels: Any, tap: _Tap, rows: slice) -> Any:
 def _deform_conv_cost(form: Form, x: Any, w: Any, offset: Any, b: Any = None, mask: Any = None) -> int:
     shapes = _shapes(form, x, w, offset, b, mask)
     columns = x.shape[0] * x.shape[1] * prod(shapes.kernel) * prod(shapes.out)
-    return int(columns) * (2 ** len(shapes.kernel) + w.shape[0] // shapes.group)
+    return int(columns * (2 ** len(shapes.kernel) + w.shape[0] // shapes.group))
 
 
 OPERATORS = {
