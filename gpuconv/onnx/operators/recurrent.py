@@ -12,8 +12,12 @@ import numpy as np
 
 import gpuconv
 from gpuconv._errors import ArgumentError
+from gpuconv.cpu import _blas, _threads
 from gpuconv.onnx.operators.form import Form, Operator, ints, namespace, wide
+from gpuconv.onnx.operators.pooling import on_device
 from gpuconv.onnx.operators.products import product
+
+_LARGE = 2**18  # products of one step that are worth a thread of their own
 
 _Activation = Callable[[Any], Any]
 _States = tuple[Any, ...]  # the hidden state, and an LSTM's cell; (N, H) each
@@ -80,9 +84,9 @@ def _activation(name: str, alphas: Iterator[float], betas: Iterator[float], clip
 
 @dataclass(frozen=True, slots=True)
 class _Weights:
-    """One direction's: r (G * H, H), what biases add to all gates and to the hidden one's product, and peepholes."""
+    """One direction's: products with those of the state, a bias that is added to the last gate's, and peepholes."""
 
-    r: Any
+    products: list[Callable[[Any], Any]]
     activations: list[_Activation]
     hidden_bias: Any = None
     peepholes: Any = None
@@ -90,29 +94,29 @@ class _Weights:
 
 def _rnn_step(_: Form, weights: _Weights, x: Any, states: _States) -> _States:
     """Return the state after a step, of x (N, G * H) that has the input's part of all gates."""
-    return (weights.activations[0](x + product(states[0], weights.r.T)),)
+    return (weights.activations[0](x + weights.products[0](states[0])),)
 
 
 def _gru_step(form: Form, weights: _Weights, x: Any, states: _States) -> _States:
     (h,), (f, g) = states, weights.activations
     size = h.shape[1]
     if form.get("linear_before_reset"):
-        y = product(h, weights.r.T)
+        y = weights.products[0](h)
         gates = f(x[:, : 2 * size] + y[:, : 2 * size])
         z, reset = gates[:, :size], gates[:, size:]
         inner = y[:, 2 * size :] if weights.hidden_bias is None else y[:, 2 * size :] + weights.hidden_bias
         new = g(x[:, 2 * size :] + reset * inner)
     else:
-        gates = f(x[:, : 2 * size] + product(h, weights.r[: 2 * size].T))
+        gates = f(x[:, : 2 * size] + weights.products[0](h))
         z, reset = gates[:, :size], gates[:, size:]
-        new = g(x[:, 2 * size :] + product(reset * h, weights.r[2 * size :].T))
+        new = g(x[:, 2 * size :] + weights.products[1](reset * h))
     return ((1 - z) * new + z * h,)
 
 
 def _lstm_step(form: Form, weights: _Weights, x: Any, states: _States) -> _States:
     (h, cell), (f, g, last) = states, weights.activations
     size = h.shape[1]
-    gates = x + product(h, weights.r.T)
+    gates = x + weights.products[0](h)
     if weights.peepholes is None:
         together = f(gates[:, : 3 * size])
         i, o, forget = (together[:, at * size : (at + 1) * size] for at in range(3))
@@ -171,38 +175,70 @@ def _sequence(
     activations = _activations(form, cell.activations, len(backwards))
     y = xp.zeros((x.shape[0], len(backwards), x.shape[1], size), values.dtype)
     last = xp.zeros((cell.states, len(backwards), x.shape[1], size), values.dtype)
-    active = _active(lengths, x.shape[0], x.shape[1])
-    for at, reverse in enumerate(backwards):
+    active = _active(lengths, x.shape[0], xp)
+    apart = cell.gates == 3 and not form.get("linear_before_reset")  # a GRU that resets the state before the product
+
+    def run(at: int) -> None:
+        """Do all steps in one direction."""
         inner, outer, hidden = _biases(cell, form, b, at, size)
-        gates = product(values.reshape(prod(x.shape[:2]), x.shape[2]), wide(w[at]).T)
-        gates = (gates if b is None else gates + inner + outer).reshape(*x.shape[:2], cell.gates * size)
-        weights = _Weights(wide(r[at]), activations[at], hidden, None if p is None else wide(p[at]))
+        gates = _gates(values, wide(w[at]), inner, outer)
+        products = _products(wide(r[at]), 2 * size if apart else 0)
+        weights = _Weights(products, activations[at], hidden, None if p is None else wide(p[at]))
         states = tuple(last[n, at] if a is None else wide(a[at]) for n, a in enumerate(initial))
-        for t in range(x.shape[0])[:: -1 if reverse else 1]:
-            states, y[t, at] = _stepped(partial(cell.step, form, weights), gates[t], states, active[t])
+        for t in range(x.shape[0])[:: -1 if backwards[at] else 1]:
+            made = cell.step(form, weights, gates[t], states)
+            y[t, at], states = (made[0], made) if active[t] is None else _masked(active[t], made, states)
         for n, state in enumerate(states):
             last[n, at] = state
+
+    _each(run, len(backwards), None if on_device(x) else x.shape[1] * cell.gates * size**2)
     outputs = (y, *(last[n] for n in range(cell.states)))
     if form.get("layout"):
         outputs = (y.transpose(2, 0, 1, 3), *(state.transpose(1, 0, 2) for state in outputs[1:]))
     return tuple(output.astype(x.dtype, copy=False) for output in outputs)[: len(form.outputs)]
 
 
-def _stepped(step: Callable[[Any, _States], _States], gates: Any, states: _States, active: Any) -> tuple[_States, Any]:
-    """Return the states after a step, and what it puts out: of sequences that are over, the old ones and 0."""
-    made = step(gates, states)
-    if active.all():
-        return made, made[0]
-    xp = namespace(gates)
-    mask = xp.asarray(active[:, None])
-    return tuple(map(partial(xp.where, mask), made, states)), xp.where(mask, made[0], 0)
+def _each(run: Callable[[int], None], directions: int, work: int | None) -> None:
+    """Run in every direction: side by side where steps are large, and not on BLAS's threads, which wait at each."""
+    if work is None:
+        for at in range(directions):
+            run(at)
+        return
+    shares = [[at] for at in range(directions)] if work >= _LARGE else [list(range(directions))]
+
+    def some(share: list[int]) -> None:
+        for at in share:
+            run(at)
+
+    _blas.run(_threads.quietly(some), shares, team=False)
 
 
-def _active(lengths: Any, steps: int, batch: int) -> Any:
-    """Return which sequences have a step: (T, N), on the host."""
+def _gates(x: Any, w: Any, inner: Any, outer: Any) -> Any:
+    """Return the input's part of all steps: (T, N, G * H)."""
+    made = product(x.reshape(prod(x.shape[:2]), x.shape[2]), w.T)
+    made = made if inner is None else made + (inner + outer)
+    return made.reshape(*x.shape[:2], w.shape[0])
+
+
+def _products(r: Any, split: int) -> list[Callable[[Any], Any]]:
+    """Return what multiplies a state by r (G * H, H), or by its first rows and by the others."""
+    parts = [part.T for part in ((r[:split], r[split:]) if split else (r,))]
+    multiply = product if on_device(r) else np.matmul
+    return [lambda h, part=part: multiply(h, part) for part in parts]  # type: ignore[misc]
+
+
+def _masked(active: Any, made: _States, states: _States) -> tuple[Any, _States]:
+    """Return what a step puts out, and the states after it: of sequences that are over, 0 and the old ones."""
+    where = namespace(made[0]).where
+    return where(active, made[0], 0), tuple(map(partial(where, active), made, states))
+
+
+def _active(lengths: Any, steps: int, xp: Any) -> list[Any]:
+    """Return, for every step, which sequences have it: (N, 1), or None for all."""
     if lengths is None:
-        return np.ones((steps, batch), np.bool_)
-    return np.arange(steps)[:, None] < np.array(ints(lengths), np.int64)
+        return [None] * steps
+    ends = np.array(ints(lengths), np.int64)[:, None]
+    return [None if (step < ends).all() else xp.asarray(step < ends) for step in range(steps)]
 
 
 def _biases(cell: _Cell, form: Form, b: Any, at: int, size: int) -> tuple[Any, Any, Any]:

@@ -154,7 +154,7 @@ def _grid_sample(form: Form, x: Any, grid: Any) -> Any:
 
     everything = [(image, slice(None)) for image in range(x.shape[0])]
     blocks = everything if on_device(x) else blocks_of_channels(y, _BLOCK)
-    _threads.run(fill, blocks, side_by_side=not on_device(x) and _threads.pays(y.nbytes))
+    _threads.run(_threads.quietly(fill), blocks, side_by_side=not on_device(x) and _threads.pays(y.nbytes))
     return saturated(y, x.dtype) if x.dtype.kind in "iu" and mode != "nearest" else y.astype(x.dtype, copy=False)
 
 
@@ -287,7 +287,7 @@ def _columns(x: Any, taps: list[_Tap], shapes: _Shapes) -> Any:
 
         step = size if on_device(x) else max(1, _BLOCK // (high - low))
         blocks = [slice(first, first + step) for first in range(0, size, step)]
-        _threads.run(fill, blocks, side_by_side=not on_device(x) and _threads.pays(columns.nbytes))
+        _threads.run(_threads.quietly(fill), blocks, side_by_side=not on_device(x) and _threads.pays(columns.nbytes))
     return columns
 
 
