@@ -95,7 +95,6 @@ def names_used(node: NodeProto) -> Iterator[str]:
         for graph in subgraphs(node):
             for inner in graph.node:
                 yield from names_used(inner)
-            yield from (value.name for value in graph.output)
 
 
 def names_outside(graph: GraphProto) -> set[str]:
@@ -104,7 +103,7 @@ def names_outside(graph: GraphProto) -> set[str]:
     made.update(value.name for value in (*graph.input, *graph.initializer))
     made.update(tensor.values.name for tensor in graph.sparse_initializer)
     used = {name for node in graph.node for name in names_used(node)}
-    return used.union(value.name for value in graph.output) - made - {""}
+    return used - made - {""}
 
 
 def describe(node: NodeProto) -> str:
