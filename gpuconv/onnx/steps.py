@@ -227,6 +227,7 @@ class ControlStep(Step):
     def __init__(self, node: NodeProto, opset: int, inside: Callable[[GraphProto], Any]) -> None:
         super().__init__(node, opset)
         self._function, self._form = operators.CONTROL[node.op_type], operators.form_of(node, opset)
+        self._name = nodes.describe(node)
         self._graphs = {a.name: a.g for a in node.attribute if a.type == AttributeProto.GRAPH}
         self.evaluators = {name: inside(graph) for name, graph in self._graphs.items()}
         self._outside = {name: nodes.names_outside(graph) for name, graph in self._graphs.items()}
@@ -235,9 +236,7 @@ class ControlStep(Step):
     def run(self, values: Mapping[str, Any], attributes: Mapping[str, Any]) -> list[Any]:
         """Return the node's outputs; the inputs, and what the graphs use, are among the values by name."""
         bodies = {
-            name: operators.Body(
-                nodes.describe(self.onnx_node), partial(self._run_graph, name, values, attributes), graph.output
-            )
+            name: operators.Body(self._name, partial(self._run_graph, name, values, attributes), graph.output)
             for name, graph in self._graphs.items()
         }
         return self._function(self._form, bodies, *(values[name] for name in self.input))
@@ -248,8 +247,8 @@ class ControlStep(Step):
         evaluator = self.evaluators[name]
         if len(inputs) != len(evaluator.input_names):
             raise ArgumentError(
-                f"{nodes.describe(self.onnx_node)}: the graph {name} has {len(evaluator.input_names)} inputs, but is "
-                f"given {len(inputs)} values"
+                f"{self._name}: the graph {name} has {len(evaluator.input_names)} inputs, but is given {len(inputs)} "
+                "values"
             )
         feeds = {outer: values[outer] for outer in self._outside[name] if outer in values}
         found = evaluator.evaluate({**feeds, **dict(zip(evaluator.input_names, inputs, strict=True))}, attributes)

@@ -10,6 +10,7 @@ from onnx import helper
 
 import gpuconv
 from gpuconv.onnx import backend
+from gpuconv.onnx.operators import recurrent
 from tests.harness.device_arrays import device_arrays
 from tests.onnx.models import floats
 from tests.onnx.networks import onnxruntime_outputs
@@ -132,10 +133,26 @@ def test_batches_may_come_first(op_type: str) -> None:
 
 
 @pytest.mark.parametrize("op_type", GATES)
-def test_large_steps_run_side_by_side(op_type: str) -> None:
-    """Two directions at once give what each gives alone."""
-    x, (w, r, b) = floats(3, 24, 6), weights(op_type, 2, 6, 128)
-    y, *last = run(op_type, [x, w, r / 8, b], direction="bidirectional")
+@pytest.mark.parametrize(
+    ("steps", "batch", "size", "shares"), [(3, 24, 128, [[0], [1]]), (200, 1, 48, [[0, 1]]), (2, 1, 48, None)]
+)
+def test_directions_share_threads_by_the_size_of_steps(
+    op_type: str, steps: int, batch: int, size: int, shares: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each on one of its own where steps are large, one for both where they are many, else the caller's."""
+    x, (w, r, b) = floats(steps, batch, 6), weights(op_type, 2, 6, size)
+    found: list[Any] = []
+
+    def spy(function: Any, items: Any, team: bool) -> None:
+        assert not team, "BLAS works on one thread"
+        found.append(items)
+        original(function, items, team)
+
+    original = recurrent._blas.run
+    with monkeypatch.context() as patch:
+        patch.setattr(recurrent._blas, "run", spy)
+        y, *last = run(op_type, [x, w, r / 8, b], direction="bidirectional")
+    assert found == ([] if shares is None else [shares])
     for at, direction in enumerate(("forward", "reverse")):
         alone = run(op_type, [x, w[at : at + 1], r[at : at + 1] / 8, b[at : at + 1]], direction=direction)
         np.testing.assert_allclose(y[:, at : at + 1], alone[0], rtol=1e-5, atol=1e-6)

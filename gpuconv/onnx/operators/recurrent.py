@@ -17,7 +17,7 @@ from gpuconv.onnx.operators.form import Form, Operator, ints, namespace, wide
 from gpuconv.onnx.operators.pooling import on_device
 from gpuconv.onnx.operators.products import product
 
-_LARGE = 2**18  # products of one step that are worth a thread of their own
+_LARGE = 2**18  # products of one step, or of all, that are worth a thread of their own
 
 _Activation = Callable[[Any], Any]
 _States = tuple[Any, ...]  # the hidden state, and an LSTM's cell; (N, H) each
@@ -191,26 +191,25 @@ def _sequence(
         for n, state in enumerate(states):
             last[n, at] = state
 
-    _each(run, len(backwards), None if on_device(x) else x.shape[1] * cell.gates * size**2)
+    _each(run, len(backwards), 0 if on_device(x) else x.shape[0], x.shape[1] * cell.gates * size**2)
     outputs = (y, *(last[n] for n in range(cell.states)))
     if form.get("layout"):
         outputs = (y.transpose(2, 0, 1, 3), *(state.transpose(1, 0, 2) for state in outputs[1:]))
     return tuple(output.astype(x.dtype, copy=False) for output in outputs)[: len(form.outputs)]
 
 
-def _each(run: Callable[[int], None], directions: int, work: int | None) -> None:
+def _each(run: Callable[[int], None], directions: int, steps: int, work: int) -> None:
     """Run in every direction: side by side where steps are large, and not on BLAS's threads, which wait at each."""
-    if work is None:
-        for at in range(directions):
-            run(at)
-        return
     shares = [[at] for at in range(directions)] if work >= _LARGE else [list(range(directions))]
 
     def some(share: list[int]) -> None:
         for at in share:
             run(at)
 
-    _blas.run(_threads.quietly(some), shares, team=False)
+    if steps * work < _LARGE:  # not worth another thread either; nor is what a device does
+        some(list(range(directions)))
+    else:
+        _blas.run(_threads.quietly(some), shares, team=False)
 
 
 def _gates(x: Any, w: Any, inner: Any, outer: Any) -> Any:
