@@ -95,6 +95,14 @@ def test_what_lies_outside_counts_for_nothing(mode: str) -> None:
         np.testing.assert_allclose(y.item(), 7, rtol=1e-6)
 
 
+@pytest.mark.parametrize("mode", ["linear", "nearest"])
+def test_beyond_the_border_is_the_border_itself(mode: str) -> None:
+    x, far = floats(1, 3, 4, 5), np.float32([-1.9, -1.3, 1.3, 1.7, 9])
+    grid = np.stack([far, np.full_like(far, 3)], axis=-1).reshape(1, 1, 5, 2)
+    _, y = node("GridSample", [x, grid], 20, mode=mode, padding_mode="border")
+    np.testing.assert_array_equal(y[0, :, 0], x[0, :, 3, [0, 0, 4, 4, 4]].T)
+
+
 def test_a_place_that_is_no_number_has_no_value() -> None:
     grid = np.full((1, 1, 1, 2), np.nan, np.float32)
     for padding in PADDINGS:
