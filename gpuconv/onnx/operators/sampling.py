@@ -143,7 +143,7 @@ def _grid_sample(form: Form, x: Any, grid: Any) -> Any:
     shape = (x.shape[0], x.shape[1], *grid.shape[1:-1])
     places = wide(grid).reshape(x.shape[0], prod(grid.shape[1:-1]), len(extents))
     at = [_counted(places[:, :, -1 - axis], extent, corners) for axis, extent in enumerate(extents)]
-    values = x if mode == "nearest" else wide(x) if is_float(x) else x.astype(np.float64)
+    values = wide(x) if mode == "nearest" or is_float(x) else x.astype(np.float64)
     y = namespace(x).zeros(shape, values.dtype)
     if 0 in (*shape, *extents):
         return y.astype(x.dtype, copy=False)
