@@ -94,7 +94,8 @@ class _Weights:
 
 def _rnn_step(_: Form, weights: _Weights, x: Any, states: _States) -> _States:
     """Return the state after a step, of x (N, G * H) that has the input's part of all gates."""
-    return (weights.activations[0](x + weights.products[0](states[0])),)
+    (h,), (f,) = states, weights.activations
+    return (f(x + weights.products[0](h)),)
 
 
 def _gru_step(form: Form, weights: _Weights, x: Any, states: _States) -> _States:
