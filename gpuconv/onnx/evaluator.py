@@ -55,7 +55,7 @@ class Evaluator(ReferenceEvaluator):
 
     def _constants_of(self, names: Iterable[str]) -> dict[str, Any]:
         """Return those of some values that are constant here."""
-        sources = self._folded, self.rt_inits_, self._given
+        sources = self._given, self.rt_inits_, self._folded  # of a name in several, the last one holds
         return {name: source[name] for name in names for source in sources if name in source}
 
     def _inside(self, graph: GraphProto) -> Evaluator:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -107,6 +108,23 @@ def test_every_activation(op_type: str, at: int) -> None:
     agrees(op_type, inputs, hidden_size=2, direction="bidirectional", **attributes)
 
 
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("Affine", [-2, 0.5, 3]),
+        ("Elu", [math.expm1(-2), 0.5, 3]),
+        ("HardSigmoid", [0.1, 0.6, 1]),
+        ("LeakyRelu", [-0.02, 0.5, 3]),
+        ("ScaledTanh", [math.tanh(-2), math.tanh(0.5), math.tanh(3)]),
+        ("ThresholdedRelu", [0, 0, 3]),  # by ONNX Runtime, of a threshold of 0
+    ],
+)
+def test_numbers_of_activations_are_by_default_those_of_the_operators(name: str, expected: list[float]) -> None:
+    x, one = np.float32([-2, 0.5, 3]).reshape(3, 1, 1), np.ones((1, 1, 1), np.float32)
+    y, _ = run("RNN", [x, one, 0 * one], activations=[name])
+    np.testing.assert_allclose(y.ravel(), expected, rtol=1e-6, atol=1e-7)
+
+
 @pytest.mark.parametrize("op_type", ["RNN", "GRU"])
 def test_what_activations_get_is_clipped(op_type: str) -> None:
     agrees(op_type, [3 * floats(4, 2, 3), *weights(op_type, 1, 3, 4)], hidden_size=4, clip=0.5)
@@ -180,6 +198,19 @@ def test_nothing_has_no_steps(op_type: str) -> None:
     assert y.shape == (0, 1, 2, 4)
     for got, wanted in zip(last, initial, strict=True):
         np.testing.assert_array_equal(got, wanted)
+
+
+@pytest.mark.parametrize("direction", ["forward", "reverse"])
+@pytest.mark.parametrize("op_type", GATES)
+def test_a_sequence_without_elements_keeps_its_state(op_type: str, direction: str) -> None:
+    """And puts out 0; ONNX Runtime makes that 0 as well."""
+    initial = states(op_type, 1, 2, 4)
+    inputs = [floats(3, 2, 3), *weights(op_type, 1, 3, 4), np.int32([0, 2]), *initial]
+    y, *last = run(op_type, inputs, direction=direction)
+    assert not y[:, :, 0].any()
+    for got, wanted in zip(last, initial, strict=True):
+        np.testing.assert_array_equal(got[:, 0], wanted[:, 0])
+        assert (got[:, 1] != wanted[:, 1]).any()
 
 
 @pytest.mark.parametrize("op_type", GATES)

@@ -46,7 +46,7 @@ _ACTIVATIONS = {
     "softplus": _Kind(lambda xp, x, *_: xp.maximum(x, 0) + xp.log1p(xp.exp(-xp.abs(x)))),
     "softsign": _Kind(lambda xp, x, *_: x / (1 + xp.abs(x))),
     "tanh": _Kind(lambda xp, x, *_: xp.tanh(x)),
-    "thresholdedrelu": _Kind(lambda xp, x, alpha, _: xp.where(x >= alpha, x, x * 0), 1.0),
+    "thresholdedrelu": _Kind(lambda xp, x, alpha, _: xp.where(x >= alpha, x, 0), 1.0),
 }
 
 
