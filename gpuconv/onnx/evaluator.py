@@ -29,12 +29,21 @@ Observer = Callable[[NodeProto, int, int, float], None]
 class Evaluator(ReferenceEvaluator):
     """A ReferenceEvaluator that runs our steps, in functions too, frees values early and reports every node."""
 
-    def __init__(self, proto: Any, *args: Any, facts: Mapping[str, Fact] | None = None, **kwargs: Any) -> None:
-        # Graphs inside and functions get evaluators of this class from onnx, without facts.
-        self._facts = facts
+    def __init__(
+        self,
+        proto: Any,
+        *args: Any,
+        constants: Mapping[str, Any] | None = None,
+        facts: Mapping[str, Fact] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        # Graphs inside and functions get evaluators of this class from onnx, without constants and facts.
+        self._given, self._facts = constants or {}, facts
         self._bodies: dict[tuple[str, str], Any] = {}  # of operators that ONNX defines by others
         kwargs["new_ops"] = None  # onnx would look at these first
         super().__init__(proto, *args, **kwargs)
+        # Graphs inside see what is around them, but for what they name so themselves.
+        self._fixed = {name: value for name, value in self.rt_inits_.items() if name not in self.input_names}
         self._last_uses = _last_uses(self.nodes_, set(self.output_names))
         for node in self.rt_nodes_:
             if isinstance(node, Step):
@@ -47,13 +56,12 @@ class Evaluator(ReferenceEvaluator):
         """Read the initializers, fold the graph if facts of its values were given, then make a step of every node."""
         if self._facts is None:
             super()._init()
+            self.rt_inits_.update(self._given)
             return
-        graph_nodes, self.nodes_ = self.nodes_, []
-        super()._init()
         kept = frozenset(self.output_names)
-        graph = Graph(list(graph_nodes), self.rt_inits_, kept, self.opsets.get("", 1), self._facts)
+        graph = Graph(list(self.nodes_), dict(self._given), kept, self.opsets.get("", 1), self._facts)
         folded = folding.fold(graph)
-        self.nodes_, self.inits_ = folded.nodes, []
+        self.nodes_ = folded.nodes
         super()._init()
         self.rt_inits_ = folded.constants
 
@@ -121,7 +129,7 @@ class Evaluator(ReferenceEvaluator):
             Of our operators as they raise it; what fails in another operator is a plain GpuconvError that names
             the node.
         """
-        values = {"": None, **self.rt_inits_, **feeds}
+        values = {"": None, **self.rt_inits_, **feeds, **self._fixed}
         memory = self._joins.start()
         for index, node in enumerate(self.rt_nodes_):
             start = perf_counter()

@@ -47,6 +47,7 @@ _RUNNER = (
     "onnx/test_nodes.py",
     "onnx/test_runs.py",
     "onnx/test_inputs.py",
+    "onnx/test_lenient.py",
     "onnx/test_folding.py",
     "onnx/test_joining.py",
     "onnx/test_repeated.py",
@@ -292,6 +293,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "onnx/files.py": ("onnx/test_untrusted.py", "onnx/test_loading.py"),
     "onnx/messages.py": ("onnx/test_untrusted.py", "onnx/test_loading.py"),
     "onnx/structure.py": ("onnx/test_untrusted.py", "onnx/test_loading.py"),
+    "onnx/checks/*": ("onnx/test_lenient.py", "onnx/test_loading.py", "onnx/test_untrusted.py"),
     "onnx/model.py": (
         "rules/test_host_rules.py first_version",
         *_RUNNER,

@@ -83,12 +83,6 @@ X, W = floats(1, 3, 4, 5), floats(2, 3, 1, 1)
             id="extent",
         ),
         pytest.param(
-            [X, floats(2, 4, 1, 1)],
-            ValueError,
-            r"the input 'w' .* was given with shape \(2, 4, 1, 1\), but axis 1 must be 3, as 'C' is on axis 1 of 'x'",
-            id="name",
-        ),
-        pytest.param(
             {"x": X, "w": W, "b": floats(3)},
             ValueError,
             r"the input 'b' \(float32 \(2,\)\) was given with shape \(3,\)",

@@ -73,8 +73,8 @@ def test_things_that_are_no_models() -> None:
 
 def test_invalid_models_are_refused_in_one_line() -> None:
     proto = pool()
-    proto.graph.node[0].output[0] = proto.graph.output[0].name = "x"
-    with pytest.raises(gpuconv.ArgumentError, match=r"^the model is not valid: .*'x'") as caught:
+    proto.ir_version = onnx.IR_VERSION + 1
+    with pytest.raises(gpuconv.ArgumentError, match=r"^the model is not valid: .* ir_version \d+ is higher") as caught:
         backend.prepare(proto)
     assert "\n" not in str(caught.value)
     assert not backend.is_compatible(proto)

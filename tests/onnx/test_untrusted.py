@@ -20,6 +20,7 @@ from onnx import AttributeProto, ModelProto, NodeProto, SparseTensorProto, Tenso
 
 import gpuconv
 from gpuconv.onnx import backend, files
+from gpuconv.onnx.checks.constants import MOST_SPARSE
 from gpuconv.onnx.messages import LONGEST
 from gpuconv.onnx.operators import pooling
 from gpuconv.onnx.structure import DEEPEST, MOST_FUNCTIONS, MOST_NODES
@@ -680,6 +681,7 @@ def test_limits_are_those_of_the_documentation() -> None:
         "graphs inside graphs, and functions called by functions": f"{DEEPEST} deep, together",
         "functions": f"{MOST_FUNCTIONS:,}; none may call itself",
         "nodes, with those of functions counted at every call": f"{MOST_NODES:,}",
+        "elements of sparse initializers, zeros too": f"{MOST_SPARSE:,}, together",
     }.items():
         assert f"\n| {what} | {most} |\n" in page
 
