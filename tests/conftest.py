@@ -11,7 +11,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # before NumPy is imported: its BLAS re
 import re
 import sys
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -229,12 +229,14 @@ def pool(save_model: Callable[[str], str]) -> str:
 
 @pytest.fixture
 def ok(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Run a command that must succeed in silence on stderr; return what it prints."""
+    """Run a command that must succeed, with one line on stderr for each warning; return what it prints."""
 
-    def run(*argv: object) -> str:
+    def run(*argv: object, warned: Sequence[str] = ()) -> str:
         code = main([str(word) for word in argv])
         out, err = capsys.readouterr()
-        assert (code, err) == (0, ""), out
+        assert (code, len(err.splitlines())) == (0, len(warned)), out + err
+        for line, message in zip(err.splitlines(), warned, strict=True):
+            assert re.match(f"gpuconv: warning: {message}", line)
         return out
 
     return run

@@ -22,6 +22,7 @@ from gpuconv.onnx import nodes
 from gpuconv.onnx.evaluator import CudaEvaluator, Evaluator, Observer
 from gpuconv.onnx.inputs import Input, as_arrays, bind, declared
 from gpuconv.onnx.messages import presentable, quoted, reason
+from gpuconv.onnx.report import Report
 
 _EVALUATORS = {"CPU": Evaluator, "CUDA": CudaEvaluator, "CUDA:0": CudaEvaluator}
 
@@ -99,6 +100,36 @@ class Rep(onnx.backend.base.BackendRep):
             return self._outputs(*self._run(inputs, self.output_names, observer))
         names = self._names(inputs if output_names is None else output_names)
         return self._run(as_arrays(self.inputs, input_feed or {}), names, observer)
+
+    def report(self) -> Report:
+        """Tell what is computed ahead of time, what becomes one node, and what onnx's reference evaluator computes.
+
+        Returns
+        -------
+        Report
+            Print it, or read its fields. ``left`` has more after a run, if inputs turned out to be such as operators
+            of gpuconv leave to the evaluator.
+
+        Examples
+        --------
+        >>> import onnx
+        >>> from gpuconv.onnx import backend
+        >>> model = onnx.parser.parse_model('''
+        ... <ir_version: 10, opset_import: ["" : 22]>
+        ... g (float[N, 1, L] x, float[1, 1, 1] w) => (float[N] z) {
+        ...     c = Conv (x, w)
+        ...     y = Relu (c)
+        ...     z = Det (y)
+        ... }
+        ... ''')
+        >>> print(backend.prepare(model).report())
+        computed ahead of time: none
+        fused:
+          Conv node with output 'c', Relu node with output 'y'
+        left to onnx's reference evaluator: 1 Det
+          Det node with output 'z'
+        """
+        return self._evaluator.report()
 
     def _names(self, wanted: Any) -> list[str]:
         """Return the names of the outputs that are wanted: of all of them where nothing is said."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -15,11 +14,12 @@ from onnx.reference.op_run import OpFunction, RuntimeContextError
 
 import gpuconv
 from gpuconv._errors import ArgumentError, GpuconvError
-from gpuconv.onnx import folding, joining, nodes, steps
-from gpuconv.onnx.messages import quoted, reason
+from gpuconv.onnx import folding, joining, nodes, report, steps
+from gpuconv.onnx.messages import quoted, reason, warn
 from gpuconv.onnx.model import Fact
 from gpuconv.onnx.operators import DTYPES, is_float, on_device
 from gpuconv.onnx.reference import own_error
+from gpuconv.onnx.report import Report
 from gpuconv.onnx.rewriting import Graph
 from gpuconv.onnx.steps import Step
 
@@ -51,15 +51,42 @@ class Evaluator(ReferenceEvaluator):
         self._stand_ins: dict[int, Any] = {}
         self._calls: dict[int, dict[str, Any]] = {}
         self._joins = joining.Joins(self.nodes_, self.output_names, steps.DOMAIN)
+        self._warned: set[str] | None = None
+        self._share(set())
+
+    def _share(self, warned: set[str]) -> None:
+        """Take a set of the operators that were warned of, for the graphs inside too."""
+        if self._warned is warned:
+            return
+        self._warned = warned
+        for node in self.rt_nodes_:
+            for inner in _evaluators(node):
+                inner._share(warned)
+
+    def report(self) -> Report:
+        """Return what became of the nodes that the graph had."""
+        return report.compare(self._read, self.nodes_, self._given, self._left(set()))
+
+    def _left(self, seen: set[int]) -> Iterator[NodeProto]:
+        """Yield the nodes that onnx's evaluator computes, as far as that is known; those of a function once."""
+        seen.add(id(self))
+        for index, node in enumerate(self.rt_nodes_):
+            inside = _evaluators(node)
+            if index in self._stand_ins or not (isinstance(node, Step) or _costs_nothing(node)):
+                yield node.onnx_node
+            for inner in inside:
+                if id(inner) not in seen:
+                    yield from inner._left(seen)
 
     def _init(self) -> None:
         """Read the initializers, fold the graph if facts of its values were given, then make a step of every node."""
+        self._read = list(self.nodes_)
         if self._facts is None:
             super()._init()
             self.rt_inits_.update(self._given)
             return
         kept = frozenset(self.output_names)
-        graph = Graph(list(self.nodes_), dict(self._given), kept, self.opsets.get("", 1), self._facts)
+        graph = Graph(self._read, dict(self._given), kept, self.opsets.get("", 1), self._facts)
         folded = folding.fold(graph)
         self.nodes_ = folded.nodes
         super()._init()
@@ -135,7 +162,7 @@ class Evaluator(ReferenceEvaluator):
             start = perf_counter()
             try:
                 outputs = self._outputs(index, node, values, attributes or {}, memory)
-            except (GpuconvError, MemoryError):
+            except (GpuconvError, MemoryError, UserWarning):  # our own, where the caller makes errors of them
                 raise
             except Exception as error:  # values of a kind that the node cannot take, for one
                 raise nodes.failed(node.onnx_node, error) from error
@@ -198,8 +225,16 @@ class Evaluator(ReferenceEvaluator):
         return tuple([values[name] for name in step.input])
 
     def by_reference(self, node: Any, values: dict[str, Any], attributes: Mapping[str, Any]) -> Any:
-        """Run a node of onnx's own, on the host."""
+        """Run a node of onnx's own, on the host; warn of the first one of each operator."""
+        if not _costs_nothing(node):
+            self._warn(node, "which is made to be right, not to be fast")
         return _run_reference(node, [values[name] for name in node.input], values, attributes)
+
+    def _warn(self, node: Any, how: str) -> None:
+        op_type = node.onnx_node.op_type
+        if self._warned is not None and op_type not in self._warned:
+            self._warned.add(op_type)
+            warn(f"{nodes.describe(node.onnx_node)}: {op_type} is left to onnx's reference evaluator, {how}")
 
     def takes(self, value: Any) -> bool:
         """Tell whether an input of a whole model is an array that may come beside NumPy's."""
@@ -228,7 +263,6 @@ class CudaEvaluator(Evaluator):
     def __init__(self, proto: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(proto, *args, **kwargs)
         self._constants: dict[tuple[str, str], Any] = {}  # on the device, by name and use
-        self._warned: set[str] = set()
         ours = [node for node in self.rt_nodes_ if isinstance(node, Step)]
         self._read_by_host = {step.input[at] for step in ours for at in step.on_host if at < len(step.input)}
 
@@ -260,15 +294,11 @@ class CudaEvaluator(Evaluator):
         """Copy what is on the device to the host, run the node there and copy the results back."""
         inputs = [values[name] for name in node.input]
         moved = any(map(on_device, inputs))
-        if moved and node.onnx_node.op_type not in self._warned:
-            self._warned.add(node.onnx_node.op_type)
-            warnings.warn(
-                f"{nodes.describe(node.onnx_node)}: {node.onnx_node.op_type} is computed on the host by onnx's "
-                "reference evaluator, with copies from the device and back",
-                stacklevel=2,
-            )
+        if not moved:
+            return super().by_reference(node, values, attributes)
+        self._warn(node, "on the host, with copies from the device and back")
         outputs = _run_reference(node, list(map(self.to_host, inputs)), values, attributes)
-        return [_returned(value) for value in outputs] if moved else outputs
+        return [_returned(value) for value in outputs]
 
     def takes(self, value: Any) -> bool:
         """Take arrays of the device."""
@@ -286,6 +316,16 @@ class CudaEvaluator(Evaluator):
     def to_host(self, value: Any) -> Any:
         """Return a value on the host, where arrays are waited for."""
         return gpuconv.to_host(value) if on_device(value) else value
+
+
+def _evaluators(node: Any) -> list[Evaluator]:
+    """Return those of the graphs inside of a node of onnx's own, or of a function that it calls."""
+    return [value for name, value in vars(node).items() if isinstance(value, Evaluator) and name != "parent"]
+
+
+def _costs_nothing(node: Any) -> bool:
+    """Tell whether a node of onnx's own takes no time: it has a constant, or graphs inside whose nodes are ours."""
+    return bool(node.onnx_node.op_type == "Constant" or _evaluators(node))
 
 
 def _instance(kind: Any, node: NodeProto, parameters: dict[str, Any]) -> Any:

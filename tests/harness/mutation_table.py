@@ -48,6 +48,7 @@ _RUNNER = (
     "onnx/test_runs.py",
     "onnx/test_inputs.py",
     "onnx/test_lenient.py",
+    "onnx/test_reports.py",
     "onnx/test_folding.py",
     "onnx/test_joining.py",
     "onnx/test_repeated.py",
@@ -292,7 +293,6 @@ TESTS: dict[str, tuple[str, ...]] = {
     "onnx/rewriting.py": _REWRITING,
     "onnx/files.py": ("onnx/test_untrusted.py", "onnx/test_loading.py"),
     "onnx/messages.py": ("onnx/test_untrusted.py", "onnx/test_loading.py"),
-    "onnx/structure.py": ("onnx/test_untrusted.py", "onnx/test_loading.py"),
     "onnx/checks/*": ("onnx/test_lenient.py", "onnx/test_loading.py", "onnx/test_untrusted.py"),
     "onnx/model.py": (
         "rules/test_host_rules.py first_version",

@@ -12,7 +12,7 @@ from onnx import helper, numpy_helper
 import gpuconv
 from gpuconv.onnx import backend
 from gpuconv.onnx.inputs import Input, bind
-from tests.onnx.models import floats, model, pool, value
+from tests.onnx.models import BY_EVALUATOR, floats, model, pool, value
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +119,7 @@ def test_a_model_without_inputs() -> None:
         rep.run(floats(2))
 
 
+@BY_EVALUATOR
 def test_inputs_that_are_no_tensors_are_left_to_their_operators() -> None:
     sequence = onnx.ValueInfoProto(name="s", type=helper.make_sequence_type_proto(value("x").type))
     node = helper.make_node("SequenceLength", ["s"], ["n"])
@@ -126,6 +127,7 @@ def test_inputs_that_are_no_tensors_are_left_to_their_operators() -> None:
     assert rep.run({"s": [floats(2), floats(3)]})[0] == 2
 
 
+@BY_EVALUATOR
 def test_strings_fit_where_strings_are_declared() -> None:
     node = helper.make_node("Identity", ["x"], ["y"])
     rep = backend.prepare(model([node], [value("x", np.object_, 1)], [value("y", np.object_, 1)]))

@@ -13,7 +13,7 @@ from onnx import helper
 
 import gpuconv
 from gpuconv.onnx import backend
-from tests.onnx.models import NEWEST, floats, model, network, pool, value
+from tests.onnx.models import BY_EVALUATOR, NEWEST, floats, model, network, pool, value
 
 
 def test_a_model_may_be_a_proto_bytes_or_a_path(tmp_path: Path) -> None:
@@ -181,6 +181,7 @@ def test_operators_that_the_evaluator_does_not_know() -> None:
         backend.prepare(model([node], ["x", value("i", np.int64)], ["y"], 9))
 
 
+@BY_EVALUATOR
 def test_failures_of_other_operators_name_the_node() -> None:
     inputs = [value("x", shape=1), value("z", shape=1)]
     proto = model([helper.make_node("Add", ["x", "z"], ["y"], name="sum")], inputs, [value("y", shape=1)])

@@ -32,7 +32,7 @@ def read(graph: GraphProto, name: str) -> dict[str, Any]:
         An initializer's data does not fit its type and shape, or there is another one of the same name.
     """
     found: dict[str, Any] = {}
-    elements = sum(math.prod(tensor.dims) for tensor in graph.sparse_initializer)
+    elements = sum(abs(math.prod(tensor.dims)) for tensor in graph.sparse_initializer)
     if elements > MOST_SPARSE:
         raise ArgumentError(
             f"{name} has sparse initializers of {elements} elements together, but may have {MOST_SPARSE} at most"
