@@ -307,7 +307,9 @@ def _evaluator_class(device: str) -> type[Evaluator]:
 
 def _evaluator(evaluator_class: type[Evaluator], proto: Any, **options: Any) -> Evaluator:
     try:
-        return evaluator_class(proto, **options)
+        evaluator = evaluator_class(proto, **options)
+        evaluator.share(set())
+        return evaluator
     except (GpuconvError, MemoryError):
         raise
     except Exception as error:  # sparse initializers, attributes: whatever else the evaluator cannot do

@@ -51,17 +51,16 @@ class Evaluator(ReferenceEvaluator):
         self._stand_ins: dict[int, Any] = {}
         self._calls: dict[int, dict[str, Any]] = {}
         self._joins = joining.Joins(self.nodes_, self.output_names, steps.DOMAIN)
-        self._warned: set[str] | None = None
-        self._share(set())
+        self._warned: set[str] = set()
 
-    def _share(self, warned: set[str]) -> None:
+    def share(self, warned: set[str]) -> None:
         """Take a set of the operators that were warned of, for the graphs inside too."""
         if self._warned is warned:
             return
         self._warned = warned
         for node in self.rt_nodes_:
             for inner in _evaluators(node):
-                inner._share(warned)
+                inner.share(warned)
 
     def report(self) -> Report:
         """Return what became of the nodes that the graph had."""
@@ -232,7 +231,7 @@ class Evaluator(ReferenceEvaluator):
 
     def _warn(self, node: Any, how: str) -> None:
         op_type = node.onnx_node.op_type
-        if self._warned is not None and op_type not in self._warned:
+        if op_type not in self._warned:
             self._warned.add(op_type)
             warn(f"{nodes.describe(node.onnx_node)}: {op_type} is left to onnx's reference evaluator, {how}")
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 import onnx
@@ -153,11 +154,16 @@ def _scopes(model: ModelProto) -> Iterator[Any]:
 
 
 def _all_nodes(graph_nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    for node in graph_nodes:
-        yield node
-        if node.attribute:  # most nodes have none, and there may be very many
-            for graph in nodes.subgraphs(node):
-                yield from _all_nodes(graph.node)
+    """Yield nodes, each before those of the graphs inside of it."""
+    left = [iter(graph_nodes)]
+    while left:
+        for node in left[-1]:
+            yield node
+            if node.attribute:  # most nodes have none, and there may be very many
+                left.append(chain.from_iterable([graph.node for graph in nodes.subgraphs(node)]))
+                break
+        else:
+            left.pop()
 
 
 def _check_domains(model: ModelProto, name: str) -> None:
