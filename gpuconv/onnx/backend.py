@@ -219,6 +219,11 @@ class Backend(onnx.backend.base.Backend):
         MemoryError
             The model needs more memory than there is.
 
+        Warns
+        -----
+        UserWarning
+            Something is wrong with the model that cannot change a result: a value without a type, nodes out of order.
+
         Examples
         --------
         >>> import numpy as np, onnx
