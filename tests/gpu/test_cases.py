@@ -13,7 +13,9 @@ from gpuconv.rules import cases
 from gpuconv.rules.cases import Case
 from tests.gpu.on_device import imported, index_width, moved, returned
 from tests.harness import cuda_device
+from tests.oracle import oracle
 from tests.oracle.case_rows import case_rows, one_row_a_case
+from tests.oracle.operands import complex_integers
 from tests.oracle.oracle import assert_same
 
 pytestmark = [pytest.mark.gpu, cuda_device.sampled(40)]
@@ -63,6 +65,20 @@ def test_channels_last_give_the_same(case: Case, dtype: str) -> None:
     results = returned(getattr(gpuconv, case.op)(**on_device, **case.attributes, **more, layout="NHWC"))
     for result, expected in zip(results, cases.expected(case, dtype), strict=True):
         assert_same(np.moveaxis(result, -1, 1), expected, bits=case.op == "max_pool")
+
+
+@pytest.mark.parametrize("operator", ["conv", "conv_transpose"])
+@pytest.mark.parametrize("complex_x", [True, False], ids=["complex x", "complex w"])
+def test_parts_of_complex_arrays_are_views_of_them(operator: str, complex_x: bool) -> None:
+    x, w, b = complex_integers(0, (2, 4, 6, 7), "complex64"), complex_integers(1, (4, 4, 3, 2), "complex64"), None
+    x, w = (x, w.real) if complex_x else (x.real, w)
+    pairs = ((x.real, w), (x.imag, w)) if complex_x else ((x, w.real), (x, w.imag))
+    real, imag = (getattr(oracle, operator)(*pair, b, pads=[1, 0, 1, 1]).value for pair in pairs)
+    on_device = moved([x, w])
+    out = moved([np.zeros((*real.shape, 2), np.complex64)])[0][..., 1]
+    for options in ({}, {"out": out}):
+        (y,) = returned(getattr(gpuconv, operator)(*on_device, pads=[1, 0, 1, 1], **options))
+        assert (y == real + 1j * imag).all()
 
 
 @pytest.mark.parametrize(("case", "dtype"), one_row_a_case("conv", "conv_transpose"))

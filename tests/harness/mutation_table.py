@@ -124,8 +124,15 @@ TESTS: dict[str, tuple[str, ...]] = {
         "rules/test_precision.py",
         "onnx/test_on_device.py",
         "cuda/call/test_packed.py",
+        "cuda/call/test_parts.py",
     ),
-    "_arrays.py": ("rules/test_errors.py", "cuda/call/test_interchange.py", "cuda/call/test_errors.py"),
+    "_parts.py": ("cuda/call/test_parts.py",),
+    "_arrays.py": (
+        "rules/test_errors.py",
+        "cuda/call/test_interchange.py",
+        "cuda/call/test_errors.py",
+        "onnx/test_inputs.py",
+    ),
     "cuda/call/bfloat16.py": ("cuda/call/test_interchange.py",),
     "cli/check*.py": (
         "rules/test_host_rules.py how_many_products",
