@@ -38,7 +38,7 @@ class Evaluator(ReferenceEvaluator):
         **kwargs: Any,
     ) -> None:
         # Graphs inside and functions get evaluators of this class from onnx, without constants and facts.
-        self._given, self._facts = constants or {}, facts
+        self._initializers, self._facts = constants or {}, facts
         self._bodies: dict[tuple[str, str], Any] = {}  # of operators that ONNX defines by others
         kwargs["new_ops"] = None  # onnx would look at these first
         super().__init__(proto, *args, **kwargs)
@@ -64,7 +64,7 @@ class Evaluator(ReferenceEvaluator):
 
     def report(self) -> Report:
         """Return what became of the nodes that the graph had."""
-        return report.compare(self._read, self.nodes_, self._given, self._left(set()))
+        return report.compare(self._before, self.nodes_, self._initializers, self._left(set()))
 
     def _left(self, seen: set[int]) -> Iterator[NodeProto]:
         """Yield the nodes that onnx's evaluator computes, as far as that is known; those of a function once."""
@@ -79,13 +79,13 @@ class Evaluator(ReferenceEvaluator):
 
     def _init(self) -> None:
         """Read the initializers, fold the graph if facts of its values were given, then make a step of every node."""
-        self._read = list(self.nodes_)
+        self._before = list(self.nodes_)
         if self._facts is None:
             super()._init()
-            self.rt_inits_.update(self._given)
+            self.rt_inits_.update(self._initializers)
             return
         kept = frozenset(self.output_names)
-        graph = Graph(self._read, dict(self._given), kept, self.opsets.get("", 1), self._facts)
+        graph = Graph(self._before, dict(self._initializers), kept, self.opsets.get("", 1), self._facts)
         folded = folding.fold(graph)
         self.nodes_ = folded.nodes
         super()._init()
@@ -318,8 +318,10 @@ class CudaEvaluator(Evaluator):
 
 
 def _evaluators(node: Any) -> list[Evaluator]:
-    """Return those of the graphs inside of a node of onnx's own, or of a function that it calls."""
-    return [value for name, value in vars(node).items() if isinstance(value, Evaluator) and name != "parent"]
+    """Return those of the graphs inside of a node, or of the function that it calls, wherever it keeps them."""
+    held = [value for name, value in vars(node).items() if name != "parent"]  # which is around the node
+    held += [value for values in held if isinstance(values, dict) for value in values.values()]
+    return [value for value in held if isinstance(value, Evaluator)]
 
 
 def _costs_nothing(node: Any) -> bool:

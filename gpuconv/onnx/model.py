@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Container, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
@@ -12,7 +12,6 @@ from typing import Any
 import onnx
 from onnx import (
     AttributeProto,
-    FunctionProto,
     GraphProto,
     ModelProto,
     NodeProto,
@@ -86,18 +85,20 @@ def _checked(model: ModelProto, name: str, source: Any) -> Loaded:
         raise ArgumentError(f"{name} is not an ONNX model, or is truncated: it holds no graph or no IR version")
     structure.check(model, name)
     proto = checker.mend(model, name)
-    _write_default_domains(proto)
-    _check_domains(proto, name)
-    opset = opset_of(proto.opset_import)
+    scopes = _scopes(proto)
+    _write_default_domains(proto, scopes)
+    _check_domains(proto, scopes, name)
+    opset = scopes[0].opsets[""]
     nodes.check_opset(opset)
-    _check_keywords(proto, opset)
-    _check_operators(proto)
+    _check_keywords(scopes)
+    _check_operators(scopes, {(function.domain, function.name) for function in proto.functions})
     values.check(proto, name)
-    _check_attributes(proto)
+    for scope in scopes:
+        _refuse_attributes(scope.nodes, scope.attributes)
     constants = initializers.read(model.graph, name)
     checker.check(proto, name, source)
     facts = _facts(proto)
-    _check_dtypes(proto, opset, facts)
+    _check_dtypes(scopes[0], facts)
     checker.declare(proto, model)
     if not proto.opset_import:  # models of IR versions 1 and 2 must not have the import that the evaluator asks for
         proto.opset_import.add(domain="", version=opset)
@@ -136,21 +137,34 @@ def opset_of(imports: Iterable[Any]) -> int:
     return next((entry.version for entry in imports if entry.domain in _DEFAULT_DOMAINS), 1)
 
 
-def _write_default_domains(model: ModelProto) -> None:
-    """Write the default domain as "", which the checker and the evaluator know alone."""
-    for items in _scopes(model):
-        for item in items:
-            if item.domain == "ai.onnx":
-                item.domain = ""
+@dataclass(frozen=True, slots=True)
+class _Scope:
+    """The nodes of a model's graph or of a function, with those of the graphs inside, and what they may refer to."""
+
+    nodes: list[NodeProto]
+    opsets: dict[str, int]
+    attributes: tuple[str, ...]  # of the function
 
 
-def _scopes(model: ModelProto) -> Iterator[Any]:
-    """Everything with a domain: the imports, then every node, those of functions and inner graphs included."""
-    yield model.opset_import
-    yield list(_all_nodes(model.graph.node))
+def _scopes(model: ModelProto) -> list[_Scope]:
+    """Return the model's own scope, then those of its functions."""
+    scopes = [_Scope(list(_all_nodes(model.graph.node)), _opsets(model.opset_import), ())]
     for function in model.functions:
-        yield function.opset_import
-        yield list(_all_nodes(function.node))
+        attributes = (*function.attribute, *(attribute.name for attribute in function.attribute_proto))
+        scopes.append(_Scope(list(_all_nodes(function.node)), _opsets(function.opset_import), attributes))
+    return scopes
+
+
+def _opsets(imports: Iterable[Any]) -> dict[str, int]:
+    return {**{entry.domain: entry.version for entry in imports if entry.domain != "ai.onnx"}, "": opset_of(imports)}
+
+
+def _write_default_domains(model: ModelProto, scopes: list[_Scope]) -> None:
+    """Write the default domain as "", which the checker and the evaluator know alone."""
+    imports = (entry for owner in (model, *model.functions) for entry in owner.opset_import)
+    for item in chain(imports, *(scope.nodes for scope in scopes)):
+        if item.domain == "ai.onnx":
+            item.domain = ""
 
 
 def _all_nodes(graph_nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
@@ -166,13 +180,13 @@ def _all_nodes(graph_nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
             left.pop()
 
 
-def _check_domains(model: ModelProto, name: str) -> None:
+def _check_domains(model: ModelProto, scopes: list[_Scope], name: str) -> None:
     """Refuse our own domain: its nodes are those that folding makes, and run unchecked."""
-    imports = [entry.domain for scope in (model, *model.functions) for entry in scope.opset_import]
+    imports = chain.from_iterable(scope.opsets for scope in scopes)
     if DOMAIN in (*imports, *(function.domain for function in model.functions)):
         raise ArgumentError(f"{name} uses the domain {DOMAIN!r}, which is reserved; rename it")
-    for scope in (model.graph, *model.functions):
-        _refuse_domain(_all_nodes(scope.node))
+    for scope in scopes:
+        _refuse_domain(scope.nodes)
 
 
 def _refuse_domain(inside: Iterable[NodeProto]) -> None:
@@ -181,30 +195,22 @@ def _refuse_domain(inside: Iterable[NodeProto]) -> None:
             raise ArgumentError(f"{nodes.describe(node)}: the domain {DOMAIN!r} is reserved; rename it")
 
 
-def _check_keywords(model: ModelProto, opset: int) -> None:
-    for scope in (model.graph, *model.functions):
-        version = opset_of(scope.opset_import) if isinstance(scope, FunctionProto) else opset
-        for node in filter(nodes.supported, _all_nodes(scope.node)):
-            nodes.keywords(node, version)
+def _check_keywords(scopes: list[_Scope]) -> None:
+    for scope in scopes:
+        for node in filter(nodes.supported, scope.nodes):
+            nodes.keywords(node, scope.opsets[""])
 
 
-def _check_dtypes(model: ModelProto, opset: int, known: dict[str, Fact]) -> None:
+def _check_dtypes(scope: _Scope, known: dict[str, Fact]) -> None:
     """Refuse element types that come with later opsets; those inside of functions are known only when they run."""
-    for node in filter(nodes.supported, _all_nodes(model.graph.node)):
+    for node in filter(nodes.supported, scope.nodes):
         for name in node.input:
             if name in known:
-                nodes.check_dtype(node, opset, known[name].dtype)
+                nodes.check_dtype(node, scope.opsets[""], known[name].dtype)
 
 
-def _check_attributes(model: ModelProto) -> None:
+def _refuse_attributes(inside: Iterable[NodeProto], known: Collection[str] = ()) -> None:
     """Refuse attributes that refer to one of a function which it has not, and numbers that onnx does not survive."""
-    _refuse_attributes(_all_nodes(model.graph.node))
-    for function in model.functions:
-        known = {*function.attribute, *(attribute.name for attribute in function.attribute_proto)}
-        _refuse_attributes(_all_nodes(function.node), known)
-
-
-def _refuse_attributes(inside: Iterable[NodeProto], known: Iterable[str] = ()) -> None:
     for node in inside:
         for attribute in node.attribute:
             if attribute.ref_attr_name:
@@ -213,7 +219,7 @@ def _refuse_attributes(inside: Iterable[NodeProto], known: Iterable[str] = ()) -
                 _check_axes(node, attribute)
 
 
-def _check_reference(node: NodeProto, attribute: AttributeProto, known: Iterable[str]) -> None:
+def _check_reference(node: NodeProto, attribute: AttributeProto, known: Collection[str]) -> None:
     if attribute.ref_attr_name not in known:
         where = "its function has not" if known else "no function around it has"
         raise ArgumentError(
@@ -232,24 +238,20 @@ def _check_axes(node: NodeProto, attribute: AttributeProto) -> None:
         )
 
 
-def _check_operators(model: ModelProto) -> None:
+def _check_operators(scopes: list[_Scope], functions: Container[tuple[str, str]]) -> None:
     """Refuse domains that are not imported, and operators that ONNX's own domains do not have."""
-    own = {(function.domain, function.name) for function in model.functions}
-    for scope in (model, *model.functions):
-        opsets = {entry.domain: entry.version for entry in scope.opset_import}
-        opsets.setdefault("", opset_of(scope.opset_import))
-        for node in _all_nodes(scope.graph.node if scope is model else scope.node):
-            if node.domain not in opsets:
-                raise ArgumentError(
-                    f"{nodes.describe(node)}: the domain {quoted(node.domain)} is not imported; the imports are "
-                    f"{listed([quoted(domain) for domain in sorted(opsets)])}"
-                )
-            known = (node.domain, node.op_type) in own or node.domain not in _DOMAINS
-            if not known and not _is_operator(node.op_type, opsets[node.domain], node.domain):
-                raise ArgumentError(
-                    f"{nodes.describe(node)}: {quoted(node.op_type)} is no operator of the domain "
-                    f"{quoted(node.domain)} at opset {opsets[node.domain]}"
-                )
+    for opsets, node in ((scope.opsets, node) for scope in scopes for node in scope.nodes):
+        if node.domain not in opsets:
+            raise ArgumentError(
+                f"{nodes.describe(node)}: the domain {quoted(node.domain)} is not imported; the imports are "
+                f"{listed([quoted(domain) for domain in sorted(opsets)])}"
+            )
+        known = (node.domain, node.op_type) in functions or node.domain not in _DOMAINS
+        if not known and not _is_operator(node.op_type, opsets[node.domain], node.domain):
+            raise ArgumentError(
+                f"{nodes.describe(node)}: {quoted(node.op_type)} is no operator of the domain "
+                f"{quoted(node.domain)} at opset {opsets[node.domain]}"
+            )
 
 
 @lru_cache(maxsize=1024)
