@@ -42,8 +42,10 @@ class Evaluator(ReferenceEvaluator):
         self._bodies: dict[tuple[str, str], Any] = {}  # of operators that ONNX defines by others
         kwargs["new_ops"] = None  # onnx would look at these first
         super().__init__(proto, *args, **kwargs)
-        # Graphs inside see what is around them, but for what they name so themselves.
-        self._fixed = {name: value for name, value in self.rt_inits_.items() if name not in self.input_names}
+        # Graphs inside are fed all values around them; what they name so themselves comes before that.
+        inputs = set(self.input_names)
+        self._defaults = {name: value for name, value in self.rt_inits_.items() if name in inputs}
+        self._fixed = {name: value for name, value in self.rt_inits_.items() if name not in inputs}
         self._last_uses = _last_uses(self.nodes_, set(self.output_names))
         for node in self.rt_nodes_:
             if isinstance(node, Step):
@@ -155,7 +157,7 @@ class Evaluator(ReferenceEvaluator):
             Of our operators as they raise it; what fails in another operator is a plain GpuconvError that names
             the node.
         """
-        values = {"": None, **self.rt_inits_, **feeds, **self._fixed}
+        values = {"": None, **self._defaults, **feeds, **self._fixed}
         memory = self._joins.start()
         for index, node in enumerate(self.rt_nodes_):
             start = perf_counter()

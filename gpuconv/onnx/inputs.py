@@ -166,24 +166,18 @@ def _tell(inputs: Iterable[Input], values: Mapping[str, Any], told: set[str]) ->
     for spec in inputs:
         shape = values[spec.name].shape
         if spec.shape == () and shape:
-            _once(
-                f"the input {spec} was given with shape {shape}; the model is run as if it said nothing",
-                told,
-                spec.name,
-            )
+            _once(told, spec.name, f"the input {spec} was given with shape {shape}, which is taken as it is")
         for axis, (name, extent) in enumerate(zip(spec.shape or (), shape, strict=False)):
+            if not isinstance(name, str):
+                continue
             here = f"axis {axis} of {quoted(spec.name)}"
-            first, there = extents.setdefault(name, (extent, here)) if isinstance(name, str) else (extent, here)
-            if isinstance(name, str) and extent != first:
-                _once(
-                    f"{here} is {extent} and {there} is {first}, but the model names both {quoted(name)}; it is run "
-                    "all the same",
-                    told,
-                    name,
-                )
+            first, there = extents.setdefault(name, (extent, here))
+            if extent != first:
+                both = f"{here} is {extent} and {there} is {first}"
+                _once(told, name, f"{both}, but the model names both {quoted(name)}; it is run all the same")
 
 
-def _once(message: str, told: set[str], about: str) -> None:
+def _once(told: set[str], about: str, message: str) -> None:
     if about not in told:
         told.add(about)
         warn(f"run: {message}")

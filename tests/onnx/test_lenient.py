@@ -85,7 +85,7 @@ def test_an_input_that_is_declared_without_axes_may_have_some() -> None:
     rep = backend.prepare(proto)
     results, said = heard(lambda: [rep.run(X[0, 0, 0]), rep.run(X[0, 0, 1])])
     np.testing.assert_array_equal(results[0][0], onnxruntime_run(proto, {"x": X[0, 0, 0]})[0])
-    assert said == ["run: the input 'x' (float32 ()) was given with shape (6,); the model is run as if it said nothing"]
+    assert said == ["run: the input 'x' (float32 ()) was given with shape (6,), which is taken as it is"]
     assert not heard(lambda: backend.prepare(proto).run(X[0, 0, 0, 0]))[1]
 
 
