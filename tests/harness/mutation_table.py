@@ -43,6 +43,7 @@ _OPERATORS = (
     "onnx/test_on_device.py",
 )
 _RUNNER = (
+    "onnx/test_control.py",
     "onnx/test_loading.py",
     "onnx/test_nodes.py",
     "onnx/test_runs.py",
@@ -291,6 +292,10 @@ TESTS: dict[str, tuple[str, ...]] = {
     # ---- Dask
     "dask/*": _DASK,
     # ---- ONNX
+    "onnx/operators/control.py": ("onnx/test_control.py",),
+    "onnx/operators/recurrent.py": ("onnx/test_recurrent.py", "onnx/test_costs.py", "onnx/test_node_tests.py"),
+    "onnx/operators/resizing.py": ("onnx/test_sampling.py", *_OPERATORS),
+    "onnx/operators/sampling.py": ("onnx/test_sampling.py", "onnx/test_costs.py", "onnx/test_node_tests.py"),
     "onnx/operators/*": _OPERATORS,
     "onnx/scaling.py": _REWRITING,
     "onnx/finishing.py": _REWRITING,
