@@ -99,7 +99,7 @@ def check(model: ModelProto, name: str, source: Any) -> None:
     """
     if model.ir_version > onnx.IR_VERSION:
         raise ArgumentError(
-            f"{name} is of IR version {model.ir_version}, but the installed onnx {onnx.__version__} knows versions up to "
+            f"{name} is of IR version {model.ir_version}, but the installed onnx {onnx.__version__} knows them up to "
             f"{onnx.IR_VERSION}; update onnx"
         )
     vague = [value for value in (*model.graph.input, *model.graph.output) if not _is_complete(value)]
