@@ -73,11 +73,17 @@ def test_things_that_are_no_models() -> None:
 
 def test_invalid_models_are_refused_in_one_line() -> None:
     proto = pool()
-    proto.ir_version = onnx.IR_VERSION + 1
-    with pytest.raises(gpuconv.ArgumentError, match=r"^the model is not valid: .* ir_version \d+ is higher") as caught:
+    proto.graph.node.append(helper.make_node("Relu", ["y"], ["z"], name="act", made_up=1))
+    with pytest.raises(gpuconv.ArgumentError, match=r"^the model is not valid: .*made_up.*act") as caught:
         backend.prepare(proto)
     assert "\n" not in str(caught.value)
     assert not backend.is_compatible(proto)
+
+
+def test_ir_versions_that_onnx_does_not_know() -> None:
+    proto = pool(ir_version=onnx.IR_VERSION + 1)
+    with pytest.raises(gpuconv.ArgumentError, match=rf"is of IR version {onnx.IR_VERSION + 1}, .* update onnx$"):
+        backend.prepare(proto)
 
 
 def test_opsets_that_onnx_does_not_know() -> None:

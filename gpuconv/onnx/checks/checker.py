@@ -95,8 +95,13 @@ def check(model: ModelProto, name: str, source: Any) -> None:
     Raises
     ------
     ArgumentError
-        The checker refuses the model.
+        The checker refuses the model, or does not know its IR version.
     """
+    if model.ir_version > onnx.IR_VERSION:
+        raise ArgumentError(
+            f"{name} is of IR version {model.ir_version}, but the installed onnx {onnx.__version__} knows them up to "
+            f"{onnx.IR_VERSION}; update onnx"
+        )
     vague = [value for value in (*model.graph.input, *model.graph.output) if not _is_complete(value)]
     types = [value.type.SerializeToString() if value.HasField("type") else None for value in vague]
     for value in vague:
