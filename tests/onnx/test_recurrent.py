@@ -241,6 +241,7 @@ def test_layers_that_do_not_fit_are_refused() -> None:
         ([x, w, r], {"direction": "bidirectional"}, r"W must have the shape \(2, 20, 3\)"),
         ([x, w, r], {"direction": "sideways"}, "direction must be one of forward, reverse, bidirectional"),
         ([x, w, r], {"activations": ["Tanh"]}, "activations must name 3 functions for each of 1 directions, not 1"),
+        ([x, w, r], {"activations": ["Tanh"] * 6}, "activations must name 3 functions for each of 1 directions, not 6"),
         ([x, w, r], {"activations": ["Tanh", "Tanh", "Sine"]}, "'Sine' is none of the activations affine, elu"),
     ]
     for inputs, attributes, message in wrong:

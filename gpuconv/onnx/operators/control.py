@@ -134,7 +134,7 @@ def _together(values: list[Any], axis: int) -> Any:
 
 def _filled(y: Any, steps: int) -> Any:
     xp = namespace(y)
-    return y if y.shape[0] == steps else xp.concatenate([y, xp.zeros((steps - y.shape[0], *y.shape[1:]), y.dtype)])
+    return xp.concatenate([y, xp.zeros((steps - y.shape[0], *y.shape[1:]), y.dtype)])
 
 
 def _on_host(value: Any) -> Any:

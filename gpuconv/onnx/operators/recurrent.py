@@ -54,8 +54,8 @@ def _activations(form: Form, default: list[str], directions: int) -> list[list[_
     """Return the activations of every direction; those that take an alpha or a beta consume the lists in order."""
     given = [name.decode() if isinstance(name, bytes) else name for name in form.get("activations") or ()]
     names = given or default * directions
-    if len(names) == 2 * len(default) and directions == 1:  # the default of RNN's attribute has one for each direction
-        names = names[: len(default)]
+    if len(default) == directions == 1:  # the default of RNN's attribute has one for each of two directions
+        names = names[:1]
     if len(names) != directions * len(default):
         raise ArgumentError(
             f"activations must name {len(default)} functions for each of {directions} directions, not {len(names)}"
