@@ -11,7 +11,7 @@ import pytest
 import gpuconv
 from gpuconv.onnx import backend
 from gpuconv.onnx.evaluator import Evaluator
-from gpuconv.onnx.operators import CONTROL
+from gpuconv.onnx.operators import CONTROL, Body, Form
 from tests.harness.device_arrays import device_arrays
 from tests.onnx.models import BY_EVALUATOR, CONTROL_TESTS, assert_expected, data_of, floats, node_tests, values
 from tests.onnx.networks import onnxruntime_run
@@ -181,6 +181,21 @@ def test_axes_of_scans_count_from_the_end_too() -> None:
     ]
     for one, other in zip(*counted, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_a_scan_of_nothing_keeps_its_state() -> None:
+    shapes = {"first": "N, 2", "second": "N, 2", "out": "2, T"}
+    text = SCAN.format(**shapes, attributes="scan_output_axes = [1, 0],").replace("float[2] n)", "float[2, K] n)")
+    feed = {"s": floats(2), "x": floats(0, 2), "z": floats(0, 2)}
+    y, p, q = backend.prepare(parsed(text)).run(feed)
+    np.testing.assert_array_equal(y, feed["s"])
+    assert (p.shape, q.shape) == ((2, 0), (0, 2, 0))
+
+
+def test_what_no_trip_made_must_have_a_declared_type() -> None:
+    body = Body("Loop node 'l'", lambda _: [], [onnx.ValueInfoProto(name=name) for name in ("d", "o")])
+    with pytest.raises(gpuconv.ArgumentError, match=r"^Loop node 'l': it runs no time, and its graph does not say"):
+        CONTROL["Loop"](Form(21, {}), {"body": body}, np.array(0))
 
 
 @pytest.mark.parametrize("lengths", [None, [3, 1], [0, 2]])
