@@ -13,13 +13,23 @@ from functools import lru_cache
 import onnx
 from onnx import NodeProto
 
-from gpuconv.onnx.operators import elementwise, indexing, normalizing, pooling, products, resizing, shaping, special
+from gpuconv.onnx.operators import (
+    detecting,
+    elementwise,
+    indexing,
+    normalizing,
+    pooling,
+    products,
+    resizing,
+    shaping,
+    special,
+)
 from gpuconv.onnx.operators.form import DTYPES, Form, Operator, is_float, namespace
 from gpuconv.onnx.operators.pooling import on_device
 
 __all__ = ["DTYPES", "TABLE", "Form", "Operator", "find", "form_of", "is_float", "namespace", "on_device"]
 
-_KINDS = elementwise, indexing, normalizing, pooling, products, resizing, shaping, special
+_KINDS = detecting, elementwise, indexing, normalizing, pooling, products, resizing, shaping, special
 TABLE: dict[str, Operator] = {name: entry for kind in _KINDS for name, entry in kind.OPERATORS.items()}
 
 
