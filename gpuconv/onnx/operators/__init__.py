@@ -20,6 +20,7 @@ from gpuconv.onnx.operators import (
     normalizing,
     pooling,
     products,
+    quantizing,
     resizing,
     shaping,
     special,
@@ -29,7 +30,7 @@ from gpuconv.onnx.operators.pooling import on_device
 
 __all__ = ["DTYPES", "TABLE", "Form", "Operator", "find", "form_of", "is_float", "namespace", "on_device"]
 
-_KINDS = detecting, elementwise, indexing, normalizing, pooling, products, resizing, shaping, special
+_KINDS = detecting, elementwise, indexing, normalizing, pooling, products, quantizing, resizing, shaping, special
 TABLE: dict[str, Operator] = {name: entry for kind in _KINDS for name, entry in kind.OPERATORS.items()}
 
 
