@@ -17,6 +17,7 @@ from gpuconv.onnx.operators import (
     detecting,
     elementwise,
     indexing,
+    integers,
     normalizing,
     pooling,
     products,
@@ -30,7 +31,10 @@ from gpuconv.onnx.operators.pooling import on_device
 
 __all__ = ["DTYPES", "TABLE", "Form", "Operator", "find", "form_of", "is_float", "namespace", "on_device"]
 
-_KINDS = detecting, elementwise, indexing, normalizing, pooling, products, quantizing, resizing, shaping, special
+_KINDS = (
+    *(detecting, elementwise, indexing, integers, normalizing, pooling, products),
+    *(quantizing, resizing, shaping, special),
+)
 TABLE: dict[str, Operator] = {name: entry for kind in _KINDS for name, entry in kind.OPERATORS.items()}
 
 
