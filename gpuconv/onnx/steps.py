@@ -162,7 +162,7 @@ class TableStep(Step):
 
     def __init__(self, node: NodeProto, opset: int, operator: Operator, form: Form) -> None:
         super().__init__(node, opset)
-        self.on_host = operator.on_host
+        self.on_host, self.by_kernels = operator.on_host, operator.by_kernels
         self._operator, self._form = operator, form
         self._constants: Inputs = ()
         self._prepared: Mapping[int, Any] | None = None

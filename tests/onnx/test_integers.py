@@ -92,6 +92,8 @@ def test_pieces_are_as_long_as_they_may_be() -> None:
         for low, high in pieces:
             assert sizes[:, low:high].sum(axis=1).max() <= most
             assert high == 40 or sizes[:, low : high + 1].sum(axis=1).max() > most
+    assert integers._cut(np.array([[5, 6, 5]]), 10) == [(0, 1), (1, 2), (2, 3)]
+    assert integers._cut(np.array([[5, 5, 5]]), 10) == [(0, 2), (2, 3)]
     assert integers._cut(np.array([[1, 11, 1]]), 10) is None
 
 
@@ -159,6 +161,17 @@ def test_convolutions_beside_onnx_runtime(
                 np.testing.assert_array_equal(run("QLinearConv", inputs, "CUDA", 10, **attributes), got)
 
 
+def test_a_bias_is_exact_where_float32_does_not_hold_it() -> None:
+    x, w = np.zeros((1, 518, 1), np.uint8), np.full((1, 518, 1), 127, np.int8)
+    zero, one, none = np.uint8(255), np.float32(1), np.int8(0)
+    bias = np.int32([2**24 + 1])
+    total = 2**24 + 1 - 255 * 127 * 518
+    scale = np.float32(7.02)  # one less would be rounded down
+    assert (round(total / 7.02), round((total - 1) / 7.02)) == (255, 254)
+    y = run("QLinearConv", [x, one, zero, w, one, none, scale, np.uint8(0), bias])
+    assert y.tolist() == [[[255]]]
+
+
 @pytest.mark.parametrize("op_type", ["ConvInteger", "MatMulInteger"])
 def test_constant_weights_may_be_given_anew(op_type: str) -> None:
     """What has been made of an initializer counts as long as that is used."""
@@ -175,6 +188,20 @@ def test_constant_weights_may_be_given_anew(op_type: str) -> None:
             np.testing.assert_array_equal(y, run(op_type, [x, given]))
 
 
+def test_images_of_integers_are_convolved_on_the_device() -> None:
+    """Where integers from the host stay as long as nothing else is there; weights are copied once."""
+    x, w = drawn("uint8", 1, 3, 5), drawn("int8", 2, 3, 2, seed=1)
+    nodes = [helper.make_node("ConvInteger", ["x", "w"], ["c"]), helper.make_node("Neg", ["c"], ["y"])]
+    proto = model(nodes, [value("x", np.uint8, x.shape)], [value("y", np.int32, 3)], 10, {"w": w})
+    with device_arrays() as device:
+        rep = backend.prepare(proto, "CUDA")
+        for copied in ([x.shape, w.shape], [x.shape]):
+            device.to_device.clear()
+            (y,) = rep.run([x])
+            assert (device.to_device, device.computed.pop(), device.to_host.pop()) == (copied, "conv", y.shape)
+    np.testing.assert_array_equal(-y, run("ConvInteger", [x, w]))
+
+
 def test_nothing_to_add_up() -> None:
     assert run("MatMulInteger", [np.empty((2, 0), np.uint8), np.empty((0, 3), np.int8)]).tolist() == [[0] * 3] * 2
     y = run("ConvInteger", [np.empty((0, 3, 5), np.uint8), drawn("int8", 2, 3, 2)])
@@ -185,9 +212,10 @@ def test_nothing_to_add_up() -> None:
 def test_short_floats_are_multiplied_as_float32(kind: str) -> None:
     dtype = getattr(ml_dtypes, kind)
     rng, zero, one = np.random.default_rng(0), np.array(0, dtype), np.float32(1)
+    a_zero, b_zero = np.array(1, dtype), np.array(-2, dtype)
     a, b = (rng.integers(-4, 5, shape).astype(dtype) for shape in ((3, 5), (5, 2)))
-    product_ = a.astype(np.float32) @ b.astype(np.float32)
+    product_ = (a.astype(np.float32) - 1) @ (b.astype(np.float32) + 2)
     for device in ("CPU", "CUDA"):
         with device_arrays():
-            y = run("QLinearMatMul", [a, one, zero, b, np.float32(2), zero, np.float32(4), zero], device)
+            y = run("QLinearMatMul", [a, one, a_zero, b, np.float32(2), b_zero, np.float32(4), zero], device)
         np.testing.assert_array_equal(y, (product_ / 2).astype(dtype))

@@ -173,7 +173,7 @@ def _roi_align(form: Form, x: Any, rois: Any, batches: Any) -> Any:
         axes = [_sampled(starts[chosen, at], sizes[chosen, at], outputs[at], grid[at], extents[at]) for at in (0, 1)]
         first = batches[chosen].astype(np.int64)[:, None] * extents[0]
         y[xp.asarray(chosen)] = _pooled(pixels, axes, first, extents[1], outputs, grid, form.get("mode") or "avg")
-    return y.transpose(0, 3, 1, 2).astype(x.dtype)
+    return y.transpose(0, 3, 1, 2).astype(x.dtype, order="C")
 
 
 def _regions(form: Form, rois: Any, outputs: tuple[int, int]) -> tuple[Any, Any, Any]:

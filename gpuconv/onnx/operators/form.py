@@ -84,6 +84,8 @@ class Operator:
     prepare : callable, optional
         Takes a Form and the node's inputs, None for those that are not constant, and returns by position what the
         function takes in place of some of these; called once.
+    by_kernels : bool
+        Whether a device computes it even where all inputs come from the host, as integers do.
     """
 
     function: Callable[..., Any]
@@ -92,6 +94,7 @@ class Operator:
     cost: Callable[..., int] = broadcast_cost
     dtypes: frozenset[str] = DTYPES
     prepare: Callable[[Form, tuple[Any, ...]], Mapping[int, Any]] | None = None
+    by_kernels: bool = False
 
 
 def namespace(array: Any) -> Any:

@@ -284,15 +284,17 @@ def _qlinear_matmul_cost(form: Form, a: Any, _: Any, __: Any, b: Any, *___: Any)
 
 _known_filters = partial(_Filters, constant=True)
 
+_operator = partial(Operator, by_kernels=True)
+
 OPERATORS = {
-    "ConvInteger": Operator(
+    "ConvInteger": _operator(
         _conv_integer, frozenset({3}), cost=_conv_integer_cost, prepare=_known(_known_filters, 1, 3)
     ),
-    "MatMulInteger": Operator(_matmul_integer, frozenset({3}), cost=_matmul_cost, prepare=_known(_columns, 1, 3)),
-    "QLinearConv": Operator(
+    "MatMulInteger": _operator(_matmul_integer, frozenset({3}), cost=_matmul_cost, prepare=_known(_columns, 1, 3)),
+    "QLinearConv": _operator(
         _qlinear_conv, frozenset({2, 5, 7}), cost=_qlinear_conv_cost, prepare=_known(_known_filters, 3, 5)
     ),
-    "QLinearMatMul": Operator(
+    "QLinearMatMul": _operator(
         _qlinear_matmul,
         frozenset({2, 5, 7}),
         cost=_qlinear_matmul_cost,
