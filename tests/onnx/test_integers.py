@@ -161,6 +161,14 @@ def test_convolutions_beside_onnx_runtime(
                 np.testing.assert_array_equal(run("QLinearConv", inputs, "CUDA", 10, **attributes), got)
 
 
+def test_images_of_many_blocks_have_the_scale_of_each_channel() -> None:
+    x, w = drawn("uint8", 1, 2, 300, 300), drawn("int8", 3, 2, 1, 1, seed=1)
+    scales, one = np.float32([0.01, 0.02, 0.03]), np.asarray(np.float32(1))
+    inputs = [x, one, np.asarray(np.uint8(3)), w, scales, np.zeros(3, np.int8), one, np.asarray(np.uint8(9))]
+    ((got,), (expected,)) = both("QLinearConv", 10, inputs)
+    np.testing.assert_array_equal(got, expected)
+
+
 def test_a_bias_is_exact_where_float32_does_not_hold_it() -> None:
     x, w = np.zeros((1, 518, 1), np.uint8), np.full((1, 518, 1), 127, np.int8)
     zero, one, none = np.uint8(255), np.float32(1), np.int8(0)

@@ -2,7 +2,7 @@
 
 A node is computed here where :func:`find` has its operator and serves its form; everything else is left to onnx's
 reference evaluator. float16 and bfloat16 are computed in float32 and rounded once. CuPy functions are used that need
-none of NVIDIA's libraries and do not make the host wait.
+none of NVIDIA's libraries, but for TopK's sort, and do not make the host wait, but for inputs that it has to read.
 """
 
 from __future__ import annotations
