@@ -125,6 +125,7 @@ def test_rows_have_zero_points_and_scales_of_their_own() -> None:
     expected = (a.astype(int) - zeros[:, None]) @ b.astype(int)
     for zero in (zeros, np.stack([zeros, zeros])[..., None]):
         np.testing.assert_array_equal(run("MatMulInteger", [a, b, zero]), expected)
+    np.testing.assert_array_equal(run("MatMulInteger", [a, b[:, 0], zeros]), expected[..., 0])
     scales, one, none = np.float32([0.5, 2, 1]), np.float32(1), np.int8(0)
     y = run("QLinearMatMul", [a, scales, zeros, b, one, none, np.float32(64), none])
     np.testing.assert_array_equal(y, np.clip(np.rint(expected * scales[:, None] / 64), -128, 127))
@@ -196,6 +197,26 @@ def test_constant_weights_may_be_given_anew(op_type: str) -> None:
             np.testing.assert_array_equal(y, run(op_type, [x, given]))
 
 
+@pytest.mark.parametrize("op_type", ["ConvInteger", "MatMulInteger", "QLinearConv", "QLinearMatMul"])
+def test_constant_weights_are_looked_at_once(op_type: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[int, ...]] = []
+    factor = integers._factor
+    monkeypatch.setattr(integers, "_factor", lambda values, zero: (seen.append(values.shape), factor(values, zero))[1])
+    x = np.full((1, 3, 5) if "Conv" in op_type else (5, 3), 2, np.uint8)
+    w, of_x, of_w, one = np.ones((3, 3, 1), np.int8), np.uint8(0), np.int8(0), np.float32(1)
+    w = w if "Conv" in op_type else w[..., 0]
+    constants = [w, of_x, of_w] if op_type.endswith("Integer") else [one, of_x, w, one, of_w, one, of_x]
+    weights = {f"w{at}": np.asarray(constant) for at, constant in enumerate(constants)}
+    names = ["x", *weights]
+    result = value("y", np.int32 if op_type.endswith("Integer") else np.uint8, x.ndim)
+    proto = model([helper.make_node(op_type, names, ["y"])], [value("x", np.uint8, x.shape)], [result], 21, weights)
+    rep = backend.prepare(proto)
+    for _ in range(3):
+        (y,) = rep.run([x])
+        assert np.unique(y).tolist() == [6]
+    assert sorted(seen) == sorted([w.shape, *[x.shape] * 3])
+
+
 def test_images_of_integers_are_convolved_on_the_device() -> None:
     """Where integers from the host stay as long as nothing else is there; weights are copied once."""
     x, w = drawn("uint8", 1, 3, 5), drawn("int8", 2, 3, 2, seed=1)
@@ -227,3 +248,14 @@ def test_short_floats_are_multiplied_as_float32(kind: str) -> None:
         with device_arrays():
             y = run("QLinearMatMul", [a, one, a_zero, b, np.float32(2), b_zero, np.float32(4), zero], device)
         np.testing.assert_array_equal(y, (product_ / 2).astype(dtype))
+    scales = {"one": one, "two": np.float32(2), "four": np.float32(4)}
+    weights = {name: np.asarray(scale) for name, scale in scales.items()} | {
+        "b": b,
+        "za": a_zero,
+        "zb": b_zero,
+        "z": zero,
+    }
+    node = helper.make_node("QLinearMatMul", ["a", "one", "za", "b", "two", "zb", "four", "z"], ["y"])
+    proto = model([node], [value("a", dtype, a.shape)], [value("y", dtype, 2)], 21, weights, ir_version=10)
+    (constant,) = backend.prepare(proto).run([a])
+    np.testing.assert_array_equal(constant, y)
