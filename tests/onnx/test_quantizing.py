@@ -250,3 +250,6 @@ def test_a_network_of_quantized_layers(opset: int, per_channel: bool) -> None:
         # Sums in another order may fall on the other side of a tie: one step of the scale, in a few places.
         assert np.abs(y - expected).max() <= 0.5
         assert np.count_nonzero(y != expected) <= 3
+    with device_arrays() as device:
+        np.testing.assert_array_equal(backend.prepare(proto, "CUDA").run([x])[0], y)
+        assert device.to_host == [y.shape]

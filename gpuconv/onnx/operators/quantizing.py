@@ -94,12 +94,13 @@ def saturated(y: Any, zero: Any, dtype: Any, saturate: bool = True) -> Any:
 
 def _to_integers(y: Any, zero: Any, dtype: Any) -> Any:
     xp, (low, high) = namespace(y), integer_range(dtype)
-    y = xp.rint(y)
+    if not isinstance(y, np.ndarray):
+        y = xp.rint(y)
+        return xp.fmin(xp.fmax(y if zero is None else y + zero, low), high).astype(dtype)
+    np.rint(y, out=y)
     if zero is not None:
         y += zero
-    if not isinstance(y, np.ndarray):
-        return xp.fmin(xp.fmax(y, low), high).astype(dtype)
-    y = np.asarray(np.clip(y, low, high))  # several times quicker than fmax and fmin, but for NaN
+    np.clip(y, low, high, out=y)  # several times quicker than fmax and fmin, but for NaN
     if np.isnan(np.max(y, initial=low)):
         y[np.isnan(y)] = low
     return y.astype(dtype)
