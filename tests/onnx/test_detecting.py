@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -59,8 +60,9 @@ def test_the_first_of_equal_elements_comes_first(kind: str, largest: int) -> Non
 @pytest.mark.parametrize("axis", [-3, -2, -1, 0, 1, 2])
 def test_top_k_along_any_axis(axis: int) -> None:
     x = np.round(3 * floats(4, 5, 6))
-    for largest in (0, 1):
-        got, expected = both("TopK", 11, [x, np.array([3])], 2, axis=axis, largest=largest)
+    long = np.round(9 * floats(*(600 if at == axis % 3 else 2 for at in range(3))))
+    for array, largest in product((x, long), (0, 1)):
+        got, expected = both("TopK", 11, [array, np.array([3])], 2, axis=axis, largest=largest)
         for actual, wanted in zip(got, expected, strict=True):
             np.testing.assert_array_equal(actual, wanted)
     for opset in (1, 9, 10):

@@ -165,14 +165,14 @@ def _roi_align(form: Form, x: Any, rois: Any, batches: Any) -> Any:
         raise ArgumentError(f"rois of shape {rois.shape} must have the shape ({batches.size}, 4), as batch_indices has")
     if batches.size and not 0 <= int(batches.min()) <= int(batches.max()) < images:
         raise ArgumentError(f"batch_indices has {batches.min()} to {batches.max()}, but x.shape={x.shape}")
-    outputs = form.get("output_height") or 1, form.get("output_width") or 1
+    outputs = form.get("output_height"), form.get("output_width")
     starts, sizes, grids = _regions(form, wide(rois), outputs)
     pixels = wide(x).transpose(0, 2, 3, 1).reshape(-1, channels)
     y = xp.zeros((batches.size, *outputs, channels), pixels.dtype)
     for chosen, grid in _alike(grids, channels * outputs[0] * outputs[1]):
         axes = [_sampled(starts[chosen, at], sizes[chosen, at], outputs[at], grid[at], extents[at]) for at in (0, 1)]
         first = batches[chosen].astype(np.int64)[:, None] * extents[0]
-        y[xp.asarray(chosen)] = _pooled(pixels, axes, first, extents[1], outputs, grid, form.get("mode") or "avg")
+        y[xp.asarray(chosen)] = _pooled(pixels, axes, first, extents[1], outputs, grid, form.get("mode"))
     return y.transpose(0, 3, 1, 2).astype(x.dtype, order="C")
 
 
@@ -182,7 +182,7 @@ def _regions(form: Form, rois: Any, outputs: tuple[int, int]) -> tuple[Any, Any,
     scaled = rois * rois.dtype.type(form.get("spatial_scale")) - rois.dtype.type(0.5 if centred else 0)
     starts, sizes = scaled[:, 1::-1], scaled[:, 3:1:-1] - scaled[:, 1::-1]
     bins = (sizes if centred else np.maximum(sizes, 1)) / rois.dtype.type(1) / np.asarray(outputs, rois.dtype)
-    ratio = form.get("sampling_ratio") or 0
+    ratio = form.get("sampling_ratio")
     if ratio > 0:
         return starts, bins, np.full(bins.shape, ratio)
     grids = np.fmin(np.fmax(np.ceil(bins), 0), _MOST_SAMPLES + 1).astype(np.int64)  # of NaN none
@@ -246,8 +246,8 @@ def _pooled(
 
 def _roi_align_cost(form: Form, x: Any, rois: Any, _: Any) -> int:
     """Count what regions of the whole image would sample."""
-    bins = (form.get("output_height") or 1) * (form.get("output_width") or 1)
-    grid = (form.get("sampling_ratio") or 0) ** 2 or max(x.shape[2:]) ** 2
+    bins: int = form.get("output_height") * form.get("output_width")
+    grid: int = form.get("sampling_ratio") ** 2 or max(x.shape[2:]) ** 2
     return int(rois.shape[0]) * int(x.shape[1]) * bins * grid + int(x.size)
 
 
