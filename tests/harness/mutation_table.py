@@ -2,8 +2,8 @@
 
 Modules are named from the package's folder on; the first pattern that matches counts. Words after a file's name choose
 those of its tests whose names have one of them, or none of those with a minus sign in front; without words, all tests
-are meant that need no emulator. Emulated problems are cheap once their kernels are compiled. A % in a word stands for a
-space. Left out are tests that need a compiler each time, or many seconds.
+are meant that run no kernels, or such that do nothing. Emulated problems are cheap once their kernels are compiled.
+A % in a word stands for a space. Left out are tests that need a compiler each time, or many seconds.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ _CALLS = (
     "cuda/plan/test_tune.py",
     "cuda/call/test_tensor_map.py",
     "cuda/conv/test_finish.py",
-    "cuda/call/test_launch.py -axes_of_one",
+    "cuda/call/test_launch.py",
 )
 _COMPILER = (
     "cuda/build/test_compile.py",
@@ -593,7 +593,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "cuda/planning.py": (
         "cuda/plan/test_explain.py",
         "cuda/plan/test_tune.py",
-        "cuda/call/test_launch.py -axes_of_one",
+        "cuda/call/test_launch.py",
         "cuda/conv/gemm/test_ffma.py",
         "cuda/call/test_ranks.py",
         "cuda/conv/wgmma/test_family.py lie_last",
@@ -603,7 +603,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "cuda/plan/test_explain.py",
         "cuda/test_complex.py",
         "cuda/plan/test_tune.py",
-        "cuda/call/test_launch.py -axes_of_one",
+        "cuda/call/test_launch.py",
         "cuda/conv/gemm/test_ffma.py",
         "cuda/call/test_ranks.py parameters",
         "cuda/conv/wgmma/test_family.py lie_last",
@@ -618,8 +618,14 @@ TESTS: dict[str, tuple[str, ...]] = {
         "cuda/call/test_tensor_map.py",
         "cuda/conv/test_finish.py",
         "cuda/conv/test_finish.py residuals_are_found complex_residuals",
-        "cuda/call/test_launch.py -axes_of_one",
+        "cuda/call/test_launch.py",
+        "cuda/call/test_launch.py axes_of_one",
     ),
-    "cuda/call/device.py": ("rules/test_host_rules.py fill_the_cache", *_CALLS),
+    "cuda/call/device.py": (
+        "rules/test_host_rules.py fill_the_cache",
+        "gpu/test_interchange.py round_trip nothing_move",
+        "gpu/test_memory.py does_not_fit",
+        *_CALLS,
+    ),
     "cuda/*": _CALLS,
 }
