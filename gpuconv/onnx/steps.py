@@ -162,19 +162,36 @@ class TableStep(Step):
 
     def __init__(self, node: NodeProto, opset: int, operator: Operator, form: Form) -> None:
         super().__init__(node, opset)
-        self.on_host = operator.on_host
+        self.on_host, self.by_kernels = operator.on_host, operator.by_kernels
         self._operator, self._form = operator, form
+        self._constants: Inputs = ()
+        self._prepared: Mapping[int, Any] | None = None
+
+    def keep(self, constants: Mapping[str, Any]) -> None:
+        """Let the operator prepare inputs that are constant, once the node runs on the host."""
+        if self._operator.prepare is not None and not self.linked:
+            self._constants = tuple(constants.get(name) for name in self.input)
 
     def _with(self, linked: Mapping[str, Any]) -> Form:
         return replace(self._form, attributes={**self._form.attributes, **linked}) if linked else self._form
 
     def takes(self, inputs: Inputs, linked: Mapping[str, Any]) -> bool:
-        """Tell whether all inputs are tensors of numbers, and the form is served."""
+        """Tell whether all inputs are tensors of types that the operator takes, and the form is served."""
         for value in inputs:
             dtype = getattr(value, "dtype", None)
-            if value is not None and (dtype is None or dtype.name not in operators.DTYPES):
+            if value is not None and (dtype is None or dtype.name not in self._operator.dtypes):
                 return False
         return not linked or self._operator.serves(self._with(linked))
+
+    def _with_prepared(self, inputs: Inputs) -> Inputs:
+        """Replace constants by what the operator has made of them, unless others were given for them."""
+        prepare, constants = self._operator.prepare, self._constants
+        given = zip(inputs, constants, strict=False)
+        if prepare is None or not constants or any(kept is not None and value is not kept for value, kept in given):
+            return inputs
+        if self._prepared is None:
+            self._prepared = prepare(self._form, constants)
+        return tuple(self._prepared.get(at, value) for at, value in enumerate(inputs))
 
     def cost(self, inputs: Inputs) -> int:
         """Return how many elements the operator's function makes or reads at most."""
@@ -183,7 +200,7 @@ class TableStep(Step):
     def compute(self, inputs: Inputs, linked: Mapping[str, Any], out: Any = None) -> Inputs:
         """Call the operator's function; whatever it raises names the node."""
         try:
-            result = self._operator.function(self._with(linked), *inputs)
+            result = self._operator.function(self._with(linked), *self._with_prepared(inputs))
         except GpuconvError as error:
             raise nodes.renamed(self.onnx_node, error, _caller(error)) from error
         except MemoryError:

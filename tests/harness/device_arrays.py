@@ -33,6 +33,7 @@ UFUNCS = [
 FUNCTIONS: dict[str, str] = {  # CuPy's parameters, in its order
     "arange": "start, stop=None, step=1, dtype=None",
     "argmax": "a, axis=None, dtype=None, out=None, keepdims=False",
+    "argsort": "a, axis=-1, kind=None",
     "asarray": "a, dtype=None, order=None, *, copy=None, blocking=False",
     "broadcast_to": "array, shape",
     "concatenate": "tup, axis=0, out=None, *, dtype=None, casting='same_kind'",
@@ -44,13 +45,15 @@ FUNCTIONS: dict[str, str] = {  # CuPy's parameters, in its order
     "min": "a, axis=None, out=None, keepdims=False",
     "ones": "shape, dtype=float, order='C'",
     "pad": "array, pad_width, mode='constant', **kwargs",
+    "repeat": "a, repeats, axis=None",
     "sum": "a, axis=None, dtype=None, out=None, keepdims=False",
     "take": "a, indices, axis=None, out=None",
+    "take_along_axis": "a, indices, axis",
     "tile": "A, reps",
     "where": "condition, x=None, y=None",
     "zeros": "shape, dtype=float, order='C'",
 }
-METHODS = ["astype", "copy", "reshape", "transpose"]
+METHODS = ["astype", "copy", "reshape", "swapaxes", "transpose"]
 _FROM_HOST = ("asarray",)  # alone takes NumPy's arrays
 
 
@@ -126,7 +129,9 @@ def _function(name: str, signature: inspect.Signature | None) -> Callable[..., A
     def call(*arguments: Any, **keywords: Any) -> Any:
         if signature is not None:
             signature.bind(*arguments, **keywords)
-        if name not in _FROM_HOST:
+        if name in _FROM_HOST:
+            arguments = tuple(map(_memory, arguments))
+        else:
             arguments = tuple(map(_unwrapped, arguments))
             keywords = {key: _unwrapped(value) for key, value in keywords.items()}
         if name == "where" and any(getattr(one, "dtype", None) == "bfloat16" for one in arguments):

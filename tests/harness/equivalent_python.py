@@ -328,8 +328,13 @@ CHOICES: dict[str, tuple[str, ...]] = {
         "cpu/weight_grad.py module: _TILE_ELEMENTS",
         "onnx/model.py module: _MOST_SEEN",
         "onnx/operators/affine.py module: _BLOCK",
+        "onnx/operators/detecting.py module: _BOXES",
+        "onnx/operators/detecting.py module: _GATHERED",
+        "onnx/operators/detecting.py module: _LONG",
+        "onnx/operators/integers.py module: _BLOCK",
         "onnx/operators/pooling.py _sums_along",
         "onnx/operators/pooling.py module: _BLOCK",
+        "onnx/operators/quantizing.py module: _BLOCK",
         "onnx/operators/sampling.py module: _BLOCK",
     ),
     "The model alone is given the number, by way of a variable.": (

@@ -42,6 +42,7 @@ _OPERATORS = (
     "onnx/test_exported.py",
     "onnx/test_on_device.py",
 )
+_OF_NODES = ("onnx/test_costs.py", "onnx/test_forms.py on_the_host", "onnx/test_node_tests.py")
 _RUNNER = (
     "onnx/test_control.py",
     "onnx/test_loading.py",
@@ -296,6 +297,10 @@ TESTS: dict[str, tuple[str, ...]] = {
     "onnx/operators/recurrent.py": ("onnx/test_recurrent.py", "onnx/test_costs.py", "onnx/test_node_tests.py"),
     "onnx/operators/resizing.py": ("onnx/test_sampling.py", *_OPERATORS),
     "onnx/operators/sampling.py": ("onnx/test_sampling.py", "onnx/test_costs.py", "onnx/test_node_tests.py"),
+    "onnx/operators/detecting.py": ("onnx/test_detecting.py", *_OF_NODES),
+    "onnx/operators/indexing.py": ("onnx/test_indexing.py", *_OF_NODES),
+    "onnx/operators/integers.py": ("onnx/test_integers.py", *_OF_NODES),
+    "onnx/operators/quantizing.py": ("onnx/test_quantizing.py", *_OF_NODES),
     "onnx/operators/*": _OPERATORS,
     "onnx/scaling.py": _REWRITING,
     "onnx/finishing.py": _REWRITING,

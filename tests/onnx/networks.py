@@ -13,10 +13,12 @@ import onnxruntime
 from onnx import ModelProto, NodeProto, ValueInfoProto, helper
 
 from benchmarks.networks import DATA, with_random_weights
+from gpuconv.onnx import backend
 
 __all__ = [
     "DATA",
     "attributes",
+    "both",
     "onnxruntime_node",
     "onnxruntime_outputs",
     "onnxruntime_run",
@@ -68,8 +70,19 @@ def onnxruntime_outputs(node: NodeProto, inputs: Sequence[Any], opset: int) -> l
         for name, value in zip(names, inputs, strict=True)
     ]
     graph = helper.make_graph([node], "node", infos, [onnx.ValueInfoProto(name=name) for name in node.output])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=4)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
     return onnxruntime_run(model, dict(zip(names, inputs, strict=True)))
+
+
+def both(op_type: str, opset: int, inputs: Sequence[Any], outputs: int = 1, **attributes: Any) -> tuple[Any, Any]:
+    """Compute one node here and in ONNX Runtime, whose results must have the same types and shapes; None is absent."""
+    names = ["" if value is None else f"x{at}" for at, value in enumerate(inputs)]
+    node = helper.make_node(op_type, names, [f"y{at}" for at in range(outputs)], **attributes)
+    given = [value for value in inputs if value is not None]
+    pair = backend.run_node(node, given, opset_version=opset), onnxruntime_outputs(node, given, opset)
+    for got, expected in zip(*pair, strict=True):
+        assert (got.dtype, got.shape) == (expected.dtype, expected.shape)
+    return pair
 
 
 FOLDER = Path(__file__).parent / "exported"

@@ -28,6 +28,8 @@ def ints(*values: int) -> Any:
     return np.array(values, np.int64)
 
 
+ROI = {"output_height": 2, "output_width": 5}
+
 COSTS: list[tuple[int, str, int, tuple[Any, ...], dict[str, Any]]] = [
     # Factors: as many products as M * K * N, and those of a third input as often as it may broadcast.
     (3 * 4 * 5, "MatMul", 22, (of(3, 4), of(4, 5)), {}),
@@ -89,6 +91,28 @@ COSTS: list[tuple[int, str, int, tuple[Any, ...], dict[str, Any]]] = [
     (2 * 6 * 3, "Resize", 10, (of(2, 6), np.float32([1, 2.5])), {}),
     (2 * 6 * 3, "Upsample", 9, (of(2, 6), np.float32([3, 1])), {}),
     (2 * 6 * 3, "Upsample", 7, (of(2, 6),), {"scales": [3.0, 1.0]}),
+    # Indices: what is read and written; of every sum of integers its products.
+    (7 * 3, "GatherElements", 22, (of(5, 3), np.zeros((7, 3), np.int64)), {}),
+    (2 * 4 * 1 + 2 * 4 * 6, "GatherND", 22, (of(5, 6), np.zeros((2, 4, 1), np.int64)), {}),
+    (2 * 2 + 2 * 7, "GatherND", 22, (of(2, 5, 6, 7), np.zeros((2, 2), np.int64)), {"batch_dims": 1}),
+    (5 * 3 + 7 * 3, "ScatterElements", 22, (of(5, 3), np.zeros((7, 3), np.int64), of(7, 3)), {}),
+    (5 * 3 + 2 * 3, "ScatterND", 22, (of(5, 3), np.zeros((2, 1), np.int64), of(2, 3)), {}),
+    (5 * 3 + 2 * 3, "Scatter", 9, (of(5, 3), np.zeros((2, 3), np.int64), of(2, 3)), {}),
+    (4 * 5 * 9, "OneHot", 22, (np.zeros((4, 5), np.int64), np.array(9), of(2)), {}),
+    (4 * 5, "CumSum", 22, (of(4, 5), np.array(0)), {}),
+    (4 * 5, "TopK", 22, (of(4, 5), ints(2)), {}),
+    (4 * 5, "QuantizeLinear", 22, (of(4, 5), of(4)), {"axis": 0}),
+    (4 * 5, "DequantizeLinear", 22, (np.zeros((4, 5), np.int8), of(4)), {"axis": 0}),
+    (3 * 4 * 5, "MatMulInteger", 22, (np.zeros((3, 4), np.uint8), np.zeros((4, 5), np.int8)), {}),
+    (2 * 4 * 6 * 3 * 2 + 2 * 3 * 7 + 4 * 3 * 2, "ConvInteger", 22, (of(2, 3, 7), of(4, 3, 2)), {}),
+    (2 * 3 * 4 * 5, "MatMulInteger", 22, (np.zeros((2, 3, 4), np.uint8), np.zeros((4, 5), np.int8)), {}),
+    (3 * 4 * 5, "QLinearMatMul", 22, (of(3, 4), of(), of(), of(4, 5), of(), of(), of(), of()), {}),
+    (4 * 6 * 3 * 2 + 3 * 7 + 4 * 3 * 2, "QLinearConv", 22, (of(1, 3, 7), of(), of(), of(4, 3, 2), *(of(),) * 4), {}),
+    (2 * 90 * 90, "NonMaxSuppression", 22, (of(1, 90, 4), of(1, 2, 90)), {}),
+    (2 * 900 * 128, "NonMaxSuppression", 22, (of(1, 900, 4), of(1, 2, 900)), {}),
+    (7 * 3 * 2 * 5 * 4 + 3 * 8 * 9, "RoiAlign", 22, (of(1, 3, 8, 9), of(7, 4), ints(0)), {**ROI, "sampling_ratio": 2}),
+    (7 * 3 * 2 * 5 * 81 + 3 * 8 * 9, "RoiAlign", 22, (of(1, 3, 8, 9), of(7, 4), ints(0)), ROI),
+    (2 * 3 * 10 * 4, "LpPool", 22, (of(2, 3, 10),), {"kernel_shape": [4]}),
     # Everything else: what broadcasting makes of the inputs; by an axis that a node names, no more than their product.
     (4 * 5 * 6, "Add", 22, (of(4, 1, 6), of(5, 1)), {}),
     (4 * 5, "Add", 7, (of(4, 5), of(5)), {}),

@@ -182,9 +182,9 @@ def test_operators_and_domains_that_nobody_knows() -> None:
 
 
 def test_operators_that_the_evaluator_does_not_know() -> None:
-    node = helper.make_node("Scatter", ["x", "i", "x"], ["y"], name="s")
-    with pytest.raises(gpuconv.ArgumentError, match=r"^Scatter node 's': neither .* \(opset imported: 9\)"):
-        backend.prepare(model([node], ["x", value("i", np.int64)], ["y"], 9))
+    node = helper.make_node("MaxRoiPool", ["x", "r"], ["y"], name="m", pooled_shape=[1, 1])
+    with pytest.raises(gpuconv.ArgumentError, match=r"^MaxRoiPool node 'm': neither .* \(opset imported: 9\)"):
+        backend.prepare(model([node], [value("x", shape=4), value("r", shape=2)], [value("y", shape=4)], 9))
 
 
 @BY_EVALUATOR

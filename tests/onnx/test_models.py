@@ -17,7 +17,7 @@ from tests.onnx.models import tensors
 from tests.onnx.networks import (
     DATA,
     attributes,
-    onnxruntime_node,
+    onnxruntime_outputs,
     onnxruntime_run,
     our_nodes,
     set_outputs,
@@ -154,7 +154,7 @@ def _check_node(node: NodeProto, values: dict[str, Any], opset: int) -> None:
         return
     assert got.dtype == expected.dtype
     assert got.shape == expected.shape
-    magnitude = onnxruntime_node(node, [np.abs(value) for value in inputs], opset).astype(np.float64)
+    magnitude = onnxruntime_outputs(node, [np.abs(value) for value in inputs], opset)[0].astype(np.float64)
     terms = _terms(node, values)
     error = np.abs(got.astype(np.float64) - expected)
     where = f"{node.op_type} with output {node.output[0]!r}"

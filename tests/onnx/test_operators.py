@@ -12,8 +12,9 @@ from onnx import TensorProto, helper
 import gpuconv
 from gpuconv.onnx import backend, operators
 from gpuconv.onnx.operators import products
+from tests.harness.device_arrays import device_arrays
 from tests.onnx.models import floats, model, value
-from tests.onnx.networks import onnxruntime_run
+from tests.onnx.networks import both, onnxruntime_run
 
 
 def agrees_with_onnx_runtime(op_type: str, opset: int, inputs: list[Any], **attributes: Any) -> None:
@@ -336,3 +337,43 @@ def test_arrays_are_put_together_along_the_second_axis_at_first(opset: int, attr
     several = helper.make_node("Concat", ["a", "b", "c"], ["y"], **attributes)
     (y,) = backend.run_node(several, [x, x[:, :1], x[:, 1:]], opset_version=opset)
     np.testing.assert_array_equal(y, np.hstack([x, x]))
+
+
+NORMS: list[tuple[int, tuple[int, ...], dict[str, Any]]] = [
+    (11, (7,), {"kernel_shape": [3], "pads": [2, 1], "strides": [2]}),
+    (11, (5, 6), {"kernel_shape": [2, 3], "auto_pad": "SAME_UPPER", "strides": [1, 2]}),
+    (18, (5, 6), {"kernel_shape": [3, 3], "strides": [2, 2], "ceil_mode": 1, "pads": [1, 1, 1, 1]}),
+    (18, (9, 8), {"kernel_shape": [3, 2], "dilations": [2, 3], "pads": [1, 1, 0, 1]}),
+    (22, (4, 5, 6), {"kernel_shape": [2, 3, 2], "pads": [1, 0, 1, 0, 2, 1], "strides": [1, 2, 3]}),
+]
+
+
+@pytest.mark.parametrize("p", [1, 2, 3])
+@pytest.mark.parametrize(("opset", "spatial", "attributes"), NORMS)
+def test_norms_of_windows(opset: int, spatial: tuple[int, ...], attributes: dict[str, Any], p: int) -> None:
+    x = floats(2, 3, *spatial)
+    node = helper.make_node("LpPool", ["x"], ["y"], p=p, **attributes)
+    ((got,), (expected,)) = both("LpPool", opset, [x], p=p, **attributes)
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+    with device_arrays():
+        (there,) = backend.run_node(node, [x], "CUDA", opset_version=opset)
+    np.testing.assert_allclose(there, got, rtol=1e-5, atol=1e-6)
+    ((got,), (expected,)) = both("GlobalLpPool", 2, [x], p=p)
+    np.testing.assert_allclose(got, expected, rtol=1e-5)
+
+
+def test_norms_of_opset_1_have_powers_that_are_no_integers() -> None:
+    x = floats(1, 2, 6)
+    node = helper.make_node("LpPool", ["x"], ["y"], p=2.5, kernel_shape=[6])
+    (y,) = backend.run_node(node, [x], opset_version=1)
+    np.testing.assert_allclose(y[..., 0], (np.abs(x) ** 2.5).sum(axis=2) ** 0.4, rtol=1e-5)
+
+
+def test_norms_of_float16_are_summed_in_float32() -> None:
+    x = np.full((1, 1, 64), 200, np.float16)
+    for node in (
+        helper.make_node("LpPool", ["x"], ["y"], kernel_shape=[64]),
+        helper.make_node("GlobalLpPool", ["x"], ["y"]),
+    ):
+        (y,) = backend.run_node(node, [x])
+        assert (y.dtype, y.tolist()) == (np.float16, [[[1600]]])

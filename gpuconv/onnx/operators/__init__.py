@@ -2,7 +2,7 @@
 
 A node is computed here where :func:`find` has its operator and serves its form; everything else is left to onnx's
 reference evaluator. float16 and bfloat16 are computed in float32 and rounded once. CuPy functions are used that need
-none of NVIDIA's libraries and do not make the host wait.
+none of NVIDIA's libraries, but for TopK's sort, and do not make the host wait, but for inputs that it has to read.
 """
 
 from __future__ import annotations
@@ -14,10 +14,14 @@ import onnx
 from onnx import NodeProto
 
 from gpuconv.onnx.operators import (
+    detecting,
     elementwise,
+    indexing,
+    integers,
     normalizing,
     pooling,
     products,
+    quantizing,
     recurrent,
     resizing,
     sampling,
@@ -42,7 +46,10 @@ __all__ = [
     "on_device",
 ]
 
-_KINDS = elementwise, normalizing, pooling, products, recurrent, resizing, sampling, shaping, special
+_KINDS = (
+    *(detecting, elementwise, indexing, integers, normalizing, pooling, products),
+    *(quantizing, recurrent, resizing, sampling, shaping, special),
+)
 TABLE: dict[str, Operator] = {name: entry for kind in _KINDS for name, entry in kind.OPERATORS.items()}
 
 

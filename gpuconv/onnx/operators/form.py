@@ -13,6 +13,12 @@ import numpy as np
 _SHORT = ("float16", "bfloat16")
 _INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
 DTYPES = frozenset((*_SHORT, *_INTEGERS, "bool", "float32", "float64"))  # that the functions compute
+NARROW = frozenset(  # that ml_dtypes brings to NumPy, but not to CuPy: arrays of these stay on the host
+    (
+        *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"),
+        *("float6_e2m3fn", "float6_e3m2fn", "float4_e2m1fn", "int4", "uint4", "int2", "uint2"),
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +45,10 @@ class Form:
     def get(self, name: str) -> Any:
         """Return an attribute's value; None where the node gives none and there is no default."""
         return self.attributes.get(name)
+
+    def given(self, names: tuple[str, ...]) -> dict[str, Any]:
+        """Return those of some attributes that have a value."""
+        return {name: value for name in names if (value := self.get(name)) is not None}
 
 
 def _always(_: Form) -> bool:
@@ -69,12 +79,22 @@ class Operator:
     cost : callable
         Takes what the function takes, and returns how many elements it makes or reads at most; may raise anything for
         inputs that the function refuses. A constant is computed ahead only where that is few.
+    dtypes : frozenset of str
+        Names of the element types that it takes.
+    prepare : callable, optional
+        Takes a Form and the node's inputs, None for those that are not constant, and returns by position what the
+        function takes in place of some of these; called once.
+    by_kernels : bool
+        Whether a device computes it even where all inputs come from the host, as integers do.
     """
 
     function: Callable[..., Any]
     on_host: frozenset[int] = frozenset()
     serves: Callable[[Form], bool] = _always
     cost: Callable[..., int] = broadcast_cost
+    dtypes: frozenset[str] = DTYPES
+    prepare: Callable[[Form, tuple[Any, ...]], Mapping[int, Any]] | None = None
+    by_kernels: bool = False
 
 
 def namespace(array: Any) -> Any:

@@ -27,13 +27,9 @@ def on_device(array: Any) -> bool:
     return kind is not None and isinstance(array, kind)
 
 
-def _given(form: Form, names: tuple[str, ...]) -> dict[str, Any]:
-    return {name: value for name in names if (value := form.get(name)) is not None}
-
-
 def _average_pool(form: Form, x: Any) -> Any:
     """Sum up each window and divide by its elements; what lies in the padding counts only with count_include_pad."""
-    g = geometry.max_pool(x.shape, **_given(form, _WINDOW))
+    g = geometry.max_pool(x.shape, **form.given(_WINDOW))
     counts = _elements(g, bool(form.get("count_include_pad"))).astype(wide(x).dtype)
     if on_device(x):
         y = _sums_by_conv(wide(x), g) / namespace(x).asarray(counts)
@@ -49,7 +45,7 @@ def _average_pool(form: Form, x: Any) -> Any:
 
 def _average_pool_cost(form: Form, x: Any) -> int:
     """Count all taps inside, and what is between two axes."""
-    g = geometry.max_pool(x.shape, **_given(form, _WINDOW))
+    g = geometry.max_pool(x.shape, **form.given(_WINDOW))
     taps = sum(map(min, g.kernel_shape, g.x_shape[2:]))
     return prod(map(max, g.x_shape, g.y_shape)) * taps
 
@@ -146,6 +142,36 @@ def _add_by_outputs(x: Any, total: Any, along: Axis) -> None:
             total[along.at(slice(q, q + 1))] += np.add.accumulate(inside, along.position)[along.at(slice(-1, None))]
 
 
+def _lp_pool(form: Form, x: Any) -> Any:
+    """Take the root of the sum of powers of each window, in which the padding counts for nothing."""
+    g, p = geometry.max_pool(x.shape, **form.given(_WINDOW)), form.get("p")
+    if on_device(x):
+        return _root(_sums_by_conv(_powers(wide(x), p), g), p).astype(x.dtype, copy=False)
+    result = np.empty(g.y_shape, x.dtype)
+
+    def fill(place: Any) -> None:
+        result[place] = _root(_sums_by_slices(_powers(wide(x[place]), p), g), p)
+
+    with np.errstate(all="ignore"):
+        _threads.run(fill, blocks_of_channels(x, _BLOCK), side_by_side=_threads.pays(x.nbytes))
+    return result
+
+
+def _powers(x: Any, p: float) -> Any:
+    xp = namespace(x)
+    return xp.square(x) if p == 2 else xp.power(xp.abs(x), p)
+
+
+def _root(x: Any, p: float) -> Any:
+    xp = namespace(x)
+    return xp.sqrt(x) if p == 2 else xp.power(x, 1 / p)
+
+
+def _global_lp_pool(form: Form, x: Any) -> Any:
+    p, axes = form.get("p"), tuple(range(2, x.ndim))
+    return _root(namespace(x).sum(_powers(wide(x), p), axis=axes, keepdims=True), p).astype(x.dtype, copy=False)
+
+
 def _elements(g: geometry.MaxPoolGeometry, padding: bool) -> Any:
     """How many taps of each window count, with the padding or without it; (Q1, …, Qn)."""
     return reduce(np.multiply.outer, (_counts(g, axis, padding) for axis in range(len(g.kernel_shape))))
@@ -174,7 +200,7 @@ def _global_max_pool(_: Form, x: Any) -> Any:
 def _max_unpool(form: Form, x: Any, indices: Any, output_shape: Any = None) -> Any:
     """Put maxima back; on a device, indices that number nothing count for nothing, so that nobody has to wait."""
     extents = None if output_shape is None else ints(output_shape)
-    attributes = _given(form, ("kernel_shape", "pads", "strides"))
+    attributes = form.given(("kernel_shape", "pads", "strides"))
     return gpuconv.max_unpool(x, indices, extents, check_indices=not on_device(x), **attributes)
 
 
@@ -185,6 +211,8 @@ def _never(_: Form, *__: Any) -> int:
 OPERATORS = {
     "AveragePool": Operator(_average_pool, cost=_average_pool_cost),
     "GlobalAveragePool": Operator(_global_average_pool),
+    "GlobalLpPool": Operator(_global_lp_pool),
     "GlobalMaxPool": Operator(_global_max_pool),
+    "LpPool": Operator(_lp_pool, cost=_average_pool_cost),
     "MaxUnpool": Operator(_max_unpool, frozenset({2}), cost=_never),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
@@ -59,17 +60,22 @@ def _of_stacks(a: Any, b: Any) -> Any:
     return gpuconv.conv(x, w, group=stack).reshape(stack, rows, b.shape[-1])
 
 
-def _matmul(_: Form, a: Any, b: Any) -> Any:
+def matmul(a: Any, b: Any, multiply: Callable[[Any, Any], Any] = product) -> Any:
+    """Multiply by a product of matrices and stacks of them; vectors are a row and a column."""
     if 0 in (a.ndim, b.ndim):
         raise ArgumentError(f"the factors must have at least one axis, but have the shapes {a.shape} and {b.shape}")
     row, column = a.ndim == 1, b.ndim == 1
-    y = product(a[None] if row else a, b[:, None] if column else b)
+    y = multiply(a[None] if row else a, b[:, None] if column else b)
     shape = list(y.shape)
     if column:
         del shape[-1]
     if row:
         del shape[-1 - (not column)]
     return y.reshape(shape)
+
+
+def _matmul(_: Form, a: Any, b: Any) -> Any:
+    return matmul(a, b)
 
 
 def _gemm(form: Form, a: Any, b: Any, c: Any = None) -> Any:

@@ -1,0 +1,216 @@
+"""Operators that read or write elements by indices: their errors are those of the host, where it has the indices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+from operator import add, mul
+from typing import Any
+
+import numpy as np
+
+import gpuconv
+from gpuconv._errors import ArgumentError
+from gpuconv.onnx.operators.form import DTYPES, NARROW, Form, Operator, namespace, wide
+from gpuconv.onnx.operators.pooling import on_device
+from gpuconv.onnx.operators.shaping import axis_of
+
+_REDUCTIONS = ("add", "mul", "max", "min")
+_ANY = DTYPES | NARROW | {"complex64", "complex128", "object"}  # the last is text
+_NO_WRAP_BEFORE = 11  # the opset since which OneHot counts negative indices from the end
+
+
+def _from_front(indices: Any, extent: int, axis: int) -> Any:
+    """Return indices that count from the front; those that the host has must lie inside."""
+    if isinstance(indices, np.ndarray) and indices.size:
+        low, high = int(indices.min()), int(indices.max())
+        if low < -extent or high >= extent:
+            wrong = low if low < -extent else high
+            raise ArgumentError(f"index {wrong} is out of range for the {extent} elements of axis {axis}")
+    indices = indices.astype(np.int64)
+    return indices + extent * (indices < 0)
+
+
+def _gather_elements(form: Form, x: Any, indices: Any) -> Any:
+    axis = axis_of(form.get("axis"), x.ndim)
+    if isinstance(x, np.ndarray) and on_device(indices):  # as of types that a device lacks
+        indices = gpuconv.to_host(indices)
+    return namespace(x).take(x.reshape(-1), _along(indices, x.shape, axis))
+
+
+def _along(indices: Any, shape: tuple[int, ...], axis: int) -> Any:
+    """Return positions, in C order, of the elements that indices along an axis mean."""
+    same = indices.ndim == len(shape)
+    if not same or any(n > m for at, (n, m) in enumerate(zip(indices.shape, shape, strict=True)) if at != axis):
+        raise ArgumentError(
+            f"indices of shape {indices.shape} must have no axis longer than x, of shape {shape}, but for axis {axis}"
+        )
+    xp, starts = namespace(indices), 0
+    for at, extent in enumerate(shape):
+        along = xp.arange(0 if at == axis else indices.shape[at]).reshape(-1, *(1,) * (len(shape) - 1 - at))
+        starts = starts * extent + (0 if at == axis else along)
+    return _from_front(indices, shape[axis], axis) * prod(shape[axis + 1 :]) + starts
+
+
+def _elements(_: Form, x: Any, indices: Any) -> int:
+    return int(np.size(indices))
+
+
+def _gather_nd(form: Form, x: Any, indices: Any) -> Any:
+    xp, batch = namespace(x), form.get("batch_dims") or 0
+    depth = indices.shape[-1]
+    if x.shape[:batch] != indices.shape[:batch] or not 1 <= depth <= x.ndim - batch:
+        raise ArgumentError(
+            f"indices of shape {indices.shape} do not fit x.shape={x.shape} with batch_dims={batch}: the first {batch} "
+            f"axes must be alike, and the last must have 1 to {x.ndim - batch} elements"
+        )
+    places = _places(indices, x.shape[batch : batch + depth], batch)
+    of_batch = prod(x.shape[batch : batch + depth])
+    if batch:
+        starts = np.arange(prod(x.shape[:batch])).reshape(x.shape[:batch]) * of_batch
+        places = places + xp.asarray(starts).reshape(*x.shape[:batch], *(1,) * (places.ndim - batch))
+    rest = x.shape[batch + depth :]
+    rows = x.reshape(prod(x.shape[:batch]) * of_batch, *rest)
+    return xp.take(rows, places, axis=0)
+
+
+def _places(indices: Any, extents: tuple[int, ...], first_axis: int) -> Any:
+    """Return positions among the elements of some axes, in C order, of index tuples along the last axis."""
+    place: Any = 0
+    for at, extent in enumerate(extents):
+        place = place * extent + _from_front(indices[..., at], extent, first_axis + at)
+    return place
+
+
+def _gather_nd_cost(form: Form, x: Any, indices: Any) -> int:
+    depth = int(indices.shape[-1])
+    row = prod(map(int, x.shape[(form.get("batch_dims") or 0) + depth :]))
+    return int(indices.size) + int(indices.size) // max(1, depth) * row
+
+
+def _scatter_elements(form: Form, x: Any, indices: Any, updates: Any) -> Any:
+    axis = axis_of(form.get("axis") or 0, x.ndim)
+    if updates.shape != indices.shape:
+        raise ArgumentError(f"updates of shape {updates.shape} must have the shape of indices, {indices.shape}")
+    places = _along(indices, x.shape, axis)
+    return _scattered(x, places.reshape(-1), updates.reshape(-1), form.get("reduction"))
+
+
+def _scatter_nd(form: Form, x: Any, indices: Any, updates: Any) -> Any:
+    depth = indices.shape[-1]
+    expected = (*indices.shape[:-1], *x.shape[depth:])
+    if depth > x.ndim or updates.shape != expected:
+        raise ArgumentError(
+            f"updates of shape {updates.shape} must have the shape {expected} "
+            f"(x.shape={x.shape}, indices.shape={indices.shape})"
+        )
+    row = prod(x.shape[depth:])
+    starts = np.asarray(_places(indices, x.shape[:depth], 0)).reshape(-1)
+    if form.get("reduction") in (None, "none") and isinstance(x, np.ndarray):
+        y = x.copy()
+        y.reshape(prod(x.shape[:depth]), row)[starts] = updates.reshape(starts.size, row)
+        return y
+    places = (starts[:, None] * row + np.arange(row)).reshape(-1)
+    return _scattered(x, places, updates.reshape(-1), form.get("reduction"))
+
+
+def _scattered(x: Any, places: Any, updates: Any, reduction: str | None) -> Any:
+    """Return a copy of x with updates at places among its elements, one after the other where places come again."""
+    xp = namespace(x)
+    if reduction in (None, "none"):
+        y = x.copy().reshape(-1)
+        if isinstance(x, np.ndarray):
+            y[places] = updates
+        else:
+            last = _last(places)
+            y[xp.asarray(places[last])] = updates[xp.asarray(last)]
+        return y.reshape(x.shape)
+    y, updates = wide(x).copy().reshape(-1), wide(updates)
+    if isinstance(x, np.ndarray):
+        {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}[reduction].at(y, places, updates)
+    else:
+        function = {"add": add, "mul": mul, "max": xp.maximum, "min": xp.minimum}[reduction]
+        for turn in _turns(places):
+            at = xp.asarray(places[turn])
+            y[at] = function(y[at], updates[xp.asarray(turn)])
+    return y.astype(x.dtype, copy=False).reshape(x.shape)
+
+
+def _last(places: Any) -> Any:
+    """Return which update is the last of each place."""
+    order = np.argsort(places, kind="stable")
+    ends = np.ones(places.size, np.bool_)
+    np.not_equal(places[order[1:]], places[order[:-1]], out=ends[:-1])
+    return order[ends]
+
+
+def _turns(places: Any) -> Iterator[Any]:
+    """Split updates into the first of every place, the second, and so on: each of these has no place twice."""
+    order = np.argsort(places, kind="stable")
+    starts = np.ones(places.size, np.bool_)
+    np.not_equal(places[order[1:]], places[order[:-1]], out=starts[1:])
+    count = np.arange(places.size)
+    turn = count - np.maximum.accumulate(np.where(starts, count, 0))
+    by_turn = np.argsort(turn, kind="stable")
+    yield from np.split(order[by_turn], np.cumsum(np.bincount(turn))[:-1]) if places.size else ()
+
+
+def _reduces(form: Form) -> bool:
+    return form.get("reduction") in (None, "none", *_REDUCTIONS)
+
+
+def _scatter_cost(_: Form, x: Any, indices: Any, updates: Any) -> int:
+    return int(x.size) + int(updates.size)
+
+
+def _one_hot(form: Form, indices: Any, depth: Any, values: Any) -> Any:
+    xp, count = namespace(indices), int(np.asarray(depth).reshape(-1)[0])
+    if count < 0:
+        raise ArgumentError(f"depth is {count}, but there cannot be fewer than 0 classes")
+    axis = axis_of(form.get("axis"), indices.ndim + 1)
+    classes = xp.expand_dims(wide(indices).astype(np.int64), axis)
+    if form.opset >= _NO_WRAP_BEFORE:
+        classes = classes + count * (classes < 0)
+    along = xp.arange(count).reshape(-1, *(1,) * (indices.ndim - axis))
+    return xp.take(xp.asarray(values), (classes == along).astype(np.int64))
+
+
+def _one_hot_cost(_: Form, indices: Any, depth: Any, values: Any) -> int:
+    return int(np.size(indices)) * int(np.asarray(depth).reshape(-1)[0])
+
+
+def _cum_sum(form: Form, x: Any, axis: Any) -> Any:
+    """Sum up in the type of x, in which integers wrap; 16-bit types in float32."""
+    along = axis_of(int(np.asarray(axis).reshape(-1)[0]), x.ndim)
+    if x.shape[along] == 0:
+        return x
+    before = (slice(None),) * along
+    turned = (*before, slice(None, None, -1 if form.get("reverse") else 1))
+    y = wide(x)[turned]
+    if form.get("exclusive"):
+        nothing = namespace(x).zeros((*x.shape[:along], 1, *x.shape[along + 1 :]), y.dtype)
+        y = namespace(x).concatenate([nothing, y[(*before, slice(0, -1))]], axis=along)
+    return _running(y, along)[turned].astype(x.dtype, copy=False)
+
+
+def _running(y: Any, axis: int) -> Any:
+    """Sum up along an axis; on a device in steps twice as wide each time, which need none of NVIDIA's libraries."""
+    if isinstance(y, np.ndarray):
+        return np.cumsum(y, axis=axis, dtype=y.dtype)
+    before, step = (slice(None),) * axis, 1
+    while step < y.shape[axis]:
+        start, shifted = y[(*before, slice(0, step))], y[(*before, slice(0, -step))]
+        y = namespace(y).concatenate([start, y[(*before, slice(step, None))] + shifted], axis=axis)
+        step *= 2
+    return y
+
+
+OPERATORS = {
+    "CumSum": Operator(_cum_sum, frozenset({1})),
+    "GatherElements": Operator(_gather_elements, cost=_elements, dtypes=_ANY),
+    "GatherND": Operator(_gather_nd, cost=_gather_nd_cost),
+    "OneHot": Operator(_one_hot, frozenset({1, 2}), cost=_one_hot_cost),
+    "Scatter": Operator(_scatter_elements, frozenset({1}), cost=_scatter_cost),
+    "ScatterElements": Operator(_scatter_elements, frozenset({1}), _reduces, _scatter_cost),
+    "ScatterND": Operator(_scatter_nd, frozenset({1}), _reduces, _scatter_cost),
+}

@@ -1,0 +1,304 @@
+"""Products of 8-bit integers, exact: float32 holds every integer up to 2 ** 24, and sums that stay below are whole.
+
+Longer sums are made in pieces, which are added up as 32-bit integers; these wrap, as the specification allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from typing import Any
+
+import numpy as np
+
+import gpuconv
+from gpuconv.cpu import _threads
+from gpuconv.onnx.operators.form import DTYPES, NARROW, Form, Operator, blocks_of_channels, namespace
+from gpuconv.onnx.operators.pooling import on_device
+from gpuconv.onnx.operators.products import matmul, product
+from gpuconv.onnx.operators.quantizing import floats, integer_range, saturated
+from gpuconv.onnx.repeated import RepeatedConv
+from gpuconv.rules import geometry
+
+_EXACT = 2**24
+_BLOCK = 2**17  # elements
+_CONV = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
+_INTEGERS = {"int8", "uint8"}
+_Span = tuple[int, int]  # from one element to before another
+
+
+@dataclass(frozen=True, slots=True)
+class _Factor:
+    """Integers less their zero points, as float32, and what none of them exceeds in size."""
+
+    values: Any
+    largest: int
+
+
+def _factor(values: Any, zero: Any) -> _Factor:
+    """Subtract zero points, which broadcast; those on a device may be anything in their type's range."""
+    low, high = integer_range(values.dtype)
+    known = zero is None or isinstance(zero, np.ndarray)
+    least, most = (0, 0) if zero is None else (int(zero.min()), int(zero.max())) if known else (low, high)
+    centred = values.astype(np.float32)
+    if not known or least or most:
+        centred -= floats(namespace(values), zero)
+    return _Factor(centred, max(most - low, high - least))
+
+
+class _Weights:
+    """The second factor of products, less its zero points, and how long exact sums with it may be.
+
+    Parameters
+    ----------
+    factor : _Factor
+    inner, taps : int
+        How many elements of the first factor a sum goes over, and with how many weights it multiplies each.
+    arranged : callable
+        Makes an array (outputs, inner) of the sizes of all weights.
+
+    Attributes
+    ----------
+    totals : array of float64
+        Per output, what the sizes of its weights add up to, or may.
+    """
+
+    def __init__(self, factor: _Factor, inner: int, taps: int, arranged: Callable[[Any], Any]) -> None:
+        self.values, self._arranged = factor.values, arranged
+        self._each = (
+            None if isinstance(factor.values, np.ndarray) else np.full((1, inner), float(factor.largest * taps))
+        )
+        self._pieces: dict[int, list[_Span] | None] = {}
+        self.totals = self._sizes().sum(axis=1, dtype=np.float64)
+
+    def _sizes(self) -> Any:
+        return self._arranged(np.abs(self.values)) if self._each is None else self._each
+
+    def pieces(self, largest: int) -> list[_Span] | None:
+        """Cut the inner extent into pieces whose sums are exact if no element of the first factor is larger.
+
+        None where a single element has too many weights.
+        """
+        if largest not in self._pieces:
+            self._pieces[largest] = _cut(self._sizes(), _EXACT // largest)
+        return self._pieces[largest]
+
+
+def _cut(sizes: Any, most: int) -> list[_Span] | None:
+    running = np.cumsum(sizes, axis=1, dtype=np.float64)
+    extent, start, pieces = running.shape[1], 0, []
+    while start < extent:
+        sums = (running[:, start:] - (running[:, start - 1 : start] if start else 0)).max(axis=0)
+        end = start + int(np.searchsorted(sums, most, side="right"))
+        if end == start:
+            return None
+        pieces.append((start, end))
+        start = end
+    return pieces
+
+
+def _total(parts: Iterable[Any]) -> Any:
+    """Add up sums as 32-bit integers."""
+    first, *others = (part.astype(np.int32) for part in parts)
+    for part in others:
+        first += part
+    return first
+
+
+def _known(make: Callable[[Form, Any, Any], Any], at: int, zero_at: int) -> Callable[..., dict[int, Any]]:
+    """Return what prepares a node whose weights and their zero points, at these positions, are constant."""
+
+    def prepare(form: Form, constants: tuple[Any, ...]) -> dict[int, Any]:
+        w, zero = (constants[position] if position < len(constants) else None for position in (at, zero_at))
+        has_zero = zero_at < len(form.inputs) and form.inputs[zero_at]
+        ready = w is not None and w.dtype.name in _INTEGERS and (zero is not None or not has_zero)
+        return {at: make(form, w, zero)} if ready else {}
+
+    return prepare
+
+
+# --- convolutions -----------------------------------------------------------------------------------------------------
+
+
+class _Filters:
+    """The weights of a convolution; those that are constant are looked at once."""
+
+    def __init__(self, form: Form, w: Any, zero: Any, *, constant: bool = False) -> None:
+        self._attributes, self._group = form.given(_CONV), form.get("group") or 1
+        taps, factor = prod(w.shape[2:]), _factor(w, _per_output(zero, w.ndim))
+        self._weights = _Weights(factor, w.shape[1], taps, lambda sizes: sizes.reshape(*w.shape[:2], taps).sum(axis=2))
+        self._again: dict[_Span | None, tuple[Any, RepeatedConv]] | None = {} if constant else None
+
+    def convolved(self, x: _Factor, bias: Any = None) -> Any:
+        """Convolve, and add a bias of int32; the result is float32 where that is known to be exact, else int32."""
+        w, totals = self._weights.values, self._weights.totals * x.largest
+        geometry.conv(x.values.shape, w.shape, None if bias is None else bias.shape, **self._attributes)
+        if totals.max(initial=0) <= _EXACT:
+            if isinstance(bias, np.ndarray) and (totals + np.abs(bias.astype(np.float64))).max(initial=0) <= _EXACT:
+                return self._conv(x.values, None, bias.astype(np.float32))
+            y = self._conv(x.values, None)
+            return y if bias is None else _with_bias(y.astype(np.int32), bias)
+        pieces = self._weights.pieces(x.largest)
+        if pieces is None:  # float64 holds what float32 does not
+            y = gpuconv.conv(x.values.astype(np.float64), w.astype(np.float64), **self._attributes)
+            y = y.astype(np.int64).astype(np.int32)
+        else:
+            y = _total(self._conv(_channels(x.values, piece, self._group), piece) for piece in pieces)
+        return y if bias is None else _with_bias(y, bias)
+
+    def _conv(self, x: Any, piece: _Span | None, bias: Any = None) -> Any:
+        """Convolve with the weights of some channels, or of all."""
+        w = self._weights.values if piece is None else self._weights.values[:, slice(*piece)]
+        compute = partial(gpuconv.conv, precision="ieee", **self._attributes)
+        if self._again is None:
+            return compute(x, w, bias)
+        if piece not in self._again:
+            repeated = RepeatedConv(self._attributes)
+            repeated.keep(w)
+            self._again[piece] = w, repeated
+        w, repeated = self._again[piece]
+        (y,) = repeated.call(lambda: (compute(x, w, bias),), x, w, bias)
+        return y
+
+
+def _channels(x: Any, piece: _Span, group: int) -> Any:
+    """Return some channels of every group."""
+    if group == 1:
+        return x[:, slice(*piece)]
+    images, channels, *extents = x.shape
+    return x.reshape(images, group, channels // group, *extents)[:, :, slice(*piece)].reshape(images, -1, *extents)
+
+
+def _with_bias(y: Any, bias: Any) -> Any:
+    y += bias.reshape(-1, *(1,) * (y.ndim - 2))
+    return y
+
+
+def _per_output(parameter: Any, ndim: int) -> Any:
+    """Return a parameter of each output channel so that it broadcasts with an array that has these first."""
+    return parameter if parameter is None or parameter.ndim == 0 else parameter.reshape(-1, *(1,) * (ndim - 1))
+
+
+def _conv_integer(form: Form, x: Any, w: Any, x_zero: Any = None, w_zero: Any = None) -> Any:
+    filters = w if isinstance(w, _Filters) else _Filters(form, w, w_zero)
+    y = filters.convolved(_factor(x, None if x_zero is None else x_zero.reshape(())))
+    return y.astype(np.int32, copy=False)
+
+
+def _qlinear_conv(form: Form, x: Any, x_scale: Any, x_zero: Any, w: Any, *others: Any) -> Any:
+    w_scale, w_zero, y_scale, y_zero, *bias = others
+    filters = w if isinstance(w, _Filters) else _Filters(form, w, w_zero)
+    y = filters.convolved(_factor(x, x_zero.reshape(())), *bias)
+    scale = _per_output(x_scale.reshape(()) * w_scale / y_scale.reshape(()), y.ndim - 1)
+    zero, dtype = floats(namespace(y), y_zero.reshape(())), y_zero.dtype
+    if not isinstance(y, np.ndarray):
+        return saturated(y.astype(np.float32) * scale, zero, dtype)
+    result = np.empty(y.shape, dtype)
+
+    def fill(place: tuple[int, slice]) -> None:
+        factor = scale[place[1]] if scale.size > 1 else scale
+        result[place] = saturated(y[place].astype(np.float32, copy=False) * factor, zero, dtype)
+
+    _threads.run(fill, blocks_of_channels(y, _BLOCK), side_by_side=_threads.pays(y.nbytes))
+    return result
+
+
+def _conv_cost(form: Form, x: Any, w: Any) -> int:
+    g = geometry.conv(x.shape, w.shape, None, **form.given(_CONV))
+    return prod(g.y_shape) * prod(map(int, w.shape[1:])) + int(x.size) + int(w.size)
+
+
+def _conv_integer_cost(form: Form, x: Any, w: Any, *_: Any) -> int:
+    return _conv_cost(form, x, w)
+
+
+def _qlinear_conv_cost(form: Form, x: Any, _: Any, __: Any, w: Any, *___: Any) -> int:
+    return _conv_cost(form, x, w)
+
+
+# --- matrices ---------------------------------------------------------------------------------------------------------
+
+
+def _per_row(parameter: Any) -> Any:
+    """Return a parameter of each row of matrices so that it broadcasts with them."""
+    if parameter is None or parameter.size == 1:
+        return parameter if parameter is None else parameter.reshape(())
+    return parameter.reshape(-1, 1) if parameter.ndim == 1 else parameter
+
+
+def _columns(_: Form, b: Any, zero: Any) -> _Weights:
+    return _Weights(_factor(b, zero), b.shape[0 if b.ndim == 1 else -2], 1, _by_column)
+
+
+def _by_column(sizes: Any) -> Any:
+    """Return matrices, stacks of them or a vector as (columns, rows)."""
+    moved = sizes.swapaxes(-1, -2) if sizes.ndim > 1 else sizes
+    return moved.reshape(prod(moved.shape[:-1]), moved.shape[-1])
+
+
+def _product(form: Form, a: _Factor, b: Any, b_zero: Any) -> Any:
+    """Multiply matrices, stacks of them or vectors; the result is float32 where that is known to be exact, or int32."""
+    weights = b if isinstance(b, _Weights) else _columns(form, b, b_zero)
+
+    def multiply(left: Any, right: Any) -> Any:
+        if a.largest * weights.totals.max(initial=0) <= _EXACT:
+            return product(left, right)
+        pieces = weights.pieces(a.largest) or ()
+        return _total(product(left[..., low:high], right[..., low:high, :]) for low, high in pieces)
+
+    with gpuconv.precision("ieee"):
+        return matmul(a.values, weights.values, multiply)
+
+
+def _matmul_integer(form: Form, a: Any, b: Any, a_zero: Any = None, b_zero: Any = None) -> Any:
+    y = _product(form, _factor(a, _per_row(a_zero)), b, b_zero)
+    return y.astype(np.int32, copy=False)
+
+
+def _qlinear_matmul(form: Form, *inputs: Any) -> Any:
+    arrays = [array for array in inputs if not isinstance(array, _Weights)]
+    if any(array.dtype.name in NARROW for array in arrays):  # all of it on the host, as these are
+        inputs = tuple(gpuconv.to_host(array) if on_device(array) else array for array in inputs)
+    a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = inputs
+    if isinstance(b, _Weights) or {a.dtype.name, b.dtype.name} <= _INTEGERS:
+        y = _product(form, _factor(a, _per_row(a_zero)), b, b_zero).astype(np.float32, copy=False)
+    else:
+        a, b, zeros = floats(np, a), floats(np, b), (floats(np, _per_row(a_zero)), floats(np, b_zero))
+        y = matmul(a - zeros[0], b - zeros[1])
+    of_a, of_b, of_y, zero = (
+        floats(namespace(y), parameter)
+        for parameter in (_per_row(a_scale), b_scale, _per_row(y_scale), _per_row(y_zero))
+    )
+    return saturated(y * (of_a * of_b / of_y), zero, y_zero.dtype)
+
+
+def _matmul_cost(_: Form, a: Any, b: Any, *__: Any) -> int:
+    return int(a.size) * int(b.size) // max(1, int(a.shape[-1]))
+
+
+def _qlinear_matmul_cost(form: Form, a: Any, _: Any, __: Any, b: Any, *___: Any) -> int:
+    return _matmul_cost(form, a, b)
+
+
+_known_filters = partial(_Filters, constant=True)
+
+_operator = partial(Operator, by_kernels=True)
+
+OPERATORS = {
+    "ConvInteger": _operator(
+        _conv_integer, frozenset({3}), cost=_conv_integer_cost, prepare=_known(_known_filters, 1, 3)
+    ),
+    "MatMulInteger": _operator(_matmul_integer, frozenset({3}), cost=_matmul_cost, prepare=_known(_columns, 1, 3)),
+    "QLinearConv": _operator(
+        _qlinear_conv, frozenset({2, 5, 7}), cost=_qlinear_conv_cost, prepare=_known(_known_filters, 3, 5)
+    ),
+    "QLinearMatMul": _operator(
+        _qlinear_matmul,
+        frozenset({2, 5, 7}),
+        cost=_qlinear_matmul_cost,
+        dtypes=DTYPES | NARROW,
+        prepare=_known(_columns, 3, 5),
+    ),
+}

@@ -1,0 +1,211 @@
+"""Quantization: numbers as integers, or floating-point numbers of few bits, with a scale and a zero point."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+
+import gpuconv
+from gpuconv._errors import ArgumentError
+from gpuconv.cpu import _threads
+from gpuconv.onnx.operators.form import DTYPES, NARROW, Form, Operator, namespace
+from gpuconv.onnx.operators.pooling import on_device
+from gpuconv.onnx.operators.shaping import axis_of
+
+_BLOCK = 2**18  # elements
+_PRECISION_SINCE = 23  # before this opset no precision is specified: the quotient is one of float32
+
+
+def _type_of(number: int) -> Any:
+    return onnx.helper.tensor_dtype_to_np_dtype(number)
+
+
+def _is_integer(dtype: Any) -> bool:
+    return str(dtype.name).lstrip("u").startswith("int")
+
+
+def integer_range(dtype: Any) -> tuple[int, int]:
+    """Return the least and the greatest integer of a type of 2 to 64 bits."""
+    unsigned = dtype.name.startswith("u")
+    bits = int(dtype.name.lstrip("uint"))
+    return (0, 2**bits - 1) if unsigned else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+
+
+def floats(xp: Any, values: Any) -> Any:
+    """Return numbers of any type, from the host or of the library, as float32 of the library."""
+    return xp.asarray(values.astype(np.float32))
+
+
+def _library(*arrays: Any) -> Any:
+    """Return the library to compute with: the device's where any array is there, as narrow types never are."""
+    return next((namespace(array) for array in arrays if not isinstance(array, np.ndarray)), np)
+
+
+def _spread(form: Form, parameter: Any, shape: tuple[int, ...]) -> Any:
+    """Return scales or zero points so that they broadcast with x: per tensor, per axis or per block."""
+    if parameter is None or parameter.size == 1:
+        return parameter if parameter is None else parameter.reshape(())
+    ndim, block = len(shape), form.get("block_size") or 0
+    given = form.get("axis")
+    axis = 0 if ndim == 1 else axis_of(1 if given is None else given, ndim)
+    if not block:
+        if parameter.shape != (shape[axis],):
+            raise ArgumentError(
+                f"a scale or zero point per element of axis {axis} must have the shape ({shape[axis]},), "
+                f"not {parameter.shape} (x.shape={shape})"
+            )
+        return parameter.reshape(-1, *(1,) * (ndim - 1 - axis))
+    expected = (*shape[:axis], -(-shape[axis] // block), *shape[axis + 1 :])
+    if block < 0 or parameter.shape != expected:
+        raise ArgumentError(
+            f"a scale or zero point per block of {block} along axis {axis} must have the shape {expected}, "
+            f"not {parameter.shape} (x.shape={shape})"
+        )
+    repeated = namespace(parameter).repeat(parameter, block, axis)
+    return repeated[(*(slice(None),) * axis, slice(0, shape[axis]))]
+
+
+def _by_blocks(compute: Callable[[Any], Any], x: Any, dtype: Any, alike: bool) -> Any:
+    """Compute element by element; on the host, where all elements are treated alike, in blocks that fit a cache."""
+    if not (alike and isinstance(x, np.ndarray)) or x.size <= _BLOCK:
+        return compute(x)
+    flat, y = x.reshape(-1), np.empty(x.size, dtype)
+
+    def fill(place: slice) -> None:
+        y[place] = compute(flat[place])
+
+    places = [slice(low, low + _BLOCK) for low in range(0, x.size, _BLOCK)]
+    _threads.run(fill, places, side_by_side=_threads.pays(x.nbytes))
+    return y.reshape(x.shape)
+
+
+def saturated(y: Any, zero: Any, dtype: Any, saturate: bool = True) -> Any:
+    """Round floats, which may be written, to the nearest of a type, even in a tie; add the zero point and saturate.
+
+    NaN becomes the least integer. What has no integers is computed on the host.
+    """
+    with np.errstate(all="ignore"):
+        return _to_integers(y, zero, dtype) if _is_integer(dtype) else _to_floats(y, zero, dtype, saturate)
+
+
+def _to_integers(y: Any, zero: Any, dtype: Any) -> Any:
+    xp, (low, high) = namespace(y), integer_range(dtype)
+    if not isinstance(y, np.ndarray):
+        y = xp.rint(y)
+        return xp.fmin(xp.fmax(y if zero is None else y + zero, low), high).astype(dtype)
+    np.rint(y, out=y)
+    if zero is not None:
+        y += zero
+    np.clip(y, low, high, out=y)  # several times quicker than fmax and fmin, but for NaN
+    if np.isnan(np.max(y, initial=low)):
+        y[np.isnan(y)] = low
+    return y.astype(dtype)
+
+
+def _to_floats(y: Any, zero: Any, dtype: Any, saturate: bool) -> Any:
+    if zero is not None and zero.any():  # 0 by the specification, and so not to change the sign of a zero
+        y = y + zero
+    if saturate and dtype.name.startswith("float8"):
+        greatest = float(ml_dtypes.finfo(dtype).max)  # type: ignore[no-untyped-call]
+        y = np.clip(y, -greatest, greatest)
+    return y.astype(dtype)
+
+
+def _quantized_type(form: Form, zero: Any) -> Any:
+    wanted = form.get("output_dtype")
+    if zero is None:
+        return _type_of(wanted) if wanted else np.dtype(np.uint8)
+    if wanted and _type_of(wanted) != zero.dtype:
+        raise ArgumentError(f"output_dtype is {_type_of(wanted)}, but y_zero_point has dtype {zero.dtype}")
+    return zero.dtype
+
+
+def _quotient_type(form: Form, scale: Any) -> Any:
+    """Return the type that a quotient is rounded to."""
+    if form.opset < _PRECISION_SINCE:
+        return np.dtype(np.float32)
+    return _type_of(form.get("precision")) if form.get("precision") else scale.dtype
+
+
+def _quantize(form: Form, x: Any, scale: Any, zero: Any = None) -> Any:
+    dtype = _quantized_type(form, zero)
+    if dtype.name in NARROW:  # on the host
+        x, scale = (gpuconv.to_host(a) if on_device(a) else a for a in (x, scale))
+    xp = _library(x, scale)
+    precision = _quotient_type(form, scale)
+    exact = np.float64 if precision.kind == "i" else np.float32
+    scales = _spread(form, floats(xp, scale).astype(exact), x.shape)
+    zeros = None if zero is None else _spread(form, floats(xp, zero), x.shape)
+
+    def compute(part: Any) -> Any:
+        with np.errstate(all="ignore"):
+            y = part.astype(exact, copy=False) / scales
+            if precision.name in ("float16", "bfloat16"):
+                y = y.astype(precision).astype(np.float32)
+        return saturated(y, zeros, dtype, form.get("saturate") != 0)
+
+    return _by_blocks(compute, xp.asarray(x), dtype, scales.ndim == 0)
+
+
+def _dequantize(form: Form, x: Any, scale: Any, zero: Any = None) -> Any:
+    xp = _library(x, scale)
+    dtype = _type_of(form.get("output_dtype")) if form.get("output_dtype") else scale.dtype
+    if dtype.name in NARROW:
+        raise ArgumentError(f"x_scale has dtype {dtype}, which x cannot have: the attribute output_dtype must be given")
+    scales = _spread(form, floats(xp, scale), x.shape)
+    zeros = zero
+    if zero is not None:
+        zeros = _spread(form, xp.asarray(zero) if x.dtype == np.int32 else floats(xp, zero), x.shape)
+
+    def compute(part: Any) -> Any:
+        if x.dtype == np.int32 and zeros is not None:  # exact, as of the narrower types
+            part = part - zeros
+        y = floats(xp, part)
+        if x.dtype != np.int32 and zeros is not None:
+            y -= zeros
+        y *= scales
+        return y.astype(dtype, copy=False)
+
+    return _by_blocks(compute, x, dtype, scales.ndim == 0)
+
+
+def _range(xp: Any, x: Any) -> tuple[Any, Any]:
+    """Return the least and the greatest number of x or 0."""
+    if isinstance(x, np.ndarray):  # where a pass over all elements can be spared
+        low, high = np.min(x, initial=0), np.max(x, initial=0)
+        if not np.isnan(low):
+            return low, high
+    if x.size == 0:
+        return (xp.zeros((), np.float32),) * 2
+    numbers = xp.where(x == x, x, 0)
+    return xp.minimum(xp.min(numbers), 0), xp.maximum(xp.max(numbers), 0)
+
+
+def _dynamic(_: Form, x: Any) -> Any:
+    """Quantize by the range of x, which is made to have 0 in it; NaN has no part in the range."""
+    xp = namespace(x)
+    low, high = _range(xp, x)
+    with np.errstate(all="ignore"):
+        scale = xp.where(low == high, 1, (high - low) / 255).astype(np.float32)
+        zero = xp.asarray(saturated(-low / scale, None, np.dtype(np.uint8)))
+
+    def compute(part: Any) -> Any:
+        with np.errstate(all="ignore"):
+            return saturated(part / scale, zero.astype(np.float32), zero.dtype)
+
+    return _by_blocks(compute, x, zero.dtype, True), scale, zero
+
+
+def _cost(_: Form, x: Any, *__: Any) -> int:
+    return int(x.size)
+
+
+OPERATORS = {
+    "DequantizeLinear": Operator(_dequantize, cost=_cost, dtypes=DTYPES | NARROW),
+    "DynamicQuantizeLinear": Operator(_dynamic, cost=_cost),
+    "QuantizeLinear": Operator(_quantize, cost=_cost, dtypes=DTYPES | NARROW),
+}
