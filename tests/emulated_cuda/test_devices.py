@@ -125,18 +125,33 @@ def test_memory_is_that_of_the_current_device(cuda: Any, other: Any) -> None:
 
 
 @pytest.fixture
-def peers(cuda: Any, other: Any) -> Any:
+def apart(cuda: Any, other: Any) -> Any:
+    """A second device; neither may use the other's memory, whatever CuPy has enabled for copies between them."""
+
+    def change(function: Any) -> list[bool]:
+        with other:
+            back = cuda.code(function, 0) == 0
+        return [cuda.code(function, 1) == 0, back]
+
+    before = change(cuda.runtime.deviceDisablePeerAccess)
+    yield other
+    change(cuda.runtime.deviceDisablePeerAccess)
+    if any(before):
+        change(cuda.runtime.deviceEnablePeerAccess)
+
+
+@pytest.fixture
+def peers(cuda: Any, apart: Any) -> Any:
     """Device 0 may use the memory of device 1 while the test runs."""
     if not cuda.runtime.deviceCanAccessPeer(0, 1):
         pytest.skip("device 0 cannot use the memory of device 1")
     cuda.runtime.deviceEnablePeerAccess(1)
-    yield other
-    cuda.code(cuda.runtime.deviceDisablePeerAccess, 1)
+    return apart
 
 
 @pytest.mark.usefixtures("emulated")
-def test_a_kernel_does_not_reach_the_memory_of_another_device(cuda: Any, other: Any) -> None:
-    with other:
+def test_a_kernel_does_not_reach_the_memory_of_another_device(cuda: Any, apart: Any) -> None:
+    with apart:
         x = cuda.cupy.zeros(4, "f")
         cuda.runtime.deviceSynchronize()
     assert "out of bounds" in cuda.finding("poke", x.data.ptr, 0)
