@@ -128,16 +128,22 @@ def test_memory_is_that_of_the_current_device(cuda: Any, other: Any) -> None:
 def apart(cuda: Any, other: Any) -> Any:
     """A second device; neither may use the other's memory, whatever CuPy has enabled for copies between them."""
 
-    def change(function: Any) -> list[bool]:
-        with other:
-            back = cuda.code(function, 0) == 0
-        return [cuda.code(function, 1) == 0, back]
+    enable, disable = cuda.runtime.deviceEnablePeerAccess, cuda.runtime.deviceDisablePeerAccess
 
-    before = change(cuda.runtime.deviceDisablePeerAccess)
+    def disabled() -> list[tuple[Any, int]]:
+        """Return whose access to whom was there."""
+        found = []
+        for device, peer in ((cuda.cupy.cuda.Device(0), 1), (other, 0)):
+            with device:
+                found += [(device, peer)] if cuda.code(disable, peer) == 0 else []
+        return found
+
+    before = disabled()
     yield other
-    change(cuda.runtime.deviceDisablePeerAccess)
-    if any(before):
-        change(cuda.runtime.deviceEnablePeerAccess)
+    disabled()
+    for device, peer in before:
+        with device:
+            enable(peer)
 
 
 @pytest.fixture
