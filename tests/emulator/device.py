@@ -25,7 +25,7 @@ from tests.emulated_cuda.modules import in_use
 from tests.emulator import tally
 from tests.emulator.compile import turn
 from tests.emulator.moving import moved_to_device
-from tests.harness.cuda_device import emulated_unavailable_reason
+from tests.harness import cuda_device
 
 ASYNC_ORDERS = ("late", "at once", "random")
 _ADDRESS_IN_MAP = 0  # bytes before it, as the engine has maps
@@ -183,7 +183,7 @@ def emulated_cuda(
         "async_order": ASYNC_ORDERS.index(async_order if late_async else "at once"),
         "host_threads": threads,
     }
-    reason = emulated_unavailable_reason()
+    reason = cuda_device.emulated_unavailable_reason()
     if reason is not None:
         raise Unsuitable(reason)
     with ExitStack() as stack:
