@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import pytest
 
@@ -27,14 +27,21 @@ from tests.emulator import tally
 from tests.harness import cuda_device, tiers
 from tests.harness.idle_kernels import Sent, idle_kernels
 
-# By marker: variables that make it a failure where something is not there, and what tells why it is not.
-Needs = tuple[tuple[str, Callable[[], str | None]], ...]
-NEEDS: dict[str, Needs] = {
+
+class Need(NamedTuple):
+    """What a test needs: the variable that makes its lack a failure, what tells of it, whether tests then skip."""
+
+    variable: str
+    unavailable_reason: Callable[[], str | None]
+    skips: bool = True
+
+
+NEEDS: dict[str, tuple[Need, ...]] = {  # by marker
     "gpu": (
-        ("GPUCONV_REQUIRE_GPU", cuda_device.real_unavailable_reason),
-        ("GPUCONV_REQUIRE_EMULATOR", cuda_device.unavailable_reason),
+        Need("GPUCONV_REQUIRE_GPU", cuda_device.real_unavailable_reason, skips=False),
+        Need("GPUCONV_REQUIRE_EMULATOR", cuda_device.unavailable_reason),
     ),
-    "emulator": (("GPUCONV_REQUIRE_EMULATOR", cuda_device.emulated_unavailable_reason),),
+    "emulator": (Need("GPUCONV_REQUIRE_EMULATOR", cuda_device.emulated_unavailable_reason),),
 }
 
 # What `-m quick` runs: these modules, without the tests that need a device or the emulator. They reach nine tenths of
@@ -184,11 +191,11 @@ def cache_of_broken_kernels(tmp_path_factory: pytest.TempPathFactory) -> Iterato
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip a test whose marker names something that is not there, with the reason; fail it where that is required."""
     for marker, needs in NEEDS.items():
-        for variable, unavailable_reason in needs:
-            reason = unavailable_reason() if item.get_closest_marker(marker) else None
-            if reason is not None and os.environ.get(variable) == "1":
-                pytest.fail(f"{variable}=1, but {reason}", pytrace=False)
-            if reason is not None and variable != "GPUCONV_REQUIRE_GPU":
+        for need in needs if item.get_closest_marker(marker) else ():
+            reason = need.unavailable_reason()
+            if reason is not None and os.environ.get(need.variable) == "1":
+                pytest.fail(f"{need.variable}=1, but {reason}", pytrace=False)
+            if reason is not None and need.skips:
                 pytest.skip(reason)
 
 
