@@ -68,7 +68,7 @@ class Weights:
     """
 
     finite: bool
-    ways: dict[Any, _Way]
+    ways: dict[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class _Way:
 
 def known_weights(w: Array) -> Weights:
     """Look at weights (M, C/G, k_1, …) that do not change, once for all convolutions of one geometry."""
-    return Weights(_finite(w), {})
+    return Weights(finite(w), {})
 
 
 def goes_by_rows(geometry: ConvGeometry, accumulator: str, is_known: bool) -> bool:
@@ -157,7 +157,7 @@ def conv(
         return False
     work = way.work
     suspicious = work.padded and facts is None and w.size > y.size
-    if work.padded and not suspicious and not (_finite(w) if facts is None else facts.finite):
+    if work.padded and not suspicious and not (finite(w) if facts is None else facts.finite):
         return False
     flat = way.flat and _flattens(x)
 
@@ -221,7 +221,7 @@ def _matrices(split: Array, part: tuple[Span, Span], accumulator: str) -> Array:
     return matrices.reshape(*matrices.shape[:3], -1)
 
 
-def _finite(array: Array) -> bool:
+def finite(array: Array) -> bool:
     """Tell at the cost of one sum whether all is finite; only if the sum is not, element by element."""
     return bool(np.isfinite(np.add.reduce(array, axis=None)) or np.isfinite(array).all())
 
@@ -526,7 +526,7 @@ class _GatheredProduct:
 
     def _check(self, result: Array) -> None:
         """Padding meets a weight that is not finite only where the result is not finite either."""
-        if not _finite(result) and not _finite(self.weights):
+        if not finite(result) and not finite(self.weights):
             raise _WeightsNotFinite
 
     def _columns(self, piece: _Piece, images: int) -> list[Array]:

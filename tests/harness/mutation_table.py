@@ -267,6 +267,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         *_SUMS,
         "cpu/test_memory.py test_a_convolution -taps",
     ),
+    "cpu/_grouped.py": ("cpu/test_grouped.py", "rules/test_cases.py", "cpu/test_memory.py test_a_convolution"),
     "cpu/_scatter.py": (
         "cpu/test_workspace.py",
         "cpu/test_products.py taps_reach few_output",
@@ -275,7 +276,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "cuda/test_complex.py",
         "cpu/test_memory.py",
     ),
-    "cpu/conv_transpose.py": ("rules/test_cases.py", "cuda/conv/test_fusion.py", "cuda/call/test_packed.py"),
+    "cpu/conv.py": (*_SUMS, "cuda/conv/test_fusion.py", "cuda/call/test_packed.py"),
     "cpu/_taps.py": (*_SUMS, "cpu/test_ranks.py", "cpu/test_memory.py not_finite"),
     "cpu/_product.py": ("rules/test_host_rules.py how_blas", *_SUMS),
     "cpu/*": _SUMS,
