@@ -21,6 +21,7 @@ _DASK = ("rules/test_host_rules.py blocks_ block_s_call", "dask/test_errors.py",
 _REWRITING = (
     "rules/test_host_rules.py which_constants paid_for opset_7",
     "onnx/test_folding.py",
+    "onnx/test_curves.py",
     "onnx/test_costs.py",
     "onnx/test_functions.py",
     "onnx/test_untrusted.py small_models scaled_often constants_that memory_that",
@@ -33,6 +34,7 @@ _REWRITING = (
 _OPERATORS = (
     "rules/test_host_rules.py row_is_added factors_that activation_is is_broadcast is_repeated short_numbers",
     "onnx/test_operators.py",
+    "onnx/test_curves.py",
     "onnx/test_forms.py",
     "onnx/test_costs.py",
     "onnx/test_untrusted.py windows_larger window_without_end device_s average_is",

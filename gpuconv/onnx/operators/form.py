@@ -69,12 +69,15 @@ class Operator:
     cost : callable
         Takes what the function takes, and returns how many elements it makes or reads at most; may raise anything for
         inputs that the function refuses. A constant is computed ahead only where that is few.
+    into : callable, optional
+        Does what the function does to float32 and float64 arrays of NumPy, and writes to one more, the last.
     """
 
     function: Callable[..., Any]
     on_host: frozenset[int] = frozenset()
     serves: Callable[[Form], bool] = _always
     cost: Callable[..., int] = broadcast_cost
+    into: Callable[..., None] | None = None
 
 
 def namespace(array: Any) -> Any:
