@@ -21,7 +21,7 @@ BLOCK = 2**16  # elements
 _PASSES = 4  # over a block, each of which takes as long as other work does to read it
 
 # atanh(erf(x)) / x as a polynomial of x * x, highest power first: with NumPy's tanh, erf to 5 ulps in float32. It
-# minimizes the greatest relative error of erf for |x| <= 4, and grows beyond, until NumPy's tanh of it is 1 and no less.
+# minimizes the greatest relative error of erf for |x| <= 4, and grows beyond until NumPy's tanh of it is 1 and no less.
 _ERF = (
     *(1.4185268119259163e-07, -5.668484069641387e-06, 8.763738253867186e-05, -6.197848161356905e-04),
     *(-1.9183060592815014e-04, 1.0276905569895356e-01, 1.1283792743174113),
