@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from benchmarks import models
+from benchmarks import load, machine, models
+from benchmarks.networks import DATA
 
 
 def row(name: str, ratio: float, wrong: str = "") -> dict[str, Any]:
