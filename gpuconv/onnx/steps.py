@@ -275,6 +275,8 @@ def find(node: NodeProto, opset: int) -> Step | None:
         return FusedStep(node, opset)
     if node.domain == DOMAIN and node.op_type == "Chain":
         return ChainStep(node, opset)
+    if node.domain == DOMAIN and node.op_type == "LayerNormalization":
+        return TableStep(node, opset, *operators.own(node))
     if nodes.supported(node):
         return KernelStep(node, opset)
     found = operators.find(node, opset)

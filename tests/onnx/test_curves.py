@@ -171,3 +171,49 @@ def test_a_chain_writes_over_the_convolution_before_it_and_over_nothing_else() -
             (y,) = rep.run([x])
             np.testing.assert_array_equal(x, before)
             np.testing.assert_array_equal(y, backend.prepare(proto, fold=False).run([x])[0])
+
+
+# ---------------------------------------------------------------- LayerNormalization as it was exported before opset 17
+
+
+def _normalization(opset: int, axis: int = -1, keepdims: int = 1, power: float = 2, more: bool = False) -> Any:
+    def mean(name: str, result: str) -> Any:
+        if opset < 18:
+            return N("ReduceMean", [name], [result], axes=[axis], keepdims=keepdims)
+        return N("ReduceMean", [name, "axis"], [result], keepdims=keepdims)
+
+    nodes = [
+        *(mean("x", "m"), N("Sub", ["x", "m"], ["d"]), N("Pow", ["d", "power"], ["p"]), mean("p", "v")),
+        *(N("Add", ["v", "epsilon"], ["e"]), N("Sqrt", ["e"], ["r"]), N("Div", ["d", "r"], ["n"])),
+        *(N("Mul", ["n", "scale"], ["s"]), N("Add", ["bias", "s"], ["y"])),
+    ]
+    nodes += [N("Neg", ["d"], ["z"])] if more else []
+    proto = model(nodes, [value("x", shape=(6, 6, 6))], [value("y", shape=3)], opset=opset)
+    numbers = {"power": np.float32(power), "epsilon": np.float32([1e-5]), "axis": np.array([axis])}
+    numbers |= {"scale": floats(6, seed=1), "bias": floats(6, seed=2)}
+    proto.graph.initializer.extend(numpy_helper.from_array(np.asarray(a), name) for name, a in numbers.items())
+    if more:
+        proto.graph.output.append(value("z", shape=3))
+    return proto
+
+
+@pytest.mark.parametrize(("opset", "axis"), [(13, -1), (17, 2), (18, -1), (21, -1)])
+def test_the_nodes_of_a_layer_normalization_become_one(opset: int, axis: int) -> None:
+    proto, x = _normalization(opset, axis), floats(6, 6, 6, seed=3)
+    types, y = _types(proto, x)
+    assert types == ["LayerNormalization"]
+    exact = x - x.astype(np.float64).mean(axis=-1, keepdims=True)
+    exact /= np.sqrt((exact * exact).mean(axis=-1, keepdims=True) + np.float32(1e-5))
+    np.testing.assert_allclose(y, exact * floats(6, seed=1) + floats(6, seed=2), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("changed", [{"axis": 1}, {"keepdims": 0}, {"power": 3.0}, {"more": True}])
+def test_what_is_no_layer_normalization_stays(changed: dict[str, Any]) -> None:
+    proto, x = _normalization(13, **changed), floats(6, 6, 6, seed=3)
+    types, y = (
+        _types(proto, x)
+        if not changed.get("more")
+        else ([node.op_type for node in backend.prepare(proto)._evaluator.nodes_], backend.prepare(proto).run([x])[0])
+    )
+    assert "LayerNormalization" not in types
+    np.testing.assert_array_equal(y, backend.prepare(proto, fold=False).run([x])[0])
