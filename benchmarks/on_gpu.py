@@ -28,6 +28,8 @@ from benchmarks.supervision import Outcome, Step, interpreter, supervise
 ROWS, LOG, BITS = "rows.jsonl", "on_gpu.log", "bits.npz"
 _LEAST = 5.0  # seconds left below which no step is begun
 _FOUND = 9  # what compute-sanitizer is told to return where it found something
+_STREAMS = ("gpu/test_streams", "gpu/test_memory", "gpu/test_interchange")  # modules of tests
+_CASES = ("cuda/test_cases", "cpu/test_gradients", "gpu/test_tools", "gpu/test_models")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -93,19 +95,19 @@ def steps(folder: Path, packed: bool = False) -> list[Step]:
         module("sweep", ("benchmarks.sweep",), 140),
         module("constants", ("benchmarks.constants",), 45),
         module("layers", ("benchmarks", "gpu", "--most", "25"), 90),
-        _tests("streams", rows, 60, "streams", "memory", "interchange", jobs=0),
-        _tests("random", rows, 90, "random", jobs=8),
-        _tests("cases", rows, 240, "cases", "gradients", "models", jobs=8),
+        _tests("streams", rows, 60, *_STREAMS, jobs=0),
+        _tests("random", rows, 90, "cuda/test_random", jobs=8),
+        _tests("cases", rows, 240, *_CASES, jobs=8),
         _sanitized("memcheck", rows, 90, "--families", "wgmma", "split", "bands", "--dtypes", "bfloat16", "float32"),
         _sanitized("racecheck", rows, 60, "--families", "mma", "ffma", "--dtypes", "float16", "float32"),
-        _tests("large", rows, 120, "large", jobs=0),
+        _tests("large", rows, 120, "gpu/test_large", jobs=0),
         module("all layers", ("benchmarks", "gpu", "--budget", "1200"), 1200, of="layers"),
     ]
 
 
 def _tests(name: str, rows: str, seconds: float, *files: str, jobs: int) -> Step:
     """Return a step of test files; several processes share one GPU, with a limit for each test."""
-    command = interpreter("-m", "pytest", "-q", "-m", "gpu", *(f"tests/gpu/test_{file}.py" for file in files))
+    command = interpreter("-m", "pytest", "-q", "-m", "gpu", *(f"tests/{file}.py" for file in files))
     command += ("-p", "benchmarks.pytest_rows", "--rows", rows, "--step", name)
     command += ("-p", "no:cacheprovider", "-W", "default", "--maxfail=60")  # a library's new warning is no failure here
     several = bool(jobs) and find_spec("xdist") is not None

@@ -24,7 +24,6 @@ from benchmarks import small_shapes
 from benchmarks.progress import Rows
 from benchmarks.small_shapes import Problem
 from benchmarks.supervision import LOST
-from gpuconv import cuda
 from gpuconv.cuda.build import params
 from gpuconv.cuda.call import device
 from gpuconv.cuda.plan import offers
@@ -155,8 +154,7 @@ class Smoke:
     @contextmanager
     def _hooked(self) -> Iterator[None]:
         """Have every launch noted, and waited for; nothing prepared before is used."""
-        runtime, names = cuda.runtime, {}
-        load, bind = runtime.load, runtime.bind
+        load, bind, names = device.load, device.bind, {}
 
         def noted_load(variant: Any, *rest: Any) -> Any:
             handle = load(variant, *rest)
@@ -173,12 +171,12 @@ class Smoke:
                     self._note(name)
                 self._launched.append(name)
                 launch()
-                runtime.wait()
+                device.wait()
 
             return run
 
         replaced = {"load": noted_load, "bind": noted_bind, "prepared": {}}
-        with mock.patch.multiple(runtime, **replaced):
+        with mock.patch.multiple(device, **replaced):
             yield
 
 
@@ -203,7 +201,7 @@ def title_of(problem: Problem) -> str:
 def alive() -> bool:
     """Tell whether the device still answers."""
     try:
-        cuda.runtime.wait()
+        device.wait()
     except Exception:
         return False
     return True

@@ -58,10 +58,10 @@ class _Replay:
 class DeviceBench:
     """See ``sweep.Bench``."""
 
-    def __init__(self, machine: Machine, runtime: Any = device) -> None:
-        self._machine, self._runtime = machine, runtime
-        self._here = runtime.current_device()
-        self.limits = runtime.limits(self._here)
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._here = device.current_device()
+        self.limits = device.limits(self._here)
         self._flush = machine.torch.empty(
             gpu_timing.CACHES * machine.cache_bytes, dtype=machine.torch.int8, device=machine.device
         )
@@ -89,7 +89,7 @@ class DeviceBench:
         inputs = dict(zip(self._call.inputs, self._exact, strict=True))
         outs = (None,) * len(results)
         made = replace(plan, operator=operator)
-        return _Call(Prepared(self._runtime, self._here, made, inputs, called.inputs, results, outs), outs)
+        return _Call(Prepared(self._here, made, inputs, called.inputs, results, outs), outs)
 
     def result(self, call: _Call) -> tuple[Any, float]:
         """Run once on whole numbers, into memory that holds NaN or -1; the cache filled before hides the host."""

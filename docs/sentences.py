@@ -20,7 +20,6 @@ LONG, SHARE_OF_LONG = 28, 0.1  # at most this share of the sentences has more wo
 
 _FENCE = re.compile(r"^(```+).*?^\1$", re.DOTALL | re.MULTILINE)
 _LEFT_OUT = re.compile(r"^(#.*|\|.*|!\[.*|<!--.*-->)$", re.MULTILINE)  # headings, tables, pictures, comments
-_LISTED = re.compile(r"<!-- operators: begin -->.*?<!-- operators: end -->", re.DOTALL)  # names, no sentences
 _ITEM = re.compile(r"^\s*(?:[-*]|\d+\.) +", re.MULTILINE)
 _LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 _CODE = re.compile(r"`[^`]*`")
@@ -28,7 +27,7 @@ _CODE = re.compile(r"`[^`]*`")
 
 def sentences(text: str) -> list[str]:
     """Return the sentences of a page in Markdown, each as one line. A code span counts as one word."""
-    for pattern in (_FENCE, _LISTED, _LEFT_OUT):
+    for pattern in (_FENCE, _LEFT_OUT):
         text = pattern.sub("\n\n", text)
     text = _ITEM.sub("\n\n", _CODE.sub("`code`", _LINK.sub(r"\1", text)))
     found = []

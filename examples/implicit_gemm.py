@@ -142,9 +142,9 @@ start = source.index("template <class Multiplier> DEVICE void accumulate")
 print(source[start : source.index("\n}\n", start) + 2])
 
 # %% [markdown]
-# Now it runs. Within `emulated_cuda` NumPy arrays go through the whole CUDA backend; `preferred` stands in for the
-# planner's choice, so that we can compare tiles. Every access to memory is checked for bounds, alignment,
-# initialisation and races on the way.
+# Now it runs. Within `emulated_cuda` NumPy arrays are moved to an emulated device, on which CuPy launches the kernels;
+# `preferred` stands in for the planner's choice, so that we can compare tiles. Every access to memory is checked for
+# bounds, alignment, initialisation and races on the way.
 
 # %%
 launches = {}

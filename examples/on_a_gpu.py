@@ -19,9 +19,9 @@
 # save, lets `tune` choose a kernel, and replays a network as a CUDA graph.
 #
 # To run it on a GPU: `pip install -e ".[cuda13,examples]"` in a checkout (or `cuda12`), then `jupyter lab
-# examples/on_a_gpu.ipynb`. Without one, the same kernels run in the emulator of gpuconv's tests, instruction by
-# instruction, which takes `pip install -e ".[dev,examples]"` and g++. Then results are those of the kernels, and times
-# are modelled.
+# examples/on_a_gpu.ipynb`. Without one, the same CuPy and the same kernels run on the emulated device of gpuconv's
+# tests, instruction by instruction, which takes `pip install -e ".[dev,examples]"` and g++. Then results are those of
+# the kernels, and times are modelled.
 
 # %%
 import sys
@@ -42,30 +42,23 @@ checkout = next(
     if (folder / "tests" / "emulator").is_dir()
 )
 sys.path.append(str(checkout))
-try:
-    gpuconv.to_device(np.zeros(1))
-    on_gpu = True
-    print("on the GPU")
-except gpuconv.DeviceError as error:
-    on_gpu = False
-    print("in the emulator, since", error)
+from tests.emulator import emulated_cuda
+from tests.harness import cuda_device
+
+on_gpu = cuda_device.hardware()
+print("on the GPU" if on_gpu else "on the emulated device: this machine has no other")
 
 
 def device():
-    """Return a context in which calls on the arrays of `to_device` run CUDA kernels."""
-    if on_gpu:
-        return nullcontext()
-    from tests.emulator import emulated_cuda
-
-    return emulated_cuda("sm_90a")
+    """Return a context in which CuPy has a device: the GPU, or the emulated one."""
+    return nullcontext() if on_gpu else emulated_cuda("sm_90a")
 
 
 # %% [markdown]
 # ## CuPy in, CuPy out
 #
 # `to_device` and `to_host` copy; everything between them stays on the device. A call launches on CuPy's current
-# stream and returns at once. (In the emulator NumPy arrays stand for those of the device.) Sums of small integers are
-# exact in any order, so the two sides must agree in every bit.
+# stream and returns at once. Sums of small integers are exact in any order, so the two sides must agree in every bit.
 
 # %%
 random = np.random.default_rng(0)
@@ -266,8 +259,8 @@ plan = gpuconv.explain(
 assert any(plan.kernel.startswith(launch.variant.name) for launch in plan.launches)
 
 # %% [markdown]
-# `tune` measures the candidates on the device instead, and keeps the choice for calls like it. (In the emulator there
-# is no time: it counts threads there, and keeps nothing.)
+# `tune` measures the candidates on the device instead, and keeps the choice for calls like it. (On the emulated device
+# there is no time: it counts threads there, and keeps nothing.)
 
 # %%
 with device():
@@ -369,21 +362,20 @@ if on_gpu:
 #
 # Small layers take the host longer to launch than the device to compute. A graph launches them all at once. A call
 # can be captured once its kernels are compiled; weights that were packed before are not packed again in the graph,
-# which reads and writes the arrays that it was captured with. Without a GPU there are no graphs: this shows what one
-# would hold.
+# which reads and writes the arrays that it was captured with. So all of them must live as long as it is launched, also
+# those between two calls.
 
 
 # %%
 def network(x, w):
-    """Convolve and pool."""
-    return gpuconv.max_pool(
-        gpuconv.conv(x, w, pads=[1] * 4), kernel_shape=[2, 2], strides=[2, 2]
-    )
+    """Convolve and pool; return both results, the last one first."""
+    between = gpuconv.conv(x, w, pads=[1] * 4)
+    return gpuconv.max_pool(between, kernel_shape=[2, 2], strides=[2, 2]), between
 
 
 weights = gpuconv.pack(random.integers(-3, 4, (16, 3, 3, 3)).astype(np.float32))
 inputs = [random.integers(-9, 10, (2, 3, 16, 16)).astype(np.float32) for _ in range(3)]
-if on_gpu:
+with device():
     import cupy
 
     stream = cupy.cuda.Stream(non_blocking=True)
@@ -391,22 +383,16 @@ if on_gpu:
         x, w = gpuconv.to_device(inputs[0]), gpuconv.to_device(weights)
         network(x, w)  # compiles, loads and packs
         stream.begin_capture()
-        y = network(x, w)
+        y, between = network(x, w)
         graph = stream.end_capture()
+        replayed = []
         for values in inputs:
             x.set(values)
             graph.launch(stream)
-            assert (gpuconv.to_host(y) == network(values, weights)).all()
-    print("one launch for the network, three times, as on the CPU")
-else:
-    with device() as emulated:
-        results = [network(values, weights) for values in inputs]
-    names = [launch.variant.name for launch in emulated.launches]
-    assert all(
-        (y == network(values, weights)).all()
-        for y, values in zip(results, inputs, strict=True)
-    )
-    print("once:", names[:-4], "- in the graph:", names[-2:])
+            replayed.append(gpuconv.to_host(y))
+for values, result in zip(inputs, replayed, strict=True):
+    assert (result == network(values, weights)[0]).all()
+print("one launch for the network, three times, as on the CPU")
 
 # %% [markdown]
 # ## The picture

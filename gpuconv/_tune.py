@@ -92,7 +92,7 @@ def tune(
     plan: Any = None
     for turn in offers.every_candidate():
         with turn:
-            prepared = cuda.prepare(cuda.runtime, operator, inputs, outs, values, layout, precise, activation, residual)
+            prepared = cuda.prepare(operator, inputs, outs, values, layout, precise, activation, residual)
         plan = prepared.plan
         if plan.launches:
             calls[plan.kernel] = partial(prepared.run, outs=outs)

@@ -22,10 +22,10 @@ from gpuconv import CompileError
 from gpuconv.cli.main import main
 from gpuconv.cuda.build import cache, nvrtc
 from gpuconv.cuda.build import compile as compiler
-from tests import emulator
 from tests.emulated_cuda.emulator import build
 from tests.emulator import tally
 from tests.harness import cuda_device, tiers
+from tests.harness.idle_kernels import Sent, idle_kernels
 
 # By marker: variables that make it a failure where something is not there, and what tells why it is not.
 Needs = tuple[tuple[str, Callable[[], str | None]], ...]
@@ -34,7 +34,7 @@ NEEDS: dict[str, Needs] = {
         ("GPUCONV_REQUIRE_GPU", cuda_device.real_unavailable_reason),
         ("GPUCONV_REQUIRE_EMULATOR", cuda_device.unavailable_reason),
     ),
-    "emulator": (("GPUCONV_REQUIRE_EMULATOR", emulator.unavailable_reason),),
+    "emulator": (("GPUCONV_REQUIRE_EMULATOR", cuda_device.emulated_unavailable_reason),),
 }
 
 # What `-m quick` runs: these modules, without the tests that need a device or the emulator. They reach nine tenths of
@@ -91,7 +91,7 @@ def name_of(path: Path) -> str:
 
 @pytest.hookimpl(tryfirst=True)  # before those without the marker are left out
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the quick tests, take those of the tier, then order them.
+    """Mark the quick tests and those with the fixture ``sent``, take those of the tier, then order them.
 
     Begin with what compiles kernels to machine code: the PTX of each, made on the way, is what other tests emulate.
 
@@ -100,6 +100,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     to wait for another in the end.
     """
     for item in items:
+        if "sent" in getattr(item, "fixturenames", ()):
+            item.add_marker("emulator")
         if name_of(item.path) in QUICK and not any(item.get_closest_marker(marker) for marker in NEEDS):
             item.add_marker("quick")
     named = any("::" in word for word in config.args)  # whoever names a test gets it
@@ -148,6 +150,13 @@ def device_if_asked_for(request: pytest.FixtureRequest, monkeypatch: pytest.Monk
 
 def _no_devices() -> NoReturn:
     raise RuntimeError("cudaErrorNoDevice: no CUDA-capable device is detected")
+
+
+@pytest.fixture
+def sent(tmp_path: Path) -> Iterator[Sent]:
+    """What calls ask the emulated device for, whose kernels do nothing; tests that look at it have its marker."""
+    with idle_kernels(tmp_path) as sent:
+        yield sent
 
 
 @pytest.fixture

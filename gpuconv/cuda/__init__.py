@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # imported where they are used: the CPU does not need them
 
 __all__ = ["check_place", "complete", "prepare", "run", "runtime"]
 
-runtime: Any = device  # what the backend calls; the tests' emulator offers the same functions
+runtime: Any = device  # tests of models put another one here
 _MOST_PREPARED = 4096
 
 
@@ -50,11 +50,10 @@ def run(
     ``attributes`` are in alphabetical order, as the public functions take them; of ``packed``, the input ``w`` is the
     snapshot.
     """
-    here = runtime
-    key = [operator, here.current_device(), layout, precision, *map(here.layout, inputs)]
+    key = [operator, device.current_device(), layout, precision, *map(device.layout, inputs)]
     for out in outs:
         if out is not None:
-            key += (here.layout(out), getattr(out.flags, "writeable", True))
+            key += (device.layout(out), getattr(out.flags, "writeable", True))
         else:
             key.append(None)
     if activation is not None or residual:
@@ -73,17 +72,17 @@ def run(
         try:
             key.append(tuple(map(_settled, attributes)))
         except TypeError:  # the geometry says which
-            prepared = prepare(here, operator, inputs, outs, attributes, layout, precision, activation, residual)
+            prepared = prepare(operator, inputs, outs, attributes, layout, precision, activation, residual)
             return prepared.run(inputs, outs)
     try:
-        prepared = here.prepared.get(tuple(key))
+        prepared = device.prepared.get(tuple(key))
     except TypeError:  # a layout or a precision that cannot be one
         prepared = None
     if prepared is None:
-        prepared = prepare(here, operator, inputs, outs, attributes, layout, precision, activation, residual)
-        if len(here.prepared) >= _MOST_PREPARED:
-            here.prepared.clear()
-        here.prepared[tuple(key)] = prepared
+        prepared = prepare(operator, inputs, outs, attributes, layout, precision, activation, residual)
+        if len(device.prepared) >= _MOST_PREPARED:
+            device.prepared.clear()
+        device.prepared[tuple(key)] = prepared
     return prepared.run(inputs, outs) if packed is None else prepared.run_packed(packed, inputs, outs)
 
 
@@ -102,15 +101,14 @@ def first_out_of_range(operator: str, indices: Any, limit: int) -> tuple[int, ..
     from gpuconv.cuda.call.prepared import Prepared, Result, element_strides
     from gpuconv.cuda.pool import unpool
 
-    here = runtime
     check_place(operator, "indices", indices)
     check_no_capture(operator, "in which Indices cannot be looked at; pass check_indices=False")
-    current = here.current_device()
+    current = device.current_device()
     strides = element_strides(operator, "indices", indices)
-    plan = replace(unpool.for_check(limit, indices.shape, strides, here.limits(current)), operator=operator)
+    plan = replace(unpool.for_check(limit, indices.shape, strides, device.limits(current)), operator=operator)
     results = [Result("y", "out", (1,), np.dtype(np.int64))]
-    search = Prepared(here, current, plan, {"indices": indices}, {}, results, (None,))
-    left = int(here.to_host(search.run((indices,), (None,))[0])[0])
+    search = Prepared(current, plan, {"indices": indices}, {}, results, (None,))
+    left = int(device.to_host(search.run((indices,), (None,))[0])[0])
     if left == 0:
         return None
     return tuple(int(at) for at in np.unravel_index(indices.size - left, indices.shape))
@@ -144,7 +142,6 @@ def _settled(value: Any) -> Any:
 
 
 def prepare(
-    here: Any,
     operator: str,
     inputs: tuple[Any, ...],
     outs: tuple[Any, ...],
@@ -170,8 +167,8 @@ def prepare(
     activations.check(operator, activation, arrays.get("residual"), shape, dtype)
     names = ("out",) if len(outs) == 1 else ("out[0]", "out[1]")
     given = {name: out for name, out in zip(names, outs, strict=True) if out is not None}
-    current = here.current_device()
-    check_devices(operator, current, {name: here.device_of(array) for name, array in {**arrays, **given}.items()})
+    current = device.current_device()
+    check_devices(operator, current, {name: device.device_of(array) for name, array in {**arrays, **given}.items()})
     kinds = zip(("y", "indices"), (inputs[0].dtype, np.dtype(np.int64)), names, strict=False)
     results = [Result(role, name, shape, kind) for role, kind, name in kinds]
     for result, out in zip(results, outs, strict=True):
@@ -186,7 +183,7 @@ def prepare(
     for result, out in zip(results, outs, strict=True):
         made = contiguous_strides(shape) if out is None else element_strides(operator, result.name, out)
         strides[result.role] = layouts.channels_second(order, made)
-    plan = planning.plan(called.kernel, geometry, dtype, strides, here.limits(current), precision, activation)
+    plan = planning.plan(called.kernel, geometry, dtype, strides, device.limits(current), precision, activation)
     if called.kernel != operator:
         plan = replace(plan, operator=operator)
-    return Prepared(here, current, plan, arrays, called.inputs, results, outs)
+    return Prepared(current, plan, arrays, called.inputs, results, outs)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from time import perf_counter
 from typing import Any
 
 import numpy as np
-from onnx import NodeProto
+from onnx import GraphProto, NodeProto
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpFunction, RuntimeContextError
 
@@ -20,8 +20,8 @@ from gpuconv.onnx.messages import quoted, reason
 from gpuconv.onnx.model import Fact
 from gpuconv.onnx.operators import DTYPES, is_float, on_device
 from gpuconv.onnx.reference import own_error
-from gpuconv.onnx.rewriting import Graph
-from gpuconv.onnx.steps import Step
+from gpuconv.onnx.rewriting import Budget, Graph
+from gpuconv.onnx.steps import ControlStep, Step
 
 Observer = Callable[[NodeProto, int, int, float], None]
 
@@ -29,9 +29,19 @@ Observer = Callable[[NodeProto, int, int, float], None]
 class Evaluator(ReferenceEvaluator):
     """A ReferenceEvaluator that runs our steps, in functions too, frees values early and reports every node."""
 
-    def __init__(self, proto: Any, *args: Any, facts: Mapping[str, Fact] | None = None, **kwargs: Any) -> None:
-        # Graphs inside and functions get evaluators of this class from onnx, without facts.
+    def __init__(
+        self,
+        proto: Any,
+        *args: Any,
+        facts: Mapping[str, Fact] | None = None,
+        around: Evaluator | None = None,
+        **kwargs: Any,
+    ) -> None:
+        # Functions get evaluators of this class from onnx, without facts; graphs inside get theirs from _inside.
         self._facts = facts
+        self._budget: Budget = Budget() if around is None else around._budget
+        self._given: dict[str, Any] = {} if around is None else around._constants_of(nodes.names_outside(proto))
+        self._folded: dict[str, Any] = {}
         self._bodies: dict[tuple[str, str], Any] = {}  # of operators that ONNX defines by others
         kwargs["new_ops"] = None  # onnx would look at these first
         super().__init__(proto, *args, **kwargs)
@@ -43,23 +53,40 @@ class Evaluator(ReferenceEvaluator):
         self._calls: dict[int, dict[str, Any]] = {}
         self._joins = joining.Joins(self.nodes_, self.output_names, steps.DOMAIN)
 
+    def _constants_of(self, names: Iterable[str]) -> dict[str, Any]:
+        """Return those of some values that are constant here."""
+        sources = self._given, self.rt_inits_, self._folded  # of a name in several, the last one holds
+        return {name: source[name] for name in names for source in sources if name in source}
+
+    def _inside(self, graph: GraphProto) -> Evaluator:
+        """Return what computes a graph inside of a node; it is folded if this one is, but for inputs with defaults."""
+        defaults = {tensor.name for tensor in graph.initializer}
+        plain = self._facts is None or any(value.name in defaults for value in graph.input)
+        functions = list(self.functions_.values())
+        return type(self)(graph, opsets=self.opsets, functions=functions, facts=None if plain else {}, around=self)
+
     def _init(self) -> None:
         """Read the initializers, fold the graph if facts of its values were given, then make a step of every node."""
+        self._read()
+        self.rt_inits_ = {**self._given, **self.rt_inits_}
+
+    def _read(self) -> None:
         if self._facts is None:
             super()._init()
             return
         graph_nodes, self.nodes_ = self.nodes_, []
         super()._init()
         kept = frozenset(self.output_names)
-        graph = Graph(list(graph_nodes), self.rt_inits_, kept, self.opsets.get("", 1), self._facts)
+        graph = Graph(list(graph_nodes), self.rt_inits_, kept, self.opsets.get("", 1), self._facts, self._budget)
         folded = folding.fold(graph)
-        self.nodes_, self.inits_ = folded.nodes, []
+        self.nodes_, self.inits_, self._folded = folded.nodes, [], folded.constants
         super()._init()
         self.rt_inits_ = folded.constants
 
     def _load_impl(self, node: NodeProto, input_types: Any = None) -> Any:
         try:
-            step = steps.find(node, self.opsets.get("", 1)) if node.domain in (*self.opsets, steps.DOMAIN) else None
+            known = node.domain in (*self.opsets, steps.DOMAIN)
+            step = steps.find(node, self.opsets.get("", 1), self._inside) if known else None
         except (GpuconvError, MemoryError):
             raise
         except Exception as error:  # attributes of another type than the operator's, text that is none
@@ -142,6 +169,8 @@ class Evaluator(ReferenceEvaluator):
     def _outputs(
         self, index: int, node: Any, values: dict[str, Any], attributes: Mapping[str, Any], memory: joining.Memory
     ) -> Any:
+        if isinstance(node, ControlStep):
+            return node.run(values, attributes)
         if isinstance(node, Step):
             linked = {name: attributes[outer] for name, outer in node.linked.items() if outer in attributes}
             if linked:
@@ -217,12 +246,14 @@ class CudaEvaluator(Evaluator):
     until they meet what is on the device.
     """
 
-    def __init__(self, proto: Any, *args: Any, **kwargs: Any) -> None:
-        super().__init__(proto, *args, **kwargs)
+    def __init__(self, proto: Any, *args: Any, around: CudaEvaluator | None = None, **kwargs: Any) -> None:
+        self._warned: set[str] = set() if around is None else around._warned
+        super().__init__(proto, *args, around=around, **kwargs)
         self._constants: dict[tuple[str, str], Any] = {}  # on the device, by name and use
-        self._warned: set[str] = set()
         ours = [node for node in self.rt_nodes_ if isinstance(node, Step)]
         self._read_by_host = {step.input[at] for step in ours for at in step.on_host if at < len(step.input)}
+        inner = [found for step in ours if isinstance(step, ControlStep) for found in step.evaluators.values()]
+        self._read_by_host.update(name for evaluator in inner for name in evaluator._read_by_host)
 
     def operands(self, step: Step, values: Mapping[str, Any]) -> tuple[Any, ...]:
         """Move all inputs to the device if one is there, but those that the host reads."""

@@ -97,6 +97,15 @@ def names_used(node: NodeProto) -> Iterator[str]:
                 yield from names_used(inner)
 
 
+def names_outside(graph: GraphProto) -> set[str]:
+    """Return the names that a graph inside of a node takes from outside."""
+    made = {name for node in graph.node for name in node.output}
+    made.update(value.name for value in (*graph.input, *graph.initializer))
+    made.update(tensor.values.name for tensor in graph.sparse_initializer)
+    used = {name for node in graph.node for name in names_used(node)}
+    return used - made - {""}
+
+
 def describe(node: NodeProto) -> str:
     """Name a node as error messages do: by its name, or else by its first output.
 

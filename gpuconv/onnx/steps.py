@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
-from onnx import NodeProto, helper
+from onnx import AttributeProto, GraphProto, NodeProto, helper
 
 from gpuconv._errors import ArgumentError, GpuconvError
 from gpuconv.cpu._workspace import SCRATCH
@@ -256,13 +256,61 @@ class JoinStep(TableStep):
         return (out,) if out is not None and joining.joined(inputs, out) else super().compute(inputs, linked)
 
 
+class ControlStep(Step):
+    """A node of If, Loop or Scan, whose graphs see the values around it.
+
+    Parameters
+    ----------
+    node : onnx.NodeProto
+    opset : int
+        Of the default domain.
+    inside : callable
+        Makes an evaluator of a graph.
+
+    Attributes
+    ----------
+    evaluators : dict of str to evaluator
+        By the names of the attributes that hold the graphs.
+    """
+
+    def __init__(self, node: NodeProto, opset: int, inside: Callable[[GraphProto], Any]) -> None:
+        super().__init__(node, opset)
+        self._function, self._form = operators.CONTROL[node.op_type], operators.form_of(node, opset)
+        self._name = nodes.describe(node)
+        self._graphs = {a.name: a.g for a in node.attribute if a.type == AttributeProto.GRAPH}
+        self.evaluators = {name: inside(graph) for name, graph in self._graphs.items()}
+        self._outside = {name: nodes.names_outside(graph) for name, graph in self._graphs.items()}
+        self.has_linked_attribute = any(inner.has_linked_attribute for inner in self.evaluators.values())
+
+    def run(self, values: Mapping[str, Any], attributes: Mapping[str, Any]) -> list[Any]:
+        """Return the node's outputs; the inputs, and what the graphs use, are among the values by name."""
+        bodies = {
+            name: operators.Body(self._name, partial(self._run_graph, name, values, attributes), graph.output)
+            for name, graph in self._graphs.items()
+        }
+        return self._function(self._form, bodies, *(values[name] for name in self.input))
+
+    def _run_graph(
+        self, name: str, values: Mapping[str, Any], attributes: Mapping[str, Any], inputs: Sequence[Any]
+    ) -> list[Any]:
+        evaluator = self.evaluators[name]
+        if len(inputs) != len(evaluator.input_names):
+            raise ArgumentError(
+                f"{self._name}: the graph {name} has {len(evaluator.input_names)} inputs, but is given {len(inputs)} "
+                "values"
+            )
+        feeds = {outer: values[outer] for outer in self._outside[name] if outer in values}
+        found = evaluator.evaluate({**feeds, **dict(zip(evaluator.input_names, inputs, strict=True))}, attributes)
+        return [found[output] for output in evaluator.output_names]
+
+
 def _caller(error: GpuconvError) -> str:
     """Return the public function's name where an error's message begins with it."""
     name, colon, _ = str(error).partition(": ")
     return name if colon and name.isidentifier() else ""
 
 
-def find(node: NodeProto, opset: int) -> Step | None:
+def find(node: NodeProto, opset: int, inside: Callable[[GraphProto], Any] | None = None) -> Step | None:
     """Return a node's step, or None where it is left to onnx's reference evaluator.
 
     Parameters
@@ -270,7 +318,11 @@ def find(node: NodeProto, opset: int) -> Step | None:
     node : onnx.NodeProto
     opset : int
         Version of the default domain that the graph or function imports.
+    inside : callable, optional
+        Makes an evaluator of a graph inside of the node; without it, nodes that have graphs are left.
     """
+    if inside is not None and node.domain == "" and node.op_type in operators.CONTROL:
+        return None if any(a.ref_attr_name for a in node.attribute) else ControlStep(node, opset, inside)
     if node.domain == DOMAIN and node.op_type in _FUSED:
         return FusedStep(node, opset)
     if node.domain == DOMAIN and node.op_type == "Chain":

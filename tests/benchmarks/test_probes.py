@@ -28,7 +28,7 @@ from benchmarks.probes.probe import Probe, Wrong, check
 from benchmarks.progress import Rows, read
 from gpuconv.cuda.build import kernel_files
 from tests.emulator import Array, EmulatorError, TensorMap, module
-from tests.emulator.device import _encoded
+from tests.emulator.maps import encoded
 
 HEADERS = Path(str(kernel_files.folder()))
 
@@ -65,7 +65,7 @@ def _given(argument: Any, name: str) -> Any:
         return Array(unwritten(argument), name)
     if isinstance(argument, Mapped):
         array = Array(argument.array, name, writable=False)
-        words = bytes.__new__(TensorMap, bytes(_encoded(argument.described, array.address)))
+        words = bytes.__new__(TensorMap, encoded(argument.described, array.address))
         words.array = array
         return words
     return argument if isinstance(argument, int) else Array(argument.copy(), name)

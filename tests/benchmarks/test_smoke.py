@@ -17,6 +17,7 @@ from benchmarks.progress import Rows, read
 from benchmarks.small_shapes import Problem
 from benchmarks.smoke import Smoke
 from gpuconv import cuda
+from gpuconv.cuda.call import device
 from gpuconv.cuda.plan import offers
 from gpuconv.cuda.plan.offers import Candidate
 from tests.emulator import emulated_cuda
@@ -42,8 +43,8 @@ def walk(path: Path, calls: Sequence[smoke.Call] = CALLS, **options: Any) -> Smo
 @contextmanager
 def instead_of(kernel: str, launch: Callable[[Callable[[], None]], None]) -> Iterator[None]:
     """Have a kernel of the emulator launched by a function of the test's own."""
-    with emulated_cuda() as emulated:
-        load, bind, names = emulated.load, emulated.bind, {}
+    with emulated_cuda():
+        load, bind, names = device.load, device.bind, {}
 
         def named(variant: Any, *rest: Any) -> Any:
             handle = load(variant, *rest)
@@ -54,7 +55,7 @@ def instead_of(kernel: str, launch: Callable[[Callable[[], None]], None]) -> Ite
             run = bind(handle, *rest)
             return (lambda: launch(run)) if names[id(handle)] == kernel else run
 
-        with mock.patch.multiple(emulated, load=named, bind=bound):
+        with mock.patch.multiple(device, load=named, bind=bound):
             yield
 
 
@@ -126,7 +127,14 @@ def test_a_kernel_that_hung_is_not_launched_again(path: Path) -> None:
 def test_a_wrong_result_and_changing_bits_are_found(path: Path) -> None:
     walk(path.with_name("whole.jsonl"), CALLS[:1], each_kernel=True)
     kernel = next(iter(Rows(path.with_name("whole.jsonl"), "smoke").ended.values()))["kernels"][0]
-    with instead_of(kernel, lambda run: None):  # whose results stay what the memory held
+    empty = device.empty
+
+    def filled(*arguments: Any) -> Any:
+        array = empty(*arguments)
+        array.data.memset(0xFF, array.nbytes)
+        return array
+
+    with instead_of(kernel, lambda run: None), mock.patch.object(device, "empty", filled):
         Smoke(Rows(path, "smoke"), each_kernel=True).run(CALLS[:1])
     wrong = [line for line in Rows(path, "smoke").ended.values() if line["status"] == "failed"]
     assert wrong

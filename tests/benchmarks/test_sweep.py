@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import gpuconv
 from benchmarks import gpu, gpu_layer, gpu_peers, gpu_timing, learn, static_plan, sweep, sweep_bench
 from benchmarks.gpu_layer import Machine
 from benchmarks.layers import Layer
@@ -241,7 +242,7 @@ def test_graphs_are_short_and_operands_few(seconds: float, nbytes: int, count: i
     assert sweep_bench.sets(seconds, nbytes) == count
 
 
-# ---------------------------------------------------------------- the bench itself, on the emulator's arrays
+# ---------------------------------------------------------------- the bench itself, on the emulated device
 
 
 class Tensor:
@@ -273,7 +274,8 @@ def test_all_candidates_make_the_same_of_whole_numbers(
     graph = SimpleNamespace(replay=lambda: runs.append(None))
     memory = SimpleNamespace(memset_async=lambda value, nbytes: None)
     torch = SimpleNamespace(
-        int8=None, empty=lambda *_, **__: SimpleNamespace(zero_=lambda: None), from_dlpack=Tensor,
+        int8=None, empty=lambda *_, **__: SimpleNamespace(zero_=lambda: None),
+        from_dlpack=lambda array: Tensor(gpuconv.to_host(array)),
         cuda=SimpleNamespace(memory_reserved=lambda: 2**33, empty_cache=lambda: emptied.append(1)),
     )  # fmt: skip
     pool = SimpleNamespace(total_bytes=lambda: 2**33 + 1, free_all_blocks=lambda: emptied.append(2))
@@ -283,7 +285,8 @@ def test_all_candidates_make_the_same_of_whole_numbers(
 
     def given(machine: Any, case: Any, arrays: tuple[Any, ...]) -> list[Any]:
         x, w, b = arrays
-        return [x if layout == "NCHW" else np.moveaxis(x, 1, -1).copy(), w, b]
+        x = x if layout == "NCHW" else np.moveaxis(x, 1, -1).copy()
+        return [gpuconv.to_device(array) for array in (x, w, b)]
 
     def whole(torch: Any, array: Any, most: int) -> Any:
         return np.random.default_rng(0).integers(-most, most + 1, array.shape).astype(array.dtype)
@@ -300,8 +303,8 @@ def test_all_candidates_make_the_same_of_whole_numbers(
     monkeypatch.setattr(sweep_bench, "_MOST_SETS", 1)
     monkeypatch.setattr(sweep, "REPLAYS", 1)
     case = Case(layer, "float16", layout)
-    with emulated_cuda(multiprocessors=2) as emulated:
-        bench = sweep_bench.DeviceBench(machine, emulated)
+    with emulated_cuda(multiprocessors=2):
+        bench = sweep_bench.DeviceBench(machine)
         code = sweep.run(bench, [case], Rows(path, sweep.STEP), 1e9)
     ended = Rows(path, sweep.STEP).ended
     assert code == 0, [line for line in ended.values() if line["status"] != "passed"]

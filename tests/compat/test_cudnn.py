@@ -13,16 +13,23 @@ import pytest
 import gpuconv
 from gpuconv.compat import cudnn
 from tests.compat import sigpy_client
-from tests.emulator import emulated_cuda
+from tests.harness.emulated import any_cuda
 from tests.oracle.oracle import assert_same
 
 OPTIONS = {"auto_tune": True, "tensor_core": "auto"}
 Backend = Callable[[], AbstractContextManager[Any]]
+Move = Callable[[Any], Any]
 
 
-@pytest.fixture(params=["numpy", pytest.param("cuda", marks=pytest.mark.emulator)])
+@pytest.fixture(params=["numpy", pytest.param("cuda", marks=pytest.mark.gpu)])
 def backend(request: pytest.FixtureRequest) -> Backend:
-    return emulated_cuda if request.param == "cuda" else nullcontext
+    return any_cuda if request.param == "cuda" else nullcontext
+
+
+@pytest.fixture(params=["numpy", pytest.param("cuda", marks=pytest.mark.gpu)])
+def move(request: pytest.FixtureRequest) -> Move:
+    """What brings arrays to where they are computed with."""
+    return gpuconv.to_device if request.param == "cuda" else np.copy
 
 
 def integers(seed: int, *shape: int, dtype: Any = np.float32) -> Any:
@@ -40,7 +47,7 @@ def test_constants_are_those_of_cudnn_s_header() -> None:
 
 @pytest.mark.parametrize("last", [False, True], ids=["NCHW", "NHWC"])
 @pytest.mark.parametrize("bias", [False, True])
-def test_convolutions_write_into_the_arrays_that_they_get(backend: Backend, last: bool, bias: bool) -> None:
+def test_convolutions_write_into_the_arrays_that_they_get(move: Move, last: bool, bias: bool) -> None:
     x, w, gy = integers(0, 2, 4, 7, 6), integers(1, 6, 2, 3, 2), integers(2, 2, 6, 4, 4)
     at = {"pads": [1, 0, 1, 0], "strides": [2, 1], "dilations": [1, 2], "group": 2}
     expected = [
@@ -49,63 +56,60 @@ def test_convolutions_write_into_the_arrays_that_they_get(backend: Backend, last
         gpuconv.conv_weight_grad(x, gy, w.shape, **at),
     ]
     turn = (lambda a: np.ascontiguousarray(np.moveaxis(a, 1, -1))) if last else (lambda a: a)
-    results = [np.full_like(turn(a), np.nan) for a in expected]
+    results = [move(np.full_like(turn(a), np.nan)) for a in expected]
     layouts = {"d_layout": int(last), "w_layout": int(last)}
     where = ((1, 0), (2, 1), (1, 2), 2)
-    with backend():
-        b = integers(3, 1, 6, 1, 1) if bias else None
-        assert cudnn.convolution_forward(turn(x), turn(w), b, results[0], *where, **OPTIONS, **layouts) is None
-        more = {**OPTIONS, **layouts, "deterministic": True}
-        b = integers(4, 4) if bias else None
-        assert cudnn.convolution_backward_data(turn(w), turn(gy), b, results[1], *where, **more) is None
-        assert cudnn.convolution_backward_filter(turn(x), turn(gy), results[2], *where, **more) is None
+    x, w, gy = (move(turn(a)) for a in (x, w, gy))
+    b = move(integers(3, 1, 6, 1, 1)) if bias else None
+    assert cudnn.convolution_forward(x, w, b, results[0], *where, **OPTIONS, **layouts) is None
+    more = {**OPTIONS, **layouts, "deterministic": True}
+    b = move(integers(4, 4)) if bias else None
+    assert cudnn.convolution_backward_data(w, gy, b, results[1], *where, **more) is None
+    assert cudnn.convolution_backward_filter(x, gy, results[2], *where, **more) is None
     for result, value in zip(results, expected, strict=True):
-        assert_same(result, turn(value))
+        assert_same(gpuconv.to_host(result), turn(value))
 
 
 @pytest.mark.parametrize("windows", [(4, 3), (3, 3)], ids=["as many as begin", "as many as fit"])
-def test_pooling_gives_y_and_the_gradient_of_x(backend: Backend, windows: tuple[int, int]) -> None:
+def test_pooling_gives_y_and_the_gradient_of_x(move: Move, windows: tuple[int, int]) -> None:
     x, gy = integers(0, 2, 3, 7, 6, dtype=np.float64), integers(1, 2, 3, *windows, dtype=np.float64)
     at = {"kernel_shape": [2, 2], "strides": [2, 2], "ceil_mode": int(windows == (4, 3))}
     expected, indices = gpuconv.max_pool(x, **at, return_indices=True)
-    y = np.full_like(expected, np.nan)
-    with backend():
-        assert cudnn.pooling_forward(x, y, (2, 2), (2, 2), (0, 0), cudnn.CUDNN_POOLING_MAX) is y
-        gx = cudnn.pooling_backward(x, y, gy, (2, 2), (2, 2), (0, 0), cudnn.CUDNN_POOLING_MAX_DETERMINISTIC)
-    assert_same(y, expected)
-    assert_same(gx, gpuconv.max_pool_grad(gy, indices, x.shape, **at))
+    y, there = move(np.full_like(expected, np.nan)), move(x)
+    assert cudnn.pooling_forward(there, y, (2, 2), (2, 2), (0, 0), cudnn.CUDNN_POOLING_MAX) is y
+    gx = cudnn.pooling_backward(there, y, move(gy), (2, 2), (2, 2), (0, 0), cudnn.CUDNN_POOLING_MAX_DETERMINISTIC)
+    assert_same(gpuconv.to_host(y), expected)
+    assert_same(gpuconv.to_host(gx), gpuconv.max_pool_grad(gy, indices, x.shape, **at))
 
 
-def test_an_integer_stands_for_every_axis(backend: Backend) -> None:
+def test_an_integer_stands_for_every_axis(move: Move) -> None:
     """Windows of two that do not overlap, from the padding before (3, 4) elements to their end or past it."""
-    x, w, gy = (np.ones((1, 1, *shape), np.float32) for shape in ((3, 4), (2, 2), (2, 3)))
-    y, gw, gx, more = np.zeros_like(gy), np.zeros_like(w), np.zeros_like(x), {**OPTIONS, "deterministic": True}
-    with backend():
-        cudnn.convolution_forward(x, w, None, y, 1, 2, 1, 1, **OPTIONS)
-        cudnn.convolution_backward_filter(x, gy, gw, 1, 2, 1, 1, **more)
+    shapes = (3, 4), (2, 2), (2, 3)
+    x, w, gy = (move(np.ones((1, 1, *shape), np.float32)) for shape in shapes)
+    gx, gw, y = (move(np.zeros((1, 1, *shape), np.float32)) for shape in shapes)
+    more = {**OPTIONS, "deterministic": True}
+    cudnn.convolution_forward(x, w, None, y, 1, 2, 1, 1, **OPTIONS)
+    cudnn.convolution_backward_filter(x, gy, gw, 1, 2, 1, 1, **more)
     assert y[0, 0].tolist() == [[1, 2, 1], [2, 4, 2]]
     assert gw[0, 0].tolist() == [[2, 2], [4, 4]]
-    for bias in (None, np.full(1, 5, np.float32)):
-        with backend():
-            cudnn.convolution_backward_data(w, gy, bias, gx, 1, 2, 1, 1, **more)
-        assert (gx == (1 if bias is None else 6)).all()
+    for bias in (None, move(np.full(1, 5, np.float32))):
+        cudnn.convolution_backward_data(w, gy, bias, gx, 1, 2, 1, 1, **more)
+        assert (gpuconv.to_host(gx) == (1 if bias is None else 6)).all()
 
 
 @pytest.mark.parametrize("rows", [2, 3], ids=["as many as fit", "as many as begin"])
-def test_an_integer_stands_for_every_axis_of_a_pooling(backend: Backend, rows: int) -> None:
+def test_an_integer_stands_for_every_axis_of_a_pooling(move: Move, rows: int) -> None:
     """Windows of three, every two elements, from one before (4, 5) elements; a third row of them begins inside."""
-    x, y = np.arange(20.0).reshape(1, 1, 4, 5), np.zeros((1, 1, rows, 3))
-    gy = np.arange(1.0, 3 * rows + 1).reshape(y.shape)
-    with backend():
-        assert cudnn.pooling_forward(x, y, 3, 2, 1, cudnn.CUDNN_POOLING_MAX) is y
-        gx = cudnn.pooling_backward(x, y, gy, 3, 2, 1, cudnn.CUDNN_POOLING_MAX)
+    x, y = move(np.arange(20.0).reshape(1, 1, 4, 5)), move(np.zeros((1, 1, rows, 3)))
+    gy = move(np.arange(1.0, 3 * rows + 1).reshape(y.shape))
+    assert cudnn.pooling_forward(x, y, 3, 2, 1, cudnn.CUDNN_POOLING_MAX) is y
+    gx = gpuconv.to_host(cudnn.pooling_backward(x, y, gy, 3, 2, 1, cudnn.CUDNN_POOLING_MAX))
     assert y[0, 0].tolist() == [[6, 8, 9], [16, 18, 19], [16, 18, 19]][:rows]
     last = [4, 5, 6] if rows == 2 else [4 + 7, 5 + 8, 6 + 9]
     assert gx[gx != 0].tolist() == [1, 2, 3, *last]
-    turned = np.zeros((1, 1, 3, rows))
-    with backend():
-        cudnn.pooling_forward(np.swapaxes(x, 2, 3), turned, 3, 2, 1, cudnn.CUDNN_POOLING_MAX)
-    assert (turned == np.swapaxes(y, 2, 3)).all()
+    turned = move(np.zeros((1, 1, 3, rows)))
+    cudnn.pooling_forward(x.swapaxes(2, 3), turned, 3, 2, 1, cudnn.CUDNN_POOLING_MAX)
+    assert (gpuconv.to_host(turned) == gpuconv.to_host(y).swapaxes(2, 3)).all()
 
 
 X, W, Y = integers(0, 1, 2, 4), integers(1, 3, 2, 2), np.zeros((1, 3, 3), np.float32)

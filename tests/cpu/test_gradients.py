@@ -16,8 +16,7 @@ import gpuconv
 from gpuconv.cuda.plan import offers
 from gpuconv.rules import gradients as gradient_rules
 from gpuconv.rules.precision import PRECISIONS
-from tests.emulator import emulated_cuda
-from tests.harness.emulated import varied_cuda
+from tests.harness.emulated import any_cuda, varied_cuda
 from tests.oracle import gradients
 from tests.oracle.operands import CONV_DTYPES, CONV_KINDS, LAYOUTS, values
 from tests.oracle.oracle import assert_close, assert_same, round_to
@@ -33,7 +32,7 @@ KINDS = [kinds for kinds in CONV_KINDS if not {"large", "overflowing"} & set(kin
 Backend = Callable[[Any, int, int], AbstractContextManager[Any]]
 
 
-@pytest.fixture(params=["numpy", pytest.param("cuda", marks=pytest.mark.emulator)])
+@pytest.fixture(params=["numpy", pytest.param("cuda", marks=pytest.mark.gpu)])
 def backend(request: pytest.FixtureRequest) -> Backend:
     """What a call runs under: nothing, or the emulated device with some kernel, width and schedule."""
     return varied_cuda if request.param == "cuda" else lambda dtype, rank, seed: nullcontext()
@@ -168,7 +167,7 @@ def test_maxima_get_the_gradients_of_their_windows(
     assert_close(np.moveaxis(dx, -1, 1) if last else dx, expected, dtype)
 
 
-@pytest.mark.emulator
+@pytest.mark.gpu
 @pytest.mark.parametrize(
     ("shape", "kernel", "strides"),
     [
@@ -194,7 +193,7 @@ def test_every_kernel_adds_windows_up_in_the_same_order(
     dy = np.random.default_rng(1).standard_normal(y.shape, np.float32)
     found = []
     for turn in offers.every_candidate():
-        with turn, emulated_cuda():
+        with turn, any_cuda():
             found.append(gpuconv.max_pool_grad(dy, indices, x.shape, **attributes))
     assert len(found) == 2
     assert_same(found[1], found[0])

@@ -14,7 +14,7 @@ from onnx.backend.test.case import node as node_tests
 from onnx.backend.test.case.node import maxunpool as _  # noqa: F401  # which makes its tests when imported
 
 import gpuconv
-from tests.emulator import emulated_cuda
+from tests.harness.emulated import any_cuda
 from tests.oracle import gradients
 from tests.oracle.make_gradients import CASES, PATH, operand
 from tests.oracle.oracle import assert_same, bound
@@ -24,9 +24,9 @@ KEPT = json.loads(PATH.read_text())["rows"]
 UNPOOL = {test.name: test for test in node_tests._NodeTestCases if test.model.graph.node[0].op_type == "MaxUnpool"}
 
 
-@pytest.fixture(params=["numpy", pytest.param("cuda", marks=pytest.mark.emulator)])
+@pytest.fixture(params=["numpy", pytest.param("cuda", marks=pytest.mark.gpu)])
 def backend(request: pytest.FixtureRequest) -> Callable[[], AbstractContextManager[Any]]:
-    return emulated_cuda if request.param == "cuda" else nullcontext
+    return any_cuda if request.param == "cuda" else nullcontext
 
 
 def test_the_file_has_the_cases_that_its_script_makes() -> None:

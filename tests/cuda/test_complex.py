@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gpuconv
-from tests.emulator import emulated_cuda
-from tests.harness.emulated import varied_cuda
+from tests.harness.emulated import any_cuda, varied_cuda
 from tests.oracle import gradients
 from tests.oracle.operands import LAYOUTS, complex_integers
 from tests.oracle.oracle import assert_same
@@ -28,7 +27,7 @@ memory = st.sampled_from(["contiguous", "fortran", "strided", "reversed", "chann
 Backend = Callable[[Any, int, int], AbstractContextManager[Any]]
 
 
-@pytest.fixture(params=["numpy", pytest.param("cuda", marks=pytest.mark.emulator)])
+@pytest.fixture(params=["numpy", pytest.param("cuda", marks=pytest.mark.gpu)])
 def backend(request: pytest.FixtureRequest) -> Backend:
     return varied_cuda if request.param == "cuda" else lambda dtype, rank, seed: nullcontext()
 
@@ -51,9 +50,11 @@ def test_complex_calls_are_four_real_ones(
     shapes = (problem.x_shape, problem.w_shape, gradients.shape_of_result(problem))
     x, w, dy = (LAYOUTS[layout](complex_integers(seed + i, shape, dtype)) for i, shape in enumerate(shapes))
     b = None if problem.b_shape is None else complex_integers(seed + 3, problem.b_shape, dtype)
-    forward, of_input, of_weight, of_bias = (
-        getattr(gpuconv, f"{operator}{what}") for what in ("", "_input_grad", "_weight_grad", "_bias_grad")
-    )
+
+    def calls() -> tuple[Any, ...]:
+        return tuple(getattr(gpuconv, f"{operator}{of}") for of in ("", "_input_grad", "_weight_grad", "_bias_grad"))
+
+    forward, of_input, of_weight, of_bias = calls()
     expected = [
         four_calls(partial(forward, **at), x, w) + (0 if b is None else b.reshape(-1, *(1,) * problem.rank)),
         four_calls(lambda dy, w: of_input(dy, w, x.shape, **at), dy, w),
@@ -61,6 +62,7 @@ def test_complex_calls_are_four_real_ones(
         of_bias(dy.real) + 1j * of_bias(dy.imag),
     ]
     with backend(PARTS[dtype], problem.rank, seed):
+        forward, of_input, of_weight, of_bias = calls()
         found = [forward(x, w, b, **at), of_input(dy, w, x.shape, **at), of_weight(x, dy, w.shape, **at), of_bias(dy)]
     for actual, value in zip(found, expected, strict=True):
         assert_same(actual.real.copy(), value.real.astype(PARTS[dtype]), bits=False)
@@ -95,21 +97,21 @@ def test_rounded_sums_are_within_the_bound_of_each_part(backend: Backend) -> Non
     assert (np.abs((y - exact).imag) <= terms * 2.0**-24 * s_imag).all()
 
 
-@pytest.mark.emulator
+@pytest.mark.gpu
 def test_packed_weights_may_be_complex() -> None:
     x, w = complex_integers(0, (1, 3, 6, 5), "complex64"), complex_integers(1, (4, 3, 2, 2), "complex64")
     expected = gpuconv.conv(x, w)
-    with emulated_cuda():
+    with any_cuda():
         weights = gpuconv.pack(w)
         assert (gpuconv.conv(x, weights) == expected).all()
         assert (gpuconv.conv(x, weights) == expected).all()
 
 
-@pytest.mark.emulator
+@pytest.mark.gpu
 def test_nothing_is_launched_without_weights_but_what_adds_the_bias() -> None:
     """Channels of none: the result is the bias."""
     b = np.array([1 + 2j, 3], np.complex64)
-    with emulated_cuda():
+    with any_cuda():
         y = gpuconv.conv(np.ones((1, 0, 3), np.complex64), np.ones((2, 0, 2), np.complex64), b)
     assert y.tolist() == [[[1 + 2j] * 2, [3] * 2]]
 

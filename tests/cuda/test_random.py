@@ -16,14 +16,13 @@ from hypothesis import strategies as st
 
 import gpuconv
 from gpuconv.cuda.plan import offers
-from tests.emulator import emulated_cuda
-from tests.harness.emulated import architecture, varied_cuda
+from tests.harness.emulated import any_cuda, architecture, varied_cuda
 from tests.oracle import oracle
 from tests.oracle.operands import CONV_DTYPES, CONV_KINDS, LAYOUTS, POOL_DTYPES, operands, pool_kinds
 from tests.oracle.oracle import assert_close, assert_same
 from tests.oracle.strategies import GENERATORS, Problem, channels_pool_problem, checked, problems, rows_pool_problem
 
-pytestmark = pytest.mark.emulator
+pytestmark = pytest.mark.gpu
 
 seeds = st.integers(0, 2**32 - 1)
 layouts = st.sampled_from(sorted(set(LAYOUTS) - {"unaligned"}))  # which CUDA arrays cannot be
@@ -130,7 +129,7 @@ def check_every_candidate(problem: Problem, dtype: Any, random: Any, seed: int, 
     expected_y, expected_indices = oracle.max_pool(*arrays, **problem.attributes)
     for turn in offers.every_candidate():
         pair = (new(out, expected_y, dtype), new(out, expected_indices, np.int64)) if out else None
-        with turn, emulated_cuda(limits_of=architecture(dtype, problem.rank), seed=seed % 2**32):
+        with turn, any_cuda(limits_of=architecture(dtype, problem.rank), seed=seed % 2**32):
             y, indices = gpuconv.max_pool(*arrays, **problem.attributes, return_indices=True, out=pair)
             values = gpuconv.max_pool(*arrays, **problem.attributes, out=new(out, expected_y, dtype))
         assert_same(y, expected_y)

@@ -125,9 +125,11 @@ def test_blocks_run_through_the_kernels(operator: str) -> None:
     more = {**problem.attributes} | ({"return_indices": True} if operator == "max_pool" else {})
     expected = listed(getattr(gpuconv, operator)(*arrays, **more))
     with emulated_cuda(limits_of=architecture("float32", 2)) as emulated:
-        found = getattr(dask_api, operator)(in_chunks(arrays[0], (1, 2, (3, 4), (5, 4))), *arrays[1:], **more)
+        x, *others = map(gpuconv.to_device, arrays)
+        cut = da.from_array(x, chunks=(1, 2, (3, 4), (5, 4)), asarray=False)
+        found = getattr(dask_api, operator)(cut, *others, **more)
         for result, wanted in zip(dask.compute(*listed(found)), expected, strict=True):
-            assert_same(result, wanted, bits=False)
+            assert_same(gpuconv.to_host(result), wanted, bits=False)
     assert len(emulated.launches) >= 8  # one block of y at least for every block of x
 
 

@@ -15,6 +15,7 @@ import os
 import platform
 import re
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,11 @@ class Settings:
     host_threads : that run the blocks of a grid.
     exact_bounds : whether arrays of a pool have nothing beside them, else whole blocks of the pool are what there is.
     sticky_errors : whether all calls fail after a kernel has failed, else the next one works.
+    multiprocessors : of each device; 0: as many as the well-known one of its capability has.
+    async_order : asynchronous copies of kernels land as late as allowed (0), at once (1), or at any time between, by
+        the seed (2).
+    max_steps : instructions of one warp before its kernel counts as endless.
+    l2_bytes : of each device's L2 cache, which whoever measures times fills.
     """
 
     devices: int = 1
@@ -58,6 +64,10 @@ class Settings:
     host_threads: int = 1
     exact_bounds: bool = True
     sticky_errors: bool = False
+    multiprocessors: int = 0
+    async_order: int = 0
+    max_steps: int = 200_000_000
+    l2_bytes: int = 50 * 2**20
 
     @classmethod
     def from_environment(cls) -> Settings:
@@ -88,9 +98,13 @@ def install(settings: Settings | None = None) -> Any:
     modules.configure(library, settings)
     libraries.install(Path(library._name), headers())
     runtime = importlib.import_module("cupy_backends.cuda.api.runtime")
-    _redirect(Path(runtime.__file__), library)
+    module = Path(runtime.__file__)
+    redirect(module, {name: getattr(library, f"emulated_{name}") for name in runtime_symbols(module)})
     cupy = importlib.import_module("cupy")
-    _redirect_launches(Path(_extension("cupy.random._generator_api")), library)
+    # It has a runtime of its own, at whose errors it does not look: its kernels, of machine code, fail loudly.
+    module = Path(_extension("cupy.random._generator_api"))
+    launching = {"cudaLaunchKernel", "cudaLaunchKernel_ptsz"} & set(runtime_symbols(module))
+    redirect(module, dict.fromkeys(launching, library.emulated_machine_code))
     if settings.exact_bounds:
         from . import pools
 
@@ -108,7 +122,7 @@ def headers() -> Path:
 
 
 def _driver() -> ctypes.CDLL:
-    names = _runtime_symbols(Path(_extension("cupy_backends.cuda.api.runtime")))
+    names = runtime_symbols(Path(_extension("cupy_backends.cuda.api.runtime")))
     text = _stubs(sorted(set(names) - _defined())) + _error_names(headers())
     stubs = build.generated("unsupported.cpp", text)
     options = ("-O1", f"-I{HERE / 'host'}", f"-isystem{headers()}", "-Wl,-soname,libcuda.so.1", "-Wall", "-Wextra")
@@ -151,7 +165,8 @@ def _defined() -> set[str]:
     return set(re.findall(r"^DEFINE\((cuda\w+)", text, re.MULTILINE)) | set(re.findall(r"emulated_(cuda\w+)\(", text))
 
 
-def _runtime_symbols(module: Path) -> dict[str, int]:
+def runtime_symbols(module: Path) -> dict[str, int]:
+    """Return where the functions of CUDA's runtime are in a module's file."""
     listing = subprocess.run(["nm", str(module)], check=True, capture_output=True, text=True).stdout
     found = re.findall(r"^([0-9a-f]+) t (cuda[A-Z]\w+)$", listing, re.MULTILINE)
     if not found:
@@ -159,23 +174,15 @@ def _runtime_symbols(module: Path) -> dict[str, int]:
     return {name: int(offset, 16) for offset, name in found}
 
 
-def _redirect(module: Path, library: ctypes.CDLL) -> None:
-    base = _base(module)
-    for name, offset in _runtime_symbols(module).items():
-        _jump(base + offset, getattr(library, f"emulated_{name}"))
-
-
-def _redirect_launches(module: Path, library: ctypes.CDLL) -> None:
-    """Let kernels of machine code fail loudly: the module has a runtime of its own whose errors it does not look at."""
-    base = _base(module)
-    for name, offset in _runtime_symbols(module).items():
-        if name in ("cudaLaunchKernel", "cudaLaunchKernel_ptsz"):
-            _jump(base + offset, library.emulated_machine_code)
-
-
-def _jump(address: int, function: Any) -> None:
-    target = ctypes.cast(function, ctypes.c_void_p).value or 0
-    _overwrite(address, _JUMP % target.to_bytes(8, "little"))
+def redirect(module: Path, targets: Mapping[str, Any]) -> None:
+    """Let functions of CUDA's runtime inside of a loaded module be others, by their names."""
+    base, symbols = _base(module), runtime_symbols(module)
+    absent = sorted(set(targets) - set(symbols))
+    if absent:
+        raise Unsuitable(f"the CUDA runtime inside of {module.name} has no {', '.join(absent[:3])}")
+    for name, function in targets.items():
+        target = ctypes.cast(function, ctypes.c_void_p).value or 0
+        _overwrite(base + symbols[name], _JUMP % target.to_bytes(8, "little"))
 
 
 def _base(module: Path) -> int:

@@ -15,9 +15,8 @@ namespace emulated {
 
 enum class Kind { kDevice, kManaged, kPinned };
 
-// As the engine has them: of every byte that a kernel may read or write.
-constexpr uint8_t kUnwritten = 1;
-constexpr uint8_t kWritten = 2;
+// As the engine has them, of every byte: between the elements of an array there is nothing.
+enum ByteState : uint8_t { kNothing, kUnwritten, kWritten, kReadOnly };
 
 struct Allocation {
   uint64_t address;      // for kernels; that of the host where it may use the memory too
@@ -28,6 +27,7 @@ struct Allocation {
   int device;
   std::shared_ptr<const Allocation> block;  // that this is a piece of; null: memory of its own
   uint64_t pieces = 0;   // where pieces of it are seen; 0: it is in use as a whole
+  mutable const char* name = "device memory";  // for findings
 
   Allocation(uint64_t address, size_t size, char* host, Kind kind, int device,
              std::shared_ptr<const Allocation> block = nullptr);

@@ -11,10 +11,11 @@ from dataclasses import astuple
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
-from .emulator import build, engine
+from .emulator import build, engine, ptx
 from .emulator.memory import encode_map
 from .emulator.operands import UnsupportedPtx
 
@@ -71,11 +72,15 @@ class DriverError(Exception):
         self.code = code
 
 
+programs: WeakValueDictionary[int, engine.Program] = WeakValueDictionary()  # by handle
+
+
 class LoadedModule(engine.Module):
     """A module whose variables are in the memory of a device."""
 
     def __init__(self, text: str, library: ctypes.CDLL) -> None:
-        super().__init__(text)
+        self._text, self._alike = text, engine.module(text)
+        self.parsed, self.programs = self._alike.parsed, {}
         self._library = library
         self._device = library.emulated_current_device()
         self._addresses: dict[str, int] = {}
@@ -87,9 +92,17 @@ class LoadedModule(engine.Module):
             self._addresses[name] = self._library.emulated_allocate(data, max(1, len(data)), self._device)
         return self._addresses[name]
 
+    def __getitem__(self, name: str) -> engine.Program:
+        if name not in self.programs:
+            has_addresses = any(isinstance(preset.value, str) for preset in self.parsed.kernels[name].presets)
+            own = engine.Program(ptx.Module(self._text).kernels[name], self) if has_addresses else self._alike[name]
+            self.programs[name] = own
+        return self.programs[name]
+
     def describe(self, name: str, description: Any) -> None:
         """Fill the driver's description of a kernel."""
         program = self[name]
+        programs[program.handle.value or 0] = program
         kernel = program.kernel
         parameters = np.array(list(kernel.parameters.values()), np.int64).reshape(-1, 2)
         self._kept.append(parameters)
@@ -219,7 +232,16 @@ def configure(library: ctypes.CDLL, settings: Settings) -> None:
         _ENCODE(_answering(library, _encode_map)),
         ctypes.cast(build.engine().emulator_launch, ctypes.c_void_p),
     )
-    numbers = (ctypes.c_int64 * len(astuple(settings)))(*map(int, astuple(settings)))
-    library.emulated_configure(numbers, ctypes.byref(callbacks))
+    configure_again(library, settings, ctypes.byref(callbacks))
     _kept.extend((modules, callbacks))
     atexit.register(library.emulated_shut_down)
+
+
+in_use: list[Settings] = []
+
+
+def configure_again(library: ctypes.CDLL, settings: Settings, callbacks: Any = None) -> None:
+    """Tell the driver how the machine is from now on; nothing may be left to run."""
+    values = astuple(settings)
+    library.emulated_configure((ctypes.c_int64 * len(values))(*map(int, values)), callbacks)
+    in_use[:] = [settings]

@@ -38,6 +38,10 @@ class Access {
   // Bytes that the function writes now, all of them.
   char* Write(const void* address, size_t size, const char* name) {
     const Place place = Located(address, size, name, "write");
+    const uint8_t* fixed = Other(place.states, size, [](uint8_t state) { return state != kReadOnly; });
+    if (fixed != nullptr)
+      throw Finding{cudaErrorLaunchFailure, function_ + ": write to a read-only part of " + name + " at " +
+                                                Hexadecimal(address, fixed - place.states)};
     if (place.states != nullptr) std::memset(place.states, kWritten, size);
     return place.host;
   }
@@ -77,8 +81,7 @@ class Access {
     const Place place = memory.Locate(address, size);
     const bool inside = place.host != nullptr && place.allocation != nullptr && MayUse(*place.allocation);
     const uint8_t* outside =
-        inside ? Other(place.states, size, [](uint8_t state) { return state == kUnwritten || state == kWritten; })
-               : nullptr;
+        inside ? Other(place.states, size, [](uint8_t state) { return state != kNothing; }) : nullptr;
     if (!inside || outside != nullptr)
       throw Finding{cudaErrorIllegalAddress, function_ + ": global memory out of bounds: " + what + " of " +
                                                  std::to_string(size) + " bytes of " + name + " at " +
@@ -98,8 +101,7 @@ template <class Body> Work Checked(std::string function, int device, Body body) 
       body(access);
       return cudaSuccess;
     } catch (const Finding& finding) {
-      SetError(finding.code, finding.text);
-      return finding.code;
+      return Found(finding.code, finding.text);
     }
   };
 }

@@ -11,9 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.harness import cuda_device
-
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("emulated")]
 Array = NDArray[Any]
 
 TYPES = {"s": np.float32, "d": np.float64, "c": np.complex64, "z": np.complex128}
@@ -21,12 +19,6 @@ PLAIN, TRANSPOSED, CONJUGATED = 0, 1, 2
 NUMBERS = {"f2": 2, "bf2": 14, "f4": 0, "f8": 1, "c8": 4, "c16": 5, "i1": 3, "i4": 10}  # cudaDataType
 IN_SINGLE, IN_DOUBLE, IN_INTEGERS = 68, 70, 72  # cublasComputeType_t
 NAN = float("nan")
-
-
-@pytest.fixture(autouse=True)
-def only_emulated() -> None:
-    if not cuda_device.emulated():
-        pytest.skip("NVIDIA's cuBLAS needs no tests of this project")
 
 
 @pytest.fixture

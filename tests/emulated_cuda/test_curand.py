@@ -10,18 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.harness import cuda_device
-
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("emulated")]
 COUNT = 20_000
 DEFAULT, QUASI = 100, 200  # curandRngType_t
 LENGTH_NOT_MULTIPLE = 105
-
-
-@pytest.fixture(autouse=True)
-def only_emulated() -> None:
-    if not cuda_device.emulated():
-        pytest.skip("NVIDIA's cuRAND needs no tests of this project")
 
 
 def cupy() -> Any:

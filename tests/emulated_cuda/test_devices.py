@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 
+from tests.emulated_cuda import control
+
 pytestmark = pytest.mark.gpu
 
 INVALID_DEVICE, INVALID_CONTEXT, INVALID_HANDLE, ALREADY, NOT_ENABLED = 101, 201, 400, 704, 705
 INVALID_VALUE = 1
+L2_CACHE_SIZE = 38  # cudaDevAttrL2CacheSize
 
 
 def in_thread(function: Any) -> Any:
@@ -46,6 +49,12 @@ def test_attributes_and_properties_agree(cuda: Any) -> None:
     }
     assert [properties[name] for name in pairs] == [attributes[name] for name in pairs.values()]
     assert cuda.cupy.cuda.Device(0).compute_capability == f"{properties['major']}{properties['minor']}"
+
+
+@pytest.mark.usefixtures("emulated")
+def test_the_l2_cache_is_as_large_as_asked_for(cuda: Any) -> None:
+    with control.changed(l2_bytes=4096):
+        assert cuda.runtime.deviceGetAttribute(L2_CACHE_SIZE, 0) == 4096
 
 
 # ---------------------------------------------------------------- what belongs to one device

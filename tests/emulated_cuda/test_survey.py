@@ -5,19 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tests.emulated_cuda.survey import CASES, NOT_SERVED, UNARY, compare
-from tests.harness import cuda_device
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("emulated")]
 
 SERVED = [name for name in CASES if name not in NOT_SERVED]
 OF_ONE_ARGUMENT = [name for name in SERVED if name.split()[0] in UNARY.split()]
 OTHERS = [name for name in SERVED if name not in OF_ONE_ARGUMENT]
-
-
-@pytest.fixture(autouse=True)
-def only_emulated() -> None:
-    if not cuda_device.emulated():
-        pytest.skip("CuPy on a GPU needs no tests of this project")
 
 
 @pytest.mark.parametrize("name", OTHERS)

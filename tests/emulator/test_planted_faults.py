@@ -18,6 +18,7 @@ import pytest
 import gpuconv
 from gpuconv import CompileError
 from gpuconv.cuda.build import kernel_files, structs
+from gpuconv.cuda.call import device
 from gpuconv.cuda.conv.gemm import base as gemm_base
 from gpuconv.cuda.conv.gemm import ffma
 from gpuconv.cuda.conv.problem import Problem
@@ -196,11 +197,8 @@ def test_a_struct_that_was_read_wrongly_does_not_compile(monkeypatch: pytest.Mon
     common = np.dtype({**common, "names": [other.get(name, name) for name in common["names"]]})
     wrong = np.dtype({**_described(variant.layout), "formats": [common, variant.layout["taps"]]})
     monkeypatch.setattr(structs, "layout", lambda name, source: wrong)
-    with (
-        pytest.raises(CompileError, match=r"common\.x_(batch|channel) is not at byte"),
-        emulated_cuda() as emulated,
-    ):
-        emulated.load(variant, 0, 0)
+    with pytest.raises(CompileError, match=r"common\.x_(batch|channel) is not at byte"), emulated_cuda():
+        device.load(variant, 0, 0)
 
 
 def _described(struct: np.dtype[Any]) -> dict[str, Any]:

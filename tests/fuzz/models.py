@@ -132,7 +132,10 @@ def _unary(g: Graph, x: Value) -> None:
 
 def _newer_unary(g: Graph, x: Value) -> None:
     kind, since = g.random.choice(
-        (("HardSwish", 14), ("Gelu", 20), ("LogSoftmax", 13), ("Softmax", 13), ("Hardmax", 13))
+        (
+            *(("HardSwish", 14), ("Gelu", 20), ("LogSoftmax", 13), ("Softmax", 13), ("Hardmax", 13)),
+            *(("Celu", 28), ("Mish", 18), ("Selu", 6), ("Swish", 24)),
+        )
     )
     if g.opset < since or not x.is_float or not x.shape or (kind == "Hardmax" and not x.exact):
         return
@@ -419,12 +422,15 @@ def _batch_normalization(g: Graph, x: Value) -> None:
 def _normalization(g: Graph, x: Value) -> None:
     if not _image(g, x) or x.dtype != np.float32:
         return
-    kind = g.random.choice(("InstanceNormalization", "LRN", "LayerNormalization"))
+    kind = g.random.choice(("InstanceNormalization", "LRN", "LayerNormalization", "GroupNormalization"))
     if kind == "LRN" and len(x.shape) == 4:
         g.add(kind, [x.name], like(x, exact=False), size=g.random.choice((1, 3)))
     elif kind == "InstanceNormalization":
         factors = [g.constant(g.numbers((x.shape[1],), x.dtype)) for _ in range(2)]
         g.add(kind, [x.name, *factors], like(x, exact=False), epsilon=0.1)
+    elif kind == "GroupNormalization" and g.opset >= 21:
+        factors = [g.constant(g.numbers((x.shape[1],), x.dtype)) for _ in range(2)]
+        g.add(kind, [x.name, *factors], like(x, exact=False), num_groups=1, epsilon=0.1)
     elif kind == "LayerNormalization" and g.opset >= 17:
         factors = [g.constant(g.numbers(x.shape[-1:], x.dtype)) for _ in range(2)]
         g.add(kind, [x.name, *factors], like(x, exact=False), axis=-1, epsilon=0.1)
@@ -448,6 +454,30 @@ def _resize(g: Graph, x: Value) -> None:
     mode = g.random.choice(("nearest", "linear", "cubic"))
     scales = g.constant(np.array([1, 1, 2, 2], np.float32))
     g.add("Resize", [x.name, "", scales], like(x, shape, exact=x.exact and mode == "nearest"), mode=mode)
+
+
+def _sampled(g: Graph, x: Value) -> None:
+    """Read eighths of an image, which are exact, and no middle between two elements."""
+    if len(x.shape) != 4 or x.dtype != np.float32 or 0 in x.shape or g.opset < 20:
+        return
+    shape = (x.shape[0], 2, 3, 2)
+    grid = g.constant(((g.numbers(shape, np.dtype(np.float32)) + 0.25) / 2).astype(np.float32))
+    mode = g.random.choice(("linear", "nearest"))
+    padding = g.random.choice(("zeros", "border", "reflection"))
+    y = like(x, (*x.shape[:2], *shape[1:3]), exact=False)
+    g.add("GridSample", [x.name, grid], y, mode=mode, padding_mode=padding)
+
+
+def _recurrent(g: Graph, x: Value) -> None:
+    if len(x.shape) != 3 or x.dtype != np.float32 or 0 in x.shape or g.opset < 7:
+        return
+    kind = g.random.choice(("RNN", "GRU", "LSTM"))
+    direction = g.random.choice(("forward", "reverse", "bidirectional"))
+    directions, rows = 1 + (direction == "bidirectional"), 2 * {"RNN": 1, "GRU": 3, "LSTM": 4}[kind]
+    shapes = ((directions, rows, x.shape[2]), (directions, rows, 2), (directions, 2 * rows))
+    weights = [g.constant(g.numbers(shape, x.dtype)) for shape in shapes]
+    y = like(x, (x.shape[0], directions, x.shape[1], 2), exact=False)
+    g.add(kind, [x.name, *weights], y, direction=direction, hidden_size=2)
 
 
 def _products(g: Graph, x: Value) -> None:
@@ -515,6 +545,7 @@ _RECIPES: tuple[Callable[[Graph, Value], None], ...] = (
     *(_unary, _newer_unary, _clip, _binary, _comparison, _logical, _cast, _reshape, _transpose, _flatten, _unsqueeze),
     *(_squeeze, _concat, _split, _slice, _pad, _gather, _expand, _tile, _shapes, _reduce, _conv, _conv, _conv, _pool),
     *(_pool, _batch_normalization, _normalization, _blocks, _resize, _products, _dropout, _condition, _loop),
+    *(_sampled, _recurrent),
 )
 
 

@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 import importlib
-import os
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from math import prod
-from random import Random
 from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
 
 import gpuconv
-from gpuconv.cuda.build import params
-from gpuconv.cuda.call import device
-from tests.harness.emulated import some_candidate
 from tests.oracle.operands import LAYOUTS
-from tests.oracle.strategies import GENERATORS, Problem
 
 ON_DEVICE = ("contiguous", "fortran", "channels last", "strided", "reversed", "broadcast")
 _SPIN = r"""
@@ -43,14 +34,6 @@ def imported(name: str) -> Any:
 
 def cupy() -> Any:
     return importlib.import_module("cupy")
-
-
-@contextmanager
-def index_width(wide: bool) -> Iterator[None]:
-    """Have small problems planned with 64-bit indices, or everything as usual; nothing prepared before is used."""
-    limit = 1 if wide else params.INDEX_LIMIT
-    with mock.patch.object(params, "INDEX_LIMIT", limit), mock.patch.object(device, "prepared", {}):
-        yield
 
 
 def moved(arrays: list[Any]) -> list[Any]:
@@ -130,20 +113,3 @@ def pattern(shape: tuple[int, ...], dtype: str, low: int = -3, count: int = 7) -
             down = xp.arange(start, min(start + 4096, rows), dtype=xp.int32)[:, None] * 3
             result[number, start : start + 4096] = (down + across + number) % count + low
     return result.reshape(shape)
-
-
-seeds = pytest.mark.parametrize("seed", range(int(os.environ.get("GPUCONV_GPU_PROBLEMS", "100"))))
-
-
-_RANKS = (2, 1, 3, 2, 1, 3, 2, 4)  # kernels for five axes would have to be compiled first; the named cases have them
-
-
-def drawn(operator: str, dtype: Any, seed: int) -> tuple[Problem, Random, str]:
-    random = Random(f"{operator} {dtype} {seed}")
-    return GENERATORS[operator](random, _RANKS[seed % len(_RANKS)]), random, ON_DEVICE[seed % len(ON_DEVICE)]
-
-
-def computed(problem: Problem, arrays: list[Any], seed: int, **more: Any) -> list[Any]:
-    """Compute with each of the candidates in turn, now and then with 64-bit indices."""
-    with index_width(wide=seed % 4 == 3), some_candidate(seed):
-        return returned(getattr(gpuconv, problem.operator)(*arrays, **problem.attributes, **more))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -111,21 +112,18 @@ def test_one_of_a_pair_may_be_left_to_the_call() -> None:
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda x, y: y[..., 1:], "shape"),
-        (lambda x, y: y.astype(np.float16), "dtype"),
-        (lambda x, y: x.reshape(-1)[: y.size].reshape(y.shape), "shares memory with x"),
-        (lambda x, y: cupy().broadcast_to(y[:1], y.shape), "repeats its own memory|read-only"),
+        (lambda x, y: y[..., 1:], r"must have the result's shape \(2, 10, 6, 13\), not \(2, 10, 6, 12\)"),
+        (lambda x, y: y.astype(np.float16), "must have the result's dtype float32, not float16"),
+        (lambda x, y: cupy().broadcast_to(y[:1], y.shape), "repeats its own memory"),
     ],
-    ids=["shape", "dtype", "overlap", "broadcast"],
+    ids=["shape", "dtype", "broadcast"],
 )
 def test_an_out_that_cannot_be_is_refused(make: Callable[[Any, Any], Any], text: str) -> None:
     arrays = moved(made("conv"))
     y = call("conv", arrays)
-    with pytest.raises(gpuconv.GpuconvError, match=text):
+    with pytest.raises(gpuconv.GpuconvError, match=f"^conv: out {text}"):
         call("conv", arrays, out=make(arrays[0], y))
-
-
-# ---------------------------------------------------------------- too little memory
+    assert_still_works()
 
 
 def assert_still_works() -> None:
@@ -133,10 +131,15 @@ def assert_still_works() -> None:
     assert_same(*returned(call("conv", moved(arrays))), call("conv", arrays), bits=False)
 
 
+# ---------------------------------------------------------------- too little memory
+
+
 def test_after_a_result_that_does_not_fit_the_next_call_works() -> None:
     x, w = moved([np.ones((1, 1, 1, 1), np.float32), np.ones((64, 1, 1, 1), np.float32)])
     nbytes = 4 * 64 * (2**18 + 1) ** 2
-    with pytest.raises(gpuconv.OutOfDeviceMemory, match=f"conv: .* needs {nbytes} bytes"):
+    shape = (1, 64, 2**18 + 1, 2**18 + 1)
+    text = f"conv: y of shape {shape} needs {nbytes} bytes, which do not fit on device 0 (Out of memory allocating "
+    with pytest.raises(gpuconv.OutOfDeviceMemory, match=f"^{re.escape(text)}"):
         gpuconv.conv(x, w, pads=[2**17] * 4)
     with pytest.raises(MemoryError):
         gpuconv.max_pool(x, kernel_shape=[2**18, 2**18], pads=[2**18] * 4, strides=[1, 1], return_indices=True)
@@ -147,9 +150,10 @@ def test_after_a_workspace_that_does_not_fit_the_next_call_works() -> None:
     pool = cupy().get_default_memory_pool()
     pool.free_all_blocks()
     x, w = cupy().zeros((1, 4096, 1, 1), np.float32), cupy().zeros((4096, 4096, 1, 1), np.float32)
+    text = r"^conv: the workspace \(the packed weights.*\) needs [6-9]\d{7} bytes, which do not fit on device 0 \("
     pool.set_limit(size=pool.used_bytes() + 2**20)
     try:
-        with pytest.raises(gpuconv.OutOfDeviceMemory, match=r"conv: the workspace .* needs \d+ bytes"):
+        with pytest.raises(gpuconv.OutOfDeviceMemory, match=text):
             gpuconv.conv(x, w)
     finally:
         pool.set_limit(size=0)
@@ -160,8 +164,9 @@ def test_a_copy_that_does_not_fit_says_so() -> None:
     pool = cupy().get_default_memory_pool()
     pool.free_all_blocks()
     pool.set_limit(size=pool.used_bytes() + 2**20)
+    text = "to_device: a copy of an array of shape (1048576,) needs 4194304 bytes, which do not fit on device 0 "
     try:
-        with pytest.raises(gpuconv.OutOfDeviceMemory, match=r"to_device: .* needs 4194304 bytes"):
+        with pytest.raises(gpuconv.OutOfDeviceMemory, match=f"^{re.escape(text)}"):
             gpuconv.to_device(np.zeros(2**20, np.float32))
     finally:
         pool.set_limit(size=0)

@@ -8,7 +8,7 @@ import pytest
 import gpuconv
 from gpuconv.onnx import backend
 from tests.harness import cuda_device
-from tests.onnx.models import OPERATORS, assert_expected, data_of, is_left, node_tests, on_host, values
+from tests.onnx.models import CONTROL_TESTS, OPERATORS, assert_expected, data_of, is_left, node_tests, on_host, values
 from tests.onnx.networks import NAMES, limit, load
 
 pytestmark = [pytest.mark.gpu, cuda_device.sampled(4)]
@@ -24,6 +24,15 @@ def test_node_tests(op_type: str) -> None:
                 moved = [v if at in reads else gpuconv.to_device(v) for at, v in enumerate(values(inputs))]
                 got = backend.prepare(model, "CUDA", fold=False).run(moved)
                 assert_expected(map(gpuconv.to_host, got), values(outputs), test)
+
+
+@pytest.mark.parametrize("name", [name for name in CONTROL_TESTS if not name.endswith(("seq", "seq_none"))])
+def test_graphs_inside_of_nodes(name: str) -> None:
+    test = node_tests()[name]
+    model, data = data_of(test)
+    for inputs, outputs in data:
+        got = backend.prepare(model, "CUDA").run([gpuconv.to_device(value) for value in values(inputs)])
+        assert_expected(map(gpuconv.to_host, got), values(outputs), test)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -269,8 +269,12 @@ def test_arrays_of_another_device_are_refused_or_used_there() -> None:
     arrays = made("conv", kind="integers")
     with cupy().cuda.Device(1):
         there = moved(arrays)
-    with pytest.raises(gpuconv.DeviceError, match=r"the current device is 0, but there is .* on device 1"):
+    with pytest.raises(gpuconv.DeviceError) as caught:
         call("conv", there)
+    assert str(caught.value) == (
+        "conv: the current device is 0, but there is x on device 1, w on device 1, b on device 1; "
+        "call it inside `with cupy.cuda.Device(1):`"
+    )
     with cupy().cuda.Device(1):
         result = call("conv", there)
         assert result.device.id == 1

@@ -23,13 +23,17 @@ from tests.harness.tiers import Part
 _OF_DRIVER = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/nvhost-gpu", "/dev/dxg")  # of NVIDIA's driver
 _CAPABILITY = "EMULATED_CUDA_CAPABILITY"
 _CAPABILITIES = (90, 80, 120)  # which the parts of the thorough tests have in turn
+_L2_BYTES = 2**16  # of the emulated device: it is filled before each call that is timed
 _reasons: list[str | None] = []  # of `install`, once it was asked for
 
 
 @cache
 def hardware() -> bool:
-    """Tell whether this machine has a device of its own, without loading its driver."""
-    return os.name == "nt" or any(map(os.path.exists, _OF_DRIVER))
+    """Tell whether this machine has a device of its own that is used, without loading its driver.
+
+    With the variable EMULATED_CUDA=1 it is not.
+    """
+    return os.environ.get("EMULATED_CUDA") != "1" and (os.name == "nt" or any(map(os.path.exists, _OF_DRIVER)))
 
 
 def install(part: Part | None = None) -> str | None:
@@ -51,7 +55,7 @@ def _installed() -> str | None:
         reason = "CuPy is not installed"
     if reason is None:
         try:
-            emulated_cuda.install(replace(Settings.from_environment(), devices=2))
+            emulated_cuda.install(replace(Settings.from_environment(), devices=2, l2_bytes=_L2_BYTES))
         except (Unsuitable, RuntimeError) as error:
             reason = str(error)
     if reason is not None:
@@ -67,6 +71,11 @@ def emulated() -> bool:
 def unavailable_reason() -> str | None:
     """Return why there is neither a real device nor an emulated one, or None."""
     return install() or device.unavailable_reason()
+
+
+def emulated_unavailable_reason() -> str | None:
+    """Return why there is no emulated device, or None."""
+    return "the device is a real one; EMULATED_CUDA=1 has the emulated one instead" if hardware() else install()
 
 
 def real_unavailable_reason() -> str | None:

@@ -27,7 +27,7 @@ from gpuconv import cuda
 from gpuconv.rules.operators import OPERATORS
 
 UFUNCS = [
-    *("abs", "ceil", "exp", "expm1", "floor", "log", "log1p", "maximum", "minimum", "power"),
+    *("abs", "ceil", "exp", "expm1", "floor", "fmax", "fmin", "log", "log1p", "maximum", "minimum", "power", "rint"),
     *("sqrt", "square", "tanh"),
 ]
 FUNCTIONS: dict[str, str] = {  # CuPy's parameters, in its order

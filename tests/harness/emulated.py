@@ -1,20 +1,24 @@
-"""How the tests run the CUDA backend in the emulator: whose limits, index width and kernel a problem gets."""
+"""How the tests run the CUDA backend: on which device, with whose limits, index width and kernel."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from random import Random
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
 from gpuconv.cuda.build import params
+from gpuconv.cuda.call import device
 from gpuconv.cuda.plan import offers
 from gpuconv.cuda.plan.offers import Candidate
 from gpuconv.cuda.pool.grad import walks
 from tests.emulator import emulated_cuda
 from tests.emulator.compile import ARCHITECTURES
+from tests.emulator.moving import moved_to_device
+from tests.harness import cuda_device
 
 _DTYPES = ("float16", "bfloat16", "float32", "float64", "int8", "uint8")
 
@@ -66,9 +70,34 @@ def some_candidate(number: int) -> Iterator[None]:
         yield
 
 
+class _Unseen:
+    """What is known of launches on a real device."""
+
+    def __init__(self) -> None:
+        self.launches: list[Any] = []
+
+    def findings_raised(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
+@contextmanager
+def any_cuda(**options: Any) -> Iterator[Any]:
+    """Let gpuconv's operators run NumPy arrays on a real device; where there is none, it is `emulated_cuda`.
+
+    The options are that one's, and mean nothing to a real device, of which no launches are known.
+    """
+    if cuda_device.hardware():
+        unseen = _Unseen()
+        with mock.patch.object(device, "prepared", {}), moved_to_device(unseen):
+            yield unseen
+    else:
+        with emulated_cuda(**options) as emulated:
+            yield emulated
+
+
 @contextmanager
 def varied_cuda(dtype: Any, rank: int, seed: int) -> Iterator[Any]:
-    """The emulated device; width, kernel, schedule and the time of asynchronous copies follow the seed.
+    """Any device; width, kernel, schedule and the time of asynchronous copies follow the seed.
 
     So does the number of multiprocessors: with few of them, splits of tiles come after whole ones.
     """
@@ -77,7 +106,7 @@ def varied_cuda(dtype: Any, rank: int, seed: int) -> Iterator[Any]:
         indices(wide=random.random() < 0.3),
         long_walks(seed % 2 == 0),
         some_candidate(random.randrange(2520)),
-        emulated_cuda(
+        any_cuda(
             limits_of=architecture(dtype, rank),
             seed=seed,
             late_async=random.random() < 0.7,

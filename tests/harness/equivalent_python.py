@@ -339,6 +339,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
         "onnx/operators/special.py module: _PASSES",
         "onnx/operators/pooling.py _sums_along",
         "onnx/operators/pooling.py module: _BLOCK",
+        "onnx/operators/sampling.py module: _BLOCK",
     ),
     "The model alone is given the number, by way of a variable.": (
         "cuda/conv/direct/bands.py _scattered_bytes",
@@ -448,6 +449,13 @@ EXACT: dict[str, dict[str, tuple[str, ...]]] = {
         "cuda/conv/gemm/grouped_tile.py": ("self.problem.group // self.together",),
         "cuda/weight_grad/problem.py": ("self.geometry.w_shape[0] // self.geometry.group",),
         "cuda/conv/wgmma/sources.py": ("source.all_x_channels // problem.group",),
+        "onnx/operators/normalizing.py": ("size // groups", "size // owners"),
+        "onnx/operators/sampling.py": (
+            "filters // shapes.group",
+            "w.shape[0] // shapes.group",
+            "x.shape[0] // shapes.group",
+            "x.shape[0] // shapes.offset_group",
+        ),
     },
     "A common divisor divides, and so does what was asked first whether it does.": {
         "cuda/conv/direct/channels.py": (

@@ -40,9 +40,9 @@ def _weights(
     x, dy = (values("integers", seed, shape, dtype) for seed, shape in enumerate(shapes))
     dy.reshape(-1)[-1] = np.inf
     x, dy = LAYOUTS[layout](x), LAYOUTS[layout](dy)
-    call = getattr(gpuconv, f"{problem.operator}_weight_grad")
     with indices(wide), preferred(kernel), emulated_cuda(architecture, **options) as emulated:
         out = LAYOUTS["reversed"](np.zeros(problem.w_shape, dtype))  # type: ignore[arg-type]
+        call = getattr(gpuconv, f"{problem.operator}_weight_grad")
         dw = call(x, dy, problem.w_shape, **problem.attributes, precision=precision, out=out)
     assert_close(dw, gradients.weight_grad(problem, x, dy), dtype, _bound(dtype, precision))
     assert emulated.launches[0].variant.name == kernel
@@ -145,11 +145,11 @@ def _complex(
 
     x, w, b = drawn(2, 10, 11, 9), drawn(*w_shape), drawn(6)
     attributes = {"strides": [2, 1], "pads": [1, 0, 0, 2], "group": group}
-    forward, of_input, of_weight, of_bias = (
-        getattr(gpuconv, f"{operator}{what}") for what in ("", "_input_grad", "_weight_grad", "_bias_grad")
-    )
 
     def all_of_them() -> list[Any]:
+        forward, of_input, of_weight, of_bias = (
+            getattr(gpuconv, f"{operator}{what}") for what in ("", "_input_grad", "_weight_grad", "_bias_grad")
+        )
         y = forward(x, w, b, **attributes)
         y = forward(x, w, b, residual=np.flip(y), **attributes)
         more = of_input(y, w, x.shape, **attributes), of_weight(x, y, w.shape, **attributes)

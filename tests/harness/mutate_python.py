@@ -58,7 +58,6 @@ _OPTIONS = (
     "no:xdist",
     "--hypothesis-seed=0",
 )
-_MARKERS = ("-m", "not gpu")
 
 
 @dataclass(frozen=True)
@@ -209,7 +208,7 @@ def _pytest(tests: Sequence[str], log: Path, keep_compiled: bool) -> None:
     import pytest
 
     files = dict.fromkeys(f"tests/{test.split()[0]}" for test in tests)
-    os._exit(pytest.main([*_OPTIONS, *_MARKERS, *files], [Selection(tests)]))
+    os._exit(pytest.main([*_OPTIONS, *files], [Selection(tests)]))
 
 
 class Selection:
@@ -228,7 +227,12 @@ class Selection:
         wanted = [word for word in words if not word.startswith("-")]
         if any(word[1:] in item.name for word in words if word.startswith("-")):
             return False
-        return any(word in item.name for word in wanted) if wanted else item.get_closest_marker("emulator") is None
+        return any(word in item.name for word in wanted) if wanted else _is_cheap(item)
+
+
+def _is_cheap(item: pytest.Item) -> bool:
+    """Tell whether a test runs no kernels, or none that do anything."""
+    return "sent" in getattr(item, "fixturenames", ()) or not any(map(item.get_closest_marker, ("emulator", "gpu")))
 
 
 def file_of(item: pytest.Item) -> str:

@@ -2,8 +2,8 @@
 
 Modules are named from the package's folder on; the first pattern that matches counts. Words after a file's name choose
 those of its tests whose names have one of them, or none of those with a minus sign in front; without words, all tests
-are meant that need no emulator. Emulated problems are cheap once their kernels are compiled. A % in a word stands for a
-space. Left out are tests that need a compiler each time, or many seconds.
+are meant that run no kernels, or such that do nothing. Emulated problems are cheap once their kernels are compiled.
+A % in a word stands for a space. Left out are tests that need a compiler each time, or many seconds.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ _OPERATORS = (
     "onnx/test_on_device.py",
 )
 _RUNNER = (
+    "onnx/test_control.py",
     "onnx/test_loading.py",
     "onnx/test_nodes.py",
     "onnx/test_runs.py",
@@ -89,7 +90,7 @@ _CALLS = (
     "cuda/plan/test_tune.py",
     "cuda/call/test_tensor_map.py",
     "cuda/conv/test_finish.py",
-    "cuda/call/test_launch.py -axes_of_one",
+    "cuda/call/test_launch.py",
 )
 _COMPILER = (
     "cuda/build/test_compile.py",
@@ -285,6 +286,10 @@ TESTS: dict[str, tuple[str, ...]] = {
     # ---- Dask
     "dask/*": _DASK,
     # ---- ONNX
+    "onnx/operators/control.py": ("onnx/test_control.py",),
+    "onnx/operators/recurrent.py": ("onnx/test_recurrent.py", "onnx/test_costs.py", "onnx/test_node_tests.py"),
+    "onnx/operators/resizing.py": ("onnx/test_sampling.py", *_OPERATORS),
+    "onnx/operators/sampling.py": ("onnx/test_sampling.py", "onnx/test_costs.py", "onnx/test_node_tests.py"),
     "onnx/operators/*": _OPERATORS,
     "onnx/scaling.py": _REWRITING,
     "onnx/finishing.py": _REWRITING,
@@ -591,7 +596,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "cuda/planning.py": (
         "cuda/plan/test_explain.py",
         "cuda/plan/test_tune.py",
-        "cuda/call/test_launch.py -axes_of_one",
+        "cuda/call/test_launch.py",
         "cuda/conv/gemm/test_ffma.py",
         "cuda/call/test_ranks.py",
         "cuda/conv/wgmma/test_family.py lie_last",
@@ -601,7 +606,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "cuda/plan/test_explain.py",
         "cuda/test_complex.py",
         "cuda/plan/test_tune.py",
-        "cuda/call/test_launch.py -axes_of_one",
+        "cuda/call/test_launch.py",
         "cuda/conv/gemm/test_ffma.py",
         "cuda/call/test_ranks.py parameters",
         "cuda/conv/wgmma/test_family.py lie_last",
@@ -616,8 +621,14 @@ TESTS: dict[str, tuple[str, ...]] = {
         "cuda/call/test_tensor_map.py",
         "cuda/conv/test_finish.py",
         "cuda/conv/test_finish.py residuals_are_found complex_residuals",
-        "cuda/call/test_launch.py -axes_of_one",
+        "cuda/call/test_launch.py",
+        "cuda/call/test_launch.py axes_of_one",
     ),
-    "cuda/call/device.py": ("rules/test_host_rules.py fill_the_cache", *_CALLS),
+    "cuda/call/device.py": (
+        "rules/test_host_rules.py fill_the_cache",
+        "gpu/test_interchange.py round_trip nothing_move",
+        "gpu/test_memory.py does_not_fit",
+        *_CALLS,
+    ),
     "cuda/*": _CALLS,
 }

@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from gpuconv.cuda.call import device
 from gpuconv.cuda.call.prepared import contiguous_strides
 from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.problem import Problem
@@ -18,7 +19,9 @@ from gpuconv.cuda.plan.launch import Launch
 from gpuconv.cuda.plan.limits import nearest
 from gpuconv.rules import geometry as geometries
 from tests.emulator import emulated_cuda
-from tests.emulator.device import EmulatedDevice
+from tests.emulator.device import EmulatedCuda
+from tests.emulator.mirror import Mirror
+from tests.emulator.moving import check_written
 from tests.oracle.operands import LAYOUTS, values
 
 
@@ -36,18 +39,21 @@ def problem_of(operator: str, x: Any, w: Any, precision: str = "ieee", **attribu
 
 def run(
     launch: Launch, arrays: dict[str, Any], results: dict[str, Any], architecture: str = "sm_90a", **options: Any
-) -> EmulatedDevice:
+) -> EmulatedCuda:
     """Launch on these arrays, by their roles, and see that all of the results is written."""
     with emulated_cuda(architecture, **options) as emulated:
-        emulated.current_device()
-        addresses = {role: emulated.address(array) for role, array in arrays.items()}
-        addresses |= {role: emulated.result_address(array) for role, array in results.items()}
-        slot = emulated.parameters(launch.parameters)
+        mirror = Mirror(arrays.values(), results.values())
+        addresses = {role: mirror.of(array).data.ptr for role, array in (arrays | results).items()}
+        slot = device.parameters(launch.parameters)
         assert {role for role, _ in launch.pointers} == set(addresses)
         for role, offset in launch.pointers:
             slot.buffer[offset:][:8] = np.frombuffer(addresses[role].to_bytes(8, "little"), np.uint8)
-        kernel = emulated.load(launch.variant, 0, launch.shared_bytes)
-        emulated.bind(kernel, launch.grid, launch.variant.threads, launch.shared_bytes, slot)()
+        kernel = device.load(launch.variant, 0, launch.shared_bytes)
+        with emulated.findings_raised():
+            device.bind(kernel, launch.grid, launch.variant.threads, launch.shared_bytes, slot)()
+        for array in results.values():
+            check_written(mirror.of(array), emulated.launches)
+        mirror.bring_back()
     return emulated
 
 
@@ -163,7 +169,7 @@ class Moved:
     tickets: int = 0
     operator: str = ""
 
-    def __call__(self, architecture: str = "sm_90a", **options: Any) -> EmulatedDevice:
+    def __call__(self, architecture: str = "sm_90a", **options: Any) -> EmulatedCuda:
         """Raise AssertionError where the result is wrong or the emulator finds something."""
         array = values("normal", 5, self.shape, self.dtype)
         array = every_other_channel(array) if self.layout == "every other channel" else LAYOUTS[self.layout](array)
@@ -179,8 +185,8 @@ class Moved:
             found, emulated = copy(array, *tail, self.tickets, architecture=architecture, seed=3, **options)
             expected = x_last(array, *tail)
         assert same(found, expected), "elements are wrong"
-        device: EmulatedDevice = emulated
-        return device
+        returned: EmulatedCuda = emulated
+        return returned
 
 
 MANY = (

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 from itertools import product
+from operator import attrgetter
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -17,17 +18,16 @@ import numpy as np
 from benchmarks import small_shapes
 from benchmarks.small_shapes import Problem
 from gpuconv.cuda.build import kernel_files, sources
-from gpuconv.cuda.call import prepared
+from gpuconv.cuda.call import device, prepared
 from gpuconv.cuda.conv import families as conv_families
 from gpuconv.cuda.plan import offers
 from gpuconv.cuda.plan.launch import Launch, Plan
-from gpuconv.cuda.plan.limits import Limits
+from gpuconv.cuda.plan.limits import Limits, representative
 from gpuconv.cuda.plan.offers import Candidate
 from gpuconv.cuda.pool import families as pool_families
 from gpuconv.cuda.pool.grad import families as pool_grad_families
 from gpuconv.cuda.variants import all_variants
 from gpuconv.cuda.weight_grad import families as weight_grad_families
-from tests.emulator import emulated_cuda
 from tests.harness import fused, many_blocks, many_gradients, many_wgmma, passes
 from tests.harness.emulated import indices
 from tests.harness.many_blocks import ManyBlocks
@@ -85,7 +85,7 @@ def planned(problem: Problem, dtype: str, limits_of: str = "sm_90a") -> Planned:
     found = Planned([], [], set())
 
     class Noted:
-        def __init__(self, _: Any, device: int, plan: Plan, inputs: Any, roles: Any, results: Any, outs: Any) -> None:
+        def __init__(self, number: int, plan: Plan, inputs: Any, roles: Any, results: Any, outs: Any) -> None:
             found.first.extend(plan.launches)
             self._results = results
 
@@ -102,9 +102,25 @@ def planned(problem: Problem, dtype: str, limits_of: str = "sm_90a") -> Planned:
         return candidates[0]
 
     offers_of, noted = offers.of, mock.patch.object(prepared, "Prepared", Noted)
-    with noted, mock.patch.object(offers, "of", of_each), offers.picking(first), emulated_cuda(limits_of=limits_of):
+    on_host = _of_host(representative(limits_of).limits)
+    with noted, on_host, mock.patch.object(offers, "of", of_each), offers.picking(first):
         small_shapes.compute(problem, small_shapes.operands(problem, dtype))
     return found
+
+
+def _of_host(limits: Limits) -> Any:
+    """Let calls be planned for a device of these limits whose arrays are NumPy's."""
+    return mock.patch.multiple(
+        device,
+        prepared={},
+        array_type=lambda: np.ndarray,
+        current_device=lambda: 0,
+        device_of=lambda _: 0,
+        layout=attrgetter("shape", "strides", "dtype"),
+        limits=lambda _: limits,
+        is_capturing=lambda: False,
+        to_host=lambda array: array,
+    )
 
 
 class Reached(NamedTuple):

@@ -18,6 +18,7 @@ __all__ = [
     "DATA",
     "attributes",
     "onnxruntime_node",
+    "onnxruntime_outputs",
     "onnxruntime_run",
     "our_nodes",
     "set_outputs",
@@ -55,14 +56,20 @@ def onnxruntime_run(model: ModelProto, feeds: Mapping[str, Any]) -> list[Any]:
 
 
 def onnxruntime_node(node: NodeProto, inputs: Sequence[Any], opset: int) -> Any:
-    """Compute one node in ONNX Runtime."""
+    """Compute one node in ONNX Runtime, and return its first output."""
+    return onnxruntime_outputs(node, inputs, opset)[0]
+
+
+def onnxruntime_outputs(node: NodeProto, inputs: Sequence[Any], opset: int) -> list[Any]:
+    """Compute one node in ONNX Runtime; the inputs are those whose names are not ""."""
+    names = list(filter(None, node.input))
     infos = [
-        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, value.shape)
-        for name, value in zip(node.input, inputs, strict=True)
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
+        for name, value in zip(names, inputs, strict=True)
     ]
     graph = helper.make_graph([node], "node", infos, [onnx.ValueInfoProto(name=name) for name in node.output])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=4)
-    return onnxruntime_run(model, dict(zip(node.input, inputs, strict=True)))[0]
+    return onnxruntime_run(model, dict(zip(names, inputs, strict=True)))
 
 
 FOLDER = Path(__file__).parent / "exported"

@@ -51,6 +51,18 @@ COSTS: list[tuple[int, str, int, tuple[Any, ...], dict[str, Any]]] = [
     (4 * 6 * 4, "InstanceNormalization", 22, (of(1, 4, 6), of(4), of(4)), {}),
     (6 * 5 * 3, "LRN", 22, (of(1, 6, 5),), {"size": 3}),
     (6 * 5 * 12, "LRN", 22, (of(1, 6, 5),), {"size": 100}),
+    (2 * 4 * 6 * 4, "GroupNormalization", 21, (of(2, 4, 6), of(4), of(4)), {"num_groups": 2}),
+    # Weighted neighbours, and what is read to have them.
+    (2 * 3 * 20 + 2 * 3 * 7 * 4, "GridSample", 20, (of(2, 3, 4, 5), of(2, 7, 1, 2)), {}),
+    (2 * 3 * 20 + 2 * 3 * 7 * 16, "GridSample", 20, (of(2, 3, 4, 5), of(2, 7, 1, 2)), {"mode": "cubic"}),
+    (2 * 3 * 20 + 2 * 3 * 7, "GridSample", 20, (of(2, 3, 4, 5), of(2, 7, 1, 2)), {"mode": "nearest"}),
+    (2 * 3 * 8 * 4, "Resize", 19, (of(2, 3, 8), None, None, ints(2, 3, 4)), {"mode": "cubic"}),
+    (2 * 3 * 8 * 2, "Resize", 19, (of(2, 3, 8), None, None, ints(2, 3, 4)), {"mode": "linear", "antialias": 1}),
+    (2 * 4 * 6 * 9 * (4 + 3), "DeformConv", 19, (of(2, 4, 4, 5), of(6, 2, 2, 3), of(2, 12, 3, 3)), {"group": 2}),
+    # Steps, of as many products as there are weights, and taps.
+    (5 * 2 * 3 * 4 * (7 + 4), "GRU", 14, (of(5, 2, 7), of(1, 12, 7), of(1, 12, 4)), {"hidden_size": 4}),
+    (5 * 2 * 2 * 16 * (7 + 4), "LSTM", 14, (of(5, 2, 7), of(2, 16, 7), of(2, 16, 4)), {"direction": "bidirectional"}),
+    (2 * 3 * 10 * 4, "CausalConvWithState", 27, (of(2, 3, 10), of(3, 1, 4)), {}),
     # Shapes.
     (2 * 3 + 2 * 7, "Concat", 22, (of(2, 3), of(2, 7)), {"axis": 1}),
     (1, "Constant", 22, (), {"value_ints": [1, 2, 3]}),

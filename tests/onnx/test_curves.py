@@ -23,6 +23,10 @@ EXACT: dict[str, tuple[dict[str, Any], Any, float]] = {
     "Sigmoid": ({}, lambda x: 1 / (1 + np.exp(-x)), 0),
     "Tanh": ({}, np.tanh, 0),
     "Elu": ({"alpha": 1.5}, lambda x: np.where(x < 0, 1.5 * np.expm1(x), x), 0),
+    "Celu": ({"alpha": 1.5}, lambda x: np.where(x < 0, 1.5 * np.expm1(x / 1.5), x), 0),
+    "Selu": ({"alpha": 1.5, "gamma": 2.0}, lambda x: 2 * np.where(x < 0, 1.5 * np.expm1(x), x), 0),
+    "Mish": ({}, lambda x: x * np.tanh(np.log1p(np.exp(-np.abs(x))) + np.maximum(x, 0)), 2.0**-22),
+    "Swish": ({"alpha": 1.5}, lambda x: x / (1 + np.exp(-1.5 * x)), 0),
     "LeakyRelu": ({"alpha": 0.1}, lambda x: np.where(x < 0, np.float32(0.1) * x, x), 0),
     "HardSigmoid": ({"alpha": 0.25, "beta": 0.375}, lambda x: np.clip(x / 4 + 0.375, 0, 1), 0),
     "HardSwish": ({}, lambda x: x * np.clip(x / 6 + 0.5, 0, 1), 2.0**-22),
@@ -38,7 +42,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _run(op_type: str, x: Any, attributes: dict[str, Any]) -> Any:
     with np.errstate(all="ignore"):
-        return backend.run_node(helper.make_node(op_type, ["x"], ["y"], **attributes), [x], opset_version=20)[0]
+        return backend.run_node(helper.make_node(op_type, ["x"], ["y"], **attributes), [x], opset_version=24)[0]
 
 
 @pytest.mark.parametrize("op_type", EXACT)

@@ -14,7 +14,7 @@ from onnx import helper
 
 import gpuconv
 from gpuconv.onnx import backend, operators
-from tests.onnx.models import floats, model, value
+from tests.onnx.models import NEWEST, floats, model, value
 from tests.onnx.networks import onnxruntime_run
 
 
@@ -332,11 +332,12 @@ SERVED: list[tuple[bool, str, int, list[str], int, dict[str, Any]]] = [
     (True, "Cast", 13, ["x"], 1, {}),
     (False, "Cast", 13, ["x"], 1, {"to": onnx.TensorProto.STRING}),
     (False, "Cast", 13, ["x"], 1, {"to": onnx.TensorProto.COMPLEX64}),
-    # Neighbours, of which cubic has four an axis and antialiasing many.
+    # Neighbours, of which cubic has four an axis and antialiasing many; nobody knows other modes.
     (True, "Resize", 10, ["x", "s"], 1, {}),
     (True, "Resize", 18, ["x", "", "s"], 1, {"mode": "linear", "antialias": 0}),
-    (False, "Resize", 18, ["x", "", "s"], 1, {"mode": "linear", "antialias": 1}),
-    (False, "Resize", 18, ["x", "", "s"], 1, {"mode": "cubic"}),
+    (True, "Resize", 18, ["x", "", "s"], 1, {"mode": "linear", "antialias": 1}),
+    (True, "Resize", 18, ["x", "", "s"], 1, {"mode": "cubic"}),
+    (False, "Resize", 18, ["x", "", "s"], 1, {"mode": "lanczos"}),
     (False, "Upsample", 1, ["x"], 1, {"width_scale": 2.0, "height_scale": 2.0}),
     (True, "Upsample", 7, ["x"], 1, {"scales": [1.0, 2.0]}),
     (True, "Upsample", 9, ["x", "s"], 1, {"mode": "linear"}),
@@ -358,8 +359,11 @@ ON_HOST = {
     "ConstantOfShape": {"input"},
     "Dropout": {"ratio", "training_mode"},
     "Expand": {"shape"},
+    "GRU": {"sequence_lens"},
+    "LSTM": {"sequence_lens"},
     "MaxUnpool": {"output_shape"},
     "Pad": {"pads", "constant_value", "axes"},
+    "RNN": {"sequence_lens"},
     "ReduceMax": {"axes"},
     "ReduceMean": {"axes"},
     "ReduceMin": {"axes"},
@@ -378,7 +382,7 @@ ON_HOST = {
 @pytest.mark.parametrize("op_type", sorted(operators.TABLE))
 def test_inputs_that_say_what_to_compute_are_on_the_host(op_type: str) -> None:
     """By the names that ONNX gives them; the host cannot know them elsewhere without waiting for the device."""
-    inputs = onnx.defs.get_schema(op_type, 9 if op_type == "Upsample" else 22).inputs
+    inputs = onnx.defs.get_schema(op_type, 9 if op_type == "Upsample" else NEWEST).inputs
     assert {inputs[at].name for at in operators.TABLE[op_type].on_host} == ON_HOST.get(op_type, set())
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 
 import gpuconv
-from gpuconv.onnx import backend
+from gpuconv.onnx import backend, operators
 from gpuconv.onnx.operators import products
 from tests.onnx.models import floats, model, value
 from tests.onnx.networks import onnxruntime_run
@@ -40,6 +40,75 @@ def test_batch_normalization_with_a_parameter_per_element() -> None:
     node = helper.make_node("BatchNormalization", ["x", "s", "b", "m", "v"], ["y"], spatial=0)
     (y,) = backend.run_node(node, [x, scale, bias, mean, var], opset_version=8)
     np.testing.assert_allclose(y, scale * (x - mean) / np.sqrt(var + 1e-5) + bias, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 3, 6])
+def test_groups_are_normalized(groups: int) -> None:
+    """Before opset 21 each group, not each channel, is scaled; onnx's checker refuses that form as deprecated."""
+    for shape in ((2, 6, 4, 5), (1, 6, 3), (3, 6)):
+        scale, bias = (floats(6, seed=seed) for seed in (1, 2))
+        agrees_with_onnx_runtime("GroupNormalization", 21, [floats(*shape), scale, bias], num_groups=groups)
+        found = operators.find(helper.make_node("GroupNormalization", ["x", "s", "b"], ["y"], num_groups=groups), 18)
+        assert found is not None
+        operator, form = found
+        grouped = floats(*shape).reshape(shape[0], groups, -1)
+        y = operator.function(form, floats(*shape), scale[:groups], bias[:groups]).reshape(grouped.shape)
+        mean, var = grouped.mean(-1, keepdims=True), grouped.var(-1, keepdims=True)
+        expected = (grouped - mean) / np.sqrt(var + 1e-5) * scale[:groups, None] + bias[:groups, None]
+        np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_groups_are_normalized_in_the_wider_type() -> None:
+    x, scale, bias = 1e4 + floats(2, 4, 9).astype(np.float64), np.ones(4), np.zeros(4)
+    node = helper.make_node("GroupNormalization", ["x", "s", "b"], ["y"], num_groups=2, epsilon=0.0)
+    grouped = x.reshape(2, 2, 18)
+    expected = (grouped - grouped.mean(-1, keepdims=True)) / grouped.std(-1, keepdims=True)
+    np.testing.assert_allclose(backend.run_node(node, [x, scale, bias])[0].reshape(2, 2, 18), expected, rtol=1e-9)
+    node.attribute.append(helper.make_attribute("stash_type", TensorProto.DOUBLE))
+    single = [array.astype(np.float32) for array in (x, scale, bias)]
+    (y,) = backend.run_node(node, single)
+    grouped = single[0].astype(np.float64).reshape(2, 2, 18)
+    expected = (grouped - grouped.mean(-1, keepdims=True)) / grouped.std(-1, keepdims=True)
+    assert y.dtype == np.float32
+    np.testing.assert_allclose(y.reshape(2, 2, 18), expected, rtol=3e-7)
+
+
+def test_groups_that_do_not_fit_are_refused() -> None:
+    node = helper.make_node("GroupNormalization", ["x", "s", "b"], ["y"], num_groups=4)
+    with pytest.raises(gpuconv.ArgumentError, match="num_groups is 4, which does not divide the 6 channels of X"):
+        backend.run_node(node, [floats(1, 6, 2), floats(6), floats(6)])
+    node.attribute[0].i = 2
+    with pytest.raises(
+        gpuconv.ArgumentError, match=r"scale and bias must have the shape \(6,\), not \(2,\) and \(6,\)"
+    ):
+        backend.run_node(node, [floats(1, 6, 2), floats(2), floats(6)])
+
+
+SPECIAL = np.float32([-np.inf, -100, -3, -0.5, -0.0, 0.0, 0.5, 3, 100, np.inf, np.nan])
+
+
+@pytest.mark.parametrize(
+    ("op_type", "opset", "attributes"),
+    [("Celu", 12, {}), ("Celu", 12, {"alpha": 0.4}), ("Selu", 6, {}), ("Selu", 22, {"alpha": 2.0, "gamma": 0.5})],
+)  # fmt: skip
+def test_activations_are_onnx_runtime_s(op_type: str, opset: int, attributes: dict[str, float]) -> None:
+    for x in (5 * floats(3, 40), SPECIAL):
+        agrees_with_onnx_runtime(op_type, opset, [x], **attributes)
+
+
+@pytest.mark.parametrize("alpha", [1.0, 0.75, -2.0])
+def test_activations_by_definition(alpha: float) -> None:
+    """In float64; and the limits of the definitions where these give no number."""
+    x = 5 * floats(3, 40).astype(np.float64)
+    sigmoid = 1 / (1 + np.exp(-alpha * x))
+    (y,) = backend.run_node(helper.make_node("Swish", ["x"], ["y"], alpha=alpha), [x])
+    np.testing.assert_allclose(y, x * sigmoid, rtol=1e-12)
+    (y,) = backend.run_node(helper.make_node("Celu", ["x"], ["y"], alpha=alpha), [x])
+    np.testing.assert_allclose(y, np.maximum(0, x) + np.minimum(0, alpha * np.expm1(x / alpha)), rtol=1e-12)
+    (y,) = backend.run_node(helper.make_node("Mish", ["x"], ["y"]), [x])
+    np.testing.assert_allclose(y, x * np.tanh(np.log1p(np.exp(x))), rtol=1e-12)
+    (y,) = backend.run_node(helper.make_node("Mish", ["x"], ["y"]), [np.float32([-200, 0, 200])])
+    assert y.tolist() == [0, 0, 200]
 
 
 @pytest.mark.parametrize("opset", [7, 13, 22])

@@ -32,8 +32,8 @@ from gpuconv.onnx.operators import form as operator_form
 from gpuconv.onnx.rewriting import Budget, Graph
 from gpuconv.rules import geometry as geometries
 from gpuconv.rules import whole_numbers
-from tests.harness.cupy_stand_in import cupy_stand_in
 from tests.harness.device_arrays import device_arrays
+from tests.harness.idle_kernels import Sent
 from tests.onnx.models import floats, pool
 
 max_pool: Any = importlib.import_module("gpuconv.cpu.max_pool")  # whose function has the same name
@@ -211,24 +211,14 @@ def test_complex_results_are_apart_by_both_of_their_parts() -> None:
     assert _trial._difference([np.complex64([4 + 4j])], [np.complex64([1])]) == "1 of 1 elements, by up to 5, other"
 
 
-def test_other_data_fill_the_cache_twice_before_a_call_is_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_data_fill_the_cache_twice_before_a_call_is_measured(sent: Sent, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     written: list[int] = []
-    workspace = device.workspace
-
-    def noted(nbytes: int, purpose: str) -> Any:
-        asked.append(nbytes)
-        found = workspace(nbytes, purpose)
-        monkeypatch.setattr(type(found.data), "memset_async", lambda _, value, size, stream: written.append(size))
-        return found
-
-    with cupy_stand_in(tmp_path):
-        monkeypatch.setattr(device, "workspace", noted)
-        calls: list[int] = []
-        assert device.seconds(lambda: calls.append(len(written))) >= 0
-    assert set(asked) == set(written) == {2 * 50 * 2**20}  # of 50 MiB
+    memory = SimpleNamespace(memset_async=lambda value, size, stream: written.append(size))
+    monkeypatch.setattr(device, "workspace", lambda nbytes, _: asked.append(nbytes) or device.Workspace(memory))
+    calls: list[int] = []
+    assert device.seconds(lambda: calls.append(len(written))) >= 0
+    assert set(asked) == set(written) == {2 * sent.cupy.cuda.Device().attributes["L2CacheSize"]}
     assert calls == list(range(1, len(written) + 1))
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -17,7 +15,7 @@ from gpuconv.cuda.call import device
 from gpuconv.cuda.conv import families as conv_families
 from gpuconv.rules.precision import PRECISIONS
 from tests.emulator import emulated_cuda
-from tests.harness.cupy_stand_in import cupy_stand_in
+from tests.harness.idle_kernels import Sent
 from tests.oracle import oracle
 from tests.oracle.operands import values
 
@@ -27,11 +25,11 @@ operators = pytest.mark.parametrize("operator", ["conv", "conv_transpose"])
 class Asked:
     """Calls on a device that does not compute, and the precision that each one's problem has."""
 
-    def __init__(self, module: Any) -> None:
-        self._module = module
+    def __init__(self, cupy: Any) -> None:
+        self.cupy = cupy
 
     def __call__(self, operator: str = "conv", dtype: Any = np.float32, **keywords: Any) -> str:
-        x, w = self._module.ndarray((1, 3, 6), dtype), self._module.ndarray((3, 3, 2), dtype)
+        x, w = self.cupy.empty((1, 3, 6), dtype), self.cupy.empty((3, 3, 2), dtype)
         with (
             mock.patch.object(conv_families, "plan", wraps=conv_families.plan) as plan,
             mock.patch.dict(device.prepared),
@@ -43,9 +41,8 @@ class Asked:
 
 
 @pytest.fixture
-def asked(tmp_path: Path) -> Iterator[Asked]:
-    with cupy_stand_in(tmp_path) as cupy:
-        yield Asked(cupy.module)
+def asked(sent: Sent) -> Asked:
+    return Asked(sent.cupy)
 
 
 @operators
@@ -110,7 +107,7 @@ def test_tasks_do_not_see_each_others(asked: Asked) -> None:
 
 
 def test_precisions_are_prepared_apart(asked: Asked) -> None:
-    x, w = asked._module.ndarray((1, 3, 6), np.float32), asked._module.ndarray((3, 3, 2), np.float32)
+    x, w = asked.cupy.empty((1, 3, 6), np.float32), asked.cupy.empty((3, 3, 2), np.float32)
     for own in (*PRECISIONS, None, *PRECISIONS):
         gpuconv.conv(x, w, precision=own)
     with gpuconv.precision("tf32"):

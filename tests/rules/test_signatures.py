@@ -15,7 +15,7 @@ import pytest
 import gpuconv
 from gpuconv.cuda import planning
 from gpuconv.rules.operators import OPERATORS
-from tests.emulator import emulated_cuda
+from tests.harness.emulated import any_cuda
 
 Backend = Callable[[], AbstractContextManager[Any]]
 FUNCTIONS = [
@@ -26,9 +26,9 @@ FUNCTIONS = [
 every_function = pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
 
 
-@pytest.fixture(params=["numpy", pytest.param("cuda", marks=pytest.mark.emulator)])
+@pytest.fixture(params=["numpy", pytest.param("cuda", marks=pytest.mark.gpu)])
 def backend(request: pytest.FixtureRequest) -> Backend:
-    return emulated_cuda if request.param == "cuda" else nullcontext
+    return any_cuda if request.param == "cuda" else nullcontext
 
 
 def ones(*shape: int) -> Any:
@@ -116,13 +116,13 @@ def test_an_integer_and_a_list_of_one_are_not_taken_for_each_other(backend: Back
             gpuconv.conv(x, w, strides=[2])
 
 
-@pytest.mark.emulator
+@pytest.mark.gpu
 @pytest.mark.parametrize("two", [2, np.int64(2), np.array(2), [2, 2]], ids=repr)
 def test_a_call_is_planned_once_however_an_integer_is_written(two: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     plans: list[Any] = []
     plan = planning.plan
     monkeypatch.setattr(planning, "plan", lambda *arguments: plans.append(plan(*arguments)) or plans[-1])
-    with emulated_cuda():
+    with any_cuda():
         for _ in range(3):
             assert gpuconv.to_host(gpuconv.conv(ones(3, 4), ones(2, 2), dilations=two))[0, 0].tolist() == [[4, 4]]
     assert len(plans) == 1
@@ -147,9 +147,9 @@ def test_explain_takes_what_calls_take(capsys: pytest.CaptureFixture[str]) -> No
             gpuconv.explain("conv", *shapes, **{theirs: 2})
 
 
-@pytest.mark.emulator
+@pytest.mark.gpu
 def test_tune_takes_what_calls_take() -> None:
-    with emulated_cuda():
+    with any_cuda():
         x, w = gpuconv.to_device(ones(6, 6)), gpuconv.to_device(ones(2, 2))
         times = gpuconv.tune("conv", x, w, pads=1, strides=2)
         assert set(times) == set(gpuconv.tune("conv", x, w, pads=[1] * 4, strides=[2, 2]))

@@ -14,7 +14,7 @@ import pytest
 
 import gpuconv
 from gpuconv import ArgumentError
-from tests.emulator import emulated_cuda
+from tests.harness.emulated import any_cuda
 from tests.rules.refusal_rows import too_large
 
 _ROOM = 2**24  # bytes of the machine that some of these tests are on
@@ -112,10 +112,10 @@ def test_explain_says_the_same_of_shapes_that_no_array_has(capsys: pytest.Captur
     assert "max_pool" in capsys.readouterr().out
 
 
-@pytest.mark.emulator
+@pytest.mark.gpu
 def test_sums_over_nothing_on_cuda_do_not_ask_how_large_it_is() -> None:
     for shape in ((0, 1, 2**58), (0, 2**16, 2**16), (2, 3, 0, 2**40)):
-        with emulated_cuda():
+        with any_cuda():
             db = gpuconv.conv_bias_grad(np.empty(shape, np.float16))
         assert db.shape == shape[1:2]
         assert not db.any()

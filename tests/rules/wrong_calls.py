@@ -67,9 +67,12 @@ class Wrong:
 
 def _refused(row: Refusal) -> Wrong:
     arrays = [None if shape is None else array(*shape) for shape in row.problem.shapes]
-    function = getattr(gpuconv, row.problem.operator)
     error = ArgumentError if row.kind == "value" else ArgumentTypeError
-    return Wrong(row.name, lambda: function(*arrays, **row.problem.attributes), error, row.message)
+
+    def call() -> Any:
+        return getattr(gpuconv, row.problem.operator)(*arrays, **row.problem.attributes)
+
+    return Wrong(row.name, call, error, row.message)
 
 
 def _no_array(name: str, thing: Any, kind: str) -> list[Wrong]:
@@ -326,19 +329,19 @@ MODES = [
     ),
     Wrong(
         "weights packed for Conv",
-        lambda: gpuconv.conv_transpose(X, PACKED),
+        lambda: gpuconv.conv_transpose(X, gpuconv.pack(W)),
         ArgumentError,
         "conv_transpose: w was packed for conv; pack it with gpuconv.pack(w, operator='conv_transpose')",
     ),
     Wrong(
         "packed weights of another dtype",
-        lambda: gpuconv.conv(array(1, 4, 5, 6, dtype=np.float16), PACKED),
+        lambda: gpuconv.conv(array(1, 4, 5, 6, dtype=np.float16), gpuconv.pack(W)),
         ArgumentTypeError,
         "conv: w has dtype float32, but x has float16; all arrays must share one dtype",
     ),
     Wrong(
         "packed weights of another shape",
-        lambda: gpuconv.conv(array(1, 3, 5, 6), PACKED),
+        lambda: gpuconv.conv(array(1, 3, 5, 6), gpuconv.pack(W)),
         ArgumentError,
         "conv: x has 3 channels, but w expects 4 per group x group 1 = 4 (x.shape=(1, 3, 5, 6), w.shape=(4, 4, 3, 2))",
     ),
@@ -474,10 +477,10 @@ FUSED = [
 
 def _keyword(operator: str, theirs: str, value: Any, message: str) -> Wrong:
     """A call with a keyword that another library has for an argument, and without what it stands for."""
-    function, arrays = getattr(gpuconv, operator), (X,) if operator == "max_pool" else (X, W)
+    arrays = (X,) if operator == "max_pool" else (X, W)
     return Wrong(
         f"{operator} with {theirs}={value}",
-        lambda: function(*arrays, **{theirs: value}),
+        lambda: getattr(gpuconv, operator)(*arrays, **{theirs: value}),
         ArgumentTypeError,
         f"{operator}: {message}",
     )

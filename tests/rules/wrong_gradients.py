@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -334,7 +333,10 @@ ROWS: list[tuple[str, str, tuple[Any, ...], dict[str, Any], str, str]] = [
 
 def _wrong(name: str, operator: str, arrays: Any, attributes: Any, kind: str, message: str) -> Wrong:
     error = ArgumentTypeError if kind == "type" else ArgumentError
-    call = partial(getattr(gpuconv, operator), *arrays, **attributes)
+
+    def call() -> Any:
+        return getattr(gpuconv, operator)(*arrays, **attributes)
+
     return Wrong(f"{operator}: {name}", call, error, f"{operator}: {message}")
 
 

@@ -220,8 +220,7 @@ def _out_of_memory(purpose: str, nbytes: int, error: Exception) -> OutOfDeviceMe
     return OutOfDeviceMemory(f"{purpose} needs {nbytes} bytes, which do not fit on device {current_device()} ({error})")
 
 
-address = attrgetter("data.ptr")  # of the first element of an array that will be read
-result_address = address  # of the first element of an array, or of a workspace, that will be written
+address = attrgetter("data.ptr")  # of an array's first element, or of a workspace
 
 
 def keep(memory: Any, result: Any) -> None:
@@ -305,9 +304,7 @@ def to_device(array: Any) -> Any:
     order, back = _memory_order(array)
     try:
         if isinstance(array, cupy.ndarray):
-            with cupy.cuda.Device(device_of(array)):
-                packed = cupy.ascontiguousarray(array.transpose(order))
-            return packed.copy().transpose(back)
+            return _from_another(cupy, array.transpose(order)).transpose(back)
         if array.dtype.hasobject or not array.dtype.isnative:
             raise TypeError("a device reads numbers in its own byte order only")
         packed = np.asarray(array.transpose(order), order="C")
@@ -316,6 +313,25 @@ def to_device(array: Any) -> Any:
         raise _out_of_memory(f"to_device: a copy of an array of shape {array.shape}", array.nbytes, error) from error
     except (TypeError, ValueError) as error:
         raise ArgumentTypeError(f"to_device: CuPy cannot hold an array of dtype {array.dtype}: {error}") from error
+
+
+def _from_another(cupy: Any, array: Any) -> Any:
+    """Return a C-contiguous copy, on the current device, of an array of another one.
+
+    CuPy orders such a copy by the current device's stream alone. So that waits for the other one's, which may still
+    make the array, and then the other one's for it: what the array was packed into is free for new work there.
+    """
+    home, here = cupy.cuda.Device(device_of(array)), cupy.cuda.get_current_stream()
+    with home:
+        there = cupy.cuda.get_current_stream()
+        packed = cupy.ascontiguousarray(array)
+        made = there.record(cupy.cuda.Event(disable_timing=True))
+    here.wait_event(made)
+    copy = packed.copy()
+    read = here.record(cupy.cuda.Event(disable_timing=True))
+    with home:
+        there.wait_event(read)
+    return copy
 
 
 def to_host(array: Any) -> Any:

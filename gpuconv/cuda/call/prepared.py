@@ -12,6 +12,7 @@ import numpy as np
 
 from gpuconv._errors import ArgumentError, DeviceError
 from gpuconv._packed import PackedWeights
+from gpuconv.cuda.call import device as runtime
 from gpuconv.cuda.plan import Launch, Plan
 from gpuconv.rules import memory
 
@@ -39,8 +40,6 @@ class Prepared:
 
     Parameters
     ----------
-    runtime : module
-        gpuconv.cuda.call.device, or what stands for it.
     device : int
         The current one, which all arrays are on.
     plan : Plan
@@ -55,7 +54,6 @@ class Prepared:
 
     def __init__(
         self,
-        runtime: Any,
         device: int,
         plan: Plan,
         inputs: dict[str, Any],
@@ -64,7 +62,6 @@ class Prepared:
         outs: Sequence[Any],
     ) -> None:
         self.plan = plan
-        self._runtime = runtime
         self._device = device
         self._inputs = [(name, memory.Place(array)) for name, array in inputs.items()]
         self._input_roles = input_roles
@@ -92,7 +89,7 @@ class Prepared:
         ]
         self._stricter = [(roles.index(role), nbytes - 1) for role, nbytes in plan.alignment]
         self._wider += self._stricter
-        self._steps = [_Step(runtime, device, launch, roles) for launch in plan.launches]
+        self._steps = [_Step(device, launch, roles) for launch in plan.launches]
         self._slots: list[_Slots] = []  # of calls that are over; pop and append are atomic
         self._order = _order(plan)
         self._rest: Prepared | None = None  # of a call whose weights are packed
@@ -107,7 +104,6 @@ class Prepared:
             An address breaks its dtype's alignment, or an ``out`` shares memory with another array.
         DeviceError, OutOfDeviceMemory
         """
-        runtime = self._runtime
         addresses = [*map(runtime.address, inputs)]
         if (addresses[0] | addresses[len(addresses) // 2] | addresses[-1]) & self._misaligned:  # of one to three inputs
             self._refuse_alignment(addresses)
@@ -117,21 +113,21 @@ class Prepared:
         if self._has_outs:
             pairs = zip(self._results, outs, strict=True)
             results = [runtime.empty(*made) if out is None else out for made, out in pairs]
-            addresses += map(runtime.result_address, results)
+            addresses += map(runtime.address, results)
             self._check_outs(addresses)
         else:
             results = []
             for made in self._results:
                 result = runtime.empty(*made)
                 results.append(result)
-                addresses.append(runtime.result_address(result))
+                addresses.append(runtime.address(result))
         workspace = None
         if self._workspace:
             workspace = runtime.workspace(*self._workspace)
             if self._parts:
                 addresses += runtime.parts(workspace, self._parts)
             else:
-                addresses.append(runtime.result_address(workspace))
+                addresses.append(runtime.address(workspace))
             addresses[-1] += self._before
         runtime.keep(workspace, results[0])
         try:
@@ -157,7 +153,6 @@ class Prepared:
         captured packs for itself, since until it is launched nothing would be there for others. ``weights`` are of the
         array that stands for w among the inputs.
         """
-        runtime = self._runtime
         if self._stricter:
             addresses = [*map(runtime.address, inputs)]
             if any(addresses[position] & mask for position, mask in self._stricter):
@@ -177,13 +172,13 @@ class Prepared:
 
     def _pack(self, w: Any) -> Any:
         """Return the packed weights, complete for every stream."""
-        plan, runtime = self.plan, self._runtime
+        plan = self.plan
         buffer = runtime.empty((plan.bytes_of("packed"),), np.uint8, f"{plan.operator}: the packed weights")
-        addresses = runtime.address(w), runtime.result_address(buffer)
+        addresses = runtime.address(w), runtime.address(buffer)
         try:
             for launch in plan.sharing or plan.launches:
                 if launch.packs:
-                    step = _Step(runtime, self._device, launch, ["w", "packed"])
+                    step = _Step(self._device, launch, ["w", "packed"])
                     struct, start = step.slot()
                     for word, position in step.pointers:
                         struct[word] = addresses[position]
@@ -199,7 +194,7 @@ class Prepared:
         plan = replace(self.plan, launches=launches, spaces=spaces, sharing=(), alignment=(), otherwise=None)
         names = [*(name for name, _ in self._inputs), "packed"]
         arrays = dict(zip(names, (*inputs, buffer), strict=True))
-        return Prepared(self._runtime, self._device, plan, arrays, self._input_roles, self._made, outs)
+        return Prepared(self._device, plan, arrays, self._input_roles, self._made, outs)
 
     def _with_any_alignment(self, inputs: Sequence[Any], outs: Sequence[Any]) -> Prepared:
         """Return the same call by the plan that asks for no more than elements do."""
@@ -207,7 +202,7 @@ class Prepared:
             assert self.plan.otherwise is not None
             plan = replace(self.plan.otherwise(), operator=self.plan.operator)
             arrays = dict(zip((name for name, _ in self._inputs), inputs, strict=True))
-            self._otherwise = Prepared(self._runtime, self._device, plan, arrays, self._input_roles, self._made, outs)
+            self._otherwise = Prepared(self._device, plan, arrays, self._input_roles, self._made, outs)
         return self._otherwise
 
     def _new_slots(self) -> _Slots:
@@ -255,10 +250,9 @@ def _fill_maps(maps: list[_Map], addresses: list[int]) -> None:
 class _Step:
     """One launch of the plan, with its kernel loaded."""
 
-    __slots__ = ("_handle", "_launch", "_runtime", "maps", "pointers")
+    __slots__ = ("_handle", "_launch", "maps", "pointers")
 
-    def __init__(self, runtime: Any, device: int, launch: Launch, roles: list[str]) -> None:
-        self._runtime = runtime
+    def __init__(self, device: int, launch: Launch, roles: list[str]) -> None:
         self._launch = launch
         self._handle = runtime.load(launch.variant, device, launch.shared_bytes)
         self.pointers = [(offset // 8, roles.index(role)) for role, offset in launch.pointers]
@@ -271,10 +265,10 @@ class _Step:
     def slot(self) -> tuple[memoryview, Callable[[], None]]:
         """Return the words of a struct for one launch at a time, and the launch."""
         launch = self._launch
-        slot = self._runtime.parameters(launch.parameters)
+        slot = runtime.parameters(launch.parameters)
         threads, shared_bytes = launch.variant.threads, launch.shared_bytes
-        call = self._runtime.bind(self._handle, launch.grid, threads, shared_bytes, slot)
-        return memoryview(slot.buffer).cast("B").cast("Q"), call
+        call = runtime.bind(self._handle, launch.grid, threads, shared_bytes, slot)
+        return slot.buffer.data.cast("B").cast("Q"), call
 
 
 def _order(plan: Plan) -> tuple[Any, ...]:

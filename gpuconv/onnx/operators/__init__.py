@@ -13,13 +13,36 @@ from functools import lru_cache
 import onnx
 from onnx import NodeProto
 
-from gpuconv.onnx.operators import elementwise, normalizing, pooling, products, resizing, shaping, special
+from gpuconv.onnx.operators import (
+    elementwise,
+    normalizing,
+    pooling,
+    products,
+    recurrent,
+    resizing,
+    sampling,
+    shaping,
+    special,
+)
+from gpuconv.onnx.operators.control import CONTROL, Body
 from gpuconv.onnx.operators.form import DTYPES, Form, Operator, is_float, namespace
 from gpuconv.onnx.operators.pooling import on_device
 
-__all__ = ["DTYPES", "TABLE", "Form", "Operator", "find", "form_of", "is_float", "namespace", "on_device"]
+__all__ = [
+    "CONTROL",
+    "DTYPES",
+    "TABLE",
+    "Body",
+    "Form",
+    "Operator",
+    "find",
+    "form_of",
+    "is_float",
+    "namespace",
+    "on_device",
+]
 
-_KINDS = elementwise, normalizing, pooling, products, resizing, shaping, special
+_KINDS = elementwise, normalizing, pooling, products, recurrent, resizing, sampling, shaping, special
 TABLE: dict[str, Operator] = {name: entry for kind in _KINDS for name, entry in kind.OPERATORS.items()}
 
 

@@ -44,6 +44,23 @@ def _elu(xp: Any, x: Any, form: Form) -> Any:
     return xp.where(x < 0, form.get("alpha") * xp.expm1(x), x)
 
 
+def _celu(xp: Any, x: Any, form: Form) -> Any:
+    alpha = form.get("alpha")
+    return xp.where(x < 0, alpha * xp.expm1(x / alpha), x)
+
+
+def _selu(xp: Any, x: Any, form: Form) -> Any:
+    return form.get("gamma") * xp.where(x < 0, form.get("alpha") * xp.expm1(x), x)
+
+
+def _swish(xp: Any, x: Any, form: Form) -> Any:
+    return x / (1 + xp.exp(-form.get("alpha") * x))
+
+
+def _mish(xp: Any, x: Any, form: Form) -> Any:
+    return x * xp.tanh(_softplus(xp, x, form))
+
+
 def _hard_sigmoid(xp: Any, x: Any, form: Form) -> Any:
     return xp.maximum(xp.minimum(x * form.get("alpha") + form.get("beta"), 1), 0)
 
@@ -195,6 +212,7 @@ OPERATORS = {
     "And": _comparison(operator.and_),
     "Cast": Operator(_cast, serves=_castable),
     "CastLike": Operator(_cast_like),
+    "Celu": _unary(_celu, special.celu),
     "Ceil": _unary(lambda xp, x, _: xp.ceil(x)),
     "Clip": Operator(_clip, frozenset({1, 2})),
     "Div": _binary(divide, np.divide),
@@ -213,6 +231,7 @@ OPERATORS = {
     "Max": _variadic(lambda xp: xp.maximum),
     "Mean": _variadic(_add, mean=True),
     "Min": _variadic(lambda xp: xp.minimum),
+    "Mish": _unary(_mish, special.mish),
     "Mul": _binary(operator.mul, np.multiply),
     "Neg": _unary(lambda xp, x, _: -x),
     "Not": Operator(_not),
@@ -221,11 +240,13 @@ OPERATORS = {
     "Pow": Operator(_power),
     "Reciprocal": _unary(lambda xp, x, _: 1 / x),
     "Relu": Operator(_relu),
+    "Selu": _unary(_selu, special.selu),
     "Sigmoid": _unary(lambda xp, x, _: 1 / (1 + xp.exp(-x)), special.sigmoid),
     "Softplus": _unary(_softplus, special.softplus),
     "Sqrt": _unary(lambda xp, x, _: xp.sqrt(x)),
     "Sub": _binary(operator.sub, np.subtract),
     "Sum": _variadic(_add),
+    "Swish": _unary(_swish, special.swish),
     "Tanh": _unary(lambda xp, x, _: xp.tanh(x), special.tanh),
     "Where": Operator(_where),
 }

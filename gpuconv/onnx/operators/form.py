@@ -95,6 +95,13 @@ def is_float(array: Any) -> bool:
     return bool(array.dtype.kind == "f" or array.dtype.name == "bfloat16")
 
 
+def saturated(array: Any, dtype: Any) -> Any:
+    """Return floating-point numbers as integers: towards zero, and those that the type has not as its ends."""
+    xp, ends = namespace(array), np.iinfo(dtype)
+    last = float(ends.max) if float(ends.max) <= ends.max else np.nextafter(float(ends.max), 0)
+    return xp.minimum(xp.maximum(array, float(ends.min)), last).astype(dtype)
+
+
 def ints(array: Any) -> list[int]:
     """Return the integers of an input that came on the host, or of an attribute."""
     return [int(value) for value in np.asarray(array).reshape(-1)]

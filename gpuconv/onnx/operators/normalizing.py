@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from gpuconv._errors import ArgumentError
 from gpuconv.onnx.operators.elementwise import divide
 from gpuconv.onnx.operators.form import Form, Operator, ints, is_float, namespace, wide
 from gpuconv.onnx.operators.shaping import axis_of
@@ -48,6 +49,23 @@ def _instance_normalization(form: Form, x: Any, scale: Any, bias: Any) -> Any:
     per_channel = (-1, *(1,) * (x.ndim - 2))
     y, _, _ = _standardized(wide(x), tuple(range(2, x.ndim)), form.get("epsilon"))
     return (y * wide(scale).reshape(per_channel) + wide(bias).reshape(per_channel)).astype(x.dtype, copy=False)
+
+
+def _group_normalization(form: Form, x: Any, scale: Any, bias: Any) -> Any:
+    """Normalize in the wider of the types that stash_type and x name; before opset 21, scale and bias are a group's."""
+    groups, channels = form.get("num_groups"), x.shape[1]
+    if groups < 1 or channels % groups:
+        raise ArgumentError(f"num_groups is {groups}, which does not divide the {channels} channels of X {x.shape}")
+    owners = groups if form.opset < 21 else channels
+    if scale.shape != (owners,) or bias.shape != (owners,):
+        raise ArgumentError(f"scale and bias must have the shape ({owners},), not {scale.shape} and {bias.shape}")
+    values = wide(x)
+    if form.get("stash_type") == onnx.TensorProto.DOUBLE:
+        values = values.astype(np.float64)
+    size = channels * prod(x.shape[2:])  # of an image
+    y, _, _ = _standardized(values.reshape(x.shape[0], groups, size // groups), (2,), form.get("epsilon"))
+    y = y.reshape(x.shape[0], owners, size // owners) * wide(scale).reshape(-1, 1) + wide(bias).reshape(-1, 1)
+    return y.reshape(x.shape).astype(x.dtype, copy=False)
 
 
 def _layer_normalization(form: Form, x: Any, scale: Any, bias: Any = None) -> Any:
@@ -169,6 +187,7 @@ def _count(x: Any, axes: tuple[int, ...] | None) -> int:
 
 OPERATORS = {
     "BatchNormalization": Operator(_batch_normalization, serves=_infers, cost=_per_channel_cost),
+    "GroupNormalization": Operator(_group_normalization, cost=_per_channel_cost),
     "Hardmax": _of_rows(_hardmax),
     "InstanceNormalization": Operator(_instance_normalization, cost=_per_channel_cost),
     "LRN": Operator(_lrn, cost=_lrn_cost),

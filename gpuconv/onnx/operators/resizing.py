@@ -1,19 +1,22 @@
-"""Resize and Upsample, nearest and linear: axis by axis, each output from one element or from two neighbours."""
+"""Resize and Upsample: axis by axis, each output from one element or from a weighted mean of neighbours."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from math import floor, prod
+from functools import reduce
+from math import ceil, floor, prod
 from typing import Any
 
 import numpy as np
 
 from gpuconv._errors import ArgumentError
-from gpuconv.onnx.operators.form import Form, Operator, ints, namespace, wide
+from gpuconv.onnx.operators.form import Form, Operator, ints, namespace, saturated, wide
 from gpuconv.onnx.operators.shaping import axis_of
 
-_MODES = {"nearest": "nearest", "linear": "linear", "bilinear": "linear"}
+_MODES = {"nearest": "nearest", "linear": "linear", "bilinear": "linear", "cubic": "cubic"}
+_REACH = {"linear": 1, "cubic": 2}  # elements on either side that have a weight
 _ROUNDED: dict[str, Callable[[Any], Any]] = {
     "round_prefer_floor": lambda at: np.ceil(at - 0.5),
     "round_prefer_ceil": lambda at: np.floor(at + 0.5),
@@ -39,23 +42,31 @@ def _resize(form: Form, x: Any, roi: Any = None, scales: Any = None, sizes: Any 
         roi, scales = None, roi
     axes = _axes(form, x, roi, scales, sizes)
     transform = form.get("coordinate_transformation_mode") or "asymmetric"
-    nearest = form.get("nearest_mode") or "floor"
-    y = wide(x) if _MODES[form.get("mode")] == "linear" else x
+    along = _picked if _MODES[form.get("mode")] == "nearest" else _filtered if _is_filtered(form) else _mixed
+    y = x if along is _picked else wide(x)
     outside: list[tuple[int, Any]] = []
     for one in axes:
         if one.extent == one.result and one.scale == 1 and transform != "tf_crop_and_resize":
             continue
         at = _coordinates(one, transform)
-        y = _picked(y, one, _ROUNDED[nearest](at)) if _MODES[form.get("mode")] == "nearest" else _mixed(y, one, at)
+        y = along(form, y, one, at)
         if transform == "tf_crop_and_resize":
             outside.append((one.axis, (at < 0) | (at > one.extent - 1)))
-    return _extrapolated(y, outside, form.get("extrapolation_value")).astype(x.dtype, copy=y is x)
+    y = _extrapolated(y, outside, form.get("extrapolation_value"))
+    if y.dtype.kind == "f" and x.dtype.kind in "iu" and _is_filtered(form):  # sums of weights, some of them negative
+        return saturated(namespace(y).rint(y), x.dtype)
+    return y.astype(x.dtype, copy=y is x)
+
+
+def _is_filtered(form: Form) -> bool:
+    return _MODES[form.get("mode")] == "cubic" or bool(form.get("antialias"))
 
 
 def _cost(form: Form, x: Any, roi: Any = None, scales: Any = None, sizes: Any = None) -> int:
     """Count what is between two axes, too: one may grow before another one shrinks."""
     axes = _axes(form, x, roi, roi if form.opset < 11 else scales, sizes)
-    return int(x.size) * prod(-(-one.result // one.extent) for one in axes if one.result > one.extent)
+    growth = prod(-(-one.result // one.extent) for one in axes if one.result > one.extent)
+    return int(x.size) * growth * (2 * _REACH.get(_MODES[form.get("mode")], 1) if _is_filtered(form) else 1)
 
 
 def _axes(form: Form, x: Any, roi: Any, scales: Any, sizes: Any) -> list[_Axis]:
@@ -110,24 +121,56 @@ def _coordinates(one: _Axis, transform: str) -> Any:
     raise ArgumentError(f"coordinate_transformation_mode {transform!r} is not one of the specification's")
 
 
-def _picked(x: Any, one: _Axis, at: Any) -> Any:
-    return _taken(x, one, np.clip(at, 0, one.extent - 1).astype(np.int64))
+def _picked(form: Form, x: Any, one: _Axis, at: Any) -> Any:
+    return _taken(x, one, _ROUNDED[form.get("nearest_mode") or "floor"](at))
 
 
-def _taken(x: Any, one: _Axis, indices: Any) -> Any:
+def _taken(x: Any, one: _Axis, places: Any) -> Any:
+    """Return elements along an axis; the edge goes on outside."""
     xp = namespace(x)
-    return xp.take(x, xp.asarray(indices), axis=one.axis)
+    return xp.take(x, xp.asarray(np.clip(places, 0, one.extent - 1).astype(np.int64)), axis=one.axis)
 
 
-def _mixed(x: Any, one: _Axis, at: Any) -> Any:
-    """Return the mean of the two neighbours of each place, weighted by their nearness; the edge goes on outside."""
+def _mixed(_: Form, x: Any, one: _Axis, at: Any) -> Any:
+    """Return the mean of the two neighbours of each place, weighted by their nearness."""
     low = np.floor(at)
     share = at - low
-    below, above = (np.clip(low + step, 0, one.extent - 1).astype(np.int64) for step in (0, 1))
+    return _mean(x, one, [(low, 1 - share), (low + 1, share)])
+
+
+def _filtered(form: Form, x: Any, one: _Axis, at: Any) -> Any:
+    """Return the mean of all near a place; antialiasing reaches further where an axis shrinks, as its outputs do."""
+    mode, antialias = _MODES[form.get("mode")], form.get("antialias")
+    narrow = min(one.scale, 1.0) if antialias else 1.0
+    reach = _REACH[mode] / narrow
+    places = (np.floor(at - reach) + 1)[:, None] + np.arange(ceil(2 * reach))
+    away = np.abs(places - at[:, None]) * narrow
+    weights = np.maximum(0, 1 - away) if mode == "linear" else cubic(away, form.get("cubic_coeff_a"))
+    if form.get("exclude_outside"):
+        weights = np.where((places < 0) | (places > one.extent - 1), 0, weights)
+    if antialias or form.get("exclude_outside"):
+        total = weights.sum(axis=1, keepdims=True)
+        weights = weights / np.where(total == 0, 1, total)
+    return _mean(x, one, zip(places.T, weights.T, strict=True))
+
+
+def cubic(away: Any, a: float) -> Any:
+    """Return the weight of an element by how far away it is (R. G. Keys, 1981): 1 at 0, and 0 at 1, 2 and beyond."""
+    near = ((a + 2) * away - (a + 3)) * away * away + 1
+    far = ((a * away - 5 * a) * away + 8 * a) * away - 4 * a
+    where = namespace(away).where
+    return where(away <= 1, near, where(away < 2, far, away * 0))
+
+
+def _mean(x: Any, one: _Axis, terms: Iterable[tuple[Any, Any]]) -> Any:
+    """Add up elements along an axis, given where they are, times their weights."""
     dtype = x.dtype if x.dtype.kind == "f" else np.dtype(np.float64)
     after = (1,) * (x.ndim - 1 - one.axis)
-    weights = [namespace(x).asarray(part.astype(dtype)).reshape(-1, *after) for part in (1 - share, share)]
-    return _taken(x, one, below) * weights[0] + _taken(x, one, above) * weights[1]
+    parts = (
+        _taken(x, one, places) * namespace(x).asarray(weights.astype(dtype)).reshape(-1, *after)
+        for places, weights in terms
+    )
+    return reduce(operator.iadd, parts)
 
 
 def _extrapolated(y: Any, outside: list[tuple[int, Any]], value: Any) -> Any:
@@ -138,8 +181,8 @@ def _extrapolated(y: Any, outside: list[tuple[int, Any]], value: Any) -> Any:
     return y
 
 
-def _is_nearest_or_linear(form: Form) -> bool:
-    return form.get("mode") in _MODES and not form.get("antialias")
+def _is_known(form: Form) -> bool:
+    return form.get("mode") in _MODES
 
 
 def _upsample(form: Form, x: Any, scales: Any = None) -> Any:
@@ -148,14 +191,14 @@ def _upsample(form: Form, x: Any, scales: Any = None) -> Any:
 
 
 def _upsample_cost(form: Form, x: Any, scales: Any = None) -> int:
-    return _cost(Form(10, {}), x, form.get("scales") if form.opset < 9 else scales)
+    return _cost(Form(10, {"mode": form.get("mode")}), x, form.get("scales") if form.opset < 9 else scales)
 
 
 def _has_scales(form: Form) -> bool:
-    return form.opset >= 7 and _is_nearest_or_linear(form)
+    return form.opset >= 7 and _is_known(form)
 
 
 OPERATORS = {
-    "Resize": Operator(_resize, frozenset({1, 2, 3}), _is_nearest_or_linear, _cost),
+    "Resize": Operator(_resize, frozenset({1, 2, 3}), _is_known, _cost),
     "Upsample": Operator(_upsample, frozenset({1}), _has_scales, _upsample_cost),
 }

@@ -84,11 +84,45 @@ def leaky_relu(form: Form, x: Any, y: Any) -> None:
 
 def elu(form: Form, x: Any, y: Any) -> None:
     """``alpha * expm1`` of negative numbers, and the others as they are."""
+    _bent(x, form.get("alpha"), 1, y)
+
+
+def celu(form: Form, x: Any, y: Any) -> None:
+    """``alpha * expm1(x / alpha)`` of negative numbers, and the others as they are."""
+    _bent(x, form.get("alpha"), form.get("alpha"), y)
+
+
+def selu(form: Form, x: Any, y: Any) -> None:
+    """``gamma`` times Elu."""
+    _bent(x, form.get("alpha"), 1, y)
+    y *= form.get("gamma")
+
+
+def _bent(x: Any, factor: float, scale: float, y: Any) -> None:
+    """``factor * expm1(x / scale)`` of negative numbers, and the others as they are."""
     negative = np.clip(x, -np.inf, 0)
+    if scale != 1:
+        negative /= scale
     np.expm1(negative, out=negative)
-    negative *= form.get("alpha")
+    negative *= factor
     np.clip(x, 0, np.inf, out=y)
     y += negative
+
+
+def swish(form: Form, x: Any, y: Any) -> None:
+    """``x / (1 + exp(-alpha * x))``."""
+    below = x * -form.get("alpha")
+    np.exp(below, out=below)
+    below += 1
+    np.divide(x, below, out=y)
+
+
+def mish(form: Form, x: Any, y: Any) -> None:
+    """``x * tanh(softplus(x))``."""
+    share = np.empty_like(x)
+    softplus(form, x, share)
+    np.tanh(share, out=share)
+    np.multiply(x, share, out=y)
 
 
 def hard_sigmoid(form: Form, x: Any, y: Any) -> None:

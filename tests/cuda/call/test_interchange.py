@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable
+from types import ModuleType
 from typing import Any
+from unittest import mock
 
 import ml_dtypes
 import numpy as np
@@ -14,40 +15,28 @@ import pytest
 
 import gpuconv
 from gpuconv import ArgumentTypeError, DeviceError
+from gpuconv.cuda.call import device
 from gpuconv.cuda.call.bfloat16 import _Tensor
-from tests.harness.cupy_stand_in import StandIn, cupy_stand_in
-from tests.oracle.operands import LAYOUTS
+from tests.gpu.on_device import exposed
+from tests.harness.idle_kernels import Sent
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 HOST, CUDA, PINNED, MANAGED, METAL = 1, 2, 3, 13, 8
 
 
-@pytest.fixture
-def cupy(tmp_path: Path) -> Iterator[StandIn]:
-    with cupy_stand_in(tmp_path, ("90", "90")) as standin:
-        yield standin
-
-
 class Tensor:
-    """Another library's array on a device: DLPack, with the memory of a NumPy array."""
+    """Another library's array on a device, by DLPack alone."""
 
-    def __init__(self, host: Any, device: tuple[int, int] = (CUDA, 0)) -> None:
-        self.host, self.device = host, device
-        self.streams: list[int] = []
+    def __init__(self, array: Any, device: tuple[int, int] | None = None) -> None:
+        self.array, self._device = array, device
+        self.streams: list[int | None] = []
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return self.device
+        return self._device or self.array.__dlpack_device__()
 
-    def __dlpack__(self, *, stream: int | None = None, **_: Any) -> Any:
-        self.streams.append(-1 if stream is None else stream)
-        host = self.host
-        return {
-            "ptr": host.ctypes.data,
-            "shape": host.shape,
-            "strides": host.strides,
-            "dtype": host.dtype,
-            "owner": self,
-        }
+    def __dlpack__(self, *, stream: int | None = None, **keywords: Any) -> Any:
+        self.streams.append(stream)
+        return self.array.__dlpack__(stream=stream, **keywords)
 
 
 class HostTensor:
@@ -55,11 +44,11 @@ class HostTensor:
 
     requires_grad = False
 
-    def __init__(self, host: Any) -> None:
-        self.host = host
+    def __init__(self, host: Any, kind: int = HOST) -> None:
+        self.host, self.kind = host, kind
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return self.host.__dlpack_device__()  # type: ignore[no-any-return]
+        return self.kind, 0
 
     def __dlpack__(self, **keywords: Any) -> Any:
         return self.host.__dlpack__(**keywords)
@@ -68,15 +57,9 @@ class HostTensor:
 class Interface:
     """An array that speaks the CUDA array interface alone."""
 
-    def __init__(self, host: Any, **more: Any) -> None:
-        self.__cuda_array_interface__ = {
-            "version": 3,
-            "shape": host.shape,
-            "typestr": host.dtype.str,
-            "data": (host.ctypes.data, False),
-            "strides": host.strides,
-            **more,
-        }
+    def __init__(self, array: Any, **more: Any) -> None:
+        self.array = array
+        self.__cuda_array_interface__ = exposed(array).__cuda_array_interface__ | more
 
 
 def ramp(*shape: int, dtype: Any = np.float32) -> Any:
@@ -86,43 +69,24 @@ def ramp(*shape: int, dtype: Any = np.float32) -> Any:
 # ---------------------------------------------------------------- there and back
 
 
-@pytest.mark.parametrize(
-    "dtype", ["float16", BFLOAT16, "float32", "float64", "int8", "uint8", "int64", "bool"], ids=str
-)
-@pytest.mark.parametrize("layout", sorted(LAYOUTS))
-def test_there_and_back(cupy: StandIn, layout: str, dtype: Any) -> None:
-    host = LAYOUTS[layout](ramp(2, 3, 4, 5, dtype=dtype))
-    there = gpuconv.to_device(host)
-    back = gpuconv.to_host(there)
-    assert (there.shape, there.dtype, back.dtype) == (host.shape, host.dtype, host.dtype)
-    np.testing.assert_array_equal(back, host)
-    assert there.strides == back.strides == np.empty_like(host).strides
-
-
-@pytest.mark.parametrize("host", [ramp(1).reshape(()), ramp(0, 3), ramp(2, 0, 4)], ids=lambda a: str(a.shape))
-def test_scalars_and_nothing_move_too(cupy: StandIn, host: Any) -> None:
-    back = gpuconv.to_host(gpuconv.to_device(host))
-    assert (back.shape, back.dtype) == (host.shape, host.dtype)
-    np.testing.assert_array_equal(back, host)
-
-
-def test_what_is_there_stays_as_it_is(cupy: StandIn) -> None:
-    there = gpuconv.to_device(ramp(2, 3))
-    assert gpuconv.to_device(there) is there
-    assert gpuconv.to_host(host := ramp(2, 3)) is host
-
-
-def test_from_one_device_to_the_other(cupy: StandIn) -> None:
-    there = gpuconv.to_device(ramp(2, 3, 4).transpose(2, 0, 1))
-    with cupy.module.cuda.Device(1):
+@pytest.mark.parametrize("part", [np.s_[:], np.s_[..., ::2]], ids=["whole", "every second"])
+def test_from_one_device_to_the_other(sent: Sent, part: Any) -> None:
+    """Neither device does anything before it has to: not even what makes the array, nor what comes after the copy."""
+    host = ramp(2, 3, 4).transpose(2, 0, 1)[part]
+    there = gpuconv.to_device(ramp(2, 3, 4).transpose(2, 0, 1))[part]
+    with sent.cupy.cuda.Device(1):
         other = gpuconv.to_device(there)
     assert (there.data.device_id, other.data.device_id) == (0, 1)
-    assert other.strides == there.strides
-    np.testing.assert_array_equal(gpuconv.to_host(other), ramp(2, 3, 4).transpose(2, 0, 1))
+    assert other.strides == np.empty_like(host).strides
+    del there
+    taken = [sent.cupy.full(size, 9, "f") for size in (12, 24)]  # the memory that the pool has by now
+    sent.cupy.cuda.Device(0).synchronize()
+    np.testing.assert_array_equal(gpuconv.to_host(other), host)
+    assert all((array.get() == 9).all() for array in taken)
 
 
 @pytest.mark.parametrize("host", [np.array([None]), ramp(3).astype(">f4")], ids=["objects", "another byte order"])
-def test_what_a_device_cannot_hold(cupy: StandIn, host: Any) -> None:
+def test_what_a_device_cannot_hold(sent: Sent, host: Any) -> None:
     with pytest.raises(ArgumentTypeError, match=f"^to_device: CuPy cannot hold an array of dtype {host.dtype}: "):
         gpuconv.to_device(host)
 
@@ -132,38 +96,42 @@ def test_what_a_device_cannot_hold(cupy: StandIn, host: Any) -> None:
 
 @pytest.mark.parametrize("kind", [CUDA, MANAGED])
 @pytest.mark.parametrize("dtype", ["float32", BFLOAT16], ids=str)
-def test_a_cuda_tensor_is_read_in_place(cupy: StandIn, kind: int, dtype: Any) -> None:
-    x = Tensor(ramp(1, 2, 8, dtype=dtype), (kind, 0))
-    before = len(cupy.allocations)
-    with cupy.stream(7000):
+def test_a_cuda_tensor_is_read_in_place(sent: Sent, kind: int, dtype: Any) -> None:
+    memory = (sent.cupy.cuda.malloc_managed if kind == MANAGED else sent.cupy.cuda.alloc)(32)
+    x = Tensor(sent.cupy.ndarray((1, 2, 8), dtype, memory))
+    assert x.__dlpack_device__() == (kind, 0)
+    before, stream = len(sent.allocations), sent.cupy.cuda.Stream(non_blocking=True)
+    with stream:
         y = gpuconv.max_pool(x, kernel_shape=[2])
-    assert type(y) is cupy.module.ndarray
+    assert type(y) is sent.cupy.ndarray
     assert y.dtype == dtype
-    (launch,) = cupy.launches
-    assert x.host.ctypes.data.to_bytes(8, "little") in launch.parameters
-    assert x.streams == [7000], "its producer was told which stream reads it"
-    assert len(cupy.allocations) == before + 1, "y"
-    assert cupy.synchronisations == 0
+    (launch,) = sent.launches
+    assert memory.ptr.to_bytes(8, "little") in launch.parameters
+    assert x.streams == [stream.ptr], "its producer was told which stream reads it"
+    assert len(sent.allocations) == before + 1, "y"
+    assert sent.have_run == 0
 
 
-def test_tensors_and_cupys_arrays_mix(cupy: StandIn) -> None:
-    x, w, b = Tensor(ramp(1, 2, 8)), gpuconv.to_device(ramp(3, 2, 2)), Tensor(ramp(3))
-    assert type(gpuconv.conv(x, w, b)) is cupy.module.ndarray
+def test_tensors_and_cupys_arrays_mix(sent: Sent) -> None:
+    x, w, b = (gpuconv.to_device(ramp(*shape)) for shape in ((1, 2, 8), (3, 2, 2), (3,)))
+    assert type(gpuconv.conv(Tensor(x), w, Tensor(b))) is sent.cupy.ndarray
 
 
-def test_a_tensor_of_another_device(cupy: StandIn) -> None:
+def test_a_tensor_of_another_device(sent: Sent) -> None:
+    with sent.cupy.cuda.Device(1):
+        x = Tensor(sent.cupy.empty((1, 2, 8), "f"))
     with pytest.raises(DeviceError, match="the current device is 0, but there is x on device 1"):
-        gpuconv.max_pool(Tensor(ramp(1, 2, 8), (CUDA, 1)), kernel_shape=[2])
+        gpuconv.max_pool(x, kernel_shape=[2])
 
 
-def test_tensors_come_to_the_host(cupy: StandIn) -> None:
-    np.testing.assert_array_equal(gpuconv.to_host(Tensor(ramp(2, 3))), ramp(2, 3))
+def test_tensors_come_to_the_host(sent: Sent) -> None:
+    np.testing.assert_array_equal(gpuconv.to_host(Tensor(sent.cupy.asarray(ramp(2, 3)))), ramp(2, 3))
 
 
-def test_no_tensor_for_out(cupy: StandIn) -> None:
+def test_no_tensor_for_out(sent: Sent) -> None:
     x = gpuconv.to_device(ramp(1, 1, 8))
     with pytest.raises(ArgumentTypeError) as caught:
-        gpuconv.max_pool(x, kernel_shape=[2], out=Tensor(ramp(1, 1, 7)))
+        gpuconv.max_pool(x, kernel_shape=[2], out=Tensor(x))
     assert str(caught.value) == (
         f"max_pool: out must be a CuPy array, not {__name__}.Tensor; "
         "pass cupy.from_dlpack(out), which shares its memory"
@@ -173,20 +141,21 @@ def test_no_tensor_for_out(cupy: StandIn) -> None:
 # ---------------------------------------------------------------- DLPack on the host
 
 
-def test_a_host_tensor_is_numpys() -> None:
+@pytest.mark.parametrize("kind", [HOST, PINNED])
+def test_a_host_tensor_is_numpys(kind: int) -> None:
     x, w = ramp(1, 2, 8), ramp(3, 2, 2)
-    y = gpuconv.conv(HostTensor(x), HostTensor(w))
+    y = gpuconv.conv(HostTensor(x, kind), HostTensor(w))
     assert type(y) is np.ndarray
     np.testing.assert_array_equal(y, gpuconv.conv(x, w))
     assert np.shares_memory(gpuconv.to_host(HostTensor(x)), x)
 
 
-def test_host_tensors_move_to_the_device(cupy: StandIn) -> None:
+def test_host_tensors_move_to_the_device(sent: Sent) -> None:
     there = gpuconv.to_device(HostTensor(ramp(2, 3)))
-    np.testing.assert_array_equal(there.host, ramp(2, 3))
+    np.testing.assert_array_equal(there.get(), ramp(2, 3))
 
 
-def test_host_tensors_and_cupys_arrays_do_not_mix(cupy: StandIn) -> None:
+def test_host_tensors_and_cupys_arrays_do_not_mix(sent: Sent) -> None:
     with pytest.raises(ArgumentTypeError, match="x is a NumPy array, w is a CuPy array"):
         gpuconv.conv(HostTensor(ramp(1, 2, 8)), gpuconv.to_device(ramp(3, 2, 2)))
 
@@ -245,34 +214,44 @@ def test_bfloat16_without_ml_dtypes_names_the_extra(monkeypatch: pytest.MonkeyPa
 # ---------------------------------------------------------------- the CUDA array interface
 
 
-@pytest.mark.parametrize(
-    ("producer", "waits"),
-    [(None, []), (7000, []), (1, [1]), (2, [2]), (9000, [9000])],
-    ids=["none", "the same", "legacy", "per thread", "another"],
-)
-def test_the_current_stream_waits_for_the_producers(cupy: StandIn, producer: int | None, waits: list[int]) -> None:
-    x = Interface(ramp(1, 1, 8), stream=producer)
-    stream = cupy.stream(7000)
-    with stream:
-        y = gpuconv.max_pool(x, kernel_shape=[2])
-    assert type(y) is cupy.module.ndarray
-    assert stream.waits == waits
-    assert cupy.synchronisations == 0
+@pytest.mark.parametrize("producer", ["none", "the same", "legacy", "per thread", "another"])
+def test_the_current_stream_waits_for_the_producers(sent: Sent, producer: str) -> None:
+    """And the host waits for nothing: launches run as late as they may."""
+    cuda, host = sent.cupy.cuda, ramp(1, 1, 8)
+    current, another = (cuda.Stream(non_blocking=True) for _ in range(2))
+    of = {"the same": current, "legacy": cuda.Stream.null, "per thread": cuda.Stream.ptds}.get(producer, another)
+    number = {"none": None, "legacy": 1, "per thread": 2}.get(producer, of.ptr)
+    x = sent.cupy.asarray(host)
+    gpuconv.max_pool(x, kernel_shape=[2])  # all kernels are loaded
+    cuda.Device().synchronize()
+    before = sent.have_run
+    with of:
+        x += 1
+    with current, mock.patch.object(cuda.runtime, "eventRecord", wraps=cuda.runtime.eventRecord) as recorded:
+        y = gpuconv.max_pool(Interface(x, stream=number), kernel_shape=[2])
+    assert type(y) is sent.cupy.ndarray
+    assert sent.have_run == before
+    current.synchronize()
+    assert sent.have_run == before + (1 if producer == "none" else 2)
+    assert [call.args[1] for call in recorded.call_args_list] == ([] if producer in ("none", "the same") else [number])
 
 
-def test_the_null_stream_is_the_legacy_stream(cupy: StandIn) -> None:
-    gpuconv.max_pool(Interface(ramp(1, 1, 8), stream=1), kernel_shape=[2])
-    assert cupy.null.waits == []
+def test_the_null_stream_is_the_legacy_stream(sent: Sent) -> None:
+    x = Interface(sent.cupy.empty((1, 1, 8), "f"), stream=1)
+    with mock.patch.object(sent.cupy.cuda.runtime, "eventRecord") as recorded:
+        gpuconv.max_pool(x, kernel_shape=[2])
+    assert recorded.call_count == 0
 
 
-@pytest.mark.parametrize("host", [ramp(2, 3, 4)[::2, :, ::-1], ramp(0, 3)], ids=["strided", "empty"])
-def test_the_interfaces_strides_count(cupy: StandIn, host: Any) -> None:
-    np.testing.assert_array_equal(gpuconv.to_host(Interface(host)), host)
+@pytest.mark.parametrize("host", [ramp(2, 3, 4), ramp(0, 3)], ids=["strided", "empty"])
+def test_the_interfaces_strides_count(sent: Sent, host: Any) -> None:
+    there = sent.cupy.asarray(host)[::2, ..., ::-1]
+    np.testing.assert_array_equal(gpuconv.to_host(Interface(there)), host[::2, ..., ::-1])
 
 
-def test_the_interface_without_strides(cupy: StandIn) -> None:
-    host = ramp(2, 3)
-    np.testing.assert_array_equal(gpuconv.to_host(Interface(host, strides=None)), host)
+def test_the_interface_without_strides(sent: Sent) -> None:
+    there = sent.cupy.asarray(ramp(2, 3))
+    np.testing.assert_array_equal(gpuconv.to_host(Interface(there, strides=None)), ramp(2, 3))
 
 
 # ---------------------------------------------------------------- refusals
@@ -288,27 +267,25 @@ class Sparse(Tensor):
 
 
 @pytest.mark.parametrize(
-    ("thing", "message"),
+    ("make", "message"),
     [
-        (Grad(ramp(1, 1, 8)), "requires gradients, which are not computed here; pass x.detach()"),
-        (Grad(ramp(1, 1, 8), (HOST, 0)), "requires gradients, which are not computed here; pass x.detach()"),
+        (Grad, "requires gradients, which are not computed here; pass x.detach()"),
+        (lambda x: Grad(x, (HOST, 0)), "requires gradients, which are not computed here; pass x.detach()"),
+        (Sparse, "cannot be read in place: Can't export tensors with layout other than torch.strided"),
         (
-            Sparse(ramp(1, 1, 8)),
-            "cannot be read in place: Can't export tensors with layout other than torch.strided",
-        ),
-        (
-            Tensor(ramp(1, 1, 8), (METAL, 0)),
+            lambda x: Tensor(x, (METAL, 0)),
             "cannot be read in place: its memory is on a device of DLPack's type 8, neither the host nor a CUDA device",
         ),
-        (Interface(ramp(1, 1, 8), mask=ramp(1, 1, 8)), "cannot be read in place: it is masked"),
+        (lambda x: Interface(x, mask=x), "cannot be read in place: it is masked"),
         (
-            Interface(ramp(1, 1, 8), typestr="<V2"),
+            lambda x: Interface(x, typestr="<V2"),
             "cannot be read in place: the interface does not say what its dtype |V2 means; bfloat16 goes by DLPack",
         ),
     ],
     ids=["gradients", "gradients on the host", "sparse", "another device", "masked", "bfloat16 by the interface"],
 )
-def test_what_cannot_be_read_in_place(cupy: StandIn, thing: Any, message: str) -> None:
+def test_what_cannot_be_read_in_place(sent: Sent, make: Callable[[Any], Any], message: str) -> None:
+    thing = make(sent.cupy.empty((1, 1, 8), "f"))
     with pytest.raises(ArgumentTypeError) as caught:
         gpuconv.max_pool(thing, kernel_shape=[2])
     assert str(caught.value) == f"max_pool: x ({__name__}.{type(thing).__name__}) {message}"
@@ -317,9 +294,16 @@ def test_what_cannot_be_read_in_place(cupy: StandIn, thing: Any, message: str) -
 def test_a_cuda_tensor_without_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cupy", None)
     with pytest.raises(DeviceError, match=r"^no CUDA device was found \(CuPy cannot be imported: "):
-        gpuconv.max_pool(Tensor(ramp(1, 1, 8)), kernel_shape=[2])
+        gpuconv.max_pool(Tensor(None, (CUDA, 0)), kernel_shape=[2])
 
 
 def test_classes_are_no_arrays() -> None:
     with pytest.raises(ArgumentTypeError, match=r"x must be a NumPy or CuPy array, not builtins\.type"):
         gpuconv.max_pool(Tensor, kernel_shape=[2])
+
+
+def test_numpy_arrays_are_computed_while_another_thread_imports_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module that is being imported has its names one after the other."""
+    monkeypatch.setitem(sys.modules, "cupy", ModuleType("cupy"))
+    assert device.array_type() is None
+    assert gpuconv.max_pool(np.ones((1, 1, 3)), 2).tolist() == [[[1, 1]]]

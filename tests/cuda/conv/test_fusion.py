@@ -110,7 +110,7 @@ def test_short_numbers_are_rounded_once_at_the_end(
 # ---------------------------------------------------------------- on CUDA devices
 
 
-@pytest.mark.emulator
+@pytest.mark.gpu
 @convolutions
 @whole_dtypes
 @checked(0.3)
@@ -131,7 +131,7 @@ def test_kernels_give_every_bit_of_the_steps_one_after_the_other(
     assert_equal(y, finished(plain, residual, activation))
 
 
-@pytest.mark.emulator
+@pytest.mark.gpu
 @convolutions
 @half_dtypes
 @checked(0.3)
@@ -151,7 +151,7 @@ def test_kernels_round_short_numbers_once_at_the_end(
     assert_equal(y + 0, expected + 0)
 
 
-@pytest.mark.emulator
+@pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["tf32", "3xtf32"])
 @pytest.mark.parametrize("call", BEYOND_TF32, ids=[call.kernel for call in BEYOND_TF32])
 def test_no_relu_hides_a_sum_that_rounded_inputs_made_infinite(call: BeyondTf32, precision: str) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -14,7 +14,8 @@ from gpuconv.cuda.plan import floor
 from gpuconv.cuda.plan.limits import representative
 from gpuconv.rules import geometry as geometries
 from gpuconv.rules import gradients
-from tests.harness.cupy_stand_in import cupy_stand_in
+from tests.emulator import emulated_cuda
+from tests.harness.idle_kernels import Sent
 
 
 def test_every_part_of_the_plan_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -98,7 +99,7 @@ DTYPES = {"max_pool": "int8", "max_pool_grad": "float16", "max_unpool": "uint8"}
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("other", [False, True], ids=["float32", "another dtype"])
 @pytest.mark.parametrize("name", CALLS)
-def test_the_plan_is_that_of_the_call(name: str, other: bool, layout: str, tmp_path: Path) -> None:
+def test_the_plan_is_that_of_the_call(name: str, other: bool, layout: str, sent: Sent) -> None:
     arrays, shapes, attributes, (made, result) = CALLS[name]
     dtype = DTYPES.get(name, "complex64") if other else "float32"
     keywords: dict[str, Any] = {**attributes, "layout": layout}
@@ -107,13 +108,13 @@ def test_the_plan_is_that_of_the_call(name: str, other: bool, layout: str, tmp_p
         of_call["w_shape" if made == "dw" else "x_shape"] = in_layout(made, result, layout)
     if "indices" in arrays:
         of_call["check_indices"] = False
-    with cupy_stand_in(tmp_path) as cupy:
-        operands = [
-            cupy.module.ndarray(in_layout(array, shape, layout), np.int64 if array == "indices" else np.dtype(dtype))
-            for array, shape in arrays.items()
-        ]
+    operands = [
+        sent.cupy.empty(in_layout(array, shape, layout), np.int64 if array == "indices" else dtype)
+        for array, shape in arrays.items()
+    ]
+    with mock.patch.object(device, "limits", return_value=representative("sm_90a").limits):
         assert getattr(gpuconv, name)(*operands, **of_call).shape == in_layout(made, result, layout)
-        (prepared,) = device.prepared.values()
+    (prepared,) = device.prepared.values()
     given = [in_layout("xw"[place], shape, layout) for place, shape in enumerate(shapes)]
     assert gpuconv.explain(name, *given, dtype=dtype, **keywords) == prepared.plan
 
@@ -130,19 +131,20 @@ def test_attributes_may_be_read_once_only(capsys: pytest.CaptureFixture[str]) ->
     assert f"dy (2, 8, 5, 6), indices (2, 8, 5, 6) -> dx {LARGE}\n" in capsys.readouterr().out
 
 
+@pytest.mark.emulator
 @pytest.mark.parametrize(("name", "numbers"), [("max_pool_grad", 2 * 8 * 9 * 7), ("max_unpool", 2 * 16 * 9 * 7)])
-def test_the_search_for_indices_out_of_range_comes_before(name: str, numbers: int, tmp_path: Path, capsys: Any) -> None:
+def test_the_search_for_indices_out_of_range_comes_before(name: str, numbers: int, capsys: Any) -> None:
     plan = gpuconv.explain(name, LARGE if name == "max_pool_grad" else SMALL, **WINDOWS)
     before, call = capsys.readouterr().out.split("  launch 1 ")
     assert "  before     clear_1d: grid 1, 256 threads\n" in before
     assert f"             for check_indices, from -1 to below {numbers}; the call waits for what it finds\n" in before
     assert not any("check" in launch.variant.name for launch in plan.launches)
     (indices,) = (shape for array, shape in CALLS[name][0].items() if array == "indices")
-    with cupy_stand_in(tmp_path) as cupy:
-        shape = indices if name == "max_pool_grad" else SMALL
-        operands = cupy.module.ndarray(shape, np.float32), cupy.module.ndarray(shape, np.int64)
+    shape = indices if name == "max_pool_grad" else SMALL
+    operands = np.zeros(shape, np.float32), np.full(shape, -1)
+    with emulated_cuda() as emulated:
         getattr(gpuconv, name)(*operands, **({"x_shape": LARGE} if name == "max_pool_grad" else {}), **WINDOWS)
-        launched = [f"{one.name}: grid {max(one.grid)}, {one.block[0]} threads" for one in cupy.launches]
+    launched = [f"{one.variant.name}: grid {max(one.grid)}, {one.threads} threads" for one in emulated.launches]
     assert len(launched) > 2
     assert all(launch in before for launch in launched[:2])
     assert all(launch in call for launch in launched[2:])

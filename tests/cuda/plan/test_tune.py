@@ -1,4 +1,4 @@
-"""tune(): every candidate is measured, the quickest taken from then on; with a stand-in for CuPy, and emulated."""
+"""tune(): every candidate is measured, the quickest taken from then on; with kernels that do nothing, and emulated."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import gpuconv
-from gpuconv import OutOfDeviceMemory
+from gpuconv import OutOfDeviceMemory, _trial, tune
 from gpuconv.cuda.call import device, tuned
 from gpuconv.cuda.conv import families as conv_families
 from gpuconv.cuda.conv.direct import few as few_plan
@@ -21,11 +21,12 @@ from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.plan.offers import Candidate, Offer
 from gpuconv.rules import whole_numbers
 from tests.emulator import emulated_cuda
-from tests.harness.cupy_stand_in import StandIn, cupy_stand_in
+from tests.gpu.on_device import cupy, moved
+from tests.harness.idle_kernels import Sent
 from tests.oracle import oracle
 from tests.oracle.operands import filled
 
-QUICK = "conv_float32_3d_16x128x16"  # as the stand-in measures it; the model takes another one
+QUICK = "conv_float32_3d_16x128x16"  # as it is measured here; the model takes another one
 
 
 @pytest.fixture(autouse=True)
@@ -35,77 +36,70 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def cupy(tmp_path: Path) -> Iterator[StandIn]:
-    with cupy_stand_in(tmp_path) as standin:
-        standin.times = {QUICK: 0.25}
-        yield standin
+def sent(sent: Sent, monkeypatch: pytest.MonkeyPatch) -> Sent:
+    sent.times = {QUICK: 0.25}
+    monkeypatch.setattr(_trial, "_difference", lambda *_: "")  # kernels that do nothing leave anything behind
+    return sent
 
 
-def arrays(cupy: StandIn, rows: int = 9) -> tuple[Any, Any]:
-    return cupy.module.ndarray((8, 16, rows, 9), np.float32), cupy.module.ndarray((20, 16, 3, 3), np.float32)
+def arrays(sent: Sent, rows: int = 9) -> tuple[Any, Any]:
+    return sent.cupy.empty((8, 16, rows, 9), np.float32), sent.cupy.empty((20, 16, 3, 3), np.float32)
 
 
-def kernel(cupy: StandIn, x: Any, w: Any, **attributes: Any) -> str:
+def kernel(sent: Sent, x: Any, w: Any, **attributes: Any) -> str:
     """The kernel that a call takes."""
     gpuconv.conv(x, w, **attributes)
-    return cupy.launches[-1].name
+    return sent.launches[-1].name
 
 
-def test_the_quickest_kernel_is_taken_from_then_on(cupy: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
-    x, w = arrays(cupy)
-    modelled = kernel(cupy, x, w)
+def test_the_quickest_kernel_is_taken_from_then_on(sent: Sent, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, w = arrays(sent)
+    modelled = kernel(sent, x, w)
     assert modelled != QUICK
     times = gpuconv.tune("conv", x, w)
     assert len(times) > 2
     assert (times[QUICK], times[modelled]) == pytest.approx((1.25e-3, 2e-3))  # with a millisecond for the packing
     assert list(times.values()) == sorted(times.values())
-    assert next(iter(times)) == kernel(cupy, x, w) == QUICK
+    assert next(iter(times)) == kernel(sent, x, w) == QUICK
     monkeypatch.setattr(tuned, "_read", {})  # another process
     device.prepared.clear()
-    assert kernel(cupy, x, w) == QUICK
+    assert kernel(sent, x, w) == QUICK
     (prepared,) = device.prepared.values()
-    assert any(reason.endswith("chosen, as measured on Stand-in 90") for reason in prepared.plan.reasons)
+    assert any(reason.endswith("chosen, as measured on Emulated device") for reason in prepared.plan.reasons)
 
 
-def test_other_calls_are_chosen_by_the_model_still(cupy: StandIn) -> None:
-    x, w = arrays(cupy)
+def test_other_calls_are_chosen_by_the_model_still(sent: Sent) -> None:
+    x, w = arrays(sent)
     gpuconv.tune("conv", x, w)
-    assert kernel(cupy, *arrays(cupy, rows=10)) != QUICK
-    assert kernel(cupy, x, w, pads=[1, 1, 1, 1]) != QUICK
+    assert kernel(sent, *arrays(sent, rows=10)) != QUICK
+    assert kernel(sent, x, w, pads=[1, 1, 1, 1]) != QUICK
 
 
-def test_a_device_of_another_name_is_modelled_still(tmp_path: Path) -> None:
-    with cupy_stand_in(tmp_path, ("90",)) as first:
-        first.times = {QUICK: 0.25}
-        gpuconv.tune("conv", *arrays(first))
-        assert kernel(first, *arrays(first)) == QUICK
-    with cupy_stand_in(tmp_path, ("80",)) as second:
-        assert kernel(second, *arrays(second)) != QUICK
+def test_a_device_of_another_name_is_modelled_still(sent: Sent, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, w = arrays(sent)
+    gpuconv.tune("conv", x, w)
+    assert kernel(sent, x, w) == QUICK
+    monkeypatch.setattr(sent.cupy.cuda.runtime, "getDeviceProperties", lambda _: {"name": b"Another device"})
+    device._limits.clear()
+    device.prepared.clear()
+    assert kernel(sent, x, w) != QUICK
 
 
-def test_a_kernel_whose_workspace_does_not_fit_takes_for_ever(cupy: StandIn) -> None:
-    x, w = arrays(cupy)
+def test_a_kernel_whose_workspace_does_not_fit_takes_for_ever(sent: Sent) -> None:
+    x, w = arrays(sent)
     gpuconv.conv(x, w)
-    cupy.memory_left = 110 * 2**20  # what fills the L2 cache, and no more
-    real, cupy.module.cuda.alloc = cupy.module.cuda.alloc, lambda nbytes: _only_the_largest(cupy, nbytes)
-    times = gpuconv.tune("conv", x, w)
-    cupy.module.cuda.alloc = real
+    with sent.room(2**17):  # what fills the L2 cache, and no more
+        times = gpuconv.tune("conv", x, w)
     assert set(times.values()) == {float("inf")}
 
 
-def _only_the_largest(cupy: StandIn, nbytes: int) -> Any:
-    if nbytes < 2**26:
-        raise MemoryError("no room")
-    return cupy.allocate(nbytes)
-
-
-def test_a_choice_that_cannot_be_kept_is_warned_of(cupy: StandIn, tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_choice_that_cannot_be_kept_is_warned_of(sent: Sent, tmp_path: Path, monkeypatch: Any) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("GPUCONV_CACHE_DIR", str(tmp_path / "file"))
-    x, w = arrays(cupy)
+    x, w = arrays(sent)
     with pytest.warns(RuntimeWarning, match="^tune: the choice is not kept for later processes: "):
         best = next(iter(gpuconv.tune("conv", x, w)))
-    assert kernel(cupy, x, w) == best
+    assert kernel(sent, x, w) == best
 
 
 # ---------------------------------------------------------------- gradients
@@ -119,26 +113,26 @@ def chosen(name: str, *operands: Any, **attributes: Any) -> str:
     return str(prepared.plan.kernel)
 
 
-def of_gradients(cupy: StandIn, dtype: Any = np.float32) -> tuple[Any, Any, Any]:
-    return tuple(cupy.module.ndarray(shape, dtype) for shape in ((8, 16, 9, 9), (20, 16, 3, 3), (8, 20, 7, 7)))
+def of_gradients(sent: Sent, dtype: Any = np.float32) -> tuple[Any, Any, Any]:
+    return tuple(sent.cupy.empty(shape, dtype) for shape in ((8, 16, 9, 9), (20, 16, 3, 3), (8, 20, 7, 7)))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.complex64], ids=["float32", "complex64"])
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_the_quickest_kernel_of_a_gradient_is_taken(
-    cupy: StandIn, monkeypatch: pytest.MonkeyPatch, dtype: Any, layout: str
+    sent: Sent, monkeypatch: pytest.MonkeyPatch, dtype: Any, layout: str
 ) -> None:
-    x, w, dy = of_gradients(cupy, dtype)
+    x, w, dy = of_gradients(sent, dtype)
     if layout == "NHWC":
-        x, dy = (cupy.module.ndarray((a.shape[0], *a.shape[2:], a.shape[1]), dtype) for a in (x, dy))
+        x, dy = (sent.cupy.empty((a.shape[0], *a.shape[2:], a.shape[1]), dtype) for a in (x, dy))
     calls = {"conv_weight_grad": (x, dy, w.shape), "conv_input_grad": (dy, w, x.shape)}
     calls |= {"conv_transpose_weight_grad": (dy, x, w.shape), "conv_transpose_input_grad": (x, w, dy.shape)}
     for name, operands in calls.items():
         modelled = chosen(name, *operands, layout=layout)
-        cupy.times = {}
+        sent.times = {}
         slow = gpuconv.tune(name, *operands, layout=layout)
         quick = next(kernel for kernel in slow if kernel != modelled)
-        cupy.times = {quick: 0.25}
+        sent.times = {quick: 0.25}
         times = gpuconv.tune(name, *operands, layout=layout)
         assert times.keys() == slow.keys() > {quick}
         assert next(iter(times)) == quick
@@ -147,21 +141,21 @@ def test_the_quickest_kernel_of_a_gradient_is_taken(
         assert chosen(name, *operands, layout=layout) == quick
 
 
-def test_the_gradient_of_an_input_and_the_operator_that_it_is_share_a_choice(cupy: StandIn) -> None:
-    x, w, dy = of_gradients(cupy)
+def test_the_gradient_of_an_input_and_the_operator_that_it_is_share_a_choice(sent: Sent) -> None:
+    x, w, dy = of_gradients(sent)
     modelled = chosen("conv_transpose", dy, w)
     other = next(kernel for kernel in gpuconv.tune("conv_transpose", dy, w) if kernel != modelled)
-    cupy.times = {other: 0.25}
+    sent.times = {other: 0.25}
     gpuconv.tune("conv_input_grad", dy, w, x.shape)
     assert chosen("conv_transpose", dy, w) == other
-    cupy.times = {modelled: 0.125}
+    sent.times = {modelled: 0.125}
     gpuconv.tune("conv_transpose", dy, w)
     assert chosen("conv_input_grad", dy, w, x.shape) == modelled
 
 
-def test_the_time_of_an_only_kernel_is_told(cupy: StandIn, tmp_path: Path) -> None:
-    _, _, dy = of_gradients(cupy)
-    indices = cupy.module.ndarray(dy.shape, np.int64)
+def test_the_time_of_an_only_kernel_is_told(sent: Sent, tmp_path: Path) -> None:
+    _, _, dy = of_gradients(sent)
+    indices = sent.cupy.empty(dy.shape, np.int64)
     windows: dict[str, Any] = {"kernel_shape": [2, 2], "strides": [2, 2]}
     assert gpuconv.tune("conv_bias_grad", dy) == {"channel_sums_float32_3d": pytest.approx(2e-3)}  # and adding up
     assert gpuconv.tune("conv_transpose_bias_grad", dy, layout="NHWC") == {"channel_sums_float32_3d_last": 2e-3}
@@ -172,9 +166,9 @@ def test_the_time_of_an_only_kernel_is_told(cupy: StandIn, tmp_path: Path) -> No
     assert pooled.keys() == {"max_pool_grad_float32_3d", "max_pool_grad_float32_3d_walks_2x2"}
 
 
-def test_arguments_have_their_names_too(cupy: StandIn) -> None:
-    x, w, dy = of_gradients(cupy)
-    b = cupy.module.ndarray((20,), np.float32)
+def test_arguments_have_their_names_too(sent: Sent) -> None:
+    x, w, dy = of_gradients(sent)
+    b = sent.cupy.empty((20,), np.float32)
     in_order = gpuconv.tune("conv_weight_grad", x, dy, w.shape, pads=[0] * 4)
     assert gpuconv.tune("conv_weight_grad", w_shape=iter(w.shape), dy=dy, x=x, pads=iter([0] * 4)) == in_order
     assert gpuconv.tune("conv", x=x, b=b, w=w) == gpuconv.tune("conv", x, w, b)
@@ -182,8 +176,8 @@ def test_arguments_have_their_names_too(cupy: StandIn) -> None:
     assert gpuconv.tune("max_pool", x, None, None, kernel_shape=[2, 2]).keys() > {"max_pool_float32_3d"}
 
 
-def test_the_precision_of_the_context_is_tuned(cupy: StandIn) -> None:
-    x, w, dy = of_gradients(cupy)
+def test_the_precision_of_the_context_is_tuned(sent: Sent) -> None:
+    x, w, dy = of_gradients(sent)
     with gpuconv.precision("tf32"):
         in_context = gpuconv.tune("conv_input_grad", dy, w, x.shape)
     assert in_context == gpuconv.tune("conv_input_grad", dy, w, x.shape, precision="tf32")
@@ -220,9 +214,9 @@ def test_the_precision_of_the_context_is_tuned(cupy: StandIn) -> None:
          "^max_unpool: indices must have dtype int64, not float32"),
     ],
 )  # fmt: skip
-def test_errors_name_the_rule(call: Any, error: Any, message: str, cupy: StandIn) -> None:
+def test_errors_name_the_rule(call: Any, error: Any, message: str, sent: Sent) -> None:
     with pytest.raises(error, match=message) as caught:
-        call(*arrays(cupy))
+        call(*arrays(sent))
     assert "\n" not in str(caught.value)
 
 
@@ -236,7 +230,7 @@ def test_results_stay_right_whatever_is_chosen() -> None:
     (x, w, b), attributes = filled("conv_transpose", (1, 5, 6, 7), (5, 4, 3, 2), {"strides": [2, 1]}, "float32")
     expected = oracle.conv_transpose(x, w, b, **attributes)
     with emulated_cuda() as emulated:
-        emulated._limits = named(emulated._limits)
+        emulated.limits = named(emulated.limits)
         times = gpuconv.tune("conv_transpose", x, w, b, **attributes)
         assert len(times) > 1
         oracle.assert_close(gpuconv.conv_transpose(x, w, b, **attributes), expected, "float32")
@@ -255,7 +249,7 @@ def test_gradients_stay_right_whatever_is_chosen() -> None:
         "conv_input_grad": gpuconv.conv_input_grad(dy, w, x.shape, **attributes),
     }
     with emulated_cuda() as emulated:
-        emulated._limits = named(emulated._limits)
+        emulated.limits = named(emulated.limits)
         for name, operands in {"conv_weight_grad": (x, dy, w.shape), "conv_input_grad": (dy, w, x.shape)}.items():
             times = gpuconv.tune(name, *operands, **attributes)
             assert len(times) > 2
@@ -301,17 +295,18 @@ def test_a_kernel_that_is_wrong_is_left_out_and_not_kept(few_families: None, mon
     x, w = np.full((1, 2, 5, 6), np.nan, np.float32), np.ones((3, 2, 2, 2), np.float32)
     b = np.zeros(3, np.float32)  # of which nothing could be seen in the results of this call
     with emulated_cuda() as emulated:
-        emulated._limits = named(emulated._limits)
-        right = gpuconv.tune("conv", x, w, b)
+        emulated.limits = named(emulated.limits)
+        there = moved([x, w, b])
+        right = tune("conv", *there)
         few = next(name for name in right if name.startswith("conv_few"))
         without("b", few_plan, monkeypatch)
         with pytest.warns(RuntimeWarning, match=f"^tune: {few} is left out: of whole numbers it makes ") as caught:
-            found = gpuconv.tune("conv", x, w, b)
+            found = tune("conv", *there)
         assert [Path(warning.filename).name for warning in caught] == ["test_tune.py"]
         assert "of 60 elements, by up to " in str(caught[0].message)
         assert found.keys() == right.keys() - {few}
         emulated.launches.clear()
-        gpuconv.conv(x, w, b)
+        gpuconv.conv(*there)
         assert emulated.launches[-1].variant.name == next(iter(found))
 
 
@@ -328,8 +323,8 @@ def test_arrays_that_lie_anyhow_and_wrong_indices_are_no_reason(few_families: No
         assert len(found) == 2
 
 
-def test_without_memory_to_compare_it_says_so(cupy: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
-    x, w = arrays(cupy)
+def test_without_memory_to_compare_it_says_so(sent: Sent, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, w = arrays(sent)
 
     def refused(array: Any) -> Any:
         raise OutOfDeviceMemory("to_device: no room")
@@ -340,12 +335,12 @@ def test_without_memory_to_compare_it_says_so(cupy: StandIn, monkeypatch: pytest
     assert next(iter(times)) == QUICK
 
 
-def test_one_kernel_alone_is_not_compared(cupy: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, _, dy = of_gradients(cupy)
+def test_one_kernel_alone_is_not_compared(sent: Sent, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, _, dy = of_gradients(sent)
     gpuconv.tune("conv_bias_grad", dy)
-    before = len(cupy.launches)
+    before = len(sent.launches)
     gpuconv.tune("conv_bias_grad", dy)
-    assert len(cupy.launches) == 2 * before
+    assert len(sent.launches) == 2 * before
 
 
 # ---------------------------------------------------------------- whole numbers
@@ -394,18 +389,16 @@ def test_whole_numbers_fit_their_dtype() -> None:
     assert {*parts.real, *parts.imag} == {-3, -2, -1, 0, 1, 2, 3}
 
 
+@pytest.mark.gpu
 def test_arrays_alike_lie_as_those_they_stand_for() -> None:
-    base = np.zeros((3, 4, 10), np.float32)
+    base = gpuconv.to_device(np.zeros((3, 4, 10), np.float32))
     array = base[::-1, :, 1:9:2]
-    with emulated_cuda() as emulated:
-        made = whole_numbers.alike(emulated, array, 9, 0)
-        assert (made.shape, made.strides, made.dtype) == (array.shape, array.strides, array.dtype)
-        values = np.arange(48, dtype=np.float32).reshape(array.shape)
-        held = whole_numbers.holding(emulated, array, values)
-        assert held.strides == array.strides
-        np.testing.assert_array_equal(held, values)
-        with pytest.raises(gpuconv.ArgumentError):
-            whole_numbers.holding(
-                emulated, np.broadcast_to(base[:1], base.shape), values.repeat(3)[:120].reshape(base.shape)
-            )
-    assert len(np.unique(made)) > 10
+    made = whole_numbers.alike(device, array, 9, 0)
+    assert (made.shape, made.strides, made.dtype) == (array.shape, array.strides, array.dtype)
+    assert len(np.unique(gpuconv.to_host(made))) > 10
+    values = np.arange(120, dtype=np.float32).reshape(base.shape)
+    held = whole_numbers.holding(device, array, values[..., :4])
+    assert held.strides == array.strides
+    np.testing.assert_array_equal(gpuconv.to_host(held), values[..., :4])
+    with pytest.raises(gpuconv.ArgumentError):
+        whole_numbers.holding(device, cupy().broadcast_to(base[:1], base.shape), values)

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from . import build, ptx, sums
 from .counters import FIELDS, Counters
@@ -195,8 +196,10 @@ class Program:
         findings = ctypes.create_string_buffer(_TEXT_BYTES)
         if build.engine().emulator_launch(self.handle, ctypes.byref(description), findings, len(findings)):
             raise EmulatorError(findings.value.decode(errors="replace"))
-        if counts is None:
-            return None
+        return None if counts is None else self.counters(counts)
+
+    def counters(self, counts: npt.NDArray[np.uint64]) -> Counters:
+        """Return what the engine has counted of each instruction, without those that the emulator added."""
         counts[[key in (sums.CHECK, sums.COPY) for key in self.keys]] = 0
         return Counters(self.keys, self.lines, counts)
 

@@ -21,7 +21,7 @@ from gpuconv.cuda.plan import offers
 from gpuconv.cuda.plan.launch import Plan
 from gpuconv.cuda.plan.limits import Limits, representative
 from gpuconv.cuda.plan.offers import Candidate
-from tests.emulator.device import _encoded
+from tests.emulator.maps import encoded
 from tests.harness import offered
 from tests.harness.plans import fields, problem
 
@@ -100,7 +100,7 @@ def test_what_is_just_within_the_limits_is_taken(operator: str, x: Ints, w: Ints
     assert found
     for candidate in found.values():
         for tensor_map in candidate.make().launches[-1].maps:
-            _encoded(tensor_map, 1024)  # which raises where the driver would
+            encoded(tensor_map, 1024)  # which raises where the driver would
 
 
 @pytest.mark.parametrize("operator", ["conv", "conv_transpose"])

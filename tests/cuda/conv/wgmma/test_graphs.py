@@ -1,30 +1,23 @@
-"""Calls on Hopper's tensor cores, again and again: by graphs, by threads; and what the driver is asked for."""
+"""Calls on Hopper's tensor cores, again and again: by graphs and by threads."""
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
 
 import gpuconv
-from gpuconv.cuda.call import device
 from gpuconv.cuda.plan import offers
 from gpuconv.cuda.plan.offers import Candidate
 from tests.emulator import emulated_cuda
-from tests.emulator.device import EmulatedDevice, LaunchRecord
-from tests.harness.cupy_stand_in import cupy_stand_in
+from tests.gpu.on_device import cupy, moved
 from tests.oracle import oracle
 
 pytestmark = pytest.mark.emulator
-
-CODES = {2: 6, 4: 7}  # of float16 and float32, by the bytes of an element
 
 
 def integers(seed: int, *shape: int, dtype: Any = np.float16) -> Any:
@@ -82,40 +75,29 @@ class Call:
             return getattr(gpuconv, self.operator)(x, w, layout=self.layout, **self.attributes)
 
     @contextmanager
-    def emulated(self, **options: Any) -> Iterator[EmulatedDevice]:
-        with picking(self.wanted), emulated_cuda(multiprocessors=3, **options) as emulated:
-            yield emulated
-
-
-def replay(emulated: EmulatedDevice, records: Sequence[LaunchRecord], inputs: Any, y: Any, workspace: Any) -> None:
-    """Launch what a graph has captured: kernels, and the bytes of their structs."""
-    emulated.current_device()
-    for array in inputs:
-        emulated.address(array)
-    emulated.result_address(y)
-    if workspace is not None:
-        emulated.result_address(workspace)
-    for one in records:
-        handle = emulated.load(one.variant, 0, one.shared_bytes)
-        emulated.bind(handle, one.grid, one.threads, one.shared_bytes, emulated.parameters(one.parameters))()
-    emulated.check_written()
+    def emulated(self, **options: Any) -> Iterator[None]:
+        with picking(self.wanted), emulated_cuda(multiprocessors=3, **options):
+            yield
 
 
 @every_call
 def test_a_graph_launched_again_reads_what_its_arrays_hold_by_then(name: str) -> None:
     call = Call(name)
-    with call.emulated(seed=1, async_order="random") as emulated, mock.patch.object(emulated, "keep") as keep:
-        x, w = call.arrays(0)
+    with call.emulated(seed=1, async_order="random"), cupy().cuda.Stream(non_blocking=True) as stream:
+        x, w = moved(call.arrays(0))
+        np.testing.assert_array_equal(gpuconv.to_host(call(x, w)), call.expected(*call.arrays(0)))
+        stream.begin_capture()
         y = call(x, w)
-        np.testing.assert_array_equal(y, call.expected(x, w))
-        captured, workspace = list(emulated.launches), keep.call_args.args[0]
+        graph = stream.end_capture()
         others = call.arrays(7)  # the same prepared call, with other addresses
         np.testing.assert_array_equal(call(*others), call.expected(*others))
         for seed in (20, 30):
-            x[...], w[...] = call.arrays(seed)
-            y[...] = np.nan
-            replay(emulated, captured, (x, w), y, workspace)
-            np.testing.assert_array_equal(y, call.expected(x, w))
+            changed = call.arrays(seed)
+            for array, host in zip((x, w), changed, strict=True):
+                array.set(host)
+            y.fill(np.nan)
+            graph.launch(stream)
+            np.testing.assert_array_equal(gpuconv.to_host(y), call.expected(*changed))
 
 
 def test_threads_that_make_the_same_call_do_not_disturb_each_other() -> None:
@@ -130,46 +112,3 @@ def test_threads_that_make_the_same_call_do_not_disturb_each_other() -> None:
 
     with call.emulated(seed=3), ThreadPoolExecutor(4) as pool:
         list(pool.map(work, range(4)))
-
-
-# ---------------------------------------------------------------- the driver is asked for what the emulator takes
-
-
-def decoded(words: bytes) -> tuple[Any, ...]:
-    """A map of the emulator, as the driver's arguments would be."""
-    _, _, _, rank, itemsize, swizzle, im2col = struct.unpack_from("<QIIBBBB", words)
-    numbers = struct.unpack_from("<5I4Q5H5BB3h3hHH", words, 20)
-    sizes, strides, box, steps = numbers[:5], numbers[5:9], numbers[9:14], numbers[14:19]
-    lower, upper, channels, pixels = numbers[20:23], numbers[23:26], *numbers[26:]
-    first = CODES[itemsize], rank, list(sizes[:rank]), list(strides[: rank - 1])
-    if im2col:
-        axes = rank - 2
-        where = (list(lower[:axes]), list(upper[:axes]), channels, pixels, list(steps[:rank]))
-    else:
-        where = (list(box[:rank]), list(steps[:rank]))
-    return (*first, *where, 0, swizzle, 2, 0)
-
-
-@every_call
-def test_the_driver_encodes_the_maps_that_the_emulator_runs_with(name: str, tmp_path: Path) -> None:
-    call = Call(name)
-    x, w = call.arrays(0)
-    with call.emulated() as emulated:
-        call(x, w)
-    run = next(record for record in emulated.launches if "wgmma" in record.variant.name)
-    with cupy_stand_in(tmp_path) as cupy, picking(call.wanted):
-        call(gpuconv.to_device(x), gpuconv.to_device(w))
-        made = [one for prepared in device.prepared.values() for one in prepared.plan.launches if one.maps]
-    assert [launch.name for launch in cupy.launches] == [record.variant.name for record in emulated.launches]
-    sent = next(launch.parameters for launch in cupy.launches if "wgmma" in launch.name)
-    asked = {found.arguments[2]: found for found in cupy.maps}
-    for one in made[0].maps:
-        begin = made[0].offset(one.member)
-        address = int.from_bytes(sent[begin : begin + 8], "little")
-        function, arguments = asked[address].function, asked[address].arguments
-        assert function == ("cuTensorMapEncodeTiled" if one.box else "cuTensorMapEncodeIm2col")
-        assert (*arguments[:2], *arguments[3:]) == decoded(run.parameters[begin : begin + 128])
-    if "x as it is" in name:
-        n, h, width, channels = x.shape
-        first = asked[int.from_bytes(sent[:8], "little")].arguments
-        assert first[1:5] == (4, first[2], [channels, width, h, n], [*x.strides[2::-1]])

@@ -1,0 +1,88 @@
+"""Writes onnx-operators.md, the table of all operators of ONNX and of who computes them.
+
+    python docs/onnx_operators.py
+
+`tests/onnx/test_docs.py` compares the page with what this makes of the installed onnx and gpuconv.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+DOCS = Path(__file__).resolve().parent
+sys.path[:0] = [str(DOCS.parent)]
+
+import onnx  # noqa: E402
+from onnx.defs import OpSchema  # noqa: E402
+from onnx.reference.op_run import RuntimeContextError  # noqa: E402
+
+from gpuconv import ArgumentError  # noqa: E402
+from gpuconv.onnx import nodes, operators  # noqa: E402
+from gpuconv.onnx.evaluator import Evaluator  # noqa: E402
+
+PAGE = DOCS / "onnx-operators.md"
+OPSET = onnx.defs.onnx_opset_version()
+OURS, EVALUATOR, NONE = "gpuconv", "evaluator", "—"
+ON_DEVICE = {EVALUATOR: "evaluator, by copies"}
+TEXT = """# ONNX operators
+
+This table lists every operator of ONNX at opset {opset}, and those that are deprecated there.
+`python docs/onnx_operators.py` makes it.
+
+- **gpuconv**: gpuconv computes the operator. [Whole ONNX models](onnx-models.md) names the cases that are left to the
+  evaluator.
+- **evaluator**: ONNX's reference evaluator computes it, on the host. On a device this takes copies there and back, and
+  there is a warning.
+- **—**: nobody does. Loading such a model is an error that names the node.
+
+Of {total} operators, gpuconv computes {ours}, the evaluator {evaluator}, and nobody {none}. The second column is the
+opset that brought the newest form.
+
+{table}
+"""
+
+
+def computed_by(schema: OpSchema) -> str:
+    """Return who computes an operator of the newest opset."""
+    node = onnx.NodeProto(op_type=schema.name, domain=schema.domain, output=["y"])
+    if not schema.domain and (schema.name in {*operators.TABLE, *operators.CONTROL} or nodes.supported(node)):
+        return OURS
+    nothing = onnx.GraphProto(name="nothing")
+    try:
+        Evaluator(nothing, opsets={"": OPSET, schema.domain: schema.since_version})._load_reference(node)
+    except RuntimeContextError:  # it is made of others, once the types are known
+        return EVALUATOR
+    except ArgumentError:
+        return NONE
+    return EVALUATOR
+
+
+def rows() -> Iterator[tuple[str, str, str, str]]:
+    """Yield, for every operator, its name, its opset, and who computes it on NumPy and on CuPy arrays."""
+    for schema in sorted(onnx.defs.get_all_schemas(), key=lambda schema: (schema.domain, schema.name)):
+        name = f"{schema.domain}.{schema.name}" if schema.domain else schema.name
+        since = f"{schema.since_version}, deprecated" if schema.deprecated else str(schema.since_version)
+        who = computed_by(schema)
+        yield f"`{name}`", since, who, ON_DEVICE.get(who, who)
+
+
+def page() -> str:
+    """Return the page."""
+    found = list(rows())
+    counts = Counter(who for _, _, who, _ in found)
+    lines = [("operator", "opset", "NumPy", "CuPy"), ("---",) * 4, *found]
+    return TEXT.format(
+        opset=OPSET,
+        total=len(found),
+        ours=counts[OURS],
+        evaluator=counts[EVALUATOR],
+        none=counts[NONE],
+        table="\n".join(f"| {' | '.join(line)} |" for line in lines),
+    )
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

@@ -1,0 +1,155 @@
+"""If, Loop and Scan: what the graphs inside are given, how often they run, and what becomes of what they return."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import ValueInfoProto
+
+import gpuconv
+from gpuconv._errors import ArgumentError
+from gpuconv.onnx.operators.form import Form, ints, namespace
+from gpuconv.onnx.operators.pooling import on_device
+from gpuconv.onnx.operators.shaping import axis_of
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A graph inside of a node.
+
+    Attributes
+    ----------
+    node : str
+        What messages call the node.
+    run : callable
+        Takes the values of the graph's inputs, in order, and returns those of its outputs.
+    outputs : sequence of ValueInfoProto
+        What the graph says of its outputs.
+    """
+
+    node: str
+    run: Callable[[Sequence[Any]], list[Any]]
+    outputs: Sequence[ValueInfoProto]
+
+
+Bodies = Mapping[str, Body]  # by the attribute's name
+
+
+def _if(_: Form, bodies: Bodies, condition: Any) -> list[Any]:
+    branch = "then_branch" if _truth(bodies["then_branch"], "cond", condition) else "else_branch"
+    return bodies[branch].run(())
+
+
+def _loop(_: Form, bodies: Bodies, trips: Any = None, condition: Any = None, *carried: Any) -> list[Any]:
+    """Run the body until the trips are over, or its condition is false; without an input for this it is ignored."""
+    body, values = bodies["body"], list(carried)
+    most = None if trips is None else _single(body, "M", trips)
+    going, trip = condition is None or _truth(body, "cond", condition), 0
+    series: list[list[Any]] = [[] for _ in body.outputs[1 + len(values) :]]
+    while going and (most is None or trip < most):
+        outputs = body.run([np.array(trip, np.int64), np.array(going), *values])
+        going = condition is None or _truth(body, "cond", outputs[0])
+        values = outputs[1 : 1 + len(values)]
+        _append(series, outputs[1 + len(values) :])
+        trip += 1
+    return values + [_stacked(body, at - len(series), each, 0) for at, each in enumerate(series)]
+
+
+def _scan(form: Form, bodies: Bodies, *inputs: Any) -> list[Any]:
+    """Run the body once for each element along an axis of the last inputs; the others are its states at first."""
+    if form.opset < 9:
+        return _scan_of_batch(form, bodies["body"], *inputs)
+    first = len(inputs) - form.get("num_scan_inputs")
+    axes = form.get("scan_input_axes") or [0] * (len(inputs) - first)
+    scanned = [(x, axis_of(axis, x.ndim)) for x, axis in zip(inputs[first:], axes, strict=True)]
+    return _scanned(form, bodies["body"], list(inputs[:first]), scanned, form.get("scan_input_directions"))
+
+
+def _scan_of_batch(form: Form, body: Body, lengths: Any, *inputs: Any) -> list[Any]:
+    """Scan every entry of a batch for itself, as opset 8 does; what lies after its length is 0."""
+    first, steps = len(inputs) - form.get("num_scan_inputs"), inputs[-1].shape[1]
+    ends = [steps] * inputs[-1].shape[0] if lengths is None else ints(_on_host(lengths))
+    batch = []
+    for entry, end in enumerate(ends):
+        states = [x[entry, ...] for x in inputs[:first]]
+        scanned = [(x[entry, :end], 0) for x in inputs[first:]]
+        outputs = _scanned(form, body, states, scanned, form.get("directions"))
+        batch.append(outputs[:first] + [_filled(y, steps) for y in outputs[first:]])
+    return [_together(list(values), 0) for values in zip(*batch, strict=True)]
+
+
+def _scanned(
+    form: Form, body: Body, states: list[Any], scanned: list[tuple[Any, int]], directions: list[int] | None
+) -> list[Any]:
+    steps = {x.shape[axis] for x, axis in scanned}
+    if len(steps) != 1:
+        raise ArgumentError(f"{body.node}: its scanned inputs must have one length, not {sorted(steps)}")
+    (count,) = steps
+    backwards = directions or [0] * len(scanned)
+    series: list[list[Any]] = [[] for _ in body.outputs[len(states) :]]
+    for step in range(count):
+        at = [count - 1 - step if back else step for back in backwards]
+        elements = [x[(*(slice(None),) * axis, t, ...)] for (x, axis), t in zip(scanned, at, strict=True)]
+        outputs = body.run([*states, *elements])
+        states = outputs[: len(states)]
+        _append(series, outputs[len(states) :])
+    axes = form.get("scan_output_axes") or [0] * len(series)
+    prepended = form.get("scan_output_directions") or [0] * len(series)
+    ordered = [each[::-1] if back else each for each, back in zip(series, prepended, strict=True)]
+    made = zip(ordered, axes, strict=True)
+    return states + [_stacked(body, at - len(series), each, axis) for at, (each, axis) in enumerate(made)]
+
+
+def _append(series: list[list[Any]], values: list[Any]) -> None:
+    for each, value in zip(series, values, strict=True):
+        each.append(value)
+
+
+def _stacked(body: Body, output: int, values: list[Any], axis: int) -> Any:
+    """Return the values of an output along a new axis; of no values, as far as the graph says what they would be."""
+    if values:
+        shapes = {value.shape for value in values}
+        if len(shapes) > 1:
+            raise ArgumentError(f"{body.node}: the shapes of what it collects differ: {sorted(shapes)[:2]}")
+        return _together(values, axis_of(axis, values[0].ndim + 1))
+    kind = body.outputs[output].type.tensor_type
+    if not kind.elem_type:
+        raise ArgumentError(f"{body.node}: it runs no time, and its graph does not say what type its output has")
+    extents = [dim.dim_value for dim in kind.shape.dim]
+    extents.insert(axis_of(axis, len(extents) + 1), 0)
+    return np.zeros(extents, onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type))
+
+
+def _together(values: list[Any], axis: int) -> Any:
+    """Stack arrays; on the device if one of them is there."""
+    if any(map(on_device, values)):
+        values = [gpuconv.to_device(value) for value in values]
+    xp = namespace(values[0])
+    return xp.concatenate([xp.expand_dims(value, axis) for value in values], axis=axis)
+
+
+def _filled(y: Any, steps: int) -> Any:
+    xp = namespace(y)
+    return xp.concatenate([y, xp.zeros((steps - y.shape[0], *y.shape[1:]), y.dtype)])
+
+
+def _on_host(value: Any) -> Any:
+    return gpuconv.to_host(value) if on_device(value) else value
+
+
+def _single(body: Body, name: str, value: Any) -> Any:
+    array = np.asarray(_on_host(value))
+    if array.size != 1:
+        raise ArgumentError(f"{body.node}: {name} must have a single element, but has the shape {array.shape}")
+    return array.reshape(())[()]
+
+
+def _truth(body: Body, name: str, value: Any) -> bool:
+    return bool(_single(body, name, value))
+
+
+CONTROL: dict[str, Callable[..., list[Any]]] = {"If": _if, "Loop": _loop, "Scan": _scan}

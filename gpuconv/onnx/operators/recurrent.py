@@ -1,0 +1,321 @@
+"""Operators that hand a state from one step to the next: RNN, GRU, LSTM and CausalConvWithState."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from typing import Any
+
+import numpy as np
+
+import gpuconv
+from gpuconv._errors import ArgumentError
+from gpuconv.cpu import _blas, _threads
+from gpuconv.onnx.operators.form import Form, Operator, ints, namespace, wide
+from gpuconv.onnx.operators.pooling import on_device
+from gpuconv.onnx.operators.products import product
+
+_LARGE = 2**18  # products of one step, or of all, that are worth a thread of their own
+
+_Activation = Callable[[Any], Any]
+_States = tuple[Any, ...]  # the hidden state, and an LSTM's cell; (N, H) each
+
+
+# ---------------------------------------------------------------- activations
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """An activation of (xp, x, alpha, beta), and the defaults of what it takes of these."""
+
+    compute: Callable[[Any, Any, Any, Any], Any]
+    alpha: float | None = None
+    beta: float | None = None
+
+
+_ACTIVATIONS = {
+    "affine": _Kind(lambda xp, x, alpha, beta: alpha * x + beta, 1.0, 0.0),
+    "elu": _Kind(lambda xp, x, alpha, _: xp.where(x < 0, alpha * xp.expm1(x), x), 1.0),
+    "hardsigmoid": _Kind(lambda xp, x, alpha, beta: xp.maximum(xp.minimum(alpha * x + beta, 1), 0), 0.2, 0.5),
+    "leakyrelu": _Kind(lambda xp, x, alpha, _: xp.where(x < 0, alpha * x, x), 0.01),
+    "relu": _Kind(lambda xp, x, *_: xp.maximum(x, 0)),
+    "scaledtanh": _Kind(lambda xp, x, alpha, beta: alpha * xp.tanh(beta * x), 1.0, 1.0),
+    "sigmoid": _Kind(lambda xp, x, *_: 1 / (1 + xp.exp(-x))),
+    "softplus": _Kind(lambda xp, x, *_: xp.maximum(x, 0) + xp.log1p(xp.exp(-xp.abs(x)))),
+    "softsign": _Kind(lambda xp, x, *_: x / (1 + xp.abs(x))),
+    "tanh": _Kind(lambda xp, x, *_: xp.tanh(x)),
+    "thresholdedrelu": _Kind(lambda xp, x, alpha, _: xp.where(x >= alpha, x, 0), 1.0),
+}
+
+
+def _activations(form: Form, default: list[str], directions: int) -> list[list[_Activation]]:
+    """Return the activations of every direction; those that take an alpha or a beta consume the lists in order."""
+    given = [name.decode() if isinstance(name, bytes) else name for name in form.get("activations") or ()]
+    names = given or default * directions
+    if len(default) == directions == 1:  # the default of RNN's attribute has one for each of two directions
+        names = names[:1]
+    if len(names) != directions * len(default):
+        raise ArgumentError(
+            f"activations must name {len(default)} functions for each of {directions} directions, not {len(names)}"
+        )
+    alphas, betas = (iter(form.get(name) or ()) for name in ("activation_alpha", "activation_beta"))
+    made = [_activation(name, alphas, betas, form.get("clip")) for name in names]
+    return [made[first : first + len(default)] for first in range(0, len(made), len(default))]
+
+
+def _activation(name: str, alphas: Iterator[float], betas: Iterator[float], clip: float | None) -> _Activation:
+    kind = _ACTIVATIONS.get(name.lower())
+    if kind is None:
+        raise ArgumentError(f"{name!r} is none of the activations {', '.join(_ACTIVATIONS)}")
+    alpha = None if kind.alpha is None else next(alphas, kind.alpha)
+    beta = None if kind.beta is None else next(betas, kind.beta)
+
+    def activate(x: Any) -> Any:
+        xp = namespace(x)
+        return kind.compute(xp, x if clip is None else xp.minimum(xp.maximum(x, -clip), clip), alpha, beta)
+
+    return activate
+
+
+# ---------------------------------------------------------------- cells: one step of one direction
+
+
+@dataclass(frozen=True, slots=True)
+class _Weights:
+    """One direction's: products with those of the state, a bias that is added to the last gate's, and peepholes."""
+
+    products: list[Callable[[Any], Any]]
+    activations: list[_Activation]
+    hidden_bias: Any = None
+    peepholes: Any = None
+
+
+def _rnn_step(_: Form, weights: _Weights, x: Any, states: _States) -> _States:
+    """Return the state after a step, of x (N, G * H) that has the input's part of all gates."""
+    (h,), (f,) = states, weights.activations
+    return (f(x + weights.products[0](h)),)
+
+
+def _gru_step(form: Form, weights: _Weights, x: Any, states: _States) -> _States:
+    (h,), (f, g) = states, weights.activations
+    size = h.shape[1]
+    if form.get("linear_before_reset"):
+        y = weights.products[0](h)
+        gates = f(x[:, : 2 * size] + y[:, : 2 * size])
+        z, reset = gates[:, :size], gates[:, size:]
+        inner = y[:, 2 * size :] if weights.hidden_bias is None else y[:, 2 * size :] + weights.hidden_bias
+        new = g(x[:, 2 * size :] + reset * inner)
+    else:
+        gates = f(x[:, : 2 * size] + weights.products[0](h))
+        z, reset = gates[:, :size], gates[:, size:]
+        new = g(x[:, 2 * size :] + weights.products[1](reset * h))
+    return ((1 - z) * new + z * h,)
+
+
+def _lstm_step(form: Form, weights: _Weights, x: Any, states: _States) -> _States:
+    (h, cell), (f, g, last) = states, weights.activations
+    size = h.shape[1]
+    gates = x + weights.products[0](h)
+    if weights.peepholes is None:
+        together = f(gates[:, : 3 * size])
+        i, o, forget = (together[:, at * size : (at + 1) * size] for at in range(3))
+    else:
+        i, o, forget = (gates[:, at * size : (at + 1) * size] for at in range(3))
+        to_i, to_o, to_forget = (weights.peepholes[at * size : (at + 1) * size] for at in range(3))
+        i, forget = f(i + to_i * cell), f(forget + to_forget * cell)
+    forget = 1 - i if form.get("input_forget") else forget
+    cell = forget * cell + i * g(gates[:, 3 * size :])
+    o = o if weights.peepholes is None else f(o + to_o * cell)
+    return o * last(cell), cell
+
+
+# ---------------------------------------------------------------- sequences
+
+
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    """One of the operators: its gates, its states, the activations that it has by default, and a step."""
+
+    gates: int
+    states: int
+    activations: list[str]
+    step: Callable[[Form, _Weights, Any, _States], _States]
+
+
+_CELLS = {
+    "GRU": _Cell(3, 1, ["Sigmoid", "Tanh"], _gru_step),
+    "LSTM": _Cell(4, 2, ["Sigmoid", "Tanh", "Tanh"], _lstm_step),
+    "RNN": _Cell(1, 1, ["Tanh"], _rnn_step),
+}
+_DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}  # which of them run backwards
+
+
+def _sequence(
+    cell: _Cell,
+    form: Form,
+    x: Any,
+    w: Any,
+    r: Any,
+    b: Any = None,
+    lengths: Any = None,
+    h: Any = None,
+    c: Any = None,
+    p: Any = None,
+) -> tuple[Any, ...]:
+    """Run one layer over x (T, N, I): the input's part of all steps in one product, then one product a step."""
+    backwards = _DIRECTIONS.get(form.get("direction") or "forward")
+    if backwards is None:
+        raise ArgumentError(f"direction must be one of {', '.join(_DIRECTIONS)}, not {form.get('direction')!r}")
+    initial = [h, c][: cell.states]
+    if form.get("layout"):
+        x, *initial = (a if a is None else a.transpose(1, 0, 2) for a in (x, *initial))
+    _check(cell, form, len(backwards), (x, w, r, b, lengths, p, *initial))
+    xp, values, size = namespace(x), wide(x), r.shape[2]
+    activations = _activations(form, cell.activations, len(backwards))
+    y = xp.zeros((x.shape[0], len(backwards), x.shape[1], size), values.dtype)
+    last = xp.zeros((cell.states, len(backwards), x.shape[1], size), values.dtype)
+    active = _active(lengths, x.shape[0], xp)
+    apart = cell.gates == 3 and not form.get("linear_before_reset")  # a GRU that resets the state before the product
+
+    def run(at: int) -> None:
+        """Do all steps in one direction."""
+        inner, outer, hidden = _biases(cell, form, b, at, size)
+        gates = _gates(values, wide(w[at]), inner, outer)
+        products = _products(wide(r[at]), 2 * size if apart else 0)
+        weights = _Weights(products, activations[at], hidden, None if p is None else wide(p[at]))
+        states = tuple(last[n, at] if a is None else wide(a[at]) for n, a in enumerate(initial))
+        for t in range(x.shape[0])[:: -1 if backwards[at] else 1]:
+            made = cell.step(form, weights, gates[t], states)
+            y[t, at], states = (made[0], made) if active[t] is None else _masked(active[t], made, states)
+        for n, state in enumerate(states):
+            last[n, at] = state
+
+    _each(run, len(backwards), 0 if on_device(x) else x.shape[0], x.shape[1] * cell.gates * size**2)
+    outputs = (y, *(last[n] for n in range(cell.states)))
+    if form.get("layout"):
+        outputs = (y.transpose(2, 0, 1, 3), *(state.transpose(1, 0, 2) for state in outputs[1:]))
+    return tuple(output.astype(x.dtype, copy=False) for output in outputs)[: len(form.outputs)]
+
+
+def _each(run: Callable[[int], None], directions: int, steps: int, work: int) -> None:
+    """Run in every direction: side by side where steps are large, and not on BLAS's threads, which wait at each."""
+    shares = [[at] for at in range(directions)] if work >= _LARGE else [list(range(directions))]
+
+    def some(share: list[int]) -> None:
+        for at in share:
+            run(at)
+
+    if steps * work < _LARGE:  # not worth another thread either; nor is what a device does
+        some(list(range(directions)))
+    else:
+        _blas.run(_threads.quietly(some), shares, _blas.Share.SHARED)
+
+
+def _gates(x: Any, w: Any, inner: Any, outer: Any) -> Any:
+    """Return the input's part of all steps: (T, N, G * H)."""
+    made = product(x.reshape(prod(x.shape[:2]), x.shape[2]), w.T)
+    made = made if inner is None else made + (inner + outer)
+    return made.reshape(*x.shape[:2], w.shape[0])
+
+
+def _products(r: Any, split: int) -> list[Callable[[Any], Any]]:
+    """Return what multiplies a state by r (G * H, H), or by its first rows and by the others."""
+    parts = [part.T for part in ((r[:split], r[split:]) if split else (r,))]
+    multiply = product if on_device(r) else np.matmul
+    return [lambda h, part=part: multiply(h, part) for part in parts]  # type: ignore[misc]
+
+
+def _masked(active: Any, made: _States, states: _States) -> tuple[Any, _States]:
+    """Return what a step puts out, and the states after it: of sequences that are over, 0 and the old ones."""
+    where = namespace(made[0]).where
+    return where(active, made[0], 0), tuple(map(partial(where, active), made, states))
+
+
+def _active(lengths: Any, steps: int, xp: Any) -> list[Any]:
+    """Return, for every step, which sequences have it: (N, 1), or None for all."""
+    if lengths is None:
+        return [None] * steps
+    ends = np.array(ints(lengths), np.int64)[:, None]
+    return [None if (step < ends).all() else xp.asarray(step < ends) for step in range(steps)]
+
+
+def _biases(cell: _Cell, form: Form, b: Any, at: int, size: int) -> tuple[Any, Any, Any]:
+    """Return one direction's biases of the input and of the state, and that which a GRU adds before it resets."""
+    if b is None:
+        return None, None, None
+    width = cell.gates * size
+    inner, outer = wide(b[at, :width]), wide(b[at, width:])
+    if not form.get("linear_before_reset"):
+        return inner, outer, None
+    hidden = outer[2 * size :]
+    outer = outer.copy()
+    outer[2 * size :] = 0
+    return inner, outer, hidden
+
+
+def _check(cell: _Cell, form: Form, directions: int, arrays: Iterable[Any]) -> None:
+    """Refuse shapes that do not belong together."""
+    x, w, r, b, lengths, p, *initial = arrays
+    if x.ndim != 3 or w.ndim != 3 or r.ndim != 3:
+        raise ArgumentError(f"X {x.shape}, W {w.shape} and R {r.shape} must have three axes")
+    (steps, batch, inputs), size = x.shape, r.shape[2]
+    wanted: list[tuple[str, Any, tuple[int, ...]]] = [
+        ("W", w, (directions, cell.gates * size, inputs)),
+        ("R", r, (directions, cell.gates * size, size)),
+        ("B", b, (directions, 2 * cell.gates * size)),
+        ("P", p, (directions, 3 * size)),
+        ("sequence_lens", lengths, (batch,)),
+        *((f"initial_{name}", a, (directions, batch, size)) for name, a in zip("hc", initial, strict=False)),
+    ]
+    for name, array, shape in wanted:
+        if array is not None and array.shape != shape:
+            raise ArgumentError(f"{name} must have the shape {shape}, not {array.shape}")
+    if form.get("hidden_size") not in (None, size):
+        raise ArgumentError(f"hidden_size is {form.get('hidden_size')}, but R has the shape {r.shape}")
+    wrong = [length for length in ([] if lengths is None else ints(lengths)) if not 0 <= length <= steps]
+    if wrong:
+        raise ArgumentError(f"sequence_lens has {wrong[0]}, but must be from 0 to the {steps} steps of X")
+
+
+def _sequence_cost(cell: _Cell, form: Form, x: Any, w: Any, r: Any, *_: Any) -> int:
+    return int(x.shape[0] * x.shape[1] * w.shape[0] * cell.gates * r.shape[2] * (x.shape[2] + r.shape[2]))
+
+
+def _layer(name: str) -> Operator:
+    cell = _CELLS[name]
+    return Operator(partial(_sequence, cell), frozenset({4}), cost=partial(_sequence_cost, cell))
+
+
+# ---------------------------------------------------------------- CausalConvWithState
+
+_SILU = ("silu", "swish")
+
+
+def _causal_conv(form: Form, x: Any, w: Any, b: Any = None, past: Any = None) -> tuple[Any, ...]:
+    """Convolve every channel of x (N, C, L) with its filter, over the last K - 1 elements of what came before."""
+    if form.get("activation") not in ("none", *_SILU):
+        raise ArgumentError(f"activation must be one of none, silu, swish, not {form.get('activation')!r}")
+    if x.ndim != 3 or w.ndim != 3 or w.shape[:2] != (x.shape[1], 1):
+        raise ArgumentError(f"input must be (N, C, L) and weight (C, 1, K), but they are {x.shape} and {w.shape}")
+    xp, before = namespace(x), (*x.shape[:2], w.shape[2] - 1)
+    if past is not None and past.shape != before:
+        raise ArgumentError(f"past_state must have the shape {before}, not {past.shape}")
+    padded = xp.concatenate([xp.zeros(before, x.dtype) if past is None else past, x], axis=2)
+    y = wide(x)
+    if x.size:
+        y = gpuconv.conv(wide(padded), wide(w), None if b is None else wide(b), group=x.shape[1])
+    if form.get("activation") in _SILU:
+        y = y / (1 + xp.exp(-y))
+    return (y.astype(x.dtype, copy=False), padded[:, :, x.shape[2] :])[: len(form.outputs)]
+
+
+def _causal_conv_cost(_: Form, x: Any, w: Any, *__: Any) -> int:
+    return int(x.size) * int(w.shape[2])
+
+
+OPERATORS = {
+    "CausalConvWithState": Operator(_causal_conv, cost=_causal_conv_cost),
+    **{name: _layer(name) for name in _CELLS},
+}

@@ -1,0 +1,22 @@
+"""The words that the engine takes for a description of gpuconv's of a tensor map."""
+
+from __future__ import annotations
+
+from gpuconv.cuda.plan.launch import TensorMap
+from gpuconv.rules import dtypes
+from tests.emulated_cuda.emulator.memory import encode_map
+
+
+def encoded(described: TensorMap, address: int) -> bytes:
+    """Return a map of the array at an address; ValueError where the driver would refuse it."""
+    corners = (described.lower, described.upper, described.channels, described.pixels)
+    return encode_map(
+        address,
+        dtypes.entry(described.dtype).itemsize,
+        described.sizes,
+        described.strides,
+        described.steps,
+        (0, 32, 64, 128).index(described.swizzle),
+        described.box,
+        None if described.box else corners,
+    )
