@@ -235,13 +235,16 @@ class ChainStep(Step):
             return (values[-1],)
         scalars = [number.reshape(()) for number in numbers]
         fits = out is not None and out.shape == x.shape and out.dtype == x.dtype and out.flags.c_contiguous
-        return (special.over(lambda block, y: self._block(block, scalars, y), x, out if fits else None),)
+        apart = not (fits and out is x)
+        return (special.over(lambda block, y: self._block(block, scalars, y, apart), x, out if fits else None),)
 
-    def _block(self, x: Any, numbers: list[Any], y: Any) -> None:
+    def _block(self, x: Any, numbers: list[Any], y: Any, apart: bool) -> None:
+        """Compute a block; where y is apart from x, the first slot is there."""
         values = [x, *numbers]
         for number, (step, places) in enumerate(zip(self._parts, self._places, strict=True)):
             at = self._slots[number] if number < len(self._slots) else None
-            target = y if at is None else SCRATCH.take(f"chain {at}", x.shape, x.dtype)
+            in_y = at is None or (at == 0 and apart)
+            target = y if in_y else SCRATCH.take(f"chain {at}", x.shape, x.dtype)
             step.write(tuple(None if place < 0 else values[place] for place in places), target)
             values.append(target)
 
