@@ -57,6 +57,14 @@ def resolve_all(operator: str, arrays: dict[str, Any]) -> tuple[str, dict[str, A
     return libraries.pop(), {name: array for name, (_, array) in resolved.items()}
 
 
+def adopted(operator: str, name: str, value: Any) -> Any:
+    """Return another library's array as NumPy's or CuPy's of the same memory, and anything else as it is.
+
+    Masked arrays are refused: nothing here would look at the mask.
+    """
+    return _one(operator, name, value)[1] if _is_masked(value) or _is_foreign(value) else value
+
+
 def _one(operator: str, name: str, array: Any) -> tuple[str, Any]:
     library = _library(array)
     if library is not None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import numpy as np
 
-from gpuconv import _arrays, cpu, cuda
+from gpuconv import _arrays, _parts, cpu, cuda
 from gpuconv._packed import PackedWeights
 from gpuconv.rules import activation as activations
 from gpuconv.rules import dtypes, memory
@@ -96,9 +96,11 @@ def conv(
         DLPack or by ``__cuda_array_interface__`` count as the NumPy or CuPy arrays that they can be seen as without a
         copy; they must live until the result is complete if their library works on another stream.
     w : array (M, C/group, k1, …, kn), or PackedWeights
-        Same dtype as x; group divides C and M. :func:`pack` makes weights that many calls share.
+        Same dtype as x; group divides C and M. :func:`pack` makes weights that many calls share. One of x and w may be
+        real where the other is complex, of the same precision (float32 with complex64, float64 with complex128): this
+        takes two real products, not four.
     b : array (M,), optional
-        Added to every output of its channel.
+        Of the result's dtype. Added to every output of its channel.
     auto_pad : {"NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"}
         SAME gives ``ceil(D / stride)`` outputs per axis; UPPER puts the odd padding element at the end, LOWER at
         the beginning, and the dilated kernel counts. Not together with pads other than zeros.
@@ -120,7 +122,7 @@ def conv(
         NaN stays NaN, and -0.0 stays -0.0 under relu. Arguments are rounded to the type of the sums. Not of complex
         numbers.
     residual : array (N, M, Q1, …, Qn), optional
-        In the layout, of exactly the result's shape, x's dtype and library. Added after the bias and before the
+        In the layout, of exactly the result's shape and dtype, and x's library. Added after the bias and before the
         activation, in the type of the sums: ``activation((sum + b) + residual)``. Never written. One that lies in
         memory as the result does costs a read; any other is copied first, in workspace, on CUDA devices.
     out : array (N, M, Q1, …, Qn), optional
@@ -129,9 +131,10 @@ def conv(
     Returns
     -------
     array (N, M, Q1, …, Qn)
-        Of x's dtype and library, C-contiguous where out does not say otherwise. float16 and bfloat16 are summed in
-        float32 and rounded once, to nearest even; overflow gives infinity. Padding takes no part: an infinite weight
-        on padding adds nothing. A sum over nothing (no channels, a window wholly in the padding) is the bias.
+        Of x's library, and of x's dtype, or w's if that alone is complex. C-contiguous where out does not say
+        otherwise. float16 and bfloat16 are summed in float32 and rounded once, to nearest even; overflow gives
+        infinity. Padding takes no part: an infinite weight on padding adds nothing. A sum over nothing (no channels, a
+        window wholly in the padding) is the bias.
         With a residual or an activation float32 and float64 results are those of the plain call and of the same steps
         after it, bit for bit; float16 and bfloat16 are rounded once, at the end.
 
@@ -240,7 +243,8 @@ def conv_transpose(
     x : array (N, C, D1, …, Dn)
         From 1 to 62 spatial axes; float16, bfloat16, float32, float64, complex64 or complex128. Never written.
     w : array (C, M/group, k1, …, kn), or PackedWeights
-        Same dtype as x; group divides C, and there are ``w.shape[1] * group`` output channels.
+        Same dtype as x, or one of both real, as in :func:`conv`; group divides C, and there are
+        ``w.shape[1] * group`` output channels.
     b : array (M,), optional
         Added to every output of its channel.
     auto_pad : {"NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"}
@@ -314,6 +318,17 @@ def _convolve(
         does, residual = _finish(operator, x, activation, residual)
     if out is not None:
         _arrays.check_out(operator, "out", out, library, x)
+    if x.dtype is not w.dtype and _parts.are_mixed(x, w):
+        arrays = {"x": x, "w": w, "b": b, "residual": residual}
+        settled = tuple(tuple(value) if isinstance(value, Iterator) else value for value in attributes)
+
+        def compute(part: dict[str, Any], y: Any) -> Any:
+            weights = part["w"] if packed is None or part["w"] is not w else packed
+            return _convolve(
+                operator, part["x"], weights, part["b"], settled, layout, precision, None, part["residual"], y
+            )
+
+        return _parts.by_parts(compute, operator, library, arrays, settled, layout, precision, does, out)
     if library == "cuda":
         precise = CURRENT.get() if precision is None else precision
         inputs = (x, w) if b is None else (x, w, b)

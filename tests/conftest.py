@@ -11,7 +11,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # before NumPy is imported: its BLAS re
 import re
 import sys
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -238,12 +238,14 @@ def pool(save_model: Callable[[str], str]) -> str:
 
 @pytest.fixture
 def ok(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Run a command that must succeed in silence on stderr; return what it prints."""
+    """Run a command that must succeed, with one line on stderr for each warning; return what it prints."""
 
-    def run(*argv: object) -> str:
+    def run(*argv: object, warned: Sequence[str] = ()) -> str:
         code = main([str(word) for word in argv])
         out, err = capsys.readouterr()
-        assert (code, err) == (0, ""), out
+        assert (code, len(err.splitlines())) == (0, len(warned)), out + err
+        for line, message in zip(err.splitlines(), warned, strict=True):
+            assert re.match(f"gpuconv: warning: {message}", line)
         return out
 
     return run
@@ -251,12 +253,13 @@ def ok(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
 
 @pytest.fixture
 def error(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Run a command that must fail with one line on stderr; return that line."""
+    """Run a command that must fail with one line on stderr, behind warnings at most; return that line."""
 
     def run(*argv: object, code: int = 2) -> str:
         assert main([str(word) for word in argv]) == code
         err = capsys.readouterr().err
-        assert re.fullmatch("gpuconv: error: .+\n", err)
-        return err.removeprefix("gpuconv: error: ").strip()
+        (line,) = re.findall("^gpuconv: error: (.+)\n\\Z", err, re.MULTILINE)
+        assert len(err.splitlines()) == 1 + len(re.findall("^gpuconv: warning: ", err, re.MULTILINE))
+        return str(line).strip()
 
     return run

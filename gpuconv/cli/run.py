@@ -14,10 +14,11 @@ import numpy as np
 from gpuconv._errors import GpuconvError, printable
 from gpuconv.cli import inputs
 from gpuconv.cli.outputs import output_folder
-from gpuconv.cli.terminal import CommandError, Progress, as_json, table
+from gpuconv.cli.terminal import CommandError, Progress, as_json, table, warnings_in_lines
 from gpuconv.cuda.call import device
 
 _PACKAGED = "onnx:"
+_MARK = " *"  # behind operators that onnx's reference evaluator computes
 
 
 class Stopwatch:
@@ -25,11 +26,16 @@ class Stopwatch:
 
     def __init__(self, progress: Progress) -> None:
         self.nodes: list[tuple[Any, float]] = []
+        self.left: set[int] = set()  # ids of those that onnx's reference evaluator computed
         self._progress = progress
 
     def __call__(self, node: Any, index: int, count: int, seconds: float) -> None:
         self.nodes.append((node, seconds))
         self._progress.show(f"{index + 1}/{count} {node.op_type}")
+
+    def is_left(self, node: Any) -> bool:
+        """Tell whether onnx's reference evaluator computed a node."""
+        return id(node) in self.left
 
     @property
     def total(self) -> float:
@@ -41,6 +47,11 @@ def command(arguments: argparse.Namespace) -> int:
     """Run the model; print its inputs, outputs and, with ``--profile``, the time of each node. Return 0."""
     if importlib.util.find_spec("onnx") is None:
         raise CommandError("run: onnx is not installed; pip install 'gpuconv[onnx]'")
+    with warnings_in_lines():
+        return _run(arguments)
+
+
+def _run(arguments: argparse.Namespace) -> int:
     from gpuconv.onnx import backend
 
     files, shapes = inputs.pairs(arguments.input), inputs.shapes(arguments.shape)
@@ -65,6 +76,8 @@ def command(arguments: argparse.Namespace) -> int:
         print(f"ran {len(watch.nodes)} nodes in {seconds * 1e3:.1f} ms")
         if arguments.profile:
             print("", _per_node(watch, _output_shapes(path, arrays)), "", _per_type(watch), sep="\n")
+            if watch.left:
+                print("", f"{_MARK.strip()} computed by onnx's reference evaluator", sep="\n")
         for file in written:
             print(f"wrote {file}")
     return 0
@@ -73,7 +86,13 @@ def command(arguments: argparse.Namespace) -> int:
 def _facts(arguments: argparse.Namespace, arrays: Any, outputs: Any, watch: Stopwatch, seconds: float) -> Any:
     """Return what is printed, as JSON has it."""
     nodes = [
-        {"operator": node.op_type, "node": node.name or node.output[0], "seconds": took} for node, took in watch.nodes
+        {
+            "operator": node.op_type,
+            "node": node.name or node.output[0],
+            "seconds": took,
+            "evaluator": watch.is_left(node),
+        }
+        for node, took in watch.nodes
     ]
     return {
         "model": arguments.model,
@@ -106,6 +125,7 @@ def _execute(rep: Any, arrays: Mapping[str, Any]) -> tuple[dict[str, Any], Stopw
         start = time.perf_counter()
         outputs = rep.run(dict(arrays), observer=watch)
         seconds = time.perf_counter() - start
+        watch.left = {id(node) for node in rep.report().left} & {id(node) for node, _ in watch.nodes}
     return dict(zip(rep.output_names, outputs, strict=True)), watch, seconds
 
 
@@ -137,7 +157,7 @@ def _numbers(value: Any) -> dict[str, Any]:
 def _per_node(watch: Stopwatch, shapes: Mapping[str, str]) -> str:
     rows = [
         [
-            node.op_type,
+            _operator(watch, node),
             printable(node.name or node.output[0]),
             shapes.get(node.output[0], "?"),
             *_times(seconds, watch.total),
@@ -150,11 +170,15 @@ def _per_node(watch: Stopwatch, shapes: Mapping[str, str]) -> str:
 def _per_type(watch: Stopwatch) -> str:
     groups: dict[str, list[float]] = {}
     for node, seconds in watch.nodes:
-        groups.setdefault(node.op_type, []).append(seconds)
+        groups.setdefault(_operator(watch, node), []).append(seconds)
     slowest_first = sorted(groups.items(), key=lambda item: -sum(item[1]))
     rows = [[op_type, str(len(times)), *_times(sum(times), watch.total)] for op_type, times in slowest_first]
     rows.append(["all", str(len(watch.nodes)), *_times(watch.total, watch.total)])
     return table(["operator", "nodes", "ms", "share"], rows)
+
+
+def _operator(watch: Stopwatch, node: Any) -> str:
+    return f"{node.op_type}{_MARK if watch.is_left(node) else ''}"
 
 
 def _times(seconds: float, total: float) -> list[str]:

@@ -6,7 +6,9 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from math import isfinite
 from types import TracebackType
 from typing import Any
@@ -18,6 +20,22 @@ _SECONDS_BETWEEN_UPDATES = 0.1
 
 class CommandError(Exception):
     """A command cannot do what was asked; the message is the one line that the user sees."""
+
+
+@contextmanager
+def warnings_in_lines() -> Iterator[None]:
+    """Write warnings as the command's other messages, without the places in code that they come from."""
+    with warnings.catch_warnings():
+        if not sys.warnoptions:
+            warnings.simplefilter("default")
+        warnings.showwarning = _write_warning
+        yield
+
+
+def _write_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    if sys.stderr is not None:
+        clear = "\r\x1b[K" if sys.stderr.isatty() else ""  # the progress line
+        sys.stderr.write(f"{clear}gpuconv: warning: {printable(str(message))}\n")
 
 
 class Progress:

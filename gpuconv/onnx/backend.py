@@ -6,7 +6,7 @@ The module is a backend in the sense of ``onnx.backend.base``: its functions are
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,13 +16,14 @@ import onnx.backend.base
 from onnx import ModelProto, NodeProto, OperatorSetIdProto
 
 from gpuconv import cuda
-from gpuconv._errors import ArgumentError, DeviceError, GpuconvError, shown
+from gpuconv._errors import ArgumentError, ArgumentTypeError, DeviceError, GpuconvError, listed, shown
 from gpuconv.cpu import _blas
 from gpuconv.onnx import model as models
 from gpuconv.onnx import nodes
 from gpuconv.onnx.evaluator import CudaEvaluator, Evaluator, Observer
-from gpuconv.onnx.inputs import Input, bind, declared
+from gpuconv.onnx.inputs import Input, as_arrays, bind, declared
 from gpuconv.onnx.messages import presentable, quoted, reason
+from gpuconv.onnx.report import Report
 
 _EVALUATORS = {"CPU": Evaluator, "CUDA": CudaEvaluator, "CUDA:0": CudaEvaluator}
 
@@ -37,18 +38,37 @@ class Rep(onnx.backend.base.BackendRep):
         self.output_names: list[str] = list(evaluator.output_names)
         self._evaluator = evaluator
         self._unfolded = unfolded
+        self._told: set[str] = set()
         self._outputs = onnx.backend.base.namedtupledict("Outputs", self.output_names)
 
     @presentable
-    def run(self, inputs: Any, *, observer: Observer | None = None, **kwargs: Any) -> Any:
+    def run(
+        self,
+        inputs: Any = None,
+        input_feed: Mapping[str, Any] | None = None,
+        run_options: Any = None,
+        *,
+        output_names: Sequence[str] | None = None,
+        observer: Observer | None = None,
+        **kwargs: Any,
+    ) -> Any:
         """Compute the model's outputs.
+
+        There are two ways to call it: ``run(inputs)``, and ``run(output_names, input_feed)`` as ONNX Runtime has it.
 
         Parameters
         ----------
         inputs : sequence of arrays, dict of str to array, or one array
             In the order of the graph's inputs, those with an initializer left out, or by name; by name those with
-            an initializer may be given too. One array stands for the only input. On "CUDA", CuPy arrays of the
-            current device are taken beside NumPy's.
+            an initializer may be given too. One array stands for the only input. Arrays may be of any library that
+            shares its memory by DLPack, as in :func:`gpuconv.conv`: on the host, and on "CUDA" on the current device
+            too. Where an input feed is given, this is ``output_names``.
+        input_feed : dict of str to array, optional
+            The inputs by name. Lists of numbers become arrays of the declared type.
+        run_options : optional
+            Ignored.
+        output_names : sequence of str, optional
+            Which outputs to return; None for all.
         observer : callable, optional
             Called after each node with (NodeProto, index, number of nodes, seconds).
         **kwargs
@@ -56,21 +76,76 @@ class Rep(onnx.backend.base.BackendRep):
 
         Returns
         -------
-        tuple
-            One value per output of the graph, which may also be had by its name: ``outputs["y"]``. Arrays are NumPy's,
-            or CuPy's if one of the inputs was (but for text and for numbers of 8 bits or fewer that CuPy has not).
+        tuple, or list where an input feed is given
+            One value per output of the graph, or per name of ``output_names``. Those of a tuple may also be had by
+            name: ``outputs["y"]``. Arrays are NumPy's, or CuPy's if one of the inputs was on the device (but for text
+            and for numbers of 8 bits or fewer that CuPy has not).
 
         Raises
         ------
         ArgumentError, ArgumentTypeError
-            An input is missing, unknown, or has another dtype or shape than the graph declares; or an operator
-            of gpuconv refuses its inputs, and the message names the node.
+            An input is missing, unknown, or has another dtype or shape than the graph declares; there is no output
+            of a name; or an operator of gpuconv refuses its inputs, and the message names the node.
         GpuconvError
             Another operator failed, in the reference evaluator for one; the message names the node.
         MemoryError
             Values of the model need more memory than there is.
+
+        Warns
+        -----
+        UserWarning
+            Once for each operator that onnx's reference evaluator computes, and for each named extent that the inputs
+            give two values.
         """
-        values = bind(self.inputs, inputs, self._evaluator.takes)
+        if input_feed is None and output_names is None:
+            return self._outputs(*self._run(inputs, self.output_names, observer))
+        names = self._names(inputs if output_names is None else output_names)
+        return self._run(as_arrays(self.inputs, input_feed or {}), names, observer)
+
+    def report(self) -> Report:
+        """Tell what is computed ahead of time, what becomes one node, and what onnx's reference evaluator computes.
+
+        Returns
+        -------
+        Report
+            Print it, or read its fields. ``left`` has more after a run, if inputs turned out to be such as operators
+            of gpuconv leave to the evaluator.
+
+        Examples
+        --------
+        >>> import onnx
+        >>> from gpuconv.onnx import backend
+        >>> model = onnx.parser.parse_model('''
+        ... <ir_version: 10, opset_import: ["" : 22]>
+        ... g (float[N, 1, L] x, float[1, 1, 1] w) => (float[N] z) {
+        ...     c = Conv (x, w)
+        ...     y = Relu (c)
+        ...     z = Det (y)
+        ... }
+        ... ''')
+        >>> print(backend.prepare(model).report())
+        computed ahead of time: none
+        fused:
+          Conv node with output 'c', Relu node with output 'y'
+        left to onnx's reference evaluator: 1 Det
+          Det node with output 'z'
+        """
+        return self._evaluator.report()
+
+    def _names(self, wanted: Any) -> list[str]:
+        """Return the names of the outputs that are wanted: of all of them where nothing is said."""
+        if wanted is None:
+            return self.output_names
+        if not isinstance(wanted, Sequence) or isinstance(wanted, str | bytes):
+            raise ArgumentTypeError(f"run: output_names must be a sequence of names or None, not {shown(wanted)}")
+        unknown = [name for name in wanted if name not in self.output_names]
+        if unknown:
+            there = listed([quoted(name) for name in self.output_names])
+            raise ArgumentError(f"run: there is no output {shown(unknown[0])}; the outputs are {there}")
+        return list(wanted) or self.output_names
+
+    def _run(self, inputs: Any, names: Sequence[str], observer: Observer | None) -> list[Any]:
+        values = bind(self.inputs, inputs, self._evaluator.takes, self._told)
         defaults = {spec.name for spec in self.inputs if not spec.required}
         if defaults & values.keys() and self._unfolded is not None:  # what is folded holds for the defaults only
             self._evaluator, self._unfolded = self._unfolded(), None
@@ -80,7 +155,7 @@ class Rep(onnx.backend.base.BackendRep):
             if missing:
                 raise GpuconvError(f"run: no node computed the output {quoted(missing[0])}")
             leave = self._evaluator.leaving(values)
-            return self._outputs(*(leave(found[name]) for name in self.output_names))
+            return [leave(found[name]) for name in names]
 
 
 class Backend(onnx.backend.base.Backend):
@@ -145,6 +220,11 @@ class Backend(onnx.backend.base.Backend):
         MemoryError
             The model needs more memory than there is.
 
+        Warns
+        -----
+        UserWarning
+            Something is wrong with the model that cannot change a result: a value without a type, nodes out of order.
+
         Examples
         --------
         >>> import numpy as np, onnx
@@ -157,11 +237,12 @@ class Backend(onnx.backend.base.Backend):
         array([[[3., 5.]]], dtype=float32)
         """
         evaluator_class = _evaluator_class(device)
-        loaded, facts = models.load(model)
-        unfolded = partial(_evaluator, evaluator_class, loaded)
+        loaded = models.load(model)
+        inputs = declared(loaded.proto.graph, loaded.constants)
+        unfolded = partial(_evaluator, evaluator_class, loaded.proto, constants=loaded.constants)
         if not fold:
-            return Rep(unfolded(), declared(loaded.graph))
-        return Rep(unfolded(facts=facts), declared(loaded.graph), unfolded)
+            return Rep(unfolded(), inputs)
+        return Rep(unfolded(facts=loaded.facts), inputs, unfolded)
 
     @classmethod
     @presentable
@@ -232,7 +313,9 @@ def _evaluator_class(device: str) -> type[Evaluator]:
 
 def _evaluator(evaluator_class: type[Evaluator], proto: Any, **options: Any) -> Evaluator:
     try:
-        return evaluator_class(proto, **options)
+        evaluator = evaluator_class(proto, **options)
+        evaluator.share(set())
+        return evaluator
     except (GpuconvError, MemoryError):
         raise
     except Exception as error:  # sparse initializers, attributes: whatever else the evaluator cannot do

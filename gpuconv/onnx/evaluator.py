@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -15,11 +14,12 @@ from onnx.reference.op_run import OpFunction, RuntimeContextError
 
 import gpuconv
 from gpuconv._errors import ArgumentError, GpuconvError
-from gpuconv.onnx import folding, joining, nodes, steps
-from gpuconv.onnx.messages import quoted, reason
+from gpuconv.onnx import folding, joining, nodes, report, steps
+from gpuconv.onnx.messages import quoted, reason, warn
 from gpuconv.onnx.model import Fact
 from gpuconv.onnx.operators import DTYPES, is_float, on_device
 from gpuconv.onnx.reference import own_error
+from gpuconv.onnx.report import Report
 from gpuconv.onnx.rewriting import Budget, Graph
 from gpuconv.onnx.steps import ControlStep, Step
 
@@ -33,15 +33,18 @@ class Evaluator(ReferenceEvaluator):
         self,
         proto: Any,
         *args: Any,
+        constants: Mapping[str, Any] | None = None,
         facts: Mapping[str, Fact] | None = None,
         around: Evaluator | None = None,
         **kwargs: Any,
     ) -> None:
-        # Functions get evaluators of this class from onnx, without facts; graphs inside get theirs from _inside.
-        self._facts = facts
+        # Functions get evaluators of this class from onnx, without constants and facts; graphs inside get theirs from
+        # _inside.
+        self._initializers, self._facts = constants or {}, facts
         self._budget: Budget = Budget() if around is None else around._budget
         self._given: dict[str, Any] = {} if around is None else around._constants_of(nodes.names_outside(proto))
         self._folded: dict[str, Any] = {}
+        self._warned: set[str] = set() if around is None else around._warned
         self._bodies: dict[tuple[str, str], Any] = {}  # of operators that ONNX defines by others
         kwargs["new_ops"] = None  # onnx would look at these first
         super().__init__(proto, *args, **kwargs)
@@ -53,9 +56,38 @@ class Evaluator(ReferenceEvaluator):
         self._calls: dict[int, dict[str, Any]] = {}
         self._joins = joining.Joins(self.nodes_, self.output_names, steps.DOMAIN)
 
+    def share(self, warned: set[str]) -> None:
+        """Take a set of the operators that were warned of, for the graphs inside too."""
+        if self._warned is warned:
+            return
+        self._warned = warned
+        for node in self.rt_nodes_:
+            for inner in _evaluators(node):
+                inner.share(warned)
+
+    def report(self) -> Report:
+        """Return what became of the nodes that the graph had."""
+        return report.compare(self._before, self.nodes_, self._initializers, self._left(set()))
+
+    def _left(self, seen: set[int]) -> Iterator[NodeProto]:
+        """Yield the nodes that onnx's evaluator computes, as far as that is known; those of a function once."""
+        seen.add(id(self))
+        for index, node in enumerate(self.rt_nodes_):
+            inside = _evaluators(node)
+            if index in self._stand_ins or not (isinstance(node, Step) or _costs_nothing(node)):
+                yield node.onnx_node
+            for inner in inside:
+                if id(inner) not in seen:
+                    yield from inner._left(seen)
+
     def _constants_of(self, names: Iterable[str]) -> dict[str, Any]:
         """Return those of some values that are constant here."""
-        sources = self._given, self.rt_inits_, self._folded  # of a name in several, the last one holds
+        sources = (
+            self._given,
+            self._initializers,
+            self.rt_inits_,
+            self._folded,
+        )  # the last one holds
         return {name: source[name] for name in names for source in sources if name in source}
 
     def _inside(self, graph: GraphProto) -> Evaluator:
@@ -68,16 +100,23 @@ class Evaluator(ReferenceEvaluator):
     def _init(self) -> None:
         """Read the initializers, fold the graph if facts of its values were given, then make a step of every node."""
         self._read()
+        inputs = set(self.input_names)
+        # Graphs inside are fed all values around them; what they name so themselves comes before that.
+        self._fixed = {name: value for name, value in self.rt_inits_.items() if name not in inputs}
         self.rt_inits_ = {**self._given, **self.rt_inits_}
+        self._defaults = {name: value for name, value in self.rt_inits_.items() if name not in self._fixed}
 
     def _read(self) -> None:
+        self._before = list(self.nodes_)
         if self._facts is None:
             super()._init()
+            self.rt_inits_.update(self._initializers)
             return
-        graph_nodes, self.nodes_ = self.nodes_, []
-        super()._init()
         kept = frozenset(self.output_names)
-        graph = Graph(list(graph_nodes), self.rt_inits_, kept, self.opsets.get("", 1), self._facts, self._budget)
+        self.nodes_ = []
+        super()._init()
+        own = {**self.rt_inits_, **self._initializers}
+        graph = Graph(self._before, own, kept, self.opsets.get("", 1), self._facts, self._budget)
         folded = folding.fold(graph)
         self.nodes_, self.inits_, self._folded = folded.nodes, [], folded.constants
         super()._init()
@@ -148,13 +187,13 @@ class Evaluator(ReferenceEvaluator):
             Of our operators as they raise it; what fails in another operator is a plain GpuconvError that names
             the node.
         """
-        values = {"": None, **self.rt_inits_, **feeds}
+        values = {"": None, **self._defaults, **feeds, **self._fixed}
         memory = self._joins.start()
         for index, node in enumerate(self.rt_nodes_):
             start = perf_counter()
             try:
                 outputs = self._outputs(index, node, values, attributes or {}, memory)
-            except (GpuconvError, MemoryError):
+            except (GpuconvError, MemoryError, UserWarning):  # our own, where the caller makes errors of them
                 raise
             except Exception as error:  # values of a kind that the node cannot take, for one
                 raise nodes.failed(node.onnx_node, error) from error
@@ -219,8 +258,16 @@ class Evaluator(ReferenceEvaluator):
         return tuple([values[name] for name in step.input])
 
     def by_reference(self, node: Any, values: dict[str, Any], attributes: Mapping[str, Any]) -> Any:
-        """Run a node of onnx's own, on the host."""
+        """Run a node of onnx's own, on the host; warn of the first one of each operator."""
+        if not _costs_nothing(node):
+            self._warn(node, "which is made to be right, not to be fast")
         return _run_reference(node, [values[name] for name in node.input], values, attributes)
+
+    def _warn(self, node: Any, how: str) -> None:
+        op_type = node.onnx_node.op_type
+        if op_type not in self._warned:
+            self._warned.add(op_type)
+            warn(f"{nodes.describe(node.onnx_node)}: {op_type} is left to onnx's reference evaluator, {how}")
 
     def takes(self, value: Any) -> bool:
         """Tell whether an input of a whole model is an array that may come beside NumPy's."""
@@ -247,7 +294,6 @@ class CudaEvaluator(Evaluator):
     """
 
     def __init__(self, proto: Any, *args: Any, around: CudaEvaluator | None = None, **kwargs: Any) -> None:
-        self._warned: set[str] = set() if around is None else around._warned
         super().__init__(proto, *args, around=around, **kwargs)
         self._constants: dict[tuple[str, str], Any] = {}  # on the device, by name and use
         ours = [node for node in self.rt_nodes_ if isinstance(node, Step)]
@@ -283,15 +329,11 @@ class CudaEvaluator(Evaluator):
         """Copy what is on the device to the host, run the node there and copy the results back."""
         inputs = [values[name] for name in node.input]
         moved = any(map(on_device, inputs))
-        if moved and node.onnx_node.op_type not in self._warned:
-            self._warned.add(node.onnx_node.op_type)
-            warnings.warn(
-                f"{nodes.describe(node.onnx_node)}: {node.onnx_node.op_type} is computed on the host by onnx's "
-                "reference evaluator, with copies from the device and back",
-                stacklevel=2,
-            )
+        if not moved:
+            return super().by_reference(node, values, attributes)
+        self._warn(node, "on the host, with copies from the device and back")
         outputs = _run_reference(node, list(map(self.to_host, inputs)), values, attributes)
-        return [_returned(value) for value in outputs] if moved else outputs
+        return [_returned(value) for value in outputs]
 
     def takes(self, value: Any) -> bool:
         """Take arrays of the device."""
@@ -309,6 +351,18 @@ class CudaEvaluator(Evaluator):
     def to_host(self, value: Any) -> Any:
         """Return a value on the host, where arrays are waited for."""
         return gpuconv.to_host(value) if on_device(value) else value
+
+
+def _evaluators(node: Any) -> list[Evaluator]:
+    """Return those of the graphs inside of a node, or of the function that it calls, wherever it keeps them."""
+    held = [value for name, value in vars(node).items() if name != "parent"]  # which is around the node
+    held += [value for values in held if isinstance(values, dict) for value in values.values()]
+    return [value for value in held if isinstance(value, Evaluator)]
+
+
+def _costs_nothing(node: Any) -> bool:
+    """Tell whether a node of onnx's own takes no time: it has a constant, or graphs inside whose nodes are ours."""
+    return bool(node.onnx_node.op_type == "Constant" or _evaluators(node))
 
 
 def _instance(kind: Any, node: NodeProto, parameters: dict[str, Any]) -> Any:

@@ -13,8 +13,8 @@ from onnx.external_data_helper import ExternalDataInfo, load_external_data_for_t
 
 from gpuconv._errors import ArgumentError, ArgumentTypeError
 from gpuconv._files import open_regular
+from gpuconv.onnx.checks.structure import tensors
 from gpuconv.onnx.messages import quoted, reason
-from gpuconv.onnx.structure import tensors
 
 _LONGEST_PATH = 240  # characters in messages
 _DEEPEST_TEXT = 100  # as deep as the binary form may be

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from onnx import GraphProto, ValueInfoProto
 
+from gpuconv import _arrays
 from gpuconv._errors import ArgumentError, ArgumentTypeError, listed, one_line
-from gpuconv.onnx.messages import quoted
+from gpuconv.onnx.messages import quoted, reason, warn
 from gpuconv.onnx.model import element_type
+
+_UNKNOWN = re.compile(r"None|unk__\d+")  # names that converters give to axes that have nothing in common
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +33,9 @@ class Input:
         return f"{quoted(self.name)} ({' '.join(known)})" if known else quoted(self.name)
 
 
-def declared(graph: GraphProto) -> list[Input]:
-    """Return the inputs of a graph in order; those with an initializer are not required."""
-    values = {tensor.name for tensor in graph.initializer}
-    return [Input(value.name, element_type(value), _shape(value), value.name not in values) for value in graph.input]
+def declared(graph: GraphProto, constants: Container[str]) -> list[Input]:
+    """Return the inputs of a graph in order; those with an initializer, which is a constant, are not required."""
+    return [Input(value.name, element_type(value), _shape(value), value.name not in constants) for value in graph.input]
 
 
 def _shape(value: ValueInfoProto) -> tuple[int | str | None, ...] | None:
@@ -40,9 +43,14 @@ def _shape(value: ValueInfoProto) -> tuple[int | str | None, ...] | None:
     if not tensor.HasField("shape"):
         return None
     return tuple(
-        dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else dim.dim_param or None
+        dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else _symbol(dim.dim_param)
         for dim in tensor.shape.dim
     )
+
+
+def _symbol(name: str) -> str | None:
+    """Return the name of an extent, or None where it names nothing: converters write "?" and "None" on any axis."""
+    return name if name.isidentifier() and not _UNKNOWN.fullmatch(name) else None
 
 
 def _dims(shape: tuple[int | str | None, ...]) -> str:
@@ -50,16 +58,22 @@ def _dims(shape: tuple[int | str | None, ...]) -> str:
     return f"({text},)" if len(shape) == 1 else f"({text})"
 
 
-def bind(inputs: list[Input], given: Any, on_device: Callable[[Any], bool] = lambda _: False) -> dict[str, Any]:
+def bind(
+    inputs: list[Input],
+    given: Any,
+    on_device: Callable[[Any], bool] = lambda _: False,
+    told: set[str] | None = None,
+) -> dict[str, Any]:
     """Pair what came with the inputs by position or by name, and check it.
 
-    ``on_device`` tells which arrays are taken beside NumPy's.
+    Arrays of other libraries are taken for what they can be seen as without a copy. ``on_device`` tells which ones
+    are taken beside NumPy's. Of what does not fit, but is computed all the same, a warning tells once: ``told`` holds
+    what was told.
 
     Raises
     ------
     ArgumentError
-        An input is missing or unknown, their number is wrong, or a shape is not the declared one. Dimensions of the
-        same name must have the same extent.
+        An input is missing or unknown, their number is wrong, or a shape is not the declared one.
     ArgumentTypeError
         Not an array, or not of the declared dtype.
     """
@@ -72,11 +86,33 @@ def bind(inputs: list[Input], given: Any, on_device: Callable[[Any], bool] = lam
     if missing:
         given = listed([_shown(name) for name in values]) or "nothing"
         raise ArgumentError(f"run: the input {missing[0]} is missing (given: {given}); {_listing(inputs)}")
-    extents: dict[str, tuple[int, str]] = {}
     for name, value in values.items():
+        values[name] = _arrays.adopted("run", quoted(name)[1:-1], value)
         if by_name[name].dtype:
-            values[name] = _checked(by_name[name], value, extents, on_device(value))
+            values[name] = _checked(by_name[name], values[name], on_device(values[name]))
+    _tell([spec for spec in inputs if spec.dtype and spec.name in values], values, set() if told is None else told)
     return values
+
+
+def as_arrays(inputs: list[Input], feed: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what came by name, with lists of numbers as arrays, as ONNX Runtime takes them.
+
+    Raises
+    ------
+    ArgumentTypeError
+        It is no mapping, or a list holds something else.
+    """
+    if not isinstance(feed, Mapping):
+        raise ArgumentTypeError(f"run: input_feed must be a dict of names to arrays, not {type(feed).__name__}")
+    dtypes = {spec.name: spec.dtype for spec in inputs if spec.dtype}
+    arrays = dict(feed)
+    for name, value in feed.items():
+        if isinstance(value, list) and name in dtypes:
+            try:
+                arrays[name] = np.array(value, dtypes[name])
+            except (TypeError, ValueError, OverflowError) as error:
+                raise ArgumentTypeError(f"run: the input {_shown(name)}: {reason(error)}") from None
+    return arrays
 
 
 def _by_position(inputs: list[Input], given: Any) -> dict[str, Any]:
@@ -97,11 +133,12 @@ def _shown(name: Any) -> str:
     return quoted(name if isinstance(name, str) else repr(name))
 
 
-def _checked(spec: Input, value: Any, extents: dict[str, tuple[int, str]], device: bool) -> Any:
+def _checked(spec: Input, value: Any, device: bool) -> Any:
     if not device and not isinstance(value, np.ndarray | np.generic):
         kind = type(value)
+        advice = "; pass it through gpuconv.to_host, or prepare the model for 'CUDA'" if hasattr(value, "shape") else ""
         raise ArgumentTypeError(
-            f"run: the input {spec} must be a NumPy array, not {kind.__module__}.{kind.__qualname__}"
+            f"run: the input {spec} must be a NumPy array, not {kind.__module__}.{kind.__qualname__}{advice}"
         )
     text = spec.dtype == "object" and value.dtype.kind in "UST"
     if value.dtype.name != spec.dtype and not text:
@@ -110,23 +147,37 @@ def _checked(spec: Input, value: Any, extents: dict[str, tuple[int, str]], devic
         )
     if not value.dtype.isnative:
         raise ArgumentTypeError(f"run: the input {spec} has the byte order of another machine ({value.dtype.str})")
-    if spec.shape is not None:
-        _check_shape(spec, spec.shape, value.shape, extents)
+    if spec.shape:
+        _check_shape(spec, spec.shape, value.shape)
     return value if device else np.asarray(value)
 
 
-def _check_shape(
-    spec: Input, wanted: tuple[int | str | None, ...], shape: tuple[int, ...], extents: dict[str, tuple[int, str]]
-) -> None:
+def _check_shape(spec: Input, wanted: tuple[int | str | None, ...], shape: tuple[int, ...]) -> None:
     if len(shape) != len(wanted):
         raise ArgumentError(f"run: the input {spec} must have {len(wanted)} axes, but was given with shape {shape}")
     for axis, (want, extent) in enumerate(zip(wanted, shape, strict=True)):
-        if isinstance(want, str):
-            first, where = extents.setdefault(want, (extent, f"axis {axis} of {quoted(spec.name)}"))
-            if extent != first:
-                raise ArgumentError(
-                    f"run: the input {spec} was given with shape {shape}, but axis {axis} must be {first}, "
-                    f"as {quoted(want)} is on {where}"
-                )
-        elif want is not None and want != extent:
+        if isinstance(want, int) and want != extent:
             raise ArgumentError(f"run: the input {spec} was given with shape {shape}, but axis {axis} must be {want}")
+
+
+def _tell(inputs: Iterable[Input], values: Mapping[str, Any], told: set[str]) -> None:
+    """Warn of shapes that the model does not mean, once of each."""
+    extents: dict[str, tuple[int, str]] = {}
+    for spec in inputs:
+        shape = values[spec.name].shape
+        if spec.shape == () and shape:
+            _once(told, spec.name, f"the input {spec} was given with shape {shape}, which is taken as it is")
+        for axis, (name, extent) in enumerate(zip(spec.shape or (), shape, strict=False)):
+            if not isinstance(name, str):
+                continue
+            here = f"axis {axis} of {quoted(spec.name)}"
+            first, there = extents.setdefault(name, (extent, here))
+            if extent != first:
+                both = f"{here} is {extent} and {there} is {first}"
+                _once(told, name, f"{both}, but the model names both {quoted(name)}; it is run all the same")
+
+
+def _once(told: set[str], about: str, message: str) -> None:
+    if about not in told:
+        told.add(about)
+        warn(f"run: {message}")

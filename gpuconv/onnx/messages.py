@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Callable
 from functools import wraps
 from typing import ParamSpec, TypeVar
@@ -11,6 +13,7 @@ from gpuconv._errors import DeviceError, GpuconvError, one_line
 LONGEST = 500  # characters of a message
 _LONGEST_NAME = 80
 _LONGEST_REASON = 300  # of another library's message
+_PASSED = "gpuconv", "onnx"  # whose lines no warning is about: onnx calls us for graphs inside of nodes
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -48,3 +51,11 @@ def presentable(function: Callable[_P, _R]) -> Callable[_P, _R]:
             raise
 
     return guarded
+
+
+def warn(message: str) -> None:
+    """Warn whoever called gpuconv, at the line that did, in one short, printable line."""
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _PASSED:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(one_line(message, LONGEST), UserWarning, level)

@@ -88,13 +88,16 @@ def subgraphs(node: NodeProto) -> Iterator[GraphProto]:
             yield attribute.g
 
 
-def names_used(node: NodeProto) -> Iterator[str]:
-    """Yield the inputs of a node, and whatever the nodes of the graphs inside may take from outside by name."""
-    yield from node.input
-    if node.attribute:
-        for graph in subgraphs(node):
+def names_used(node: NodeProto) -> list[str]:
+    """Return the inputs of a node, and whatever the nodes of the graphs inside may take from outside by name."""
+    names, left = list(node.input), [node]
+    while left:
+        for graph in subgraphs(left.pop()):
             for inner in graph.node:
-                yield from names_used(inner)
+                names += inner.input
+                if inner.attribute:
+                    left.append(inner)
+    return names
 
 
 def names_outside(graph: GraphProto) -> set[str]:

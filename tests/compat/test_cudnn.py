@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
+import re
+import sys
+import types
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -205,3 +210,17 @@ def test_adjoints_of_a_client_s_convolutions(backend: Backend, rank: int, dtype:
 def test_a_client_s_convolution_is_numpy_s(mode: str) -> None:
     data, filt = integers(0, 9, dtype=np.float64), integers(1, 4, dtype=np.float64)
     assert (sigpy_client.convolve(data, filt, mode, (1,), False) == np.convolve(data, filt, mode)).all()
+
+
+def test_clients_that_look_for_cupy_s_module_find_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the lines that the page has for users of SigPy."""
+    page = (Path(__file__).parents[2] / "docs" / "from-cupy-cudnn.md").read_text(encoding="utf-8")
+    (lines,) = re.findall(r"^```py\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    monkeypatch.setitem(sys.modules, "cupy", types.ModuleType("cupy"))
+    for name in ("cupy.cudnn", "cupy.cuda.cudnn"):
+        monkeypatch.setitem(sys.modules, name, None)
+    exec(lines, {})
+    assert importlib.util.find_spec("cupy.cuda.cudnn") is not None
+    found: dict[str, Any] = {}
+    exec("from cupy import cudnn", found)
+    assert found["cudnn"] is cudnn

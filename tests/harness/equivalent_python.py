@@ -191,8 +191,8 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
         "onnx/operators/normalizing.py _lrn: for offset in range(-min((size - 1) // 2, channels - 1), min(size // 2, channels - 1) + 1):  ->  for offset in range(-min((size - 1) // 2, channels - 0), min(size // 2, channels - 1) + 1):",  # noqa: E501
     ),
     "No nodes are not too many, and neither is one.": (
-        "onnx/structure.py _Measure.check: count = max(self._of_nodes(nodes).nodes, *(self._of_function(key).nodes for key in self._bodies), 0)  ->  count = max(self._of_nodes(nodes).nodes, *(self._of_function(key).nodes for key in self._bodies), 1)",  # noqa: E501
-        "onnx/structure.py _Measure.check: count = max(self._of_nodes(nodes).nodes, *(self._of_function(key).nodes for key in self._bodies), 0)  ->  count = max(self._of_nodes(nodes).nodes, *(self._of_function(key).nodes for key in self._bodies), -1)",  # noqa: E501
+        "onnx/checks/structure.py _Measure.check: count = max(self._of_nodes(nodes).nodes, *(self._of_function(key).nodes for key in self._bodies), 0)  ->  count = max(self._of_nodes(nodes).nodes, *(self._of_function(key).nodes for key in self._bodies), 1)",  # noqa: E501
+        "onnx/checks/structure.py _Measure.check: count = max(self._of_nodes(nodes).nodes, *(self._of_function(key).nodes for key in self._bodies), 0)  ->  count = max(self._of_nodes(nodes).nodes, *(self._of_function(key).nodes for key in self._bodies), -1)",  # noqa: E501
     ),
     "NumPy's arrays are found quickly, or the longer way that those of other libraries go.": (
         "_arrays.py resolve: if type(w) is kind and (b is None or type(b) is kind):  ->  if type(w) is kind and (b is None and type(b) is kind):",  # noqa: E501

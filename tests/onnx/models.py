@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 import onnx
+import pytest
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 from onnx.backend.test import loader
 
 from gpuconv.onnx import operators
 
+BY_EVALUATOR = pytest.mark.filterwarnings("ignore:.* is left to onnx's reference evaluator:UserWarning")
 NEWEST = onnx.defs.onnx_opset_version()
 
 

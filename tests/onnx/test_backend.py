@@ -14,7 +14,7 @@ from onnx.backend.test.runner import Runner
 import gpuconv
 from gpuconv.cuda.call import device as cuda_device
 from gpuconv.onnx import backend
-from tests.onnx.models import NEWEST, data_of, floats, node_tests, pool
+from tests.onnx.models import BY_EVALUATOR, NEWEST, data_of, floats, node_tests, pool
 
 NODE_TESTS = [
     "basic_conv_with_padding",
@@ -115,6 +115,7 @@ def test_run_node_with_an_absent_input() -> None:
     np.testing.assert_array_equal(outputs[0], gpuconv.conv(x, w))
 
 
+@BY_EVALUATOR
 def test_run_node_of_other_operators_and_domains() -> None:
     x = floats(2, 3)
     outputs = backend.run_node(helper.make_node("Relu", ["x"], ["y"]), [x], opset_version=6)
@@ -123,6 +124,7 @@ def test_run_node_of_other_operators_and_domains() -> None:
     np.testing.assert_array_equal(backend.run_node(binary, [x])[0], (x > 0).astype(np.float32))
 
 
+@BY_EVALUATOR
 def test_run_node_of_one_value_twice_and_of_a_value_that_is_no_array() -> None:
     x = floats(2, 3)
     np.testing.assert_array_equal(backend.run_node(helper.make_node("Mul", ["x", "x"], ["y"]), [x])[0], x * x)

@@ -13,7 +13,7 @@ from gpuconv.onnx import backend
 from gpuconv.onnx.evaluator import Evaluator
 from gpuconv.onnx.operators import CONTROL, Body, Form
 from tests.harness.device_arrays import device_arrays
-from tests.onnx.models import CONTROL_TESTS, assert_expected, data_of, floats, node_tests, values
+from tests.onnx.models import BY_EVALUATOR, CONTROL_TESTS, assert_expected, data_of, floats, node_tests, values
 from tests.onnx.networks import onnxruntime_run
 
 
@@ -38,6 +38,7 @@ def test_these_are_all_node_tests() -> None:
 
 
 @pytest.mark.parametrize("name", CONTROL_TESTS)
+@BY_EVALUATOR
 def test_node_tests(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     referred: list[str] = []
     method = Evaluator.by_reference

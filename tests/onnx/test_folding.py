@@ -17,7 +17,7 @@ from gpuconv.onnx.folding import fold
 from gpuconv.onnx.model import Fact
 from gpuconv.onnx.operators.affine import affine
 from gpuconv.onnx.rewriting import Graph
-from tests.onnx.models import NEWEST, floats, model, value
+from tests.onnx.models import BY_EVALUATOR, NEWEST, floats, model, value
 
 UNIT = 2.0**-24
 X = value("x", shape=("N", 4, "H", "W"))
@@ -258,6 +258,7 @@ def test_weights_that_the_caller_gives_are_used() -> None:
     np.testing.assert_allclose(rep.run([x])[0], first, rtol=1e-5, atol=1e-5)  # not folded any more
 
 
+@BY_EVALUATOR
 def test_what_is_constant_is_computed_once() -> None:
     nodes = [
         helper.make_node("Constant", [], ["n"], value_ints=[3, 4, 1, 1]),
@@ -366,6 +367,7 @@ def test_clip_leaves_zeros_as_they_are(bounds: list[str]) -> None:
     assert not np.signbit(folded).any()
 
 
+@BY_EVALUATOR
 def test_a_model_without_the_default_domain() -> None:
     node = helper.make_node("Binarizer", ["x"], ["y"], domain="ai.onnx.ml", threshold=0.0)
     graph = helper.make_graph([node], "test", [value("x", shape=(3,))], [value("y", shape=(3,))])

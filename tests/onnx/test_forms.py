@@ -14,7 +14,7 @@ from onnx import helper
 
 import gpuconv
 from gpuconv.onnx import backend, operators
-from tests.onnx.models import NEWEST, floats, model, value
+from tests.onnx.models import BY_EVALUATOR, NEWEST, floats, model, value
 from tests.onnx.networks import onnxruntime_run
 
 
@@ -243,6 +243,7 @@ def test_gemm_of_float16_is_rounded_once() -> None:
 
 
 @pytest.mark.parametrize("op_type", ["BatchNormalization", "Dropout"])
+@BY_EVALUATOR
 def test_training_of_the_first_opsets_is_not_taken_for_inference(op_type: str) -> None:
     x = floats(2, 3, 4)
     parameters = [np.full(3, number, np.float32) for number in (1, 0, 0, 1)]

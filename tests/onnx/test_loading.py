@@ -13,7 +13,7 @@ from onnx import helper
 
 import gpuconv
 from gpuconv.onnx import backend
-from tests.onnx.models import NEWEST, floats, model, network, pool, value
+from tests.onnx.models import BY_EVALUATOR, NEWEST, floats, model, network, pool, value
 
 
 def test_a_model_may_be_a_proto_bytes_or_a_path(tmp_path: Path) -> None:
@@ -73,11 +73,17 @@ def test_things_that_are_no_models() -> None:
 
 def test_invalid_models_are_refused_in_one_line() -> None:
     proto = pool()
-    proto.graph.node[0].output[0] = proto.graph.output[0].name = "x"
-    with pytest.raises(gpuconv.ArgumentError, match=r"^the model is not valid: .*'x'") as caught:
+    proto.graph.node.append(helper.make_node("Relu", ["y"], ["z"], name="act", made_up=1))
+    with pytest.raises(gpuconv.ArgumentError, match=r"^the model is not valid: .*made_up.*act") as caught:
         backend.prepare(proto)
     assert "\n" not in str(caught.value)
     assert not backend.is_compatible(proto)
+
+
+def test_ir_versions_that_onnx_does_not_know() -> None:
+    proto = pool(ir_version=onnx.IR_VERSION + 1)
+    with pytest.raises(gpuconv.ArgumentError, match=rf"is of IR version {onnx.IR_VERSION + 1}, .* update onnx$"):
+        backend.prepare(proto)
 
 
 def test_opsets_that_onnx_does_not_know() -> None:
@@ -181,6 +187,7 @@ def test_operators_that_the_evaluator_does_not_know() -> None:
         backend.prepare(model([node], ["x", value("i", np.int64)], ["y"], 9))
 
 
+@BY_EVALUATOR
 def test_failures_of_other_operators_name_the_node() -> None:
     inputs = [value("x", shape=1), value("z", shape=1)]
     proto = model([helper.make_node("Add", ["x", "z"], ["y"], name="sum")], inputs, [value("y", shape=1)])

@@ -10,7 +10,7 @@ import pytest
 from gpuconv.onnx import backend
 from gpuconv.onnx.evaluator import Evaluator
 from tests.harness.device_arrays import device_arrays
-from tests.onnx.models import OPERATORS, assert_expected, data_of, is_left, node_tests, on_host, values
+from tests.onnx.models import BY_EVALUATOR, OPERATORS, assert_expected, data_of, is_left, node_tests, on_host, values
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +39,7 @@ def referred(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.parametrize("op_type", OPERATORS)
+@BY_EVALUATOR
 def test_on_numpy_arrays(op_type: str, by_operator: dict[str, list[Any]], referred: list[str]) -> None:
     assert by_operator[op_type]
     for test in by_operator[op_type]:

@@ -20,11 +20,12 @@ from onnx import AttributeProto, ModelProto, NodeProto, SparseTensorProto, Tenso
 
 import gpuconv
 from gpuconv.onnx import backend, files
+from gpuconv.onnx.checks.constants import MOST_SPARSE
+from gpuconv.onnx.checks.structure import DEEPEST, MOST_FUNCTIONS, MOST_NODES
 from gpuconv.onnx.messages import LONGEST
 from gpuconv.onnx.operators import pooling
-from gpuconv.onnx.structure import DEEPEST, MOST_FUNCTIONS, MOST_NODES
 from gpuconv.rules import geometry
-from tests.onnx.models import NEWEST, model, value
+from tests.onnx.models import BY_EVALUATOR, NEWEST, model, value
 
 Run = Callable[..., str]
 EVIL = "\x1b[2J\nname\u202e"
@@ -156,6 +157,7 @@ def test_a_model_in_a_file_reads_its_own_folder_alone(here: Path, name: str) -> 
 @pytest.mark.parametrize(
     "name", ["an initializer", "a constant", "a graph inside", "a function", "an attribute of a call"]
 )
+@BY_EVALUATOR
 def test_data_beside_a_model_is_read_wherever_it_belongs(here: Path, name: str) -> None:
     (here / "models").mkdir()
     path = here / "models" / "model.onnx"
@@ -265,6 +267,7 @@ def refused(source: Any, feeds: Any = None) -> str:
         lambda evil: (Path("/nowhere") / evil[:200].replace("\n", "/"), None),
     ],
 )
+@BY_EVALUATOR
 def test_names_reach_messages_escaped_and_clipped(make: Any, length: int) -> None:
     text = refused(*make(EVIL * length))
     assert 0 < len(text) <= LONGEST
@@ -436,6 +439,7 @@ def test_onnx_s_text_form_too_deep(tmp_path: Path) -> None:
     assert ran.stdout.count("its brackets are more than 100 deep") == len(paths), ran.returncode
 
 
+@BY_EVALUATOR
 def test_brackets_in_strings_and_comments_do_not_count(tmp_path: Path) -> None:
     path = tmp_path / "model.onnxtxt"
     path.write_text(
@@ -680,6 +684,7 @@ def test_limits_are_those_of_the_documentation() -> None:
         "graphs inside graphs, and functions called by functions": f"{DEEPEST} deep, together",
         "functions": f"{MOST_FUNCTIONS:,}; none may call itself",
         "nodes, with those of functions counted at every call": f"{MOST_NODES:,}",
+        "elements of sparse initializers, zeros too": f"{MOST_SPARSE:,}, together",
     }.items():
         assert f"\n| {what} | {most} |\n" in page
 
