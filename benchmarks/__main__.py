@@ -24,6 +24,7 @@ def _parser() -> argparse.ArgumentParser:
     cpu.add_argument("--gflop", type=float, default=2.0, help="scale layers down to this work (default %(default)s)")
     cpu.add_argument("--spin", type=int, choices=[0, 1], default=1, help="ONNX Runtime's allow_spinning (default 1)")
     cpu.add_argument("--models", action="store_true", help="whole networks instead, those whose name contains SUB")
+    cpu.add_argument("--load", action="store_true", help="whole networks beside one spinning process a core, and alone")
     _add_gpu(commands)
     static = commands.add_parser("static", help="what can be said of the CUDA kernels without a GPU, layer by layer")
     static.add_argument("--layers", default="", metavar="SUB", help="only layers whose name contains SUB")
@@ -93,6 +94,10 @@ def main() -> int:
         return gpu.run(arguments)
     # Both are read once, when NumPy and gpuconv are imported: hence before that, and the late import.
     os.environ["GPUCONV_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = str(arguments.threads)
+    if arguments.load:
+        from benchmarks import load
+
+        return load.run(arguments)
     if arguments.models:
         from benchmarks import models
 

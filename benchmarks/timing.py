@@ -25,6 +25,16 @@ def alternate(ours: Call, peer: Call, seconds: float) -> tuple[list[float], list
     return our_samples, peer_samples
 
 
+def repeated(call: Call, seconds: float) -> list[float]:
+    """Return the seconds of every call for about so long, five of them at least."""
+    samples: list[float] = []
+    while sum(samples) < seconds or len(samples) < _MIN_ROUNDS:
+        start = time.perf_counter()
+        call()
+        samples.append(time.perf_counter() - start)
+    return samples
+
+
 def extra_memory(call: Call) -> tuple[Any, int]:
     """Return the call's result and the most bytes it held at once on top of what it returned."""
     tracemalloc.start()

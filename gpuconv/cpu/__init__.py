@@ -2,8 +2,7 @@
 
 from gpuconv.cpu._finish import Finish
 from gpuconv.cpu._gather import known_weights
-from gpuconv.cpu.conv import conv
-from gpuconv.cpu.conv_transpose import conv_transpose
+from gpuconv.cpu.conv import conv, conv_transpose
 from gpuconv.cpu.max_pool import max_pool
 from gpuconv.cpu.unpool import first_out_of_range, max_pool_grad, max_unpool
 from gpuconv.cpu.weight_grad import bias_grad, weight_grad

@@ -1,9 +1,8 @@
-"""How many threads NumPy's BLAS uses, where that can be set.
+"""Products by NumPy's BLAS, each on one thread: BLAS's own threads are held back meanwhile, where that can be set.
 
-Large products are cut into blocks that run side by side on threads of ours, each with a product on its own thread:
-they also share out the copying around the products, and do not wait for each other, as threads inside BLAS do at
-every product. Small ones are left to BLAS's threads, which wait for work without sleeping for a while, so that the
-parts of a product cost less to hand out than waking threads of ours costs.
+Large products are cut into blocks that run side by side on threads of ours. They also share out the copying around the
+products, and do not wait for each other at every product, as threads inside BLAS do: those wait without sleeping, so
+that on a machine with other work each product takes as long as the system's turns, and a network many times as long.
 """
 
 from __future__ import annotations
@@ -11,87 +10,137 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-import time
+from _thread import allocate_lock, start_new_thread
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar, copy_context
+from enum import Enum
 from functools import lru_cache
 from threading import Lock, get_ident
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from gpuconv.cpu import _threads
+from gpuconv.cpu._workspace import Array
 
 Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 _NAMES = ("scipy_openblas_{}_num_threads64_", "openblas_{}_num_threads64_", "openblas_{}_num_threads")
-_SMALL = 4e8  # operations for each thread: some five milliseconds
-_PAUSE = 2e-4  # seconds between two looks at whether others have left
-_LONG = 0.5  # seconds after which it is worth looking whether they are there at all
+_TINY, _TINY_THIN = 2**19, 2**14  # operations for which BLAS uses one thread itself, the second with a vector
+_SMALL = 4e7  # operations: some half a millisecond, several times what it takes to wake threads
+_LONG = 0.5  # seconds after which it is worth looking whether a call has ended without a word
+_held: ContextVar[bool] = ContextVar("gpuconv.held", default=False)
 
 
-def run(function: Callable[[Item], None], items: Sequence[Item], team: bool) -> None:
-    """Do items that are mostly a product: as a team one by one, on BLAS's threads, otherwise side by side on ours."""
-    if _functions() is None:
-        _threads.run(function, items, side_by_side=False)
-    elif not team:
-        within = _MODES.held_at_one if _MODES.threads() > 1 else None
-        _threads.run(function, items, within=within)
-    elif not _done_at_once(function, items):
-        _threads.run(function, items, side_by_side=False, within=_MODES.teamed)
+class Share(Enum):
+    """Who computes a product."""
+
+    AT_ONCE = "the calling thread"
+    ALONE = "one thread, with BLAS held back"
+    SHARED = "our threads, with BLAS held back"
 
 
-def team(operations: int, threads: int) -> bool:
-    """Tell whether a product of so many operations is one for BLAS's own threads.
+def share(operations: int, threads: int, thin: bool = False) -> Share:
+    """Tell who computes a product of so many operations; ``thin`` ones are of a matrix and a vector.
 
-    As many as ``threads``, or whatever number they are where BLAS cannot be told.
+    Where BLAS cannot be told, it does as it likes.
     """
-    functions = _functions()
-    if functions is None:
-        return True
-    return threads > 1 and operations < _SMALL * threads and _MODES.threads() == threads
+    if operations <= (_TINY_THIN if thin else _TINY) or _functions() is None:
+        return Share.AT_ONCE
+    return Share.ALONE if threads < 2 or operations < _SMALL else Share.SHARED
 
 
-def _done_at_once(function: Callable[[Item], None], items: Sequence[Item]) -> bool:
-    """Do items as a team on the calling thread; return False, with nothing done, where BLAS is held at one thread.
+def run(function: Callable[[Item], None], items: Sequence[Item], by: Share) -> None:
+    """Do items that are mostly a product."""
+    within = None
+    if by is not Share.AT_ONCE and not _held.get() and _HOLD.threads() > 1:
+        within = _HOLD.at_one
+    _threads.run(function, items, side_by_side=by is Share.SHARED, within=within)
 
-    An interrupt may prevent the stay from being struck out: whoever waits for it looks for this function among those
-    that its thread is in.
+
+def matmul(a: Array, b: Array) -> Array:
+    """Return what ``numpy.matmul`` does, large products by our threads."""
+    shape = np.broadcast_shapes(a.shape[:-2], b.shape[:-2]) if min(a.ndim, b.ndim) > 1 else ()
+    plain = a.dtype == b.dtype and a.dtype.kind in "fc" and min(a.ndim, b.ndim) > 1 and a.shape[-1] == b.shape[-2]
+    rows, columns = (a.shape[-2], b.shape[-1]) if plain else (0, 0)
+    by = share(2 * int(np.prod(shape)) * rows * columns * a.shape[-1], _threads.count(), min(rows, columns) == 1)
+    if not plain or by is Share.AT_ONCE:
+        product: Array = np.matmul(a, b)
+        return product
+    y: Array = np.empty((*shape, rows, columns), a.dtype)
+    axis, size = max(enumerate(y.shape), key=lambda pair: pair[1] if pair[0] in (0, y.ndim - 2, y.ndim - 1) else 0)
+    parts = _threads.count() if by is Share.SHARED else 1
+    spans = [slice(size * n // parts, size * (n + 1) // parts) for n in range(parts)]
+
+    def compute(span: slice) -> None:
+        place = (*(slice(None),) * axis, span)
+        ours = _part(a, y.ndim, axis, span, fixed=y.ndim - 1), _part(b, y.ndim, axis, span, fixed=y.ndim - 2)
+        np.matmul(*ours, out=y[place])
+
+    run(compute, spans, by)
+    return y
+
+
+def _part(matrices: Array, ndim: int, axis: int, span: slice, fixed: int) -> Array:
+    """Return what a part of the result is made of; an axis that is summed over, or repeated, is whole."""
+    own = axis - ndim + matrices.ndim
+    if axis == fixed or own < 0 or matrices.shape[own] == 1:
+        return matrices
+    part: Array = matrices[(*(slice(None),) * own, span)]
+    return part
+
+
+def holding(function: Callable[[], Result]) -> Result:
+    """Call a function with BLAS held at one thread: many products one after the other, which need not ask each.
+
+    A thread that no interrupt reaches holds it. Where an interrupt keeps this one from telling it that the call has
+    ended, it finds this function no more among those that the thread is in.
     """
-    stay = _Stay()
+    if _held.get() or _functions() is None or _HOLD.threads() < 2:
+        return function()
+    began, ended = allocate_lock(), allocate_lock()
+    began.acquire()
+    ended.acquire()
     try:
-        if not _MODES.joined(stay):
-            return False
-        for item in items:
-            function(item)
-        return True
+        start_new_thread(_hold, (get_ident(), began, ended))
+    except RuntimeError:  # the system has no more threads: then each product asks for itself
+        return function()
+    try:
+        began.acquire()
+        return copy_context().run(_known_held, function)
     finally:
-        _MODES.inside.pop(stay, None)
+        ended.release()
 
 
-class _Stay:
-    """A team at work on the thread that called."""
-
-    def __init__(self) -> None:
-        self.thread = get_ident()
-
-    def is_over(self) -> bool:
-        """Tell whether the thread has left :func:`_done_at_once`, or is gone."""
-        frame = sys._current_frames().get(self.thread)
-        while frame is not None and frame.f_code is not _done_at_once.__code__:
-            frame = frame.f_back
-        return frame is None
+def _known_held(function: Callable[[], Result]) -> Result:
+    """Call a function in a context of its own, which is gone with the call however that ends."""
+    _held.set(True)
+    return function()
 
 
-class _Modes:
-    """Products on BLAS's threads, or each on the thread that asks for it: never both at a time.
+def _hold(thread: int, began: Any, ended: Any) -> None:
+    """Hold BLAS at one thread until a call of another thread has ended."""
+    with _HOLD.at_one():
+        began.release()
+        while not ended.acquire(timeout=_LONG) and _is_in(thread, holding):
+            pass
 
-    The setting is the process's, and results depend on it in their last bits. Who comes first has its way; the others
-    wait for their turn, so that nobody waits for ever. Threads that call BLAS themselves are held too.
 
-    An interrupt reaches :meth:`joined` and :meth:`threads` only, which take no lock: everything else is for threads
-    that no interrupt reaches. Every stay is in one dictionary, whose changes have one order: of two that come at the
-    same time at least one sees the other, gives way, or waits.
+def _is_in(thread: int, function: Callable[..., object]) -> bool:
+    """Tell whether a thread is in a function."""
+    frame = sys._current_frames().get(thread)
+    while frame is not None and frame.f_code is not function.__code__:
+        frame = frame.f_back
+    return frame is not None
+
+
+class _Hold:
+    """BLAS's number of threads, while somebody needs it to be one, and otherwise.
+
+    The setting is the process's; threads that call BLAS themselves are held too. An interrupt reaches :meth:`threads`
+    only, which takes no lock: everything else is for threads that no interrupt reaches.
     """
 
     def __init__(self) -> None:
@@ -101,82 +150,49 @@ class _Modes:
             os.register_at_fork(after_in_child=self._forked)
 
     def _start(self) -> None:
-        self._turn, self._setting, self._changes = Lock(), Lock(), 0
-        self.inside: dict[object, bool] = {}  # every stay, and whether it is a team's
+        self._setting, self._changes, self.inside = Lock(), 0, 0
 
     def _forked(self) -> None:
         """Go on in a child process, which has none of the threads that were inside."""
-        functions, held = _functions(), self._is_held()
+        functions, held = _functions(), self.inside > 0
         self._start()
         if held and functions is not None:
             functions[1](self._before)
 
-    def _is_held(self) -> bool:
-        return False in self.inside.copy().values()
-
     def threads(self) -> int:
-        """Return BLAS's own number of threads, whatever mode it is in."""
+        """Return BLAS's own number of threads, held or not."""
         functions = _functions()
         while True:
-            changes, held = self._changes, self._is_held()
+            changes, held = self._changes, self.inside > 0
             now = self._before if functions is None or held else functions[0]()
             if changes == self._changes:
                 return now
 
-    def joined(self, stay: _Stay) -> bool:
-        """Enter as a team, to be struck out by the caller; return False where BLAS is held at one, or about to be."""
-        self.inside[stay] = True
-        return not self._is_held()
-
     @contextmanager
-    def teamed(self) -> Iterator[None]:
-        """Let BLAS use its threads, after those who hold it at one."""
-        stay = object()
-        with self._turn:
-            self._wait_for(team=False)
-            self.inside[stay] = True
-        try:
-            yield
-        finally:
-            del self.inside[stay]
-
-    @contextmanager
-    def held_at_one(self) -> Iterator[None]:
-        """Hold BLAS at one thread, after teams that are at work; the last one to leave gives it back its threads."""
-        functions, stay = _functions(), object()
+    def at_one(self) -> Iterator[None]:
+        """Hold BLAS at one thread; the last one to leave gives it back its threads."""
+        functions = _functions()
         if functions is None:
             yield
             return
         get, put = functions
-        with self._turn:
-            with self._setting:
-                if not self._is_held():
-                    self._before = get()
-                self.inside[stay] = False  # from here on no team enters
-                self._changes += 1
-            self._wait_for(team=True)
+        with self._setting:
+            if not self.inside:
+                self._before = get()
+            self.inside += 1
+            self._changes += 1
             put(1)
         try:
             yield
         finally:
             with self._setting:
-                if list(self.inside.values()).count(False) == 1:
+                if self.inside == 1:
                     put(self._before)
-                del self.inside[stay]
+                self.inside -= 1
                 self._changes += 1
 
-    def _wait_for(self, team: bool) -> None:
-        """Wait until nobody is inside in a mode."""
-        began = time.monotonic()
-        while others := [stay for stay, mode in self.inside.copy().items() if mode is team]:
-            time.sleep(_PAUSE)
-            if time.monotonic() - began > _LONG:
-                for stay in others:
-                    if isinstance(stay, _Stay) and stay.is_over():
-                        self.inside.pop(stay, None)
 
-
-_MODES = _Modes()
+_HOLD = _Hold()
 
 
 @lru_cache(maxsize=1)

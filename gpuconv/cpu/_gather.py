@@ -68,7 +68,7 @@ class Weights:
     """
 
     finite: bool
-    ways: dict[Any, _Way]
+    ways: dict[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +78,8 @@ class _Way:
     Attributes
     ----------
     work : _GatheredBlocks
-    team : bool
-        Whether by BLAS's threads.
+    by : Share
+        Who computes it.
     matrices : None or list of array (products, groups, rows, depth)
         The weights of every part of the work; None where they are converted one after the other.
     flat : bool
@@ -87,14 +87,14 @@ class _Way:
     """
 
     work: _GatheredBlocks
-    team: bool
+    by: _blas.Share
     matrices: list[Array] | None
     flat: bool
 
 
 def known_weights(w: Array) -> Weights:
     """Look at weights (M, C/G, k_1, …) that do not change, once for all convolutions of one geometry."""
-    return Weights(_finite(w), {})
+    return Weights(finite(w), {})
 
 
 def goes_by_rows(geometry: ConvGeometry, accumulator: str, is_known: bool) -> bool:
@@ -157,7 +157,7 @@ def conv(
         return False
     work = way.work
     suspicious = work.padded and facts is None and w.size > y.size
-    if work.padded and not suspicious and not (_finite(w) if facts is None else facts.finite):
+    if work.padded and not suspicious and not (finite(w) if facts is None else facts.finite):
         return False
     flat = way.flat and _flattens(x)
 
@@ -174,7 +174,7 @@ def conv(
     jobs: Iterator[_GatheredProduct] = map(job, matrices, work.parts)
     try:
         for some in [list(jobs)] if way.matrices is not None else ([one] for one in jobs):
-            _blas.run(compute, list(product(some, range(len(work.blocks)))), way.team)
+            _blas.run(compute, list(product(some, range(len(work.blocks)))), way.by)
     except _WeightsNotFinite:
         return False
     return True
@@ -194,9 +194,11 @@ def _way(
     by_rows = goes_by_rows(geometry, accumulator, facts is not None)
     converts = not by_rows and (w.dtype != accumulator or not w.flags.c_contiguous)
     item = np.dtype(accumulator).itemsize
-    team = _blas.team(2 * w.size * x.shape[0] * prod(y.shape[2:]), threads)
+    positions = prod(y.shape[2:])
+    thin = positions == 1 or w.shape[0] == geometry.group
+    by = _blas.share(2 * w.size * x.shape[0] * positions, threads, thin)
     plain = x.dtype == y.dtype == accumulator
-    work = _work(geometry, plain, converts, by_rows, item, 1 if team else threads, bytes_)
+    work = _work(geometry, plain, converts, by_rows, item, threads if by is _blas.Share.SHARED else 1, bytes_)
     if work is None:
         return None
     matrices = None
@@ -206,7 +208,7 @@ def _way(
         else:
             split = _split(np.ascontiguousarray(w, accumulator), geometry)
         matrices = [_matrices(split, part, accumulator) for part in work.parts]
-    return _Way(work, team, matrices, x.dtype == accumulator and _pointwise(geometry))
+    return _Way(work, by, matrices, x.dtype == accumulator and _pointwise(geometry))
 
 
 def _split(w: Array, geometry: ConvGeometry) -> Array:
@@ -221,7 +223,7 @@ def _matrices(split: Array, part: tuple[Span, Span], accumulator: str) -> Array:
     return matrices.reshape(*matrices.shape[:3], -1)
 
 
-def _finite(array: Array) -> bool:
+def finite(array: Array) -> bool:
     """Tell at the cost of one sum whether all is finite; only if the sum is not, element by element."""
     return bool(np.isfinite(np.add.reduce(array, axis=None)) or np.isfinite(array).all())
 
@@ -526,7 +528,7 @@ class _GatheredProduct:
 
     def _check(self, result: Array) -> None:
         """Padding meets a weight that is not finite only where the result is not finite either."""
-        if not _finite(result) and not _finite(self.weights):
+        if not finite(result) and not finite(self.weights):
             raise _WeightsNotFinite
 
     def _columns(self, piece: _Piece, images: int) -> list[Array]:

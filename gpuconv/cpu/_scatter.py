@@ -63,8 +63,10 @@ def serves(rank: int) -> bool:
 def run(problem: ScatterProblem) -> bool:
     """Write the result into y; return False where the workspace is too small for this way."""
     threads = _threads.count()
-    team = _blas.team(2 * problem.weights.size * problem.x.shape[0] * prod(problem.x.shape[2:]), threads)
-    plan = _plan(problem, 1 if team else threads)
+    positions = prod(problem.x.shape[2:])
+    thin = positions == 1 or prod(problem.weights.shape[2:]) == 1
+    by = _blas.share(2 * problem.weights.size * problem.x.shape[0] * positions, threads, thin)
+    plan = _plan(problem, threads if by is _blas.Share.SHARED else 1)
     if plan is None:
         return False
     work = blocks(problem.x.shape[0], _coarse(problem), plan)
@@ -73,7 +75,7 @@ def run(problem: ScatterProblem) -> bool:
     fits = problem.weights.size * np.dtype(problem.accumulator).itemsize <= limit() // 8
     for some in [parts] if fits else [[part] for part in parts]:  # weights may have to be copied
         jobs = [_ScatteredProduct(problem, _matrix(problem, *part), *part) for part in some]
-        _blas.run(lambda pair: pair[0].compute(pair[1]), list(product(jobs, work)), team)
+        _blas.run(lambda pair: pair[0].compute(pair[1]), list(product(jobs, work)), by)
     return True
 
 

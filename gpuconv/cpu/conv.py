@@ -1,17 +1,17 @@
-"""Conv on NumPy arrays: which way to compute it."""
+"""Conv and ConvTranspose on NumPy arrays: which way to compute them."""
 
 from __future__ import annotations
 
 from functools import lru_cache
 from math import prod
 
-from gpuconv.cpu import _gather, _scatter, _taps
+from gpuconv.cpu import _gather, _grouped, _scatter, _taps
 from gpuconv.cpu._finish import PLAIN, Finish, fill
 from gpuconv.cpu._gather import Weights
 from gpuconv.cpu._threads import quietly
 from gpuconv.cpu._workspace import Array
 from gpuconv.rules import dtypes
-from gpuconv.rules.geometry import ConvGeometry
+from gpuconv.rules.geometry import ConvGeometry, ConvTransposeGeometry
 
 
 @quietly
@@ -29,12 +29,31 @@ def conv(
     if 0 in (x.size, w.size, y.size):
         fill(y, b, finish, accumulator)
         return
-    done = False
-    if _adds_less_than_it_gathers(geometry, _gather.goes_by_rows(geometry, accumulator, facts is not None)):
+    done = _grouped.run(x, w, b, y, geometry, accumulator, finish, facts)
+    by_rows = not done and _gather.goes_by_rows(geometry, accumulator, facts is not None)
+    if not done and _adds_less_than_it_gathers(geometry, by_rows):
         done = _scatter.run(_as_scatter(x, w, b, y, geometry, accumulator, finish))
     done = done or _gather.conv(x, w, b, y, geometry, accumulator, finish, facts)
     if not done:
         _taps.conv(x, w, b, y, geometry, accumulator, finish)
+
+
+@quietly
+def conv_transpose(
+    x: Array, w: Array, b: Array | None, y: Array, geometry: ConvTransposeGeometry, finish: Finish = PLAIN
+) -> None:
+    """Write ConvTranspose of x and w, plus b, into y, finished."""
+    accumulator = dtypes.accumulator(x.dtype)
+    if 0 in (x.size, w.size, y.size):
+        fill(y, b, finish, accumulator)
+        return
+    done = False
+    if _scatter.serves(len(geometry.kernel_shape)):
+        weights = w.reshape(geometry.group, w.shape[0] // geometry.group, *w.shape[1:])  # (G, C/G, M/G, k_1, …)
+        strides, offsets = geometry.strides, geometry.offsets
+        done = _scatter.run(_scatter.ScatterProblem(x, weights, b, y, finish, strides, offsets, accumulator))
+    if not done:
+        _taps.conv_transpose(x, w, b, y, geometry, accumulator, finish)
 
 
 @lru_cache(maxsize=1024)

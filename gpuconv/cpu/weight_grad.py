@@ -14,7 +14,7 @@ from math import isqrt, prod
 import numpy as np
 
 from gpuconv.cpu import _blas, _threads
-from gpuconv.cpu._workspace import SCRATCH, Array, Box, Span, boxes, first_axes, limit, shrink, spans
+from gpuconv.cpu._workspace import SCRATCH, Array, Box, Span, boxes, first_axes, limit, share_rows, shrink, spans
 from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import ConvGeometry, Ints, tap_range
 
@@ -36,8 +36,10 @@ def weight_grad(x: Array, dy: Array, dw: Array, geometry: ConvGeometry) -> None:
     room = max(1, min(_TILE_ELEMENTS, budget // 4) // (rows + columns))
     box = shrink(geometry.y_shape[2:], room)
     groups = max(1, min(geometry.group, room // prod(box), budget // (8 * rows * columns)))
-    met = geometry.met
-    if prod(map(len, met)) < prod(geometry.kernel_shape):
+    met, threads = geometry.met, _threads.count()
+    taps = prod(map(len, met))
+    rows = share_rows(rows, taps * -(-geometry.group // groups) * -(-geometry.w_shape[1] // columns), threads)
+    if taps < prod(geometry.kernel_shape):
         dw[...] = 0
     parts = [
         _TapPart(x, dy, dw, geometry, accumulator, tap, *some, box)
@@ -48,7 +50,8 @@ def weight_grad(x: Array, dy: Array, dw: Array, geometry: ConvGeometry) -> None:
             list(spans(geometry.w_shape[1], columns)),
         )
     ]
-    _blas.run(_TapPart.compute, parts, 2 * len(parts) <= _threads.count())
+    operations = 2 * dw.size * dy.shape[0] * prod(dy.shape[2:])
+    _blas.run(_TapPart.compute, parts, _blas.share(operations, threads, thin=min(rows, columns) == 1))
 
 
 @_threads.quietly

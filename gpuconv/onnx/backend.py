@@ -17,6 +17,7 @@ from onnx import ModelProto, NodeProto, OperatorSetIdProto
 
 from gpuconv import cuda
 from gpuconv._errors import ArgumentError, ArgumentTypeError, DeviceError, GpuconvError, listed, shown
+from gpuconv.cpu import _blas
 from gpuconv.onnx import model as models
 from gpuconv.onnx import nodes
 from gpuconv.onnx.evaluator import CudaEvaluator, Evaluator, Observer
@@ -149,7 +150,8 @@ class Rep(onnx.backend.base.BackendRep):
         if defaults & values.keys() and self._unfolded is not None:  # what is folded holds for the defaults only
             self._evaluator, self._unfolded = self._unfolded(), None
         with np.errstate(all="ignore"):  # infinities and NaNs are results of a model, not worth a warning
-            found = self._evaluator.evaluate(self._evaluator.enter(values), observer=observer)
+            evaluate = partial(self._evaluator.evaluate, self._evaluator.enter(values), observer=observer)
+            found = evaluate() if isinstance(self._evaluator, CudaEvaluator) else _blas.holding(evaluate)
             missing = [name for name in self.output_names if name not in found]
             if missing:
                 raise GpuconvError(f"run: no node computed the output {quoted(missing[0])}")

@@ -217,7 +217,7 @@ class Evaluator(ReferenceEvaluator):
             inputs = self.operands(node, values)
             if node.takes(inputs, linked):
                 name = node.output[0]
-                outputs = node.compute(inputs, linked, memory.place(name) if node.fills else None)
+                outputs = node.compute(inputs, linked, memory.place(name, inputs) if node.fills else None)
                 memory.done(name, inputs, outputs[0])
                 return outputs
             return self.by_reference(self._stand_in(index, node), values, attributes)

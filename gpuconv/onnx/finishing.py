@@ -1,4 +1,4 @@
-"""Residuals and activations: into the convolution, or the factors and shifts, before them."""
+"""Residuals and activations: into the convolution, or the factors and shifts, before them; the others into one node."""
 
 from __future__ import annotations
 
@@ -14,6 +14,14 @@ from gpuconv.onnx.steps import DOMAIN
 
 _SUMS = ("Add", "Sum")
 _ACTIVATIONS = ("Clip", "LeakyRelu", "Relu")
+_CURVES = frozenset(
+    (
+        *("Abs", "Ceil", "Celu", "Clip", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu"),
+        *("Log", "Mish", "Neg", "Reciprocal", "Relu", "Selu", "Sigmoid", "Softplus", "Sqrt", "Swish", "Tanh"),
+        *("Add", "Div", "Max", "Min", "Mul", "Pow", "Sub"),  # with numbers, and with curves of the same value
+    )
+)
+_WITH_NUMBERS = 7  # opset from which on these broadcast by shape
 
 
 class Finishing(Rewriting):
@@ -69,6 +77,117 @@ class Finishing(Rewriting):
                 return None
             bounds = {key: self.constants[name].reshape(()) if name else None for key, name in names.items()}
         return _numbers("clip", **bounds)
+
+
+class Normalizing(Rewriting):
+    """Makes one node of what LayerNormalization over the last axis was before there was such an operator."""
+
+    def run(self) -> Graph:
+        """Return the graph with such nodes."""
+        for node in self.graph.nodes:
+            self.keep(self._normalization(node) or node)
+        return self.result()
+
+    def _normalization(self, node: NodeProto) -> NodeProto | None:
+        """Return ``(x - mean) / sqrt(mean of squares + epsilon) * scale + bias`` as a node; None for another node."""
+        scaled, bias = self._with_row(node, "Add")
+        quotient, scale = self._with_row(scaled, "Mul")
+        shifted = self.made.get(quotient.input[0]) if quotient is not None and quotient.op_type == "Div" else None
+        if quotient is None or shifted is None or shifted.op_type != "Sub" or scaled is None:
+            return None
+        root = self._source(quotient.input[1], "Sqrt")
+        added, epsilon = self._with_number(self._source(root.input[0], "Add") if root is not None else None)
+        squares = self._mean(added.input[0]) if added is not None else None
+        power, two = self._with_number(self._source(squares.input[0], "Pow") if squares is not None else None)
+        mean = self._mean(shifted.input[1])
+        if None in (root, added, squares, power, mean) or two != 2 or not self._fit(scale, bias, shifted.input[0]):
+            return None
+        x, d = shifted.input[0], shifted.output[0]
+        if mean.input[0] != x or power.input[0] != d or self.graph.counts[d] != 2 or d in self.graph.kept:  # type: ignore[union-attr]
+            return None
+        for part in (scaled, quotient, shifted, root, added, squares, power, mean):
+            del self.made[part.output[0]]  # type: ignore[union-attr]
+        inputs = [x, scale, bias]
+        return helper.make_node(
+            "LayerNormalization", inputs, node.output, name=node.name, domain=DOMAIN, axis=-1, epsilon=epsilon
+        )
+
+    def _source(self, name: str, op_type: str) -> NodeProto | None:
+        source = self.only_source(name)
+        return source if source is not None and source.domain == "" and source.op_type == op_type else None
+
+    def _with_row(self, node: NodeProto | None, op_type: str) -> tuple[NodeProto | None, str]:
+        """Return what makes the first input of a node, and the second input, a constant; either may come first."""
+        if node is None or node.domain != "" or node.op_type != op_type or self.graph.opset < _WITH_NUMBERS:
+            return None, ""
+        a, b = node.input if node.input[1] in self.constants else reversed(node.input)
+        return (self.only_source(a), b) if b in self.constants else (None, "")
+
+    def _with_number(self, node: NodeProto | None) -> tuple[NodeProto | None, Any]:
+        number = None if node is None else self.constants.get(node.input[1])
+        return (node, float(number.reshape(()))) if number is not None and number.size == 1 else (None, None)
+
+    def _mean(self, name: str) -> NodeProto | None:
+        """Return the node of a mean over the last axis, which keeps it."""
+        node = self._source(name, "ReduceMean")
+        found = None if node is None else operators.find(node, self.graph.opset)
+        if node is None or found is None or not found[1].get("keepdims"):
+            return None
+        axes = self.constants.get(node.input[1]) if len(node.input) > 1 else found[1].get("axes")
+        fact = self.graph.facts.get(node.input[0])
+        last = [-1] if fact is None or fact.rank is None else [-1, fact.rank - 1]
+        return node if axes is not None and np.size(axes) == 1 and int(np.reshape(axes, ())) in last else None
+
+    def _fit(self, scale: str, bias: str, x: str) -> bool:
+        """Tell whether scale and bias are rows of the type that a value certainly has."""
+        fact, rows = self.graph.facts.get(x), (self.constants[scale], self.constants[bias])
+        return fact is not None and all(row.ndim == 1 and row.dtype.name == fact.dtype for row in rows)
+
+
+class Chaining(Rewriting):
+    """Makes one node of those that compute element by element from one value, as x * Sigmoid(x), and from numbers."""
+
+    def __init__(self, graph: Graph) -> None:
+        super().__init__(graph)
+        self._chains: dict[str, tuple[str, list[NodeProto]]] = {}  # by result: the value that all begin with, the nodes
+
+    def run(self) -> Graph:
+        """Return the graph with a node for every chain of two or more."""
+        for node in self.graph.nodes:
+            source, chain = self._chain(node) if self.graph.opset >= _WITH_NUMBERS else ("", [])
+            if source:
+                self._chains[node.output[0]] = source, chain
+            self.keep(self._joined(source, chain) if len(chain) > 1 else node)
+        return self.result()
+
+    def _chain(self, node: NodeProto) -> tuple[str, list[NodeProto]]:
+        """Return what a node computes element by element from one value alone, together with nodes before it."""
+        if node.domain != "" or node.op_type not in _CURVES or operators.find(node, self.graph.opset) is None:
+            return "", []
+        if any(a.ref_attr_name for a in node.attribute) or len(node.output) != 1:
+            return "", []
+        values = [name for name in dict.fromkeys(node.input) if name and name not in self.constants]
+        starts = [self._chains[name] if self._goes_on(name) else (name, []) for name in values]
+        sources = {source for source, _ in starts}
+        if len(sources) != 1 or (node.op_type == "Pow" and node.input[0] not in values):  # whose type is its result's
+            return "", []
+        (source,) = sources
+        fact = self.graph.facts.get(source)
+        numbers = [self.constants[name] for name in node.input if name in self.constants]
+        if fact is None or fact.rank is None or any(n.size != 1 or n.ndim > fact.rank for n in numbers):
+            return "", []
+        return source, [*(before for _, chain in starts for before in chain), node]
+
+    def _goes_on(self, name: str) -> bool:
+        return name in self._chains and self.only_source(name) is not None
+
+    def _joined(self, source: str, chain: list[NodeProto]) -> NodeProto:
+        for node in chain[:-1]:
+            self.made.pop(node.output[0], None)  # gone already where it was part of a shorter chain
+        numbers = [name for node in chain for name in node.input if name in self.constants]
+        inputs, parts = [source, *dict.fromkeys(numbers)], [node.SerializeToString() for node in chain]
+        last = chain[-1]
+        return helper.make_node("Chain", inputs, last.output, name=last.name, domain=DOMAIN, nodes=parts)
 
 
 def _numbers(activation: str, **arguments: Any) -> dict[str, Any] | None:

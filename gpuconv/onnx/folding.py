@@ -3,13 +3,16 @@
 Nothing here knows of devices or of arrays but constants. Nodes that ONNX has not are of the domain "gpuconv":
 
 - ``FusedConv`` and ``FusedConvTranspose`` have a fourth input, a residual, and the attributes of an activation;
-- ``Affine`` multiplies by one number per channel and adds another; it may have an activation, too.
+- ``Affine`` multiplies by one number per channel and adds another; it may have an activation, too;
+- ``LayerNormalization`` is ONNX's, at any opset;
+- ``Chain`` has nodes in an attribute, which compute element by element from its first input, and from single numbers.
 
 What this computes is bounded by :class:`Budget`: nodes beyond that are left as they are, and compute it at every run.
 
 A value that becomes part of a node must have no other use and be no output of the graph. An activation or a residual in
-a float32 or float64 convolution changes no bit; in 16-bit types it leaves out the rounding in between. Factors of
-BatchNormalization in weights do change results: each weight is rounded once more, by up to half an ulp.
+a float32 or float64 convolution changes no bit, nor does a chain; in 16-bit types an activation leaves out the rounding
+in between. Factors of BatchNormalization in weights do change results: each weight is rounded once more, by up to half
+an ulp. So does LayerNormalization in the place of the nodes that it was made of: it multiplies where they divide.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ import numpy as np
 from onnx import NodeProto
 
 from gpuconv.onnx import operators, steps
-from gpuconv.onnx.finishing import Finishing
+from gpuconv.onnx.finishing import Chaining, Finishing, Normalizing
 from gpuconv.onnx.rewriting import Graph
 from gpuconv.onnx.scaling import Scaling
 
@@ -34,6 +37,8 @@ def fold(graph: Graph) -> Graph:
     graph = _without_constant_nodes(graph)
     graph = Scaling(graph).run()
     graph = Finishing(graph).run()
+    graph = Normalizing(graph).run()
+    graph = Chaining(graph).run()
     used = {*graph.counts, *graph.kept}
     return replace(graph, constants={name: value for name, value in graph.constants.items() if name in used})
 

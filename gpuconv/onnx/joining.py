@@ -1,4 +1,4 @@
-"""Inputs of Concat computed where they belong in its output, so that nothing has to be copied."""
+"""Values computed where memory is already: inputs of Concat in its output, chains over what they begin with."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ _COMPUTING = frozenset(
         "Affine",
         "AveragePool",
         "BatchNormalization",
+        "Chain",
         "Conv",
         "ConvTranspose",
         "FusedConv",
@@ -59,7 +60,7 @@ class Joins:
     """
 
     def __init__(self, nodes: Iterable[NodeProto], kept: Collection[str], domain: str) -> None:
-        joins, uses, shown = [], Counter[str](), set(kept)
+        joins, uses, shown, nodes = [], Counter[str](), set(kept), list(nodes)
         for node in nodes:
             if node.op_type == "Concat" and node.domain == "":
                 joins.append(node)
@@ -74,6 +75,7 @@ class Joins:
             if uses[name] == 1 and name not in shown
         }
         self.known: dict[str, _Known] = {}
+        self.overwriting = _overwriting(nodes, kept, domain)
 
     def start(self) -> Memory:
         """Return the memory of one run."""
@@ -88,6 +90,19 @@ class Joins:
         if type(output) is np.ndarray and _joins_channels(inputs, output):
             bounds = (0, *accumulate(array.shape[1] for array in inputs))
             self.known[name] = _Known(output.shape, output.dtype, bounds)
+
+
+def _overwriting(nodes: Iterable[NodeProto], kept: Collection[str], domain: str) -> frozenset[str]:
+    """Return the results of chains that nobody needs the inputs of, which nothing else refers to."""
+    uses, own, found = Counter[str](), set[str](), []
+    for node in nodes:
+        uses.update(names_used(node))
+        if node.domain in ("", domain) and node.op_type in _COMPUTING:
+            own.update(node.output)
+        if node.domain == domain and node.op_type == "Chain":
+            found.append(node)
+    free = {name for name in own.difference(kept) if uses[name] == 1}
+    return frozenset(node.output[0] for node in found if node.input[0] in free)
 
 
 def _joins_channels(inputs: tuple[Any, ...], output: Any) -> bool:
@@ -109,11 +124,14 @@ class Memory:
     known: dict[str, _Known]  # when the run began: other threads may learn more
     made: dict[str, Any] = field(default_factory=dict)
 
-    def place(self, name: str) -> Any:
+    def place(self, name: str, inputs: tuple[Any, ...]) -> Any:
         """Return where a value should be computed if it can; None where nothing is known."""
         if name in self.joins.names:
             return self._whole(name)
-        return self._part(name)
+        part = self._part(name)
+        if part is None and name in self.joins.overwriting:
+            return inputs[0] if type(inputs[0]) is np.ndarray and inputs[0].base is None else None
+        return part
 
     def done(self, name: str, inputs: tuple[Any, ...], output: Any) -> None:
         """Take notice of what a node has computed; memory that is held for nobody else is let go."""

@@ -11,9 +11,10 @@ import numpy as np
 from onnx import AttributeProto, GraphProto, NodeProto, helper
 
 from gpuconv._errors import ArgumentError, GpuconvError
+from gpuconv.cpu._workspace import SCRATCH
 from gpuconv.onnx import joining, nodes, operators
 from gpuconv.onnx.messages import reason
-from gpuconv.onnx.operators import Form, Operator
+from gpuconv.onnx.operators import Form, Operator, is_float, special
 from gpuconv.onnx.operators.affine import activated, affine
 from gpuconv.onnx.operators.form import wide
 from gpuconv.onnx.repeated import RepeatedConv
@@ -213,6 +214,57 @@ class TableStep(Step):
         outputs = result if isinstance(result, tuple) else (result,)
         return tuple(np.asarray(value) if isinstance(value, np.generic) else value for value in outputs)
 
+    def write(self, inputs: Inputs, y: Any) -> None:
+        """Write the node's only output to ``y``, an array of NumPy, which may be one of the inputs."""
+        if self._operator.into is not None and y.dtype.name in ("float32", "float64"):
+            self._operator.into(self._form, *inputs, y)
+        else:
+            (y[...],) = self.compute(inputs, {})
+
+
+class ChainStep(Step):
+    """Nodes that compute element by element from the first input, and from single numbers; block by block on NumPy."""
+
+    fills = True
+
+    def __init__(self, node: NodeProto, opset: int) -> None:
+        super().__init__(node, opset)
+        found = [find(NodeProto.FromString(text), opset) for text in node.attribute[0].strings]
+        self._parts = [step for step in found if isinstance(step, TableStep)]
+        given = len(node.input)
+        places = {"": -1, **{name: at for at, name in enumerate((*node.input, *(s.output[0] for s in self._parts)))}}
+        self._places = [[places[name] for name in step.input] for step in self._parts]
+        read_by_host = {step.input[at] for step in self._parts for at in step.on_host if at < len(step.input)}
+        self.on_host = frozenset(at for at, name in enumerate(node.input) if name in read_by_host)
+        last = {place: number for number, used in enumerate(self._places) for place in used}
+        self._slots: list[int] = []  # of every result but the last: memory in which no other one is still needed
+        for number in range(len(self._parts) - 1):
+            taken = {slot for at, slot in enumerate(self._slots) if last[given + at] > number}
+            self._slots.append(next(slot for slot in range(number + 1) if slot not in taken))
+
+    def compute(self, inputs: Inputs, linked: Mapping[str, Any], out: Any = None) -> Inputs:
+        """Compute the nodes one after the other, NumPy's floating-point numbers block by block."""
+        x, *numbers = inputs
+        if not isinstance(x, np.ndarray) or not is_float(x) or any(np.ndim(number) > x.ndim for number in numbers):
+            values = list(inputs)
+            for step, places in zip(self._parts, self._places, strict=True):
+                values.extend(step.compute(tuple(None if at < 0 else values[at] for at in places), {}))
+            return (values[-1],)
+        scalars = [number.reshape(()) for number in numbers]
+        fits = out is not None and out.shape == x.shape and out.dtype == x.dtype and out.flags.c_contiguous
+        apart = not (fits and out is x)
+        return (special.over(lambda block, y: self._block(block, scalars, y, apart), x, out if fits else None),)
+
+    def _block(self, x: Any, numbers: list[Any], y: Any, apart: bool) -> None:
+        """Compute a block; where y is apart from x, the first slot is there."""
+        values = [x, *numbers]
+        for number, (step, places) in enumerate(zip(self._parts, self._places, strict=True)):
+            at = self._slots[number] if number < len(self._slots) else None
+            in_y = at is None or (at == 0 and apart)
+            target = y if in_y else SCRATCH.take(f"chain {at}", x.shape, x.dtype)
+            step.write(tuple(None if place < 0 else values[place] for place in places), target)
+            values.append(target)
+
 
 class JoinStep(TableStep):
     """A Concat, whose inputs may be where they belong in the output already."""
@@ -293,6 +345,10 @@ def find(node: NodeProto, opset: int, inside: Callable[[GraphProto], Any] | None
         return None if any(a.ref_attr_name for a in node.attribute) else ControlStep(node, opset, inside)
     if node.domain == DOMAIN and node.op_type in _FUSED:
         return FusedStep(node, opset)
+    if node.domain == DOMAIN and node.op_type == "Chain":
+        return ChainStep(node, opset)
+    if node.domain == DOMAIN and node.op_type == "LayerNormalization":
+        return TableStep(node, opset, *operators.own(node))
     if nodes.supported(node):
         return KernelStep(node, opset)
     found = operators.find(node, opset)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from benchmarks import models
+from benchmarks import load, machine, models
+from benchmarks.networks import DATA
 
 
 def row(name: str, ratio: float, wrong: str = "") -> dict[str, Any]:
@@ -45,3 +47,15 @@ def test_a_network_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert found["wrong"] == ""
     assert found["ratio"] == found["ort_median"] / found["our_median"] > 0
     assert "squeezenet" in capsys.readouterr().out
+
+
+def test_beside_other_processes_a_network_is_timed_with_every_core_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[Any] = []
+    start = subprocess.Popen
+    monkeypatch.setattr(load.subprocess, "Popen", lambda *given: started.append(start(*given)) or started[-1])
+    row = load._measure("squeezenet", DATA / "light" / "light_squeezenet.onnx", 0.0)
+    assert len(started) == machine.describe()["cores"]
+    assert all(process.poll() is not None for process in started)
+    quiet, loaded = row["quiet_seconds"], row["loaded_seconds"]
+    assert len(quiet) == len(loaded) == 5
+    assert row["times"] == sorted(loaded)[2] / sorted(quiet)[2]

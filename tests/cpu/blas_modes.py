@@ -9,14 +9,15 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 import pytest
+from onnx import helper, numpy_helper
 
 import gpuconv
-from gpuconv.cpu import _blas, _threads
+from gpuconv.cpu import _blas, _product, _threads
+from gpuconv.onnx import backend
 from tests.harness.interruption import DEADLINE, eventually, interrupts
 from tests.oracle.operands import filled
 
@@ -34,39 +35,36 @@ def _two_threads() -> Any:
     if _blas_threads() != 2:
         pytest.skip("this system gives BLAS one thread only")
     yield
-    assert eventually(lambda: _blas_threads() == 2 and not _blas._MODES.inside)
-
-
-def _mode(team: bool) -> AbstractContextManager[None]:
-    return _blas._MODES.teamed() if team else _blas._MODES.held_at_one()
+    assert eventually(lambda: _blas_threads() == 2 and not _blas._HOLD.inside)
 
 
 def test_the_last_that_held_it_at_one_gives_it_back_its_threads() -> None:
-    with _mode(team=False):
+    with _blas._HOLD.at_one():
         assert _blas_threads() == 1
-        with _mode(team=False):
+        with _blas._HOLD.at_one():
             assert _blas_threads() == 1
-            assert _blas._MODES.threads() == 2
+            assert _blas._HOLD.threads() == 2
         assert _blas_threads() == 1
     assert _blas_threads() == 2
 
 
 def test_the_first_of_two_may_leave_first() -> None:
-    first, second = _mode(team=False), _mode(team=False)
+    first, second = _blas._HOLD.at_one(), _blas._HOLD.at_one()
     first.__enter__()
     second.__enter__()
     first.__exit__(None, None, None)
     assert _blas_threads() == 1
-    assert _blas._MODES.threads() == 2
+    assert _blas._HOLD.threads() == 2
     second.__exit__(None, None, None)
     assert _blas_threads() == 2
 
 
-@pytest.mark.parametrize("team", [False, True])
-def test_it_gets_its_threads_back_after_an_error(team: bool) -> None:
-    with pytest.raises(KeyError), _mode(team):
+def test_it_gets_its_threads_back_after_an_error() -> None:
+    with pytest.raises(KeyError), _blas._HOLD.at_one():
         raise KeyError
-    assert _blas_threads() == 2
+    with pytest.raises(KeyError):
+        _blas.holding(lambda: {}[0])
+    assert eventually(lambda: _blas_threads() == 2)
 
 
 def test_a_setting_of_somebody_else_is_given_back() -> None:
@@ -74,126 +72,74 @@ def test_a_setting_of_somebody_else_is_given_back() -> None:
     try:
         for number in (1, 2):
             put(number)
-            with _mode(team=False):
+            with _blas._HOLD.at_one():
                 assert _blas_threads() == 1
             assert _blas_threads() == number
     finally:
         put(2)
 
 
-@pytest.mark.parametrize("team", [False, True])
-def test_one_mode_waits_for_the_other(team: bool) -> None:
-    entered = threading.Event()
-    seen: list[int] = []
-
-    def other() -> None:
-        with _mode(not team):
-            seen.append(_blas_threads())
-            entered.set()
-
-    waiting = threading.Thread(target=other)
-    with _mode(team):
-        waiting.start()
-        assert not entered.wait(0.05)
-    waiting.join(DEADLINE)
-    assert seen == [1 if team else 2]
-    assert _blas_threads() == 2
+@pytest.mark.parametrize("by", [_blas.Share.ALONE, _blas.Share.SHARED])
+def test_products_that_are_not_tiny_have_one_thread_each(by: Any) -> None:
+    seen: list[Any] = []
+    _blas.run(lambda _: seen.append((_blas_threads(), threading.get_ident())), range(20), by)
+    assert {threads for threads, _ in seen} == {1}
+    assert len({thread for _, thread in seen}) <= (1 if by is _blas.Share.ALONE else _threads.count())
 
 
-def test_each_mode_has_the_threads_that_it_asks_for() -> None:
-    for team, expected in ((True, 2), (False, 1)):
-        seen: list[int] = []
-        _blas.run(lambda _, seen=seen: seen.append(_blas_threads()), range(20), team)
-        assert seen == [expected] * 20
+def test_who_computes_a_product() -> None:
+    share, kinds = _blas.share, _blas.Share
+    assert share(2**19, 2) is share(2**14, 2, thin=True) is kinds.AT_ONCE
+    assert share(2**19 + 1, 2) is share(2**14 + 1, 2, thin=True) is share(10**12, 1) is kinds.ALONE
+    assert share(10**8, 2) is kinds.SHARED
 
 
-def test_a_team_comes_after_those_who_hold_it_at_one() -> None:
-    """Not at once on the calling thread, but by the pool."""
+def test_a_whole_call_holds_it_with_its_own_thread_at_work() -> None:
     seen: list[Any] = []
 
-    def hold() -> None:
-        with _mode(team=False):
-            inside.set()
-            release.wait(DEADLINE)
-            seen.append("left")
+    def call() -> str:
+        seen.append((_blas_threads(), threading.get_ident()))
+        _blas.run(lambda _: seen.append((_blas_threads(), threading.get_ident())), range(3), _blas.Share.ALONE)
+        _blas.holding(lambda: seen.append((_blas_threads(), threading.get_ident())))
+        return "done"
 
-    inside, release = threading.Event(), threading.Event()
-    holding = threading.Thread(target=hold)
+    assert _blas.holding(call) == "done"
+    assert seen == [(1, threading.get_ident())] * 5
+    assert not _blas._held.get()
+
+
+def test_a_call_that_an_interrupt_has_left_without_a_word_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_blas, "_LONG", 0.02)
+    began, ended = threading.Lock(), threading.Lock()
+    began.acquire()
+    ended.acquire()
+    holding = threading.Thread(target=_blas._hold, args=(threading.get_ident(), began, ended))
     holding.start()
-    inside.wait(DEADLINE)
-    threading.Timer(0.05, release.set).start()
-    _blas.run(lambda item: seen.append((item, _blas_threads())), range(3), True)
     holding.join(DEADLINE)
-    assert seen == ["left", (0, 2), (1, 2), (2, 2)]
+    assert not holding.is_alive()
 
 
-def test_who_waits_has_a_turn() -> None:
-    """Teams that come one after the other do not keep out somebody who wants to hold it at one."""
-    done = threading.Event()
-
-    def hold() -> None:
-        with _mode(team=False):
-            done.set()
-
-    holding = threading.Thread(target=hold)
-    stop = threading.Event()
-
-    def teams() -> None:
-        while not stop.is_set():
-            _blas.run(lambda _: time.sleep(0.001), range(2), True)
-
-    users = [threading.Thread(target=teams) for _ in range(3)]
-    for user in users:
-        user.start()
-    time.sleep(0.02)
-    holding.start()
-    assert done.wait(DEADLINE)
-    stop.set()
-    for user in (*users, holding):
-        user.join(DEADLINE)
-
-
-def test_a_stay_that_an_interrupt_has_left_behind_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_blas, "_LONG", 0.05)
-    left_by_this_thread = _blas._Stay()
-    left_by_another: list[Any] = []
-    ended = threading.Thread(target=lambda: left_by_another.append(_blas._Stay()))
-    ended.start()
-    ended.join()
-    for stay in (left_by_this_thread, *left_by_another):
-        assert _blas._MODES.joined(stay)
-    done: list[int] = []
-    _blas.run(done.append, range(10), False)
-    assert sorted(done) == list(range(10))
-    assert not _blas._MODES.inside
-
-
-def test_a_team_at_work_is_not_taken_for_one_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_that_takes_long_is_not_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_blas, "_LONG", 0.01)
-    order: list[str] = []
+    seen: list[int] = []
+    _blas.holding(lambda: (time.sleep(0.1), seen.append(_blas_threads())))
+    assert seen == [1]
 
-    def work(_: int) -> None:
-        started.set()
-        time.sleep(0.2)
-        order.append(f"team with {_blas_threads()}")
 
-    started = threading.Event()
-    user = threading.Thread(target=_blas.run, args=(work, range(1), True))
-    user.start()
-    started.wait(DEADLINE)
-    with _mode(team=False):
-        order.append("held")
-    user.join(DEADLINE)
-    assert order == ["team with 2", "held"]
+def test_a_call_goes_on_where_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(_blas, "start_new_thread", refuse)
+    assert _blas.holding(_blas_threads) == 2
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no forks")
-@pytest.mark.parametrize("team", [False, True])
-def test_a_forked_child_does_not_wait_for_its_parents_threads(team: bool) -> None:
-    with _mode(team):
+def test_a_forked_child_does_not_wait_for_its_parents_threads() -> None:
+    with _blas._HOLD.at_one():
         child = os.fork()
         if child == 0:  # pragma: no cover  # what it does is seen by its exit
-            with _mode(not team):
+            with _blas._HOLD.at_one():
                 pass
             done: list[int] = []
             _threads.run(done.append, range(10))
@@ -210,28 +156,90 @@ def test_a_forked_child_does_not_wait_for_its_parents_threads(team: bool) -> Non
     assert status == 0
 
 
-def test_small_products_are_for_its_own_threads() -> None:
-    assert not _blas.team(10, 1)
-    assert _blas.team(10, 2)
-    assert not _blas.team(10, 3)  # BLAS was told otherwise
-    assert not _blas.team(10**12, 2)
-    with _mode(team=False):
-        assert _blas.team(10, 2)  # whoever else is inside
-
-
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no interval timers")
-@pytest.mark.parametrize("team", [False, True])
-def test_interrupts_leave_nothing_behind(team: bool) -> None:
+@pytest.mark.parametrize("holds", [False, True])
+def test_interrupts_leave_nothing_behind(holds: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_blas, "_LONG", 0.02)
+
     def calls() -> None:
         for _ in range(200):
-            _blas.run(lambda _: None, range(3), team)
+            if holds:
+                _blas.holding(lambda: None)
+            else:
+                _blas.run(lambda _: None, range(3), _blas.Share.SHARED)
 
     with interrupts() as handler:
         cut = [handler.during(calls, 1e-5 + n % 211 * 1e-6, again=3e-5 if n % 3 == 0 else None) for n in range(1000)]
     assert sum(cut) > 500
-    seen: list[int] = []
-    _blas.run(lambda _: seen.append(_blas_threads()), range(4), not team)
-    assert seen == [1 if team else 2] * 4
+    assert eventually(lambda: _blas_threads() == 2 and not _blas._HOLD.inside)
+
+
+def _network() -> Any:
+    """Return a model with products of every size, and its input."""
+    shapes = {"a": (64, 64, 3, 3), "d": (64, 1, 3, 3), "p": (8, 64, 1, 1), "m": (576, 700), "g": (700, 10)}
+    draw = np.random.default_rng(0)
+    weights = [numpy_helper.from_array(draw.standard_normal(shape, np.float32), name) for name, shape in shapes.items()]
+    nodes = [
+        helper.make_node("Conv", ["x", "a"], ["1"], pads=[1] * 4),
+        helper.make_node("Conv", ["1", "d"], ["2"], pads=[1] * 4, group=64),
+        helper.make_node("Conv", ["2", "p"], ["3"], strides=[4, 4]),
+        helper.make_node("Reshape", ["3", "shape"], ["4"]),
+        helper.make_node("MatMul", ["4", "m"], ["5"]),
+        helper.make_node("Gemm", ["5", "g"], ["y"]),
+    ]
+    weights.append(numpy_helper.from_array(np.array([-1, 576]), "shape"))
+    x = draw.standard_normal((1, 64, 48, 48), np.float32)
+    graph = helper.make_graph(
+        nodes,
+        "products",
+        [helper.make_tensor_value_info("x", 1, x.shape)],
+        [helper.make_tensor_value_info("y", 1, ["N", 10])],
+        weights,
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), x
+
+
+def test_a_model_has_one_thread_of_blas_for_every_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the operators too that call NumPy's product themselves, on threads of ours or on the caller's."""
+    seen: list[Any] = []
+    proto, x = _network()
+    rep, multiply, add = backend.prepare(proto), np.matmul, _product.add
+
+    def note(function: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(*arrays: Any, **options: Any) -> Any:
+            seen.append((_blas_threads(), threading.get_ident()))
+            return function(*arrays, **options)
+
+        return noted
+
+    monkeypatch.setattr(np, "matmul", note(multiply))
+    monkeypatch.setattr(_product, "add", note(add))
+    rep.run([x])
+    assert len(seen) >= 4
+    assert {threads for threads, _ in seen} == {1}
+    assert len({thread for _, thread in seen}) <= _threads.count() + 1  # that which called, too
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ((300, 200), (200, 1000)),
+        ((4, 300, 200), (200, 250)),
+        ((6, 1, 90, 100), (1, 7, 100, 64)),
+        ((50, 64, 64), (50, 64, 64)),
+        ((1, 1000), (1000, 900)),
+        ((900,), (900, 800)),
+        ((3, 0, 4), (4, 5)),
+    ],
+)
+def test_products_of_stacks_by_our_threads(a: tuple[int, ...], b: tuple[int, ...], monkeypatch: Any) -> None:
+    monkeypatch.setattr(_blas, "_SMALL", 1e6)
+    draw = np.random.default_rng(1)
+    left, right = (draw.integers(-3, 4, shape).astype(np.float32) for shape in (a, b))
+    found = _blas.matmul(left, right)
+    expected = np.einsum("...i,ij->...j" if len(a) == 1 else "...ij,...jk->...ik", left, right)
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_calls_from_many_threads_do_not_disturb_each_other() -> None:

@@ -160,8 +160,8 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
         "onnx/operators/shaping.py _concat: return namespace(arrays[0]).concatenate(arrays, axis=axis_of(1 if axis is None else axis, arrays[0].ndim))  ->  return namespace(arrays[-1]).concatenate(arrays, axis=axis_of(1 if axis is None else axis, arrays[0].ndim))",  # noqa: E501
     ),
     "It is set before BLAS is held at one thread, and read while it is.": (
-        "cpu/_blas.py _Modes.__init__: self._before = 1  ->  self._before = 2",
-        "cpu/_blas.py _Modes.__init__: self._before = 1  ->  self._before = 0",
+        "cpu/_blas.py _Hold.__init__: self._before = 1  ->  self._before = 2",
+        "cpu/_blas.py _Hold.__init__: self._before = 1  ->  self._before = 0",
     ),
     "Elements of an output have memory of their own: no two of its axes have one step.": (
         "cuda/pool/unpool.py for_max_unpool: … g.y_shape[1] > 1 and all((abs(of_y[1]) < abs(step) for n, step in zip(g.y_shape[ …  ->  … g.y_shape[1] > 1 and all((abs(of_y[1]) <= abs(step) for n, step in zip(g.y_shape[ …",  # noqa: E501
@@ -306,9 +306,16 @@ CHOICES: dict[str, tuple[str, ...]] = {
         "cpu/_gather.py _way",
         "cpu/_taps.py _run",
         "cpu/_blas.py module: _LONG",
-        "cpu/_blas.py module: _PAUSE",
         "cpu/_blas.py module: _SMALL",
-        "cpu/_blas.py team",
+        "cpu/_grouped.py _apart",
+        "cpu/_grouped.py _has_good_rows",
+        *(
+            f"cpu/_grouped.py module: {name}"
+            for name in (
+                *("_TILE_BYTES", "_SOME_TAPS, _MANY_TAPS, _LONG_ROW", "_LONG_RUN", "_VECTOR", "_PAGE, _SET"),
+                *("_FEW_CHANNELS", "_GATHERS_PER_PASS"),
+            )
+        ),
         *(
             f"cpu/_gather.py module: {name}"
             for name in (
@@ -332,6 +339,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
         "onnx/operators/detecting.py module: _GATHERED",
         "onnx/operators/detecting.py module: _LONG",
         "onnx/operators/integers.py module: _BLOCK",
+        "onnx/operators/special.py module: BLOCK",
+        "onnx/operators/special.py module: _PASSES",
         "onnx/operators/pooling.py _sums_along",
         "onnx/operators/pooling.py module: _BLOCK",
         "onnx/operators/quantizing.py module: _BLOCK",

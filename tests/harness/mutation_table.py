@@ -21,6 +21,7 @@ _DASK = ("rules/test_host_rules.py blocks_ block_s_call", "dask/test_errors.py",
 _REWRITING = (
     "rules/test_host_rules.py which_constants paid_for opset_7",
     "onnx/test_folding.py",
+    "onnx/test_curves.py",
     "onnx/test_costs.py",
     "onnx/test_functions.py",
     "onnx/test_untrusted.py small_models scaled_often constants_that memory_that",
@@ -33,6 +34,7 @@ _REWRITING = (
 _OPERATORS = (
     "rules/test_host_rules.py row_is_added factors_that activation_is is_broadcast is_repeated short_numbers",
     "onnx/test_operators.py",
+    "onnx/test_curves.py",
     "onnx/test_forms.py",
     "onnx/test_costs.py",
     "onnx/test_untrusted.py windows_larger window_without_end device_s average_is",
@@ -278,6 +280,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         *_SUMS,
         "cpu/test_memory.py test_a_convolution -taps",
     ),
+    "cpu/_grouped.py": ("cpu/test_grouped.py", "rules/test_cases.py", "cpu/test_memory.py test_a_convolution"),
     "cpu/_scatter.py": (
         "cpu/test_workspace.py",
         "cpu/test_products.py taps_reach few_output",
@@ -286,7 +289,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "cuda/test_complex.py",
         "cpu/test_memory.py",
     ),
-    "cpu/conv_transpose.py": ("rules/test_cases.py", "cuda/conv/test_fusion.py", "cuda/call/test_packed.py"),
+    "cpu/conv.py": (*_SUMS, "cuda/conv/test_fusion.py", "cuda/call/test_packed.py"),
     "cpu/_taps.py": (*_SUMS, "cpu/test_ranks.py", "cpu/test_memory.py not_finite"),
     "cpu/_product.py": ("rules/test_host_rules.py how_blas", *_SUMS),
     "cpu/*": _SUMS,

@@ -161,10 +161,10 @@ def test_directions_share_threads_by_the_size_of_steps(
     x, (w, r, b) = floats(steps, batch, 6), weights(op_type, 2, 6, size)
     found: list[Any] = []
 
-    def spy(function: Any, items: Any, team: bool) -> None:
-        assert not team, "BLAS works on one thread"
+    def spy(function: Any, items: Any, by: Any) -> None:
+        assert by is recurrent._blas.Share.SHARED
         found.append(items)
-        original(function, items, team)
+        original(function, items, by)
 
     original = recurrent._blas.run
     with monkeypatch.context() as patch:

@@ -70,6 +70,11 @@ def find(node: NodeProto, opset: int) -> tuple[Operator, Form] | None:
     return (operator, form) if operator.serves(form) else None
 
 
+def own(node: NodeProto) -> tuple[Operator, Form]:
+    """Return the operator and the newest form of a node that has ONNX's name and all attributes, at any opset."""
+    return TABLE[node.op_type], form_of(node, onnx.defs.onnx_opset_version())
+
+
 def form_of(node: NodeProto, opset: int) -> Form:
     """Return what a node says beside the names of its inputs, with the defaults of its opset's attributes."""
     given = {a.name: _text(onnx.helper.get_attribute_value(a)) for a in node.attribute if not a.ref_attr_name}

@@ -86,6 +86,8 @@ class Operator:
         function takes in place of some of these; called once.
     by_kernels : bool
         Whether a device computes it even where all inputs come from the host, as integers do.
+    into : callable, optional
+        Does what the function does to float32 and float64 arrays of NumPy, and writes to one more, the last.
     """
 
     function: Callable[..., Any]
@@ -95,6 +97,7 @@ class Operator:
     dtypes: frozenset[str] = DTYPES
     prepare: Callable[[Form, tuple[Any, ...]], Mapping[int, Any]] | None = None
     by_kernels: bool = False
+    into: Callable[..., None] | None = None
 
 
 def namespace(array: Any) -> Any:

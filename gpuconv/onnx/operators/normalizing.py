@@ -41,7 +41,8 @@ def _standardized(x: Any, axes: tuple[int, ...], epsilon: float) -> tuple[Any, A
     mean = xp.mean(x, axis=axes, keepdims=True)
     shifted = x - mean
     factor = 1 / xp.sqrt(xp.mean(xp.square(shifted), axis=axes, keepdims=True) + epsilon)
-    return shifted * factor, mean, factor
+    shifted *= factor
+    return shifted, mean, factor
 
 
 def _instance_normalization(form: Form, x: Any, scale: Any, bias: Any) -> Any:
@@ -70,8 +71,10 @@ def _group_normalization(form: Form, x: Any, scale: Any, bias: Any) -> Any:
 def _layer_normalization(form: Form, x: Any, scale: Any, bias: Any = None) -> Any:
     axes = tuple(range(axis_of(form.get("axis"), x.ndim), x.ndim))
     y, mean, factor = _standardized(wide(x), axes, form.get("epsilon"))
-    y = y * wide(scale)
-    y = (y if bias is None else y + wide(bias)).astype(x.dtype, copy=False)
+    y *= wide(scale)
+    if bias is not None:
+        y += wide(bias)
+    y = y.astype(x.dtype, copy=False)
     kept = onnx.helper.tensor_dtype_to_np_dtype(form.get("stash_type"))
     return (y, mean.astype(kept, copy=False), factor.astype(kept, copy=False))[: len(form.outputs)]
 

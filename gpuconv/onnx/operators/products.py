@@ -10,6 +10,7 @@ import numpy as np
 
 import gpuconv
 from gpuconv._errors import ArgumentError
+from gpuconv.cpu import _blas
 from gpuconv.onnx.operators.form import Form, Operator, namespace, wide
 from gpuconv.onnx.operators.pooling import on_device
 from gpuconv.rules import dtypes
@@ -33,7 +34,8 @@ def product(a: Any, b: Any) -> Any:
     if a.shape[-1] != b.shape[-2]:
         raise ArgumentError(f"the product of shapes {a.shape} and {b.shape} sums over {a.shape[-1]} and {b.shape[-2]}")
     if not on_device(a) or a.dtype.name not in dtypes.CONV_DTYPES:
-        return namespace(a).matmul(wide(a), wide(b)).astype(a.dtype, copy=False)
+        multiply = _blas.matmul if isinstance(a, np.ndarray) else namespace(a).matmul
+        return multiply(wide(a), wide(b)).astype(a.dtype, copy=False)
     if b.ndim == 2:
         return _of_rows(a.reshape(prod(a.shape[:-1]), a.shape[-1]), b).reshape(*a.shape[:-1], b.shape[-1])
     stack = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])

@@ -210,7 +210,7 @@ def _each(run: Callable[[int], None], directions: int, steps: int, work: int) ->
     if steps * work < _LARGE:  # not worth another thread either; nor is what a device does
         some(list(range(directions)))
     else:
-        _blas.run(_threads.quietly(some), shares, team=False)
+        _blas.run(_threads.quietly(some), shares, _blas.Share.SHARED)
 
 
 def _gates(x: Any, w: Any, inner: Any, outer: Any) -> Any:

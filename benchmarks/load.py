@@ -1,0 +1,80 @@
+"""Whole networks on NumPy while other processes keep every core busy, beside the time that they take undisturbed.
+
+One spinning process a core leaves half of each: twice the time is what that costs anybody. Threads that wait for each
+other without sleeping would take many times as long.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from benchmarks import machine, timing
+from benchmarks.networks import DATA, with_random_weights
+
+Row = dict[str, Any]
+AIM = 2.5  # times the undisturbed time, at most
+_SHARE = 0.5  # of the seconds for a network, for each of the two
+_HEAD = f"{'network':16} {'quiet ms':>9} {'loaded ms':>9} {'times':>6}"
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure the chosen networks, print the table, write the JSON."""
+    print(_HEAD)
+    rows = []
+    for path in sorted((DATA / "light").glob("*.onnx")):
+        name = path.stem.removeprefix("light_")
+        if arguments.layers in name:
+            rows.append(_measure(name, path, arguments.seconds))
+            print(_line(rows[-1]), flush=True)
+    worst = max((row["times"] for row in rows), default=0.0)
+    print(f"at most {AIM} times: {'met' if worst <= AIM else 'NOT MET'}, {worst:.2f}")
+    described = machine.describe(["numpy", "onnx"])
+    machine.write(arguments.json, {"command": machine.command(), "machine": described, "aim": AIM, "rows": rows})
+    return 0
+
+
+def _measure(name: str, path: Any, seconds: float) -> Row:
+    from gpuconv.onnx import backend  # late: it reads the number of threads, which the command line sets
+
+    rep = backend.prepare(with_random_weights(path, seed=0))
+    x = np.random.default_rng(1).standard_normal((1, 3, 224, 224), np.float32)
+    call = partial(rep.run, [x])
+    call()
+    others = machine.Others()
+    quiet = timing.repeated(call, seconds * _SHARE)
+    row: Row = {"network": name, "quiet_seconds": quiet, "busy_cores": others.cores()}
+    with _busy():
+        row["loaded_seconds"] = timing.repeated(call, seconds * _SHARE)
+    return row | {"times": median(row["loaded_seconds"]) / median(quiet)}
+
+
+@contextmanager
+def _busy() -> Iterator[None]:
+    """Keep as many processes spinning as this one may use cores."""
+    cores = machine.describe()["cores"]
+    spinning = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(cores)]
+    try:
+        time.sleep(0.2)  # until they do
+        yield
+    finally:
+        for process in spinning:
+            process.kill()
+            process.wait()
+
+
+def _line(row: Row) -> str:
+    quiet, loaded = (median(row[f"{kind}_seconds"]) * 1e3 for kind in ("quiet", "loaded"))
+    line = f"{row['network']:16} {quiet:9.2f} {loaded:9.2f} {row['times']:6.2f}"
+    if row["busy_cores"] > 0.1:
+        line += f"  disturbed: other processes kept {row['busy_cores']:.1f} cores busy"
+    return line
