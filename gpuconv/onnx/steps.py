@@ -16,7 +16,7 @@ from gpuconv.onnx import joining, nodes, operators
 from gpuconv.onnx.messages import reason
 from gpuconv.onnx.operators import Form, Operator, is_float, special
 from gpuconv.onnx.operators.affine import activated, affine
-from gpuconv.onnx.operators.form import wide
+from gpuconv.onnx.operators.form import name_of, wide
 from gpuconv.onnx.repeated import RepeatedConv
 
 DOMAIN = "gpuconv"  # of nodes that ONNX has not
@@ -180,7 +180,7 @@ class TableStep(Step):
         """Tell whether all inputs are tensors of types that the operator takes, and the form is served."""
         for value in inputs:
             dtype = getattr(value, "dtype", None)
-            if value is not None and (dtype is None or dtype.name not in self._operator.dtypes):
+            if value is not None and (dtype is None or name_of(dtype) not in self._operator.dtypes):
                 return False
         return not linked or self._operator.serves(self._with(linked))
 
@@ -216,7 +216,7 @@ class TableStep(Step):
 
     def write(self, inputs: Inputs, y: Any) -> None:
         """Write the node's only output to ``y``, an array of NumPy, which may be one of the inputs."""
-        if self._operator.into is not None and y.dtype.name in ("float32", "float64"):
+        if self._operator.into is not None and name_of(y.dtype) in ("float32", "float64"):
             self._operator.into(self._form, *inputs, y)
         else:
             (y[...],) = self.compute(inputs, {})

@@ -33,6 +33,7 @@ UFUNCS = [
 FUNCTIONS: dict[str, str] = {  # CuPy's parameters, in its order
     "arange": "start, stop=None, step=1, dtype=None",
     "argmax": "a, axis=None, dtype=None, out=None, keepdims=False",
+    "argmin": "a, axis=None, dtype=None, out=None, keepdims=False",
     "argsort": "a, axis=-1, kind=None",
     "asarray": "a, dtype=None, order=None, *, copy=None, blocking=False",
     "broadcast_to": "array, shape",
@@ -45,6 +46,7 @@ FUNCTIONS: dict[str, str] = {  # CuPy's parameters, in its order
     "min": "a, axis=None, out=None, keepdims=False",
     "ones": "shape, dtype=float, order='C'",
     "pad": "array, pad_width, mode='constant', **kwargs",
+    "prod": "a, axis=None, dtype=None, out=None, keepdims=False",
     "repeat": "a, repeats, axis=None",
     "sum": "a, axis=None, dtype=None, out=None, keepdims=False",
     "take": "a, indices, axis=None, out=None",

@@ -52,9 +52,11 @@ _KINDS = (
 )
 TABLE: dict[str, Operator] = {name: entry for kind in _KINDS for name, entry in kind.OPERATORS.items()}
 
+_TABLES = {"": TABLE, "com.microsoft": recurrent.CONTRIBUTED}
+
 
 def find(node: NodeProto, opset: int) -> tuple[Operator, Form] | None:
-    """Return a node's operator and form, or None where it is not one of the default domain that is computed here.
+    """Return a node's operator and form, or None where it is not one that is computed here.
 
     Parameters
     ----------
@@ -63,7 +65,7 @@ def find(node: NodeProto, opset: int) -> tuple[Operator, Form] | None:
     opset : int
         Of the default domain.
     """
-    operator = TABLE.get(node.op_type) if node.domain == "" else None
+    operator = _TABLES.get(node.domain, {}).get(node.op_type)
     if operator is None:
         return None
     form = form_of(node, opset)
@@ -78,7 +80,8 @@ def own(node: NodeProto) -> tuple[Operator, Form]:
 def form_of(node: NodeProto, opset: int) -> Form:
     """Return what a node says beside the names of its inputs, with the defaults of its opset's attributes."""
     given = {a.name: _text(onnx.helper.get_attribute_value(a)) for a in node.attribute if not a.ref_attr_name}
-    attributes = {**_defaults(node.op_type, opset), **given}
+    defaults = {} if node.domain == "com.microsoft" else _defaults(node.op_type, opset)
+    attributes = {**defaults, **given}
     return Form(opset, attributes, tuple(map(bool, node.output)), tuple(map(bool, node.input)))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -105,14 +106,20 @@ def namespace(array: Any) -> Any:
     return np if isinstance(array, np.ndarray | np.generic) else sys.modules["cupy"]
 
 
+@lru_cache(maxsize=64)
+def name_of(dtype: Any) -> str:
+    """Return an element type's name, which NumPy puts together anew each time, for longer than a small node takes."""
+    return str(dtype.name)
+
+
 def wide(array: Any) -> Any:
     """Return float16 and bfloat16 as float32, in which they are computed; everything else as it is."""
-    return array.astype(np.float32) if array.dtype.name in _SHORT else array
+    return array.astype(np.float32) if name_of(array.dtype) in _SHORT else array
 
 
 def is_float(array: Any) -> bool:
     """Tell whether an array's elements are floating-point numbers."""
-    return bool(array.dtype.kind == "f" or array.dtype.name == "bfloat16")
+    return bool(array.dtype.kind == "f" or name_of(array.dtype) == "bfloat16")
 
 
 def saturated(array: Any, dtype: Any) -> Any:

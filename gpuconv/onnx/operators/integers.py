@@ -228,7 +228,8 @@ def _per_row(parameter: Any) -> Any:
     return parameter.reshape(-1, 1) if parameter.ndim == 1 else parameter
 
 
-def _columns(_: Form, b: Any, zero: Any) -> _Weights:
+def columns(_: Form, b: Any, zero: Any) -> _Weights:
+    """Return a second factor that is used more than once, less its zero points."""
     return _Weights(_factor(b, zero), b.shape[0 if b.ndim == 1 else -2], 1, _by_column)
 
 
@@ -240,8 +241,10 @@ def _by_column(sizes: Any) -> Any:
 
 def _product(form: Form, a: _Factor, b: Any, b_zero: Any) -> Any:
     """Multiply matrices, stacks of them or vectors; the result is float32 where that is known to be exact, or int32."""
-    weights = b if isinstance(b, _Weights) else _columns(form, b, b_zero)
+    return _multiplied(a, b if isinstance(b, _Weights) else columns(form, b, b_zero))
 
+
+def _multiplied(a: _Factor, weights: _Weights) -> Any:
     def multiply(left: Any, right: Any) -> Any:
         if a.largest * weights.totals.max(initial=0) <= _EXACT:
             return product(left, right)
@@ -250,6 +253,16 @@ def _product(form: Form, a: _Factor, b: Any, b_zero: Any) -> Any:
 
     with gpuconv.precision("ieee"):
         return matmul(a.values, weights.values, multiply)
+
+
+def product_of(bytes_: Any, weights: Any) -> Any:
+    """Multiply rows of integers in float32, none beyond 255, by what :func:`columns` has made; as float32.
+
+    Short rows on the host are multiplied at once: a step of many is little else.
+    """
+    if isinstance(bytes_, np.ndarray) and 255 * weights.totals.max(initial=0) <= _EXACT:
+        return np.matmul(bytes_, weights.values)
+    return _multiplied(_Factor(bytes_, 255), weights).astype(np.float32, copy=False)
 
 
 def _matmul_integer(form: Form, a: Any, b: Any, a_zero: Any = None, b_zero: Any = None) -> Any:
@@ -290,7 +303,7 @@ OPERATORS = {
     "ConvInteger": _operator(
         _conv_integer, frozenset({3}), cost=_conv_integer_cost, prepare=_known(_known_filters, 1, 3)
     ),
-    "MatMulInteger": _operator(_matmul_integer, frozenset({3}), cost=_matmul_cost, prepare=_known(_columns, 1, 3)),
+    "MatMulInteger": _operator(_matmul_integer, frozenset({3}), cost=_matmul_cost, prepare=_known(columns, 1, 3)),
     "QLinearConv": _operator(
         _qlinear_conv, frozenset({2, 5, 7}), cost=_qlinear_conv_cost, prepare=_known(_known_filters, 3, 5)
     ),
@@ -299,6 +312,6 @@ OPERATORS = {
         frozenset({2, 5, 7}),
         cost=_qlinear_matmul_cost,
         dtypes=DTYPES | NARROW,
-        prepare=_known(_columns, 3, 5),
+        prepare=_known(columns, 3, 5),
     ),
 }

@@ -150,6 +150,35 @@ def _reduction(compute: Callable[[Any], Callable[..., Any]], axes_come_since: in
     return Operator(function, frozenset({1}))
 
 
+def _of_squares(xp: Any) -> Callable[..., Any]:
+    return lambda x, **options: xp.sum(xp.square(x), **options)
+
+
+def _l1(xp: Any) -> Callable[..., Any]:
+    return lambda x, **options: xp.sum(xp.abs(x), **options)
+
+
+def _l2(xp: Any) -> Callable[..., Any]:
+    return lambda x, **options: xp.sqrt(xp.sum(xp.square(x), **options))
+
+
+def _place(name: str) -> Operator:
+    """Make an operator that tells where along an axis the greatest or the least number is."""
+
+    def function(form: Form, x: Any) -> Any:
+        axis = axis_of(form.get("axis"), x.ndim)
+        if not x.shape[axis]:
+            raise ArgumentError(f"axis {axis} of x.shape={x.shape} has no elements to choose from")
+        last = form.get("select_last_index")
+        turned = wide(x)[(*(slice(None),) * axis, slice(None, None, -1))] if last else wide(x)
+        found = getattr(namespace(x), name)(turned, axis=axis)
+        places = (x.shape[axis] - 1 - found if last else found).astype(np.int64)
+        kept = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
+        return places.reshape(kept) if form.get("keepdims") else places
+
+    return Operator(function)
+
+
 def _mean(xp: Any) -> Callable[..., Any]:
     def mean(x: Any, **options: Any) -> Any:
         if is_float(x):
@@ -186,6 +215,8 @@ def _count(x: Any, axes: tuple[int, ...] | None) -> int:
 
 
 OPERATORS = {
+    "ArgMax": _place("argmax"),
+    "ArgMin": _place("argmin"),
     "BatchNormalization": Operator(_batch_normalization, serves=_infers, cost=_per_channel_cost),
     "GroupNormalization": Operator(_group_normalization, cost=_per_channel_cost),
     "Hardmax": _of_rows(_hardmax),
@@ -193,9 +224,13 @@ OPERATORS = {
     "LRN": Operator(_lrn, cost=_lrn_cost),
     "LayerNormalization": Operator(_layer_normalization),
     "LogSoftmax": _of_rows(_log_softmax),
+    "ReduceL1": _reduction(_l1, 18),
+    "ReduceL2": _reduction(_l2, 18),
     "ReduceMax": _reduction(_extreme("max"), 18),
     "ReduceMean": _reduction(_mean, 18),
     "ReduceMin": _reduction(_extreme("min"), 18),
+    "ReduceProd": _reduction(lambda xp: xp.prod, 18),
     "ReduceSum": _reduction(lambda xp: xp.sum, 13),
+    "ReduceSumSquare": _reduction(_of_squares, 18),
     "Softmax": _of_rows(_softmax),
 }

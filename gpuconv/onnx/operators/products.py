@@ -1,4 +1,4 @@
-"""Gemm and MatMul: on the host by NumPy's product, on a device as a Conv whose kernel is a single tap."""
+"""Gemm, MatMul and STFT: on the host by NumPy, on a device as a Conv whose kernel is a single tap."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import gpuconv
 from gpuconv._errors import ArgumentError
 from gpuconv.cpu import _blas
-from gpuconv.onnx.operators.form import Form, Operator, namespace, wide
+from gpuconv.onnx.operators.form import Form, Operator, ints, namespace, wide
 from gpuconv.onnx.operators.pooling import on_device
 from gpuconv.rules import dtypes
 
@@ -108,4 +108,68 @@ def _cost(form: Form, a: Any, b: Any, c: Any = None) -> int:
     return size if c is None else max(size, int(c.size)) * max(1, int(c.size))
 
 
-OPERATORS = {"Gemm": Operator(_gemm, cost=_cost), "MatMul": Operator(_matmul, cost=_cost)}
+# --- short-time Fourier transforms ------------------------------------------------------------------------------------
+
+
+def _stft(form: Form, signal: Any, step: Any, window: Any = None, length: Any = None) -> Any:
+    """Transform frames of a signal (N, L, 1 or 2), or (N, L), as ONNX Runtime has it, into (N, frames, bins, 2)."""
+    values = wide(signal)
+    values = values.reshape(*values.shape, 1) if values.ndim == 2 else values
+    hop, size = _frames(values, step, window, length)
+    if form.get("onesided") and values.shape[2] == 2:
+        raise ArgumentError("onesided must be 0 where the signal is complex")
+    count = (values.shape[1] - size) // hop + 1
+    places = np.arange(count)[:, None] * hop + np.arange(size)
+    xp = namespace(values)
+    frames = xp.take(values, xp.asarray(places), axis=1)
+    if window is not None:
+        frames = frames * wide(window).astype(values.dtype, copy=False).reshape(-1, 1)
+    bins = size // 2 + 1 if form.get("onesided") else size
+    transform = _by_fft if isinstance(values, np.ndarray) else _by_matrix
+    return transform(frames, bins).astype(signal.dtype, copy=False)
+
+
+def _frames(signal: Any, step: Any, window: Any, length: Any) -> tuple[int, int]:
+    """Return the distance of frames, and their length."""
+    (hop,), given = ints(step), None if length is None else ints(length)[0]
+    size = given if window is None else int(window.shape[0])
+    if signal.ndim != 3 or signal.shape[2] not in (1, 2):
+        raise ArgumentError(f"signal must be (N, L, 1) or (N, L, 2), not {signal.shape}")
+    if size is None or given not in (None, size):
+        raise ArgumentError(
+            f"frame_length is {given}, and window has {size} elements: one must be given, or both alike"
+        )
+    if hop < 1 or not 1 <= size <= signal.shape[1]:
+        raise ArgumentError(f"frame_step {hop} and frame_length {size} do not fit a signal of {signal.shape[1]}")
+    return hop, size
+
+
+def _by_fft(frames: Any, bins: int) -> Any:
+    real = frames.shape[3] == 1 and bins < frames.shape[2]
+    numbers = frames[..., 0] if frames.shape[3] == 1 else frames[..., 0] + 1j * frames[..., 1]
+    y = np.fft.rfft(numbers) if real else np.fft.fft(numbers)
+    return np.stack([y.real, y.imag], axis=-1)
+
+
+def _by_matrix(frames: Any, bins: int) -> Any:
+    """Do the same by a product, which needs none of NVIDIA's libraries."""
+    *batch, size, parts = frames.shape
+    angles = np.outer(np.arange(size), np.arange(bins)) % size * (2 * np.pi / size)
+    cosines, sines = np.cos(angles), np.sin(angles)
+    of_parts = [np.stack(pair, axis=-1) for pair in ((cosines, -sines), (sines, cosines))][:parts]
+    matrix = np.stack(of_parts, axis=1).reshape(size * parts, bins * 2).astype(frames.dtype)
+    rows = frames.reshape(prod(batch), size * parts)
+    return product(rows, namespace(frames).asarray(matrix)).reshape(*batch, bins, 2)
+
+
+def _stft_cost(_: Form, signal: Any, step: Any, window: Any = None, length: Any = None) -> int:
+    values = signal.reshape(*signal.shape, 1) if signal.ndim == 2 else signal
+    hop, size = _frames(values, step, window, length)
+    return int(values.shape[0] * ((values.shape[1] - size) // hop + 1) * size * 2)
+
+
+OPERATORS = {
+    "Gemm": Operator(_gemm, cost=_cost),
+    "MatMul": Operator(_matmul, cost=_cost),
+    "STFT": Operator(_stft, frozenset({1, 3}), cost=_stft_cost),
+}

@@ -185,13 +185,27 @@ def _range(xp: Any, x: Any) -> tuple[Any, Any]:
     return xp.minimum(xp.min(numbers), 0), xp.maximum(xp.max(numbers), 0)
 
 
-def _dynamic(_: Form, x: Any) -> Any:
-    """Quantize by the range of x, which is made to have 0 in it; NaN has no part in the range."""
-    xp = namespace(x)
+def _parameters(xp: Any, x: Any) -> tuple[Any, Any]:
+    """Return a scale and a zero point by the range of x, which is made to have 0 in it; NaN has no part in it."""
     low, high = _range(xp, x)
     with np.errstate(all="ignore"):
         scale = xp.where(low == high, 1, (high - low) / 255).astype(np.float32)
-        zero = xp.asarray(saturated(-low / scale, None, np.dtype(np.uint8)))
+        return scale, xp.asarray(saturated(-low / scale, None, np.dtype(np.uint8)))
+
+
+def centred(x: Any) -> tuple[Any, Any]:
+    """Quantize by the range of x, and return the integers less their zero point as float32, and the scale."""
+    xp = namespace(x)
+    scale, zero = _parameters(xp, x)
+    zero = zero.astype(np.float32)
+    with np.errstate(all="ignore"):
+        y = xp.rint(x / scale)
+    return xp.fmin(xp.fmax(y, -zero), 255 - zero), scale
+
+
+def _dynamic(_: Form, x: Any) -> Any:
+    """Quantize by the range of x."""
+    scale, zero = _parameters(namespace(x), x)
 
     def compute(part: Any) -> Any:
         with np.errstate(all="ignore"):

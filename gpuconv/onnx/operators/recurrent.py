@@ -1,4 +1,4 @@
-"""Operators that hand a state from one step to the next: RNN, GRU, LSTM and CausalConvWithState."""
+"""Operators that hand a state from one step to the next: RNN, GRU, LSTM, also of integers, and CausalConvWithState."""
 
 from __future__ import annotations
 
@@ -13,13 +13,17 @@ import numpy as np
 import gpuconv
 from gpuconv._errors import ArgumentError
 from gpuconv.cpu import _blas, _threads
+from gpuconv.onnx.operators import integers
 from gpuconv.onnx.operators.form import Form, Operator, ints, namespace, wide
 from gpuconv.onnx.operators.pooling import on_device
 from gpuconv.onnx.operators.products import product
+from gpuconv.onnx.operators.quantizing import centred, floats
 
 _LARGE = 2**18  # products of one step, or of all, that are worth a thread of their own
 
 _Activation = Callable[[Any], Any]
+_Multiply = Callable[[Any], Any]  # rows by a matrix
+_Factors = tuple[Callable[[int], _Multiply], Callable[[int], _Multiply]]  # of a direction's input, and of its state
 _States = tuple[Any, ...]  # the hidden state, and an LSTM's cell; (N, H) each
 
 
@@ -86,7 +90,7 @@ def _activation(name: str, alphas: Iterator[float], betas: Iterator[float], clip
 class _Weights:
     """One direction's: products with those of the state, a bias that is added to the last gate's, and peepholes."""
 
-    products: list[Callable[[Any], Any]]
+    products: list[_Multiply]
     activations: list[_Activation]
     hidden_bias: Any = None
     peepholes: Any = None
@@ -163,8 +167,13 @@ def _sequence(
     h: Any = None,
     c: Any = None,
     p: Any = None,
+    *,
+    factors: _Factors | None = None,
 ) -> tuple[Any, ...]:
-    """Run one layer over x (T, N, I): the input's part of all steps in one product, then one product a step."""
+    """Run one layer over x (T, N, I): the input's part of all steps in one product, then one product a step.
+
+    Factors multiply in the place of w and r, of which only the shapes count then.
+    """
     backwards = _DIRECTIONS.get(form.get("direction") or "forward")
     if backwards is None:
         raise ArgumentError(f"direction must be one of {', '.join(_DIRECTIONS)}, not {form.get('direction')!r}")
@@ -182,8 +191,8 @@ def _sequence(
     def run(at: int) -> None:
         """Do all steps in one direction."""
         inner, outer, hidden = _biases(cell, form, b, at, size)
-        gates = _gates(values, wide(w[at]), inner, outer)
-        products = _products(wide(r[at]), 2 * size if apart else 0)
+        gates = _gates(values, factors[0](at) if factors else partial(_times, wide(w[at])), inner, outer)
+        products = [factors[1](at)] if factors else _products(wide(r[at]), 2 * size if apart else 0)
         weights = _Weights(products, activations[at], hidden, None if p is None else wide(p[at]))
         states = tuple(last[n, at] if a is None else wide(a[at]) for n, a in enumerate(initial))
         for t in range(x.shape[0])[:: -1 if backwards[at] else 1]:
@@ -213,14 +222,18 @@ def _each(run: Callable[[int], None], directions: int, steps: int, work: int) ->
         _blas.run(_threads.quietly(some), shares, _blas.Share.SHARED)
 
 
-def _gates(x: Any, w: Any, inner: Any, outer: Any) -> Any:
+def _times(w: Any, rows: Any) -> Any:
+    return product(rows, w.T)
+
+
+def _gates(x: Any, multiply: _Multiply, inner: Any, outer: Any) -> Any:
     """Return the input's part of all steps: (T, N, G * H)."""
-    made = product(x.reshape(prod(x.shape[:2]), x.shape[2]), w.T)
+    made = multiply(x.reshape(prod(x.shape[:2]), x.shape[2]))
     made = made if inner is None else made + (inner + outer)
-    return made.reshape(*x.shape[:2], w.shape[0])
+    return made.reshape(*x.shape[:2], made.shape[1])
 
 
-def _products(r: Any, split: int) -> list[Callable[[Any], Any]]:
+def _products(r: Any, split: int) -> list[_Multiply]:
     """Return what multiplies a state by r (G * H, H), or by its first rows and by the others."""
     parts = [part.T for part in ((r[:split], r[split:]) if split else (r,))]
     multiply = product if on_device(r) else np.matmul
@@ -288,6 +301,66 @@ def _layer(name: str) -> Operator:
     return Operator(partial(_sequence, cell), frozenset({4}), cost=partial(_sequence_cost, cell))
 
 
+# ---------------------------------------------------------------- DynamicQuantizeLSTM, of ONNX Runtime's quantization
+
+_W, _R, _W_SCALE, _R_SCALE = 1, 2, 8, 10  # inputs; the zero points follow the scales
+
+
+class _Matrices:
+    """Integers (directions, K, 4 * H) that an LSTM multiplies by, with their scales and zero points."""
+
+    def __init__(self, form: Form, values: Any, scale: Any, zero: Any) -> None:
+        directions, _, width = values.shape
+        self.shape = directions, width, values.shape[1]  # as LSTM has them
+        self.ndim = values.ndim
+        for name, parameter in (("scale", scale), ("zero point", zero)):
+            if parameter is not None and parameter.shape not in ((directions,), (directions, width)):
+                raise ArgumentError(
+                    f"the {name} of weights {values.shape} must have the shape {(directions,)} or "
+                    f"{(directions, width)}, not {parameter.shape}"
+                )
+        self._scales = floats(namespace(values), scale)
+        self._weights = [
+            integers.columns(form, values[at], None if zero is None else zero[at]) for at in range(directions)
+        ]
+
+    def multiply(self, at: int, rows: Any) -> Any:
+        """Multiply rows, quantized together by their range, by the matrix of a direction."""
+        quantized, scale = centred(rows)
+        return integers.product_of(quantized, self._weights[at]) * (scale * self._scales[at])
+
+
+def _quantized(form: Form, inputs: tuple[Any, ...], at: int, scale_at: int) -> _Matrices:
+    values = inputs[at]
+    if isinstance(values, _Matrices):
+        return values
+    if values.ndim != 3 or values.shape[2] % 4:
+        raise ArgumentError(f"W and R must be (directions, K, 4 * hidden_size), not {values.shape}")
+    return _Matrices(form, values, *inputs[scale_at : scale_at + 2])
+
+
+def _quantized_lstm(form: Form, *inputs: Any) -> Any:
+    """Run an LSTM whose products are of integers: those of all steps' inputs, and those of each step's states."""
+    inputs = (*inputs, *(None,) * (_R_SCALE + 2 - len(inputs)))
+    w, r = _quantized(form, inputs, _W, _W_SCALE), _quantized(form, inputs, _R, _R_SCALE)
+    factors = (lambda at: partial(w.multiply, at)), (lambda at: partial(r.multiply, at))
+    return _sequence(_CELLS["LSTM"], form, inputs[0], w, r, *inputs[_R + 1 : _W_SCALE], factors=factors)
+
+
+def _prepare_lstm(form: Form, constants: tuple[Any, ...]) -> dict[int, Any]:
+    constants = (*constants, *(None,) * (_R_SCALE + 2 - len(constants)))
+    places = ((_W, _W_SCALE), (_R, _R_SCALE))
+    given = [at for at, is_given in enumerate(form.inputs) if is_given]
+    needed = {position for at, scale_at in places for position in (at, scale_at, scale_at + 1)}
+    if any(constants[at] is None for at in needed.intersection(given)):
+        return {}
+    return {at: _quantized(form, constants, at, scale_at) for at, scale_at in places}
+
+
+def _quantized_cost(_: Form, x: Any, w: Any, r: Any, *__: Any) -> int:
+    return int(x.shape[0] * x.shape[1] * (w.size + r.size))
+
+
 # ---------------------------------------------------------------- CausalConvWithState
 
 _SILU = ("silu", "swish")
@@ -319,3 +392,7 @@ OPERATORS = {
     "CausalConvWithState": Operator(_causal_conv, cost=_causal_conv_cost),
     **{name: _layer(name) for name in _CELLS},
 }
+
+CONTRIBUTED = {
+    "DynamicQuantizeLSTM": Operator(_quantized_lstm, frozenset({4}), cost=_quantized_cost, prepare=_prepare_lstm)
+}  # of the domain com.microsoft

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from math import prod
+from math import ceil, isfinite, prod
 from typing import Any
 
 import numpy as np
 import onnx
 
 from gpuconv._errors import ArgumentError
-from gpuconv.onnx.operators.form import Form, Operator, ints, namespace
+from gpuconv.onnx.operators.form import Form, Operator, ints, namespace, wide
 
 _MOST_BYTES = 2**63 - 1
 _PADDING_MODES = ("constant", "edge", "reflect", "wrap")
@@ -231,6 +231,29 @@ def _constant_of_shape(form: Form, shape: Any) -> Any:
     return np.full(ints(shape), filling.reshape(())[()], filling.dtype)
 
 
+def _span(_: Form, start: Any, limit: Any, delta: Any) -> Any:
+    """Return start + i * delta up to the limit; 16-bit numbers are computed in float32."""
+    first, end, step = (wide(np.asarray(value).reshape(1)) for value in (start, limit, delta))
+    y = first + np.arange(_steps(first, end, step)).astype(first.dtype) * step
+    return y.astype(start.dtype, copy=False)
+
+
+def _steps(first: Any, end: Any, step: Any) -> int:
+    if not step[0]:
+        raise ArgumentError("delta is 0, so that there is no end")
+    if first.dtype.kind in "iu":
+        return max(0, -((int(first[0]) - int(end[0])) // int(step[0])))
+    count = float((end - first)[0]) / float(step[0])
+    if not isfinite(count):
+        raise ArgumentError(f"from {first[0]} to {end[0]} by {step[0]} there are {count} steps")
+    return max(0, ceil(count))
+
+
+def _span_cost(_: Form, *bounds: Any) -> int:
+    first, end, step = (wide(np.asarray(value).reshape(1)) for value in bounds)
+    return _steps(first, end, step)
+
+
 def _shape_cost(_: Form, shape: Any) -> int:
     return prod(ints(shape))
 
@@ -266,6 +289,7 @@ OPERATORS = {
     "Gather": Operator(_gather, cost=_gather_cost),
     "Identity": Operator(_identity, cost=_one),
     "Pad": Operator(_pad, frozenset({1, 2, 3}), cost=_pad_cost),
+    "Range": Operator(_span, frozenset({0, 1, 2}), cost=_span_cost),
     "Reshape": Operator(_reshape, frozenset({1})),
     "Shape": Operator(_shape, cost=_one),
     "Size": Operator(_size, cost=_one),
