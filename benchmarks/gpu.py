@@ -32,7 +32,7 @@ from benchmarks import floors, gpu_kernels, gpu_layer, gpu_peers, gpu_summary, g
 from benchmarks.gpu_layer import Case, Machine, Row
 from benchmarks.layers import Layer
 from benchmarks.progress import Rows
-from benchmarks.supervision import LOST
+from benchmarks.supervision import ABSENT, LOST
 from gpuconv.cuda.call import device
 
 _RESERVE = 5.0  # seconds left below which no row is begun
@@ -47,17 +47,22 @@ class Unavailable(Exception):
     """There is nothing to measure on; the message says what is missing."""
 
 
+class NoPeer(Unavailable):
+    """PyTorch is not there."""
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Measure until the budget is spent.
 
-    Returns 1 where a result of ours was wrong, 2 where there is nothing to measure on, 3 where the device was lost.
+    Returns 1 where a result of ours was wrong, 2 where there is nothing to measure on, 3 where the device was lost, 4
+    without PyTorch.
     """
     started = time.monotonic()
     try:
         torch, cupy = _libraries()
     except Unavailable as reason:
         print(f"python -m benchmarks gpu: {reason}", file=sys.stderr)
-        return 2
+        return ABSENT if isinstance(reason, NoPeer) else 2
     json_path, picture_path = output(arguments.json, "gpu.json"), output(arguments.picture, "gpu.png")
     path = arguments.rows or json_path.with_suffix(".jsonl")
     if not (arguments.rows or arguments.resume):
@@ -91,14 +96,6 @@ def _found(case: Case, line: Row, here: Machine) -> Row:
     """Return what a row found; of one that hung or died what it is about, and that."""
     begun = gpu_layer.describe(case, here.bandwidth) | {"wrong": f"{line['status']}: {line.get('detail', '')}"}
     return dict(line.get("found", begun))
-
-
-@contextmanager
-def opened() -> Iterator[Machine]:
-    """Yield PyTorch and CuPy on one stream of the first device; raises Unavailable where there is none."""
-    torch, cupy = _libraries()
-    with _settled(torch, cupy):
-        yield _machine(torch, cupy)
 
 
 def output(given: Path | None, name: str) -> Path:
@@ -174,9 +171,9 @@ def _libraries() -> tuple[Any, Any]:
             warnings.simplefilter("ignore")
             torch = import_module("torch")
     except ImportError as error:
-        raise Unavailable(f"PyTorch, which gpuconv is measured against, cannot be imported: {error}") from error
+        raise NoPeer(f"PyTorch, which gpuconv is measured against, cannot be imported: {error}") from error
     if not torch.cuda.is_available():
-        raise Unavailable(f"PyTorch {torch.__version__} finds no CUDA device")
+        raise NoPeer(f"PyTorch {torch.__version__} finds no CUDA device")
     return torch, import_module("cupy")
 
 

@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None, device: Device | None = None) -> int
     rows = Rows(arguments.rows, arguments.step)
     every = {probe.name: probe for probe in probes(bits.Recorder(arguments.bits))}
     try:
-        device = Cuda() if device is None else device
+        device = Cuda(arguments.share) if device is None else device
     except Absent as reason:
         print(f"probes: {reason}", file=sys.stderr)
         return 2
@@ -83,6 +83,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rows", type=Path, required=True, metavar="FILE", help="of all steps; rows are added")
     parser.add_argument("--step", default="probes", help="whose rows they are (default %(default)s)")
     parser.add_argument("--bits", type=Path, metavar="FILE", help="an .npz for the sums of tensor cores")
+    parser.add_argument("--share", type=int, default=1, metavar="N", help="record one sum in N (default %(default)s)")
     parser.add_argument("--seconds", type=float, default=60.0, help="after which no row is begun (default %(default)s)")
     return parser
 
