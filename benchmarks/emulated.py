@@ -1,7 +1,7 @@
-"""A step of a visit on the emulated device of the tests: ``python -m benchmarks.emulated benchmarks.smoke --rows FILE …``
+"""A step of a visit on the tests' emulated device: ``python -m benchmarks.emulated benchmarks.smoke --rows FILE``.
 
 The emulated driver takes its place before anything imports CuPy, and whoever compiles kernels gets PTX. Then the
-module runs as it does on a GPU.
+module runs as it does on a GPU. It must not be one that keeps cubins, as theirs would be PTX.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.harness import cuda_device
 
 def main() -> int:
     """Run the module that the command line names; 2 where there is no emulated device."""
-    os.environ.setdefault("EMULATED_CUDA_MULTIPROCESSORS", "2")  # blocks of which there are several on each are few then
+    os.environ.setdefault("EMULATED_CUDA_MULTIPROCESSORS", "2")  # few blocks are several on each
     reason = cuda_device.emulated_unavailable_reason()
     if reason is not None:
         print(f"emulated: {reason}", file=sys.stderr)

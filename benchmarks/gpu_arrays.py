@@ -37,9 +37,7 @@ def operands(cupy: Any, layer: Layer, dtype: str, layout: str, seed: int = 0, mo
         return repeated(cupy, pattern, shape)
 
     found = {
-        name: made(number, name, shape)
-        for number, (name, shape) in enumerate(call.arrays.items())
-        if name != "indices"
+        name: made(number, name, shape) for number, (name, shape) in enumerate(call.arrays.items()) if name != "indices"
     }
     if "indices" in call.arrays:
         forward = calls.of(replace(layer, call="", indices=True), layout)
@@ -51,7 +49,7 @@ def operands(cupy: Any, layer: Layer, dtype: str, layout: str, seed: int = 0, mo
 
 
 def scale(layer: Layer, name: str) -> float:
-    """Return the size of an operand's numbers: results are near 1, as a network's are, and float16 does not overflow."""
+    """Return the size of an operand's numbers: results are near 1, as a network's, and float16 does not overflow."""
     if name == "w":
         terms = layer.w_shape[0] // layer.group if layer.op == "ConvTranspose" else layer.w_shape[1]
         return float((terms * prod(layer.kernel)) ** -0.5)

@@ -35,7 +35,7 @@ _STREAMS = ("gpu/test_streams", "gpu/test_memory", "gpu/test_interchange")  # mo
 _NO_SANITIZER = "compute-sanitizer is not installed here"
 # What steps are told besides on the emulated device, where all takes long; and those that it can have no answer for.
 _SMALL = {
-    "kernels": ("--filter", "max_pool_float32"),
+    "kernels": ("--arch", "sm_90a", "--filter", "max_pool_float32_3d_vectors_3x"),
     "probes": ("--share", "2000"),
     "smoke": ("--most", "5", "--repeats", "2"),
     "sweep": ("--layers", "resnet50.conv1", "--most", "1", "--work", "1e5"),
@@ -47,14 +47,17 @@ _SMALL = {
     "large": ("--most", "1"),
     "all layers": ("--most", "2"),
 }
-_OF_HARDWARE = {name: "compute-sanitizer looks at hardware alone" for name in ("memcheck", "racecheck")}
+_OF_HARDWARE = dict.fromkeys(("memcheck", "racecheck"), "compute-sanitizer looks at hardware alone")
 _EMULATED = {"GPUCONV_REQUIRE_GPU": "0", "GPUCONV_REQUIRE_EMULATOR": "1"}
 _CASES = ("cuda/test_cases", "cpu/test_gradients", "gpu/test_tools", "gpu/test_models")
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the steps that are left; return 1 where anything was wrong, in this command or one before."""
-    arguments = _parser().parse_args(argv)
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    if arguments.begun is not None and (what := _of_another_kind(arguments.begun)):
+        parser.error(what)
     deadline = time.monotonic() + arguments.seconds
     folder = _folder(arguments.begun)
     path = folder / ROWS
@@ -84,6 +87,14 @@ def _outcome(step: Step, path: Path, log: Path, deadline: float, extra: dict[str
     return supervise(step, path, log, deadline, extra)
 
 
+def _of_another_kind(begun: Path) -> str:
+    """Say why results cannot be gone on with: emulated ones and those of a GPU are never mixed."""
+    of_emulator = any(line.get("emulated", False) for line in read(begun / ROWS))
+    if of_emulator == emulated() or not (begun / ROWS).exists():
+        return ""
+    return f"{begun} has results of {'the emulated device' if of_emulator else 'a GPU'}; go on with them there"
+
+
 def _folder(begun: Path | None) -> Path:
     """Return where results go, with what an earlier command has left."""
     folder = Path(os.environ["OUT"]) if os.environ.get("OUT") else Path(__file__).parent / "results"
@@ -109,7 +120,8 @@ def _in_small(step: Step) -> Step:
     if step.name in _OF_HARDWARE:
         return replace(step, command=(), why=_OF_HARDWARE[step.name])
     python, option, module, *words = step.command
-    runner = () if module == "pytest" else ("benchmarks.emulated",)  # tests have the device by themselves
+    # Tests have the device by themselves, and gpuconv's command compiles machine code, without any.
+    runner = ("benchmarks.emulated",) if module.partition(".")[0] == "benchmarks" else ()
     return replace(
         step, command=(python, option, *runner, module, *words, *_SMALL.get(step.name, ())), quiet=120, waking=240
     )

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks import constants, environment, last_page, on_gpu, supervision
+from benchmarks import constants, environment, last_page, learn, on_gpu, supervision
 from benchmarks.progress import Rows, read
 from benchmarks.supervision import Outcome, Step
 from gpuconv.cuda.build import nvrtc
@@ -118,6 +120,54 @@ def test_every_step_names_its_rows_and_runs_by_this_interpreter(
             words = step.command[step.command.index("--rows") :]
             assert words[:4] == ("--rows", str(tmp_path / on_gpu.ROWS), "--step", step.of or step.name)
     assert not any(step.dumps for step in found if step.name in ("sweep", "constants", "layers", "all layers"))
+
+
+def test_on_the_emulated_device_steps_are_small_and_need_no_hardware(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(on_gpu, "find_sanitizer", lambda: "compute-sanitizer")
+    usual = {step.name: step for step in on_gpu.steps(tmp_path)}
+    monkeypatch.setenv("EMULATED_CUDA", "1")
+    found = {step.name: step for step in on_gpu.steps(tmp_path)}
+    assert list(found) == list(usual)
+    assert {name for name, step in found.items() if not step.command} == {"memcheck", "racecheck"}
+    modules = {name: step.command[2] for name, step in found.items() if step.command}
+    assert modules.pop("kernels") == "gpuconv"  # which compiles for hardware: PTX must not be where its cubins are kept
+    assert {name for name, module in modules.items() if module == "pytest"} == {"streams", "random", "cases", "large"}
+    assert set(modules.values()) == {"pytest", "benchmarks.emulated"}
+
+
+def test_emulated_results_are_marked_and_never_mixed_with_others(
+    visited: Visited, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("EMULATED_CUDA", "1")
+    visited({})
+    assert all(line["emulated"] for line in read(tmp_path / on_gpu.ROWS))
+    assert "EMULATED: no time and no rate here is a measurement." in capsys.readouterr().out
+    visited({}, "--from", str(tmp_path))
+    monkeypatch.setenv("EMULATED_CUDA", "0")
+    with pytest.raises(SystemExit, match="2"):
+        visited({}, "--from", str(tmp_path))
+    assert "has results of the emulated device" in capsys.readouterr().err
+    visited({})
+    assert not any("emulated" in line for line in read(tmp_path / on_gpu.ROWS))
+    assert "EMULATED" not in capsys.readouterr().out
+
+
+@pytest.mark.emulator
+def test_the_whole_visit_runs_on_the_emulated_device(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "benchmarks.on_gpu", "--seconds", "500"]
+    variables = {**os.environ, "OUT": str(tmp_path), "EMULATED_CUDA": "1"}
+    result = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=supervision.ROOT, env=variables, timeout=550
+    )
+    lines = read(tmp_path / on_gpu.ROWS)
+    ended = {line["row"]: line["status"] for line in lines if line["step"] == last_page.STEPS}
+    absent = {"memcheck", "racecheck", *(() if find_spec("torch") else ("layers", "all layers"))}
+    assert ended == {step.name: "not run" if step.name in absent else "passed" for step in on_gpu.steps(tmp_path)}
+    assert (result.returncode, "NOTHING IS WRONG" in result.stdout) == (0, True), result.stdout
+    assert all(line["emulated"] for line in lines)
+    assert learn.main([str(tmp_path / on_gpu.ROWS)]) == 2
 
 
 @without_gpu

@@ -31,6 +31,8 @@ for name in rows.left("abcde"):
         os.kill(os.getpid(), 9)
     if how == "raises":
         raise ValueError("of a row")
+    if how == "lacks":
+        sys.exit(4)
     if how == "loses":
         rows.end(name, "failed", detail="an illegal access")
         sys.exit(3)
@@ -63,6 +65,11 @@ def test_a_step_without_trouble(path: Path) -> None:
     assert (outcome.status, outcome.detail) == ("passed", "at d | at e")
     assert ends(path) == dict.fromkeys("abcde", "passed")
     assert "at a\nat b\n" in path.with_name("log").read_text()
+
+
+def test_a_step_that_lacks_a_library_is_not_run(path: Path) -> None:
+    assert run(path, "a=lacks").status == "not run"
+    assert run(path).status == "passed"  # later, where there is one
 
 
 def test_a_row_that_prints_two_lines_and_hangs_is_left_behind(path: Path) -> None:
