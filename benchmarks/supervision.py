@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from benchmarks.progress import Rows
 
@@ -235,6 +236,15 @@ def environment_of(given: Mapping[str, str], extra: Mapping[str, str]) -> dict[s
     """Return a step's variables: those given, the checkout before what PYTHONPATH has, output at once."""
     path = os.pathsep.join(part for part in (str(ROOT), given.get("PYTHONPATH", "")) if part)
     return {**given, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "GPUCONV_REQUIRE_GPU": "1", **extra}
+
+
+def leave(code: int) -> NoReturn:
+    """End a step's process; a lost device at once: destructors would fail, and say so behind what was the matter."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if code == LOST:
+        os._exit(code)
+    sys.exit(code)
 
 
 def interpreter(*words: str) -> tuple[str, ...]:

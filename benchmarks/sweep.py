@@ -24,6 +24,7 @@ from typing import Any, Protocol
 from benchmarks import floors, gpu, shrink, static_plan, sweep_bench
 from benchmarks.progress import Line, Rows
 from benchmarks.static_plan import Case
+from benchmarks.supervision import LOST, leave
 from gpuconv.cuda.call import device
 from gpuconv.cuda.plan import offers
 from gpuconv.cuda.plan.launch import Plan
@@ -81,12 +82,17 @@ def main(argv: list[str] | None = None) -> int:
         print(f"python -m benchmarks.sweep: no GPU to measure on: {reason}", file=sys.stderr)
         return 2
     try:
-        with sweep_bench.opened() as bench:
-            print(f"sweep on {bench.limits.name}", flush=True)
-            return run(bench, cases, rows, deadline)
-    except gpu.DeviceLost as reason:
-        print(f"sweep: the device is lost: {reason}", flush=True)
-        return 3
+        return _swept(cases, rows, deadline)
+    except gpu.DeviceLost as error:
+        lost = str(error)
+    print(f"sweep: the device is lost: {lost}", flush=True)  # after what destructors of the error's frames have said
+    return LOST
+
+
+def _swept(cases: Sequence[Case], rows: Rows, deadline: float) -> int:
+    with sweep_bench.opened() as bench:
+        print(f"sweep on {bench.limits.name}", flush=True)
+        return run(bench, cases, rows, deadline)
 
 
 def chosen(pattern: str, most: int | None, work: float | None) -> list[Case]:
@@ -293,4 +299,4 @@ def _first_line(error: BaseException) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

@@ -15,7 +15,7 @@ from benchmarks.probes import basic, bits, mma, tma, wgmma
 from benchmarks.probes.launch import Absent, Cuda, Device, Refused
 from benchmarks.probes.probe import Probe, Wrong, check
 from benchmarks.progress import Rows
-from benchmarks.supervision import LOST
+from benchmarks.supervision import LOST, leave
 from gpuconv import CompileError
 
 _BAD = ("failed", "hung", "died")
@@ -74,7 +74,7 @@ def _outcome(probe: Probe, device: Device) -> tuple[str, str] | None:
     except (Wrong, Refused, CompileError) as error:
         return "failed", str(error)
     except Exception as error:
-        print(f"{probe.name}: {type(error).__name__}: {error}", flush=True)
+        print(f"{probe.name}: {type(error).__name__}: {' '.join(str(error).split())}", flush=True)
         return ("failed", f"{type(error).__name__}: {error}") if device.alive() else None
 
 
@@ -89,4 +89,4 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

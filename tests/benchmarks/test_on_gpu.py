@@ -154,13 +154,19 @@ def test_emulated_results_are_marked_and_never_mixed_with_others(
     assert "EMULATED" not in capsys.readouterr().out
 
 
+def visit(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run the command in small on the emulated device."""
+    return subprocess.run(
+        [sys.executable, "-m", "benchmarks.on_gpu", "--seconds", "500", *words],
+        capture_output=True, text=True, check=False, cwd=supervision.ROOT, timeout=550,
+        env={**os.environ, "OUT": str(folder), "EMULATED_CUDA": "1", **variables},
+    )  # fmt: skip
+
+
 @pytest.mark.emulator
+@pytest.mark.thorough
 def test_the_whole_visit_runs_on_the_emulated_device(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "benchmarks.on_gpu", "--seconds", "500"]
-    variables = {**os.environ, "OUT": str(tmp_path), "EMULATED_CUDA": "1"}
-    result = subprocess.run(
-        command, capture_output=True, text=True, check=False, cwd=supervision.ROOT, env=variables, timeout=550
-    )
+    result = visit(tmp_path)
     lines = read(tmp_path / on_gpu.ROWS)
     ended = {line["row"]: line["status"] for line in lines if line["step"] == last_page.STEPS}
     absent = {"memcheck", "racecheck", *(() if find_spec("torch") else ("layers", "all layers"))}
@@ -168,6 +174,20 @@ def test_the_whole_visit_runs_on_the_emulated_device(tmp_path: Path) -> None:
     assert (result.returncode, "NOTHING IS WRONG" in result.stdout) == (0, True), result.stdout
     assert all(line["emulated"] for line in lines)
     assert learn.main([str(tmp_path / on_gpu.ROWS)]) == 2
+
+
+@pytest.mark.emulator
+@pytest.mark.thorough
+def test_kernels_that_cost_processes_their_device_are_named_and_the_rest_goes_on(tmp_path: Path) -> None:
+    limits = {"EMULATED_CUDA_STICKY_ERRORS": "1", "EMULATED_CUDA_MAX_STEPS": "3000"}  # a GPU's timeout, in small
+    result = visit(tmp_path, "--only", "probes", "sweep", **limits)
+    lines = {line["row"]: line for line in read(tmp_path / on_gpu.ROWS) if line["step"] != last_page.STEPS}
+    died = {row for row, line in lines.items() if line["status"] == "died"}
+    assert result.returncode == 1
+    assert {line["status"] for line in lines.values()} == {"passed", "died"}
+    assert all("cudaErrorLaunchTimeout: " in lines[row]["detail"] for row in died)
+    assert len(died) > 2
+    assert all(words in result.stdout for words in ("died in probes", "died in sweep"))
 
 
 @without_gpu
