@@ -116,15 +116,14 @@ def steps(folder: Path, packed: bool = False) -> list[Step]:
 
 
 def _in_small(step: Step) -> Step:
-    """Return a step for the emulated device; one that is slow there may be quiet for long."""
+    """Return a step for the emulated device, where compilers and busy cores may make it slow."""
     if step.name in _OF_HARDWARE:
         return replace(step, command=(), why=_OF_HARDWARE[step.name])
     python, option, module, *words = step.command
     # Tests have the device by themselves, and gpuconv's command compiles machine code, without any.
     runner = ("benchmarks.emulated",) if module.partition(".")[0] == "benchmarks" else ()
-    return replace(
-        step, command=(python, option, *runner, module, *words, *_SMALL.get(step.name, ())), quiet=120, waking=240
-    )
+    command = (python, option, *runner, module, *words, *_SMALL.get(step.name, ()))
+    return replace(step, command=command, seconds=max(step.seconds, 240), quiet=120, waking=240)
 
 
 def _steps(folder: Path, packed: bool) -> list[Step]:
