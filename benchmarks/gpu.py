@@ -22,13 +22,26 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
 
 import gpuconv
-from benchmarks import floors, gpu_kernels, gpu_layer, gpu_peers, gpu_summary, gpu_timing, layers, machine, picture
+from benchmarks import (
+    floors,
+    gpu_alone,
+    gpu_kernels,
+    gpu_layer,
+    gpu_peers,
+    gpu_summary,
+    gpu_timing,
+    layers,
+    machine,
+    picture,
+    shrink,
+)
 from benchmarks.gpu_layer import Case, Machine, Row
 from benchmarks.layers import Layer
 from benchmarks.progress import Rows
@@ -54,21 +67,29 @@ class NoPeer(Unavailable):
 def run(arguments: argparse.Namespace) -> int:
     """Measure until the budget is spent.
 
-    Returns 1 where a result of ours was wrong, 2 where there is nothing to measure on, 3 where the device was lost, 4
-    without PyTorch.
+    Returns 1 where a result of ours was wrong, 2 where there is nothing to measure on, 3 where the device was lost.
+    Without PyTorch the rows of a visit are ours alone; without such rows it returns 4.
     """
     started = time.monotonic()
+    chosen = plan(arguments.layers, arguments.op, arguments.dtype, arguments.layout)
+    todo = {title(case): case for case in (_shrunk(case, arguments.work) for case in chosen)}
     try:
         torch, cupy = _libraries()
+    except NoPeer as reason:
+        print(f"python -m benchmarks gpu: {reason}", file=sys.stderr)
+        if not arguments.rows:
+            return ABSENT
+        print(f"ours alone, then\n{gpu_summary.HEAD}", flush=True)
+        kept = Rows(arguments.rows, arguments.step)
+        return gpu_alone.run(todo, kept, arguments.most, started + arguments.budget)
     except Unavailable as reason:
         print(f"python -m benchmarks gpu: {reason}", file=sys.stderr)
-        return ABSENT if isinstance(reason, NoPeer) else 2
+        return 2
     json_path, picture_path = output(arguments.json, "gpu.json"), output(arguments.picture, "gpu.png")
     path = arguments.rows or json_path.with_suffix(".jsonl")
     if not (arguments.rows or arguments.resume):
         path.unlink(missing_ok=True)
     kept = Rows(path, arguments.step)
-    todo = {title(case): case for case in plan(arguments.layers, arguments.op, arguments.dtype, arguments.layout)}
     with _settled(torch, cupy):
         here = _machine(torch, cupy)
         record = _record(here, arguments)
@@ -85,6 +106,13 @@ def run(arguments: argparse.Namespace) -> int:
     _save(json_path, record, rows)
     code = _report(rows, record, json_path, picture_path)
     return LOST if lost else code
+
+
+def _shrunk(case: Case, work: float | None) -> Case:
+    if work is None:
+        return case
+    layer = shrink.shrunk(case.layer, work, lambda layer: True, gpu_layer.layout_of(case))
+    return case._replace(layer=replace(layer, id=f"{case.layer.id} shrunk"))
 
 
 def title(case: Case) -> str:

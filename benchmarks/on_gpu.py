@@ -40,12 +40,12 @@ _SMALL = {
     "smoke": ("--most", "5", "--repeats", "2"),
     "sweep": ("--layers", "resnet50.conv1", "--most", "1", "--work", "1e5"),
     "constants": ("--share", "4000"),
-    "layers": ("--most", "1"),
+    "layers": ("--most", "1", "--work", "1e5"),
     "streams": ("--most", "3"),
     "random": ("--most", "2"),
     "cases": ("--most", "4"),
     "large": ("--most", "1"),
-    "all layers": ("--most", "2"),
+    "all layers": ("--most", "4", "--work", "1e5"),
 }
 _OF_HARDWARE = dict.fromkeys(("memcheck", "racecheck"), "compute-sanitizer looks at hardware alone")
 _EMULATED = {"GPUCONV_REQUIRE_GPU": "0", "GPUCONV_REQUIRE_EMULATOR": "1"}

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import calls, gpu_arrays, gpu_timing
+from benchmarks import calls, gpu_arrays, gpu_layer, gpu_timing
 from benchmarks.static_plan import Case
 from gpuconv.cuda.call import device
 from gpuconv.cuda.call.prepared import Prepared, Result
@@ -60,7 +60,7 @@ class DeviceBench:
     """See ``sweep.Bench``."""
 
     def __init__(self, cupy: Any) -> None:
-        self._cupy = cupy
+        self.cupy = cupy
         self._here = device.current_device()
         self.limits = device.limits(self._here)
         self._flush = cupy.empty(gpu_timing.CACHES * cupy.cuda.Device().attributes["L2CacheSize"], np.int8)
@@ -94,7 +94,7 @@ class DeviceBench:
 
     def result(self, call: _Call) -> tuple[Any, float]:
         """Run once on whole numbers, into memory that holds NaN or -1; the cache filled before hides the host."""
-        self._poison()
+        gpu_layer.poison(self.cupy, self._case.layer, self._case.dtype)
         found: list[Any] = []
         seconds = self.seconds(lambda: found.extend(call(self._exact)))
         return found, seconds
@@ -112,15 +112,15 @@ class DeviceBench:
         def enqueue() -> None:
             kept.extend(call(operands) for operands in chosen)
 
-        graph = _captured(self._cupy, enqueue)
+        graph = captured(self.cupy, enqueue)
         graph.launch()  # the first time it is also uploaded
         return _Replay(self, graph, len(chosen), kept)
 
     def alive(self) -> bool:
         """Ask the device."""
         try:
-            self._cupy.cuda.Device().synchronize()
-        except self._cupy.cuda.runtime.CUDARuntimeError:
+            self.cupy.cuda.Device().synchronize()
+        except self.cupy.cuda.runtime.CUDARuntimeError:
             return False
         return True
 
@@ -130,31 +130,23 @@ class DeviceBench:
 
     def seconds(self, run: Callable[[], Any]) -> float:
         """Return the time of a run that finds other data in the L2 cache."""
-        begin, end = (self._cupy.cuda.Event() for _ in range(2))
+        begin, end = (self.cupy.cuda.Event() for _ in range(2))
         self._flush.data.memset_async(0, self._flush.nbytes)
         begin.record()
         run()
         end.record()
         end.synchronize()
-        return float(self._cupy.cuda.get_elapsed_time(begin, end)) / 1e3
+        return float(self.cupy.cuda.get_elapsed_time(begin, end)) / 1e3
 
     def _make_room(self) -> None:
         """Let go of blocks that no case of another size can have, where they are many."""
-        pool = self._cupy.get_default_memory_pool()
+        pool = self.cupy.get_default_memory_pool()
         if pool.total_bytes() > _MOST_KEPT:
             pool.free_all_blocks()
 
-    def _poison(self) -> None:
-        """Fill memory which CuPy's pool gives to the next results."""
-        taken = []
-        for itemsize in (dtypes.entry(self._case.dtype).itemsize, 8)[: 1 + self._returns_indices]:
-            nbytes = prod(self._call.result_shape) * itemsize
-            taken.append(self._cupy.cuda.alloc(nbytes))
-            taken[-1].memset_async(0xFF, nbytes)
-
     def _made(self, seed: int, most: int = 0) -> list[Any]:
         case = self._case
-        return list(gpu_arrays.operands(self._cupy, case.layer, case.dtype, case.layout, seed, most).values())
+        return list(gpu_arrays.operands(self.cupy, case.layer, case.dtype, case.layout, seed, most).values())
 
 
 @contextmanager
@@ -166,7 +158,7 @@ def opened() -> Iterator[DeviceBench]:
         yield DeviceBench(cupy)
 
 
-def _captured(cupy: Any, enqueue: Callable[[], None]) -> Any:
+def captured(cupy: Any, enqueue: Callable[[], Any]) -> Any:
     """Return the graph of what a function enqueues on the current stream, which is not the default one."""
     stream = cupy.cuda.get_current_stream()
     stream.synchronize()
