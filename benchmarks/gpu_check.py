@@ -64,7 +64,7 @@ def compare(
     if layer.call == "unpool":
         return _compare_moved(torch, layer, operands, ours[0], peer[0] if peer else None)
     if layer.op == "MaxPool" and not layer.call:
-        return _compare_maxima(torch, layer, _named(torch, layer, operands)["x"], ours, peer)
+        return _compare_maxima(torch, layer, operands["x"] if torch is None else operands[0], ours, peer)
     return _compare_sums(torch, layer, (dtype, precision), operands, ours[0], peer[0] if peer else None)
 
 
