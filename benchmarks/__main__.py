@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
 from benchmarks import imports
+from benchmarks.supervision import leave
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -61,6 +61,7 @@ def _add_gpu(commands: Any) -> None:
     )
     gpu.add_argument("--step", default="layers", help="the name of its rows there (default %(default)s)")
     gpu.add_argument("--most", type=int, metavar="N", help="only the first N rows, which say most")
+    gpu.add_argument("--work", type=float, metavar="N", help="shrink layers to N operations, with names that say so")
     gpu.add_argument("--resume", action="store_true", help="keep the rows that are there, and measure what is left")
 
 
@@ -108,4 +109,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

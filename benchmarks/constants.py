@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import gpu_arrays
 from benchmarks.progress import Rows
 from gpuconv.cuda.build import nvrtc
 from gpuconv.cuda.call import device
@@ -40,6 +41,15 @@ class Bench:
     kernels: Any
     multiprocessors: int
     architecture: str
+    share: int = 1  # only one part in so many of the work is done
+
+    def rounds(self, count: int) -> int:
+        """Return how many rounds of so many to do."""
+        return max(1, count // self.share)
+
+    def data(self, nbytes: int) -> Any:
+        """Return random bytes; cuRAND need not be installed."""
+        return gpu_arrays.repeated(self.cupy, np.random.default_rng(0).integers(0, 256, 2**20 + 7, np.uint8), (nbytes,))
 
     def launch(self, name: str, blocks: int, threads: int, *arguments: Any, shared_bytes: int = 0) -> None:
         """Launch a kernel on the current stream."""
@@ -65,23 +75,23 @@ class Bench:
 
 def copy(bench: Bench) -> float:
     """Bytes read and bytes written per second."""
-    source = bench.cupy.random.randint(0, 256, _COPIED, dtype=np.uint8)
-    target = bench.room(_COPIED)
+    source = bench.data(_COPIED // bench.share)
+    target, nbytes = bench.room(source.nbytes), source.nbytes
     stream = bench.cupy.cuda.get_current_stream()
-    return 2 * _COPIED / bench.seconds(lambda: target.data.copy_from_device_async(source.data, _COPIED, stream))
+    return 2 * nbytes / bench.seconds(lambda: target.data.copy_from_device_async(source.data, nbytes, stream))
 
 
 def cached(bench: Bench) -> float:
     """Bytes read from the L2 cache per second."""
-    data, sink = bench.cupy.random.randint(0, 256, _CACHED, dtype=np.uint8), bench.room(4)
-    rounds, blocks = 20, 8 * bench.multiprocessors
-    arguments = (data, np.uint32(_CACHED // 16), np.int32(rounds), sink)
-    return rounds * _CACHED / bench.seconds(lambda: bench.launch("read_cached", blocks, _THREADS, *arguments))
+    data, sink = bench.data(_CACHED // bench.share), bench.room(4)
+    rounds, blocks = bench.rounds(20), 8 * bench.multiprocessors
+    arguments = (data, np.uint32(data.nbytes // 16), np.int32(rounds), sink)
+    return rounds * data.nbytes / bench.seconds(lambda: bench.launch("read_cached", blocks, _THREADS, *arguments))
 
 
 def ffma(bench: Bench) -> float:
     """Operations per second of float32's multiply-adds."""
-    rounds, blocks, sink = 4000, _BLOCKS * bench.multiprocessors, bench.room(4)
+    rounds, blocks, sink = bench.rounds(4000), _BLOCKS * bench.multiprocessors, bench.room(4)
     arguments = (np.float32(1.0001), np.float32(0.5), np.int32(rounds), sink)
     seconds = bench.seconds(lambda: bench.launch("ffma", blocks, _THREADS, *arguments))
     return FFMA * rounds * blocks * _THREADS / seconds
@@ -89,7 +99,7 @@ def ffma(bench: Bench) -> float:
 
 def mma(bench: Bench, dtype: str) -> float:
     """Operations per second of mma.sync."""
-    rounds, blocks, sink = 4000, _BLOCKS * bench.multiprocessors, bench.room(4)
+    rounds, blocks, sink = bench.rounds(4000), _BLOCKS * bench.multiprocessors, bench.room(4)
     arguments = (np.int32(rounds), sink)
     seconds = bench.seconds(lambda: bench.launch(f"mma_{dtype}", blocks, _THREADS, *arguments))
     return MMA[dtype] * rounds * blocks * (_THREADS // 32) / seconds
@@ -97,7 +107,7 @@ def mma(bench: Bench, dtype: str) -> float:
 
 def wgmma(bench: Bench) -> float:
     """Operations per second of wgmma from shared memory, of two warpgroups on each multiprocessor."""
-    rounds, blocks, sink = 4000, bench.multiprocessors, bench.room(4)
+    rounds, blocks, sink = bench.rounds(4000), bench.multiprocessors, bench.room(4)
     arguments = (np.int32(rounds), sink)
     seconds = bench.seconds(lambda: bench.launch("wgmma_bfloat16", blocks, 256, *arguments, shared_bytes=32768))
     return WGMMA * rounds * blocks * 2 / seconds
@@ -108,8 +118,8 @@ def clock(bench: Bench) -> float:
     found, sink = bench.cupy.zeros(2, np.uint64), bench.room(4)
     blocks = _BLOCKS * bench.multiprocessors
     for _ in range(3):
-        bench.launch("mma_bfloat16", blocks, _THREADS, np.int32(20000), sink)
-    bench.launch("clock_rate", bench.multiprocessors, _THREADS, np.int32(200000), found, sink)
+        bench.launch("mma_bfloat16", blocks, _THREADS, np.int32(bench.rounds(20000)), sink)
+    bench.launch("clock_rate", bench.multiprocessors, _THREADS, np.int32(bench.rounds(200_000)), found, sink)
     clocks, nanoseconds = map(int, found.get())
     return clocks / nanoseconds * 1e9
 
@@ -118,21 +128,22 @@ def launch_gap(bench: Bench) -> float:
     """Seconds from one empty kernel to the next one in a stream."""
 
     def run() -> None:
-        for _ in range(_LAUNCHES):
+        for _ in range(launches):
             bench.launch("empty", 1, 32)
 
-    return bench.seconds(run) / _LAUNCHES
+    launches = bench.rounds(_LAUNCHES)
+    return bench.seconds(run) / launches
 
 
 def graph_gap(bench: Bench) -> float:
     """Seconds from one empty kernel to the next one in a graph."""
-    stream = bench.cupy.cuda.Stream(non_blocking=True)
+    stream, launches = bench.cupy.cuda.Stream(non_blocking=True), bench.rounds(_LAUNCHES)
     with stream:
         stream.begin_capture()
-        for _ in range(_LAUNCHES):
+        for _ in range(launches):
             bench.launch("empty", 1, 32)
         graph = stream.end_capture()
-        return bench.seconds(lambda: graph.launch(stream)) / _LAUNCHES
+        return bench.seconds(lambda: graph.launch(stream)) / launches
 
 
 ITEMS: dict[str, tuple[Callable[[Bench], float], float, str]] = {  # what measures it, the unit and its name
@@ -148,7 +159,7 @@ ITEMS: dict[str, tuple[Callable[[Bench], float], float, str]] = {  # what measur
 }
 
 
-def opened() -> Bench:
+def opened(share: int = 1) -> Bench:
     """Compile and load the kernels for the current device."""
     import cupy  # type: ignore[import-not-found]
 
@@ -156,7 +167,7 @@ def opened() -> Bench:
     content, _ = nvrtc.build("constants", SOURCE.read_text(encoding="utf-8"), limits.architecture, ("-std=c++17",))
     module = cupy.cuda.Module()
     module.load(content)
-    return Bench(cupy, module, limits.multiprocessors, limits.architecture)
+    return Bench(cupy, module, limits.multiprocessors, limits.architecture, share)
 
 
 def measure(bench: Bench, rows: Rows) -> bool:
@@ -189,12 +200,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.constants", description=__doc__)
     parser.add_argument("--rows", type=Path, required=True, metavar="FILE")
     parser.add_argument("--step", default="constants")
+    parser.add_argument("--share", type=int, default=1, metavar="N", help="do one part in N of the work (default 1)")
     arguments = parser.parse_args()
     reason = device.unavailable_reason()
     if reason is not None:
         print(f"constants: no GPU to run on: {reason}", file=sys.stderr)
         return 2
-    return int(measure(opened(), Rows(arguments.rows, arguments.step)))
+    return int(measure(opened(arguments.share), Rows(arguments.rows, arguments.step)))
 
 
 if __name__ == "__main__":

@@ -22,17 +22,30 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
 
 import gpuconv
-from benchmarks import floors, gpu_kernels, gpu_layer, gpu_peers, gpu_summary, gpu_timing, layers, machine, picture
+from benchmarks import (
+    floors,
+    gpu_alone,
+    gpu_kernels,
+    gpu_layer,
+    gpu_peers,
+    gpu_summary,
+    gpu_timing,
+    layers,
+    machine,
+    picture,
+    shrink,
+)
 from benchmarks.gpu_layer import Case, Machine, Row
 from benchmarks.layers import Layer
 from benchmarks.progress import Rows
-from benchmarks.supervision import LOST
+from benchmarks.supervision import ABSENT, LOST
 from gpuconv.cuda.call import device
 
 _RESERVE = 5.0  # seconds left below which no row is begun
@@ -47,14 +60,28 @@ class Unavailable(Exception):
     """There is nothing to measure on; the message says what is missing."""
 
 
+class NoPeer(Unavailable):
+    """PyTorch is not there."""
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Measure until the budget is spent.
 
     Returns 1 where a result of ours was wrong, 2 where there is nothing to measure on, 3 where the device was lost.
+    Without PyTorch the rows of a visit are ours alone; without such rows it returns 4.
     """
     started = time.monotonic()
+    chosen = plan(arguments.layers, arguments.op, arguments.dtype, arguments.layout)
+    todo = {title(case): case for case in (_shrunk(case, arguments.work) for case in chosen)}
     try:
         torch, cupy = _libraries()
+    except NoPeer as reason:
+        print(f"python -m benchmarks gpu: {reason}", file=sys.stderr)
+        if not arguments.rows:
+            return ABSENT
+        print(f"ours alone, then\n{gpu_summary.HEAD}", flush=True)
+        kept = Rows(arguments.rows, arguments.step)
+        return gpu_alone.run(todo, kept, arguments.most, started + arguments.budget)
     except Unavailable as reason:
         print(f"python -m benchmarks gpu: {reason}", file=sys.stderr)
         return 2
@@ -63,7 +90,6 @@ def run(arguments: argparse.Namespace) -> int:
     if not (arguments.rows or arguments.resume):
         path.unlink(missing_ok=True)
     kept = Rows(path, arguments.step)
-    todo = {title(case): case for case in plan(arguments.layers, arguments.op, arguments.dtype, arguments.layout)}
     with _settled(torch, cupy):
         here = _machine(torch, cupy)
         record = _record(here, arguments)
@@ -82,6 +108,13 @@ def run(arguments: argparse.Namespace) -> int:
     return LOST if lost else code
 
 
+def _shrunk(case: Case, work: float | None) -> Case:
+    if work is None:
+        return case
+    layer = shrink.shrunk(case.layer, work, lambda layer: True, gpu_layer.layout_of(case))
+    return case._replace(layer=replace(layer, id=f"{case.layer.id} shrunk"))
+
+
 def title(case: Case) -> str:
     """Return a case in one short line."""
     return f"{case.layer.id} {floors.label(case.dtype, case.precision)} {case.layout}"
@@ -91,14 +124,6 @@ def _found(case: Case, line: Row, here: Machine) -> Row:
     """Return what a row found; of one that hung or died what it is about, and that."""
     begun = gpu_layer.describe(case, here.bandwidth) | {"wrong": f"{line['status']}: {line.get('detail', '')}"}
     return dict(line.get("found", begun))
-
-
-@contextmanager
-def opened() -> Iterator[Machine]:
-    """Yield PyTorch and CuPy on one stream of the first device; raises Unavailable where there is none."""
-    torch, cupy = _libraries()
-    with _settled(torch, cupy):
-        yield _machine(torch, cupy)
 
 
 def output(given: Path | None, name: str) -> Path:
@@ -174,9 +199,9 @@ def _libraries() -> tuple[Any, Any]:
             warnings.simplefilter("ignore")
             torch = import_module("torch")
     except ImportError as error:
-        raise Unavailable(f"PyTorch, which gpuconv is measured against, cannot be imported: {error}") from error
+        raise NoPeer(f"PyTorch, which gpuconv is measured against, cannot be imported: {error}") from error
     if not torch.cuda.is_available():
-        raise Unavailable(f"PyTorch {torch.__version__} finds no CUDA device")
+        raise NoPeer(f"PyTorch {torch.__version__} finds no CUDA device")
     return torch, import_module("cupy")
 
 

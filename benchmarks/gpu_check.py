@@ -58,26 +58,32 @@ def compare(
     precision: str = "ieee",
 ) -> Verdict:
     """Compare tensors: all of the operands, our results and, if there are any, the peer's."""
-    wrong = _form(torch, layer, dtype, ours)
+    wrong = _form(layer, dtype, ours)
     if wrong:
         return Verdict(wrong)
     if layer.call == "unpool":
         return _compare_moved(torch, layer, operands, ours[0], peer[0] if peer else None)
     if layer.op == "MaxPool" and not layer.call:
-        return _compare_maxima(torch, layer, operands[0], ours, peer)
+        return _compare_maxima(torch, layer, operands["x"] if torch is None else operands[0], ours, peer)
     return _compare_sums(torch, layer, (dtype, precision), operands, ours[0], peer[0] if peer else None)
 
 
-def _form(torch: Any, layer: Layer, dtype: str, ours: list[Any]) -> str:
-    kinds, shape = [getattr(torch, dtype), torch.int64], calls.of(layer).result_shape
-    for name, array, kind in zip(("the result", "indices"), ours, kinds, strict=False):
-        if (tuple(array.shape), array.dtype) != (shape, kind):
-            return f"{name} is {array.dtype} {tuple(array.shape)}, not {kind} {shape}"
+def _form(layer: Layer, dtype: str, ours: list[Any]) -> str:
+    shape = calls.of(layer).result_shape
+    for name, array, kind in zip(("the result", "indices"), ours, (dtype, "int64"), strict=False):
+        found = str(array.dtype).removeprefix("torch.")
+        if (tuple(array.shape), found) != (shape, kind):
+            return f"{name} is {found} {tuple(array.shape)}, not {kind} {shape}"
     return ""
 
 
 def taker(torch: Any) -> samples.Take:
-    """Return a function that picks elements of a tensor, as a NumPy array of the widest dtype of their kind."""
+    """Return a function that picks elements of a tensor, as a NumPy array of the widest dtype of their kind.
+
+    Without PyTorch it picks those of CuPy's arrays.
+    """
+    if torch is None:
+        return _taken
 
     def take(array: Any, index: tuple[Any, ...]) -> Any:
         places = tuple(torch.as_tensor(np.array(i), device=array.device) for i in index)
@@ -86,6 +92,15 @@ def taker(torch: Any) -> samples.Take:
         return array[places].to(kind).cpu().numpy()
 
     return take
+
+
+def _taken(array: Any, index: tuple[Any, ...]) -> Any:
+    kind = {"c": np.complex128, "i": np.int64, "u": np.int64}.get(array.dtype.kind, np.float64)
+    return array[tuple(index)].astype(kind).get()
+
+
+def _named(torch: Any, layer: Layer, operands: Any) -> dict[str, Any]:
+    return operands if torch is None else gpu_peers.by_name(torch, layer, operands)
 
 
 def _compare_sums(torch: Any, layer: Layer, kind: tuple[str, str], operands: Any, ours: Any, peer: Any) -> Verdict:
@@ -114,12 +129,11 @@ def _compare_sums(torch: Any, layer: Layer, kind: tuple[str, str], operands: Any
 
 
 def _exact(torch: Any, layer: Layer, take: samples.Take, operands: Any, at: tuple[Any, ...]) -> samples.Sums:
-    if not layer.call:
-        return samples.sums(layer, take, *operands, at)
-    if layer.call == "fused":
-        *of_conv, residual = operands
-        return samples.sums(layer, take, *of_conv, at).with_relu(take(residual, at))
-    return gradient_samples.sums(layer, take, gpu_peers.by_name(torch, layer, operands), at)
+    named = _named(torch, layer, operands)
+    if layer.call not in ("", "fused"):
+        return gradient_samples.sums(layer, take, named, at)
+    found = samples.sums(layer, take, named["x"], named["w"], named["b"], at)
+    return found.with_relu(take(named["residual"], at)) if layer.call else found
 
 
 def _worst(found: Any, exact: Any, bound: Any) -> float:

@@ -76,7 +76,7 @@ class Machine:
 
 def ours(case: Case) -> Callable[..., list[Any]]:
     """Return the case as a function of its arrays, by gpuconv's public functions; activations have its layout."""
-    call = calls.of(case.layer, _layout(case))
+    call = calls.of(case.layer, layout_of(case))
     keywords = dict(call.keywords)
     if call.operator == "max_pool":
         keywords["return_indices"] = case.layer.indices
@@ -95,7 +95,8 @@ def ours(case: Case) -> Callable[..., list[Any]]:
     return run
 
 
-def _layout(case: Case) -> str:
+def layout_of(case: Case) -> str:
+    """Return the layout in our words."""
     return "NCHW" if case.layout == "NCHW" else "NHWC"
 
 
@@ -171,7 +172,7 @@ def _first_line(error: BaseException) -> str:
 
 def given(machine: Machine, case: Case, operands: tuple[Any, ...]) -> list[Any]:
     """Return PyTorch's operands as ours has them: those of the layout in the same memory; w as ever."""
-    call, named = calls.of(case.layer, _layout(case)), gpu_peers.by_name(machine.torch, case.layer, operands)
+    call, named = calls.of(case.layer, layout_of(case)), gpu_peers.by_name(machine.torch, case.layer, operands)
     called = OPERATORS[call.operator]
 
     def ordered(name: str) -> Any:
@@ -184,16 +185,21 @@ def given(machine: Machine, case: Case, operands: tuple[Any, ...]) -> list[Any]:
 
 def _poisoned_call(machine: Machine, case: Case, operands: tuple[Any, ...]) -> list[Any]:
     """Call ours in memory of ones (NaN, or -1), so that what is not written shows; return tensors in NCHW's order."""
-    call, taken = calls.of(case.layer, _layout(case)), []
+    call = calls.of(case.layer, layout_of(case))
     arrays = given(machine, case, operands)
-    for itemsize in (dtypes.entry(case.dtype).itemsize, 8)[: 1 + (case.layer.indices and not case.layer.call)]:
-        nbytes = prod(call.result_shape) * itemsize
-        taken.append(machine.cupy.cuda.alloc(nbytes))
-        taken[-1].memset_async(0xFF, nbytes)
-    del taken  # CuPy's pool gives this memory to the results next
+    poison(machine.cupy, case.layer, case.dtype)
     results = map(machine.torch.from_dlpack, ours(case)(*arrays))
-    last = OPERATORS[call.operator].order("out", _layout(case)) == "NHWC"
+    last = OPERATORS[call.operator].order("out", layout_of(case)) == "NHWC"
     return [result.movedim(-1, 1) if last else result for result in results]
+
+
+def poison(cupy: Any, layer: Layer, dtype: str) -> None:
+    """Fill memory with ones, which CuPy's pool gives to the next results: NaN, or -1."""
+    taken = []
+    for itemsize in (dtypes.entry(dtype).itemsize, 8)[: 1 + (layer.indices and not layer.call)]:
+        nbytes = prod(calls.of(layer).result_shape) * itemsize
+        taken.append(cupy.cuda.alloc(nbytes))
+        taken[-1].memset_async(0xFF, nbytes)
 
 
 def _timed(machine: Machine, case: Case, peers: dict[str, gpu_peers.Call]) -> Row:

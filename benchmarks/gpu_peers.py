@@ -9,6 +9,7 @@ from functools import partial
 from math import prod
 from typing import Any
 
+from benchmarks import gpu_arrays
 from benchmarks.layers import Ints, Layer
 
 LAYOUTS = ("NCHW", "channels_last")
@@ -234,15 +235,12 @@ def operands(torch: Any, layer: Layer, dtype: str, layout: str, device: str, see
     x = normal(layer.x, form)
     if layer.op == "MaxPool":
         return _of_pool(torch, layer, x, partial(normal, form=form))
-    # Weights of this size keep the results near 1, as a network's are: float16 does not overflow.
-    terms = layer.w_shape[0] // layer.group if layer.op == "ConvTranspose" else layer.w_shape[1]
-    made = {"x": x, "w": normal(layer.w_shape, form, (terms * prod(layer.kernel)) ** -0.5)}
+    made = {"x": x, "w": normal(layer.w_shape, form, gpu_arrays.scale(layer, "w"))}
     made["b"] = normal((layer.k_out,), torch.contiguous_format)
     if layer.call == "fused":
         made["residual"] = normal(layer.y_shape, form)
     elif layer.call:
-        pixels = prod(layer.y_shape) / layer.k_out
-        made["dy"] = normal(layer.y_shape, form, 1.0 if layer.call == "input_grad" else pixels**-0.5)
+        made["dy"] = normal(layer.y_shape, form, gpu_arrays.scale(layer, "dy"))
     return tuple(made[name] for name in OPERANDS[layer.call])
 
 

@@ -33,12 +33,18 @@ def of(path: Path, folder: Path) -> Page:
     steps = [line for line in lines if line["step"] == STEPS]
     wrong = [line for line in rows if line["status"] in _WRONG]
     unfinished = [line for line in steps if line["status"] in _WRONG and not _has_wrong(line["row"], wrong)]
-    sections = [_wrong(wrong, unfinished), _steps(steps, rows)]
+    sections = [[*_marked(lines), *_wrong(wrong, unfinished)], _steps(steps, rows)]
     for title, section in _SECTIONS.items():
         if found := section([line for line in rows if line["step"] == title]):
             sections.append([f"-- {title}", *found])
     sections.append([f"everything is in {folder}"])
     return Page(_joined(sections), bool(wrong or unfinished))
+
+
+def _marked(lines: list[Line]) -> list[str]:
+    if any(line.get("emulated") for line in lines):
+        return ["EMULATED: no time and no rate here is a measurement."]
+    return []
 
 
 def _has_wrong(step: str, wrong: list[Line]) -> bool:

@@ -74,9 +74,22 @@ class Sweep:
         return dict(found)
 
 
+class NotMeasured(ValueError):
+    """Times are those of the emulated device, from which nothing can be learnt."""
+
+
 def read(path: Path) -> Sweep:
-    """Return what the rows of a sweep in a file say; where a row was ended twice the last line counts."""
-    return of([line for line in progress.read(path) if line.get("step") == sweep.STEP])
+    """Return what the rows of a sweep in a file say; where a row was ended twice the last line counts.
+
+    Raises
+    ------
+    NotMeasured
+        Some are of the emulated device.
+    """
+    lines = [line for line in progress.read(path) if line.get("step") == sweep.STEP]
+    if any(line.get("emulated") for line in lines):
+        raise NotMeasured(f"{path} has times of the emulated device, which are no measurements")
+    return of(lines)
 
 
 def of(lines: Iterable[dict[str, Any]]) -> Sweep:
@@ -244,14 +257,18 @@ def _usual(error: Any) -> float:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Print all that is found; return 2 where the file has no times."""
+    """Print all that is found; return 2 where the file has no times, or emulated ones."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.learn", description=__doc__)
     parser.add_argument("rows", type=Path, help="file of JSON lines that the sweep wrote")
     parser.add_argument("--cases", type=int, default=96, help="of all classes, that rates are fitted to (%(default)s)")
     parser.add_argument("--write", action="store_true", help="keep the rates for devices of this name")
     parser.add_argument("--architecture", action="store_true", help="with --write: and for others of its architecture")
     arguments = parser.parse_args(argv)
-    found = read(arguments.rows)
+    try:
+        found = read(arguments.rows)
+    except NotMeasured as reason:
+        print(f"python -m benchmarks.learn: {reason}", file=sys.stderr)
+        return 2
     if not found.times:
         print(f"python -m benchmarks.learn: {arguments.rows} has no times of a sweep", file=sys.stderr)
         return 2

@@ -3,6 +3,8 @@
     python -m benchmarks.on_gpu --pack kernels.pack                 # the first five minutes, then whatever time allows
     python -m benchmarks.on_gpu --pack kernels.pack --from FOLDER   # goes on behind what FOLDER holds
 
+    EMULATED_CUDA=1 python -m benchmarks.on_gpu                     # all steps in small, on the tests' emulated device
+
 Every step runs in a process of its own, which is watched by its progress: what hangs is killed after 25 seconds, blamed
 and left behind. Results are written at once, to rows.jsonl and on_gpu.log in the folder OUT or benchmarks/results; the
 last page says first what is wrong. The steps, in their order:
@@ -18,28 +20,50 @@ import sys
 import sysconfig
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
 from benchmarks import last_page
-from benchmarks.progress import Rows
+from benchmarks.progress import Rows, emulated, read
 from benchmarks.supervision import Outcome, Step, interpreter, supervise
 
 ROWS, LOG, BITS = "rows.jsonl", "on_gpu.log", "bits.npz"
 _LEAST = 5.0  # seconds left below which no step is begun
 _FOUND = 9  # what compute-sanitizer is told to return where it found something
 _STREAMS = ("gpu/test_streams", "gpu/test_memory", "gpu/test_interchange")  # modules of tests
+_NO_SANITIZER = "compute-sanitizer is not installed here"
+# What steps are told besides on the emulated device, where all takes long; and those that it can have no answer for.
+_SMALL = {
+    "kernels": ("--arch", "sm_90a", "--filter", "max_pool_float32_3d_vectors_3x"),
+    "probes": ("--share", "2000"),
+    "smoke": ("--most", "5", "--repeats", "2"),
+    "sweep": ("--layers", "resnet50.conv1", "--most", "1", "--work", "1e5"),
+    "constants": ("--share", "4000"),
+    "layers": ("--most", "1", "--work", "1e5"),
+    "streams": ("--most", "3"),
+    "random": ("--most", "2"),
+    "cases": ("--most", "4"),
+    "large": ("--most", "1"),
+    "all layers": ("--most", "4", "--work", "1e5"),
+}
+_OF_HARDWARE = dict.fromkeys(("memcheck", "racecheck"), "compute-sanitizer looks at hardware alone")
+_EMULATED = {"GPUCONV_REQUIRE_GPU": "0", "GPUCONV_REQUIRE_EMULATOR": "1"}
 _CASES = ("cuda/test_cases", "cpu/test_gradients", "gpu/test_tools", "gpu/test_models")
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the steps that are left; return 1 where anything was wrong, in this command or one before."""
-    arguments = _parser().parse_args(argv)
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    if arguments.begun is not None and (what := _of_another_kind(arguments.begun)):
+        parser.error(what)
     deadline = time.monotonic() + arguments.seconds
     folder = _folder(arguments.begun)
     path = folder / ROWS
     own = Rows(path, last_page.STEPS)
     extra = {"GPUCONV_PACK": str(arguments.pack.resolve())} if arguments.pack else {}
+    extra |= _EMULATED if emulated() else {}
     for step in steps(folder, packed=bool(arguments.pack)):
         if step.name in arguments.skip or (arguments.only and step.name not in arguments.only):
             continue
@@ -59,8 +83,16 @@ def _outcome(step: Step, path: Path, log: Path, deadline: float, extra: dict[str
     if deadline - time.monotonic() < _LEAST:
         return Outcome(step.name, "not run", 0.0, "no time was left")
     if not step.command:
-        return Outcome(step.name, "not run", 0.0, "compute-sanitizer is not installed here")
+        return Outcome(step.name, "not run", 0.0, step.why)
     return supervise(step, path, log, deadline, extra)
+
+
+def _of_another_kind(begun: Path) -> str:
+    """Say why results cannot be gone on with: emulated ones and those of a GPU are never mixed."""
+    of_emulator = any(line.get("emulated", False) for line in read(begun / ROWS))
+    if of_emulator == emulated() or not (begun / ROWS).exists():
+        return ""
+    return f"{begun} has results of {'the emulated device' if of_emulator else 'a GPU'}; go on with them there"
 
 
 def _folder(begun: Path | None) -> Path:
@@ -79,6 +111,22 @@ def _folder(begun: Path | None) -> Path:
 
 def steps(folder: Path, packed: bool = False) -> list[Step]:
     """Return all steps in their order; one that cannot run here has no command."""
+    found = _steps(folder, packed)
+    return [_in_small(step) for step in found] if emulated() else found
+
+
+def _in_small(step: Step) -> Step:
+    """Return a step for the emulated device, where compilers and busy cores may make it slow."""
+    if step.name in _OF_HARDWARE:
+        return replace(step, command=(), why=_OF_HARDWARE[step.name])
+    python, option, module, *words = step.command
+    # Tests have the device by themselves, and gpuconv's command compiles machine code, without any.
+    runner = ("benchmarks.emulated",) if module.partition(".")[0] == "benchmarks" else ()
+    command = (python, option, *runner, module, *words, *_SMALL.get(step.name, ()))
+    return replace(step, command=command, seconds=max(step.seconds, 240), quiet=120, waking=240)
+
+
+def _steps(folder: Path, packed: bool) -> list[Step]:
     rows = str(folder / ROWS)
 
     def module(name: str, words: tuple[str, ...], seconds: float, dumps: bool = False, of: str = "") -> Step:
@@ -111,7 +159,7 @@ def _tests(name: str, rows: str, seconds: float, *files: str, jobs: int) -> Step
     command += ("-p", "benchmarks.pytest_rows", "--rows", rows, "--step", name)
     command += ("-p", "no:cacheprovider", "-W", "default", "--maxfail=60")  # a library's new warning is no failure here
     several = bool(jobs) and find_spec("xdist") is not None
-    command += ("-n", str(jobs), "--dist", "worksteal") if several else ()
+    command += ("-n", str(min(jobs, 2) if emulated() else jobs), "--dist", "worksteal") if several else ()
     if several and find_spec("pytest_timeout") is not None:  # else one that hangs holds up the others' end
         command += ("--timeout", "60", "--timeout-method", "thread")
     return Step(name, command, seconds, quiet=90 if several else 25, dumps=not several)
@@ -120,7 +168,7 @@ def _tests(name: str, rows: str, seconds: float, *files: str, jobs: int) -> Step
 def _sanitized(name: str, rows: str, seconds: float, *words: str) -> Step:
     tool = find_sanitizer()
     if tool is None:
-        return Step(name, (), seconds)
+        return Step(name, (), seconds, why=_NO_SANITIZER)
     options = ["--tool", name, "--error-exitcode", str(_FOUND), "--print-limit", "20"]
     options += ["--report-api-errors", "no"] if name == "memcheck" else []  # CuPy tries calls that may fail
     inner = interpreter("-m", "benchmarks.smoke", "--each-kernel", *words, "--rows", rows, "--step", name)

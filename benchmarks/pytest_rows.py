@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.progress import Rows
+from benchmarks.progress import Rows, spread
 from benchmarks.supervision import LOST
 from gpuconv.cuda.call import device
 
@@ -26,6 +26,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("rows")
     group.addoption("--rows", type=Path, required=True, metavar="FILE")
     group.addoption("--step", required=True)
+    group.addoption("--most", type=int, metavar="N", help="only N tests, from the first file to the last")
 
 
 class Reporter:
@@ -90,11 +91,13 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Watcher(), "watcher of the device")
 
 
+@pytest.hookimpl(trylast=True)  # behind marks and the tiers
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what has ended; every process finds the same, as rows are written only after all have collected."""
     ended = _rows(config).ended
-    config.hook.pytest_deselected(items=[item for item in items if item.nodeid in ended])
-    items[:] = [item for item in items if item.nodeid not in ended]
+    left = {item: None for item in spread(items, config.getoption("--most")) if item.nodeid not in ended}
+    config.hook.pytest_deselected(items=[item for item in items if item not in left])
+    items[:] = left
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:

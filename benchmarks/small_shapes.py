@@ -219,11 +219,12 @@ def operands(problem: Problem, dtype: str) -> list[Any]:
 
 
 def _integers(random: np.random.Generator, lowest: int, shape: tuple[int, ...], dtype: str) -> Any:
-    numbers = random.integers(lowest, 4, shape).astype(_numpy(dtype))
+    numbers = random.integers(lowest, 4, shape).astype(numpy_dtype(dtype))
     return numbers + 1j * random.integers(lowest, 4, shape).astype(dtype) if dtype.startswith("complex") else numbers
 
 
-def _numpy(dtype: str) -> Any:
+def numpy_dtype(dtype: str) -> Any:
+    """Return NumPy's dtype of a name; bfloat16 needs ml_dtypes."""
     if dtype != "bfloat16":
         return np.dtype(dtype)
     import ml_dtypes

@@ -21,7 +21,7 @@ import numpy as np
 
 import gpuconv
 from benchmarks import small_shapes
-from benchmarks.progress import Rows
+from benchmarks.progress import Rows, spread
 from benchmarks.small_shapes import Problem
 from benchmarks.supervision import LOST
 from gpuconv.cuda.build import params
@@ -223,6 +223,7 @@ def main() -> int:
         "--families", nargs="+", default=[], metavar="NAME", help="only kernels with these in their names"
     )
     parser.add_argument("--dtypes", nargs="+", default=[], metavar="DTYPE")
+    parser.add_argument("--most", type=int, metavar="N", help="only N calls, of all kinds")
     parser.add_argument("--repeats", type=int, default=1, help="runs that must give the same bits (default 1)")
     arguments = parser.parse_args()
     reason = device.unavailable_reason()
@@ -234,7 +235,7 @@ def main() -> int:
     cupy.cuda.set_allocator(None)  # every array has memory of its own, so that memcheck sees a step into the next
     rows = Rows(arguments.rows, arguments.step)
     smoke = Smoke(rows, arguments.each_kernel, arguments.families, arguments.repeats)
-    smoke.run(ordered(arguments.dtypes))
+    smoke.run(spread(ordered(arguments.dtypes), arguments.most))
     wrong = sum(line["status"] != "passed" for line in rows.ended.values())
     print(f"{len(rows.ended)} calls of {len(smoke.seen)} kernels, {wrong} rows not right")
     return int(bool(wrong))

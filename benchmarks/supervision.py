@@ -17,11 +17,13 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from benchmarks.progress import Rows
 
 ROOT = Path(__file__).resolve().parents[1]
 LOST = 3  # what a step returns that has lost its device, and can go on in a new process
+ABSENT = 4  # what one returns that lacks a library it is about: it is not run, which is no failure
 NO_DEBUGGER = "no cuda-gdb here to say where it stands"
 _POLL = 0.1
 _ENDING = 10.0  # seconds that a killed process may take to be gone; one in the driver may never be
@@ -51,6 +53,8 @@ class Step:
         The step whose rows it goes on with; its own where there is none.
     dumps : bool
         Whether a core dump may be asked for; what can be is slower, so nothing that is timed.
+    why : str
+        A step without a command is not run.
     """
 
     name: str
@@ -60,6 +64,7 @@ class Step:
     waking: float = 90.0
     of: str = ""
     dumps: bool = False
+    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -95,7 +100,7 @@ def supervise(
             stuck = process.where_it_stands() if how == "hung" else ""
             tail = process.tail()
         seconds = time.monotonic() - start
-        if how == "out of time":
+        if how in ("out of time", "not run"):
             return Outcome(step.name, how, seconds, tail)
         lost = how != "passed" and _end_open_rows(rows_path, step.of or step.name, how, stuck or tail)
         if how in ("passed", "failed") and not lost:
@@ -133,6 +138,8 @@ def _watch(process: _Process, step: Step, rows_path: Path, deadline: float) -> s
             return "hung"
     if code == 0:
         return "passed"
+    if code == ABSENT:
+        return "not run"
     return "died" if code == LOST or code < 0 else "failed"
 
 
@@ -229,6 +236,15 @@ def environment_of(given: Mapping[str, str], extra: Mapping[str, str]) -> dict[s
     """Return a step's variables: those given, the checkout before what PYTHONPATH has, output at once."""
     path = os.pathsep.join(part for part in (str(ROOT), given.get("PYTHONPATH", "")) if part)
     return {**given, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "GPUCONV_REQUIRE_GPU": "1", **extra}
+
+
+def leave(code: int) -> NoReturn:
+    """End a step's process; a lost device at once: destructors would fail, and say so behind what was the matter."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if code == LOST:
+        os._exit(code)
+    sys.exit(code)
 
 
 def interpreter(*words: str) -> tuple[str, ...]:

@@ -21,9 +21,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Protocol
 
-from benchmarks import floors, gpu, static_plan
+from benchmarks import floors, gpu, shrink, static_plan, sweep_bench
 from benchmarks.progress import Line, Rows
 from benchmarks.static_plan import Case
+from benchmarks.supervision import LOST, leave
+from gpuconv.cuda.call import device
 from gpuconv.cuda.plan import offers
 from gpuconv.cuda.plan.launch import Plan
 from gpuconv.cuda.plan.limits import Limits, Representative, nearest
@@ -69,22 +71,39 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--step", default=STEP, help="the name of its rows there (%(default)s)")
     parser.add_argument("--seconds", type=float, default=120.0, help="after which no case is begun (%(default)s)")
     parser.add_argument("--layers", default="", metavar="SUB", help="only layers whose name contains SUB")
+    parser.add_argument("--most", type=int, metavar="N", help="only the first N cases")
+    parser.add_argument("--work", type=float, metavar="N", help="shrink layers to N operations, with names that say so")
     arguments = parser.parse_args(argv)
     deadline = time.monotonic() + arguments.seconds
     rows = Rows(arguments.rows, arguments.step)
-    try:
-        with gpu.opened() as machine:
-            from benchmarks.sweep_bench import DeviceBench
-
-            bench = DeviceBench(machine)
-            print(f"sweep on {bench.limits.name}", flush=True)
-            return run(bench, static_plan.cases(arguments.layers), rows, deadline)
-    except gpu.Unavailable as reason:
-        print(f"python -m benchmarks.sweep: {reason}", file=sys.stderr)
+    cases = chosen(arguments.layers, arguments.most, arguments.work)
+    reason = device.unavailable_reason()
+    if reason is not None:
+        print(f"python -m benchmarks.sweep: no GPU to measure on: {reason}", file=sys.stderr)
         return 2
-    except gpu.DeviceLost as reason:
-        print(f"sweep: the device is lost: {reason}", flush=True)
-        return 3
+    try:
+        return _swept(cases, rows, deadline)
+    except gpu.DeviceLost as error:
+        lost = str(error)
+    print(f"sweep: the device is lost: {lost}", flush=True)  # after what destructors of the error's frames have said
+    return LOST
+
+
+def _swept(cases: Sequence[Case], rows: Rows, deadline: float) -> int:
+    with sweep_bench.opened() as bench:
+        print(f"sweep on {bench.limits.name}", flush=True)
+        return run(bench, cases, rows, deadline)
+
+
+def chosen(pattern: str, most: int | None, work: float | None) -> list[Case]:
+    """Return the cases; shrunk ones are no layers that ``benchmarks.learn`` knows."""
+    cases = stratified(static_plan.cases(pattern))[:most]
+    return cases if work is None else [_shrunk(case, work) for case in cases]
+
+
+def _shrunk(case: Case, work: float) -> Case:
+    layer = shrink.shrunk(case.layer, work, lambda layer: True, case.layout)
+    return replace(case, layer=replace(layer, id=f"{case.layer.id} shrunk"))
 
 
 def run(
@@ -280,4 +299,4 @@ def _first_line(error: BaseException) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

@@ -1,4 +1,4 @@
-"""The GPU that ``benchmarks.sweep`` measures on: operands by PyTorch, calls by gpuconv, graphs of calls in turns.
+"""The GPU that ``benchmarks.sweep`` measures on, by CuPy alone: operands, calls by gpuconv, graphs of calls in turns.
 
 A graph has a set of operands for each of its calls, and other data fill the L2 cache before every replay, so that no
 call finds its inputs there. Timed operands are normal numbers: a device may run faster on whole ones.
@@ -6,15 +6,15 @@ call finds its inputs there. Timed operands are normal numbers: a device may run
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from math import ceil, prod
 from typing import Any
 
 import numpy as np
 
-from benchmarks import calls, gpu_layer, gpu_peers, gpu_timing
-from benchmarks.gpu_layer import Machine
+from benchmarks import calls, gpu_arrays, gpu_layer, gpu_timing
 from benchmarks.static_plan import Case
 from gpuconv.cuda.call import device
 from gpuconv.cuda.call.prepared import Prepared, Result
@@ -25,7 +25,8 @@ from gpuconv.rules.operators import OPERATORS
 _REPLAY = 2e-4  # seconds of a replay, or one call
 _MOST_SETS = 16
 _MOST_BYTES = 2**31  # of all sets
-_MOST_KEPT = 2**34  # bytes that PyTorch's and CuPy's pools hold together
+_MOST_KEPT = 2**34  # bytes that CuPy's pool holds
+_RELAXED = 2  # a capture during which CuPy's pool may ask for more memory
 
 
 def sets(seconds: float, nbytes: int) -> int:
@@ -52,19 +53,17 @@ class _Replay:
     results: list[Any]
 
     def __call__(self) -> float:
-        return self.bench.seconds(self.graph.replay) / self.calls
+        return self.bench.seconds(self.graph.launch) / self.calls
 
 
 class DeviceBench:
     """See ``sweep.Bench``."""
 
-    def __init__(self, machine: Machine) -> None:
-        self._machine = machine
+    def __init__(self, cupy: Any) -> None:
+        self.cupy = cupy
         self._here = device.current_device()
         self.limits = device.limits(self._here)
-        self._flush = machine.torch.empty(
-            gpu_timing.CACHES * machine.cache_bytes, dtype=machine.torch.int8, device=machine.device
-        )
+        self._flush = cupy.empty(gpu_timing.CACHES * cupy.cuda.Device().attributes["L2CacheSize"], np.int8)
         self._operands: list[list[Any]] = []
         self._exact: list[Any] = []
 
@@ -75,8 +74,10 @@ class DeviceBench:
         self._case, self._call = case, calls.of(case.layer, case.layout)
         nbytes = case.layer.nbytes(dtypes.entry(case.dtype).itemsize)
         count = sets(seconds, nbytes)
-        self._operands = [self._given(self._normal(seed)) for seed in range(count)]
-        self._exact = self._given(self._whole(self._normal(count)))
+        self._operands = [self._made(seed) for seed in range(count)]
+        sizes = [prod(shape) for name, shape in self._call.inputs.items() if name != "indices"]
+        most = whole_numbers.largest(case.dtype, case.precision, min(sizes[:2]))  # sums of products are exact
+        self._exact = self._made(count, most)
 
     def prepare(self, plan: Plan) -> _Call:
         """Load the plan's kernels."""
@@ -93,15 +94,15 @@ class DeviceBench:
 
     def result(self, call: _Call) -> tuple[Any, float]:
         """Run once on whole numbers, into memory that holds NaN or -1; the cache filled before hides the host."""
-        self._poison()
+        gpu_layer.poison(self.cupy, self._case.layer, self._case.dtype)
         found: list[Any] = []
         seconds = self.seconds(lambda: found.extend(call(self._exact)))
-        return [self._machine.torch.from_dlpack(array) for array in found], seconds
+        return found, seconds
 
     def differing(self, result: Any, reference: Any) -> tuple[int, int]:
         """Count on the device."""
         pairs = list(zip(result, reference, strict=True))
-        return sum(int((a != b).sum()) for a, b in pairs), sum(a.numel() for a, _ in pairs)
+        return sum(int((a != b).sum()) for a, b in pairs), sum(a.size for a, _ in pairs)
 
     def replay(self, call: _Call, seconds: float) -> Callable[[], float]:
         """Capture a call of each set of operands, or of fewer."""
@@ -111,15 +112,15 @@ class DeviceBench:
         def enqueue() -> None:
             kept.extend(call(operands) for operands in chosen)
 
-        graph = gpu_timing.captured(self._machine.torch, enqueue)
-        graph.replay()  # the first time it is also uploaded
+        graph = captured(self.cupy, enqueue)
+        graph.launch()  # the first time it is also uploaded
         return _Replay(self, graph, len(chosen), kept)
 
     def alive(self) -> bool:
         """Ask the device."""
         try:
-            self._machine.torch.cuda.synchronize()
-        except RuntimeError:
+            self.cupy.cuda.Device().synchronize()
+        except self.cupy.cuda.runtime.CUDARuntimeError:
             return False
         return True
 
@@ -129,46 +130,43 @@ class DeviceBench:
 
     def seconds(self, run: Callable[[], Any]) -> float:
         """Return the time of a run that finds other data in the L2 cache."""
-        self._flush.zero_()
-        return gpu_timing.seconds_of(self._machine.torch, run)
+        begin, end = (self.cupy.cuda.Event() for _ in range(2))
+        self._flush.data.memset_async(0, self._flush.nbytes)
+        begin.record()
+        run()
+        end.record()
+        end.synchronize()
+        return float(self.cupy.cuda.get_elapsed_time(begin, end)) / 1e3
 
     def _make_room(self) -> None:
-        """Let go of what either library keeps for later, which the other one cannot have, where that is much."""
-        cuda, pool = self._machine.torch.cuda, self._machine.cupy.get_default_memory_pool()
-        if cuda.memory_reserved() + pool.total_bytes() > _MOST_KEPT:
+        """Let go of blocks that no case of another size can have, where they are many."""
+        pool = self.cupy.get_default_memory_pool()
+        if pool.total_bytes() > _MOST_KEPT:
             pool.free_all_blocks()
-            cuda.empty_cache()
 
-    def _poison(self) -> None:
-        """Fill memory which CuPy's pool gives to the next results."""
-        taken = []
-        for itemsize in (dtypes.entry(self._case.dtype).itemsize, 8)[: 1 + self._returns_indices]:
-            nbytes = prod(self._call.result_shape) * itemsize
-            taken.append(self._machine.cupy.cuda.alloc(nbytes))
-            taken[-1].memset_async(0xFF, nbytes)
-
-    def _normal(self, seed: int) -> tuple[Any, ...]:
-        machine, case = self._machine, self._case
-        return gpu_peers.operands(machine.torch, case.layer, case.dtype, "NCHW", machine.device, seed)
-
-    def _given(self, operands: tuple[Any, ...]) -> list[Any]:
-        case = gpu_layer.Case(self._case.layer, self._case.dtype, self._case.layout, self._case.precision)
-        return gpu_layer.given(self._machine, case, operands)
-
-    def _whole(self, operands: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return whole numbers in place of all but integers, so large that sums of their products are exact."""
-        torch, case = self._machine.torch, self._case
-        sizes = [prod(shape) for name, shape in self._call.inputs.items() if name != "indices"]
-        most = whole_numbers.largest(case.dtype, case.precision, min(sizes[:2]))
-
-        return tuple(whole(torch, array, most) for array in operands)
+    def _made(self, seed: int, most: int = 0) -> list[Any]:
+        case = self._case
+        return list(gpu_arrays.operands(self.cupy, case.layer, case.dtype, case.layout, seed, most).values())
 
 
-def whole(torch: Any, array: Any, most: int) -> Any:
-    """Return random whole numbers up to a largest one in place of an array that is not of integers."""
-    if array is None or not (array.is_floating_point() or array.is_complex()):
-        return array
-    made = torch.empty_like(array)
-    parts = torch.view_as_real(made) if array.is_complex() else made
-    parts.copy_(torch.randint(-most, most + 1, parts.shape, device=parts.device))
-    return made
+@contextmanager
+def opened() -> Iterator[DeviceBench]:
+    """Yield the first device, on a stream that can be captured."""
+    import cupy  # type: ignore[import-not-found]
+
+    with cupy.cuda.Stream(non_blocking=True):
+        yield DeviceBench(cupy)
+
+
+def captured(cupy: Any, enqueue: Callable[[], Any]) -> Any:
+    """Return the graph of what a function enqueues on the current stream, which is not the default one."""
+    stream = cupy.cuda.get_current_stream()
+    stream.synchronize()
+    stream.begin_capture(_RELAXED)
+    try:
+        enqueue()
+    except BaseException:
+        with suppress(Exception):  # the capture is broken; the first error is the one that counts
+            stream.end_capture()
+        raise
+    return stream.end_capture()

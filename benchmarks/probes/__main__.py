@@ -15,7 +15,7 @@ from benchmarks.probes import basic, bits, mma, tma, wgmma
 from benchmarks.probes.launch import Absent, Cuda, Device, Refused
 from benchmarks.probes.probe import Probe, Wrong, check
 from benchmarks.progress import Rows
-from benchmarks.supervision import LOST
+from benchmarks.supervision import LOST, leave
 from gpuconv import CompileError
 
 _BAD = ("failed", "hung", "died")
@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None, device: Device | None = None) -> int
     rows = Rows(arguments.rows, arguments.step)
     every = {probe.name: probe for probe in probes(bits.Recorder(arguments.bits))}
     try:
-        device = Cuda() if device is None else device
+        device = Cuda(arguments.share) if device is None else device
     except Absent as reason:
         print(f"probes: {reason}", file=sys.stderr)
         return 2
@@ -74,7 +74,7 @@ def _outcome(probe: Probe, device: Device) -> tuple[str, str] | None:
     except (Wrong, Refused, CompileError) as error:
         return "failed", str(error)
     except Exception as error:
-        print(f"{probe.name}: {type(error).__name__}: {error}", flush=True)
+        print(f"{probe.name}: {type(error).__name__}: {' '.join(str(error).split())}", flush=True)
         return ("failed", f"{type(error).__name__}: {error}") if device.alive() else None
 
 
@@ -83,9 +83,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rows", type=Path, required=True, metavar="FILE", help="of all steps; rows are added")
     parser.add_argument("--step", default="probes", help="whose rows they are (default %(default)s)")
     parser.add_argument("--bits", type=Path, metavar="FILE", help="an .npz for the sums of tensor cores")
+    parser.add_argument("--share", type=int, default=1, metavar="N", help="record one sum in N (default %(default)s)")
     parser.add_argument("--seconds", type=float, default=60.0, help="after which no row is begun (default %(default)s)")
     return parser
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

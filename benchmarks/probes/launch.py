@@ -120,9 +120,7 @@ class Absent(Exception):
 class Cuda:
     """The current CUDA device, through CuPy."""
 
-    share = 1
-
-    def __init__(self) -> None:
+    def __init__(self, share: int = 1) -> None:
         from gpuconv.cuda.call import device
 
         reason = device.unavailable_reason()
@@ -131,6 +129,7 @@ class Cuda:
         self._device = device
         limits = device.limits(device.current_device())
         self.architecture, self.name = limits.architecture, limits.name
+        self.share = share
         self.blocks = 2 * limits.multiprocessors + 1
         self._contents: dict[Unit, Future[bytes]] = {}
         self._modules: dict[Unit, Any] = {}

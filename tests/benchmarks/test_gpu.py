@@ -138,7 +138,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tuple[
         monkeypatch.setattr(gpu_layer, "measure", lambda *arguments: measure(state, *arguments))
         chosen = {"layers": "googlenet", "op": None, "dtype": None, "layout": "NCHW", "budget": budget}
         files = {"json": path, "picture": tmp_path / "gpu.png", "rows": None, "step": "layers"}
-        arguments = argparse.Namespace(**chosen, **files, resume=resume, most=most)
+        arguments = argparse.Namespace(**chosen, **files, resume=resume, most=most, work=None)
         return gpu.run(arguments), json.loads(path.read_text())
 
     return call

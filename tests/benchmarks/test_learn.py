@@ -156,6 +156,20 @@ def test_a_file_without_times_is_refused(tmp_path: Path, capsys: pytest.CaptureF
     assert "has no times of a sweep" in capsys.readouterr().err
 
 
+def test_emulated_times_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, before = tmp_path / "rows.jsonl", Path(measured_rates.__file__).read_bytes()
+    monkeypatch.setenv("EMULATED_CUDA", "1")
+    rows = Rows(path, sweep.STEP)
+    for name, found in {"case | reference": {}, "case | kernel": {"modelled": 1e-4, "seconds": 1e-4}}.items():
+        rows.end(name, **found)
+    monkeypatch.setenv("EMULATED_CUDA", "0")  # marks are in the file, whoever reads it
+    assert learn.main([str(path), "--write"]) == 2
+    assert capsys.readouterr().err.endswith("has times of the emulated device, which are no measurements\n")
+    assert Path(measured_rates.__file__).read_bytes() == before
+
+
 def test_the_module_that_is_written_reads_the_same_again(tmp_path: Path) -> None:
     path = tmp_path / "measured_rates.py"
     path.write_text(Path(measured_rates.__file__).read_text())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import constants, environment, last_page, on_gpu, supervision
+from benchmarks import constants, environment, last_page, learn, on_gpu, supervision
 from benchmarks.progress import Rows, read
 from benchmarks.supervision import Outcome, Step
 from gpuconv.cuda.build import nvrtc
@@ -118,6 +119,75 @@ def test_every_step_names_its_rows_and_runs_by_this_interpreter(
             words = step.command[step.command.index("--rows") :]
             assert words[:4] == ("--rows", str(tmp_path / on_gpu.ROWS), "--step", step.of or step.name)
     assert not any(step.dumps for step in found if step.name in ("sweep", "constants", "layers", "all layers"))
+
+
+def test_on_the_emulated_device_steps_are_small_and_need_no_hardware(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(on_gpu, "find_sanitizer", lambda: "compute-sanitizer")
+    usual = {step.name: step for step in on_gpu.steps(tmp_path)}
+    monkeypatch.setenv("EMULATED_CUDA", "1")
+    found = {step.name: step for step in on_gpu.steps(tmp_path)}
+    assert list(found) == list(usual)
+    assert {name for name, step in found.items() if not step.command} == {"memcheck", "racecheck"}
+    modules = {name: step.command[2] for name, step in found.items() if step.command}
+    assert modules.pop("kernels") == "gpuconv"  # which compiles for hardware: PTX must not be where its cubins are kept
+    assert {name for name, module in modules.items() if module == "pytest"} == {"streams", "random", "cases", "large"}
+    assert set(modules.values()) == {"pytest", "benchmarks.emulated"}
+
+
+def test_emulated_results_are_marked_and_never_mixed_with_others(
+    visited: Visited, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("EMULATED_CUDA", "1")
+    visited({})
+    assert all(line["emulated"] for line in read(tmp_path / on_gpu.ROWS))
+    assert "EMULATED: no time and no rate here is a measurement." in capsys.readouterr().out
+    visited({}, "--from", str(tmp_path))
+    monkeypatch.setenv("EMULATED_CUDA", "0")
+    with pytest.raises(SystemExit, match="2"):
+        visited({}, "--from", str(tmp_path))
+    assert "has results of the emulated device" in capsys.readouterr().err
+    visited({})
+    assert not any("emulated" in line for line in read(tmp_path / on_gpu.ROWS))
+    assert "EMULATED" not in capsys.readouterr().out
+
+
+def visit(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run the command in small on the emulated device; random tests are short in a thorough run, too."""
+    usual = {name: value for name, value in os.environ.items() if name != "GPUCONV_PROFILE"}
+    return subprocess.run(
+        [sys.executable, "-m", "benchmarks.on_gpu", "--seconds", "500", *words],
+        capture_output=True, text=True, check=False, cwd=supervision.ROOT, timeout=550,
+        env={**usual, "OUT": str(folder), "EMULATED_CUDA": "1", **variables},
+    )  # fmt: skip
+
+
+@pytest.mark.emulator
+@pytest.mark.thorough
+def test_the_whole_visit_runs_on_the_emulated_device(tmp_path: Path) -> None:
+    result = visit(tmp_path)
+    lines = read(tmp_path / on_gpu.ROWS)
+    ended = {line["row"]: line["status"] for line in lines if line["step"] == last_page.STEPS}
+    absent = {"memcheck", "racecheck"}
+    assert ended == {step.name: "not run" if step.name in absent else "passed" for step in on_gpu.steps(tmp_path)}
+    assert (result.returncode, "NOTHING IS WRONG" in result.stdout) == (0, True), result.stdout
+    assert all(line["emulated"] for line in lines)
+    assert learn.main([str(tmp_path / on_gpu.ROWS)]) == 2
+
+
+@pytest.mark.emulator
+@pytest.mark.thorough
+def test_kernels_that_cost_processes_their_device_are_named_and_the_rest_goes_on(tmp_path: Path) -> None:
+    limits = {"EMULATED_CUDA_STICKY_ERRORS": "1", "EMULATED_CUDA_MAX_STEPS": "3000"}  # a GPU's timeout, in small
+    result = visit(tmp_path, "--only", "probes", "sweep", **limits)
+    lines = {line["row"]: line for line in read(tmp_path / on_gpu.ROWS) if line["step"] != last_page.STEPS}
+    died = {row for row, line in lines.items() if line["status"] == "died"}
+    assert result.returncode == 1
+    assert {line["status"] for line in lines.values()} == {"passed", "died"}
+    assert all("cudaErrorLaunchTimeout: " in lines[row]["detail"] for row in died)
+    assert len(died) > 2
+    assert all(words in result.stdout for words in ("died in probes", "died in sweep"))
 
 
 @without_gpu

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -31,6 +32,8 @@ for name in rows.left("abcde"):
         os.kill(os.getpid(), 9)
     if how == "raises":
         raise ValueError("of a row")
+    if how == "lacks":
+        sys.exit(4)
     if how == "loses":
         rows.end(name, "failed", detail="an illegal access")
         sys.exit(3)
@@ -63,6 +66,21 @@ def test_a_step_without_trouble(path: Path) -> None:
     assert (outcome.status, outcome.detail) == ("passed", "at d | at e")
     assert ends(path) == dict.fromkeys("abcde", "passed")
     assert "at a\nat b\n" in path.with_name("log").read_text()
+
+
+def test_a_step_that_lacks_a_library_is_not_run(path: Path) -> None:
+    assert run(path, "a=lacks").status == "not run"
+    assert run(path).status == "passed"  # later, where there is one
+
+
+@pytest.mark.parametrize(("code", "said"), [(supervision.LOST, "said\n"), (1, "said\nof a destructor\n")])
+def test_who_has_lost_its_device_ends_without_destructors(code: int, said: str) -> None:
+    program = "import atexit; from benchmarks.supervision import leave; atexit.register(print, 'of a destructor')"
+    command = [sys.executable, "-c", f"{program}; print('said'); leave({code})"]
+    result = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=environment_of(dict(os.environ), {})
+    )
+    assert (result.returncode, result.stdout) == (code, said)
 
 
 def test_a_row_that_prints_two_lines_and_hangs_is_left_behind(path: Path) -> None:

@@ -5,21 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import gpuconv
-from benchmarks import gpu, gpu_layer, gpu_peers, gpu_timing, learn, static_plan, sweep, sweep_bench
-from benchmarks.gpu_layer import Machine
+from benchmarks import gpu, gpu_arrays, learn, static_plan, sweep, sweep_bench
 from benchmarks.layers import Layer
 from benchmarks.progress import Rows
 from benchmarks.static_plan import Case
 from gpuconv.cuda.plan.launch import Plan
 from gpuconv.cuda.plan.limits import representative
-from tests.emulator import emulated_cuda
 
 DEVICE = representative("sm_90a")
 CASES = static_plan.cases("resnet50.conv1")
@@ -230,7 +227,7 @@ def test_nothing_is_begun_when_time_is_up(path: Path, capsys: pytest.CaptureFixt
 
 
 def test_without_a_gpu_it_says_so(path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    monkeypatch.setattr(gpu.device, "unavailable_reason", lambda: "no driver")
+    monkeypatch.setattr(sweep.device, "unavailable_reason", lambda: "no driver")
     assert sweep.main(["--rows", str(path)]) == 2
     assert capsys.readouterr().err == "python -m benchmarks.sweep: no GPU to measure on: no driver\n"
 
@@ -242,72 +239,90 @@ def test_graphs_are_short_and_operands_few(seconds: float, nbytes: int, count: i
     assert sweep_bench.sets(seconds, nbytes) == count
 
 
-# ---------------------------------------------------------------- the bench itself, on the emulated device
+# ---------------------------------------------------------------- the bench itself, on a device
+
+CONV = Layer("small", "", "Conv", (1, 16, 6, 8), (3, 3), (1, 1), (1, 1, 1, 1), (1, 1), ("fp16",), k_out=16)
+POOL = Layer("pool", "", "MaxPool", (1, 3, 6, 8), (2, 2), (2, 2), (0, 0, 0, 0), (1, 1), ("fp32",), indices=True)
 
 
-class Tensor:
-    """What the bench asks of PyTorch's, on a NumPy array."""
-
-    def __init__(self, array: Any) -> None:
-        self.array = array
-
-    def __ne__(self, other: Any) -> Any:
-        return self.array != other.array
-
-    def numel(self) -> int:
-        return int(self.array.size)
-
-
-def operands(torch: Any, layer: Layer, dtype: str, layout: str, device: str, seed: int) -> tuple[Any, ...]:
-    random = np.random.default_rng(seed)
-    return tuple(random.normal(size=shape).astype(dtype) for shape in (layer.x, layer.w_shape, (layer.k_out,)))
-
-
-@pytest.mark.emulator
-@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-def test_all_candidates_make_the_same_of_whole_numbers(
-    path: Path, monkeypatch: pytest.MonkeyPatch, layout: str
-) -> None:
-    layer = Layer("small", "", "Conv", (1, 16, 6, 8), (3, 3), (1, 1), (1, 1, 1, 1), (1, 1), ("fp16",), k_out=16)
-    runs: list[Any] = []
-    emptied: list[int] = []
-    graph = SimpleNamespace(replay=lambda: runs.append(None))
-    memory = SimpleNamespace(memset_async=lambda value, nbytes: None)
-    torch = SimpleNamespace(
-        int8=None, empty=lambda *_, **__: SimpleNamespace(zero_=lambda: None),
-        from_dlpack=lambda array: Tensor(gpuconv.to_host(array)),
-        cuda=SimpleNamespace(memory_reserved=lambda: 2**33, empty_cache=lambda: emptied.append(1)),
-    )  # fmt: skip
-    pool = SimpleNamespace(total_bytes=lambda: 2**33 + 1, free_all_blocks=lambda: emptied.append(2))
-    cuda = SimpleNamespace(alloc=lambda nbytes: memory)
-    cupy = SimpleNamespace(cuda=cuda, get_default_memory_pool=lambda: pool)
-    machine = Machine(torch, cupy, "cuda:0", 2**20, 1e12)
-
-    def given(machine: Any, case: Any, arrays: tuple[Any, ...]) -> list[Any]:
-        x, w, b = arrays
-        x = x if layout == "NCHW" else np.moveaxis(x, 1, -1).copy()
-        return [gpuconv.to_device(array) for array in (x, w, b)]
-
-    def whole(torch: Any, array: Any, most: int) -> Any:
-        return np.random.default_rng(0).integers(-most, most + 1, array.shape).astype(array.dtype)
-
-    def seconds_of(torch: Any, run: Any) -> float:
-        run()
-        return 1e-5
-
-    monkeypatch.setattr(gpu_peers, "operands", operands)
-    monkeypatch.setattr(gpu_layer, "given", given)
-    monkeypatch.setattr(gpu_timing, "captured", lambda torch, enqueue: enqueue() or graph)
-    monkeypatch.setattr(gpu_timing, "seconds_of", seconds_of)
-    monkeypatch.setattr(sweep_bench, "whole", whole)
-    monkeypatch.setattr(sweep_bench, "_MOST_SETS", 1)
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case(CONV, "float16"),
+        Case(CONV, "bfloat16", "NHWC"),
+        Case(replace(CONV, call="weight_grad"), "float32", precision="3xtf32"),
+        Case(POOL, "float32", "NHWC"),
+        Case(replace(POOL, call="grad"), "float32"),
+    ],
+    ids=lambda case: f"{case.layer.operator} {case}",
+)
+def test_all_candidates_make_the_same_of_whole_numbers(path: Path, monkeypatch: pytest.MonkeyPatch, case: Case) -> None:
+    monkeypatch.setattr(sweep_bench, "_MOST_SETS", 2)
     monkeypatch.setattr(sweep, "REPLAYS", 1)
-    case = Case(layer, "float16", layout)
-    with emulated_cuda(multiprocessors=2):
-        bench = sweep_bench.DeviceBench(machine)
+    with sweep_bench.opened() as bench:
         code = sweep.run(bench, [case], Rows(path, sweep.STEP), 1e9)
     ended = Rows(path, sweep.STEP).ended
     assert code == 0, [line for line in ended.values() if line["status"] != "passed"]
-    assert len(ended) >= 8
-    assert sorted(emptied) == [1, 2]
-    assert len(runs) == (len(ended) - 1) * (1 + sweep.REPLAYS)
+    assert len(ended) == 1 + len(sweep.candidates(case, sweep.device_of(bench.limits)))
+    timed = [line for row, line in ended.items() if not row.endswith(sweep.REFERENCE)]
+    assert all(line["seconds"] > 0 and "checked" not in line for line in timed)
+
+
+@pytest.mark.gpu
+def test_a_kernel_that_leaves_an_element_out_is_noticed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = sweep_bench._Call.__call__
+
+    def short(call: Any, operands: list[Any]) -> list[Any]:
+        (y,) = run(call, operands)
+        if ran:
+            y[0, 0, 0, :1].view(np.uint16).fill(0xFFFF)  # as memory was before
+        ran.append(call)
+        return [y]
+
+    ran: list[Any] = []
+    monkeypatch.setattr(sweep_bench._Call, "__call__", short)
+    with sweep_bench.opened() as bench:
+        assert sweep.run(bench, [Case(CONV, "float16")], Rows(path, sweep.STEP), 1e9) == 1
+    found = [line.get("differing") for line in Rows(path, sweep.STEP).ended.values()]
+    assert found == [None, *[1] * (len(found) - 1)]
+
+
+def test_shrunk_layers_are_not_taken_for_those_of_networks() -> None:
+    (case,) = sweep.chosen("resnet50.conv1", 1, 1e5)
+    known = sweep.chosen("resnet50.conv1", None, None)
+    assert str(case) not in map(str, known)
+    assert case.layer.flops <= 1e5 < known[0].layer.flops
+    assert sorted(map(str, known)) == sorted(map(str, CASES))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_maxima_and_indices_of_operands_are_those_of_a_pool(layout: str) -> None:
+    import cupy
+
+    found = gpu_arrays.operands(cupy, replace(POOL, call="unpool"), "float32", layout)
+    y, indices = map(gpuconv.to_host, found.values())
+    x = gpuconv.max_unpool(y, indices, kernel_shape=[2, 2], strides=[2, 2], layout=layout)
+    again = gpuconv.max_pool(np.where(x == 0, -np.inf, x), kernel_shape=[2, 2], strides=[2, 2], layout=layout)
+    assert np.array_equal(again, y)
+    assert len(np.unique(y)) == y.size
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "complex64", "int8"])
+def test_operands_repeat_the_host_s_numbers(dtype: str) -> None:
+    import cupy
+
+    layer = replace(CONV, x=(1, 16, 64, 70), k_out=4)
+    found = gpu_arrays.operands(cupy, layer, dtype, "NHWC", seed=1)
+    x = gpuconv.to_host(found["x"])
+    assert {name: array.shape for name, array in found.items()} == {
+        "x": (1, 64, 70, 16), "w": (4, 16, 3, 3), "b": (4,),
+    }  # fmt: skip
+    flat = x.reshape(-1)
+    assert str(flat.dtype) == dtype
+    assert (flat[65_537:] == flat[: flat.size - 65_537]).all()
+    assert len(np.unique(flat.astype(np.complex128))) > 100
+    whole = gpuconv.to_host(gpu_arrays.operands(cupy, layer, dtype, "NHWC", most=3)["w"]).astype(np.complex128)
+    assert dtype == "int8" or set(np.unique(whole.real)) == set(range(-3, 4))
