@@ -97,7 +97,7 @@ def _checked(model: ModelProto, name: str, source: Any) -> Loaded:
         _refuse_attributes(scope.nodes, scope.attributes)
     constants = initializers.read(model.graph, name)
     checker.check(proto, name, source)
-    facts = _facts(proto)
+    facts = _facts(proto, constants)
     _check_dtypes(scopes[0], facts)
     checker.declare(proto, model)
     if not proto.opset_import:  # models of IR versions 1 and 2 must not have the import that the evaluator asks for
@@ -267,8 +267,9 @@ class Fact:
     rank: int | None
 
 
-def _facts(model: ModelProto) -> dict[str, Fact]:
-    return {value.name: Fact(name, _rank(value)) for value in _inferred(model) if (name := element_type(value))}
+def _facts(model: ModelProto, constants: Container[str]) -> dict[str, Fact]:
+    inferred = _inferred(model, constants)
+    return {value.name: Fact(name, _rank(value)) for value in inferred if (name := element_type(value))}
 
 
 def _rank(value: ValueInfoProto) -> int | None:
@@ -276,13 +277,13 @@ def _rank(value: ValueInfoProto) -> int | None:
     return len(tensor.shape.dim) if tensor.HasField("shape") else None
 
 
-def _inferred(model: ModelProto) -> list[ValueInfoProto]:
+def _inferred(model: ModelProto, constants: Container[str]) -> list[ValueInfoProto]:
     """Infer the types of values from those of inputs, which are checked when the model runs, and nothing else."""
     graph = model.graph
     for value in graph.output:
         value.ClearField("type")
     for value in graph.input:
-        if not value.type.tensor_type.shape.dim:
+        if not value.type.tensor_type.shape.dim and value.name not in constants:
             value.type.tensor_type.ClearField("shape")  # which any array may have
     if _values_seen(graph) > _MOST_SEEN:
         return list(graph.input)
