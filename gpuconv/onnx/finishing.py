@@ -25,7 +25,7 @@ _WITH_NUMBERS = 7  # opset from which on these broadcast by shape
 
 
 class Finishing(Rewriting):
-    """Makes sums with another value, then Relu, LeakyRelu, PRelu with one slope and Clip, part of a node before them."""
+    """Makes sums with another value, then Relu, LeakyRelu, PRelu and Clip, part of a node before them."""
 
     def run(self) -> Graph:
         """Return the graph with residuals and activations in convolutions."""

@@ -268,8 +268,8 @@ class Fact:
 
 
 def _facts(model: ModelProto, constants: Container[str]) -> dict[str, Fact]:
-    inferred = _inferred(model, constants)
-    return {value.name: Fact(name, _rank(value)) for value in inferred if (name := element_type(value))}
+    values = _inferred(model, constants)
+    return {value.name: Fact(name, _rank(value)) for value in values if (name := element_type(value))}
 
 
 def _rank(value: ValueInfoProto) -> int | None:
@@ -278,12 +278,12 @@ def _rank(value: ValueInfoProto) -> int | None:
 
 
 def _inferred(model: ModelProto, constants: Container[str]) -> list[ValueInfoProto]:
-    """Infer the types of values from those of inputs, which are checked when the model runs, and nothing else."""
+    """Infer the types of values from constants and from inputs, which are checked when the model runs."""
     graph = model.graph
     for value in graph.output:
         value.ClearField("type")
     for value in graph.input:
-        if not value.type.tensor_type.shape.dim and value.name not in constants:
+        if value.name not in constants and not value.type.tensor_type.shape.dim:
             value.type.tensor_type.ClearField("shape")  # which any array may have
     if _values_seen(graph) > _MOST_SEEN:
         return list(graph.input)
