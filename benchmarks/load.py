@@ -16,25 +16,22 @@ from functools import partial
 from statistics import median
 from typing import Any
 
-import numpy as np
-
-from benchmarks import machine, timing
-from benchmarks.networks import DATA, with_random_weights
+from benchmarks import machine, networks, timing
+from benchmarks.networks import Network
 
 Row = dict[str, Any]
 AIM = 2.5  # times the undisturbed time, at most
 _SHARE = 0.5  # of the seconds for a network, for each of the two
-_HEAD = f"{'network':16} {'quiet ms':>9} {'loaded ms':>9} {'times':>6}"
+_HEAD = f"{'network':18} {'quiet ms':>9} {'loaded ms':>9} {'times':>6}"
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure the chosen networks, print the table, write the JSON."""
     print(_HEAD)
     rows = []
-    for path in sorted((DATA / "light").glob("*.onnx")):
-        name = path.stem.removeprefix("light_")
-        if arguments.layers in name:
-            rows.append(_measure(name, path, arguments.seconds))
+    for network in networks.NETWORKS:
+        if arguments.layers in network.name:
+            rows.append(_measure(network, arguments.seconds))
             print(_line(rows[-1]), flush=True)
     worst = max((row["times"] for row in rows), default=0.0)
     print(f"at most {AIM} times: {'met' if worst <= AIM else 'NOT MET'}, {worst:.2f}")
@@ -43,16 +40,15 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _measure(name: str, path: Any, seconds: float) -> Row:
+def _measure(network: Network, seconds: float) -> Row:
     from gpuconv.onnx import backend  # late: it reads the number of threads, which the command line sets
 
-    rep = backend.prepare(with_random_weights(path, seed=0))
-    x = np.random.default_rng(1).standard_normal((1, 3, 224, 224), np.float32)
-    call = partial(rep.run, [x])
+    model = network.build()
+    call = partial(backend.prepare(model).run, networks.feeds(model))
     call()
     others = machine.Others()
     quiet = timing.repeated(call, seconds * _SHARE)
-    row: Row = {"network": name, "quiet_seconds": quiet, "busy_cores": others.cores()}
+    row: Row = {"network": network.name, "quiet_seconds": quiet, "busy_cores": others.cores()}
     with _busy():
         row["loaded_seconds"] = timing.repeated(call, seconds * _SHARE)
     return row | {"times": median(row["loaded_seconds"]) / median(quiet)}
@@ -74,7 +70,7 @@ def _busy() -> Iterator[None]:
 
 def _line(row: Row) -> str:
     quiet, loaded = (median(row[f"{kind}_seconds"]) * 1e3 for kind in ("quiet", "loaded"))
-    line = f"{row['network']:16} {quiet:9.2f} {loaded:9.2f} {row['times']:6.2f}"
+    line = f"{row['network']:18} {quiet:9.2f} {loaded:9.2f} {row['times']:6.2f}"
     if row["busy_cores"] > 0.1:
         line += f"  disturbed: other processes kept {row['busy_cores']:.1f} cores busy"
     return line

@@ -1,17 +1,75 @@
-"""The networks that the onnx package ships without their weights, with seeded ones."""
+"""The networks that whole models are measured with: the onnx package's, with seeded weights, and built ones."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx.backend.test
 from onnx import ModelProto, numpy_helper
 
+from benchmarks.architectures import mobile, quantized, sequences, vision
+from benchmarks.architectures.building import normal
+
 DATA = Path(onnx.backend.test.__file__).parent / "data"
-_BLOCK = 1_000_003  # a prime, so that no two rows of a large matrix are alike
+_SHIPPED = sorted((DATA / "light").glob("light_*.onnx"))
+_BUILT: tuple[Callable[..., ModelProto], ...] = (
+    sequences.conv_tasnet,
+    vision.convnext_tiny,
+    sequences.crnn,
+    vision.deit_tiny,
+    mobile.efficientnet_b0,
+    mobile.mobilenet_v3,
+    mobile.regnet_y_400mf,
+    mobile.shufflenet_v2,
+    vision.style_transfer,
+    vision.unet,
+    sequences.wav2vec2_features,
+    vision.yolov5n,
+)
+_STEPS = 4 / 128  # where float32 rounds to another of 256 numbers, those after it may, too
+
+
+class Network(NamedTuple):
+    """One network.
+
+    Attributes
+    ----------
+    name, kind : str
+        The kind is "shipped" (with the onnx package), "built" (here) or "quantized" (built here, too).
+    build : callable
+        Returns the ModelProto; built ones take ``size``, the extent of their input, and ``part`` of their channels.
+    close : float
+        How far from ONNX Runtime's a result may be, in parts of the largest output.
+    """
+
+    name: str
+    kind: str
+    build: Callable[..., ModelProto]
+    close: float = 1e-4
+
+
+def _list() -> tuple[Network, ...]:
+    shipped = [
+        Network(path.stem.removeprefix("light_"), "shipped", partial(with_random_weights, path, seed=0))
+        for path in _SHIPPED
+    ]
+    built = [Network(build.__name__, "built", build) for build in _BUILT]
+    return (*shipped, *built, Network("resnet50_int8", "quantized", quantized.resnet50_int8, _STEPS))
+
+
+def feeds(model: ModelProto) -> dict[str, Any]:
+    """Return seeded normal numbers for every input that has no initializer."""
+    generator = np.random.default_rng(1)
+    weights = {tensor.name for tensor in model.graph.initializer}
+    return {
+        value.name: generator.standard_normal([axis.dim_value for axis in value.type.tensor_type.shape.dim], np.float32)
+        for value in model.graph.input
+        if value.name not in weights
+    }
 
 
 def with_random_weights(path: Path, seed: int) -> ModelProto:
@@ -39,5 +97,7 @@ def with_random_weights(path: Path, seed: int) -> ModelProto:
 def _random(shape: Sequence[int], generator: np.random.Generator) -> Any:
     if len(shape) < 2:
         return generator.uniform(0.5, 1.5, shape).astype(np.float32)
-    block = generator.standard_normal(min(int(np.prod(shape)), _BLOCK), np.float32)
-    return np.resize(block * np.float32(np.sqrt(2 / np.prod(shape[1:]))), shape)
+    return normal(generator, shape, variance=2 / np.prod(shape[1:]))
+
+
+NETWORKS = _list()

@@ -61,12 +61,13 @@ def newest_opset() -> int:
     raise RuntimeError("onnx and ONNX Runtime have no opset in common")
 
 
-def session(proto: onnx.ModelProto, threads: int, spin: bool) -> Any:
-    """Return what runs a model with ONNX Runtime's default optimizations."""
+def session(model: onnx.ModelProto | str, threads: int, spin: bool) -> Any:
+    """Return what runs a model, or that of a file, with ONNX Runtime's default optimizations."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.enable_profiling = False
     options.log_severity_level = 3
     options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin else "0")
-    return ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    loaded = model if isinstance(model, str) else model.SerializeToString()
+    return ort.InferenceSession(loaded, options, providers=["CPUExecutionProvider"])

@@ -75,14 +75,17 @@ def cpu_models() -> str:
             f"`{row['network']}`",
             *(f"{row[side] * 1e3:.1f}" for side in ("our_median", "ort_median")),
             f"{row['ratio']:.2f}",
+            *(f"{row[side] / 1e6:.0f}" if row.get(side) else "" for side in ("our_peak_bytes", "ort_peak_bytes")),
             f"{row['busy_cores']:.1f}",
         ]
         for row in record["rows"]
     ]
-    several = record["classes"]["networks"]
-    mean = f"Geometric mean of the {several['networks']} without shufflenet: {several['mean']:.2f}."
-    head = ["network", "gpuconv, ms", "ONNX Runtime, ms", "ratio", "busy cores"]
-    return f"{machine(record)} {mean}\n\n{table(head, rows)}"
+    classes = [
+        [name, str(c["networks"]), f"{c['mean']:.2f}", f"{c['min']:.2f}"] for name, c in record["classes"].items()
+    ]
+    means = table(["class", "networks", "geometric mean", "least"], classes)
+    head = ["network", "gpuconv, ms", "ONNX Runtime, ms", "ratio", "gpuconv, MB", "ONNX Runtime, MB", "busy cores"]
+    return f"{machine(record)}\n\n{means}\n\n{table(head, rows)}"
 
 
 def host() -> str:

@@ -13,7 +13,7 @@ from gpuconv.onnx.rewriting import Graph, Rewriting, copied, is_convolution
 from gpuconv.onnx.steps import DOMAIN
 
 _SUMS = ("Add", "Sum")
-_ACTIVATIONS = ("Clip", "LeakyRelu", "Relu")
+_ACTIVATIONS = ("Clip", "LeakyRelu", "PRelu", "Relu")
 _CURVES = frozenset(
     (
         *("Abs", "Ceil", "Celu", "Clip", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu"),
@@ -25,7 +25,7 @@ _WITH_NUMBERS = 7  # opset from which on these broadcast by shape
 
 
 class Finishing(Rewriting):
-    """Makes sums with another value, then Relu, LeakyRelu and Clip, part of a node before them."""
+    """Makes sums with another value, then Relu, LeakyRelu, PRelu and Clip, part of a node before them."""
 
     def run(self) -> Graph:
         """Return the graph with residuals and activations in convolutions."""
@@ -67,7 +67,16 @@ class Finishing(Rewriting):
             return {"activation": "relu"}
         if node.op_type == "LeakyRelu":
             return _numbers("leaky_relu", alpha=found[1].get("alpha"))
-        return self._clip(node, found[1]) if node.op_type == "Clip" else None
+        return self._clip(node, found[1]) if node.op_type == "Clip" else self._prelu(node)
+
+    def _prelu(self, node: NodeProto) -> dict[str, Any] | None:
+        """Return LeakyRelu where PRelu's slope is one number, which an attribute holds exactly."""
+        slope, fact = self.constants.get(node.input[1]), self.graph.facts.get(node.input[0])
+        least = 2 if fact is None or fact.rank is None else fact.rank  # of what comes before activations
+        if slope is None or slope.size != 1 or slope.ndim > least:
+            return None
+        number = float(slope.reshape(()))
+        return _numbers("leaky_relu", alpha=number) if float(np.float32(number)) == number else None
 
     def _clip(self, node: NodeProto, form: operators.Form) -> dict[str, Any] | None:
         bounds = {name: form.get(old) for name, old in (("low", "min"), ("high", "max"))}
@@ -174,7 +183,7 @@ class Chaining(Rewriting):
         (source,) = sources
         fact = self.graph.facts.get(source)
         numbers = [self.constants[name] for name in node.input if name in self.constants]
-        if fact is None or fact.rank is None or any(n.size != 1 or n.ndim > fact.rank for n in numbers):
+        if fact is None or any(n.size != 1 or n.ndim > (fact.rank or 0) for n in numbers):
             return "", []
         return source, [*(before for _, chain in starts for before in chain), node]
 

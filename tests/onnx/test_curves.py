@@ -12,6 +12,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from gpuconv.onnx import backend
+from gpuconv.onnx.model import load
 from gpuconv.onnx.operators import special
 from tests.onnx.models import floats, model, value
 
@@ -153,6 +154,31 @@ def test_a_number_with_more_axes_than_the_value_adds_them() -> None:
     types, y = _types(proto, np.zeros(5, np.float32))
     assert types == ["Exp", "Mul"]
     np.testing.assert_array_equal(y, np.full((1, 5), 2))
+
+
+def test_of_a_value_whose_axes_are_not_known_only_numbers_without_axes_are_part_of_a_chain() -> None:
+    """ONNX infers nothing of a mean's shape where its axes are an input."""
+    x = floats(2, 3, 5, 7, seed=3)
+    for shape, expected in (((), ["ReduceMean", "Chain"]), ((1,), ["ReduceMean", "Exp", "Mul"])):
+        proto = _chained([N("ReduceMean", ["x", "axes"], ["r"]), N("Exp", ["r"], ["a"]), N("Mul", ["a", "w"], ["y"])])
+        proto.graph.initializer.append(numpy_helper.from_array(np.full(shape, 2, np.float32), "w"))
+        proto.graph.initializer.append(numpy_helper.from_array(np.array([2, 3]), "axes"))
+        types, y = _types(proto, x)
+        assert types == expected
+        np.testing.assert_allclose(y, 2 * np.exp(x.mean((2, 3), keepdims=True)), rtol=1e-5)
+
+
+def test_what_follows_a_number_of_the_model_has_known_axes() -> None:
+    nodes = [
+        N("Identity", ["x"], ["i"]),
+        N("Mul", ["i", "w"], ["m"]),
+        N("Softmax", ["m"], ["s"]),
+        N("Exp", ["s"], ["y"]),
+    ]
+    proto = _chained(nodes)
+    proto.graph.initializer.append(numpy_helper.from_array(np.array(2, np.float32), "w"))
+    facts = load(proto).facts
+    assert [facts[name].rank for name in "imsy"] == [4, 4, 4, 4]
 
 
 def test_a_chain_writes_over_the_convolution_before_it_and_over_nothing_else() -> None:

@@ -411,6 +411,23 @@ def test_one_channel_becomes_several_with_an_activation() -> None:
         np.testing.assert_array_equal(affine(x, factor, shift, activation), wanted)
 
 
+def test_prelu_with_one_slope_is_leaky_relu() -> None:
+    """Of a convolution; the slope must be one that an attribute, of float32, holds."""
+    x = floats(2, 4, 3, 3)
+    for kind, slope, expected in (
+        (np.float32, np.full((1, 1), -0.3), ["FusedConv"]),
+        (np.float32, np.full((), 0.3), ["FusedConv"]),
+        (np.float64, np.full((1, 1, 1), 0.25), ["FusedConv"]),
+        (np.float64, np.full((1,), 0.3), ["Conv", "PRelu"]),
+        (np.float32, np.full((4, 1, 1), 0.25), ["Conv", "PRelu"]),
+        (np.float32, np.full((1,), np.nan), ["Conv", "PRelu"]),
+    ):
+        nodes = [helper.make_node("Conv", ["x", "w"], ["c"]), helper.make_node("PRelu", ["c", "a"], ["y"])]
+        weights = {"w": floats(4, 4, 1, 1, seed=1).astype(kind), "a": slope.astype(kind)}
+        shapes = [value("x", kind, shape=("N", 4, "H", "W"))], [value("y", kind, shape=4)]
+        np.testing.assert_array_equal(*both(model(nodes, *shapes, weights=weights), [x.astype(kind)], expected))
+
+
 def test_a_type_that_is_known_is_enough_for_a_cast_to_it() -> None:
     """Of CastLike's second input only the type counts, and of the first one the elements."""
     nodes = [helper.make_node("CastLike", ["k", "x"], ["c"]), helper.make_node("Add", ["x", "c"], ["y"])]

@@ -184,6 +184,17 @@ def test_products_of_16_bit_types_are_summed_in_float32(op_type: str, dtype: Any
     assert run(op_type, 22, [a, b])[0, 0] == dtype(4000)
 
 
+@pytest.mark.parametrize("shape", [(2, 3, 4, 5), (2, 1, 3, 4, 5), (1, 0, 4, 5), (0, 3, 4, 5)])
+def test_every_row_of_an_image_is_multiplied_by_the_same_matrix(shape: tuple[int, ...]) -> None:
+    """Whole numbers, whose sums are exact in any order; a result for an image is that of the image alone."""
+    generator = np.random.default_rng(0)
+    a, b = (generator.integers(-9, 10, of).astype(np.float32) for of in (shape, (5, 6)))
+    for given in (a, a[..., ::-1], np.asfortranarray(a)):
+        y = run("MatMul", 22, [given, b])
+        assert y.shape == (*shape[:-1], 6)
+        np.testing.assert_array_equal(y, np.einsum("...k,kn->...n", given, b))
+
+
 def test_inputs_are_never_written() -> None:
     nodes: list[tuple[str, dict[str, Any]]] = [
         ("AveragePool", {"kernel_shape": [1, 1]}),

@@ -35,7 +35,11 @@ def product(a: Any, b: Any) -> Any:
         raise ArgumentError(f"the product of shapes {a.shape} and {b.shape} sums over {a.shape[-1]} and {b.shape[-2]}")
     if not on_device(a) or a.dtype.name not in dtypes.CONV_DTYPES:
         multiply = _blas.matmul if isinstance(a, np.ndarray) else namespace(a).matmul
-        return multiply(wide(a), wide(b)).astype(a.dtype, copy=False)
+        if a.ndim < 4 or b.ndim > 2:
+            return multiply(wide(a), wide(b)).astype(a.dtype, copy=False)
+        # One product for each of the first axis, not one for every row of an image, which reads all of b again.
+        rows = a.reshape(a.shape[0], prod(a.shape[1:-1]), a.shape[-1])
+        return multiply(wide(rows), wide(b)).astype(a.dtype, copy=False).reshape(*a.shape[:-1], b.shape[-1])
     if b.ndim == 2:
         return _of_rows(a.reshape(prod(a.shape[:-1]), a.shape[-1]), b).reshape(*a.shape[:-1], b.shape[-1])
     stack = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
