@@ -7,4 +7,7 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
         "conv/gemm/implicit_gemm.cuh: copy_async_wait<0>();  [cp.async.wait_group removed]",
         "conv/gemm/implicit_gemm.cuh: copy_async_wait<0>();  [cp.async.wait_group 0 -> 1]",
     ),
+    "A vector more is copied, of the same run, to where nothing is read.": (
+        "conv/wgmma/channels_last.cu: if (vector * kVector - shift < pixels) copy_async<16>(target, source - shift, 16);  [setp.ge.s32 -> setp.gt.s32]",  # noqa: E501
+    ),
 }

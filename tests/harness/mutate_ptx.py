@@ -33,7 +33,7 @@ from gpuconv.cuda.build.variant import Variant
 from tests.emulated_cuda.emulator.engine import module
 from tests.emulator import EmulatorError
 from tests.emulator.device import EmulatedCuda
-from tests.harness import fused, many_blocks, many_gradients, many_wgmma, specimen
+from tests.harness import fused, many_blocks, many_gradients, many_wgmma, passes, specimen
 from tests.harness.equivalent_ptx import EQUIVALENT
 from tests.harness.many_blocks import ManyBlocks
 from tests.harness.ptx_changes import Mutant, mutants, with_line
@@ -46,7 +46,8 @@ ORDERS: tuple[dict[str, Any], ...] = (  # of warps and of asynchronous copies
     {"seed": 6, "async_order": "random"},
     {"seed": 7, "late_async": False},
 )
-GROWTHS = (1, 2, 3, 5, 7)
+TURNS = (0, 1, 2, 4)  # pairs of fused calls
+GROWTHS, LIE = (1, 2, 3, 5, 7), ("contiguous", "channels last", "strided")
 SURVIVED, NEVER_RUN, KNOWN, NO_PROGRAM = "NOT NOTICED", "NOT RUN", "equivalent", "no program"
 _KNOWN = {name for names in EQUIVALENT.values() for name in names}
 
@@ -168,25 +169,27 @@ def _kind(message: str) -> str:
     return re.sub(r"[0-9]+", "N", first).split(":")[0][:40]
 
 
-def verdict(one: Drawn) -> str:
-    """How a mutant is noticed, in words, or one of the constants above."""
+def verdict(one: Drawn, with_others: bool = True) -> str:
+    """How a mutant is noticed, in words, or one of the constants above; quicker without the family's other problems."""
     if module.cache_info().currsize > 256:
         module.cache_clear()
-    text = one.mutant.text(one.whole)
-    own, steps = _trials(one.family)[one.number], _right(one.family, _trials(one.family)[one.number]).steps
-    for order in ORDERS:
-        found = noticed(one, text, own, steps, **order)
-        if found is not None:
-            return found
-    for trial, limit in _others(one):
-        found = noticed(one, text, trial, limit, **ORDERS[0])
-        if found is not None:
-            return found
-    if one.mutant.name in _KNOWN:
+    text, own = one.mutant.text(one.whole), _trials(one.family)[one.number]
+    steps = _right(one.family, own).steps
+    orders = (noticed(one, text, own, steps, **order) for order in ORDERS)
+    found = next(filter(None, orders), None)
+    if found is None and one.mutant.name in _KNOWN:
         return KNOWN
+    if found is None and with_others:
+        others = (noticed(one, text, trial, limit, **ORDERS[0]) for trial, limit in _others(one))
+        found = next(filter(None, others), None)
+    return found or (SURVIVED if _runs(one, own, steps, with_others) else NEVER_RUN)
+
+
+def _runs(one: Drawn, own: Trial, steps: int, with_others: bool) -> bool:
+    """Tell whether a problem runs the instruction: `trap` in its place is noticed."""
     trap = with_line(one.whole, one.mutant.line, "\ttrap;")
-    ran = (noticed(one, trap, trial, limit, **ORDERS[0]) for trial, limit in ((own, steps), *_others(one)))
-    return SURVIVED if any(ran) else NEVER_RUN
+    trials = ((own, steps), *(_others(one) if with_others else ()))
+    return any(noticed(one, trap, trial, limit, **ORDERS[0]) for trial, limit in trials)
 
 
 def _others(one: Drawn) -> Iterator[tuple[Trial, int]]:
@@ -227,16 +230,28 @@ def _further(family: str, number: int) -> tuple[Trial, ...]:
     rest = [] if family in specimen.PASSES and isinstance(mine, ManyBlocks) else specimen.sources_of_kernels()[family]
     theirs: list[Any] = [one for one in rest if one is not mine and type(one) is type(mine)]
     if isinstance(mine, ManyBlocks):
-        finishes = [partial(fused.check, fused.KERNELS.index(mine))] if mine in fused.KERNELS else []
+        finishes = [partial(fused.check_problem, mine, turn) for turn in TURNS if mine in fused.KERNELS]
         grown = [replace(mine, problem=_grown(mine.problem, more)) for more in GROWTHS]
-        return (*finishes, *map(_trial, grown), *(_trial(replace(one, kernel=mine.kernel)) for one in theirs))
+        others = [
+            *(replace(mine, out=lies) for lies in LIE),
+            *grown,
+            *(replace(one, kernel=mine.kernel) for one in theirs),
+        ]
+        return (*finishes, *map(_trial, others))
     if isinstance(mine, many_wgmma.Trial):
         same = {"candidate": mine.candidate, "dtype": mine.dtype, "precision": mine.precision, "kinds": mine.kinds}
-        return tuple(replace(one, **same) for one in theirs)
+        finishes = [replace(mine, out=lies, finished=True) for lies in LIE]
+        return (*finishes, *(replace(one, **same, finished=end) for one in theirs for end in (False, True)))
+    if isinstance(mine, passes.Moved):
+        return tuple(replace(mine, shape=(*mine.shape[:-1], mine.shape[-1] + more)) for more in GROWTHS)
     if isinstance(mine, partial) and mine.func is many_gradients._tile:
         shape, problem, dtype, layout, precision = mine.args
         pairs = [(_grown(problem, more), layout) for more in GROWTHS] + [one.args[1:4:2] for one in theirs]
         return tuple(partial(mine.func, shape, other, dtype, lies, precision) for other, lies in pairs)
+    if isinstance(mine, partial) and mine.func is many_gradients._weights:
+        kernel, problem, dtype, layout = mine.args
+        problems = [_grown(problem, more) for more in GROWTHS] + [one.args[1] for one in many_gradients.LARGE_WEIGHTS]
+        return tuple(partial(mine.func, kernel, other, dtype, layout, **mine.keywords) for other in problems)
     if isinstance(mine, partial) and mine.func is many_gradients._walk:
         kernel, _, _, dtype, _ = mine.args
         return tuple(partial(mine.func, kernel, *one.args[1:3], dtype, one.args[4]) for one in theirs)
@@ -285,7 +300,9 @@ def _score(verdicts: Counter[str]) -> str:
     beside = ", ".join(
         f"{verdicts[word]} {word}" for word in (SURVIVED, NEVER_RUN, KNOWN, NO_PROGRAM) if verdicts[word]
     )
-    return f"{right:4} of {judged:4} noticed, {right / max(1, judged):6.1%}" + (f" ({beside})" if beside else "")
+    ran = max(1, judged - verdicts[NEVER_RUN])
+    shares = f"{right:4} of {judged:4} noticed, {right / max(1, judged):6.1%}, of those that run {right / ran:6.1%}"
+    return shares + (f" ({beside})" if beside else "")
 
 
 def _parsed() -> argparse.Namespace:

@@ -171,7 +171,7 @@ def _source_line(path: str, line: int) -> str:
 
 _FILE = re.compile(r'\.file\s+(\d+)\s+"([^"]*)"')
 _PLACE = re.compile(r"\s*\.loc\s+(\d+) (\d+) \d+(?:.*inlined_at (\d+) (\d+) \d+)?")
-_WRAPPERS = "base/ptx.cuh"  # whose lines say nothing: of its functions it is those that call them
+_WRAPPERS = ("base/ptx.cuh", "base/hopper.cuh")  # whose lines say nothing: those that call their functions do
 
 
 @cache
@@ -183,7 +183,7 @@ def mutants(kernel: str, whole: str) -> tuple[Mutant, ...]:
         place = _PLACE.match(line)
         if place is not None:
             file, at, outer_file, outer_at = place.groups()
-            is_wrapper = outer_file is not None and files.get(file) == _WRAPPERS
+            is_wrapper = outer_file is not None and files.get(file) in _WRAPPERS
             source = f"{files.get(outer_file)}:{outer_at}" if is_wrapper else f"{files.get(file)}:{at}"
         found += [Mutant(kernel, number, line, change, source) for change in changes(line)]
     return tuple(one for one in found if not _is_same_barrier(one, whole))
