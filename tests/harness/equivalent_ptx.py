@@ -10,4 +10,8 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
     "A vector more is copied, of the same run, to where nothing is read.": (
         "conv/wgmma/channels_last.cu: if (vector * kVector - shift < pixels) copy_async<16>(target, source - shift, 16);  [setp.ge.s32 -> setp.gt.s32]",  # noqa: E501
     ),
+    "Either of the two fences lets TMA know of the mbarriers.": (
+        "conv/wgmma/ring.cuh: barrier_fence();  [fence.proxy.async.shared::cta removed]",
+        "conv/wgmma/ring.cuh: barrier_fence();  [fence.mbarrier_init.release.cluster removed]",
+    ),
 }
