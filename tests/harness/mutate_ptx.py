@@ -39,7 +39,7 @@ from tests.harness.many_blocks import ManyBlocks
 from tests.harness.ptx_changes import Mutant, mutants, with_line
 from tests.oracle.strategies import Problem
 
-STEPS = (3_000, 10_000, 30_000, 100_000, 300_000, 1_000_000, 3_000_000)  # that one warp of a right kernel may take
+STEPS = tuple(3 * 10**power for power in range(3, 9))  # that one warp of a right kernel may take
 MORE = 4  # times as many a mutant may take
 ORDERS: tuple[dict[str, Any], ...] = (  # of warps and of asynchronous copies
     {"seed": 5},
