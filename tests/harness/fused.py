@@ -13,6 +13,7 @@ import gpuconv
 from tests.emulator import emulated_cuda
 from tests.harness import many_blocks
 from tests.harness.emulated import indices, preferred
+from tests.harness.many_blocks import ManyBlocks
 from tests.oracle import oracle
 from tests.oracle.operands import LAYOUTS, values
 from tests.oracle.oracle import assert_same
@@ -90,12 +91,16 @@ def _small(problem: Problem, most: int) -> Problem:
 
 
 def check(number: int, architecture: str | None = None, **options: Any) -> Any:
-    """Run two calls of a kernel on whole numbers and return the device.
+    """Run two calls of a kernel; see `check_problem`."""
+    return check_problem(KERNELS[number], number, architecture, **options)
+
+
+def check_problem(one: ManyBlocks, number: int, architecture: str | None = None, **options: Any) -> Any:
+    """Run two calls, other ones for each number, of a kernel on whole numbers and return the device.
 
     Raise AssertionError where it makes something else than the formula does of their sums, which are exact: no bit
     depends on their order.
     """
-    one = KERNELS[number]
     one = replace(one, problem=_small(one.problem, 67 if "_wgmma_" in one.kernel else 19))
     problem, dtype = one.problem, one.dtype
     x, w, b = many_blocks.arrays(one)

@@ -17,9 +17,10 @@ import gpuconv
 from gpuconv.cuda.plan import offers
 from gpuconv.cuda.plan.offers import Candidate
 from tests.emulator import emulated_cuda
+from tests.harness.fused import with_finish
 from tests.harness.many_blocks import _INFINITE_INPUTS, _INFINITE_WEIGHTS, _filled
 from tests.oracle import oracle
-from tests.oracle.operands import BFLOAT16, LAYOUTS
+from tests.oracle.operands import BFLOAT16, LAYOUTS, values
 from tests.oracle.oracle import assert_close
 
 HALF, SINGLE = np.dtype("float16"), np.dtype("float32")
@@ -38,6 +39,7 @@ class Trial:
     multiprocessors : that there are; blocks make all tiles, so that few make many each.
     kinds, layout : of the inputs' values, and how they lie in memory.
     out : how the result lies.
+    finished : whether a residual is added, which lies as the result does, and an activation follows.
     """
 
     operator: str
@@ -50,6 +52,7 @@ class Trial:
     layout: str = "contiguous"
     precision: str = "ieee"
     out: str = "contiguous"
+    finished: bool = False
 
     @property
     def kernel(self) -> str:
@@ -68,9 +71,14 @@ class Trial:
         device = emulated_cuda(multiprocessors=self.multiprocessors, **options)
         with offers.picking(self._pick), gpuconv.precision(self.precision), device as emulated:
             out = LAYOUTS[self.out](np.zeros(expected.value.shape, self.dtype))
-            y = getattr(gpuconv, self.operator)(*inputs, **self.attributes, out=out)
+            finish, expected = self._finish(expected) if self.finished else ({}, expected)
+            y = getattr(gpuconv, self.operator)(*inputs, **self.attributes, **finish, out=out)
         assert_close(y, expected, self.dtype, self.arithmetic)
         return emulated
+
+    def _finish(self, exact: oracle.Exact) -> tuple[dict[str, Any], oracle.Exact]:
+        residual = LAYOUTS[self.out](values("integers", 7, exact.value.shape, self.dtype))
+        return {"residual": residual, "activation": "relu"}, with_finish(exact, residual, "relu", self.dtype)
 
     def _pick(self, candidates: Sequence[Candidate]) -> Candidate:
         return next(one for one in candidates if one.name.endswith(self.candidate))

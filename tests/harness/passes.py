@@ -176,13 +176,12 @@ class Moved:
         channels = self.shape[0] // self.group if self.operator == "conv_transpose" else self.shape[1]
         filled = filled_up(channels if self.operator else channels // self.group, self.dtype, self.whole)
         tail = self.group, filled, self.precision
+        options = {"seed": 3, **options}
         if self.operator:
-            found, emulated = pack(
-                array, self.operator, *tail, self.tickets, architecture=architecture, seed=3, **options
-            )
+            found, emulated = pack(array, self.operator, *tail, self.tickets, architecture=architecture, **options)
             expected = rows(array, self.operator, *tail)
         else:
-            found, emulated = copy(array, *tail, self.tickets, architecture=architecture, seed=3, **options)
+            found, emulated = copy(array, *tail, self.tickets, architecture=architecture, **options)
             expected = x_last(array, *tail)
         assert same(found, expected), "elements are wrong"
         returned: EmulatedCuda = emulated

@@ -150,7 +150,7 @@ def reached(limits_of: str = "sm_90a") -> Reached:
 Trial = ManyBlocks | Callable[..., Any]
 
 # By the sources of kernels that make no result of a convolution or a pool, or none alone.
-_OTHERS: dict[str, tuple[Trial, ...]] = {
+PASSES: dict[str, tuple[Trial, ...]] = {
     "conv/gemm/pack_weights.cu": many_blocks.GEMMS,
     "conv/gemm/pack_fragments.cu": many_blocks.TENSOR,
     "conv/wgmma/channels_last.cu": passes.MANY,
@@ -173,7 +173,7 @@ _FUSED = tuple(partial(fused.check, number) for number in range(0, len(fused.KER
 def sources_of_kernels() -> dict[str, tuple[Trial, ...]]:
     """Return the problems of several blocks by the sources of their kernels."""
     known = {variant.name: variant.source for variant in all_variants()}
-    found: dict[str, tuple[Trial, ...]] = dict(_OTHERS)
+    found: dict[str, tuple[Trial, ...]] = dict(PASSES)
     for one in (*many_wgmma.ALL, *many_blocks.ALL):
         kernel = one.kernel.removesuffix("_split")
         source = known.get(kernel) or next(known[name] for name in known if name.endswith(kernel))

@@ -1,0 +1,192 @@
+"""The engine of `mutate_ptx`: what it changes, what it notices of a kernel of a few lines, and a sample of mutants."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+
+import numpy as np
+import pytest
+
+from gpuconv import ArgumentError, DeviceError
+from gpuconv.cuda.build import kernel_files
+from tests.emulator import Array, EmulatorError, module
+from tests.harness import mutate_ptx
+from tests.harness.equivalent_ptx import EQUIVALENT
+from tests.harness.mutate_ptx import NEVER_RUN, SURVIVED
+from tests.harness.ptx_changes import changes, mutants
+
+# Each of 64 threads writes its number, and then the first `count` of them the number of the thread across.
+SWAP = """
+.version 9.0
+.target sm_80
+.address_size 64
+.visible .entry swap(.param .u64 to, .param .u32 count)
+.maxntid 64
+{
+.reg .pred %p<2>;
+.reg .b32 %r<9>;
+.reg .b64 %rd<4>;
+.shared .align 4 .b8 row[256];
+.loc 1 10 5
+mov.u32 %r1, %tid.x;
+mov.u32 %r2, row;
+mad.lo.s32 %r3, %r1, 4, %r2;
+.loc 1 20 5, function_name $L__info_string0, inlined_at 2 70 5
+st.shared.u32 [%r3], %r1;
+bar.sync 0;
+.loc 2 30 5
+ld.param.u32 %r4, [count];
+setp.ge.s32 %p1, %r1, %r4;
+@%p1 bra DONE;
+sub.s32 %r5, 63, %r1;
+mad.lo.s32 %r6, %r5, 4, %r2;
+ld.shared.u32 %r7, [%r6];
+ld.param.u64 %rd1, [to];
+mul.wide.u32 %rd2, %r1, 4;
+add.s64 %rd3, %rd1, %rd2;
+st.global.u32 [%rd3], %r7;
+DONE:
+ret;
+}
+.file 1 "/somewhere/kernels_cu/base/ptx.cuh"
+.file 2 "/somewhere/kernels_cu/tiny.cu"
+"""
+COUNT = 40
+SEED, SAMPLE = 1, 16
+
+
+def swap(text: str) -> None:
+    written, expected = np.zeros(COUNT, np.uint32), np.arange(63, 63 - COUNT, -1)
+    module(text)["swap"](1, 64, [Array(written, "to"), COUNT], max_steps=5000)
+    np.testing.assert_array_equal(written, expected)
+
+
+@pytest.mark.emulator
+def test_mutants_of_a_small_kernel_are_noticed() -> None:
+    assert mutate_ptx.outcome(partial(swap, SWAP)) is None
+    fates = {one.change.words: mutate_ptx.outcome(partial(swap, one.text(SWAP))) for one in mutants("swap", SWAP)}
+    assert len(fates) > 8
+    assert None not in fates.values()
+    assert fates["bar.sync removed"] == "report: shared memory race"
+    assert fates["setp.ge.s32 -> setp.gt.s32"] == "report: global memory out of bounds"
+    assert fates["bra: predicate removed"] == "wrong result"
+
+
+def test_mutants_of_a_small_kernel() -> None:
+    found = mutants("swap", SWAP)
+    kinds = Counter(one.change.kind for one in found)
+    assert kinds == {"offset": 6, "parameter": 2, "predicate": 2, "barrier": 1, "comparison": 1}
+    texts = [one.text(SWAP) for one in found]
+    assert len({SWAP, *texts}) == len(found) + 1
+    for text in texts:
+        assert len(set(text.split("\n")) ^ set(SWAP.split("\n"))) <= 2
+    (barrier,) = [one for one in found if one.change.kind == "barrier"]
+    assert barrier.source == "tiny.cu:70", "of what is in the wrappers of PTX the caller's line says more"
+    assert {one.source for one in found if one.change.kind == "comparison"} == {"tiny.cu:30"}
+
+
+def test_the_number_of_a_barrier_matters_where_there_are_others() -> None:
+    named = SWAP.replace("bar.sync 0;", "bar.sync 0;\nbar.sync \t1, 64;")
+    words = [one.change.words for one in mutants("swap", named) if one.change.kind == "barrier"]
+    assert words == [
+        *("bar.sync removed", "bar.sync: number +1"),
+        *("bar.sync removed", "bar.sync: number +1", "bar.sync: threads +32"),
+    ]
+
+
+REGISTER = "\t{ .reg .b32 other;"
+
+
+@pytest.mark.parametrize(
+    ("statement", "expected"),
+    [
+        ("bar.warp.sync \t-1;", [("warp barrier", "")]),
+        ("membar.gl;", [("fence", "")]),
+        ("fence.proxy.async.shared::cta;", [("fence", "")]),
+        ("@!%p2 bra $L__BB0_1;", [("predicate", "@%p2 bra $L__BB0_1;"), ("predicate", " bra $L__BB0_1;")]),
+        ("setp.ltu.f32 \t%p1, %f1, %f2;", [("comparison", "setp.leu.f32 \t%p1, %f1, %f2;")]),
+        ("setp.ne.s32 \t%p1, %r1, 0;", [("comparison", "setp.eq.s32 \t%p1, %r1, 0;")]),
+        (
+            "ld.global.v2.f16 \t{%rs1, %rs2}, [%rd1+8];",
+            [("offset", f"ld.global.v2.f16 \t{{%rs1, %rs2}}, [%rd1+{offset}];") for offset in (12, 4)],
+        ),
+        ("ld.param.u64 \t%rd1, [p];", [("parameter", "ld.param.u64 \t%rd1, [p+8];")]),
+        (
+            "cp.async.cg.shared.global [%r1], [%rd2], 16, %r3;",
+            [
+                ("offset", "cp.async.cg.shared.global [%r1+16], [%rd2], 16, %r3;"),
+                ("offset", "cp.async.cg.shared.global [%r1+-16], [%rd2], 16, %r3;"),
+                ("offset", "cp.async.cg.shared.global [%r1], [%rd2+16], 16, %r3;"),
+                ("offset", "cp.async.cg.shared.global [%r1], [%rd2+-16], 16, %r3;"),
+                ("predicate", "\tcp.async.cg.shared.global [%r1], [%rd2], 16;"),
+            ],
+        ),
+        ("cp.async.wait_group 1;", [("wait", ""), ("wait", "\tcp.async.wait_group 2;")]),
+        ("wgmma.wait_group.sync.aligned 0;", [("wait", ""), ("wait", "\twgmma.wait_group.sync.aligned 1;")]),
+        ("cp.async.commit_group;", [("group", "")]),
+        ("wgmma.fence.sync.aligned;", [("group", "")]),
+        ("griddepcontrol.wait;", [("wait", "")]),
+        (
+            "mbarrier.init.shared::cta.b64 [%r1], %r2;",
+            [
+                ("arrival", f"{REGISTER} add.s32 other, %r2, {step}; mbarrier.init.shared::cta.b64 [%r1], other; }}")
+                for step in (1, -1)
+            ],
+        ),
+        (
+            "mbarrier.try_wait.parity.shared::cta.b64 done, [%r1], %r2;",
+            [
+                ("wait", "\tsetp.eq.u32 done, 0, 0;"),
+                ("wait", f"{REGISTER} xor.b32 other, %r2, 1; "
+                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%r1], other; }"),
+            ],
+        ),
+        ("add.s32 \t%r1, %r2, 1;", []),
+        ("// bar.sync 0;", []),
+        ("$L__BB0_1:", []),
+    ],
+)  # fmt: skip
+def test_what_is_changed(statement: str, expected: list[tuple[str, str]]) -> None:
+    assert [(change.kind, change.text) for change in changes(statement)] == expected
+
+
+@pytest.mark.parametrize(
+    ("error", "fate"),
+    [
+        (EmulatorError("swap: deadlock: 3 warps"), "report: deadlock"),
+        (EmulatorError("swap: 2 of 9 elements of y, of shape (9,), were never written"), "report: never written"),
+        (AssertionError("a value"), "wrong result"),
+        (pytest.fail.Exception("DID NOT RAISE"), "wrong result"),
+        (ArgumentError("indices hold -1"), "error: ArgumentError"),
+        (DeviceError("the emulator does not know this PTX: ld"), mutate_ptx.NO_PROGRAM),
+    ],
+)
+def test_how_a_mutant_fails(error: BaseException, fate: str) -> None:
+    def fail() -> None:
+        raise error
+
+    assert mutate_ptx.outcome(fail) == fate
+
+
+def test_the_list_of_equivalent_mutants_names_lines_of_the_kernels() -> None:
+    listed = [name for group in EQUIVALENT.values() for name in group]
+    assert len(set(listed)) == len(listed)
+    for name in listed:
+        path, _, rest = name.partition(": ")
+        text = kernel_files.folder().joinpath(*path.split("/")).read_text(encoding="utf-8")
+        lines = {" ".join(line.split("//")[0].split()) for line in text.split("\n")}
+        assert rest.rpartition("  [")[0] in lines, name
+
+
+@pytest.mark.emulator
+def test_most_mutants_of_a_sample_are_noticed() -> None:
+    """Those that the one problem runs that they are drawn from.
+
+    Every change of the kernels draws other mutants, so that a few that only further problems notice are no failure.
+    """
+    found = [one for one in (mutate_ptx.drawn(SEED, number) for number in range(SAMPLE)) if one is not None]
+    fates = [mutate_ptx.verdict(one, with_others=False) for one in found]
+    missed = [str(one.mutant) for one, fate in zip(found, fates, strict=True) if fate == SURVIVED]
+    assert len(found) - fates.count(NEVER_RUN) > SAMPLE // 2
+    assert len(missed) <= SAMPLE // 4, "\n".join(missed)
