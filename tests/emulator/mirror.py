@@ -10,32 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tests.emulated_cuda import control
-from tests.emulated_cuda.emulator.memory import NOTHING, READ_ONLY, UNWRITTEN
+from tests.emulated_cuda.emulator.memory import NOTHING, READ_ONLY, UNWRITTEN, bounds, elements, owner_of
 from tests.emulated_cuda.modules import in_use
 
 _ALIGNMENT = 16  # of what malloc gives: an array of the host that has less is misaligned for kernels, too
 _TO_DEVICE, _TO_HOST = 1, 2  # cudaMemcpyKind
-
-
-def bounds(array: npt.NDArray[Any]) -> tuple[int, int]:
-    if array.size:
-        return np.lib.array_utils.byte_bounds(array)
-    return array.ctypes.data, array.ctypes.data
-
-
-def _owner(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    owner = array
-    while isinstance(owner.base, np.ndarray):
-        owner = owner.base
-    (low, high), (owner_low, owner_high) = bounds(array), bounds(owner)
-    return owner if owner_low <= low and high <= owner_high else array
-
-
-def elements(whole: npt.NDArray[np.uint8], start: int, array: Any) -> npt.NDArray[np.uint8]:
-    """Return the bytes of an array's elements, along one axis more, of those of a place, none of them twice."""
-    axes = [(n, step) for n, step in zip(array.shape, array.strides, strict=True) if n != 1 and step]
-    shape, strides = (*(n for n, _ in axes), array.itemsize), (*(step for _, step in axes), 1)
-    return np.ndarray(shape, np.uint8, whole.data, start, strides) if array.size else np.empty((0, 1), np.uint8)
 
 
 class Mirror:
@@ -51,7 +30,7 @@ class Mirror:
         self._given = [*given, *self._outs]
         groups: dict[int, list[npt.NDArray[Any]]] = {}
         for array in self._given:
-            groups.setdefault(id(_owner(array)), []).append(array)
+            groups.setdefault(id(owner_of(array)), []).append(array)
         self._arrays: dict[int, Any] = {}
         for group in groups.values():
             self._move(group)
