@@ -27,6 +27,7 @@ class _Launched(ctypes.Structure):
         ("parameter_bytes", ctypes.c_int64),
         ("device", ctypes.c_int64),
         ("stream", ctypes.c_void_p),
+        ("chained", ctypes.c_int64),
     )
 
 
@@ -35,7 +36,10 @@ _WATCH = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(_Launched))
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A launch as the driver was asked for it; the number of its stream, 0 for the null stream."""
+    """A launch as the driver was asked for it; the number of its stream, 0 for the null stream.
+
+    A launch that is ``chained`` may overlap the kernel before it, by programmatic stream serialization.
+    """
 
     name: str
     device: int
@@ -46,6 +50,7 @@ class Launch:
     parameters: bytes
     program: Program
     counts: npt.NDArray[np.uint64] | None
+    chained: bool = False
 
     @property
     def counters(self) -> Counters | None:
@@ -112,6 +117,7 @@ def _launch(given: Any, counters: bool) -> Launch:
         parameters=ctypes.string_at(given.parameters, given.parameter_bytes),
         program=program,
         counts=np.zeros((len(program.keys), len(FIELDS)), np.uint64) if counters else None,
+        chained=bool(given.chained),
     )
 
 

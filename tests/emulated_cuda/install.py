@@ -51,6 +51,9 @@ class Settings:
         the seed (2).
     max_steps : instructions of one warp before its kernel counts as endless.
     l2_bytes : of each device's L2 cache, which whoever measures times fills.
+    schedule : warps take turns (0), or the most important one that can go on does: warp `seed` first (1) or last (2),
+        the last one first (3), or by the seed, with three changes (4). Copies then land when no warp can go on.
+    sums : how tensor cores add: 0, or a number of `emulator.accumulation`.
     """
 
     devices: int = 1
@@ -68,6 +71,8 @@ class Settings:
     async_order: int = 0
     max_steps: int = 200_000_000
     l2_bytes: int = 50 * 2**20
+    schedule: int = 0
+    sums: int = 0
 
     @classmethod
     def from_environment(cls) -> Settings:

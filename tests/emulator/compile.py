@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from gpuconv import CompileError
-from gpuconv.cuda.build import nvrtc
+from gpuconv.cuda.build import kernel_files, nvrtc
 from gpuconv.cuda.build.variant import Variant
 from tests.emulated_cuda.emulator import build
 
@@ -53,7 +53,13 @@ def compile_ptx(
     name: str, architecture: str = "sm_90a", defines: tuple[str, ...] = (), source: str | None = None
 ) -> str:
     """Return the PTX of `name`.cu in the folder `kernels`, or of a source text under that name."""
-    options = ("--std=c++17", "--generate-line-info", f"-I{KERNELS}", *(f"-D{define}" for define in defines))
+    options = (
+        "--std=c++17",
+        "--generate-line-info",
+        f"-I{KERNELS}",
+        f"-I{kernel_files.folder()}",
+        *(f"-D{define}" for define in defines),
+    )
     text = source if source is not None else (KERNELS / f"{name}.cu").read_text(encoding="utf-8")
     virtual = architecture.replace("sm_", "compute_")
     return nvrtc.build(name, text, virtual, options)[0].decode()

@@ -20,14 +20,13 @@ from gpuconv.cuda.call import device
 from gpuconv.cuda.plan.limits import Limits, representative
 from tests.emulated_cuda import Unsuitable, control
 from tests.emulated_cuda.emulator.counters import Counters
-from tests.emulated_cuda.emulator.engine import EmulatorError
+from tests.emulated_cuda.emulator.engine import ASYNC_ORDERS, SCHEDULES, EmulatorError
 from tests.emulated_cuda.modules import in_use
 from tests.emulator import tally
 from tests.emulator.compile import turn
 from tests.emulator.moving import moved_to_device
 from tests.harness import cuda_device
 
-ASYNC_ORDERS = ("late", "at once", "random")
 _ADDRESS_IN_MAP = 0  # bytes before it, as the engine has maps
 
 
@@ -144,6 +143,7 @@ def emulated_cuda(
     counters: bool = False,
     async_order: str = "late",
     late_async: bool = True,
+    schedule: str = "turns",
     threads: int = 1,
     **options: Any,
 ) -> Iterator[EmulatedCuda]:
@@ -162,6 +162,8 @@ def emulated_cuda(
         Count instructions, bank conflicts and sectors.
     async_order, late_async
         "late", "at once" or "random": when asynchronous copies of kernels land; at once where late_async is False.
+    schedule : str
+        "turns", "first", "last", "backwards" or "changing": which warps go on, as `Options` of the engine says.
     threads : int
         Of the host, which run the blocks of a grid.
     **options
@@ -181,6 +183,7 @@ def emulated_cuda(
         "multiprocessors": emulated.limits.multiprocessors,
         "late": False,
         "async_order": ASYNC_ORDERS.index(async_order if late_async else "at once"),
+        "schedule": SCHEDULES.index(schedule),
         "host_threads": threads,
     }
     reason = cuda_device.emulated_unavailable_reason()

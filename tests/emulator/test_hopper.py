@@ -56,6 +56,21 @@ def test_a_tile_must_be_waited_for_at_a_fenced_mbarrier(define: str, message: st
     assert (array.data.ravel() == np.arange(1024)).all()
 
 
+@pytest.mark.parametrize(
+    ("waits", "message"),
+    [(0, "shared memory race: write after read"), (1, "exits while a TMA store still reads"), (2, "")],
+)
+def test_a_tile_is_read_until_its_store_is_waited_for(waits: int, message: str) -> None:
+    array, tensor_map = rows(64)
+    kernel = tma("stores_two_tiles", f"WAITS={waits}")
+    if not message:
+        kernel(1, 128, [tensor_map])
+        assert (array.data.ravel() == np.arange(2048)).all()
+        return
+    with pytest.raises(EmulatorError, match=message):
+        kernel(1, 128, [tensor_map])
+
+
 def test_a_tile_without_values_cannot_be_loaded() -> None:
     with pytest.raises(EmulatorError, match="uninitialised global read of global tile"):
         tma("loads_a_tile")(1, 128, [rows(32)[1], empty(1024, np.float32, "y")])

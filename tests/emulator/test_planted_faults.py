@@ -33,9 +33,10 @@ pytestmark = [pytest.mark.emulator, pytest.mark.usefixtures("cache_of_broken_ker
 
 IMPLICIT, PACK, GATHER = "conv/gemm/implicit_gemm.cuh", "conv/gemm/pack_weights.cu", "conv/gather.cuh"
 EPILOGUE, TICKETS = "conv/epilogue.cuh", "base/tickets.cuh"
-RUN, SLICES = "conv/wgmma/run.cuh", "conv/wgmma/slices.cuh"
+RUN, SLICES, STRIPS, PIXELS = (f"conv/wgmma/{name}.cuh" for name in ("run", "slices", "strips", "pixels"))
 PRODUCTS_WAITED = "        products_wait<0>();\n"
 FETCHED = "barrier_expect(ring.full(), Tile::kWeightBytes + Tile::kPixelBytes);"
+STRIP_READ = "        proxy_fence();\n        __syncwarp(); // all of the warp have read the strip\n"
 PIECE = "__syncwarp();\n                if (channels_last)"
 
 
@@ -47,6 +48,7 @@ def of(problems: Sequence[ManyBlocks], part: str) -> Callable[..., Any]:
 GEMM = of(many_blocks.CONVS, "conv_float32_3d_64x64x16_uniform")
 ROWWISE = of(many_blocks.CONVS, "conv_float64_3d_16x128x16")
 SPLIT = of(many_blocks.SPLIT, "conv_float32_3d_64x64x16_uniform_split")
+MMA = of(many_blocks.TENSOR, "conv_float16_3d_mma_128x128x32_scalar")
 POOL = of(many_blocks.POOLS, "max_pool")
 WGMMA = many_wgmma.WIDE
 
@@ -109,6 +111,8 @@ FAULTS = (
           "", of(many_blocks.INTERLEAVED, "float32_3d_64x64x16"), "shared memory out of bounds", "taps."),
     Fault("a copy is not waited for", IMPLICIT, "copy_async_wait<kStages - 2>", "copy_async_wait<kStages - 1>", GEMM,
           "an asynchronous copy is in flight", "rows[i] = *reinterpret_cast<const Vector*>"),
+    Fault("one group of copies less is waited for", IMPLICIT, "copy_async_wait<kStages - 2>",
+          "copy_async_wait<kStages - 1>", MMA, "an asynchronous copy is in flight"),
     # ---- global memory
     Fault("taps in the padding are read", GATHER, "found = found && inside(coordinate, p.x_extent[axis]);", "", ROWWISE,
           "global memory out of bounds: read of . bytes", "if constexpr (kAsync) copy_async<sizeof(T)>"),
@@ -118,10 +122,10 @@ FAULTS = (
           "uninitialised global read of weights", "copy_async<16>(shared_address(weight_stage(stage)"),
     Fault("tickets are not set to zero", TICKETS, "first[i] = 0;", ";", SPLIT,
           "uninitialised global read of workspace", "atomicAdd(ticket"),
-    Fault("what lies between elements is read", "conv/wgmma/channels_last.cu", "place - shift + kVector <= p.run",
+    Fault("what lies between elements is read", "passes/channels_last.cu", "place - shift + kVector <= p.run",
           "true", every_other_channel, "global read between the elements of x"),
-    Fault("an element is left out", "pool/general.cu", "if (output >= p.outputs) return;",
-          "if (output >= p.outputs - 1) return;", POOL, "1 of .* elements of y, of shape .*, were never written"),
+    Fault("an element is left out", "pool/general.cu", "if (output >= p.outputs) return false;",
+          "if (output >= p.outputs - 1) return false;", POOL, "1 of .* elements of y, of shape .*, were never written"),
     Fault("two blocks write one element", IMPLICIT, "group, m_tile * Multiplier::kBlockM,",
           "group, m_tile * (Multiplier::kBlockM - 4),", ROWWISE, "race between blocks on y"),
     Fault("a block's sums are not published", TICKETS, "        __threadfence();\n        last = ", "        last = ",
@@ -146,11 +150,19 @@ FAULTS = (
           "            barrier_expect", WGMMA, "more arrivals at mbarrier"),
     Fault("mbarriers are not fenced", "conv/wgmma/ring.cuh", "        barrier_fence();\n", "", WGMMA,
           "initialisation was not fenced"),
+    Fault("one lane speaks for others that still read", PIXELS, STRIP_READ, "        proxy_fence();\n",
+          many_wgmma.PIXEL_ROWS, "shared memory race: write after read", "__uint_as_float(load_word("),
+    Fault("copies do not know what was read before", PIXELS, STRIP_READ, STRIP_READ.replace("proxy_fence();", ""),
+          many_wgmma.PIXEL_PATCHES, r"write over what ordinary loads have read without fence\.proxy\.async"),
+    Fault("one group of products less is waited for", SLICES, "products_wait<1>", "products_wait<2>", WGMMA,
+          "shared memory race: write after read"),
+    Fault("one group of products of strips less is waited for", STRIPS, "products_wait<1>", "products_wait<2>",
+          many_wgmma.ROWS, "shared memory race: write after read"),
     Fault("mbarriers are used before they are there", RUN, "    __syncthreads();\n    if (threadIdx.x / 128 == 2)",
           "    if (threadIdx.x / 128 == 2)", WGMMA, "mbarrier used before mbarrier.init", seeds=range(9)),
     Fault("factors are not waited for", SLICES, "            ring.wait_full();\n", "", WGMMA,
           "wgmma reads data still in flight|uninitialised shared"),
-    Fault("factors in registers change too early", "conv/wgmma/pixels.cuh", "            products_wait<1>();\n", "",
+    Fault("factors in registers change too early", PIXELS, "            products_wait<1>();\n", "",
           many_wgmma.PIXEL_ROWS, "factors of a wgmma that is not waited for"),
     Fault("sums are touched too early", RUN, PRODUCTS_WAITED, "", WGMMA, "sums of a wgmma that is not waited for"),
     Fault("products begin unfenced", SLICES, "            products_begin();\n", "", WGMMA, r"without wgmma\.fence"),

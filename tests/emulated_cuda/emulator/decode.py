@@ -158,6 +158,10 @@ def _nothing(context: Context, words: Words, operands: list[Operand]) -> Instruc
     return Instruction("nop", [], [])
 
 
+def _dependency(context: Context, words: Words, operands: list[Operand]) -> Instruction:
+    return Instruction(".".join(words), [], [])
+
+
 # ---------------------------------------------------------------- memory
 
 
@@ -224,8 +228,11 @@ def _barrier(context: Context, words: Words, operands: list[Operand]) -> Instruc
 
 
 def _fence(context: Context, words: Words, operands: list[Operand]) -> Instruction:
-    if "proxy" in words or "mbarrier_init" in words:
-        return Instruction("fence.proxy" if "proxy" in words else "fence.mbarrier_init", [], [])
+    if "mbarrier_init" in words:
+        return Instruction("fence.mbarrier_init", [], [])
+    if "proxy" in words:  # those of other proxies, and of global memory, say nothing about shared memory
+        of_shared = words[2].startswith("async") and "global" not in words
+        return Instruction("fence.proxy" if of_shared else "nop", [], [])
     return Instruction("fence.device" if {"gl", "gpu", "sys"} & set(words) else "nop", [], [])
 
 
@@ -328,7 +335,7 @@ def _bulk_copy(context: Context, words: Words, operands: list[Operand]) -> Instr
     if "commit_group" in words:
         return Instruction("cp.async.bulk.commit", [], [])
     if "wait_group" in words:
-        return Instruction("cp.async.bulk.wait", [], [])
+        return Instruction("cp.async.bulk.wait", [context.register(operands[0])], [])
     if "prefetch" in words:
         return Instruction("nop", [], [])
     if "tensor" not in words:
@@ -387,7 +394,7 @@ HANDLERS: dict[str, Callable[[Context, Words, list[Any]], Instruction]] = {
     **dict.fromkeys(("sqrt", "rsqrt", "rcp", "ex2", "lg2", "sin", "cos", "tanh"), _plain),
     **dict.fromkeys(("and", "or", "xor", "not", "cnot", "shl", "shr", "shf", "lop3", "prmt"), _plain),
     **dict.fromkeys(("bfe", "bfi", "bfind", "brev", "clz", "popc"), _plain),
-    **dict.fromkeys(("prefetchu", "griddepcontrol", "nanosleep"), _nothing),
+    **dict.fromkeys(("prefetchu", "nanosleep"), _nothing),
     **dict.fromkeys(("ld", "ldu", "st"), _load_store),
     **dict.fromkeys(("atom", "red"), _atomic),
     **dict.fromkeys(("ret", "exit"), _exit),
@@ -415,4 +422,5 @@ HANDLERS: dict[str, Callable[[Context, Words, list[Any]], Instruction]] = {
     "cp": _copy,
     "mbarrier": _mbarrier,
     "prefetch": _prefetch,
+    "griddepcontrol": _dependency,
 }

@@ -18,6 +18,7 @@ from .operands import Kernel, Preset, UnsupportedPtx
 
 PRESET_SOURCES = {"constant": 0, "special": 1, "shared": 2, "dynamic": 3, "global": 0}  # as in state.hpp
 ASYNC_ORDERS = ("late", "at once", "random")
+SCHEDULES = ("turns", "first", "last", "backwards", "changing")
 _TEXT_BYTES = 2**16
 
 
@@ -38,6 +39,10 @@ class Options:
     check_shared, check_global : races and initialisation; bounds and alignment are always checked.
     counters : count instructions, bank conflicts and sectors.
     max_steps : instructions of one warp before the kernel counts as endless.
+    schedule : "turns": warps take turns, as `seed` says. Otherwise the most important warp that can go on does, and
+        copies land when none can. "first" and "last": warp `seed`, counted around, is more, or less, important than the
+        others; "backwards": the last warp is the most important; "changing": by the seed, with three changes.
+    sums : how tensor cores add; a number of `accumulation`.
     """
 
     seed: int = 0
@@ -48,6 +53,8 @@ class Options:
     check_global: bool = True
     counters: bool = False
     max_steps: int = 200_000_000
+    schedule: str = "turns"
+    sums: int = 0
 
 
 class _Program(ctypes.Structure):
@@ -92,8 +99,18 @@ class _Launch(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("host_threads", "check_shared", "check_global", "async_order")),
         ("seed", ctypes.c_uint64),
         ("max_steps", ctypes.c_uint64),
+        ("schedule", ctypes.c_int64),
+        ("sums", ctypes.c_int64),
         ("counters", ctypes.c_void_p),
+        ("footprint", ctypes.c_void_p),
+        ("chained", ctypes.c_int64),
     )
+
+
+class Explored(ctypes.Structure):
+    """What `Program.explore` has seen: different states, steps tried in them, how often the block came to its end."""
+
+    _fields_ = tuple((name, ctypes.c_int64) for name in ("states", "steps", "ends", "complete"))
 
 
 def _lines(texts: Iterable[str]) -> bytes:
@@ -170,13 +187,34 @@ class Program:
         options: Options,
     ) -> Counters | None:
         """Run all blocks; raise EmulatorError with what the checks found."""
+        counts = np.zeros((len(self.keys), len(FIELDS)), np.uint64) if options.counters else None
+        self._run("launch", (grid, threads, shared_bytes, parameters, arrays, options, counts))
+        return None if counts is None else self.counters(counts)
+
+    def _run(self, what: str, launch: tuple[Any, ...], *more: Any) -> None:
+        description, kept = self._description(*launch)
+        findings = ctypes.create_string_buffer(_TEXT_BYTES)
+        run = getattr(build.engine(), f"emulator_{what}")
+        if run(self.handle, ctypes.byref(description), *more, findings, len(findings)):
+            raise EmulatorError(findings.value.decode(errors="replace"))
+        del kept  # arrays that the description points to
+
+    def _description(
+        self,
+        grid: Sequence[int],
+        threads: Sequence[int],
+        shared_bytes: int,
+        parameters: bytes,
+        arrays: Sequence[Array],
+        options: Options,
+        counts: npt.NDArray[np.uint64] | None,
+    ) -> tuple[_Launch, Any]:
         kernel = self.kernel
         if kernel.max_threads and np.prod(threads) > kernel.max_threads:
             raise EmulatorError(
                 f"{kernel.name}: a block of {threads} threads exceeds __launch_bounds__({kernel.max_threads})"
             )
         descriptions = (_Array * max(1, len(arrays)))(*map(_array_description, arrays))
-        counts = np.zeros((len(self.keys), len(FIELDS)), np.uint64) if options.counters else None
         description = _Launch(
             grid=(ctypes.c_uint32 * 3)(*grid),
             threads=(ctypes.c_uint32 * 3)(*threads),
@@ -191,12 +229,11 @@ class Program:
             async_order=ASYNC_ORDERS.index(options.async_order if options.late_async else "at once"),
             seed=options.seed,
             max_steps=options.max_steps,
+            schedule=SCHEDULES.index(options.schedule),
+            sums=options.sums,
             counters=None if counts is None else counts.ctypes.data,
         )
-        findings = ctypes.create_string_buffer(_TEXT_BYTES)
-        if build.engine().emulator_launch(self.handle, ctypes.byref(description), findings, len(findings)):
-            raise EmulatorError(findings.value.decode(errors="replace"))
-        return None if counts is None else self.counters(counts)
+        return description, descriptions
 
     def counters(self, counts: npt.NDArray[np.uint64]) -> Counters:
         """Return what the engine has counted of each instruction, without those that the emulator added."""
@@ -212,14 +249,35 @@ class Program:
         **options: Any,
     ) -> Counters | None:
         """Launch with one argument per parameter: Array, TensorMap, bytes, a NumPy value, an int or None."""
+        return self.launch(_three(grid), _three(block), shared_bytes, *self._call(arguments), Options(**options))
+
+    def explore(
+        self,
+        block: int | Sequence[int],
+        arguments: Sequence[Any],
+        shared_bytes: int = 0,
+        limit: int = 10**6,
+        **options: Any,
+    ) -> Explored:
+        """Run one block in every order of its events, as far as orders differ in the states that they lead to.
+
+        Events are those of barriers, waits and arrivals, and copies that land. Raises EmulatorError with what the
+        checks find in any order, and where results depend on it. After `limit` states it stops, not `complete`.
+        """
+        explored = Explored()
+        launch = ((1, 1, 1), _three(block), shared_bytes, *self._call(arguments), Options(**options), None)
+        self._run("explore", launch, ctypes.c_int64(limit), ctypes.byref(explored))
+        return explored
+
+    def _call(self, arguments: Sequence[Any]) -> tuple[bytes, list[Array]]:
+        """Return the parameters' bytes, and all arrays that the kernel may touch."""
         parameters = bytearray(self.kernel.parameter_bytes)
         places = self.kernel.parameters.values()
         for argument, (offset, size) in zip(arguments, places, strict=True):
             parameters[offset : offset + size] = _argument_bytes(argument, size)
         seen = [argument.array if isinstance(argument, TensorMap) else argument for argument in arguments]
         arrays = {id(array): array for array in seen if isinstance(array, Array)}
-        all_arrays = [*arrays.values(), *self.module.arrays.values()]
-        return self.launch(_three(grid), _three(block), shared_bytes, bytes(parameters), all_arrays, Options(**options))
+        return bytes(parameters), [*arrays.values(), *self.module.arrays.values()]
 
 
 def _three(sizes: int | Sequence[int]) -> Sequence[int]:

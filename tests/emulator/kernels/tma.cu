@@ -1,6 +1,10 @@
 // A tile to global memory and back through the TMA engine, with what may be forgotten left out on demand.
 #include "hopper.cuh"
 
+#ifndef WAITS
+#define WAITS 2
+#endif
+
 extern "C" __global__ void stores_a_tile(const __grid_constant__ TensorMap map)
 {
     __shared__ __align__(128) float tile[32 * 32];
@@ -12,6 +16,24 @@ extern "C" __global__ void stores_a_tile(const __grid_constant__ TensorMap map)
     __syncthreads();
 #endif
     if (threadIdx.x == 0) tma_store_2d(&map, smem_addr(tile), 0, 0);
+}
+
+// Two tiles, one after the other, from the same memory.
+extern "C" __global__ void stores_two_tiles(const __grid_constant__ TensorMap map)
+{
+    __shared__ __align__(128) float tile[32 * 32];
+    for (int number = 0; number < 2; ++number) {
+        for (int i = threadIdx.x; i < 1024; i += 128) tile[i] = 1024 * number + i;
+        fence_proxy_async();
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%1, %2}], [%3];"
+                         :: "l"(&map), "r"(0), "r"(32 * number), "r"(smem_addr(tile)) : "memory");
+            asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+            if (number < WAITS) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+        }
+        __syncthreads();
+    }
 }
 
 extern "C" __global__ void loads_a_tile(const __grid_constant__ TensorMap map, float* y)
