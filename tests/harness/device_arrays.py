@@ -36,6 +36,7 @@ FUNCTIONS: dict[str, str] = {  # CuPy's parameters, in its order
     "argmin": "a, axis=None, dtype=None, out=None, keepdims=False",
     "argsort": "a, axis=-1, kind=None",
     "asarray": "a, dtype=None, order=None, *, copy=None, blocking=False",
+    "ascontiguousarray": "a, dtype=None",
     "broadcast_to": "array, shape",
     "concatenate": "tup, axis=0, out=None, *, dtype=None, casting='same_kind'",
     "expand_dims": "a, axis",
@@ -178,8 +179,12 @@ def device_arrays() -> Iterator[Any]:
         record.to_host.append(array.shape)
         return array._host.copy()
 
+    def empty(*_: Any) -> None:
+        raise gpuconv.OutOfDeviceMemory("there are no kernels that would want memory")
+
     runtime = SimpleNamespace(
         unavailable_reason=lambda: None,
+        empty=empty,
         array_type=lambda: ndarray,
         current_device=lambda: 0,
         is_capturing=lambda: False,
@@ -208,6 +213,7 @@ def _run(
     packed: Any = None,
     activation: Any = None,
     residual: bool = False,
+    invariant: str | None = None,
 ) -> list[ndarray]:
     """Stand for gpuconv.cuda.run: take device arrays only, and compute on their memory with the CPU backend."""
     assert outs == (None,) * len(outs)
@@ -221,6 +227,8 @@ def _run(
         keywords["activation"] = (
             ("clip", activation.low, activation.high) if clips else ("leaky_relu", activation.slope)
         )
+    if operator in ("conv", "conv_transpose"):
+        keywords["invariant"] = invariant
     arrays = [array._host for array in inputs]
     if residual:
         keywords["residual"] = arrays.pop()

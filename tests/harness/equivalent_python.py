@@ -25,7 +25,7 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
         "onnx/operators/affine.py _acted: return xp.minimum(does.high, y) if does.high < np.inf else y  ->  return xp.minimum(does.high, y) if does.high <= np.inf else y",  # noqa: E501
     ),
     "The first part of a window may be met twice: it is no greater than itself.": (
-        "cpu/max_pool.py _compute: for view in views[1:]:  ->  for view in views[0:]:",
+        "cpu/pool/max_pool.py _compute: for view in views[1:]:  ->  for view in views[0:]:",
     ),
     "Parameters of one length cost the same, and others are not folded.": (
         "onnx/scaling.py Scaling._normalization: if not self.graph.budget.spend(parameters[0].size, parameters[0].size):  ->  if not self.graph.budget.spend(parameters[1].size, parameters[0].size):",  # noqa: E501
@@ -48,10 +48,10 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
         "onnx/operators/elementwise.py divide: return quotient + ((quotient * b != a) & ((a < 0) != (b < 0)))  ->  return quotient + ((quotient * b != a) & ((a < 0) != (b <= 0)))",  # noqa: E501
     ),
     "Two axes of one stride hold the same elements: either makes the run longer.": (
-        "cuda/conv/wgmma/channels_last.py _run: extent, begins[found[0]] = left.pop(found[0])  ->  extent, begins[found[0]] = left.pop(found[-1])",  # noqa: E501
+        "cuda/passes/channels_last.py _run: extent, begins[found[0]] = left.pop(found[0])  ->  extent, begins[found[0]] = left.pop(found[-1])",  # noqa: E501
     ),
     "More room than is needed, of which the rest is not read.": (
-        "cpu/_windows.py _reduce_by_doubling: length = (axis.count - 1) * axis.stride + (count - 1) * step + 1  ->  length = (axis.count - 1) * axis.stride + (count - 1) * step + 2",  # noqa: E501
+        "cpu/pool/_windows.py _reduce_by_doubling: length = (axis.count - 1) * axis.stride + (count - 1) * step + 1  ->  length = (axis.count - 1) * axis.stride + (count - 1) * step + 2",  # noqa: E501
         "cpu/_gather.py _piece: reach, begins = ((q - 1) * s + offsets[-1] - offsets[0] + 1, a * s + offsets[0])  ->  reach, begins = ((q + 1) * s + offsets[-1] - offsets[0] + 1, a * s + offsets[0])",  # noqa: E501
     ),
     "Dividing by 0 stands for dividing by 1.": (
@@ -62,7 +62,7 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
         "onnx/operators/shaping.py _space_to_depth: return parts.transpose(order).reshape(images, channels * block ** 2, height // block, width // block)  ->  return parts.transpose(order).reshape(images, channels * block ** 2, -(-height // block), width // block)",  # noqa: E501
     ),
     "A part without an element has the lowest number, which exceeds none.": (
-        "cpu/_argmax.py merge: better = more_indices >= 0  ->  better = more_indices >= -1",
+        "cpu/pool/_argmax.py merge: better = more_indices >= 0  ->  better = more_indices >= -1",
     ),
     "A thread may have the only processor for its own.": (
         "cpu/_threads.py _Pool._places: own = threads == len(processors) > 1 and hasattr(os, 'sched_setaffinity')  ->  own = threads == len(processors) >= 1 and hasattr(os, 'sched_setaffinity')",  # noqa: E501
@@ -99,7 +99,7 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
         "cuda/conv/finish.py _space: before, after = (-sum((step for step in steps if step < 0)), 1 + sum((step for step in steps if step > 0)))  ->  before, after = (-sum((step for step in steps if step < 1)), 1 + sum((step for step in steps if step > 0)))",  # noqa: E501
     ),
     "Of bytes in this order, as all machines have it that the tests run on.": (
-        "cpu/_argmax.py _packed: low = halves[..., 0 if np.little_endian else 1::2]  ->  low = halves[..., 0 if np.little_endian else 0::2]",  # noqa: E501
+        "cpu/pool/_argmax.py _packed: low = halves[..., 0 if np.little_endian else 1::2]  ->  low = halves[..., 0 if np.little_endian else 0::2]",  # noqa: E501
     ),
     "One number is the first and the last.": (
         "cli/calls.py numbers: return values if ',' in text else values[0]  ->  return values if ',' in text else values[-1]",  # noqa: E501
@@ -180,12 +180,14 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
     ),
     "Where both ways take as long, either lists the same taps.": (
         "rules/geometry.py taps_met: if len(offsets) <= count * limit:  ->  if len(offsets) < count * limit:",
-        "cpu/_windows.py Axis.taps: if len(self.offsets) > self.count * self.extent:  ->  if len(self.offsets) >= self.count * self.extent:",  # noqa: E501
+        "cpu/pool/_windows.py Axis.taps: if len(self.offsets) > self.count * self.extent:  ->  if len(self.offsets) >= self.count * self.extent:",  # noqa: E501
     ),
     "A product that is just large enough may stay a product of its own: nothing is lost either way.": (
         "onnx/scaling.py _product: lost = (np.abs(products) < tiny) & (np.abs(numbers) >= tiny) & (factors != 0)  ->  lost = (np.abs(products) <= tiny) & (np.abs(numbers) >= tiny) & (factors != 0)",  # noqa: E501
     ),
-    "Any negative position is that of nothing.": ("cpu/_argmax.py _carried: places.fill(-1)  ->  places.fill(-2)",),
+    "Any negative position is that of nothing.": (
+        "cpu/pool/_argmax.py _carried: places.fill(-1)  ->  places.fill(-2)",
+    ),
     "Channels that are as far away as there are channels are none.": (
         "onnx/operators/normalizing.py _lrn: for offset in range(-min((size - 1) // 2, channels - 1), min(size // 2, channels - 1) + 1):  ->  for offset in range(-min((size - 1) // 2, channels - 1), min(size // 2, channels - 0) + 1):",  # noqa: E501
         "onnx/operators/normalizing.py _lrn: for offset in range(-min((size - 1) // 2, channels - 1), min(size // 2, channels - 1) + 1):  ->  for offset in range(-min((size - 1) // 2, channels - 0), min(size // 2, channels - 1) + 1):",  # noqa: E501
@@ -292,7 +294,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     ),
     "Blocks are described ahead or one by one.": (
         "cpu/_gather.py _work: few",
-        "cpu/max_pool.py _work: few",
+        "cpu/pool/_blocks.py cut: few",
     ),
     "How many blocks the compiler should leave registers for.": (
         "cuda/conv/direct/few.py module: _BLOCKS_PER_SM",
@@ -329,9 +331,9 @@ CHOICES: dict[str, tuple[str, ...]] = {
         "cpu/_scatter.py _ScatteredProduct._multiply",
         "cpu/_scatter.py module: _TILE_BYTES",
         "cpu/_scatter.py module: _WIDE",
-        "cpu/_windows.py module: _SHORT_RUN, _SHORT_PLANE",
-        "cpu/max_pool.py module: _FEW",
-        "cpu/max_pool.py module: _TILE_BYTES",
+        "cpu/pool/_windows.py module: _SHORT_RUN, _SHORT_PLANE",
+        "cpu/pool/_blocks.py module: _FEW",
+        "cpu/pool/max_pool.py module: _TILE_BYTES",
         "cpu/weight_grad.py module: _TILE_ELEMENTS",
         "onnx/model.py module: _MOST_SEEN",
         "onnx/operators/affine.py module: _BLOCK",
@@ -341,7 +343,6 @@ CHOICES: dict[str, tuple[str, ...]] = {
         "onnx/operators/integers.py module: _BLOCK",
         "onnx/operators/special.py module: BLOCK",
         "onnx/operators/special.py module: _PASSES",
-        "onnx/operators/pooling.py _sums_along",
         "onnx/operators/pooling.py module: _BLOCK",
         "onnx/operators/quantizing.py module: _BLOCK",
         "onnx/operators/sampling.py module: _BLOCK",
@@ -385,7 +386,7 @@ EXACT: dict[str, dict[str, tuple[str, ...]]] = {
             "16 // self.word",
             "16 // dtypes.sums(view.dtype).itemsize",
         ),
-        "cuda/conv/wgmma/channels_last.py": ("_VECTOR // problem.itemsize",),
+        "cuda/passes/channels_last.py": ("_VECTOR // itemsize",),
         "cuda/conv/problem.py": ("16 // self.word",),
         "cuda/conv/direct/rows.py": (
             "128 // self.view.word",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import product
 from math import inf
 from typing import Any
 
@@ -102,20 +104,55 @@ def check_problem(one: ManyBlocks, number: int, architecture: str | None = None,
     depends on their order.
     """
     one = replace(one, problem=_small(one.problem, 67 if "_wgmma_" in one.kernel else 19))
+    return _check_calls(one, number, _two_calls(number), architecture, **options)
+
+
+_BOUNDED = (Fused(True, ("leaky_relu", -2), _AS_RESULT), Fused(False, ("clip", -1.5, 6), _AS_RESULT))
+
+
+def check_whole(one: ManyBlocks, number: int, architecture: str | None = None, **options: Any) -> Any:
+    """The same of one image and all output channels, with a slope and with bounds that many sums are beyond."""
+    one = replace(one, problem=_small(one.problem, max(one.problem.w_shape or ())))
+    return _check_calls(one, number, _BOUNDED, architecture, **options)
+
+
+def check_zeros(one: ManyBlocks, architecture: str | None = None, **options: Any) -> Any:
+    """Raise AssertionError where sums of 0 do not stay what they are, not even by their signs, at bounds of -0."""
+    one = replace(
+        one, problem=_small(one.problem, max(one.problem.w_shape or ())), kinds=("zeros", "integers", "zeros")
+    )
+    x, w, _ = many_blocks.arrays(one)
+    for activation, residual in product((("leaky_relu", -2), ("clip", -0.0, -0.0)), (False, True)):
+        with _settings(one, architecture, **options) as emulated:
+            shape = getattr(oracle, one.problem.operator)(x, w, None, **one.problem.attributes).value.shape
+            y = LAYOUTS[one.out or "contiguous"](np.full(shape, 7, one.dtype))
+            finish = {"activation": activation, "residual": np.zeros_like(y) if residual else None}
+            getattr(gpuconv, one.problem.operator)(x, w, **one.problem.attributes, **finish, out=y)
+        assert_equal(y, np.zeros_like(y))
+        assert emulated.launches[-1].variant.name == one.kernel.removesuffix("_split")
+    return emulated
+
+
+@contextmanager
+def _settings(one: ManyBlocks, architecture: str | None, **options: Any) -> Iterator[Any]:
+    device = emulated_cuda(architecture, limits_of=one.architecture, **options)
+    with indices(one.wide), preferred(one.kernel), gpuconv.precision(one.precision), device as emulated:
+        yield emulated
+
+
+def _check_calls(one: ManyBlocks, number: int, calls: Iterable[Fused], architecture: str | None, **options: Any) -> Any:
     problem, dtype = one.problem, one.dtype
     x, w, b = many_blocks.arrays(one)
     sums = getattr(oracle, problem.operator)(x, w, None, **problem.attributes).value.astype(accumulator(dtype))
     bias = b.reshape(-1, *(1,) * problem.rank).astype(sums.dtype)
     lies = one.out or "contiguous"
-    for call in _two_calls(number):
+    for call in calls:
         kind = "nonfinite" if call.bias else "integers"
         residual = None if call.residual is None else values(kind, number, sums.shape, dtype)
         expected = finished(sums + bias if call.bias else sums, residual, call.activation).astype(dtype)
         if residual is not None:
             residual = LAYOUTS[lies if call.residual == _AS_RESULT else str(call.residual)](residual)
-        settings = (indices(one.wide), preferred(one.kernel), gpuconv.precision(one.precision))
-        device = emulated_cuda(architecture, limits_of=one.architecture, **options)
-        with settings[0], settings[1], settings[2], device as emulated:
+        with _settings(one, architecture, **options) as emulated:
             y = getattr(gpuconv, problem.operator)(
                 *(x, w, b if call.bias else None),
                 **problem.attributes,

@@ -40,6 +40,8 @@ class ManyBlocks:
         Of the inputs.
     out : str
         Layout of the result, which the caller provides then; Indices have another one. None: a new array.
+    packed : bool
+        Whether the weights are packed before.
     """
 
     kernel: str
@@ -47,6 +49,7 @@ class ManyBlocks:
     kinds: tuple[str, ...] = ("integers", "integers", "integers")
     layout: str = "contiguous"
     out: str | None = None
+    packed: bool = False
 
     @property
     def dtype(self) -> Any:
@@ -109,6 +112,12 @@ def _gemm(
 
 
 _transposed = partial(_gemm, operator="conv_transpose")
+
+
+def _average(
+    kernel: str, x: Ints, kind: str, layout: str = "contiguous", out: str | None = None, **attributes: Any
+) -> ManyBlocks:
+    return ManyBlocks(kernel, Problem("average_pool", x, attributes=attributes), (kind,), layout, out)
 
 
 def _pool(
@@ -331,6 +340,51 @@ POOLS = (
           dilations=[3]),
 )  # fmt: skip
 
+_AVERAGE_2D: dict[str, Any] = {
+    "kernel_shape": [3, 4], "strides": [2, 1], "pads": [4, 3, 3, 2], "dilations": [1, 2], "count_include_pad": 1,
+}  # fmt: skip
+_AVERAGE_3D: dict[str, Any] = {
+    "kernel_shape": [2, 3, 5], "strides": [1, 2, 1], "pads": [4, 3, 2, 0, 2, 4], "dilations": [2, 3, 1],
+}  # fmt: skip
+# Windows of nothing, pads that count and others, what ceil_mode adds; every family of kernels.
+AVERAGES = (
+    _average("average_pool_float32_3d", (2, 3, 21, 14), "integers", out="channels last", **_AVERAGE_2D),
+    _average("average_pool_float16_3d", (2, 2, 5, 12, 9), "nonfinite", "channels last", "channels last",
+             **_AVERAGE_3D),
+    _average("average_pool_float64_4d_wide", (2, 7, 5, 12, 9), "integers", "reversed", **_AVERAGE_3D),
+    _average("average_pool_bfloat16_4d_wide", (3, 2, 20, 15), "nonfinite", "strided", "reversed", **_AVERAGE_2D),
+    _average("average_pool_float32_3d_vectors_3x2", (3, 7, 17, 40), "integers", out="strided rows",
+             kernel_shape=[3, 3], strides=[2, 2], pads=[2, 1, 1, 0], count_include_pad=1),
+    _average("average_pool_float16_3d_vectors_3x2", (2, 5, 2, 23, 88), "integers", kernel_shape=[2, 3, 3],
+             strides=[1, 2, 2], pads=[1, 1, 0, 0, 2, 0], out="strided rows"),
+    _average("average_pool_bfloat16_3d_vectors_3x1", (3, 9, 21, 48), "integers", "strided rows", kernel_shape=[3, 3],
+             pads=[1, 2, 2, 0]),
+    _average("average_pool_float64_3d_vectors_2x2", (2, 9, 3, 29, 28), "nonfinite", "off the vectors",
+             kernel_shape=[3, 2, 2], strides=[2, 2, 2], pads=[2, 1, 0, 1, 0, 0], ceil_mode=1, count_include_pad=1),
+    _average("average_pool_float32_3d_channels", (2, 20, 9, 22, 31), "integers", "channels last", "channels last",
+             kernel_shape=[2, 4, 3], strides=[1, 3, 2], pads=[1, 3, 2, 0, 1, 1], count_include_pad=1),
+    _average("average_pool_bfloat16_3d_channels", (3, 16, 31, 33), "integers", "strided pixels", "strided pixels",
+             kernel_shape=[3, 5], strides=[2, 1], pads=[1, 2, 0, 4]),
+    _average("average_pool_float64_3d_channels", (2, 10, 28, 23), "nonfinite", "pixels off the vectors",
+             "channels last", kernel_shape=[4, 2], strides=[1, 3], pads=[2, 1, 0, 1], ceil_mode=1),
+    _average("average_pool_float32_3d_tiles", (2, 2, 31, 600), "integers", kernel_shape=[4, 7], strides=[2, 1],
+             dilations=[1, 2], pads=[2, 3, 1, 4], count_include_pad=1),
+    _average("average_pool_float16_3d_tiles", (2, 3, 53, 160), "integers", kernel_shape=[5, 4], strides=[3, 2],
+             dilations=[1, 2], pads=[2, 1, 0, 3], out="strided rows"),
+    _average("average_pool_bfloat16_3d_tiles", (71, 23, 5, 7), "integers", kernel_shape=[4, 2], strides=[1, 2],
+             dilations=[1, 2], pads=[3, 0, 2, 1]),
+    _average("average_pool_float32_3d_tiles", (2, 3, 26, 64), "nonfinite", "off the vectors", kernel_shape=[7, 5],
+             strides=[1, 2], dilations=[2, 1], pads=[3, 0, 2, 4], ceil_mode=1, count_include_pad=1),
+    _average("average_pool_float64_3d_tiles", (3, 5, 3, 17, 32), "integers", kernel_shape=[2, 3, 9],
+             strides=[1, 2, 1], dilations=[2, 3, 2], pads=[1, 2, 9, 1, 4, 7]),
+    _average("average_pool_float32_3d_patches", (2, 16, 29, 37), "integers", "channels last", "channels last",
+             kernel_shape=[5, 7], strides=[1, 2], dilations=[2, 1], pads=[3, 4, 2, 1], count_include_pad=1),
+    _average("average_pool_float16_3d_patches", (1, 32, 5, 21, 26), "integers", "channels last", "strided pixels",
+             kernel_shape=[3, 4, 6], strides=[2, 1, 1], dilations=[1, 2, 1], pads=[1, 2, 3, 0, 1, 4]),
+    _average("average_pool_float64_3d_patches", (2, 6, 33, 25), "nonfinite", "pixels off the vectors",
+             "channels last", kernel_shape=[6, 4], strides=[2, 3], dilations=[1, 2], pads=[1, 3, 4, 0], ceil_mode=1),
+)  # fmt: skip
+
 # Rows of whole vectors and others, tiles that end within the plane, all that the forms leave free as unequal as can be.
 DIRECT = (
     _gemm("depthwise_float32_3d_3x3s1", (2, 5, 33, 150), (10, 1, 3, 3), group=5, pads=[1, 0, 2, 1]),
@@ -541,7 +595,7 @@ FAST_POOLS = (*VECTOR_POOLS, *TILE_POOLS, *CHANNEL_POOLS, *PATCH_POOLS)
 ALL: tuple[ManyBlocks, ...] = (
     *(*GEMMS, *BANDS, *GROUPED, *TENSOR, *MATRIX),
     *(*DISJOINT_TENSOR, *DIRECT, *STEMS, *CHANNELS, *DEPTHWISE_TRANSPOSED),
-    *(*POOLS, *FAST_POOLS),
+    *(*POOLS, *FAST_POOLS, *AVERAGES),
 )
 
 
@@ -575,6 +629,8 @@ _OTHER = {  # how Indices lie, by how the values do
     None: None,
     "reversed": "fortran",
     "strided rows": "off the vectors",
+    "off the vectors": "off the vectors",
+    "pixels off the vectors": "pixels off the vectors",
     "channels last": "channels last",
     "strided pixels": "channels last",
 }
@@ -594,6 +650,8 @@ def run(one: ManyBlocks, architecture: str | None = None, **options: Any) -> Any
             pair = None if places is None else (out, places)
             both = gpuconv.max_pool(*operands, **attributes, return_indices=True, out=pair)
             both = [array.copy() for array in both]
+        if one.packed:
+            operands = [operands[0], gpuconv.pack(operands[1], one.problem.operator), *operands[2:]]
         y = getattr(gpuconv, one.problem.operator)(*operands, **attributes, out=out)
     if pooling:
         assert_same(y, expected[0], bits=False)

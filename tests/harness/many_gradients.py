@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 
 import gpuconv
+from gpuconv.rules import geometry
 from tests.emulator import emulated_cuda
 from tests.harness.emulated import indices, long_walks, preferred
-from tests.oracle import gradients
+from tests.oracle import gradients, oracle
 from tests.oracle.operands import LAYOUTS, values
 from tests.oracle.oracle import assert_close, assert_same
 from tests.oracle.strategies import Problem
@@ -33,12 +34,15 @@ def _weights(
     architecture: str | None,
     wide: bool = False,
     precision: str = "ieee",
+    both: bool = False,
     **options: Any,
 ) -> Any:
-    """The gradient of weights by one kernel, with an infinite gradient beside the padding."""
+    """The gradient of weights by one kernel, with an infinite gradient beside the padding; if both, also an input."""
     shapes = problem.x_shape, gradients.shape_of_result(problem)
     x, dy = (values("integers", seed, shape, dtype) for seed, shape in enumerate(shapes))
     dy.reshape(-1)[-1] = np.inf
+    if both:
+        x.reshape(-1)[x.size // 2] = np.inf
     x, dy = LAYOUTS[layout](x), LAYOUTS[layout](dy)
     with indices(wide), preferred(kernel), emulated_cuda(architecture, **options) as emulated:
         out = LAYOUTS["reversed"](np.zeros(problem.w_shape, dtype))  # type: ignore[arg-type]
@@ -93,6 +97,45 @@ def _pool(layout: str, dtype: str, order: int, architecture: str | None, wide: b
     return emulated
 
 
+def _average(
+    layout: str, dtype: str, counted: int, architecture: str | None, wide: bool = False, **options: Any
+) -> Any:
+    attributes: dict[str, Any] = {
+        "kernel_shape": [3, 2, 4],
+        "strides": [1, 2, 3],
+        "dilations": [2, 1, 2],
+        "pads": [1, 0, 3, 2, 1, 1],
+        "count_include_pad": counted,
+    }
+    shape = (2, 3, 6, 7, 19)
+    dy = LAYOUTS[layout](values("integers", 2, geometry.average_pool(shape, **attributes).y_shape, dtype))
+    with indices(wide), emulated_cuda(architecture, **options) as emulated:
+        out = LAYOUTS[layout](np.zeros(shape, dtype))
+        dx = gpuconv.average_pool_grad(dy, shape, out=out, **attributes)
+    assert_close(dx, gradients.average_pool_grad(dy, shape, **attributes), dtype)
+    assert emulated.launches[-1].grid[0] >= 3
+    return emulated
+
+
+def _plane(kernel: str, shape: Ints, layout: str, dtype: str, architecture: str | None, **options: Any) -> Any:
+    """One window for each channel, with parts or without; the last image has the bits of the first one."""
+    attributes: dict[str, Any] = {
+        "kernel_shape": [n + 2 for n in shape[2:]],
+        "pads": [1] * 2 * len(shape[2:]),
+        "count_include_pad": 1,
+    }
+    x = values("normal", 3, shape, dtype)
+    x[-1] = x[0]
+    x, out = LAYOUTS[layout](x), LAYOUTS[layout](np.zeros((*shape[:2], *[1] * (len(shape) - 2)), dtype))
+    with emulated_cuda(architecture, **options) as emulated:
+        y = gpuconv.average_pool(x, out=out, **attributes)
+    assert_close(y, oracle.average_pool(x, **attributes), dtype)
+    assert_same(y[-1], y[0])
+    assert emulated.launches[0].variant.name == kernel
+    assert emulated.launches[0].grid[0] >= 3
+    return emulated
+
+
 def _walk(
     kernel: str,
     shape: Ints,
@@ -128,13 +171,22 @@ def _unpool(layout: str, dtype: str, architecture: str | None, wide: bool = Fals
     out = LAYOUTS[layout](np.zeros(shape, dtype))
     with indices(wide), emulated_cuda(architecture, **options) as emulated:
         x = gpuconv.max_unpool(y, places, shape, kernel_shape=[2, 2, 1], strides=[1, 2, 3], out=out)
+        beyond = np.where(places < 0, np.prod(numbered), places)  # the first number of nothing
+        same = gpuconv.max_unpool(y, beyond, shape, kernel_shape=[2, 2, 1], strides=[1, 2, 3], check_indices=False)
     assert_same(x, gradients.max_unpool(y, places, numbered, shape))
+    assert_same(same, x)
     assert min(launch.grid[0] for launch in emulated.launches[2:]) >= 2
     return emulated
 
 
 def _complex(
-    operator: str, dtype: str, layout: str, architecture: str | None, wide: bool = False, **options: Any
+    operator: str,
+    dtype: str,
+    layout: str,
+    architecture: str | None,
+    wide: bool = False,
+    extents: Ints = (11, 9),
+    **options: Any,
 ) -> Any:
     """Conv or ConvTranspose with a bias and a residual, and its gradients, beside those of the CPU."""
     w_shape, group = ((6, 5, 2, 3), 2) if operator == "conv" else ((10, 3, 2, 3), 2)
@@ -143,7 +195,7 @@ def _complex(
     def drawn(*shape: int) -> Any:
         return LAYOUTS[layout]((generator.integers(-4, 5, shape) + 1j * generator.integers(-4, 5, shape)).astype(dtype))
 
-    x, w, b = drawn(2, 10, 11, 9), drawn(*w_shape), drawn(6)
+    x, w, b = drawn(2, 10, *extents), drawn(*w_shape), drawn(6)
     attributes = {"strides": [2, 1], "pads": [1, 0, 0, 2], "group": group}
 
     def all_of_them() -> list[Any]:
@@ -177,18 +229,41 @@ def _copy(dtype: str, lies: str, out: str, architecture: str | None, wide: bool 
 
 
 def _check(kernel: str, places: Any, architecture: str | None, **options: Any) -> Any:
-    """Only the first index that numbers nothing is reported, wherever it stands."""
+    """Only the first index that numbers nothing is reported, wherever it stands: alone in the end, too."""
+    last = tuple(extent - 1 for extent in places.shape)
+    later = (*last[:-1], last[-1] - 4)
     with emulated_cuda(architecture, **options) as emulated:
         gpuconv.max_unpool(np.zeros(places.shape, np.float32), places, kernel_shape=[1])
-        for at, wrong in (((0, 1, 3), -2), ((2, 3, 74), 900)):
+        for wrong, *all_at in ((-2, (0, 1, 3), later), (places.size, later, last), (places.size, last)):
             broken = places.copy(order="K")
-            broken[at] = broken[2, 3, 70] = wrong
-            with pytest.raises(gpuconv.ArgumentError) as caught:
-                gpuconv.max_unpool(np.zeros(places.shape, np.float32), broken, kernel_shape=[1])
-            first = min(at, (2, 3, 70))
-            assert f"indices hold {wrong} at {first}" in str(caught.value)
+            for at in all_at:
+                broken[at] = wrong
+            _assert_found(broken, wrong, all_at[0])
     assert emulated.launches[1].variant.name == kernel
     return emulated
+
+
+def _check_each(kernel: str, places: Any, architecture: str | None, **options: Any) -> Any:
+    """The same where a thread looks at several elements: one of each is wrong, the first of a block's."""
+    with emulated_cuda(architecture, multiprocessors=1, **options) as emulated:
+        gpuconv.max_unpool(np.zeros(places.shape, np.float32), places, kernel_shape=[1])
+        launch = emulated.launches[1]
+        step = launch.grid[0] * launch.threads
+        assert places.size > 7 * step
+        for first in range(0, places.size, step):
+            for wrong in (-2, places.size):
+                broken = places.copy(order="K")
+                at = np.unravel_index(first, places.shape)
+                broken[at] = wrong
+                _assert_found(broken, wrong, at)
+    assert launch.variant.name == kernel
+    return emulated
+
+
+def _assert_found(places: Any, wrong: int, at: Any) -> None:
+    with pytest.raises(gpuconv.ArgumentError) as caught:
+        gpuconv.max_unpool(np.zeros(places.shape, np.float32), places, kernel_shape=[1])
+    assert f"indices hold {wrong} at {tuple(map(int, at))}" in str(caught.value)
 
 
 _CONV = Problem(
@@ -216,20 +291,28 @@ _ODD = Problem(
 _STEM = Problem("conv", (3, 3, 15, 17), (136, 3, 5, 7), None, {"strides": [2, 2], "pads": [3, 2, 2, 3], "group": 1})
 _POINTWISE = Problem("conv", (9, 75, 4, 12), (140, 75, 1, 1), None, {"group": 1})
 
+_FEW_PARTS: dict[str, Any] = {"multiprocessors": 1}  # of several slices each
+
 WEIGHTS: tuple[Trial, ...] = (
-    partial(_weights, "conv_weight_grad_float32_3d_64x64", _CONV, "float32", "contiguous"),
-    partial(_weights, "conv_weight_grad_float16_3d_64x64", _TRANSPOSED, "float16", "channels last"),
-    partial(_weights, "conv_weight_grad_float64_4d_64x64_wide", _TRANSPOSED, "float64", "strided", wide=True),
+    partial(_weights, "conv_weight_grad_float32_3d_64x64", _CONV, "float32", "contiguous", **_FEW_PARTS),
+    partial(_weights, "conv_weight_grad_float16_3d_64x64", _TRANSPOSED, "float16", "channels last", **_FEW_PARTS),
+    partial(
+        *(_weights, "conv_weight_grad_float64_4d_64x64_wide", _TRANSPOSED, "float64", "strided"),
+        **_FEW_PARTS,
+        wide=True,
+    ),
 )
 LARGE_WEIGHTS: tuple[Trial, ...] = (
     partial(_tile, "128x128x64_channels", _CHUNKS, "float16", "channels last", "ieee"),
     partial(_tile, "64x64x64_channels", _CHUNKS, "bfloat16", "channels last", "ieee"),
+    partial(_tile, "32x128x64_channels", _CHUNKS, "float16", "channels last", "ieee"),
     partial(_tile, "128x128x32_pixels", _STEM, "bfloat16", "contiguous", "ieee"),
     partial(_tile, "128x128x32_pixels", _POINTWISE, "float16", "contiguous", "ieee"),
     partial(_tile, "64x64x32_pixels", _ODD, "float16", "strided", "ieee"),
     partial(_tile, "64x64x32_pixels", _STEM, "bfloat16", "channels last", "ieee"),
     partial(_tile, "128x128x32_channels", _CHUNKS, "float32", "channels last", "tf32"),
     partial(_tile, "64x64x32_channels", _CHUNKS, "float32", "channels last", "tf32"),
+    partial(_tile, "32x128x32_channels", _CHUNKS, "float32", "channels last", "tf32"),
     partial(_tile, "128x128x32_pixels", _POINTWISE, "float32", "contiguous", "tf32"),
     partial(_tile, "64x64x32_pixels", _STEM, "float32", "channels last", "tf32"),
     partial(_tile, "64x64x32_channels", _CHUNKS, "float32", "channels last", "3xtf32"),
@@ -253,6 +336,9 @@ POOLS: tuple[Trial, ...] = (
     partial(_pool, "contiguous", "float32", 0),
     partial(_pool, "channels last", "bfloat16", 1),
     partial(_pool, "strided", "float64", 1, wide=True),
+    partial(_average, "contiguous", "float32", 0),
+    partial(_average, "channels last", "bfloat16", 1),
+    partial(_average, "strided", "float64", 0, wide=True),
 )
 WALKS: tuple[Trial, ...] = (
     partial(_walk, "max_pool_grad_float32_3d_walks_2x2", (5, 7, 20, 46), "contiguous", "float32",
@@ -280,6 +366,14 @@ WALKS: tuple[Trial, ...] = (
     partial(_walk, "max_pool_grad_bfloat16_3d_walks_5xany", (9, 75, 40), "channels last", "bfloat16",
             {"kernel_shape": [4], "strides": [3], "pads": [1, 2]}),
 )  # fmt: skip
+PLANES: tuple[Trial, ...] = (
+    partial(_plane, "average_pool_float32_3d_planes_8", (3, 33, 9, 7), "contiguous", "float32"),
+    partial(_plane, "average_pool_bfloat16_3d_planes_32", (2, 13, 5, 7, 9), "reversed", "bfloat16"),
+    partial(_plane, "average_pool_float64_3d_planes_256", (2, 2, 71, 67), "strided rows", "float64", multiprocessors=1),
+    partial(_plane, "average_pool_float16_3d_planes_256", (2, 1, 97, 83), "contiguous", "float16"),
+    partial(_plane, "average_pool_float32_3d_pixels", (2, 70, 23, 19), "channels last", "float32"),
+    partial(_plane, "average_pool_float16_3d_pixels", (3, 40, 5, 7, 3), "strided pixels", "float16"),
+)
 UNPOOLS: tuple[Trial, ...] = (
     partial(_unpool, "contiguous", "int8"),
     partial(_unpool, "channels last", "int8"),
@@ -295,8 +389,11 @@ COPIES: tuple[Trial, ...] = (
     partial(_copy, "float64", "contiguous", "strided", wide=True),
 )
 _PLACES = np.arange(3 * 4 * 75) - 1
+_MANY_PLACES = np.arange(7 * 4 * 256 + 7).reshape(7, 25, 41) - 1
 CHECKS: tuple[Trial, ...] = (
+    partial(_check_each, "check_indices_1d", _MANY_PLACES),
+    partial(_check_each, "check_indices_6d", _MANY_PLACES.transpose(0, 2, 1)),
     partial(_check, "check_indices_1d", _PLACES.reshape(3, 4, 75)),
     partial(_check, "check_indices_6d", _PLACES.reshape(3, 75, 4).transpose(0, 2, 1)),
 )
-ALL = (*WEIGHTS, *LARGE_WEIGHTS, *FEW_WEIGHTS, *SUMS, *POOLS, *WALKS, *UNPOOLS, *COMPLEX, *COPIES, *CHECKS)
+ALL = (*WEIGHTS, *LARGE_WEIGHTS, *FEW_WEIGHTS, *SUMS, *POOLS, *WALKS, *PLANES, *UNPOOLS, *COMPLEX, *COPIES, *CHECKS)

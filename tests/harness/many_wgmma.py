@@ -7,8 +7,9 @@ inputs or weights are infinite.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ import gpuconv
 from gpuconv.cuda.plan import offers
 from gpuconv.cuda.plan.offers import Candidate
 from tests.emulator import emulated_cuda
-from tests.harness.fused import with_finish
+from tests.harness.fused import assert_equal, with_finish
 from tests.harness.many_blocks import _INFINITE_INPUTS, _INFINITE_WEIGHTS, _filled
 from tests.oracle import oracle
 from tests.oracle.operands import BFLOAT16, LAYOUTS, values
@@ -39,7 +40,8 @@ class Trial:
     multiprocessors : that there are; blocks make all tiles, so that few make many each.
     kinds, layout : of the inputs' values, and how they lie in memory.
     out : how the result lies.
-    finished : whether a residual is added, which lies as the result does, and an activation follows.
+    finished : the activation that follows, and a residual before it, which lies as the result does; None: neither.
+    packed : whether the weights are packed before.
     """
 
     operator: str
@@ -52,7 +54,8 @@ class Trial:
     layout: str = "contiguous"
     precision: str = "ieee"
     out: str = "contiguous"
-    finished: bool = False
+    finished: Any = None
+    packed: bool = False
 
     @property
     def kernel(self) -> str:
@@ -68,17 +71,25 @@ class Trial:
         inputs, expected = _inputs(self), _expected(self)
         if "max_steps" in options:
             options["max_steps"] *= 10  # a block makes many tiles
-        device = emulated_cuda(multiprocessors=self.multiprocessors, **options)
-        with offers.picking(self._pick), gpuconv.precision(self.precision), device as emulated:
-            out = LAYOUTS[self.out](np.zeros(expected.value.shape, self.dtype))
-            finish, expected = self._finish(expected) if self.finished else ({}, expected)
-            y = getattr(gpuconv, self.operator)(*inputs, **self.attributes, **finish, out=out)
+        finish, expected = self._finish(expected) if self.finished else ({}, expected)
+        y, emulated = self.run(inputs, expected.value.shape, finish, **options)
         assert_close(y, expected, self.dtype, self.arithmetic)
         return emulated
 
+    def run(self, inputs: Any, shape: tuple[int, ...], finish: dict[str, Any], **options: Any) -> tuple[Any, Any]:
+        """Return the result of a call, with a residual and an activation or without, and the device."""
+        device = emulated_cuda(multiprocessors=self.multiprocessors, **options)
+        out = LAYOUTS[self.out](np.full(shape, 7, self.dtype))
+        with offers.picking(self._pick), gpuconv.precision(self.precision), device as emulated:
+            if self.packed:
+                inputs = [inputs[0], gpuconv.pack(inputs[1], self.operator), *inputs[2:]]
+            y = getattr(gpuconv, self.operator)(*inputs, **self.attributes, **finish, out=out)
+        return y, emulated
+
     def _finish(self, exact: oracle.Exact) -> tuple[dict[str, Any], oracle.Exact]:
         residual = LAYOUTS[self.out](values("integers", 7, exact.value.shape, self.dtype))
-        return {"residual": residual, "activation": "relu"}, with_finish(exact, residual, "relu", self.dtype)
+        finish = {"residual": residual, "activation": self.finished}
+        return finish, with_finish(exact, residual, self.finished, self.dtype)
 
     def _pick(self, candidates: Sequence[Candidate]) -> Candidate:
         return next(one for one in candidates if one.name.endswith(self.candidate))
@@ -95,6 +106,19 @@ def _inputs(trial: Trial) -> list[Any]:
 @cache
 def _expected(trial: Trial) -> Any:
     return getattr(oracle, trial.operator)(*_inputs(trial), **trial.attributes)
+
+
+def check_zeros(trial: Trial, _: str | None = None, **options: Any) -> Any:
+    """Raise AssertionError where sums of 0 do not stay what they are, not even by their signs, at bounds of -0."""
+    x, w, _bias = _inputs(replace(trial, kinds=_INTEGERS))
+    if "max_steps" in options:
+        options["max_steps"] *= 10  # a block makes many tiles
+    for activation, residual in product((("leaky_relu", -2), ("clip", -0.0, -0.0)), (False, True)):
+        expected = LAYOUTS[trial.out](np.zeros(_expected(trial).value.shape, trial.dtype))
+        finish = {"activation": activation, "residual": expected if residual else None}
+        y, emulated = trial.run((np.zeros_like(x), w), expected.shape, finish, **options)
+        assert_equal(y, expected)
+    return emulated
 
 
 _FLAT = {"strides": [2, 1], "pads": [1, 2, 0, 1], "dilations": [1, 2]}

@@ -127,12 +127,28 @@ def _past_the_axes() -> tuple[Problem, tuple[type, str]]:
     return Problem("max_pool", (1,) * 65, attributes={"kernel_shape": [1] * 63}), (ArgumentError, sentence)
 
 
+def _averages() -> Iterator[tuple[Problem, Any]]:
+    """What is AveragePool's own, worked out by hand: a flag, and the one window of a whole channel."""
+    refused = "average_pool: count_include_pad must be 0 or 1, not 2"
+    flag = {"kernel_shape": [2], "count_include_pad": 2}
+    yield Problem("average_pool", (1, 1, 5), attributes=flag), (ArgumentError, refused)
+    refused = "average_pool: kernel_shape is required, one integer per spatial axis or one for all of them"
+    yield Problem("average_pool", (1, 1, 5), attributes={"kernel_shape": None}), (ArgumentTypeError, refused)
+    refused = "global_average_pool: layout must be one of NCHW, NHWC, not 'NWC'"
+    yield Problem("global_average_pool", (1, 1, 5), attributes={"layout": "NWC"}), (ArgumentError, refused)
+    for extents, kernel in (((4, 5), (4, 5)), ((0, 5), (1, 5))):
+        ones, zeros = {"strides": (1, 1), "dilations": (1, 1)}, {"pads_begin": (0, 0), "pads_end": (0, 0)}
+        shapes = {"x_shape": (2, 3, *extents), "y_shape": (2, 3, 1, 1), "kernel_shape": kernel}
+        yield Problem("global_average_pool", (2, 3, *extents)), shapes | ones | zeros | {"count_include_pad": 0}
+
+
 def corpus() -> list[tuple[Ask, Any]]:
     """Questions and answers; the answer to what must be refused is the type and the words of the error."""
     asked = [(_ask_fields(problem), answer(problem)) for problem in _problems()]
     asked += [(_ask_fields(row.problem), (KINDS[row.kind], row.message)) for row in REFUSALS]
     asked += [(_ask_range(*arguments), _range_by_trying(*arguments)) for arguments in _ranges()]
     asked += [(_ask_met(*arguments), _met_by_trying(*arguments)) for arguments in _kernels()]
+    asked += [(_ask_fields(problem), expected) for problem, expected in _averages()]
     problem, refusal = _past_the_axes()
     asked.append((_ask_fields(problem), refusal))
     return asked + [(_ask_output(problem), y_shape) for problem, y_shape in _at_the_limits()]

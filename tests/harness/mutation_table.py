@@ -138,6 +138,17 @@ TESTS: dict[str, tuple[str, ...]] = {
         "onnx/test_inputs.py",
     ),
     "cuda/call/bfloat16.py": ("cuda/call/test_interchange.py",),
+    "cli/judge.py": ("judge/test_runner.py",),
+    "judge/*": (
+        "judge/test_verdicts.py",
+        "judge/test_definition.py",
+        "judge/test_variants.py",
+        "judge/test_suite.py",
+        "judge/test_runner.py",
+    ),
+    "testing/*": ("judge/test_testing.py",),
+    "rules/invariance.py": ("cpu/test_invariance.py",),
+    "onnx/batch/*": ("onnx/test_batch.py",),
     "cli/check*.py": (
         "rules/test_host_rules.py how_many_products",
         "cli/test_main.py -standard_streams",
@@ -250,7 +261,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     # ---- NumPy
     "cpu/_blas.py": ("cpu/test_threads.py",),
     "cpu/_threads.py": ("cpu/test_threads.py",),
-    "cpu/unpool.py": (
+    "cpu/pool/unpool.py": (
         "rules/test_host_rules.py unpooling",
         "cpu/test_memory.py gradients",
         "rules/test_gradient_errors.py",
@@ -258,10 +269,13 @@ TESTS: dict[str, tuple[str, ...]] = {
         *_GRADIENTS,
     ),
     "cpu/weight_grad.py": ("cpu/test_memory.py gradients", *_GRADIENTS, "compat/test_cudnn.py"),
-    "cpu/_argmax.py": _POOLS,
-    "cpu/_order.py": ("rules/test_host_rules.py keys_are", *_POOLS),
-    "cpu/_windows.py": _POOLS,
-    "cpu/max_pool.py": (
+    "cpu/pool/_argmax.py": _POOLS,
+    "cpu/pool/_order.py": ("rules/test_host_rules.py keys_are", *_POOLS),
+    "cpu/pool/_windows.py": _POOLS,
+    "cpu/pool/average_pool.py": ("cpu/test_averages.py", "rules/test_cases.py"),
+    "cpu/pool/_sums.py": ("cpu/test_windows.py", "cpu/test_averages.py"),
+    "cpu/pool/_blocks.py": ("cpu/test_workspace.py", *_POOLS, "cpu/test_averages.py"),
+    "cpu/pool/max_pool.py": (
         "rules/test_host_rules.py cut_down",
         "cpu/test_workspace.py",
         *_POOLS,
@@ -330,10 +344,10 @@ TESTS: dict[str, tuple[str, ...]] = {
         "harness/test_many_blocks.py conv_bands",
         *_FAMILY,
     ),
-    "cuda/conv/wgmma/channels_last.py": (
+    "cuda/passes/channels_last.py": (
         _RULES,
-        "cuda/conv/wgmma/test_channels_last.py",
-        "cuda/conv/wgmma/test_channels_last_kernel.py planes",
+        "cuda/passes/test_channels_last.py",
+        "cuda/passes/test_channels_last_kernel.py planes",
         "cuda/conv/wgmma/test_pack_rows.py test_",
         "cuda/conv/gemm/test_ffma.py",
     ),

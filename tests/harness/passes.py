@@ -14,7 +14,8 @@ from gpuconv.cuda.call import device
 from gpuconv.cuda.call.prepared import contiguous_strides
 from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.problem import Problem
-from gpuconv.cuda.conv.wgmma import channels_last
+from gpuconv.cuda.conv.wgmma import operands
+from gpuconv.cuda.passes import channels_last
 from gpuconv.cuda.plan.launch import Launch
 from gpuconv.cuda.plan.limits import nearest
 from gpuconv.rules import geometry as geometries
@@ -68,12 +69,17 @@ def _with_tickets(launch: Launch, arrays: dict[str, Any], role: str, result: Any
 
 def copy(x: Any, group: int, filled: int, precision: str, tickets: int = 0, **options: Any) -> tuple[Any, Any]:
     """What the pass makes of x, and the device that it ran on."""
-    w = np.zeros((group, x.shape[1] // group, *(1 for _ in x.shape[2:])), x.dtype)
-    problem = problem_of("conv", x, w, precision, group=group)
     parts = 2 if precision == "3xtf32" else 1
-    launch = channels_last.of_x(problem, filled, parts, tickets)
     result = np.empty((x.shape[0], prod(x.shape[2:]), group, parts, filled), x.dtype)
-    assert channels_last.x_bytes(problem, filled, parts) == result.nbytes
+    if precision == "ieee" and (x.itemsize == 4 or not tickets):
+        tickets = 0  # a copy of other elements than those of 16 bits is never before a split of wgmma
+        roles = {"x": "x", "x_last": "x_last"}
+        launch = channels_last.copy("conv", x.dtype.name, x.shape, elements(x), group, filled, roles)
+    else:
+        w = np.zeros((group, x.shape[1] // group, *(1 for _ in x.shape[2:])), x.dtype)
+        problem = problem_of("conv", x, w, precision, group=group)
+        launch = operands.of_x(problem, filled, parts, tickets)
+        assert operands.x_bytes(problem, filled, parts) == result.nbytes
     return result, _with_tickets(launch, {"x": x}, "x_last", result, tickets, **options)
 
 
@@ -85,10 +91,10 @@ def pack(
     x = np.zeros((1, channels * group, *w.shape[2:]), w.dtype)
     problem = problem_of(operator, x, w, precision, group=group)
     parts = 2 if precision == "3xtf32" else 1
-    launch = channels_last.of_weights(problem, filled, parts, tickets)
+    launch = operands.of_weights(problem, filled, parts, tickets)
     assert launch.packs == (not tickets)
     result = np.empty((group, parts, filters, prod(w.shape[2:]), filled), w.dtype)
-    assert channels_last.weight_bytes(problem, filled, parts) == result.nbytes
+    assert operands.weight_bytes(problem, filled, parts) == result.nbytes
     return result, _with_tickets(launch, {"w": w}, "packed", result, tickets, **options)
 
 
@@ -201,6 +207,7 @@ MANY = (
     Moved((3, 16, 5, 7), layout="pixels off the vectors"),
     Moved((2, 40, 9, 13), "float32", "3xtf32", group=2, whole=True),
     Moved((4, 12, 5, 5), "float32", "tf32", layout="off the vectors"),
+    Moved((3, 10, 9, 11), "float32", layout="channels last"),
     Moved((70, 20, 3, 3), operator="conv", group=2, whole=True),
     Moved((20, 30, 3, 3), "float32", "3xtf32", operator="conv_transpose"),
 )
@@ -218,6 +225,7 @@ WAYS = [
 
 
 over_ways = pytest.mark.parametrize(("dtype", "precision"), WAYS, ids=str)
+over_copies = pytest.mark.parametrize(("dtype", "precision"), [*WAYS, (np.dtype("float32"), "ieee")], ids=str)
 
 
 @dataclass(frozen=True)

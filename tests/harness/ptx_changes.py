@@ -177,16 +177,61 @@ _WRAPPERS = ("base/ptx.cuh", "base/hopper.cuh")  # whose lines say nothing: thos
 @cache
 def mutants(kernel: str, whole: str) -> tuple[Mutant, ...]:
     """Every mutant of a kernel's text."""
-    files = {number: path.rpartition("kernels_cu/")[2] for number, path in _FILE.findall(whole)}
+    lines = whole.split("\t.section\t.debug")[0].split("\n")
+    sources = _sources(lines, {number: path.rpartition("kernels_cu/")[2] for number, path in _FILE.findall(whole)})
+    return tuple(
+        one
+        for number, line in enumerate(lines)
+        for one in (Mutant(kernel, number, line, change, sources[number]) for change in changes(line))
+        if not (_is_same_barrier(one, whole) or _waits_for_nothing(one, whole) or _chooses_division(one, lines))
+    )
+
+
+def _sources(lines: list[str], files: dict[str, str]) -> list[str]:
+    """Return the source line of each; of what the compiler names line 0 for, that of what follows."""
+    places = [_source(line, files) for line in lines]
+    following = "?:0"
+    for number in reversed(range(len(lines))):
+        if places[number] is not None:
+            following = places[number] = following if places[number].endswith(":0") else places[number]
     source, found = "?:0", []
-    for number, line in enumerate(whole.split("\t.section\t.debug")[0].split("\n")):
-        place = _PLACE.match(line)
-        if place is not None:
-            file, at, outer_file, outer_at = place.groups()
-            is_wrapper = outer_file is not None and files.get(file) in _WRAPPERS
-            source = f"{files.get(outer_file)}:{outer_at}" if is_wrapper else f"{files.get(file)}:{at}"
-        found += [Mutant(kernel, number, line, change, source) for change in changes(line)]
-    return tuple(one for one in found if not _is_same_barrier(one, whole))
+    for place in places:
+        source = place or source
+        found.append(source)
+    return found
+
+
+def _source(line: str, files: dict[str, str]) -> str | None:
+    """Return what a line says of the source of the following ones."""
+    place = _PLACE.match(line)
+    if place is None:
+        return None
+    file, at, outer_file, outer_at = place.groups()
+    is_wrapper = outer_file is not None and files.get(file) in _WRAPPERS
+    return f"{files.get(outer_file)}:{outer_at}" if is_wrapper else f"{files.get(file)}:{at}"
+
+
+def _waits_for_nothing(one: Mutant, whole: str) -> bool:
+    """Tell whether a mutant only changes groups of asynchronous copies, of which its kernel has none."""
+    changes_group = one.change.words.startswith(("cp.async.commit_group", "cp.async.wait_"))
+    return changes_group and re.search(r"cp\.async\.c[ag]\.", whole) is None
+
+
+_HIGH_WORDS = re.compile(r"\s*and\.b64\s+(%rd\d+), %rd\d+, -4294967296;")
+
+
+def _chooses_division(one: Mutant, lines: list[str]) -> bool:
+    """Tell whether a mutant only changes how 64-bit numbers are divided: by 32 bits where those are all.
+
+    The compiler adds the choice. Other results need elements beyond the first 2**32 of an array.
+    """
+    at = one.line - (0 if one.change.kind == "comparison" else 1)
+    before, comparison = _HIGH_WORDS.match(lines[at - 1]), lines[at]
+    return (
+        before is not None
+        and re.match(rf"\s*setp\.(?:eq|ne)\.s64\s+%p\d+, {before[1]}, 0;", comparison) is not None
+        and re.match(r"\s*@!?%p\d+ bra", lines[at + 1]) is not None
+    )
 
 
 _NUMBERED = re.compile(r"\bbar(?:rier)?\.(?:sync|arrive|cta)[.\w]*\s+(?!\s|0;)")

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.emulator
 def _blocks(launch: Any) -> list[int]:
     """Blocks each way: of output channels and of pixels, or of all outputs."""
     sources = ("conv/direct/rows.cu", "conv/direct/bands.cu", "conv/direct/channels.cu", "conv/direct/transpose.cu")
-    if launch.variant.name.startswith("max_pool") or launch.variant.source in sources:
+    if launch.variant.name.startswith(("max_pool", "average_pool")) or launch.variant.source in sources:
         return [launch.grid[0]]
     struct = np.frombuffer(launch.parameters, launch.variant.layout)
     inner = next((name for name in ("all", "problem") if name in (struct.dtype.names or ())), None)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ import pytest
 from gpuconv import ArgumentError, DeviceError
 from gpuconv.cuda.build import kernel_files
 from tests.emulator import Array, EmulatorError, module
-from tests.harness import mutate_ptx
+from tests.harness import fused, many_blocks, many_wgmma, mutate_ptx, ptx_problems
 from tests.harness.equivalent_ptx import EQUIVALENT
 from tests.harness.mutate_ptx import NEVER_RUN, SURVIVED
 from tests.harness.ptx_changes import changes, mutants
@@ -93,6 +95,60 @@ def test_the_number_of_a_barrier_matters_where_there_are_others() -> None:
         *("bar.sync removed", "bar.sync: number +1"),
         *("bar.sync removed", "bar.sync: number +1", "bar.sync: threads +32"),
     ]
+
+
+def test_a_line_that_the_compiler_names_0_is_the_following_one() -> None:
+    (before,) = [one.source for one in mutants("swap", SWAP) if one.change.kind == "comparison"]
+    moved = SWAP.replace(".loc 2 30 5", ".loc 2 0 5").replace("@%p1 bra", ".loc 2 30 9\n@%p1 bra")
+    (after,) = [one.source for one in mutants("swap", moved) if one.change.kind == "comparison"]
+    assert before == after == "tiny.cu:30"
+
+
+DIVISION = """
+or.b64 %rd3, %rd1, %rd2;
+and.b64 %rd4, %rd3, -4294967296;
+setp.eq.s64 %p2, %rd4, 0;
+@%p2 bra SHORT;
+div.s64 %rd5, %rd1, %rd2;
+bra.uni BOTH;
+"""
+
+
+def test_how_64_bit_numbers_are_divided_is_left_alone() -> None:
+    assert not mutants("divide", DIVISION)
+    assert len(mutants("divide", DIVISION.replace("-4294967296", "-8"))) == 3
+
+
+def test_groups_matter_where_there_are_copies() -> None:
+    waits = SWAP.replace("bar.sync 0;", "cp.async.commit_group;\ncp.async.wait_group 0;")
+    copies = waits.replace(
+        "cp.async.commit_group;", "cp.async.ca.shared.global [%r3], [%rd1], 4;\ncp.async.commit_group;"
+    )
+    for text, expected in ((waits, {"group": 0, "wait": 0}), (copies, {"group": 1, "wait": 2})):
+        kinds = Counter(one.change.kind for one in mutants("swap", text))
+        assert {kind: kinds[kind] for kind in expected} == expected
+
+
+def test_lines_of_instructions() -> None:
+    lines = SWAP.split("\n")
+    *places, last = ptx_problems._lines(SWAP)
+    assert [lines[at] for at in places] == [line for line in lines if re.match(r"[a-z@].*;", line)]
+    assert last == -1, "the emulator adds one"
+
+
+def test_problems_that_are_made_of_a_convolution_differ() -> None:
+    (one,) = many_blocks.POINTWISE[:1]
+    deep, padded, grouped = (
+        ptx_problems._deep(one.problem),
+        ptx_problems._padded(one.problem, 1),
+        ptx_problems._of_groups(one.problem, 4, 2),
+    )
+    assert (deep.x_shape, deep.w_shape, deep.attributes["pads"]) == (
+        *((3, 35, 3, 13, 11), (300, 35, 2, 1, 1)),
+        [2, 0, 0, 0, 0, 0],
+    )
+    assert padded.attributes["pads"] == [0, 1, 0, 1]
+    assert (grouped.x_shape, grouped.w_shape, grouped.b_shape) == ((3, 4, 13, 11), (8, 1, 1, 1), (8,))
 
 
 REGISTER = "\t{ .reg .b32 other;"
@@ -190,3 +246,32 @@ def test_most_mutants_of_a_sample_are_noticed() -> None:
     missed = [str(one.mutant) for one, fate in zip(found, fates, strict=True) if fate == SURVIVED]
     assert len(found) - fates.count(NEVER_RUN) > SAMPLE // 2
     assert len(missed) <= SAMPLE // 4, "\n".join(missed)
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize("one", [many_blocks.POINTWISE[0], many_blocks.DIRECT[0]])
+def test_sums_of_zero_keep_their_sign_at_bounds(one: Any) -> None:
+    fused.check_zeros(one)
+
+
+@pytest.mark.emulator
+def test_sums_of_zero_keep_their_sign_at_bounds_in_wgmma() -> None:
+    many_wgmma.check_zeros(many_wgmma.LAST)
+
+
+@pytest.mark.emulator
+def test_more_traffic_than_the_kernel_has_is_noticed() -> None:
+    """Vectors of channels are written one element after the other: the result is the same."""
+    family, number = "pool/channels.cu", 2
+    right = ptx_problems.right(family, ptx_problems.trials(family)[number])
+    kernel = "max_pool_float32_3d_channels"
+    text = right.texts[kernel]
+    chosen = [
+        one
+        for one in mutants(kernel, text)
+        if one.change.kind == "comparison" and "% (COUNT * sizeof(T)) == 0" in one.source_words
+        if right.runs(text, one.line)
+    ]
+    assert chosen
+    fates = {mutate_ptx.verdict(mutate_ptx.Drawn(family, number, one, text), with_others=False) for one in chosen}
+    assert fates == {mutate_ptx.TRAFFIC}
