@@ -1,4 +1,4 @@
-"""Conv, ConvTranspose and MaxPool exactly as ONNX specifies them, on NumPy and CuPy arrays."""
+"""Conv, ConvTranspose, MaxPool and AveragePool exactly as ONNX specifies them, on NumPy and CuPy arrays."""
 
 from gpuconv._conv import conv, conv_transpose
 from gpuconv._errors import (
@@ -19,9 +19,18 @@ from gpuconv._gradients import (
     conv_weight_grad,
 )
 from gpuconv._packed import PackedWeights
-from gpuconv._pooling import max_pool, max_pool_grad, max_unpool
+from gpuconv._pooling import (
+    average_pool,
+    average_pool_grad,
+    global_average_pool,
+    global_average_pool_grad,
+    max_pool,
+    max_pool_grad,
+    max_unpool,
+)
 from gpuconv._transfer import pack, to_device, to_host
 from gpuconv._tune import tune
+from gpuconv.rules.invariance import invariant
 from gpuconv.rules.precision import precision
 
 __version__ = "0.1.0"
@@ -35,6 +44,8 @@ __all__ = [
     "OutOfDeviceMemory",
     "PackedWeights",
     "__version__",
+    "average_pool",
+    "average_pool_grad",
     "conv",
     "conv_bias_grad",
     "conv_input_grad",
@@ -44,6 +55,9 @@ __all__ = [
     "conv_transpose_weight_grad",
     "conv_weight_grad",
     "explain",
+    "global_average_pool",
+    "global_average_pool_grad",
+    "invariant",
     "max_pool",
     "max_pool_grad",
     "max_unpool",

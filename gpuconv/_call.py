@@ -1,4 +1,4 @@
-"""A call of an operator with one result: gradients and MaxUnpool, on either backend."""
+"""A call of an operator with one result: averages, gradients and MaxUnpool, on either backend."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Any
 
 from gpuconv import _arrays, cpu, cuda
 from gpuconv._errors import ArgumentError
-from gpuconv.rules import dtypes, memory
+from gpuconv.rules import dtypes, invariance, memory
 from gpuconv.rules import layout as layouts
 from gpuconv.rules import precision as precisions
 from gpuconv.rules.geometry import Ints
+from gpuconv.rules.invariance import CURRENT as ALONE
 from gpuconv.rules.operators import OPERATORS, settled
 from gpuconv.rules.precision import CURRENT
 
@@ -23,6 +24,7 @@ def run(
     precision: str | None,
     out: Any,
     check_indices: bool = False,
+    invariant: str | None = None,
 ) -> Any:
     """Check a call of any operator with one result, choose the backend and run it."""
     operator = OPERATORS[name]
@@ -39,11 +41,13 @@ def run(
             _refuse_index(name, arrays["indices"], wrong, geometry)
         values = tuple(attributes[attribute] for attribute in operator.attributes)
         precise = CURRENT.get() if precision is None else precision
-        return cuda.run(name, tuple(arrays.values()), (out,), values, layout, precise)[0]
+        word = ALONE.get() if invariant is None else invariant
+        return cuda.run(name, tuple(arrays.values()), (out,), values, layout, precise, invariant=word)[0]
     geometry = operator.geometry(*(array.shape for array in arrays.values()), layout=layout, **attributes)
     dtypes.check(name, **arrays)
     if precision is not None:
         precisions.check(name, precision)
+    alone = layout if invariance.asked(name, invariant) else None
     if "indices" in arrays:  # always: what numbers nothing cannot be left out here
         wrong = cpu.first_out_of_range(arrays["indices"], prod(_numbered(geometry)))
         _refuse_index(name, arrays["indices"], wrong, geometry)
@@ -52,7 +56,7 @@ def run(
     views = {
         role: layouts.view(operator.order(array, layout), arrays[array]) for array, role in operator.inputs.items()
     }
-    _compute(operator.kernel, views, layouts.view(order, result), geometry)
+    _compute(operator.kernel, views, layouts.view(order, result), geometry, alone)
     return result
 
 
@@ -71,14 +75,16 @@ def _refuse_index(name: str, indices: Any, wrong: Ints | None, geometry: Any) ->
         )
 
 
-def _compute(kernel: str, arrays: dict[str, Any], result: Any, geometry: Any) -> None:
+def _compute(kernel: str, arrays: dict[str, Any], result: Any, geometry: Any, alone: str | None) -> None:
     """Run a function of the NumPy backend on arrays that are named by their roles."""
     if kernel in ("conv", "conv_transpose"):
-        getattr(cpu, kernel)(arrays["x"], arrays["w"], None, result, geometry)
+        getattr(cpu, kernel)(arrays["x"], arrays["w"], None, result, geometry, alone=alone)
     elif kernel == "bias_grad":
         cpu.bias_grad(arrays["x"], result)
     elif kernel == "weight_grad":
         cpu.weight_grad(arrays["x"], arrays["dy"], result, geometry)
+    elif kernel in ("average_pool", "average_pool_grad"):
+        getattr(cpu, kernel)(*arrays.values(), result, geometry)
     elif kernel == "max_pool_grad":
         cpu.max_pool_grad(arrays["dy"], arrays["indices"], result, geometry)
     else:

@@ -10,11 +10,13 @@ import numpy as np
 from gpuconv import _arrays, _parts, cpu, cuda
 from gpuconv._packed import PackedWeights
 from gpuconv.rules import activation as activations
-from gpuconv.rules import dtypes, memory
+from gpuconv.rules import dtypes, invariance, memory
 from gpuconv.rules import layout as layouts
 from gpuconv.rules import precision as precisions
 from gpuconv.rules.activation import Activation
 from gpuconv.rules.geometry import AutoPad, PerAxis
+from gpuconv.rules.invariance import CURRENT as ALONE
+from gpuconv.rules.invariance import Invariance
 from gpuconv.rules.layout import Layout
 from gpuconv.rules.operators import OPERATORS
 from gpuconv.rules.precision import CURRENT, Precision
@@ -40,6 +42,7 @@ def conv(
     strides: PerAxis | None = None,
     layout: Layout = "NCHW",
     precision: Precision | None = None,
+    invariant: Invariance | None = None,
     activation: str | tuple[Any, ...] | None = None,
     residual: Array | None = None,
     out: NDArray[_T] | None = None,
@@ -60,6 +63,7 @@ def conv(
     strides: PerAxis | None = None,
     layout: Layout = "NCHW",
     precision: Precision | None = None,
+    invariant: Invariance | None = None,
     activation: str | tuple[Any, ...] | None = None,
     residual: Array | None = None,
     out: Array | None = None,
@@ -80,6 +84,7 @@ def conv(
     strides: PerAxis | None = None,
     layout: Layout = "NCHW",
     precision: Precision | None = None,
+    invariant: Invariance | None = None,
     activation: str | tuple[Any, ...] | None = None,
     residual: Any = None,
     out: Any = None,
@@ -115,6 +120,9 @@ def conv(
         Weights, bias and attributes are the same.
     precision : {"ieee", "tf32", "3xtf32"}, optional
         Of float32 products on CUDA devices; by default that of the context, which :func:`precision` sets and explains.
+    invariant : {"batch"}, optional
+        An image's result has the same bits whatever stands beside it in the batch; by default what the context
+        says, which :func:`invariant` sets and explains.
     activation : {"relu", "leaky_relu", "clip"} or tuple, optional
         What the result goes through before it is rounded; a tuple has the name and all arguments:
         ``("leaky_relu", alpha)``, with 0.01 for a bare name, or ``("clip", low, high)``, either of which may be None.
@@ -168,7 +176,7 @@ def conv(
     if others:
         refuse(conv, others)
     attributes = auto_pad, dilations, group, kernel_shape, pads, strides
-    return _convolve("conv", x, w, b, attributes, layout, precision, activation, residual, out)
+    return _convolve("conv", x, w, b, attributes, layout, precision, invariant, activation, residual, out)
 
 
 @overload
@@ -187,6 +195,7 @@ def conv_transpose(
     strides: PerAxis | None = None,
     layout: Layout = "NCHW",
     precision: Precision | None = None,
+    invariant: Invariance | None = None,
     activation: str | tuple[Any, ...] | None = None,
     residual: Array | None = None,
     out: NDArray[_T] | None = None,
@@ -209,6 +218,7 @@ def conv_transpose(
     strides: PerAxis | None = None,
     layout: Layout = "NCHW",
     precision: Precision | None = None,
+    invariant: Invariance | None = None,
     activation: str | tuple[Any, ...] | None = None,
     residual: Array | None = None,
     out: Array | None = None,
@@ -231,6 +241,7 @@ def conv_transpose(
     strides: PerAxis | None = None,
     layout: Layout = "NCHW",
     precision: Precision | None = None,
+    invariant: Invariance | None = None,
     activation: str | tuple[Any, ...] | None = None,
     residual: Any = None,
     out: Any = None,
@@ -265,6 +276,8 @@ def conv_transpose(
         As in :func:`conv`.
     precision : {"ieee", "tf32", "3xtf32"}, optional
         As in :func:`conv`.
+    invariant : {"batch"}, optional
+        As in :func:`conv`.
     activation : {"relu", "leaky_relu", "clip"} or tuple, optional
         As in :func:`conv`.
     residual : array (N, M, Q1, …, Qn), optional
@@ -293,7 +306,7 @@ def conv_transpose(
     if others:
         refuse(conv_transpose, others)
     attributes = auto_pad, dilations, group, kernel_shape, output_padding, output_shape, pads, strides
-    return _convolve("conv_transpose", x, w, b, attributes, layout, precision, activation, residual, out)
+    return _convolve("conv_transpose", x, w, b, attributes, layout, precision, invariant, activation, residual, out)
 
 
 def _convolve(
@@ -304,6 +317,7 @@ def _convolve(
     attributes: tuple[Any, ...],
     layout: Layout,
     precision: Precision | None,
+    invariant: Invariance | None,
     activation: Any,
     residual: Any,
     out: Any,
@@ -325,7 +339,17 @@ def _convolve(
         def compute(part: dict[str, Any], y: Any) -> Any:
             weights = part["w"] if packed is None or part["w"] is not w else packed
             return _convolve(
-                operator, part["x"], weights, part["b"], settled, layout, precision, None, part["residual"], y
+                operator,
+                part["x"],
+                weights,
+                part["b"],
+                settled,
+                layout,
+                precision,
+                invariant,
+                None,
+                part["residual"],
+                y,
             )
 
         return _parts.by_parts(compute, operator, library, arrays, settled, layout, precision, does, out)
@@ -334,8 +358,10 @@ def _convolve(
         inputs = (x, w) if b is None else (x, w, b)
         if residual is not None:
             inputs = (*inputs, residual)
-        return cuda.run(operator, inputs, (out,), attributes, layout, precise, packed, does, residual is not None)[0]
-    return _on_cpu(operator, x, w, b, attributes, layout, precision, does, residual, out)
+        alone = ALONE.get() if invariant is None else invariant
+        finished = does, residual is not None
+        return cuda.run(operator, inputs, (out,), attributes, layout, precise, packed, *finished, alone)[0]
+    return _on_cpu(operator, x, w, b, attributes, layout, precision, invariant, does, residual, out)
 
 
 def _finish(operator: str, x: Any, activation: Any, residual: Any) -> tuple[Activation | None, Any]:
@@ -353,6 +379,7 @@ def _on_cpu(
     attributes: tuple[Any, ...],
     layout: Layout,
     precision: Precision | None,
+    invariant: Invariance | None,
     does: Activation | None,
     residual: Any,
     out: Any,
@@ -363,9 +390,10 @@ def _on_cpu(
     dtypes.check(operator, x=x, w=w, b=b, residual=residual)
     if precision is not None:
         precisions.check(operator, precision)
+    alone = layout if invariance.asked(operator, invariant) else None
     shape = layouts.as_given(layout, geometry.y_shape)
     activations.check(operator, does, residual, shape, x.dtype.name)
     y = memory.result(operator, out, shape, x.dtype, x=x, w=w, b=b, residual=residual)
     finish = cpu.Finish(None if residual is None else layouts.view(layout, residual), does)
-    getattr(cpu, operator)(layouts.view(layout, x), w, b, layouts.view(layout, y), geometry, finish)
+    getattr(cpu, operator)(layouts.view(layout, x), w, b, layouts.view(layout, y), geometry, finish, alone=alone)
     return y

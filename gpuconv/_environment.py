@@ -3,11 +3,37 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from contextvars import ContextVar, copy_context
 from pathlib import Path
+from typing import Any, TypeVar
 
 from gpuconv._errors import ArgumentError, shown
 
+Result = TypeVar("Result")
 _LARGEST = 2**63 - 1
+_read: ContextVar[dict[Any, Any] | None] = ContextVar("gpuconv.environment", default=None)
+
+
+def steady(function: Callable[[], Result]) -> Result:
+    """Call a function in which what :func:`once` reads is read once."""
+    return copy_context().run(_steadily, function)
+
+
+def _steadily(function: Callable[[], Result]) -> Result:
+    _read.set({})
+    return function()
+
+
+def once(read: Callable[[], Result]) -> Result:
+    """Return what a function reads of the environment, or has read before in the same call of :func:`steady`."""
+    known = _read.get()
+    if known is None:
+        return read()
+    if read not in known:
+        known[read] = read()
+    found: Result = known[read]
+    return found
 
 
 def integer(name: str, least: int, most: int = _LARGEST) -> int | None:
@@ -27,6 +53,14 @@ def integer(name: str, least: int, most: int = _LARGEST) -> int | None:
         if least <= number <= most:
             return number
     raise ArgumentError(f"{name} must be an integer from {least} to {most}, not {shown(text)}")
+
+
+def chained_launches() -> bool:
+    """Tell whether launches of a call may overlap on devices that can, by GPUCONV_CHAINED_LAUNCHES; by default not.
+
+    No device has run them yet.
+    """
+    return integer("GPUCONV_CHAINED_LAUNCHES", 0, 1) == 1
 
 
 def folder(name: str) -> Path | None:

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from gpuconv._errors import ArgumentError, ArgumentTypeError, one_line, shown, text_of
 from gpuconv.rules import activation as activations
-from gpuconv.rules import dtypes
+from gpuconv.rules import dtypes, invariance
 from gpuconv.rules import geometry as geometries
 from gpuconv.rules import layout as layouts
 from gpuconv.rules import precision as precisions
 from gpuconv.rules.activation import Activation
 from gpuconv.rules.geometry import Ints
+from gpuconv.rules.invariance import Invariance
 from gpuconv.rules.layout import Layout
 from gpuconv.rules.operators import OPERATORS, check_names, named, settled
 from gpuconv.rules.precision import Precision
@@ -41,6 +42,7 @@ class _Call:
     checks: bool
     activation: Activation | None
     residual: bool
+    invariant: bool
 
 
 def explain(
@@ -54,6 +56,7 @@ def explain(
     bias: bool = False,
     layout: Layout = "NCHW",
     precision: Precision | None = None,
+    invariant: Invariance | None = None,
     residual: bool = False,
     return_indices: bool = False,
     **attributes: Any,
@@ -81,6 +84,8 @@ def explain(
     layout : {"NCHW", "NHWC"}
     precision : {"ieee", "tf32", "3xtf32"}, optional
         By default that of the context; only for operators with weights and their gradients.
+    invariant : {"batch"}, optional
+        By default that of the context; only for operators with weights and the gradients of their inputs.
     residual : bool
         Whether there is a residual, laid out as the result is.
     return_indices : bool
@@ -132,6 +137,7 @@ in 1619 blocks of 128 threads
         bias=bias,
         layout=layout,
         precision=precision,
+        invariant=invariant,
         residual=residual,
         return_indices=return_indices,
         **attributes,
@@ -171,6 +177,7 @@ def _settled(
     bias: bool = False,
     layout: str = "NCHW",
     precision: str | None = None,
+    invariant: str | None = None,
     residual: bool = False,
     return_indices: bool = False,
     **attributes: Any,
@@ -185,13 +192,16 @@ def _settled(
         activation=activation is not None,
         residual=residual,
         precision=precision is not None,
+        invariant=invariant is not None,
         return_indices=return_indices,
     )
     device, name = representative(arch), _dtype_name(operator, dtype)
     precise = precisions.CURRENT.get() if precision is None else precisions.check(operator, precision)
     checks = "indices" in OPERATORS[operator].inputs and bool(attributes.pop("check_indices", True))
     act = activations.parse(operator, activation)
-    call = _Call(operator, name, device, bool(bias), bool(return_indices), layout, precise, checks, act, bool(residual))
+    alone = invariance.asked(operator, invariant)
+    options = bool(bias), bool(return_indices), layout, precise, checks, act, bool(residual), alone
+    call = _Call(operator, name, device, *options)
     return call, *_shapes(call, x_shape, w_shape, attributes)
 
 
@@ -202,6 +212,7 @@ def _check_operator(operator: str, **given: bool) -> None:
         "w_shape": called.has_weights,
         **dict.fromkeys(("bias", "activation", "residual"), "b" in called.inputs),
         "precision": called.has_weights,
+        "invariant": "w" in called.inputs,
         "return_indices": operator == "max_pool",
     }
     for name, is_there in given.items():
@@ -270,9 +281,8 @@ def _plan(call: _Call, geometry: Geometry, inputs: _Arrays, results: _Arrays) ->
     order = called.order("out", call.layout)
     arrays += [(role, shape, order) for role, shape in zip(("y", "indices"), results.values(), strict=False)]
     strides = {role: layouts.channels_second(order, contiguous_strides(shape)) for role, shape, order in arrays}
-    plan = planning.plan(
-        called.kernel, geometry, call.dtype, strides, call.device.limits, call.precision, call.activation
-    )
+    settings = call.device.limits, call.precision, call.activation
+    plan = planning.plan(called.kernel, geometry, call.dtype, strides, *settings, invariant=call.invariant)
     return replace(plan, operator=call.operator)
 
 
@@ -283,6 +293,8 @@ def _lines(call: _Call, geometry: Geometry, inputs: _Arrays, results: _Arrays, p
         how.append(call.precision)
     if call.layout != "NCHW":
         how.append(call.layout)
+    if call.invariant and "w" in called.inputs:
+        how.append("batch-invariant")
     if call.activation is not None:
         how.append(call.activation.text)
     like = f"{device.limits.multiprocessors} multiprocessors as on {device.name}"
@@ -314,7 +326,7 @@ def _check(call: _Call, geometry: Any, shape: Ints) -> Iterator[str]:
 def _floor(call: _Call, geometry: Geometry) -> str:
     from gpuconv.cuda.plan import floor
 
-    backwards = call.operator == "max_pool_grad"
+    backwards = OPERATORS[call.operator].kernel in ("max_pool_grad", "average_pool_grad")
     also = {"bias": call.bias, "residual": call.residual, "indices": call.indices}
     work = floor.work(geometry, call.dtype, **also, backwards=backwards)
     device = call.device

@@ -9,6 +9,7 @@ import numpy as np
 
 from gpuconv._call import run
 from gpuconv.rules.geometry import AutoPad, PerAxis
+from gpuconv.rules.invariance import Invariance
 from gpuconv.rules.layout import Layout
 from gpuconv.rules.precision import Precision
 from gpuconv.rules.signatures import Array, public, refuse
@@ -33,6 +34,7 @@ def conv_input_grad(
     strides: PerAxis | None = None,
     layout: Layout = "NCHW",
     precision: Precision | None = None,
+    invariant: Invariance | None = None,
     out: NDArray[_T] | None = None,
 ) -> NDArray[_T]: ...
 
@@ -51,6 +53,7 @@ def conv_input_grad(
     strides: PerAxis | None = None,
     layout: Layout = "NCHW",
     precision: Precision | None = None,
+    invariant: Invariance | None = None,
     out: Array | None = None,
 ) -> Any: ...
 
@@ -69,6 +72,7 @@ def conv_input_grad(
     strides: PerAxis | None = None,
     layout: Layout = "NCHW",
     precision: Precision | None = None,
+    invariant: Invariance | None = None,
     out: Any = None,
     **others: Any,
 ) -> Any:
@@ -84,7 +88,7 @@ def conv_input_grad(
         The forward call's weights, of dy's dtype.
     x_shape : sequence of int
         Shape of the forward call's x, in its layout.
-    auto_pad, dilations, group, kernel_shape, pads, strides, layout, precision
+    auto_pad, dilations, group, kernel_shape, pads, strides, layout, precision, invariant
         The forward call's.
     out : array of x_shape, optional
         Written in place and returned; must not share memory with an input.
@@ -124,7 +128,7 @@ def conv_input_grad(
         "strides": strides,
         "x_shape": x_shape,
     }
-    return run("conv_input_grad", {"dy": dy, "w": w}, attributes, layout, precision, out)
+    return run("conv_input_grad", {"dy": dy, "w": w}, attributes, layout, precision, out, invariant=invariant)
 
 
 @overload
@@ -299,6 +303,7 @@ def conv_transpose_input_grad(
     strides: PerAxis | None = None,
     layout: Layout = "NCHW",
     precision: Precision | None = None,
+    invariant: Invariance | None = None,
     out: NDArray[_T] | None = None,
 ) -> NDArray[_T]: ...
 
@@ -319,6 +324,7 @@ def conv_transpose_input_grad(
     strides: PerAxis | None = None,
     layout: Layout = "NCHW",
     precision: Precision | None = None,
+    invariant: Invariance | None = None,
     out: Array | None = None,
 ) -> Any: ...
 
@@ -339,6 +345,7 @@ def conv_transpose_input_grad(
     strides: PerAxis | None = None,
     layout: Layout = "NCHW",
     precision: Precision | None = None,
+    invariant: Invariance | None = None,
     out: Any = None,
     **others: Any,
 ) -> Any:
@@ -352,7 +359,7 @@ def conv_transpose_input_grad(
         The forward call's weights, of dy's dtype.
     x_shape : sequence of int
         Shape of the forward call's x, in its layout.
-    auto_pad, dilations, group, kernel_shape, output_padding, output_shape, pads, strides, layout, precision
+    auto_pad, dilations, group, kernel_shape, output_padding, output_shape, pads, strides, layout, precision, invariant
         The forward call's.
     out : array of x_shape, optional
         Written in place and returned; must not share memory with an input.
@@ -388,7 +395,7 @@ def conv_transpose_input_grad(
         "strides": strides,
         "x_shape": x_shape,
     }
-    return run("conv_transpose_input_grad", {"dy": dy, "w": w}, attributes, layout, precision, out)
+    return run("conv_transpose_input_grad", {"dy": dy, "w": w}, attributes, layout, precision, out, invariant=invariant)
 
 
 @overload

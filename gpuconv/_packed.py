@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from threading import Lock
 from typing import Any, NoReturn
 
@@ -27,12 +28,13 @@ class PackedWeights:
         Memory taken: the snapshot and what calls have packed so far.
     """
 
-    __slots__ = ("__weakref__", "_array", "_buffers", "_operator", "_packing")
+    __slots__ = ("__weakref__", "_array", "_buffers", "_operator", "_packing", "ahead")
 
     def __init__(self, operator: str, array: Any) -> None:
         self._operator, self._array = operator, array  # the array is nobody else's
         self._buffers: dict[Hashable, Any] = {}
         self._packing = Lock()
+        self.ahead = False  # calls on CUDA arrays only pack, and return None
 
     operator = property(lambda self: self._operator)
     shape = property(lambda self: self._array.shape)
@@ -57,6 +59,18 @@ class PackedWeights:
                 f"{operator}: w was packed for {self._operator}; pack it with gpuconv.pack(w, operator={operator!r})"
             )
         return self._array
+
+    @contextmanager
+    def only(self) -> Iterator[None]:
+        """Let calls on CUDA arrays do all that their kind needs once, and nothing else: they return None.
+
+        Meanwhile no other thread may have these weights.
+        """
+        self.ahead = True
+        try:
+            yield
+        finally:
+            self.ahead = False
 
     def buffer(self, order: Hashable) -> Any | None:
         """Return what was packed in an order, complete for every stream, or None."""

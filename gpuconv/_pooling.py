@@ -1,4 +1,4 @@
-"""MaxPool, its gradient, and MaxUnpool, which puts its maxima back."""
+"""MaxPool and AveragePool, their gradients, and MaxUnpool, which puts maxima back."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from gpuconv.rules import dtypes, memory
 from gpuconv.rules import geometry as geometries
 from gpuconv.rules import layout as layouts
 from gpuconv.rules.geometry import AutoPad, PerAxis
+from gpuconv.rules.invariance import CURRENT
 from gpuconv.rules.layout import Layout
 from gpuconv.rules.signatures import Array, public, refuse
 
@@ -170,7 +171,7 @@ def max_pool(
             _arrays.check_out("max_pool", name, array, library, x)
     if library == "cuda":
         attributes = auto_pad, ceil_mode, dilations, kernel_shape, pads, storage_order, strides
-        results = cuda.run("max_pool", (x,), outs, attributes, layout)
+        results = cuda.run("max_pool", (x,), outs, attributes, layout, invariant=CURRENT.get())
         return tuple(results) if return_indices else results[0]
     geometry = geometries.max_pool(
         x.shape,
@@ -187,7 +188,7 @@ def max_pool(
     shape, view = layouts.as_given(layout, geometry.y_shape), partial(layouts.view, layout)
     if not return_indices:
         y = memory.result("max_pool", out, shape, x.dtype, x=x)
-        cpu.max_pool(view(x), view(y), None, geometry)
+        cpu.max_pool(view(x), view(y), None, geometry, alone=layout if CURRENT.get() else None)
         return y
     y = memory.result("max_pool", outs[0], shape, x.dtype, name="out[0]", x=x)
     indices = memory.result("max_pool", outs[1], shape, np.dtype(np.int64), name="out[1]", x=x, y=y)
@@ -402,3 +403,294 @@ def max_unpool(
         refuse(max_unpool, others)
     attributes = {"kernel_shape": kernel_shape, "output_shape": output_shape, "pads": pads, "strides": strides}
     return run("max_unpool", {"y": y, "indices": indices}, attributes, layout, None, out, check_indices)
+
+
+@overload
+def average_pool(
+    x: NDArray[_T],
+    kernel_shape: PerAxis,
+    *,
+    auto_pad: AutoPad | bytes = "NOTSET",
+    ceil_mode: int = 0,
+    count_include_pad: int = 0,
+    dilations: PerAxis | None = None,
+    pads: PerAxis | None = None,
+    strides: PerAxis | None = None,
+    layout: Layout = "NCHW",
+    out: NDArray[_T] | None = None,
+) -> NDArray[_T]: ...
+
+
+@overload
+def average_pool(
+    x: Array,
+    kernel_shape: PerAxis,
+    *,
+    auto_pad: AutoPad | bytes = "NOTSET",
+    ceil_mode: int = 0,
+    count_include_pad: int = 0,
+    dilations: PerAxis | None = None,
+    pads: PerAxis | None = None,
+    strides: PerAxis | None = None,
+    layout: Layout = "NCHW",
+    out: Array | None = None,
+) -> Any: ...
+
+
+@public("kernel_shape")
+def average_pool(
+    x: Any,
+    kernel_shape: PerAxis | None = None,
+    *,
+    auto_pad: AutoPad | bytes = "NOTSET",
+    ceil_mode: int = 0,
+    count_include_pad: int = 0,
+    dilations: PerAxis | None = None,
+    pads: PerAxis | None = None,
+    strides: PerAxis | None = None,
+    layout: Layout = "NCHW",
+    out: Any = None,
+    **others: Any,
+) -> Any:
+    """Take the mean of every window as ONNX AveragePool does (opsets 1 to 28).
+
+    Parameters
+    ----------
+    x : array (N, C, D1, …, Dn)
+        From 1 to 62 spatial axes; float16, bfloat16, float32, float64, complex64 or complex128. Never written.
+    kernel_shape : sequence of int, one per spatial axis, or an int for all of them
+    auto_pad, ceil_mode, dilations, pads, strides
+        As in :func:`max_pool`.
+    count_include_pad : {0, 1}
+        1 divides by the taps inside x and its pads, those of SAME too; 0 by the taps inside x. What ceil_mode lets the
+        last window have beyond the pads never counts.
+    layout : {"NCHW", "NHWC"}
+        As in :func:`conv`.
+    out : array, optional
+        Written in place and returned; must not share memory with x.
+
+    Returns
+    -------
+    array (N, C, Q1, …, Qn)
+        Of x's dtype and library. Summed in float32 (float64 for float64), divided and rounded once. A window in which
+        no tap counts gives NaN, without a warning.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError, DeviceError, MemoryError
+        As in :func:`conv`.
+
+    Examples
+    --------
+    >>> import numpy as np, gpuconv
+    >>> x = np.array([[[3, 1, 4, 1, 5]]], np.float32)
+    >>> gpuconv.average_pool(x, kernel_shape=[2], strides=[2], ceil_mode=1)
+    array([[[2. , 2.5, 5. ]]], dtype=float32)
+
+    The padding counts only where that is asked for:
+
+    >>> gpuconv.average_pool(x, 3, pads=1, strides=2).tolist()
+    [[[2.0, 2.0, 3.0]]]
+    >>> gpuconv.average_pool(x, 3, pads=1, strides=2, count_include_pad=1)[0, 0, ::2]
+    array([1.3333334, 2.       ], dtype=float32)
+    """
+    if others:
+        refuse(average_pool, others)
+    attributes = {
+        "auto_pad": auto_pad,
+        "ceil_mode": ceil_mode,
+        "count_include_pad": count_include_pad,
+        "dilations": dilations,
+        "kernel_shape": kernel_shape,
+        "pads": pads,
+        "strides": strides,
+    }
+    return run("average_pool", {"x": x}, attributes, layout, None, out)
+
+
+@overload
+def average_pool_grad(
+    dy: NDArray[_T],
+    x_shape: Iterable[int],
+    *,
+    kernel_shape: PerAxis,
+    auto_pad: AutoPad | bytes = "NOTSET",
+    ceil_mode: int = 0,
+    count_include_pad: int = 0,
+    dilations: PerAxis | None = None,
+    pads: PerAxis | None = None,
+    strides: PerAxis | None = None,
+    layout: Layout = "NCHW",
+    out: NDArray[_T] | None = None,
+) -> NDArray[_T]: ...
+
+
+@overload
+def average_pool_grad(
+    dy: Array,
+    x_shape: Iterable[int],
+    *,
+    kernel_shape: PerAxis,
+    auto_pad: AutoPad | bytes = "NOTSET",
+    ceil_mode: int = 0,
+    count_include_pad: int = 0,
+    dilations: PerAxis | None = None,
+    pads: PerAxis | None = None,
+    strides: PerAxis | None = None,
+    layout: Layout = "NCHW",
+    out: Array | None = None,
+) -> Any: ...
+
+
+@public("kernel_shape")
+def average_pool_grad(
+    dy: Any,
+    x_shape: Iterable[int],
+    *,
+    kernel_shape: PerAxis | None = None,
+    auto_pad: AutoPad | bytes = "NOTSET",
+    ceil_mode: int = 0,
+    count_include_pad: int = 0,
+    dilations: PerAxis | None = None,
+    pads: PerAxis | None = None,
+    strides: PerAxis | None = None,
+    layout: Layout = "NCHW",
+    out: Any = None,
+    **others: Any,
+) -> Any:
+    """Compute the gradient of :func:`average_pool`: each element gets its share of dy from every window that has it.
+
+    Parameters
+    ----------
+    dy : array (N, C, Q1, …, Qn)
+        Gradient with respect to the result of the forward call, of any dtype that :func:`average_pool` takes.
+    x_shape : sequence of int
+        Shape of the forward call's x, in its layout.
+    kernel_shape, auto_pad, ceil_mode, count_include_pad, dilations, pads, strides, layout
+        The forward call's.
+    out : array of x_shape, optional
+        Written in place and returned; must not share memory with dy.
+
+    Returns
+    -------
+    array of x_shape
+        Of dy's dtype and library: the sum of dy over an element's windows, each divided by the taps that count in it.
+        Summed in float32 (float64 for float64) in one fixed order and rounded once. Windows of no element add nothing.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError, DeviceError, MemoryError
+        As :func:`average_pool` for the forward call; also a dy whose shape is not that of its result.
+
+    Examples
+    --------
+    >>> import numpy as np, gpuconv
+    >>> gpuconv.average_pool_grad(np.float32([[[2, 4]]]), (1, 1, 5), kernel_shape=[2], strides=[2])
+    array([[[1., 1., 2., 2., 0.]]], dtype=float32)
+    """
+    if others:
+        refuse(average_pool_grad, others)
+    attributes = {
+        "auto_pad": auto_pad,
+        "ceil_mode": ceil_mode,
+        "count_include_pad": count_include_pad,
+        "dilations": dilations,
+        "kernel_shape": kernel_shape,
+        "pads": pads,
+        "strides": strides,
+        "x_shape": x_shape,
+    }
+    return run("average_pool_grad", {"dy": dy}, attributes, layout, None, out)
+
+
+@overload
+def global_average_pool(x: NDArray[_T], *, layout: Layout = "NCHW", out: NDArray[_T] | None = None) -> NDArray[_T]: ...
+
+
+@overload
+def global_average_pool(x: Array, *, layout: Layout = "NCHW", out: Array | None = None) -> Any: ...
+
+
+@public()
+def global_average_pool(x: Any, *, layout: Layout = "NCHW", out: Any = None, **others: Any) -> Any:
+    """Take the mean of every channel of every image as ONNX GlobalAveragePool does (opsets 1 to 28).
+
+    Parameters
+    ----------
+    x : array (N, C, D1, …, Dn)
+        As in :func:`average_pool`.
+    layout : {"NCHW", "NHWC"}
+        As in :func:`conv`.
+    out : array (N, C, 1, …, 1), optional
+        Written in place and returned; must not share memory with x.
+
+    Returns
+    -------
+    array (N, C, 1, …, 1)
+        As :func:`average_pool` of one window around all of a channel; NaN where that has no element. On CUDA devices
+        the order of a sum does not depend on N.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError, DeviceError, MemoryError
+        As in :func:`conv`.
+
+    Examples
+    --------
+    >>> import numpy as np, gpuconv
+    >>> gpuconv.global_average_pool(np.arange(12, dtype=np.float32).reshape(1, 2, 2, 3)).tolist()
+    [[[[2.5]], [[8.5]]]]
+    """
+    if others:
+        refuse(global_average_pool, others)
+    return run("global_average_pool", {"x": x}, {}, layout, None, out)
+
+
+@overload
+def global_average_pool_grad(
+    dy: NDArray[_T], x_shape: Iterable[int], *, layout: Layout = "NCHW", out: NDArray[_T] | None = None
+) -> NDArray[_T]: ...
+
+
+@overload
+def global_average_pool_grad(
+    dy: Array, x_shape: Iterable[int], *, layout: Layout = "NCHW", out: Array | None = None
+) -> Any: ...
+
+
+@public()
+def global_average_pool_grad(
+    dy: Any, x_shape: Iterable[int], *, layout: Layout = "NCHW", out: Any = None, **others: Any
+) -> Any:
+    """Compute the gradient of :func:`global_average_pool`: for each element, dy over the number of its channel's.
+
+    Parameters
+    ----------
+    dy : array (N, C, 1, …, 1)
+        Gradient with respect to the result of the forward call, of any dtype that :func:`average_pool` takes.
+    x_shape : sequence of int
+        Shape of the forward call's x, in its layout.
+    layout : {"NCHW", "NHWC"}
+        The forward call's.
+    out : array of x_shape, optional
+        Written in place and returned; must not share memory with dy.
+
+    Returns
+    -------
+    array of x_shape
+        Of dy's dtype and library.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError, DeviceError, MemoryError
+        As in :func:`average_pool_grad`.
+
+    Examples
+    --------
+    >>> import numpy as np, gpuconv
+    >>> gpuconv.global_average_pool_grad(np.float32([[[6]]]), (1, 1, 3))
+    array([[[2., 2., 2.]]], dtype=float32)
+    """
+    if others:
+        refuse(global_average_pool_grad, others)
+    return run("global_average_pool_grad", {"dy": dy}, {"x_shape": x_shape}, layout, None, out)

@@ -12,6 +12,8 @@ from gpuconv import _arrays, _conv, _gradients, _pooling, _trial, cuda
 from gpuconv._errors import ArgumentTypeError, OutOfDeviceMemory
 from gpuconv._trial import Call
 from gpuconv.rules import activation as activations
+from gpuconv.rules.invariance import CURRENT as ALONE
+from gpuconv.rules.invariance import Invariance
 from gpuconv.rules.layout import Layout
 from gpuconv.rules.operators import OPERATORS, check_names, named, settled
 from gpuconv.rules.precision import CURRENT, Precision
@@ -24,6 +26,7 @@ def tune(
     *arguments: Any,
     layout: Layout = "NCHW",
     precision: Precision | None = None,
+    invariant: Invariance | None = None,
     return_indices: bool = False,
     **keywords: Any,
 ) -> dict[str, float]:
@@ -31,9 +34,12 @@ def tune(
 
     Without it a model chooses, which :func:`explain` prints. The choice is kept in ``choices.json`` in the cache
     folder, for devices of the same name, and holds in later processes too. Calls are alike if shapes, strides, dtypes,
-    attributes, layout and precision are the same. The gradient of a Conv's input also counts as the ConvTranspose that
-    it is, and the other way round. Results stay within the same bounds, though sums may be added in another order. If
-    you need the same bits everywhere, copy the file, or do not tune.
+    attributes, layout, precision and invariant are the same. The gradient of a Conv's input also counts as the
+    ConvTranspose that it is, and the other way round. Results stay within the same bounds, though sums may be added in
+    another order. If you need the same bits everywhere, copy the file, or do not tune.
+
+    With ``invariant="batch"`` what is chosen is an order of sums. It then holds for that layer at every batch, whatever
+    strides its arrays have, and each batch takes the kernel of that order that the model takes for the quickest.
 
     Before a kernel may win it must agree with the general one, which takes any call, on random whole numbers in arrays
     like those of the call. Their sums are exact in every order, so that all bits must be the same.
@@ -47,16 +53,17 @@ def tune(
         As the call has them, in order or by name: ``tune("conv", x, w, b)``,
         ``tune("conv_weight_grad", x, dy, w.shape)``. Arrays are CuPy arrays, and only their layout matters. Indices
         are not checked, whatever ``check_indices`` says.
-    layout, precision, return_indices, **keywords
+    layout, precision, invariant, return_indices, **keywords
         As the call has them, without ``out``. The choice for a call with a residual or an activation also holds for
         the call without, and the other way round.
 
     Returns
     -------
     dict of str to float
-        Seconds on the device by kernel, the fastest first: the median of some calls that each find other data in the
-        L2 cache. They include all launches of the call, such as packing weights. Infinite if a kernel's workspace
-        does not fit. One entry if there is one kernel, none if the result has no elements.
+        Seconds on the device by kernel, or by order of sums with ``invariant``, the fastest first: the median of some
+        calls that each find other data in the L2 cache. They include all launches of the call, such as packing
+        weights. Infinite if a kernel's workspace does not fit. One entry if there is one kernel, none if the result
+        has no elements.
 
     Raises
     ------
@@ -74,7 +81,7 @@ def tune(
 
     named("tune", operator)
     parameters = inspect.signature(_function(operator)).parameters
-    options = {"precision": precision is not None, "return_indices": return_indices}
+    options = {"precision": precision is not None, "invariant": invariant is not None, "return_indices": return_indices}
     given = _by_name(operator, parameters, arguments, keywords)
     if "indices" in OPERATORS[operator].inputs:
         given.pop("check_indices", None)  # another launch, before what there is to choose
@@ -87,16 +94,19 @@ def tune(
     cuda.check_no_capture("tune", "in which no time can be measured; call it before the capture")
     outs = (None, None) if return_indices else (None,)
     precise = (precision or CURRENT.get()) if "precision" in parameters else "ieee"
+    alone = ALONE.get() if invariant is None else invariant
     calls: dict[str, Call] = {}
     measured: dict[str, float] = {}
     plan: Any = None
     for turn in offers.every_candidate():
         with turn:
-            prepared = cuda.prepare(operator, inputs, outs, values, layout, precise, activation, residual)
+            prepared = cuda.prepare(operator, inputs, outs, values, layout, precise, activation, residual, alone)
         plan = prepared.plan
         if plan.launches:
-            calls[plan.kernel] = partial(prepared.run, outs=outs)
-            measured[plan.kernel] = _seconds(partial(calls[plan.kernel], inputs))
+            call = partial(prepared.run, outs=outs)
+            seconds = _seconds(partial(call, inputs))
+            if seconds <= measured.get(plan.kernel, seconds):  # of several that add in one order, the quickest counts
+                calls[plan.kernel], measured[plan.kernel] = call, seconds
     fitting = {name: call for name, call in calls.items() if measured[name] < float("inf")}
     wrong = _trial.wrong(
         operator, fitting, inputs, dict(zip(OPERATORS[operator].attributes, values, strict=True)), layout, precise

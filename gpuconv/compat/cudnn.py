@@ -1,11 +1,11 @@
-"""The convolutions and the max pooling of ``cupy.cudnn``, which CuPy 14 no longer has, computed by gpuconv.
+"""The convolutions and the pooling of ``cupy.cudnn``, which CuPy 14 no longer has, computed by gpuconv.
 
 Code that was written for ``from cupy import cudnn`` runs with ``from gpuconv.compat import cudnn``. The functions write
 into the arrays that they are given, as cuDNN's did, and take NumPy arrays too, with any number of spatial axes.
 ``auto_tune``, ``tensor_core`` and ``deterministic`` are accepted and change nothing: kernels are chosen by a model or
 by :func:`gpuconv.tune`, tensor cores are used where they are exact, and every sum is made in one fixed order.
 
-What gpuconv does not have is refused by name: average pooling, activations, softmax, normalisation, dropout, recurrent
+What gpuconv does not have is refused by name: activations, softmax, normalisation, dropout, recurrent
 networks, and the descriptors of cuDNN's own interface.
 """
 
@@ -212,7 +212,9 @@ def convolution_backward_data(
 
 
 def pooling_forward(x: Any, y: Any, ksize: PerAxis, stride: PerAxis, pad: PerAxis, mode: int) -> Any:
-    """Write the maxima of x's windows into y and return it; see :func:`gpuconv.max_pool`.
+    """Write the maxima or the averages of x's windows into y and return it.
+
+    See :func:`gpuconv.max_pool` and :func:`gpuconv.average_pool`.
 
     Parameters
     ----------
@@ -221,12 +223,13 @@ def pooling_forward(x: Any, y: Any, ksize: PerAxis, stride: PerAxis, pad: PerAxi
         As many windows as fit, or as begin inside the padded input (``ceil_mode``).
     ksize, stride, pad : sequence of int, one per spatial axis, or an int for all of them
     mode : int
-        ``CUDNN_POOLING_MAX`` or ``CUDNN_POOLING_MAX_DETERMINISTIC``, which are the same here.
+        ``CUDNN_POOLING_MAX`` or ``CUDNN_POOLING_MAX_DETERMINISTIC``, which are the same here;
+        ``CUDNN_POOLING_AVERAGE_COUNT_INCLUDE_PADDING`` or ``CUDNN_POOLING_AVERAGE_COUNT_EXCLUDE_PADDING``.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError, DeviceError
-        As :func:`gpuconv.max_pool`; also another mode.
+        As :func:`gpuconv.max_pool` or :func:`gpuconv.average_pool`; also another mode.
 
     Examples
     --------
@@ -236,14 +239,18 @@ def pooling_forward(x: Any, y: Any, ksize: PerAxis, stride: PerAxis, pad: PerAxi
     >>> cudnn.pooling_forward(x, y, (2,), (2,), (0,), cudnn.CUDNN_POOLING_MAX)
     array([[[3., 4.]]])
     """
-    _check_mode("pooling_forward", mode)
-    return _pooling.max_pool(x, **_windows("pooling_forward", x, y, ksize, stride, pad), out=y)
+    averages = _averages("pooling_forward", mode)
+    windows = _windows("pooling_forward", x, y, ksize, stride, pad)
+    if averages is None:
+        return _pooling.max_pool(x, **windows, out=y)
+    return _pooling.average_pool(x, **windows, **averages, out=y)
 
 
 def pooling_backward(x: Any, y: Any, gy: Any, ksize: PerAxis, stride: PerAxis, pad: PerAxis, mode: int) -> Any:
-    """Return the gradient of :func:`pooling_forward` with respect to x; see :func:`gpuconv.max_pool_grad`.
+    """Return the gradient of :func:`pooling_forward` with respect to x.
 
-    Of equal maxima the first in row-major order has the gradient of its window.
+    See :func:`gpuconv.max_pool_grad` and :func:`gpuconv.average_pool_grad`. Of equal maxima the first in row-major
+    order has the gradient of its window.
 
     Parameters
     ----------
@@ -260,7 +267,7 @@ def pooling_backward(x: Any, y: Any, gy: Any, ksize: PerAxis, stride: PerAxis, p
     Raises
     ------
     ArgumentError, ArgumentTypeError, DeviceError
-        As :func:`gpuconv.max_pool_grad`; also another mode.
+        As :func:`gpuconv.max_pool_grad` or :func:`gpuconv.average_pool_grad`; also another mode.
 
     Examples
     --------
@@ -270,8 +277,10 @@ def pooling_backward(x: Any, y: Any, gy: Any, ksize: PerAxis, stride: PerAxis, p
     >>> cudnn.pooling_backward(x, y, gy, (2,), (2,), (0,), cudnn.CUDNN_POOLING_MAX)
     array([[[0., 5., 0., 6.]]])
     """
-    _check_mode("pooling_backward", mode)
+    averages = _averages("pooling_backward", mode)
     windows = _windows("pooling_backward", x, y, ksize, stride, pad)
+    if averages is not None:
+        return _pooling.average_pool_grad(gy, x.shape, **windows, **averages)
     _, indices = _pooling.max_pool(x, **windows, return_indices=True)
     return _pooling.max_pool_grad(gy, indices, x.shape, **windows, check_indices=False)
 
@@ -287,9 +296,9 @@ def _attributes(name: str, pad: PerAxis, stride: PerAxis, dilation: PerAxis, gro
 
 
 def _windows(name: str, x: Any, y: Any, ksize: PerAxis, stride: PerAxis, pad: PerAxis) -> dict[str, Any]:
-    """Return MaxPool's attributes, with the ceil_mode that gives y its shape if one does."""
+    """Return the attributes of pooling, with the ceil_mode that gives y its shape if one does."""
     lists = _lists(name, x.ndim - 2, ksize=ksize, stride=stride, pad=pad)
-    axes = zip(x.shape[2:], y.shape[2:], *lists, strict=False)  # max_pool refuses other lengths
+    axes = zip(x.shape[2:], y.shape[2:], *lists, strict=False)  # refused where they are read
     rounded_down = all(q == (n + 2 * p - k) // s + 1 for n, q, k, s, p in axes)
     ceil_mode = 0 if rounded_down else 1
     return {"kernel_shape": ksize, "strides": stride, "pads": _pads(name, pad), "ceil_mode": ceil_mode}
@@ -330,8 +339,10 @@ def _check_tensor_core(name: str, tensor_core: str) -> None:
         raise ArgumentError(f"{name}: tensor_core must be one of {', '.join(_TENSOR_CORES)}, not {tensor_core!r}")
 
 
-def _check_mode(name: str, mode: int) -> None:
-    if mode not in (CUDNN_POOLING_MAX, CUDNN_POOLING_MAX_DETERMINISTIC):
-        averages = mode in (CUDNN_POOLING_AVERAGE_COUNT_INCLUDE_PADDING, CUDNN_POOLING_AVERAGE_COUNT_EXCLUDE_PADDING)
-        what = "average pooling" if averages else f"mode {mode!r}"
-        raise ArgumentError(f"{name}: gpuconv has max pooling only (modes 0 and 3), not {what}")
+def _averages(name: str, mode: int) -> dict[str, Any] | None:
+    """Return what AveragePool has beside the windows; None for maxima."""
+    if mode in (CUDNN_POOLING_MAX, CUDNN_POOLING_MAX_DETERMINISTIC):
+        return None
+    if mode not in (CUDNN_POOLING_AVERAGE_COUNT_INCLUDE_PADDING, CUDNN_POOLING_AVERAGE_COUNT_EXCLUDE_PADDING):
+        raise ArgumentError(f"{name}: mode must be one of cuDNN's pooling modes, from 0 to 3, not {mode!r}")
+    return {"count_include_pad": int(mode == CUDNN_POOLING_AVERAGE_COUNT_INCLUDE_PADDING)}

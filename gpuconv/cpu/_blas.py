@@ -16,13 +16,16 @@ from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from enum import Enum
 from functools import lru_cache
+from math import prod
 from threading import Lock, get_ident
 from typing import Any, TypeVar
 
 import numpy as np
 
+from gpuconv import _environment
 from gpuconv.cpu import _threads
-from gpuconv.cpu._workspace import Array
+from gpuconv.cpu._workspace import ALONE, Array, Cut
+from gpuconv.rules.invariance import CURRENT
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -30,8 +33,9 @@ Result = TypeVar("Result")
 _NAMES = ("scipy_openblas_{}_num_threads64_", "openblas_{}_num_threads64_", "openblas_{}_num_threads")
 _TINY, _TINY_THIN = 2**19, 2**14  # operations for which BLAS uses one thread itself, the second with a vector
 _SMALL = 4e7  # operations: some half a millisecond, several times what it takes to wake threads
+_PART = 5e7  # operations of an image that are worth a part of their own, where nothing else may decide
 _LONG = 0.5  # seconds after which it is worth looking whether a call has ended without a word
-_held: ContextVar[bool] = ContextVar("gpuconv.held", default=False)
+_held: ContextVar[_Held | None] = ContextVar("gpuconv.held", default=None)
 
 
 class Share(Enum):
@@ -52,26 +56,42 @@ def share(operations: int, threads: int, thin: bool = False) -> Share:
     return Share.ALONE if threads < 2 or operations < _SMALL else Share.SHARED
 
 
+def parts(operations: int, cut: Cut, thin: bool = False) -> int:
+    """Return for how many threads to cut so many operations for each image that the problem is cut for."""
+    if cut.alone:
+        return int(min(cut.threads, max(1, operations // _PART)))
+    return cut.threads if share(operations * cut.images, cut.threads, thin) is Share.SHARED else 1
+
+
 def run(function: Callable[[Item], None], items: Sequence[Item], by: Share) -> None:
     """Do items that are mostly a product."""
-    within = None
-    if by is not Share.AT_ONCE and not _held.get() and _HOLD.threads() > 1:
-        within = _HOLD.at_one
+    within = None if _may_begin(by) or _HOLD.threads() < 2 else _HOLD.at_one
     _threads.run(function, items, side_by_side=by is Share.SHARED, within=within)
 
 
+def _may_begin(by: Share) -> bool:
+    """Tell whether a product is tiny, or BLAS is held for the whole call that it is part of."""
+    if by is Share.AT_ONCE:
+        return True
+    held = _held.get()
+    return held is not None and held.begin()
+
+
 def matmul(a: Array, b: Array) -> Array:
-    """Return what ``numpy.matmul`` does, large products by our threads."""
-    shape = np.broadcast_shapes(a.shape[:-2], b.shape[:-2]) if min(a.ndim, b.ndim) > 1 else ()
+    """Return what ``numpy.matmul`` does, large products by our threads; cut alike for any number of them if asked."""
+    shape = a.shape[:-2]
+    if shape != b.shape[:-2]:
+        shape = np.broadcast_shapes(shape, b.shape[:-2]) if min(a.ndim, b.ndim) > 1 else ()
     plain = a.dtype == b.dtype and a.dtype.kind in "fc" and min(a.ndim, b.ndim) > 1 and a.shape[-1] == b.shape[-2]
     rows, columns = (a.shape[-2], b.shape[-1]) if plain else (0, 0)
-    by = share(2 * int(np.prod(shape)) * rows * columns * a.shape[-1], _threads.count(), min(rows, columns) == 1)
-    if not plain or by is Share.AT_ONCE:
+    threads = _threads.count() if CURRENT.get() is None else ALONE.threads
+    by = share(2 * prod(shape) * rows * columns * a.shape[-1], threads, min(rows, columns) == 1)
+    if not plain or (by is not Share.SHARED and _may_begin(by)):
         product: Array = np.matmul(a, b)
         return product
     y: Array = np.empty((*shape, rows, columns), a.dtype)
     axis, size = max(enumerate(y.shape), key=lambda pair: pair[1] if pair[0] in (0, y.ndim - 2, y.ndim - 1) else 0)
-    parts = _threads.count() if by is Share.SHARED else 1
+    parts = threads if by is Share.SHARED else 1
     spans = [slice(size * n // parts, size * (n + 1) // parts) for n in range(parts)]
 
     def compute(span: slice) -> None:
@@ -93,39 +113,58 @@ def _part(matrices: Array, ndim: int, axis: int, span: slice, fixed: int) -> Arr
 
 
 def holding(function: Callable[[], Result]) -> Result:
-    """Call a function with BLAS held at one thread: many products one after the other, which need not ask each.
+    """Call a function of many products one after the other: the first that is not tiny holds BLAS for all of them.
 
     A thread that no interrupt reaches holds it. Where an interrupt keeps this one from telling it that the call has
-    ended, it finds this function no more among those that the thread is in.
+    ended, it finds this function no more among those that the thread is in. Variables of the environment are read once.
     """
-    if _held.get() or _functions() is None or _HOLD.threads() < 2:
+    if _held.get() is not None:
         return function()
-    began, ended = allocate_lock(), allocate_lock()
-    began.acquire()
-    ended.acquire()
+    held = _Held()
     try:
-        start_new_thread(_hold, (get_ident(), began, ended))
-    except RuntimeError:  # the system has no more threads: then each product asks for itself
-        return function()
-    try:
-        began.acquire()
-        return copy_context().run(_known_held, function)
+        return copy_context().run(_within, held, function)
     finally:
-        ended.release()
+        held.ended.release()
 
 
-def _known_held(function: Callable[[], Result]) -> Result:
+def _within(held: _Held, function: Callable[[], Result]) -> Result:
     """Call a function in a context of its own, which is gone with the call however that ends."""
-    _held.set(True)
-    return function()
+    _held.set(held)
+    return _environment.steady(function)
+
+
+class _Held:
+    """What holds BLAS for one call of :func:`holding`, from its first product that asks for that to its end."""
+
+    def __init__(self) -> None:
+        self.ended = allocate_lock()
+        self.ended.acquire()
+        self._thread = get_ident()
+        self._has_begun = _functions() is None or _HOLD.threads() < 2  # nothing is to be done then
+
+    def begin(self) -> bool:
+        """Hold BLAS; return False where the system has no more threads: then each product asks for itself."""
+        if self._has_begun:
+            return True
+        began = allocate_lock()
+        began.acquire()
+        try:
+            start_new_thread(_hold, (self._thread, began, self.ended))
+        except RuntimeError:
+            return False
+        began.acquire()
+        self._has_begun = True
+        return True
 
 
 def _hold(thread: int, began: Any, ended: Any) -> None:
     """Hold BLAS at one thread until a call of another thread has ended."""
     with _HOLD.at_one():
         began.release()
-        while not ended.acquire(timeout=_LONG) and _is_in(thread, holding):
-            pass
+        while not ended.acquire(timeout=_LONG):
+            if not _is_in(thread, holding):
+                return
+    ended.release()  # after an interrupt there may be two of these
 
 
 def _is_in(thread: int, function: Callable[..., object]) -> bool:

@@ -12,7 +12,7 @@ can be left out, since what a row of taps meets is one run already: then a produ
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 from math import prod
@@ -28,6 +28,7 @@ from gpuconv.cpu._workspace import (
     Array,
     Block,
     BlockSize,
+    Cut,
     Ints,
     Span,
     balance,
@@ -64,7 +65,7 @@ class Weights:
     ----------
     finite : bool
     ways : dict
-        How such convolutions were computed, by the number of threads, the workspace, and the types of x and y.
+        How such convolutions were computed, by what else decides it.
     """
 
     finite: bool
@@ -84,12 +85,15 @@ class _Way:
         The weights of every part of the work; None where they are converted one after the other.
     flat : bool
         Whether an image of x is its matrix, if it flattens.
+    whole : bool
+        Whether one product of two matrices is all, if x flattens and y is contiguous.
     """
 
     work: _GatheredBlocks
     by: _blas.Share
     matrices: list[Array] | None
     flat: bool
+    whole: bool
 
 
 def known_weights(w: Array) -> Weights:
@@ -97,23 +101,23 @@ def known_weights(w: Array) -> Weights:
     return Weights(finite(w), {})
 
 
-def goes_by_rows(geometry: ConvGeometry, accumulator: str, is_known: bool) -> bool:
+def goes_by_rows(geometry: ConvGeometry, accumulator: str, is_known: bool, cut: Cut) -> bool:
     """Tell whether products are added up row by row of taps, for which weights have to be put into another order.
 
     For weights that are not known, only where this costs little beside the rest.
     """
-    if not _product.available(accumulator) or not _serves_rows(geometry):
+    if not _product.available(accumulator) or not _serves_rows(geometry, cut.images):
         return False
-    if is_known:
+    if is_known and not cut.alone:
         return True
-    rows, positions = geometry.w_shape[0] // geometry.group, geometry.x_shape[0] * prod(geometry.y_shape[2:])
+    rows, positions = geometry.w_shape[0] // geometry.group, cut.images * prod(geometry.y_shape[2:])
     return positions >= _OFTEN * rows and prod(geometry.w_shape) * np.dtype(accumulator).itemsize <= limit() // 8
 
 
 @lru_cache(maxsize=1024)
-def _serves_rows(geometry: ConvGeometry) -> bool:
+def _serves_rows(geometry: ConvGeometry, images: int) -> bool:
     """Tell whether outputs meet a row of taps in inputs that are one run, and it is worth a product of its own."""
-    images, channels, *_ = geometry.x_shape
+    channels = geometry.x_shape[1]
     return (
         len(geometry.kernel_shape) == 2
         and geometry.kernel_shape[0] > 1
@@ -138,7 +142,8 @@ def conv(
     geometry: ConvGeometry,
     accumulator: str,
     finish: Finish,
-    facts: Weights | None = None,
+    facts: Weights | None,
+    cut: Cut,
 ) -> bool:
     """Write Conv into y; return False where another way is needed.
 
@@ -147,16 +152,53 @@ def conv(
     ``facts`` are those of ``w``, if they are known.
     """
     threads, bytes_ = _threads.count(), limit()
-    key = (threads, bytes_, x.dtype, y.dtype)
-    way = None if facts is None else facts.ways.get(key)
-    if way is None:
-        way = _way(x, w, y, geometry, accumulator, facts, threads, bytes_)
-        if facts is not None and way is not None and way.matrices is not None:
-            facts.ways[key] = way
+    way = _way(x, w, y, geometry, accumulator, facts, threads, bytes_, cut)
     if way is None:
         return False
+    if facts is not None and way.matrices is not None:
+        facts.ways[_kind(x, y, cut)] = way
+    return _go(way, x, w, b, y, geometry, accumulator, finish, facts, cut)
+
+
+def _kind(x: Array, y: Array, cut: Cut) -> Any:
+    """Return what besides the weights and the geometry decides how a convolution is computed."""
+    return _threads.count(), limit(), x.shape[0], x.dtype, y.dtype, cut
+
+
+def again(
+    x: Array,
+    w: Array,
+    b: Array | None,
+    y: Array,
+    geometry: ConvGeometry,
+    accumulator: str,
+    finish: Finish,
+    facts: Weights,
+    cut: Cut,
+) -> bool:
+    """Do what :func:`conv` does, where it was the way for operands like these; return False where it was not."""
+    way = facts.ways.get(_kind(x, y, cut))
+    return way is not None and _go(way, x, w, b, y, geometry, accumulator, finish, facts, cut)
+
+
+def _go(
+    way: _Way,
+    x: Array,
+    w: Array,
+    b: Array | None,
+    y: Array,
+    geometry: ConvGeometry,
+    accumulator: str,
+    finish: Finish,
+    facts: Weights | None,
+    cut: Cut,
+) -> bool:
+    """Compute a convolution in one way; return False where weights are not finite."""
+    if way.whole and way.matrices and y.flags.c_contiguous and _flattens(x):
+        _blas.run(lambda matrices: _multiply_whole(x, matrices[0, 0], b, y, finish), way.matrices, way.by)
+        return True
     work = way.work
-    suspicious = work.padded and facts is None and w.size > y.size
+    suspicious = work.padded and facts is None and w.size > y.size and not cut.alone
     if work.padded and not suspicious and not (finite(w) if facts is None else facts.finite):
         return False
     flat = way.flat and _flattens(x)
@@ -189,16 +231,18 @@ def _way(
     facts: Weights | None,
     threads: int,
     bytes_: int,
+    cut: Cut,
 ) -> _Way | None:
     """Decide how a convolution is computed; return None where the workspace is too small."""
-    by_rows = goes_by_rows(geometry, accumulator, facts is not None)
+    by_rows = goes_by_rows(geometry, accumulator, facts is not None, cut)
     converts = not by_rows and (w.dtype != accumulator or not w.flags.c_contiguous)
     item = np.dtype(accumulator).itemsize
     positions = prod(y.shape[2:])
     thin = positions == 1 or w.shape[0] == geometry.group
     by = _blas.share(2 * w.size * x.shape[0] * positions, threads, thin)
     plain = x.dtype == y.dtype == accumulator
-    work = _work(geometry, plain, converts, by_rows, item, threads if by is _blas.Share.SHARED else 1, bytes_)
+    cut = replace(cut, threads=_blas.parts(2 * w.size * positions, cut, thin))
+    work = _work(geometry, plain, converts, by_rows, item, cut, bytes_)
     if work is None:
         return None
     matrices = None
@@ -208,7 +252,38 @@ def _way(
         else:
             split = _split(np.ascontiguousarray(w, accumulator), geometry)
         matrices = [_matrices(split, part, accumulator) for part in work.parts]
-    return _Way(work, by, matrices, x.dtype == accumulator and _pointwise(geometry))
+    flat = x.dtype == accumulator and _pointwise(geometry)
+    one = not cut.alone and flat and plain and x.shape[0] == geometry.group == len(work.parts) == len(work.blocks)
+    return _Way(work, by, matrices, flat, one)
+
+
+def _multiply_whole(x: Array, matrix: Array, b: Array | None, y: Array, finish: Finish) -> None:
+    """Write the product of a matrix (M, C) and one image (1, C, …), finished."""
+    rows, depth = matrix.shape
+    columns, result = x.reshape(depth, -1), y.reshape(rows, -1)
+    bias = None if b is None else b.astype(result.dtype, copy=False)[:, None]
+    if bias is not None and result.size >= _WORTH_STARTING:
+        operands = matrix[None], columns[None], result[None]
+        if _product.adds(*operands):
+            result[...] = bias
+            _product.add(*operands)
+            _finish_whole(result, y, None, finish)
+            return
+    np.matmul(matrix, columns, out=result)
+    _finish_whole(result, y, bias, finish)
+
+
+def _finish_whole(sums: Array, y: Array, bias: Array | None, finish: Finish) -> None:
+    """Add a bias to sums (M, positions), the elements of y, and finish these, as many as a cache holds at a time."""
+    if sums.size <= _FINISHED or (bias is None and finish.passes < 2):
+        if bias is not None:
+            sums += bias
+        finish.apply(y)
+        return
+    for low, high in spans(len(sums), max(1, _FINISHED // sums.shape[1])):
+        if bias is not None:
+            sums[low:high] += bias[low:high]
+        finish.at((slice(None), slice(low, high))).apply(y[:, low:high])
 
 
 def _split(w: Array, geometry: ConvGeometry) -> Array:
@@ -291,15 +366,15 @@ class _GatheredBlocks:
 
 @lru_cache(maxsize=1024)
 def _work(
-    geometry: ConvGeometry, plain: bool, converts: bool, by_rows: bool, item: int, threads: int, bytes_: int
+    geometry: ConvGeometry, plain: bool, converts: bool, by_rows: bool, item: int, cut: Cut, bytes_: int
 ) -> _GatheredBlocks | None:
-    plan = _plan(geometry, plain, converts, by_rows, item, threads, bytes_)
+    plan = _plan(geometry, plain, converts, by_rows, item, cut, bytes_)
     if plan is None:
         return None
     parts = product(spans(geometry.group, plan.groups), spans(geometry.w_shape[0] // geometry.group, plan.rows))
-    cut = blocks(geometry.x_shape[0], geometry.y_shape[2:], plan)
-    few = tuple(_piece(geometry, block) for block in cut) if len(cut) <= _FEW else ()
-    return _GatheredBlocks(geometry, list(parts), cut, few, any(geometry.pads_begin) or any(geometry.pads_end))
+    every = blocks(geometry.x_shape[0], geometry.y_shape[2:], plan)
+    few = tuple(_piece(geometry, block) for block in every) if len(every) <= _FEW else ()
+    return _GatheredBlocks(geometry, list(parts), every, few, any(geometry.pads_begin) or any(geometry.pads_end))
 
 
 def _piece(geometry: ConvGeometry, block: Block) -> _Piece:
@@ -377,15 +452,15 @@ def _around(size: int, inside: slice) -> list[slice]:
 
 
 def _plan(
-    geometry: ConvGeometry, plain: bool, converts: bool, by_rows: bool, item: int, threads: int, bytes_: int
+    geometry: ConvGeometry, plain: bool, converts: bool, by_rows: bool, item: int, cut: Cut, bytes_: int
 ) -> BlockSize | None:
     """Choose the block, or return None where not even one output fits the workspace, or axes are too many.
 
     ``plain`` says that x and y are of the accumulator's type, ``converts`` that weights have to be copied.
     """
-    images, group = geometry.x_shape[0], geometry.group
+    images, threads, group = cut.images, cut.threads, geometry.group
     rows, depth, out = geometry.w_shape[0] // group, prod(geometry.w_shape[1:]), geometry.y_shape[2:]
-    budget = bytes_ // (2 * threads * item)
+    budget = cut.share_of(bytes_) // item
     if _axes(geometry) > MOST_AXES or _elements(geometry, (1,) * len(out), rows) > budget:
         return None
     gathered = depth // geometry.kernel_shape[0] if by_rows else depth

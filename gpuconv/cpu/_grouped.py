@@ -24,7 +24,7 @@ import numpy as np
 from gpuconv.cpu import _blas, _threads
 from gpuconv.cpu._finish import Finish
 from gpuconv.cpu._gather import Weights, finite
-from gpuconv.cpu._workspace import SCRATCH, Array, Span, limit, spans
+from gpuconv.cpu._workspace import SCRATCH, Array, Cut, Span, limit, spans
 from gpuconv.rules.geometry import ConvGeometry, tap_range
 
 _TILE_BYTES = 2**20  # of a block
@@ -118,15 +118,16 @@ def run(
     accumulator: str,
     finish: Finish,
     facts: Weights | None,
+    cut: Cut,
 ) -> bool:
     """Write Conv into y; return False where another way serves it better, or must: weights are not finite."""
     if geometry.group == 1:
         return False
-    threads, bytes_ = _threads.count(), limit()
-    key = "grouped", threads, bytes_, accumulator
+    bytes_ = limit()
+    key = "grouped", bytes_, accumulator, x.shape[0], cut
     known = None if facts is None else facts.ways.get(key)
     if known is None:
-        work = _plan(geometry, accumulator, threads, bytes_)
+        work = _plan(geometry, accumulator, cut, bytes_)
         if work is None:
             return False
         known = work, _matrices(w, work, accumulator)
@@ -140,7 +141,7 @@ def run(
 
 
 @lru_cache(maxsize=1024)
-def _plan(geometry: ConvGeometry, accumulator: str, threads: int, bytes_: int) -> GroupedWork | None:
+def _plan(geometry: ConvGeometry, accumulator: str, cut: Cut, bytes_: int) -> GroupedWork | None:
     """Plan a convolution; return None where another way serves it better, or must."""
     rank, taps, item = len(geometry.kernel_shape), prod(geometry.kernel_shape), np.dtype(accumulator).itemsize
     if rank > 2 or geometry.w_shape[1] > _FEW_CHANNELS or prod(geometry.w_shape) * item > bytes_ // 8:
@@ -159,8 +160,10 @@ def _plan(geometry: ConvGeometry, accumulator: str, threads: int, bytes_: int) -
     if not by_rows and (rank == 1 or geometry.w_shape[0] > geometry.group or geometry.w_shape[1] > 1 or taps == 1):
         return None
     work = GroupedWork(geometry, down, across, by_rows, prod(geometry.x_shape[2:]) * item % _SET == 0)
-    is_shared = threads > 1 and _threads.pays(prod(geometry.y_shape) * taps * item // _GATHERS_PER_PASS)
-    blocks = _blocks(work, item, threads if is_shared else 1, bytes_ // (2 * threads))
+    gathered = prod(geometry.y_shape[1:]) * taps * item // _GATHERS_PER_PASS  # for an image
+    is_shared = cut.threads > 1 and _threads.pays(geometry.x_shape[0] * gathered)
+    is_cut = cut.threads > 1 and _threads.pays(cut.images * gathered)
+    blocks = _blocks(work, item, cut if is_cut else replace(cut, threads=1), cut.share_of(bytes_))
     return replace(work, blocks=blocks, is_shared=is_shared) if blocks else None
 
 
@@ -170,9 +173,9 @@ def _has_good_rows(down: _Axis, across: _Axis) -> bool:
     return down.dilation == 1 and taps >= _SOME_TAPS and width >= _LONG_ROW
 
 
-def _blocks(work: GroupedWork, item: int, threads: int, budget: int) -> tuple[Block, ...]:
+def _blocks(work: GroupedWork, item: int, cut: Cut, budget: int) -> tuple[Block, ...]:
     """Cut the work into blocks that stay in a core's cache; none where a row does not fit, or runs would be short."""
-    images, group, height = work.geometry.x_shape[0], work.geometry.group, work.down.outputs
+    images, threads, group, height = cut.images, cut.threads, work.geometry.group, work.down.outputs
     least, rows, tile = 1, height, min(_TILE_BYTES, budget) // item
     if not work.by_rows:
         least = -(-_LONG_RUN // (work.across.outputs if work.across.stride == 1 else 1))
@@ -185,7 +188,7 @@ def _blocks(work: GroupedWork, item: int, threads: int, budget: int) -> tuple[Bl
     if not work.by_rows:
         groups = _apart(group, groups, item)
     together = max(1, min(-(-images // threads), tile // (group * size))) if (groups, rows) == (group, height) else 1
-    return tuple(product(spans(images, together), spans(group, groups), spans(height, rows)))
+    return tuple(product(spans(work.geometry.x_shape[0], together), spans(group, groups), spans(height, rows)))
 
 
 def _apart(channels: int, most: int, item: int) -> int:

@@ -9,7 +9,7 @@ spread out once. Only what exists is multiplied, so every input is exact.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
@@ -24,6 +24,7 @@ from gpuconv.cpu._workspace import (
     Block,
     BlockSize,
     Box,
+    Cut,
     Ints,
     Span,
     balance,
@@ -60,13 +61,13 @@ def serves(rank: int) -> bool:
     return 2 * rank + 3 <= MOST_AXES
 
 
-def run(problem: ScatterProblem) -> bool:
+def run(problem: ScatterProblem, cut: Cut) -> bool:
     """Write the result into y; return False where the workspace is too small for this way."""
     threads = _threads.count()
     positions = prod(problem.x.shape[2:])
     thin = positions == 1 or prod(problem.weights.shape[2:]) == 1
     by = _blas.share(2 * problem.weights.size * problem.x.shape[0] * positions, threads, thin)
-    plan = _plan(problem, threads if by is _blas.Share.SHARED else 1)
+    plan = _plan(problem, replace(cut, threads=_blas.parts(2 * problem.weights.size * positions, cut, thin)))
     if plan is None:
         return False
     work = blocks(problem.x.shape[0], _coarse(problem), plan)
@@ -90,11 +91,11 @@ def _matrix(problem: ScatterProblem, groups: slice, rows: slice) -> Array:
     return part.reshape(*part.shape[:2], prod(part.shape[2:])).swapaxes(1, 2)
 
 
-def _plan(problem: ScatterProblem, threads: int) -> BlockSize | None:
+def _plan(problem: ScatterProblem, cut: Cut) -> BlockSize | None:
     """Choose the block, or return None where the workspace is too small for any, or only for wasteful ones."""
     item = np.dtype(problem.accumulator).itemsize
-    budget = limit() // (2 * threads * item)
-    images = problem.x.shape[0]
+    images, threads = cut.images, cut.threads
+    budget = cut.share_of(limit()) // item
     group, channels, rows, *kernel = problem.weights.shape
     extents = _coarse(problem)
     rows = min(rows, max(1, budget // (4 * channels * prod(kernel))))

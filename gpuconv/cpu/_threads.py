@@ -40,6 +40,10 @@ def count() -> int:
     Where that is not set, a caller that is :func:`alone` has its own thread only, and a cgroup's quota of processor
     time, rounded up, is an upper bound.
     """
+    return _environment.once(_count)
+
+
+def _count() -> int:
     number = _environment.integer("GPUCONV_NUM_THREADS", least=1, most=_MOST)
     if number is None:
         return 1 if _alone.get() else min(len(_processors()), _quota())

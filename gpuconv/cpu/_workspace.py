@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import product
 from math import gcd, prod
@@ -22,10 +22,15 @@ Box = tuple[Span, ...]
 MOST_AXES = 64  # of NumPy's arrays
 _DEFAULT_LIMIT = 256 * 2**20
 _LEAST = 16 * 2**10
+_MOST_ALONE = 8  # threads for which the workspace suffices, where blocks must not depend on how many there are
 
 
 def limit() -> int:
     """Return the bound on extra memory in bytes: ``GPUCONV_WORKSPACE_BYTES``, or 256 MiB."""
+    return _environment.once(_limit)
+
+
+def _limit() -> int:
     return _environment.integer("GPUCONV_WORKSPACE_BYTES", _LEAST) or _DEFAULT_LIMIT
 
 
@@ -102,6 +107,30 @@ def first_axes(*parts: slice | int | tuple[slice | int, ...]) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
+class Cut:
+    """For how many images and threads a convolution is cut into blocks.
+
+    Attributes
+    ----------
+    images, threads : int
+    alone : bool
+        Whether sums must not depend on what other images there are, nor on how often the weights have come before.
+        Then there may be more images and threads than it is cut for.
+    """
+
+    images: int
+    threads: int
+    alone: bool = False
+
+    def share_of(self, workspace: int) -> int:
+        """Return how many bytes of the workspace a block may take: half of a thread's share."""
+        return workspace // (2 * (_MOST_ALONE if self.alone else self.threads))
+
+
+ALONE = Cut(1, 2, alone=True)  # every block lies inside one image; more parts would gather inputs more often
+
+
+@dataclass(frozen=True, slots=True)
 class BlockSize:
     """How much one block of a convolution takes: groups, output channels of a group, images, positions."""
 
@@ -127,6 +156,39 @@ class Block:
 def blocks(images: int, extents: Ints, plan: BlockSize) -> list[Block]:
     """Cut all images and positions as planned."""
     return [Block(slice(*span), box) for span, box in product(spans(images, plan.images), boxes(extents, plan.box))]
+
+
+def in_order(layout: str, x: Array, y: Array, compute: Callable[[Array, Array, slice], None]) -> None:
+    """Call ``compute(x, y, images)`` on arrays (N, C, …) that lie in memory as C-contiguous ones of a layout do.
+
+    Where x or y lies otherwise, on copies of some images at a time.
+    """
+    if _lies(layout, x) and _lies(layout, y):
+        compute(x, y, slice(None))
+        return
+    step = max(1, limit() // (4 * max(1, (x.nbytes + y.nbytes) // x.shape[0])))
+    for span in spans(x.shape[0], step):
+        images = slice(*span)
+        part, result = x[images], y[images]
+        if not _lies(layout, part):
+            part = _like(layout, part)
+            part[...] = x[images]
+        target = result if _lies(layout, result) else _like(layout, result)
+        compute(part, target, images)
+        if target is not result:
+            result[...] = target
+
+
+def _lies(layout: str, array: Array) -> bool:
+    flags = (np.moveaxis(array, 1, -1) if layout.endswith("C") else array).flags
+    return flags.c_contiguous and flags.aligned
+
+
+def _like(layout: str, array: Array) -> Array:
+    """Return an uninitialised array of the same shape and type that lies as one of a layout does."""
+    if layout.endswith("C"):
+        return np.moveaxis(np.empty((array.shape[0], *array.shape[2:], array.shape[1]), array.dtype), -1, 1)
+    return np.empty(array.shape, array.dtype)
 
 
 class Scratch(threading.local):

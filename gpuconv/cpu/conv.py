@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from math import prod
+from typing import TypeVar
 
-from gpuconv.cpu import _gather, _grouped, _scatter, _taps
+from gpuconv.cpu import _blas, _gather, _grouped, _scatter, _taps, _threads
 from gpuconv.cpu._finish import PLAIN, Finish, fill
 from gpuconv.cpu._gather import Weights
 from gpuconv.cpu._threads import quietly
-from gpuconv.cpu._workspace import Array
+from gpuconv.cpu._workspace import ALONE, Array, Cut, in_order
 from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import ConvGeometry, ConvTransposeGeometry
+
+_Geometry = TypeVar("_Geometry", ConvGeometry, ConvTransposeGeometry)
 
 
 @quietly
@@ -23,26 +28,73 @@ def conv(
     geometry: ConvGeometry,
     finish: Finish = PLAIN,
     facts: Weights | None = None,
+    *,
+    alone: str | None = None,
 ) -> None:
-    """Write Conv of x and w, plus b, into y, finished; ``facts`` are those of w."""
+    """Write Conv of x and w, plus b, into y, finished; ``facts`` are those of w.
+
+    With ``alone``, the layout, an image's sums do not depend on other images, on threads, or on how x and y lie.
+    """
+    if alone is None:
+        _conv(x, w, b, y, geometry, finish, facts, Cut(x.shape[0], _threads.count()))
+        return
+
+    def compute(x: Array, y: Array, images: slice) -> None:
+        _conv(x, w, b, y, _of_images(geometry, x.shape[0]), finish.at(images), facts, ALONE)
+
+    in_order(alone, x, y, compute)
+
+
+def _conv(
+    x: Array,
+    w: Array,
+    b: Array | None,
+    y: Array,
+    geometry: ConvGeometry,
+    finish: Finish,
+    facts: Weights | None,
+    cut: Cut,
+) -> None:
     accumulator = dtypes.accumulator(x.dtype)
+    if facts is not None and _gather.again(x, w, b, y, geometry, accumulator, finish, facts, cut):
+        return
     if 0 in (x.size, w.size, y.size):
         fill(y, b, finish, accumulator)
         return
-    done = _grouped.run(x, w, b, y, geometry, accumulator, finish, facts)
-    by_rows = not done and _gather.goes_by_rows(geometry, accumulator, facts is not None)
+    done = _grouped.run(x, w, b, y, geometry, accumulator, finish, facts, cut)
+    by_rows = not done and _gather.goes_by_rows(geometry, accumulator, facts is not None, cut)
     if not done and _adds_less_than_it_gathers(geometry, by_rows):
-        done = _scatter.run(_as_scatter(x, w, b, y, geometry, accumulator, finish))
-    done = done or _gather.conv(x, w, b, y, geometry, accumulator, finish, facts)
+        done = _scatter.run(_as_scatter(x, w, b, y, geometry, accumulator, finish), cut)
+    done = done or _gather.conv(x, w, b, y, geometry, accumulator, finish, facts, cut)
     if not done:
-        _taps.conv(x, w, b, y, geometry, accumulator, finish)
+        _by_taps(lambda: _taps.conv(x, w, b, y, geometry, accumulator, finish), cut)
 
 
 @quietly
 def conv_transpose(
-    x: Array, w: Array, b: Array | None, y: Array, geometry: ConvTransposeGeometry, finish: Finish = PLAIN
+    x: Array,
+    w: Array,
+    b: Array | None,
+    y: Array,
+    geometry: ConvTransposeGeometry,
+    finish: Finish = PLAIN,
+    *,
+    alone: str | None = None,
 ) -> None:
-    """Write ConvTranspose of x and w, plus b, into y, finished."""
+    """Write ConvTranspose of x and w, plus b, into y, finished; ``alone`` as in :func:`conv`."""
+    if alone is None:
+        _conv_transpose(x, w, b, y, geometry, finish, Cut(x.shape[0], _threads.count()))
+        return
+
+    def compute(x: Array, y: Array, images: slice) -> None:
+        _conv_transpose(x, w, b, y, _of_images(geometry, x.shape[0]), finish.at(images), ALONE)
+
+    in_order(alone, x, y, compute)
+
+
+def _conv_transpose(
+    x: Array, w: Array, b: Array | None, y: Array, geometry: ConvTransposeGeometry, finish: Finish, cut: Cut
+) -> None:
     accumulator = dtypes.accumulator(x.dtype)
     if 0 in (x.size, w.size, y.size):
         fill(y, b, finish, accumulator)
@@ -51,9 +103,21 @@ def conv_transpose(
     if _scatter.serves(len(geometry.kernel_shape)):
         weights = w.reshape(geometry.group, w.shape[0] // geometry.group, *w.shape[1:])  # (G, C/G, M/G, k_1, …)
         strides, offsets = geometry.strides, geometry.offsets
-        done = _scatter.run(_scatter.ScatterProblem(x, weights, b, y, finish, strides, offsets, accumulator))
+        done = _scatter.run(_scatter.ScatterProblem(x, weights, b, y, finish, strides, offsets, accumulator), cut)
     if not done:
-        _taps.conv_transpose(x, w, b, y, geometry, accumulator, finish)
+        _by_taps(lambda: _taps.conv_transpose(x, w, b, y, geometry, accumulator, finish), cut)
+
+
+def _by_taps(compute: Callable[[], None], cut: Cut) -> None:
+    """Compute tap by tap, with BLAS held at one thread where its number of threads must not show."""
+    _blas.run(lambda _: compute(), [0], _blas.Share.ALONE if cut.alone else _blas.Share.AT_ONCE)
+
+
+def _of_images(geometry: _Geometry, images: int) -> _Geometry:
+    """Return the geometry of some of its images."""
+    if images == geometry.x_shape[0]:
+        return geometry
+    return replace(geometry, x_shape=(images, *geometry.x_shape[1:]), y_shape=(images, *geometry.y_shape[1:]))
 
 
 @lru_cache(maxsize=1024)

@@ -16,7 +16,7 @@ import numpy as np
 from gpuconv._errors import DeviceError
 from gpuconv.cuda.call import device
 from gpuconv.rules import activation as activations
-from gpuconv.rules import dtypes, memory
+from gpuconv.rules import dtypes, invariance, memory
 from gpuconv.rules import layout as layouts
 from gpuconv.rules import precision as precisions
 from gpuconv.rules.operators import OPERATORS
@@ -42,15 +42,16 @@ def run(
     packed: PackedWeights | None = None,
     activation: Activation | None = None,
     residual: bool = False,
+    invariant: str | None = None,
 ) -> list[Any]:
     """Run an operator, one of ``operators.OPERATORS``, on arrays of the current device.
 
     ``inputs`` are in the operator's order, a last one may be left out; then comes a ``residual``, if there is one.
     ``outs`` are what the result and, with a second entry, the Indices are written into, None for new arrays.
     ``attributes`` are in alphabetical order, as the public functions take them; of ``packed``, the input ``w`` is the
-    snapshot.
+    snapshot. ``invariant`` is the word of the call or of its context.
     """
-    key = [operator, device.current_device(), layout, precision, *map(device.layout, inputs)]
+    key: list[Any] = [operator, device.current_device(), layout, precision, invariant, *map(device.layout, inputs)]
     for out in outs:
         if out is not None:
             key += (device.layout(out), getattr(out.flags, "writeable", True))
@@ -72,14 +73,14 @@ def run(
         try:
             key.append(tuple(map(_settled, attributes)))
         except TypeError:  # the geometry says which
-            prepared = prepare(operator, inputs, outs, attributes, layout, precision, activation, residual)
+            prepared = prepare(operator, inputs, outs, attributes, layout, precision, activation, residual, invariant)
             return prepared.run(inputs, outs)
     try:
         prepared = device.prepared.get(tuple(key))
     except TypeError:  # a layout or a precision that cannot be one
         prepared = None
     if prepared is None:
-        prepared = prepare(operator, inputs, outs, attributes, layout, precision, activation, residual)
+        prepared = prepare(operator, inputs, outs, attributes, layout, precision, activation, residual, invariant)
         if len(device.prepared) >= _MOST_PREPARED:
             device.prepared.clear()
         device.prepared[tuple(key)] = prepared
@@ -150,6 +151,7 @@ def prepare(
     precision: str,
     activation: Activation | None = None,
     residual: bool = False,
+    invariant: str | None = None,
 ) -> Prepared:
     """Check a call as the NumPy backend does, then where its arrays are; plan it, and load its kernels."""
     from gpuconv.cuda import planning
@@ -162,6 +164,7 @@ def prepare(
     arrays = dict(zip((*tuple(called.inputs)[:own], *("residual",) * residual), inputs, strict=True))
     dtype = dtypes.check(operator, **arrays).name
     precisions.check(operator, precision)
+    alone = invariance.check(operator, invariant)
     order = called.order("out", layout)
     shape = layouts.as_given(order, called.result(geometry))
     activations.check(operator, activation, arrays.get("residual"), shape, dtype)
@@ -183,7 +186,8 @@ def prepare(
     for result, out in zip(results, outs, strict=True):
         made = contiguous_strides(shape) if out is None else element_strides(operator, result.name, out)
         strides[result.role] = layouts.channels_second(order, made)
-    plan = planning.plan(called.kernel, geometry, dtype, strides, device.limits(current), precision, activation)
+    limits = device.limits(current)
+    plan = planning.plan(called.kernel, geometry, dtype, strides, limits, precision, activation, invariant=alone)
     if called.kernel != operator:
         plan = replace(plan, operator=operator)
     return Prepared(current, plan, arrays, called.inputs, results, outs)

@@ -1,4 +1,4 @@
-"""Plans of complex Conv, ConvTranspose and gradients: real ones with one more axis, of the parts (``complex.cu``)."""
+"""Plans of complex Conv, ConvTranspose, averages and gradients: real ones with one more axis, of the parts."""
 
 from __future__ import annotations
 
@@ -10,16 +10,31 @@ from typing import Any
 from gpuconv.cuda.build import params
 from gpuconv.cuda.build.variant import Kernel, Variant
 from gpuconv.cuda.conv import families as conv_families
+from gpuconv.cuda.conv import invariant as invariance
+from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.plan import Launch, Limits, Plan, Space, kept, strided
+from gpuconv.cuda.pool import families as pool_families
+from gpuconv.cuda.pool.grad import families as pool_grad_families
 from gpuconv.cuda.weight_grad import families as weight_grad_families
 from gpuconv.rules import dtypes
-from gpuconv.rules.geometry import Ints
+from gpuconv.rules.geometry import AveragePoolGeometry, Ints
 
 _EXPAND_AXES, _ADD_AXES = (1, 6), (3, 5)  # of kernels that are built ahead: with 32-bit indices, and with 64-bit ones
 
 
-def plan(kernel: str, geometry: Any, dtype: str, strides: dict[str, Ints], limits: Limits, precision: str) -> Plan:
-    """Plan Conv, ConvTranspose or the gradient of weights for complex arrays of these strides in elements, by role."""
+def plan(
+    kernel: str,
+    geometry: Any,
+    dtype: str,
+    strides: dict[str, Ints],
+    limits: Limits,
+    precision: str,
+    invariant: bool = False,
+) -> Plan:
+    """Plan Conv, ConvTranspose or the gradient of weights for complex arrays of these strides in elements, by role.
+
+    ``invariant`` is that of ``planning.plan``.
+    """
     real = dtypes.entry(dtype).real
     lifted: Any
     if kernel == "weight_grad":
@@ -29,7 +44,11 @@ def plan(kernel: str, geometry: Any, dtype: str, strides: dict[str, Ints], limit
     lifted = _lifted(geometry, kernel=3, stride=1, pad=1)
     w = tuple(prod(lifted.w_shape[axis + 1 :]) for axis in range(len(lifted.w_shape)))
     arrays = _of_parts(strides["x"]), w, None, _of_parts(strides["y"])
-    real_plan = conv_families.for_conv(lifted, real, *arrays, limits, precision)
+    problem = correlation.of(lifted, real, *arrays, precision)
+    if invariant:
+        real_plan = invariance.plan(problem, limits, lambda plan, _: plan, {})
+    else:
+        real_plan = conv_families.plan(problem, limits)
     if not real_plan.launches:
         return replace(real_plan, operator=kernel)
     launches = [
@@ -45,6 +64,38 @@ def plan(kernel: str, geometry: Any, dtype: str, strides: dict[str, Ints], limit
         launches.append(_add(kernel, geometry.y_shape, strides, dtype))
     why = "complex: a real one along one more axis, of the two parts, with 3 taps for each weight"
     return replace(real_plan, launches=tuple(launches), sharing=(), reasons=(*real_plan.reasons, why))
+
+
+def for_average_pool(geometry: AveragePoolGeometry, dtype: str, strides: dict[str, Ints], limits: Limits) -> Plan:
+    """Plan AveragePool for complex arrays: the parts are averaged on their own."""
+    x, y = _of_parts(strides["x"]), _of_parts(strides["y"])
+    return _in_parts(pool_families.for_pool(_with_parts(geometry), dtypes.entry(dtype).real, x, y, None, limits))
+
+
+def for_average_pool_grad(geometry: AveragePoolGeometry, dtype: str, strides: dict[str, Ints], limits: Limits) -> Plan:
+    """Plan the gradient of AveragePool for complex arrays likewise."""
+    dy, dx = _of_parts(strides["dy"]), _of_parts(strides["y"])
+    lifted = _with_parts(geometry)
+    return _in_parts(pool_grad_families.for_average_pool_grad(lifted, dtypes.entry(dtype).real, dy, dx, limits))
+
+
+def _in_parts(plan: Plan) -> Plan:
+    why = "complex: a real one with one more axis, of the two parts, along which no window goes"
+    return replace(plan, reasons=(*plan.reasons, why))
+
+
+def _with_parts(g: AveragePoolGeometry) -> AveragePoolGeometry:
+    """Return the geometry with the axis of the parts, innermost, along which windows have one element."""
+    return replace(
+        g,
+        x_shape=(*g.x_shape, 2),
+        y_shape=(*g.y_shape, 2),
+        kernel_shape=(*g.kernel_shape, 1),
+        strides=(*g.strides, 1),
+        dilations=(*g.dilations, 1),
+        pads_begin=(*g.pads_begin, 0),
+        pads_end=(*g.pads_end, 0),
+    )
 
 
 def _lifted(geometry: Any, kernel: int, stride: int, pad: int) -> Any:

@@ -9,6 +9,9 @@ from gpuconv._errors import ArgumentError
 from gpuconv.cuda import complex as complex_plan
 from gpuconv.cuda.conv import families as conv_families
 from gpuconv.cuda.conv import finish
+from gpuconv.cuda.conv import invariant as invariance
+from gpuconv.cuda.conv import problem as correlation
+from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.passes import sums
 from gpuconv.cuda.plan import Limits, Plan
 from gpuconv.cuda.pool import families as pool_families
@@ -33,8 +36,12 @@ def plan(
     limits: Limits,
     precision: str,
     activation: Activation | None = None,
+    invariant: bool = False,
 ) -> Plan:
     """Plan what ``operators.Operator.kernel`` names, for arrays of these strides in elements, by their roles.
+
+    With ``invariant``, the order of the sums of an image does not depend on the images beside it. Gradients of weights
+    and of biases, which sum over images, are planned as without it.
 
     Raises
     ------
@@ -44,7 +51,7 @@ def plan(
     """
     if kernel != "bias_grad":  # which makes one of all axes that lie as one
         geometry, strides = _without_idle_axes(geometry, strides)
-    planned = _plan(kernel, geometry, dtype, strides, limits, precision, activation)
+    planned = _plan(kernel, geometry, dtype, strides, limits, precision, activation, invariant)
     size = max((launch.variant.layout.itemsize for launch in (*planned.launches, *planned.sharing)), default=0)
     if size > _PARAMETER_BYTES:
         raise ArgumentError(
@@ -62,9 +69,16 @@ def _plan(
     limits: Limits,
     precision: str,
     activation: Activation | None,
+    invariant: bool,
 ) -> Plan:
-    if kernel == "max_pool":
-        return pool_families.for_max_pool(geometry, dtype, strides["x"], strides["y"], strides.get("indices"), limits)
+    if kernel == "average_pool" and dtypes.entry(dtype).real:
+        return complex_plan.for_average_pool(geometry, dtype, strides, limits)
+    if kernel in ("max_pool", "average_pool"):
+        return pool_families.for_pool(geometry, dtype, strides["x"], strides["y"], strides.get("indices"), limits)
+    if kernel == "average_pool_grad":
+        if dtypes.entry(dtype).real:
+            return complex_plan.for_average_pool_grad(geometry, dtype, strides, limits)
+        return pool_grad_families.for_average_pool_grad(geometry, dtype, strides["dy"], strides["y"], limits)
     if kernel == "max_pool_grad":
         arrays = strides["dy"], strides["indices"], strides["y"]
         return pool_grad_families.for_max_pool_grad(geometry, dtype, *arrays, limits)
@@ -73,14 +87,22 @@ def _plan(
     if kernel == "bias_grad":
         return sums.for_channels(geometry, dtype, strides["x"], strides["y"], limits)
     if dtypes.entry(dtype).real:
-        return complex_plan.plan(kernel, geometry, dtype, strides, limits, precision)
+        return complex_plan.plan(kernel, geometry, dtype, strides, limits, precision, invariant)
     if kernel == "weight_grad":
         arrays = strides["x"], strides["dy"], strides["y"]
         return weight_grad_families.for_weight_grad(geometry, dtype, *arrays, limits, precision)
     b_stride = strides["b"][0] if "b" in strides else None
     x, w, y = (strides[role] for role in ("x", "w", "y"))
-    planned = conv_families.for_conv(geometry, dtype, x, w, b_stride, y, limits, precision)
-    return finish.finished(planned, activation, dtype, geometry.y_shape, strides)
+    if not invariant:
+        planned = conv_families.for_conv(geometry, dtype, x, w, b_stride, y, limits, precision)
+        return finish.finished(planned, activation, dtype, geometry.y_shape, strides)
+
+    def finished(plan: Plan, problem: Problem) -> Plan:
+        return finish.finished(plan, activation, dtype, problem.y_shape, {**strides, "y": problem.y_strides})
+
+    steps = {"residual": strides["residual"][0]} if "residual" in strides else {}
+    problem = correlation.of(geometry, dtype, x, w, b_stride, y, precision)
+    return invariance.plan(problem, limits, finished, steps)
 
 
 def _without_idle_axes(geometry: Any, strides: dict[str, Ints]) -> tuple[Any, dict[str, Ints]]:

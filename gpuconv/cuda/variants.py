@@ -5,8 +5,8 @@ from __future__ import annotations
 from gpuconv.cuda import complex as complex_plan
 from gpuconv.cuda.build.variant import Variant
 from gpuconv.cuda.conv import families as conv_families
+from gpuconv.cuda.passes import channels_last, sums
 from gpuconv.cuda.passes import copy as copy_pass
-from gpuconv.cuda.passes import sums
 from gpuconv.cuda.pool import families as pool_families
 from gpuconv.cuda.pool import unpool
 from gpuconv.cuda.pool.grad import families as pool_grad_families
@@ -17,4 +17,8 @@ def all_variants() -> list[Variant]:
     """Return every variant for one to four spatial axes; those for more axes are compiled when first needed."""
     rooms = (conv_families, pool_families, pool_grad_families, weight_grad_families)
     families = [family for room in rooms for family in room.FAMILIES]
-    return [variant for plan in (*families, sums, unpool, complex_plan, copy_pass) for variant in plan.variants()]
+    return [
+        variant
+        for plan in (*families, sums, unpool, complex_plan, copy_pass, channels_last)
+        for variant in plan.variants()
+    ]

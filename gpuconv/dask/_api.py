@@ -9,6 +9,7 @@ from dask.array.core import Array
 
 from gpuconv.dask import _convolve, _pool
 from gpuconv.rules.geometry import AutoPad, PerAxis
+from gpuconv.rules.invariance import Invariance
 from gpuconv.rules.layout import Layout
 from gpuconv.rules.precision import Precision
 from gpuconv.rules.signatures import refusing
@@ -28,6 +29,7 @@ def conv(
     strides: PerAxis | None = None,
     layout: Layout = "NCHW",
     precision: Precision | None = None,
+    invariant: Invariance | None = None,
     activation: str | tuple[Any, ...] | None = None,
     residual: Array | None = None,
 ) -> Array:
@@ -47,6 +49,8 @@ def conv(
         As in :func:`gpuconv.conv`.
     precision : {"ieee", "tf32", "3xtf32"}, optional
         By default that of the context in which this function is called, not of the one that computes the result.
+    invariant : {"batch"}, optional
+        As in :func:`gpuconv.conv`, for chunks of whole images; by default that of the context, as with precision.
     residual : dask array (N, M, Q1, …, Qn), optional
         As in :func:`gpuconv.conv`; cut in any way, and brought to the result's chunks.
 
@@ -82,7 +86,8 @@ def conv(
         "pads": pads,
         "strides": strides,
     }
-    arrays, settings = {"w": w, "b": b, "residual": residual}, {"activation": activation, "precision": precision}
+    arrays = {"w": w, "b": b, "residual": residual}
+    settings = {"activation": activation, "precision": precision, "invariant": invariant}
     return _convolve.lazy("conv", x, arrays, layout, settings, attributes)
 
 
@@ -102,6 +107,7 @@ def conv_transpose(
     strides: PerAxis | None = None,
     layout: Layout = "NCHW",
     precision: Precision | None = None,
+    invariant: Invariance | None = None,
     activation: str | tuple[Any, ...] | None = None,
     residual: Array | None = None,
 ) -> Array:
@@ -116,6 +122,8 @@ def conv_transpose(
     auto_pad, dilations, group, kernel_shape, output_padding, output_shape, pads, strides, layout, activation
         As in :func:`gpuconv.conv_transpose`.
     precision : {"ieee", "tf32", "3xtf32"}, optional
+        As in :func:`gpuconv.dask.conv`.
+    invariant : {"batch"}, optional
         As in :func:`gpuconv.dask.conv`.
     residual : dask array (N, M, Q1, …, Qn), optional
         As in :func:`gpuconv.dask.conv`.
@@ -149,7 +157,8 @@ def conv_transpose(
         "pads": pads,
         "strides": strides,
     }
-    arrays, settings = {"w": w, "b": b, "residual": residual}, {"activation": activation, "precision": precision}
+    arrays = {"w": w, "b": b, "residual": residual}
+    settings = {"activation": activation, "precision": precision, "invariant": invariant}
     return _convolve.lazy("conv_transpose", x, arrays, layout, settings, attributes)
 
 
@@ -209,3 +218,55 @@ def max_pool(
         "strides": strides,
     }
     return _pool.lazy(x, layout, return_indices, attributes)
+
+
+@refusing
+def average_pool(
+    x: Array,
+    kernel_shape: PerAxis,
+    *,
+    auto_pad: AutoPad | bytes = "NOTSET",
+    ceil_mode: int = 0,
+    count_include_pad: int = 0,
+    dilations: PerAxis | None = None,
+    pads: PerAxis | None = None,
+    strides: PerAxis | None = None,
+    layout: Layout = "NCHW",
+) -> Any:
+    """Take the mean of every window of a dask array as :func:`gpuconv.average_pool` does; nothing is computed yet.
+
+    Parameters
+    ----------
+    x : dask array (N, C, D1, …, Dn)
+        As in :func:`gpuconv.dask.max_pool`.
+    kernel_shape, auto_pad, ceil_mode, count_include_pad, dilations, pads, strides, layout
+        As in :func:`gpuconv.average_pool`.
+
+    Returns
+    -------
+    dask array (N, C, Q1, …, Qn)
+        Of x's dtype, the values of :func:`gpuconv.average_pool` within its bound: sums may have another order. Cut as
+        in :func:`gpuconv.dask.max_pool`.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        As in :func:`gpuconv.average_pool`; also for unknown sizes.
+
+    Examples
+    --------
+    >>> import dask.array as da, numpy as np, gpuconv.dask
+    >>> x = da.from_array(np.array([[[3, 1, 4, 1, 5]]], np.float32), chunks=(1, 1, 3))
+    >>> gpuconv.dask.average_pool(x, kernel_shape=[2], strides=[2], ceil_mode=1).compute()
+    array([[[2. , 2.5, 5. ]]], dtype=float32)
+    """
+    attributes = {
+        "auto_pad": auto_pad,
+        "ceil_mode": ceil_mode,
+        "count_include_pad": count_include_pad,
+        "dilations": dilations,
+        "kernel_shape": kernel_shape,
+        "pads": pads,
+        "strides": strides,
+    }
+    return _pool.lazy_averages(x, layout, attributes)

@@ -14,7 +14,7 @@ from gpuconv.dask import _checks, _spans, _tasks
 from gpuconv.dask._graph import Block, Graph
 from gpuconv.dask._spans import Chunks, Span
 from gpuconv.dask._tasks import Window
-from gpuconv.rules import activation, dtypes, precision
+from gpuconv.rules import activation, dtypes, invariance, precision
 from gpuconv.rules import layout as layouts
 from gpuconv.rules.geometry import ConvGeometry, ConvTransposeGeometry
 from gpuconv.rules.operators import OPERATORS
@@ -32,7 +32,7 @@ def lazy(
     others : dict of str to array or None
         w, b and residual.
     settings : dict
-        Of the block's calls as of this one: activation and precision.
+        Of the block's calls as of this one: activation, precision and invariant.
     attributes : dict
         What the geometry depends on beside shapes and layout.
     """
@@ -48,11 +48,15 @@ def lazy(
     if settings["precision"] is None:
         settings["precision"] = precision.CURRENT.get()
     precision.check(operator, settings["precision"])
+    if settings["invariant"] is None:
+        settings["invariant"] = invariance.CURRENT.get()
+    invariance.check(operator, settings["invariant"])
     activation.check(operator, does, residual, layouts.as_given(layout, geometry.y_shape), x.dtype.name)
 
     text = None if does is None else does.text
     of_arrays = [(name, _token(array)) for name, array in arrays.items()]
-    token = tokenize(x.name, of_arrays, packed is None, geometry, layout, settings["precision"], text)
+    how = settings["precision"], settings["invariant"]
+    token = tokenize(x.name, of_arrays, packed is None, geometry, layout, *how, text)
     if packed is not None:
         wholes["w"] = _tasks.SharedWeights(operator, wholes["w"], packed)
     task = partial(_task, operator, geometry, [*arrays], {**settings, "layout": layout})

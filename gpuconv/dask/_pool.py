@@ -1,7 +1,8 @@
-"""MaxPool of dask arrays: what every block needs, and its call."""
+"""MaxPool and AveragePool of dask arrays: what every block needs, and its call."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from operator import itemgetter
 from typing import Any
@@ -12,11 +13,12 @@ from dask.base import tokenize
 
 from gpuconv.dask import _checks, _spans, _tasks
 from gpuconv.dask._graph import Block, Graph
+from gpuconv.dask._spans import Span
 from gpuconv.dask._tasks import Window
 from gpuconv.rules import dtypes
 from gpuconv.rules import geometry as geometries
 from gpuconv.rules import layout as layouts
-from gpuconv.rules.geometry import MaxPoolGeometry
+from gpuconv.rules.geometry import AveragePoolGeometry, MaxPoolGeometry, Windows
 
 
 def lazy(x: Array, layout: str, return_indices: bool, attributes: dict[str, Any]) -> Any:
@@ -25,11 +27,8 @@ def lazy(x: Array, layout: str, return_indices: bool, attributes: dict[str, Any]
     geometry = geometries.max_pool(x.shape, layout=layout, **attributes)
     dtypes.check("max_pool", x=x)
     token = tokenize(x.name, geometry, layout, bool(return_indices))
-    chunks = layouts.channels_second(layout, x.chunks)
-    axes = [*map(_spans.alike, chunks[:2])]
-    axes += [_spans.spatial(geometry, axis, sizes) for axis, sizes in enumerate(chunks[2:])]
     task = partial(_task, geometry, layout, return_indices)
-    result = Graph(f"max_pool-{token}", layout).array(x, axes, task, {})
+    result = Graph(f"max_pool-{token}", layout).array(x, _axes(geometry, layout, x), task, {})
     if not return_indices:
         return result
     return tuple(
@@ -38,16 +37,46 @@ def lazy(x: Array, layout: str, return_indices: bool, attributes: dict[str, Any]
     )
 
 
-def _task(geometry: MaxPoolGeometry, layout: str, return_indices: bool, block: Block, window: Window) -> Any:
-    attributes = {
+def lazy_averages(x: Array, layout: str, attributes: dict[str, Any]) -> Any:
+    """Return the averages as a dask array."""
+    _checks.arrays("average_pool", x, {})
+    geometry = geometries.average_pool(x.shape, layout=layout, **attributes)
+    dtypes.check("average_pool", x=x)
+    token = tokenize(x.name, geometry, layout)
+    task = partial(_task_of_averages, geometry, layout)
+    return Graph(f"average_pool-{token}", layout).array(x, _axes(geometry, layout, x), task, {})
+
+
+def _axes(geometry: Windows, layout: str, x: Array) -> list[list[Span]]:
+    chunks = layouts.channels_second(layout, x.chunks)
+    spatial = [_spans.spatial(geometry, axis, sizes) for axis, sizes in enumerate(chunks[2:])]
+    return [*map(_spans.alike, chunks[:2]), *spatial]
+
+
+def _attributes(geometry: Windows, layout: str, spans: Sequence[Span]) -> dict[str, Any]:
+    return {
         "dilations": geometry.dilations,
         "kernel_shape": geometry.kernel_shape,
         "layout": layout,
-        "pads": [*(span.before for span in block[2:]), *(span.after for span in block[2:])],
+        "pads": [*(span.before for span in spans), *(span.after for span in spans)],
         "strides": geometry.strides,
     }
+
+
+def _task_of_averages(geometry: AveragePoolGeometry, layout: str, block: Block, window: Window) -> Any:
+    spans, ceil_mode = list(block[2:]), 0
+    if geometry.count_include_pad:  # what ceil_mode adds at the end does not count, and so must not be a pad
+        axes = zip(spans, geometry.x_shape[2:], geometry.pads_begin, geometry.pads_end, strict=True)
+        spans = [_spans.within_pads(*axis) for axis in axes]
+        ceil_mode = int(spans != list(block[2:]))
+    more = {"ceil_mode": ceil_mode, "count_include_pad": geometry.count_include_pad}
+    return partial(_tasks.pool, "average_pool", window, _attributes(geometry, layout, spans) | more)
+
+
+def _task(geometry: MaxPoolGeometry, layout: str, return_indices: bool, block: Block, window: Window) -> Any:
+    attributes = _attributes(geometry, layout, block[2:])
     if not return_indices:
-        return partial(_tasks.pool, window, attributes)
+        return partial(_tasks.pool, "max_pool", window, attributes)
     origin = tuple(span.low for span in block)
     steps = _tasks.steps_of(geometry.x_shape, geometry.storage_order)
     return partial(_tasks.pool_with_indices, window, attributes, origin, steps)

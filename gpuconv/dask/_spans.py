@@ -1,14 +1,14 @@
 """Which inputs every block of outputs needs, axis by axis: integers in, integers out.
 
-The outputs of an axis are cut where its inputs are: output ``q`` of a Conv or MaxPool goes with input ``q * s``, input
-``i`` of a ConvTranspose with output ``i * s``. A block's own call gets just the inputs that its outputs meet, and pads
-that put them where they were.
+The outputs of an axis are cut where its inputs are: output ``q`` of a Conv or of pooling goes with input ``q * s``,
+input ``i`` of a ConvTranspose with output ``i * s``. A block's own call gets just the inputs that its outputs meet, and
+pads that put them where they were.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
 from gpuconv._errors import ArgumentError
@@ -79,6 +79,13 @@ def spatial(geometry: Windows, axis: int, chunks: Chunks) -> list[Span]:
             "pass an array in memory"
         )
     return spans
+
+
+def within_pads(span: Span, n: int, begin: int, end: int) -> Span:
+    """Return a span of windows of an axis of n inputs without what ceil_mode adds beyond these pads."""
+    if n == 0 and span.before + span.after > begin + end:
+        return replace(span, before=begin, after=end)
+    return replace(span, after=min(span.after, end)) if span.low < span.high == n else span
 
 
 def _cut(cuts: Iterable[int], count: int) -> list[tuple[int, int]]:

@@ -83,10 +83,10 @@ def convolve(
         return getattr(_conv, operator)(window.assemble(pieces), **arrays, **attributes)
 
 
-def pool(window: Window, attributes: dict[str, Any], pieces: Sequence[Any]) -> Any:
-    """Make one block of MaxPool."""
+def pool(operator: str, window: Window, attributes: dict[str, Any], pieces: Sequence[Any]) -> Any:
+    """Make one block of MaxPool or AveragePool."""
     with alone():
-        return _pooling.max_pool(window.assemble(pieces), **attributes)
+        return getattr(_pooling, operator)(window.assemble(pieces), **attributes)
 
 
 def pool_with_indices(

@@ -20,10 +20,13 @@ from gpuconv._errors import ArgumentError, ArgumentTypeError, DeviceError, Gpuco
 from gpuconv.cpu import _blas
 from gpuconv.onnx import model as models
 from gpuconv.onnx import nodes
+from gpuconv.onnx.batch.images import of_inputs
 from gpuconv.onnx.evaluator import CudaEvaluator, Evaluator, Observer
 from gpuconv.onnx.inputs import Input, as_arrays, bind, declared
-from gpuconv.onnx.messages import presentable, quoted, reason
+from gpuconv.onnx.messages import presentable, quoted, reason, warn
 from gpuconv.onnx.report import Report
+from gpuconv.rules import invariance
+from gpuconv.rules.invariance import Invariance
 
 _EVALUATORS = {"CPU": Evaluator, "CUDA": CudaEvaluator, "CUDA:0": CudaEvaluator}
 
@@ -32,13 +35,19 @@ class Rep(onnx.backend.base.BackendRep):
     """A model that is ready to run, as often as needed."""
 
     def __init__(
-        self, evaluator: Evaluator, inputs: list[Input], unfolded: Callable[[], Evaluator] | None = None
+        self,
+        evaluator: Evaluator,
+        inputs: list[Input],
+        unfolded: Callable[[], Evaluator] | None = None,
+        invariant: Invariance | None = None,
     ) -> None:
         self.inputs = inputs
         self.output_names: list[str] = list(evaluator.output_names)
         self._evaluator = evaluator
         self._unfolded = unfolded
+        self._invariant = invariant
         self._told: set[str] = set()
+        self._meets: dict[int, NodeProto] = {}
         self._outputs = onnx.backend.base.namedtupledict("Outputs", self.output_names)
 
     @presentable
@@ -94,8 +103,8 @@ class Rep(onnx.backend.base.BackendRep):
         Warns
         -----
         UserWarning
-            Once for each operator that onnx's reference evaluator computes, and for each named extent that the inputs
-            give two values.
+            Once for each operator that onnx's reference evaluator computes, for each named extent that the inputs
+            give two values, and for each node in which images meet despite ``invariant="batch"``.
         """
         if input_feed is None and output_names is None:
             return self._outputs(*self._run(inputs, self.output_names, observer))
@@ -130,7 +139,7 @@ class Rep(onnx.backend.base.BackendRep):
         left to onnx's reference evaluator: 1 Det
           Det node with output 'z'
         """
-        return self._evaluator.report()
+        return self._evaluator.report(self._meets.values())
 
     def _names(self, wanted: Any) -> list[str]:
         """Return the names of the outputs that are wanted: of all of them where nothing is said."""
@@ -149,14 +158,28 @@ class Rep(onnx.backend.base.BackendRep):
         defaults = {spec.name for spec in self.inputs if not spec.required}
         if defaults & values.keys() and self._unfolded is not None:  # what is folded holds for the defaults only
             self._evaluator, self._unfolded = self._unfolded(), None
-        with np.errstate(all="ignore"):  # infinities and NaNs are results of a model, not worth a warning
-            evaluate = partial(self._evaluator.evaluate, self._evaluator.enter(values), observer=observer)
+        word = invariance.CURRENT.get() if self._invariant is None else self._invariant
+        quiet = np.errstate(all="ignore")  # infinities and NaNs are results of a model, not worth a warning
+        with invariance.invariant(word), quiet:
+            images = None if word is None else of_inputs(values, self._tell)
+            evaluate = partial(
+                self._evaluator.evaluate, self._evaluator.enter(values), observer=observer, images=images
+            )
             found = evaluate() if isinstance(self._evaluator, CudaEvaluator) else _blas.holding(evaluate)
             missing = [name for name in self.output_names if name not in found]
             if missing:
                 raise GpuconvError(f"run: no node computed the output {quoted(missing[0])}")
             leave = self._evaluator.leaving(values)
-            return [leave(found[name]) for name in names]
+            return [_own(leave(found[name])) for name in names]
+
+    def _tell(self, node: NodeProto) -> None:
+        """Warn of a node in which images meet, once."""
+        if id(node) not in self._meets:
+            self._meets[id(node)] = node
+            warn(
+                f'{nodes.describe(node)}: an image\'s results may depend on others here, despite invariant="batch": '
+                f"{node.op_type} brings images together, or is not known to keep them apart"
+            )
 
 
 class Backend(onnx.backend.base.Backend):
@@ -185,6 +208,7 @@ class Backend(onnx.backend.base.Backend):
         device: str = "CPU",
         *,
         fold: bool = True,
+        invariant: Invariance | None = None,
         **kwargs: Any,
     ) -> Rep:
         """Read and check a model.
@@ -202,6 +226,11 @@ class Backend(onnx.backend.base.Backend):
             convolutions before them. Activations and residuals then change no bit in float32 and float64, and are
             rounded fewer times in 16-bit types. Factors and shifts of channels (float32 and float64 only) change how
             results are rounded: each weight is rounded once more, so that a sum of K terms is at most (K + 3)·u·S off.
+        invariant : {"batch"}, optional
+            Every image's results have the same bits whatever stands beside it; the batch is axis 0 of every input that
+            is as long there as the first one. A run warns of nodes in which images meet all the same, and
+            :meth:`Rep.report` has them. By default what the context of a run says, which :func:`gpuconv.invariant`
+            sets.
         **kwargs
             Ignored, as onnx's interface requires.
 
@@ -238,12 +267,14 @@ class Backend(onnx.backend.base.Backend):
         array([[[3., 5.]]], dtype=float32)
         """
         evaluator_class = _evaluator_class(device)
+        invariance.check("prepare", invariant)
         loaded = models.load(model)
         inputs = declared(loaded.proto.graph, loaded.constants)
         unfolded = partial(_evaluator, evaluator_class, loaded.proto, constants=loaded.constants)
         if not fold:
-            return Rep(unfolded(), inputs)
-        return Rep(unfolded(facts=loaded.facts), inputs, unfolded)
+            return Rep(unfolded(), inputs, invariant=invariant)
+        has_defaults = not all(spec.required for spec in inputs)
+        return Rep(unfolded(facts=loaded.facts), inputs, unfolded if has_defaults else None, invariant)
 
     @classmethod
     @presentable
@@ -300,6 +331,11 @@ class Backend(onnx.backend.base.Backend):
         for name, value, info in zip(rep.output_names, result, outputs_info or (), strict=False):
             _check_output(node, name, value, *info)
         return result
+
+
+def _own(value: Any) -> Any:
+    """Return an output that the caller may write to: not what is kept from run to run, nor a part of it."""
+    return value.copy() if isinstance(value, np.ndarray) and not value.flags.writeable else value
 
 
 def _evaluator_class(device: str) -> type[Evaluator]:

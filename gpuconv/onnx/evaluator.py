@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -13,8 +15,10 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpFunction, RuntimeContextError
 
 import gpuconv
+from gpuconv import cuda
 from gpuconv._errors import ArgumentError, GpuconvError
 from gpuconv.onnx import folding, joining, nodes, report, steps
+from gpuconv.onnx.batch.images import Images
 from gpuconv.onnx.messages import quoted, reason, warn
 from gpuconv.onnx.model import Fact
 from gpuconv.onnx.operators import DTYPES, is_float, on_device
@@ -28,6 +32,8 @@ Observer = Callable[[NodeProto, int, int, float], None]
 
 class Evaluator(ReferenceEvaluator):
     """A ReferenceEvaluator that runs our steps, in functions too, frees values early and reports every node."""
+
+    _keeps_narrow = True  # filters of integers, whose floats take four times the memory
 
     def __init__(
         self,
@@ -48,13 +54,29 @@ class Evaluator(ReferenceEvaluator):
         self._bodies: dict[tuple[str, str], Any] = {}  # of operators that ONNX defines by others
         kwargs["new_ops"] = None  # onnx would look at these first
         super().__init__(proto, *args, **kwargs)
-        self._last_uses = _last_uses(self.nodes_, set(self.output_names))
+        last_uses = _last_uses(self.nodes_, set(self.output_names), self.input_names)
+        made = (tuple(node.output) for node in self.nodes_)  # protobuf's lists make their texts anew each time
+        self._program = list(zip(self.rt_nodes_, made, last_uses, strict=True))
         for node in self.rt_nodes_:
             if isinstance(node, Step):
                 node.keep(self.rt_inits_)
         self._stand_ins: dict[int, Any] = {}
         self._calls: dict[int, dict[str, Any]] = {}
         self._joins = joining.Joins(self.nodes_, self.output_names, steps.DOMAIN)
+        self._brought, self._initializers = frozenset(self._initializers), {}  # what is folded needs their memory
+        if around is None:
+            self._settle(frozenset())
+
+    def _settle(self, outside: frozenset[str]) -> None:
+        """Tell steps whose inputs are constants, shapes, or made of these alone: they compute each of them once."""
+        made = {name for names in (self.input_names, *(names for _, names, _ in self._program)) for name in names}
+        settled = {"", *outside.difference(made), *self._fixed}
+        for node, names, _ in self._program:
+            if isinstance(node, ControlStep):
+                for inner in node.evaluators.values():
+                    inner._settle(frozenset(settled))
+            elif isinstance(node, Step) and node.settle(settled):
+                settled.update(names)
 
     def share(self, warned: set[str]) -> None:
         """Take a set of the operators that were warned of, for the graphs inside too."""
@@ -65,9 +87,9 @@ class Evaluator(ReferenceEvaluator):
             for inner in _evaluators(node):
                 inner.share(warned)
 
-    def report(self) -> Report:
-        """Return what became of the nodes that the graph had."""
-        return report.compare(self._before, self.nodes_, self._initializers, self._left(set()))
+    def report(self, meets: Iterable[NodeProto] = ()) -> Report:
+        """Return what became of the nodes that the graph had; ``meets`` are those in which images meet."""
+        return report.compare(self._before, self.nodes_, self._brought, self._left(set()), meets)
 
     def _left(self, seen: set[int]) -> Iterator[NodeProto]:
         """Yield the nodes that onnx's evaluator computes, as far as that is known; those of a function once."""
@@ -115,8 +137,10 @@ class Evaluator(ReferenceEvaluator):
         kept = frozenset(self.output_names)
         self.nodes_ = []
         super()._init()
-        own = {**self.rt_inits_, **self._initializers}
+        own = {**self._given, **self.rt_inits_, **self._initializers}
+        around = frozenset(self._given).difference(self.rt_inits_, self._initializers)
         graph = Graph(self._before, own, kept, self.opsets.get("", 1), self._facts, self._budget)
+        graph = replace(graph, around=around, keeps_narrow=self._keeps_narrow)
         folded = folding.fold(graph)
         self.nodes_, self.inits_, self._folded = folded.nodes, [], folded.constants
         super()._init()
@@ -164,6 +188,7 @@ class Evaluator(ReferenceEvaluator):
         attributes: Mapping[str, Any] | None = None,
         *,
         observer: Observer | None = None,
+        images: Images | None = None,
     ) -> dict[str, Any]:
         """Compute the outputs and leave them where they are.
 
@@ -175,6 +200,8 @@ class Evaluator(ReferenceEvaluator):
             Of the function that this evaluator runs.
         observer : callable, optional
             Called after each node with (NodeProto, index, number of nodes, seconds).
+        images : Images, optional
+            Those of the feeds, which nodes compute so that none depends on the others; axes of the outputs are added.
 
         Returns
         -------
@@ -188,41 +215,68 @@ class Evaluator(ReferenceEvaluator):
             the node.
         """
         values = {"": None, **self._defaults, **feeds, **self._fixed}
-        memory = self._joins.start()
-        for index, node in enumerate(self.rt_nodes_):
-            start = perf_counter()
+        memory, given = self._joins.start(), attributes or {}
+        for index, (node, names, last) in enumerate(self._program):
+            start = 0.0 if observer is None else perf_counter()
             try:
-                outputs = self._outputs(index, node, values, attributes or {}, memory)
+                outputs = self._outputs(index, node, values, given, memory, images)
             except (GpuconvError, MemoryError, UserWarning):  # our own, where the caller makes errors of them
                 raise
             except Exception as error:  # values of a kind that the node cannot take, for one
                 raise nodes.failed(node.onnx_node, error) from error
             # Optional outputs may be "", which must go on meaning "nothing" as an input.
-            values.update((name, value) for name, value in zip(node.output, outputs, strict=False) if name)
+            values.update({name: value for name, value in zip(names, outputs, strict=False) if name})
             if observer is not None:
-                observer(node.onnx_node, index, len(self.rt_nodes_), perf_counter() - start)
-            for name in self._last_uses[index]:
+                observer(node.onnx_node, index, len(self._program), perf_counter() - start)
+            for name in last:
                 values.pop(name, None)
         return values
 
     def _outputs(
-        self, index: int, node: Any, values: dict[str, Any], attributes: Mapping[str, Any], memory: joining.Memory
+        self,
+        index: int,
+        node: Any,
+        values: dict[str, Any],
+        attributes: Mapping[str, Any],
+        memory: joining.Memory,
+        images: Images | None,
     ) -> Any:
         if isinstance(node, ControlStep):
-            return node.run(values, attributes)
-        if isinstance(node, Step):
-            linked = {name: attributes[outer] for name, outer in node.linked.items() if outer in attributes}
-            if linked:
-                nodes.check_linked(node.onnx_node, linked)
-            inputs = self.operands(node, values)
-            if node.takes(inputs, linked):
-                name = node.output[0]
-                outputs = node.compute(inputs, linked, memory.place(name, inputs) if node.fills else None)
-                memory.done(name, inputs, outputs[0])
-                return outputs
-            return self.by_reference(self._stand_in(index, node), values, attributes)
+            return node.run(values, attributes, images)
         if isinstance(node, OpFunction) and isinstance(node.impl_, Evaluator):
-            return self._call(node, values, attributes)
+            return self._call(node, values, attributes, images)
+        if images is None:
+            return self._computed(index, node, values, attributes, memory)
+        proto, inputs = node.onnx_node, [values[name] for name in node.input]
+        linked = {a.name: attributes[a.ref_attr_name] for a in proto.attribute if a.ref_attr_name in attributes}
+        way = images.way(proto, self.opsets.get("", 1), inputs, linked)
+        if way.meets:
+            images.tell(proto)
+
+        def compute(parts: dict[str, Any]) -> Any:
+            return self._computed(index, node, {**values, **parts}, attributes, memory)
+
+        outputs = compute({}) if way.cuts is None else images.apart(node.input, values, way, compute)
+        images.note(node.output, outputs, way)
+        return outputs
+
+    def _computed(
+        self, index: int, node: Any, values: dict[str, Any], attributes: Mapping[str, Any], memory: joining.Memory
+    ) -> Any:
+        if isinstance(node, Step):
+            linked = node.linked and _linked(node, attributes)
+            inputs = self.operands(node, values)
+            known = node.known(inputs) if node.settled else None
+            if known is not None:
+                return known
+            if not node.takes(inputs, linked):
+                return self.by_reference(self._stand_in(index, node), values, attributes)
+            if not node.fills:
+                return node.compute(inputs, linked)
+            name = node.output[0]
+            outputs = node.compute(inputs, linked, memory.place(name, inputs))
+            memory.done(name, inputs, outputs[0])
+            return outputs
         return self.by_reference(node, values, attributes)
 
     def _stand_in(self, index: int, step: Step) -> Any:
@@ -233,13 +287,20 @@ class Evaluator(ReferenceEvaluator):
             self._stand_ins[index] = self._load_reference(node)(node, parameters)
         return self._stand_ins[index]
 
-    def _call(self, node: Any, values: dict[str, Any], attributes: Mapping[str, Any]) -> list[Any]:
+    def _call(
+        self, node: Any, values: dict[str, Any], attributes: Mapping[str, Any], images: Images | None
+    ) -> list[Any]:
         """Run a function, of the model or of an operator's definition, without leaving the device."""
         function: Evaluator = node.impl_
         feeds = dict(zip(function.input_names, (values[name] for name in node.input), strict=False))
         feeds = {name: feeds.get(name) for name in function.input_names}
         given = {a.name: attributes[a.ref_attr_name] for a in node.onnx_node.attribute if a.ref_attr_name in attributes}
-        results = function.evaluate(feeds, {**self._arguments(node), **given})
+        own = dict(zip(function.input_names, node.input, strict=False))
+        inner = None if images is None else images.inside({name: images.axes.get(own[name]) for name in own})
+        results = function.evaluate(feeds, {**self._arguments(node), **given}, images=inner)
+        if images is not None and inner is not None:
+            for outer, name in zip(node.output, function.output_names, strict=False):
+                images.set(outer, inner.axes.get(name))
         return [results[name] for name in function.output_names]
 
     def _arguments(self, node: Any) -> dict[str, Any]:
@@ -293,6 +354,8 @@ class CudaEvaluator(Evaluator):
     until they meet what is on the device.
     """
 
+    _keeps_narrow = False  # on a device, filters are packed once
+
     def __init__(self, proto: Any, *args: Any, around: CudaEvaluator | None = None, **kwargs: Any) -> None:
         super().__init__(proto, *args, around=around, **kwargs)
         self._constants: dict[tuple[str, str], Any] = {}  # on the device, by name and use
@@ -300,6 +363,38 @@ class CudaEvaluator(Evaluator):
         self._read_by_host = {step.input[at] for step in ours for at in step.on_host if at < len(step.input)}
         inner = [found for step in ours if isinstance(step, ControlStep) for found in step.evaluators.values()]
         self._read_by_host.update(name for evaluator in inner for name in evaluator._read_by_host)
+        for step in ours if self._facts else ():
+            if len(step.input) > 1 and step.packs(1) and step.input[1] in self._fixed:
+                with suppress(GpuconvError, MemoryError):  # whoever runs the model is told
+                    self._pack(step)
+
+    def _pack(self, step: Step) -> None:
+        """Move a step's constants to the device; where all shapes are known, plan it and pack its weights."""
+        values = {"": None} | {name: self.rt_inits_[name] for name in step.input if name in self._fixed}
+        weights = self._on_device(step.input[1], values[step.input[1]], step.packs(1))
+        if not isinstance(weights, gpuconv.PackedWeights) or step.linked:
+            return
+        for name in step.input:
+            if name not in values:
+                shape = self._shape(name, str(weights.dtype))
+                if shape is None or (
+                    name != step.input[0] and shape != self._shape(step.output[0], str(weights.dtype))
+                ):
+                    return
+                values[name] = cuda.runtime.empty(
+                    shape, weights.dtype, f"{nodes.describe(step.onnx_node)}: its weights"
+                )
+        inputs = self.operands(step, values)
+        with weights.only():
+            if step.takes(inputs, {}):
+                step.compute(inputs, {})
+
+    def _shape(self, name: str, dtype: str) -> tuple[int, ...] | None:
+        """Return the shape that a value of this dtype will have, where it is known and has elements."""
+        fact = (self._facts or {}).get(name)
+        if fact is None or fact.dtype != dtype or fact.shape is None or 0 in fact.shape:
+            return None
+        return fact.shape
 
     def operands(self, step: Step, values: Mapping[str, Any]) -> tuple[Any, ...]:
         """Move all inputs to the device if one is there, but those that the host reads."""
@@ -410,12 +505,21 @@ def _run_reference(node: Any, inputs: list[Any], values: dict[str, Any], attribu
         raise nodes.failed(node.onnx_node, cause, "onnx's reference evaluator failed: ") from error
 
 
-def _last_uses(graph_nodes: Any, kept: set[str]) -> list[list[str]]:
-    """For each node, the values that no later node needs."""
+def _linked(step: Step, attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of those attributes of a step that refer to attributes of its function."""
+    linked = {name: attributes[outer] for name, outer in step.linked.items() if outer in attributes}
+    if linked:
+        nodes.check_linked(step.onnx_node, linked)
+    return linked
+
+
+def _last_uses(graph_nodes: Any, kept: set[str], inputs: Iterable[str]) -> list[list[str]]:
+    """For each node, the inputs of the graph and results that no later node needs; others are held elsewhere, too."""
     uses: list[list[str]] = []
-    seen = {"", *kept}
+    own, seen = {*inputs, *(name for node in graph_nodes for name in node.output)}, {"", *kept}
     for node in reversed(graph_nodes):
-        names = {*(nodes.names_used(node) if node.attribute else node.input), *node.output} - seen
+        used = nodes.names_used(node) if node.attribute else node.input
+        names = own.intersection((*used, *node.output)) - seen
         seen |= names
         uses.append(sorted(names))
     return uses[::-1]

@@ -29,6 +29,7 @@ from gpuconv.onnx.finishing import Chaining, Finishing, Normalizing
 from gpuconv.onnx.rewriting import Graph
 from gpuconv.onnx.scaling import Scaling
 
+_LARGE = 2**18  # elements of filters whose four times smaller integers are worth making floats of them at every run
 _ALLOWANCE = 8  # times an element that the model brings may be computed anew: converted, transposed, scaled
 
 
@@ -46,9 +47,11 @@ def fold(graph: Graph) -> Graph:
 def _without_constant_nodes(graph: Graph) -> Graph:
     """Compute the nodes of the table that have nothing but constants for inputs; they draw no random numbers."""
     constants, left = dict(graph.constants), []
-    graph.budget.left += _ALLOWANCE * sum(map(_elements, constants.values()))
+    kept = _filters_of_integers(graph) if graph.keeps_narrow else set()
+    brought = (value for name, value in constants.items() if name not in graph.around)
+    graph.budget.left += _ALLOWANCE * sum(map(_elements, brought))
     for node in graph.nodes:
-        outputs = _constant_outputs(node, graph, constants)
+        outputs = None if node.output[0] in kept else _constant_outputs(node, graph, constants)
         if outputs is None:
             left.append(node)
             continue
@@ -56,6 +59,21 @@ def _without_constant_nodes(graph: Graph) -> Graph:
             graph.budget.left += _ALLOWANCE * sum(map(_elements, outputs))
         constants.update((name, value) for name, value in zip(node.output, outputs, strict=False) if name)
     return replace(graph, nodes=left, constants=constants)
+
+
+def _filters_of_integers(graph: Graph) -> set[str]:
+    """Return what DequantizeLinear makes of large constants of 8 bits, where each is the filters of one convolution.
+
+    Each of these is used at many positions: to make it anew costs little beside that.
+    """
+    filters = {node.input[1] for node in graph.nodes if node.op_type == "Conv" and node.domain == ""}
+    alone = {name for name in filters if graph.counts[name] == 1 and name not in graph.kept}
+    large = {name for name, value in graph.constants.items() if _elements(value) > _LARGE and value.dtype.itemsize == 1}
+    return {
+        node.output[0]
+        for node in graph.nodes
+        if node.op_type == "DequantizeLinear" and node.domain == "" and node.input[0] in large
+    } & alone
 
 
 def _constant_outputs(node: NodeProto, graph: Graph, constants: Mapping[str, Any]) -> tuple[Any, ...] | None:

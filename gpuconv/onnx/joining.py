@@ -14,7 +14,7 @@ from onnx import NodeProto
 from gpuconv.onnx.nodes import names_used
 
 # Nodes whose outputs never are their inputs' memory; what others return may leave the graph.
-_COMPUTING = frozenset(
+COMPUTING = frozenset(
     (
         "Affine",
         "AveragePool",
@@ -65,7 +65,7 @@ class Joins:
             if node.op_type == "Concat" and node.domain == "":
                 joins.append(node)
                 uses.update(node.input)
-            elif node.domain not in ("", domain) or node.op_type not in _COMPUTING:
+            elif node.domain not in ("", domain) or node.op_type not in COMPUTING:
                 shown.update(names_used(node))
         self.names = {node.output[0] for node in joins}
         self.place = {
@@ -97,7 +97,7 @@ def _overwriting(nodes: Iterable[NodeProto], kept: Collection[str], domain: str)
     uses, own, found = Counter[str](), set[str](), []
     for node in nodes:
         uses.update(names_used(node))
-        if node.domain in ("", domain) and node.op_type in _COMPUTING:
+        if node.domain in ("", domain) and node.op_type in COMPUTING:
             own.update(node.output)
         if node.domain == domain and node.op_type == "Chain":
             found.append(node)

@@ -261,20 +261,28 @@ def _is_operator(op_type: str, opset: int, domain: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """What is known of a value before anything runs: NumPy's name of its element type, and the number of its axes."""
+    """What is known of a value before anything runs: NumPy's name of its element type, its axes and their extents."""
 
     dtype: str
     rank: int | None
+    shape: tuple[int, ...] | None = None
 
 
 def _facts(model: ModelProto, constants: Container[str]) -> dict[str, Fact]:
     values = _inferred(model, constants)
-    return {value.name: Fact(name, _rank(value)) for value in values if (name := element_type(value))}
+    return {value.name: Fact(name, _rank(value), _shape(value)) for value in values if (name := element_type(value))}
 
 
 def _rank(value: ValueInfoProto) -> int | None:
     tensor = value.type.tensor_type
     return len(tensor.shape.dim) if tensor.HasField("shape") else None
+
+
+def _shape(value: ValueInfoProto) -> tuple[int, ...] | None:
+    """Return the extents, where all are numbers."""
+    tensor = value.type.tensor_type
+    known = tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim)
+    return tuple(dim.dim_value for dim in tensor.shape.dim) if known else None
 
 
 def _inferred(model: ModelProto, constants: Container[str]) -> list[ValueInfoProto]:

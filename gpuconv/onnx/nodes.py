@@ -50,11 +50,20 @@ _OPERATORS = {
         {**_WINDOW, "storage_order": (_INT, 8), "ceil_mode": (_INT, 10), "dilations": (_INTS, 10)},
         {"int8": 12, "uint8": 12, "bfloat16": 22},
     ),
+    "AveragePool": _Operator(
+        gpuconv.average_pool,
+        ("X",),
+        1,
+        {"Y": 1},
+        {**_WINDOW, "count_include_pad": (_INT, 7), "ceil_mode": (_INT, 10), "dilations": (_INTS, 19)},
+        {"bfloat16": 22},
+    ),
+    "GlobalAveragePool": _Operator(gpuconv.global_average_pool, ("X",), 1, {"Y": 1}, {}, {"bfloat16": 22}),
 }
 
 
 def supported(node: NodeProto) -> bool:
-    """Tell whether gpuconv computes this node: Conv, ConvTranspose and MaxPool of the default domain.
+    """Tell whether a public function computes this node: Conv, ConvTranspose, or one of pooling, of the default domain.
 
     Examples
     --------
@@ -167,13 +176,13 @@ def keywords(node: NodeProto, opset: int) -> dict[str, Any]:
     Returns
     -------
     dict
-        Keywords of gpuconv.conv, conv_transpose or max_pool; for max_pool ``return_indices`` is always among them.
+        Keywords of the public function; for max_pool ``return_indices`` is always among them.
 
     Raises
     ------
     ArgumentError
         The node has a feature that its opset lacks, an unknown, repeated or mistyped attribute, no kernel_shape
-        (MaxPool), or a wrong number of inputs or outputs. The message names the node.
+        (MaxPool, AveragePool), or a wrong number of inputs or outputs. The message names the node.
 
     Examples
     --------
@@ -192,9 +201,9 @@ def keywords(node: NodeProto, opset: int) -> dict[str, Any]:
         seen.add(attribute.name)
         if not attribute.ref_attr_name:
             result[attribute.name] = _value(node, attribute)
+    if node.op_type in ("MaxPool", "AveragePool") and "kernel_shape" not in seen:
+        raise ArgumentError(f"{describe(node)}: attribute kernel_shape is required, one integer per spatial axis")
     if node.op_type == "MaxPool":
-        if "kernel_shape" not in seen:
-            raise ArgumentError(f"{describe(node)}: attribute kernel_shape is required, one integer per spatial axis")
         result["return_indices"] = len(node.output) > 1 and node.output[1] != ""
     return result
 
@@ -295,7 +304,8 @@ def _check_attribute(node: NodeProto, attribute: AttributeProto, opset: int, see
     name, known = attribute.name, _OPERATORS[node.op_type].attributes
     if name not in known:
         raise ArgumentError(
-            f"{describe(node)}: {quoted(name)} is no attribute of {node.op_type}, which has {', '.join(sorted(known))}"
+            f"{describe(node)}: {quoted(name)} is no attribute of {node.op_type}, which has "
+            f"{', '.join(sorted(known)) or 'none'}"
         )
     expected, since = known[name]
     _require(node, f"the attribute {name}", since, opset)

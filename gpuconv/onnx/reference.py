@@ -1,4 +1,4 @@
-"""Conv, ConvTranspose and MaxPool for onnx's reference evaluator.
+"""Conv, ConvTranspose and pooling for onnx's reference evaluator.
 
 ``OPS`` is for ``onnx.reference.ReferenceEvaluator(model, new_ops=OPS)``, which finds operators by name at every opset;
 each node reads its opset from the model. The evaluator does not hand ``new_ops`` on to the model's local functions;
@@ -30,7 +30,7 @@ from gpuconv.onnx.messages import presentable
 
 
 class _Operator(OpRun):
-    """A node of one of the three operators, checked when the model is loaded and computed by the public function."""
+    """A node of one of these operators, checked when the model is loaded and computed by the public function."""
 
     op_domain = ""
 
@@ -72,7 +72,15 @@ class MaxPool(_Operator):
     """MaxPool of every opset, as :func:`gpuconv.max_pool` computes it."""
 
 
-OPS: list[type[OpRun]] = [Conv, ConvTranspose, MaxPool]
+class AveragePool(_Operator):
+    """AveragePool of every opset, as :func:`gpuconv.average_pool` computes it."""
+
+
+class GlobalAveragePool(_Operator):
+    """GlobalAveragePool of every opset, as :func:`gpuconv.global_average_pool` computes it."""
+
+
+OPS: list[type[OpRun]] = [Conv, ConvTranspose, MaxPool, AveragePool, GlobalAveragePool]
 
 
 def own_error(error: BaseException | None) -> GpuconvError | None:

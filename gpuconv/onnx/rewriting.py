@@ -53,6 +53,10 @@ class Graph:
         What is known of values that are computed.
     budget : Budget
         Of all passes together.
+    around : frozenset of str
+        Constants of the graph around this one.
+    keeps_narrow : bool
+        Whether large filters of 8-bit integers stay these, which :class:`Budget` has nothing to do with.
     """
 
     nodes: list[NodeProto]
@@ -61,6 +65,8 @@ class Graph:
     opset: int
     facts: Mapping[str, Fact] = field(default_factory=dict)
     budget: Budget = field(default_factory=Budget)
+    around: frozenset[str] = frozenset()
+    keeps_narrow: bool = False
 
     @cached_property
     def counts(self) -> Counter[str]:

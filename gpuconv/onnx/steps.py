@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ from onnx import AttributeProto, GraphProto, NodeProto, helper
 from gpuconv._errors import ArgumentError, GpuconvError
 from gpuconv.cpu._workspace import SCRATCH
 from gpuconv.onnx import joining, nodes, operators
+from gpuconv.onnx.batch.axes import LOST
+from gpuconv.onnx.batch.images import Images
 from gpuconv.onnx.messages import reason
 from gpuconv.onnx.operators import Form, Operator, is_float, special
 from gpuconv.onnx.operators.affine import activated, affine
@@ -21,6 +24,8 @@ from gpuconv.onnx.repeated import RepeatedConv
 
 DOMAIN = "gpuconv"  # of nodes that ONNX has not
 _FUSED = ("FusedConv", "FusedConvTranspose", "Affine")
+_SIZES = ("Shape", "Size")  # operators that look at nothing but a shape
+_MOST_KEPT = 2**16  # bytes of a result that is kept from run to run
 ACTIVATION = ("activation", "alpha", "low", "high")  # attributes of these
 Inputs = tuple[Any, ...]
 
@@ -38,14 +43,17 @@ class Step:
         Whether a device computes it even where all inputs come from the host.
     fills : bool
         Whether it can compute into memory that is given.
+    settled : bool
+        Whether what it computes depends on constants and on shapes alone.
     """
 
     has_subgraph = False
     fills = False
+    settled = False
 
     def __init__(self, node: NodeProto, opset: int) -> None:
         self.onnx_node = node
-        self.input, self.output = node.input, node.output
+        self.input, self.output = tuple(node.input), tuple(node.output)
         self.linked = {a.name: a.ref_attr_name for a in node.attribute if a.ref_attr_name}
         self.has_linked_attribute = bool(self.linked)
         self.on_host: frozenset[int] = frozenset()
@@ -62,6 +70,14 @@ class Step:
 
     def keep(self, constants: Mapping[str, Any]) -> None:
         """Learn which values nobody changes, by name."""
+
+    def settle(self, settled: Container[str]) -> bool:
+        """Tell whether the outputs are settled where some values are, by name."""
+        return False
+
+    def known(self, inputs: Inputs) -> Inputs | None:
+        """Return the outputs of a settled step where they are known from an earlier run."""
+        return None
 
     def takes(self, inputs: Inputs, linked: Mapping[str, Any]) -> bool:
         """Tell whether these inputs, and these values of linked attributes, are among those that are computed here."""
@@ -85,7 +101,7 @@ class ConvolutionStep(Step):
 
 
 class KernelStep(ConvolutionStep):
-    """A node of Conv, ConvTranspose or MaxPool."""
+    """A node that a public function computes."""
 
     def __init__(self, node: NodeProto, opset: int) -> None:
         super().__init__(node, opset)
@@ -167,11 +183,35 @@ class TableStep(Step):
         self._operator, self._form = operator, form
         self._constants: Inputs = ()
         self._prepared: Mapping[int, Any] | None = None
+        self._known: tuple[Any, Inputs] | None = None  # inputs, or the shape of the only one, and the outputs for these
 
     def keep(self, constants: Mapping[str, Any]) -> None:
         """Let the operator prepare inputs that are constant, once the node runs on the host."""
         if self._operator.prepare is not None and not self.linked:
             self._constants = tuple(constants.get(name) for name in self.input)
+
+    def settle(self, settled: Container[str]) -> bool:
+        """Settle what looks at shapes only, or at settled values; a chain may overwrite what computing nodes make."""
+        kind = self.onnx_node.op_type
+        alone = kind in _SIZES or all(name in settled for name in self.input)
+        self.settled = alone and not self.linked and kind not in joining.COMPUTING
+        return self.settled
+
+    def known(self, inputs: Inputs) -> Inputs | None:
+        """Return the outputs where the inputs, or the shape that is looked at, are those of the last run."""
+        if self._known is None:
+            return None
+        before, outputs = self._known
+        if self.onnx_node.op_type in _SIZES:
+            return outputs if before == getattr(inputs[0], "shape", None) else None
+        return outputs if all(map(is_, inputs, before)) else None
+
+    def _remember(self, inputs: Inputs, outputs: Inputs) -> None:
+        """Keep small outputs of a settled step for the next run; whoever gets them must not write to them."""
+        if all(type(value) is np.ndarray and value.nbytes <= _MOST_KEPT for value in outputs):
+            for value in outputs:
+                value.flags.writeable = False
+            self._known = inputs[0].shape if self.onnx_node.op_type in _SIZES else inputs, outputs
 
     def _with(self, linked: Mapping[str, Any]) -> Form:
         return replace(self._form, attributes={**self._form.attributes, **linked}) if linked else self._form
@@ -211,8 +251,12 @@ class TableStep(Step):
             raise GpuconvError(
                 f"{nodes.describe(self.onnx_node)}: {type(error).__name__}: {reason(error)} (inputs: {shapes})"
             ) from error
-        outputs = result if isinstance(result, tuple) else (result,)
-        return tuple(np.asarray(value) if isinstance(value, np.generic) else value for value in outputs)
+        outputs = result if type(result) is tuple else (result,)
+        if any(isinstance(value, np.generic) for value in outputs):
+            outputs = tuple(np.asarray(value) if isinstance(value, np.generic) else value for value in outputs)
+        if self.settled:
+            self._remember(inputs, outputs)
+        return outputs
 
     def write(self, inputs: Inputs, y: Any) -> None:
         """Write the node's only output to ``y``, an array of NumPy, which may be one of the inputs."""
@@ -302,16 +346,23 @@ class ControlStep(Step):
         self._outside = {name: nodes.names_outside(graph) for name, graph in self._graphs.items()}
         self.has_linked_attribute = any(inner.has_linked_attribute for inner in self.evaluators.values())
 
-    def run(self, values: Mapping[str, Any], attributes: Mapping[str, Any]) -> list[Any]:
+    def run(self, values: Mapping[str, Any], attributes: Mapping[str, Any], images: Images | None = None) -> list[Any]:
         """Return the node's outputs; the inputs, and what the graphs use, are among the values by name."""
+        if images is not None:
+            self._begin(images)
         bodies = {
-            name: operators.Body(self._name, partial(self._run_graph, name, values, attributes), graph.output)
+            name: operators.Body(self._name, partial(self._run_graph, name, values, attributes, images), graph.output)
             for name, graph in self._graphs.items()
         }
         return self._function(self._form, bodies, *(values[name] for name in self.input))
 
     def _run_graph(
-        self, name: str, values: Mapping[str, Any], attributes: Mapping[str, Any], inputs: Sequence[Any]
+        self,
+        name: str,
+        values: Mapping[str, Any],
+        attributes: Mapping[str, Any],
+        images: Images | None,
+        inputs: Sequence[Any],
     ) -> list[Any]:
         evaluator = self.evaluators[name]
         if len(inputs) != len(evaluator.input_names):
@@ -320,8 +371,43 @@ class ControlStep(Step):
                 "values"
             )
         feeds = {outer: values[outer] for outer in self._outside[name] if outer in values}
-        found = evaluator.evaluate({**feeds, **dict(zip(evaluator.input_names, inputs, strict=True))}, attributes)
+        inner = None if images is None else images.inside(self._axes_inside(name, images))
+        feeds.update(zip(evaluator.input_names, inputs, strict=True))
+        found = evaluator.evaluate(feeds, attributes, images=inner)
+        if images is not None and inner is not None:
+            self._end(images, [inner.axes.get(output) for output in evaluator.output_names])
         return [found[output] for output in evaluator.output_names]
+
+    # Which axis is the batch's: a Loop hands its values on under the names of the node's outputs. A Scan cuts its
+    # inputs along axes of its own, so that no image is to be found in them.
+
+    @property
+    def _carried(self) -> int:
+        return len(self.input) - 2 if self.onnx_node.op_type == "Loop" else 0
+
+    def _begin(self, images: Images) -> None:
+        if self.onnx_node.op_type == "Scan":
+            used = (*self.input, *(name for names in self._outside.values() for name in names))
+            lost = LOST if any(name in images.axes for name in used) else None
+            for name in self.output:
+                images.set(name, lost)
+        for outer, name in zip(self.output, self.input[2 : 2 + self._carried], strict=False):
+            images.set(outer, images.axes.get(name))
+
+    def _axes_inside(self, name: str, images: Images) -> dict[str, int | None]:
+        known = {outer: images.axes.get(outer) for outer in self._outside[name]}
+        names = self.evaluators[name].input_names
+        if self.onnx_node.op_type == "Scan":
+            pairs = zip(names, self.input[-len(names) :], strict=False)
+            return known | {inner: LOST if outer in images.axes else None for inner, outer in pairs}
+        return known | {inner: images.axes.get(outer) for inner, outer in zip(names[2:], self.output, strict=False)}
+
+    def _end(self, images: Images, axes: Sequence[int | None]) -> None:
+        if self.onnx_node.op_type == "Scan":
+            return
+        for at, (outer, axis) in enumerate(zip(self.output, axes[self.onnx_node.op_type == "Loop" :], strict=False)):
+            stacked = self.onnx_node.op_type == "Loop" and at >= self._carried and axis not in (None, LOST)
+            images.set(outer, axis + 1 if stacked and axis is not None else axis)
 
 
 def _caller(error: GpuconvError) -> str:

@@ -3,7 +3,7 @@
 Each case pins one sentence of the operators' rules. Inputs follow from an integer hash of the element's position, so
 they are the same on every platform. They are small integers (or a few special values) that each of the case's dtypes
 holds exactly: the partial sums are exact as well, and the expected result is one list of numbers for all of those
-dtypes, up to its one final rounding.
+dtypes, up to its one final rounding, that of an average's division.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class Case:
     ----------
     name : str
         Operator, rank and what is special, readable as a sentence.
-    op : {"conv", "conv_transpose", "max_pool"}
+    op : {"conv", "conv_transpose", "max_pool", "average_pool"}
     x_shape, w_shape : tuple of int
-        ``w_shape`` is None for MaxPool.
+        ``w_shape`` is None for pooling.
     bias : bool
         Whether there is a ``b`` of shape (M,).
     attributes : mapping
@@ -334,6 +334,12 @@ _CEIL_VALID = "ceil_mode applies with VALID too."
 _CEIL_SAME = "With SAME, ceil_mode changes nothing."
 
 
+_INSIDE = "AveragePool: the sum of the taps inside the input, divided by their number."
+_WITH_PADS = "count_include_pad=1: taps in [-pad_begin, n + pad_end) count."
+_OVERHANG = "What ceil_mode lets the last window have beyond the pads never counts."
+_NO_TAP = "A window in which no tap counts gives NaN."
+
+
 # ---------------------------------------------------------------- the cases
 
 
@@ -382,6 +388,20 @@ def _pool(
 ) -> Case:
     keywords = {"kernel_shape": kernel, **attributes}
     return Case(_title("max_pool", x, title), "max_pool", x, None, False, keywords, values, dtypes, rule)
+
+
+def _average(
+    title: str,
+    x: tuple[int, ...],
+    kernel: list[int],
+    rule: str,
+    *,
+    values: str = "integers",
+    dtypes: tuple[str, ...] = FLOATS,
+    **attributes: Any,
+) -> Case:
+    keywords = {"kernel_shape": kernel, **attributes}
+    return Case(_title("average_pool", x, title), "average_pool", x, None, False, keywords, values, dtypes, rule)
 
 
 _CONV = (
@@ -831,4 +851,55 @@ _MAX_POOL = (
     _pool("subnormals", (1, 3, 20), [3], _TINY, values="subnormals", dtypes=FLOATS, pads=[1, 1]),
 )  # fmt: skip
 
-CASES: tuple[Case, ...] = (*_CONV, *_CONV_TRANSPOSE, *_MAX_POOL)
+_AVERAGE_POOL = (
+    # shapes
+    _average("one element", (1, 1, 1), [1], _INSIDE),
+    _average("plain", (2, 3, 11), [3], _INSIDE, strides=[2]),
+    _average("windows of two", (2, 3, 8, 8), [2, 2], _INSIDE, strides=[2, 2]),
+    _average("windows of three", (2, 2, 9, 16), [3, 3], _INSIDE, strides=[2, 2], pads=[1, 1, 1, 1]),
+    _average("windows of three, side by side", (1, 2, 7, 8), [3, 3], _INSIDE, pads=[1, 1, 1, 1]),
+    _average("a large window", (1, 2, 11, 12), [7, 5], _INSIDE, pads=[3, 2, 3, 2]),
+    _average("a window of all", (2, 3, 7, 7), [7, 7], _INSIDE),
+    _average("dilation", (1, 2, 9, 10), [3, 2], _INSIDE, dilations=[2, 3], pads=[2, 1, 2, 2]),
+    _average("three axes", (1, 2, 5, 6, 7), [3, 2, 3], _RANKS, strides=[2, 1, 2], pads=[1, 0, 1, 1, 1, 0]),
+    _average("four axes", (1, 2, 3, 4, 3, 4), [2, 2, 2, 3], _RANKS, strides=[1, 2, 1, 2],
+             pads=[0, 1, 0, 1, 1, 0, 0, 1]),
+    _average("channels of whole vectors", (2, 16, 6, 5), [3, 3], _INSIDE, strides=[2, 2], pads=[1, 1, 0, 1]),
+    # what counts
+    _average("pads that count", (1, 2, 6), [3], _WITH_PADS, count_include_pad=1, pads=[1, 2], strides=[2]),
+    _average("pads that count", (1, 2, 6, 7), [3, 3], _WITH_PADS, count_include_pad=1, pads=[1, 1, 1, 1]),
+    _average("pads that count, strided", (1, 2, 8, 8), [3, 3], _WITH_PADS, count_include_pad=1, pads=[1, 0, 2, 1],
+             strides=[2, 2]),
+    _average("pads that count, dilated", (1, 2, 8, 9), [2, 3], _WITH_PADS, count_include_pad=1, pads=[3, 2, 1, 4],
+             dilations=[3, 2]),
+    _average("pads of SAME_UPPER that count", (1, 2, 7, 8), [4, 3], _WITH_PADS, count_include_pad=1,
+             auto_pad="SAME_UPPER", strides=[2, 2]),
+    _average("pads of SAME_LOWER that do not", (1, 2, 7, 8), [4, 3], _INSIDE, auto_pad="SAME_LOWER", strides=[2, 2]),
+    _average("ceil_mode", (1, 2, 6), [3], _INSIDE, ceil_mode=1, strides=[2]),
+    _average("ceil_mode beyond the input", (1, 2, 6), [3], _OVERHANG, ceil_mode=1, strides=[2], count_include_pad=1),
+    _average("ceil_mode beyond the pads", (1, 2, 6, 7), [3, 4], _OVERHANG, ceil_mode=1, strides=[3, 3],
+             count_include_pad=1, pads=[1, 0, 1, 1]),
+    _average("ceil_mode, dilated, beyond the pads", (1, 2, 8, 9), [3, 2], _OVERHANG, ceil_mode=1, strides=[2, 3],
+             count_include_pad=1, dilations=[2, 3], pads=[1, 2, 0, 1]),
+    _average("ceil_mode drops a window in the end padding", (1, 2, 4), [2], _DROPPED, ceil_mode=1, strides=[2],
+             count_include_pad=1, pads=[0, 1]),
+    _average("ceil_mode with VALID", (1, 2, 6), [3], _CEIL_VALID, ceil_mode=1, strides=[2], auto_pad="VALID"),
+    # windows with no element
+    _average("pads beyond the kernel", (1, 2, 4), [2], _NO_TAP, pads=[3, 4]),
+    _average("pads beyond the kernel that count", (1, 2, 4), [2], _WITH_PADS, pads=[3, 4], count_include_pad=1),
+    _average("pads beyond the kernel", (1, 2, 3, 4), [2, 2], _NO_TAP, pads=[4, 2, 3, 2], strides=[2, 2]),
+    _average("a dilated window around the whole input", (1, 2, 3), [2], _NO_TAP, dilations=[4], pads=[1, 1]),
+    _average("an empty axis with pads", (2, 2, 0), [2], _NO_TAP, pads=[1, 1]),
+    _average("an empty axis with pads that count", (1, 2, 3, 0), [2, 2], _WITH_PADS, pads=[0, 1, 0, 2],
+             count_include_pad=1),
+    _average("an output of size 0", (2, 3, 4, 2), [3, 3], _EMPTY),
+    _average("batch 0", (0, 3, 5, 5), [2, 2], _NOTHING),
+    _average("channel 0", (2, 0, 5, 5), [2, 2], _NOTHING),
+    # values
+    _average("NaN", (1, 2, 7, 8), [3, 3], _IEEE, values="nan", pads=[1, 1, 1, 1], strides=[2, 2]),
+    _average("infinities", (1, 2, 7, 8), [2, 2], _IEEE, values="infinities", pads=[1, 1, 1, 1]),
+    _average("sums beyond float16", (1, 2, 8), [4], _ONCE, values="lowest", dtypes=("float16",)),
+    _average("subnormals", (1, 2, 7, 8), [2, 3], _SUBNORMAL, values="subnormals", dtypes=FLOATS[:3]),
+)  # fmt: skip
+
+CASES: tuple[Case, ...] = (*_CONV, *_CONV_TRANSPOSE, *_MAX_POOL, *_AVERAGE_POOL)

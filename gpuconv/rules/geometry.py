@@ -1,8 +1,8 @@
 """The truth about attributes and shapes: integers in, frozen hashable geometries out.
 
 Everything is computed in Python integers with floor division, once for every backend, rank and dtype.
-The rules are those of the ONNX specifications (Conv, ConvTranspose and MaxPool, every opset); where they are
-silent or contradict themselves, the docstrings here say what holds. Letters: ``n`` input extent, ``k`` kernel,
+The rules are those of the ONNX specifications (Conv, ConvTranspose, MaxPool and AveragePool, every opset); where they
+are silent or contradict themselves, the docstrings here say what holds. Letters: ``n`` input extent, ``k`` kernel,
 ``s`` stride, ``d`` dilation, ``ek = (k - 1) * d + 1`` the extent that a dilated kernel covers.
 """
 
@@ -30,7 +30,7 @@ _Given = Ints | int | None  # what a call gives for all axes, once it is read
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """What the three operators share: the extents, and how windows lie over the spatial axes."""
+    """What the operators share: the extents, and how windows lie over the spatial axes."""
 
     x_shape: Ints
     y_shape: Ints
@@ -83,6 +83,32 @@ class MaxPoolGeometry(Windows):
     """MaxPool: window ``q`` holds those of the inputs ``q * s + offset`` that exist, axis by axis."""
 
     storage_order: int
+
+
+@dataclass(frozen=True, slots=True)
+class AveragePoolGeometry(Windows):
+    """AveragePool: the sum of a window, as MaxPool has it, over the number of its taps that count.
+
+    Those inside x count, with ``count_include_pad`` also those in the pads. A tap beyond the pads, where ceil_mode lets
+    the last window reach, never counts.
+    """
+
+    count_include_pad: int
+
+    @property
+    def counted(self) -> tuple[tuple[int, int], ...]:
+        """Per spatial axis, the coordinates from the first to before the last in which a tap counts."""
+        axes = zip(self.x_shape[2:], self.pads_begin, self.pads_end, strict=True)
+        return tuple((-begin, n + end) if self.count_include_pad else (0, n) for n, begin, end in axes)
+
+    @property
+    def constant(self) -> bool:
+        """Whether the same number of taps counts in every window."""
+        axes = zip(self.counted, self.strides, self.offsets, self.y_shape[2:], strict=True)
+        return all(
+            low <= offsets[0] and (windows - 1) * stride + offsets[-1] < high
+            for (low, high), stride, offsets, windows in axes
+        )
 
 
 def tap_range(count: int, limit: int, stride: int, offset: int) -> tuple[int, int]:
@@ -333,6 +359,89 @@ def _max_pool(
     storage_order: int,
     strides: _Given,
 ) -> MaxPoolGeometry:
+    _check_flag(name, "storage_order", storage_order)
+    windows = _pooled(name, given, kernel_shape, auto_pad, ceil_mode, dilations, layout, pads, strides)
+    return MaxPoolGeometry(*windows, storage_order)
+
+
+def average_pool(
+    x_shape: Sequence[int],
+    *,
+    kernel_shape: PerAxis | None,
+    auto_pad: str | bytes = "NOTSET",
+    ceil_mode: int = 0,
+    count_include_pad: int = 0,
+    dilations: PerAxis | None = None,
+    layout: str = "NCHW",
+    pads: PerAxis | None = None,
+    strides: PerAxis | None = None,
+    name: str = "average_pool",
+) -> AveragePoolGeometry:
+    """Geometry of AveragePool for x (N, C, D1…Dn): windows as :func:`max_pool` has them.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        Where an attribute or a shape breaks a rule; the message names the rule and the numbers.
+    """
+    require_kernel(name, kernel_shape)
+    return _average_pool(
+        name,
+        _shape(x_shape),
+        per_axis(name, "kernel_shape", kernel_shape),
+        _auto_pad(name, auto_pad),
+        _int(name, "ceil_mode", ceil_mode),
+        _int(name, "count_include_pad", count_include_pad),
+        per_axis(name, "dilations", dilations),
+        layouts.check(name, layout),
+        per_axis(name, "pads", pads),
+        per_axis(name, "strides", strides),
+    )
+
+
+@lru_cache(maxsize=4096)
+def _average_pool(
+    name: str,
+    given: Ints,
+    kernel_shape: _Given,
+    auto_pad: str,
+    ceil_mode: int,
+    count_include_pad: int,
+    dilations: _Given,
+    layout: str,
+    pads: _Given,
+    strides: _Given,
+) -> AveragePoolGeometry:
+    _check_flag(name, "count_include_pad", count_include_pad)
+    windows = _pooled(name, given, kernel_shape, auto_pad, ceil_mode, dilations, layout, pads, strides)
+    return AveragePoolGeometry(*windows, count_include_pad)
+
+
+def global_average_pool(
+    x_shape: Sequence[int], *, layout: str = "NCHW", name: str = "global_average_pool"
+) -> AveragePoolGeometry:
+    """Geometry of GlobalAveragePool for x (N, C, D1…Dn): one window, of all of a channel, even where that is empty."""
+    layouts.check(name, layout)
+    shape = _shape(x_shape)
+    rank = _spatial_rank(name, shape, layout)
+    x = layouts.channels_second(layout, shape)
+    ones, zeros, kernel = (1,) * rank, (0,) * rank, tuple(max(n, 1) for n in x[2:])
+    y_shape = _output(name, (*x[:2], *ones), x, kernel, ones, ones, zeros, zeros, layout)
+    return AveragePoolGeometry(x, y_shape, kernel, ones, ones, zeros, zeros, 0)
+
+
+def _pooled(
+    name: str,
+    given: Ints,
+    kernel_shape: _Given,
+    auto_pad: str,
+    ceil_mode: int,
+    dilations: _Given,
+    layout: str,
+    pads: _Given,
+    strides: _Given,
+) -> tuple[Ints, Ints, Ints, Ints, Ints, Ints, Ints]:
+    """Return what pooling has of :class:`Windows`, in its order."""
     rank = _spatial_rank(name, given, layout)
     x_shape = layouts.channels_second(layout, given)
     kernel = positive(name, "kernel_shape", kernel_shape, rank)
@@ -340,7 +449,6 @@ def _max_pool(
     dilation = positive(name, "dilations", dilations, rank)
     begin, end = _explicit_pads(name, pads, auto_pad, rank)
     _check_flag(name, "ceil_mode", ceil_mode)
-    _check_flag(name, "storage_order", storage_order)
     extents = [_extent(k, d) for k, d in zip(kernel, dilation, strict=True)]
     if auto_pad.startswith("SAME"):
         begin, end, out = _same(x_shape[2:], extents, stride, auto_pad)
@@ -350,7 +458,7 @@ def _max_pool(
             for n, b, e, ek, s in zip(x_shape[2:], begin, end, extents, stride, strict=True)
         )
     y_shape = _output(name, (*x_shape[:2], *out), x_shape, kernel, stride, dilation, begin, end, layout)
-    return MaxPoolGeometry(x_shape, y_shape, kernel, stride, dilation, begin, end, storage_order)
+    return x_shape, y_shape, kernel, stride, dilation, begin, end
 
 
 def _windows(n: int, begin: int, end: int, extent: int, stride: int, ceil_mode: int) -> int:

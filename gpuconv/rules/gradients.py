@@ -14,7 +14,14 @@ from typing import Any, TypeVar
 from gpuconv._errors import ArgumentError, ArgumentTypeError, shown
 from gpuconv.rules import geometry
 from gpuconv.rules import layout as layouts
-from gpuconv.rules.geometry import ConvGeometry, ConvTransposeGeometry, Ints, MaxPoolGeometry, PerAxis
+from gpuconv.rules.geometry import (
+    AveragePoolGeometry,
+    ConvGeometry,
+    ConvTransposeGeometry,
+    Ints,
+    MaxPoolGeometry,
+    PerAxis,
+)
 
 Geometry = TypeVar("Geometry", ConvGeometry, ConvTransposeGeometry)
 
@@ -119,6 +126,26 @@ def max_pool_grad(
     forward = geometry.max_pool(_shape(name, "x_shape", x_shape), layout=layout, name=name, **attributes)
     _check_dy(name, dy_shape, forward.y_shape, layout)
     _check_indices(name, "dy", dy_shape, indices_shape)
+    return forward
+
+
+def average_pool_grad(
+    dy_shape: Sequence[int], *, x_shape: Iterable[int], layout: str = "NCHW", **attributes: Any
+) -> AveragePoolGeometry:
+    """Return the AveragePool whose x the gradient is asked for of."""
+    name = "average_pool_grad"
+    forward = geometry.average_pool(_shape(name, "x_shape", x_shape), layout=layout, name=name, **attributes)
+    _check_dy(name, dy_shape, forward.y_shape, layout)
+    return forward
+
+
+def global_average_pool_grad(
+    dy_shape: Sequence[int], *, x_shape: Iterable[int], layout: str = "NCHW"
+) -> AveragePoolGeometry:
+    """Return the GlobalAveragePool whose x the gradient is asked for of."""
+    name = "global_average_pool_grad"
+    forward = geometry.global_average_pool(_shape(name, "x_shape", x_shape), layout=layout, name=name)
+    _check_dy(name, dy_shape, forward.y_shape, layout)
     return forward
 
 

@@ -18,6 +18,7 @@ _TRANSPOSE = (
     *("output_padding", "output_shape", "pads", "strides"),
 )
 _MAX_POOL = ("auto_pad", "ceil_mode", "dilations", "kernel_shape", "pads", "storage_order", "strides")
+_AVERAGE_POOL = ("auto_pad", "ceil_mode", "count_include_pad", "dilations", "kernel_shape", "pads", "strides")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,12 +126,21 @@ def _gradient_of_input(
     return Operator({"dy": "x", "w": "w"}, named, geometry, _y_shape, kernel, made="dx", forward=forward)
 
 
+def _gradient_of_average(
+    attributes: tuple[str, ...], geometry: Callable[..., Any], forward: Callable[..., Any]
+) -> Operator:
+    named = tuple(sorted((*attributes, "x_shape")))
+    return Operator({"dy": "dy"}, named, geometry, _x_shape, "average_pool_grad", made="dx", forward=forward)
+
+
 OPERATORS = {
     "conv": Operator({"x": "x", "w": "w", "b": "b"}, _CONV, geometries.conv, _y_shape, "conv"),
     "conv_transpose": Operator(
         {"x": "x", "w": "w", "b": "b"}, _TRANSPOSE, geometries.conv_transpose, _y_shape, "conv_transpose"
     ),
     "max_pool": Operator({"x": "x"}, _MAX_POOL, geometries.max_pool, _y_shape, "max_pool"),
+    "average_pool": Operator({"x": "x"}, _AVERAGE_POOL, geometries.average_pool, _y_shape, "average_pool"),
+    "global_average_pool": Operator({"x": "x"}, (), geometries.global_average_pool, _y_shape, "average_pool"),
     "conv_input_grad": _gradient_of_input(_CONV, gradients.conv_input_grad, geometries.conv, "conv_transpose"),
     "conv_transpose_input_grad": _gradient_of_input(
         _TRANSPOSE, gradients.conv_transpose_input_grad, geometries.conv_transpose, "conv"
@@ -149,6 +159,10 @@ OPERATORS = {
         "max_pool_grad",
         made="dx",
         forward=geometries.max_pool,
+    ),
+    "average_pool_grad": _gradient_of_average(_AVERAGE_POOL, gradients.average_pool_grad, geometries.average_pool),
+    "global_average_pool_grad": _gradient_of_average(
+        (), gradients.global_average_pool_grad, geometries.global_average_pool
     ),
     "max_unpool": Operator(
         {"y": "x", "indices": "indices"},

@@ -13,6 +13,9 @@ struct alignas(64) CUtensorMap { unsigned long long words[16]; };
 DEVICE void barrier_init(unsigned barrier, int arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
+// Between what this thread has read or written in shared memory and copies over it, whoever starts them: these go
+// through another proxy, to which an arrival at a barrier alone says nothing.
+DEVICE void proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 // After their initialisation, before copies meet them.
 DEVICE void barrier_fence() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");

@@ -1,4 +1,4 @@
-// MaxPool over channels that lie one after another (channels last).
+// MaxPool and AveragePool over channels that lie one after another (channels last).
 //
 // A thread owns a vector of channels and makes `walk` outputs that are neighbours in a row of y. Lanes follow each
 // other along the channels, so that loads and stores are coalesced; then, where windows below one another share rows,
@@ -7,9 +7,11 @@
 // of those, which neighbouring windows share.
 //
 // Values alone: vectors have 16 bytes, of short elements two are compared at a time. With Indices: they have two
-// elements, whose places are 16 bytes. All channels of a vector have the same windows. No window is empty, and none is
-// dilated: another kernel makes those. Where x begins between two vectors, elements are loaded one by one.
+// elements, whose places are 16 bytes. Sums are made likewise, in the accumulator's type. All channels of a vector have
+// the same windows. No window is empty, and none is dilated: another kernel makes those. Where x begins between two
+// vectors, elements are loaded one by one.
 #include "base/geometry.cuh"
+#include "pool/average.cuh"
 #include "pool/packed.cuh"
 #include "pool/places.cuh"
 
@@ -28,6 +30,8 @@ struct ChannelPoolParams {
     int rows_first;                               // walks below one another follow each other, else those in a row of y
     Divider<int> vectors, walks, heights, depths; // of a pixel, a row, a slice, an image
 };
+
+struct AverageChannelPoolParams : ChannelPoolParams { Counted<int, 3> counted; };
 
 // The part [first, end) of an axis of x that window q meets, which begins at `start`.
 struct Reach { int start, first, end; };
@@ -71,6 +75,8 @@ template <int VECTOR, class T> DEVICE Walk<T> stand(const ChannelPoolParams& p, 
 // The maxima of no element, and of the rows that come one after another from `place` on.
 template <class T> DEVICE void clear(Columns<T>& maxima, int) { maxima = {}; }
 template <class T> DEVICE void take(Columns<T>& maxima, const uint4& row, int) { maxima.take(row); }
+template <class T, class Acc> DEVICE void clear(ColumnSums<T, Acc>& sums, int) { sums = {}; }
+template <class T, class Acc> DEVICE void take(ColumnSums<T, Acc>& sums, const uint4& row, int) { sums.take(row); }
 template <class T> DEVICE void clear(Places<T>& maxima, int place) {
 #pragma unroll
     for (int i = 0; i < Places<T>::kVector; ++i) maxima.maxima[i] = {least<T>(), place};
@@ -80,7 +86,7 @@ template <class T> DEVICE void take(Places<T>& maxima, const typename Places<T>:
     for (int i = 0; i < Places<T>::kVector; ++i) maxima.maxima[i].take(row[i], place);
 }
 
-// The maxima of a column of x, in all rows and slices of the windows; nothing where it is outside of x.
+// The maxima, or sums, of a column of x, in all rows and slices of the windows; nothing where it is outside of x.
 template <class Maxima, class T>
 DEVICE Maxima maxima_of_column(const ChannelPoolParams& p, const Walk<T>& walk, int column) {
     constexpr int kBatch = 3; // loads in flight together
@@ -98,12 +104,12 @@ DEVICE Maxima maxima_of_column(const ChannelPoolParams& p, const Walk<T>& walk, 
             typename Maxima::Row rows[kBatch];
 #pragma unroll
             for (int i = 0; i < kBatch; ++i) {
-                if (row + i < walk.rows.end) rows[i] = *reinterpret_cast<const typename Maxima::Row*>(x);
+                if (i == 0 || row + i < walk.rows.end) rows[i] = *reinterpret_cast<const typename Maxima::Row*>(x);
                 x += p.x_stride[1];
             }
 #pragma unroll
             for (int i = 0; i < kBatch; ++i)
-                if (row + i < walk.rows.end)
+                if (i == 0 || row + i < walk.rows.end)
                     take(maxima, rows[i], (slice * p.x_extent[1] + row + i) * p.x_extent[2] + column);
         }
         slice_x += p.x_stride[0];
@@ -111,17 +117,33 @@ DEVICE Maxima maxima_of_column(const ChannelPoolParams& p, const Walk<T>& walk, 
     return maxima;
 }
 
-// Writes an output of each channel, and steps to the next ones.
-template <class Maxima, class T> DEVICE void write(const ChannelPoolParams& p, Walk<T>& walk, const Maxima& maxima) {
+// Writes an output of each channel, whose windows begin `begin` columns after the first one, and steps to the next
+// ones.
+template <class Maxima, class T>
+DEVICE void write(const ChannelPoolParams& p, Walk<T>& walk, const Maxima& maxima, int) {
     write_maxima(maxima, walk.y, walk.indices, walk.number, p.plane);
     walk.y += p.y_stride[2];
     walk.indices += p.indices_stride[2];
+}
+template <class Acc, class T> DEVICE Acc counts_of(const AverageChannelPoolParams& p, const Walk<T>& walk, int begin) {
+    return Acc(count(p.counted, 0, walk.slices.start + p.pad[0])) * Acc(count(p.counted, 1, walk.rows.start + p.pad[1]))
+         * Acc(count(p.counted, 2, begin));
+}
+template <class T, class Acc>
+DEVICE void write(const AverageChannelPoolParams& p, Walk<T>& walk, const ColumnSums<T, Acc>& sums, int begin) {
+    constexpr int kVector = ColumnSums<T, Acc>::kVector;
+    const Acc counts = counts_of<Acc>(p, walk, begin);
+    T row[kVector];
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) row[i] = average<T>(sums[i], counts);
+    write_vector(walk.y, row);
+    walk.y += p.y_stride[2];
 }
 
 constexpr int kMost = 3; // columns of windows that share them
 
 // Makes the outputs of a walk, whose windows have up to kMost columns.
-template <class Maxima, class T> DEVICE void walk_along(const ChannelPoolParams& p, Walk<T>& walk) {
+template <class Maxima, class Params, class T> DEVICE void walk_along(const Params& p, Walk<T>& walk) {
     Maxima before, last; // of the two columns to the left
     clear(before, 0x7fffffff);
     clear(last, 0x7fffffff);
@@ -136,14 +158,14 @@ template <class Maxima, class T> DEVICE void walk_along(const ChannelPoolParams&
         before = last;
         last = maxima;
         if (++column < start + p.kernel[2]) continue;
-        write(p, walk, window);
+        write(p, walk, window, start + p.pad[2]);
         start += p.stride[2];
         column = max(column, start);
     }
 }
 
 // Makes one output after another from all its columns.
-template <class Maxima, class T> DEVICE void stand_still(const ChannelPoolParams& p, Walk<T>& walk) {
+template <class Maxima, class Params, class T> DEVICE void stand_still(const Params& p, Walk<T>& walk) {
 #pragma unroll 1
     for (int q = walk.column; q < walk.end; ++q) {
         const Reach columns = reach_of(p, 2, q);
@@ -151,30 +173,29 @@ template <class Maxima, class T> DEVICE void stand_still(const ChannelPoolParams
 #pragma unroll 1
         for (int column = columns.first + 1; column < columns.end; ++column)
             window.merge(maxima_of_column<Maxima>(p, walk, column));
-        write(p, walk, window);
+        write(p, walk, window, columns.start + p.pad[2]);
     }
 }
 
-// One output after another, element by element.
-template <class T, int VECTOR, bool INDICES> DEVICE void pool_singly(const ChannelPoolParams& p, const Walk<T>& walk) {
+// One output after another, element by element: put(output, channel, what was taken, where the window begins).
+template <int VECTOR, class T, class Taken, class Put>
+DEVICE void pool_singly(const ChannelPoolParams& p, const Walk<T>& walk, const Taken& nothing, const Put& put) {
 #pragma unroll 1
     for (int q = walk.column; q < walk.end; ++q)
 #pragma unroll 1
         for (int channel = 0; channel < VECTOR; ++channel) {
             const Reach columns = reach_of(p, 2, q);
-            Maximum<T, int, INDICES> maximum = nothing<T, INDICES>();
+            Taken taken = nothing;
 #pragma unroll 1
             for (int i = walk.slices.first; i < walk.slices.end; ++i)
 #pragma unroll 1
                 for (int j = walk.rows.first; j < walk.rows.end; ++j)
 #pragma unroll 1
                     for (int k = columns.first; k < columns.end; ++k)
-                        maximum.merge({walk.x[i * p.x_stride[0] + j * p.x_stride[1] + k * p.x_stride[2] + channel],
-                                       (i * p.x_extent[1] + j) * p.x_extent[2] + k});
-            walk.y[(q - walk.column) * p.y_stride[2] + channel] = maximum.value;
-            if constexpr (INDICES)
-                walk.indices[(q - walk.column) * p.indices_stride[2] + channel] =
-                    walk.number + channel * p.plane + maximum.place;
+                        taken.merge(
+                            Taken::of(walk.x[i * p.x_stride[0] + j * p.x_stride[1] + k * p.x_stride[2] + channel],
+                                      (i * p.x_extent[1] + j) * p.x_extent[2] + k));
+            put(q - walk.column, channel, taken, columns.start + p.pad[2]);
         }
 }
 
@@ -182,7 +203,13 @@ template <class Maxima, class T, bool INDICES> DEVICE void pool_vectors(const Ch
     constexpr int kVector = Maxima::kVector;
     Walk<T> walk = stand<kVector, T>(p, item);
     if (reinterpret_cast<unsigned long long>(p.x) % (kVector * sizeof(T)) != 0)
-        pool_singly<T, kVector, INDICES>(p, walk);
+        pool_singly<kVector>(p, walk, nothing<T, INDICES>(),
+                             [&](int q, int channel, const Maximum<T, int, INDICES>& maximum, int) {
+                                 walk.y[q * p.y_stride[2] + channel] = maximum.value;
+                                 if constexpr (INDICES)
+                                     walk.indices[q * p.indices_stride[2] + channel] =
+                                         walk.number + channel * p.plane + maximum.place;
+                             });
     else if (p.kernel[2] <= kMost) walk_along<Maxima>(p, walk);
     else stand_still<Maxima>(p, walk);
 }
@@ -193,4 +220,19 @@ template <class T, bool INDICES> DEVICE void max_pool_channels(const ChannelPool
     if (item >= p.items) return;
     if constexpr (INDICES) pool_vectors<Places<T>, T, true>(p, item);
     else pool_vectors<Columns<T>, T, false>(p, item);
+}
+
+template <class T, class Acc> DEVICE void average_pool_channels(const AverageChannelPoolParams& p) {
+    using Sums = ColumnSums<T, Acc>;
+    constexpr int kThreads = 256; // as the plan launches it
+    const int item = int(blockIdx.x) * kThreads + int(threadIdx.x);
+    if (item >= p.items) return;
+    Walk<T> walk = stand<Sums::kVector, T>(p, item);
+    if (reinterpret_cast<unsigned long long>(p.x) % 16 != 0)
+        pool_singly<Sums::kVector>(
+            p, walk, Sum<T, Acc>{0}, [&](int q, int channel, const Sum<T, Acc>& sum, int begin) {
+                walk.y[q * p.y_stride[2] + channel] = average<T>(sum.value, counts_of<Acc>(p, walk, begin));
+            });
+    else if (p.kernel[2] <= kMost) walk_along<Sums>(p, walk);
+    else stand_still<Sums>(p, walk);
 }

@@ -1,4 +1,4 @@
-// MaxPool of any rank, over arrays of any strides.
+// MaxPool and AveragePool of any rank, over arrays of any strides.
 //
 // A block makes kThreads outputs, a thread one of them. Outputs are numbered row-major over (n, c, q1 … qNDIM): a warp
 // writes 32 neighbours of a row of y and reads, tap by tap, elements of x that lie one window stride apart; what
@@ -7,6 +7,7 @@
 // the padding costs nothing. It is the form for every window: taps are counted at run time, and nothing is kept from
 // one output to the next.
 #include "base/geometry.cuh"
+#include "pool/average.cuh"
 #include "pool/order.cuh"
 
 // Strides and steps count elements. Coordinates start at stride * q - pad and cover `reach`, the dilated kernel.
@@ -26,12 +27,26 @@ template <class Index, int NDIM> struct MaxPoolParams {
     Index channels_last; // neighbouring threads' outputs are those of neighbouring channels
 };
 
+// The same without Indices, and with what counts.
+template <class Index, int NDIM> struct AveragePoolParams {
+    const void* x;
+    void* y;
+    Index outputs;
+    Index x_extent[NDIM], stride[NDIM], pad[NDIM], reach[NDIM];
+    Index x_batch, x_channel, x_stride[NDIM];
+    Index y_batch, y_channel, y_stride[NDIM];
+    Index x_step[NDIM];
+    Divider<Index> dilation[NDIM], y_extent[NDIM], channels;
+    Index channels_last;
+    Counted<Index, NDIM> counted;
+};
+
 // The coordinate of the first tap inside the input on each axis, and how many taps are inside.
 template <class Index, int NDIM> struct Window { Index first[NDIM], taps[NDIM]; };
 
 // Clips the window of output q to the input; false where nothing of it is left.
-template <class Index, int NDIM>
-DEVICE bool clip(const MaxPoolParams<Index, NDIM>& p, const Index (&q)[NDIM], Window<Index, NDIM>& window) {
+template <class Params, class Index, int NDIM>
+DEVICE bool clip(const Params& p, const Index (&q)[NDIM], Window<Index, NDIM>& window) {
     bool exists = true;
 #pragma unroll
     for (int axis = 0; axis < NDIM; ++axis) {
@@ -51,16 +66,15 @@ DEVICE bool clip(const MaxPoolParams<Index, NDIM>& p, const Index (&q)[NDIM], Wi
 }
 
 // Takes the taps of the axes from AXIS on in row-major order; x and place are those of the first one, of at least one.
-template <int AXIS, class T, class Index, int NDIM, bool INDICES>
-DEVICE void take_taps(const MaxPoolParams<Index, NDIM>& p, const Window<Index, NDIM>& window, const T* x, Index place,
-                      Maximum<T, Index, INDICES>& maximum) {
+template <int AXIS, class Params, class T, class Index, int NDIM, class Taken>
+DEVICE void take_taps(const Params& p, const Window<Index, NDIM>& window, const T* x, Index place, Taken& taken) {
     Index left = window.taps[AXIS];
     if constexpr (AXIS + 1 < NDIM) {
 #pragma unroll 1
         do {
-            take_taps<AXIS + 1>(p, window, x, place, maximum);
+            take_taps<AXIS + 1>(p, window, x, place, taken);
             x += p.x_step[AXIS];
-            place += p.place_step[AXIS];
+            if constexpr (Taken::kPlaces) place += p.place_step[AXIS];
         } while (--left > 0);
     } else {
         constexpr int kBatch = 3; // loads in flight together; most windows are two or three elements wide
@@ -69,26 +83,33 @@ DEVICE void take_taps(const MaxPoolParams<Index, NDIM>& p, const Window<Index, N
             T elements[kBatch];
 #pragma unroll
             for (int tap = 0; tap < kBatch; ++tap) {
-                elements[tap] = tap == 0 || tap < left ? *x : least<T>();
+                elements[tap] = tap == 0 || tap < left ? *x : Taken::none();
                 x += p.x_step[AXIS];
             }
 #pragma unroll
             for (int tap = 0; tap < kBatch; ++tap) {
-                maximum.take(elements[tap], place);
-                place += p.place_step[AXIS];
+                taken.take(elements[tap], place);
+                if constexpr (Taken::kPlaces) place += p.place_step[AXIS];
             }
         } while ((left -= kBatch) > 0);
     }
 }
 
-template <class T, class Index, int NDIM, bool INDICES> DEVICE void max_pool(const MaxPoolParams<Index, NDIM>& p) {
+// A thread's output, and where it is in y; false beyond the last one.
+template <class Params, class Index, int NDIM>
+DEVICE bool stand(const Params& p, Index (&q)[NDIM], Index& channel, Index& image) {
     constexpr int kThreads = 256; // as the plan launches it
-    // 1. This thread's output.
     const Index output = (Index(blockIdx.y) * Index(gridDim.x) + Index(blockIdx.x)) * kThreads + Index(threadIdx.x);
-    if (output >= p.outputs) return;
-    Index q[NDIM], channel, image;
+    if (output >= p.outputs) return false;
     if (p.channels_last) image = unravel(p.channels.split(output, channel), p.y_extent, q);
     else image = p.channels.split(unravel(output, p.y_extent, q), channel);
+    return true;
+}
+
+template <class T, class Index, int NDIM, bool INDICES> DEVICE void max_pool(const MaxPoolParams<Index, NDIM>& p) {
+    // 1. This thread's output.
+    Index q[NDIM], channel, image;
+    if (!stand(p, q, channel, image)) return;
 
     // 2. Its window: the first tap inside the input, then all of them.
     Maximum<T, Index, INDICES> maximum{lowest<T>(), -1};
@@ -107,4 +128,21 @@ template <class T, class Index, int NDIM, bool INDICES> DEVICE void max_pool(con
         const long long number = exists ? plane * p.plane + maximum.place : -1;
         p.indices[image * p.indices_batch + channel * p.indices_channel + dot(q, p.indices_stride)] = number;
     }
+}
+
+template <class T, class Acc, class Index, int NDIM>
+DEVICE void average_pool(const AveragePoolParams<Index, NDIM>& p) {
+    Index q[NDIM], channel, image;
+    if (!stand(p, q, channel, image)) return;
+    Sum<T, Acc> sum{0};
+    Window<Index, NDIM> window;
+    if (clip(p, q, window)) {
+        const Index first = image * p.x_batch + channel * p.x_channel + dot(window.first, p.x_stride);
+        take_taps<0>(p, window, static_cast<const T*>(p.x) + first, Index(0), sum);
+    }
+    Acc counts = 1;
+#pragma unroll
+    for (int axis = 0; axis < NDIM; ++axis) counts *= Acc(count(p.counted, axis, q[axis] * p.stride[axis]));
+    T* y = static_cast<T*>(p.y);
+    y[image * p.y_batch + channel * p.y_channel + dot(q, p.y_stride)] = average<T>(sum.value, counts);
 }

@@ -39,8 +39,13 @@ DEVICE unsigned char larger(unsigned char a, unsigned char b) { return max(int(a
 
 // The first maximum so far, and the number of its element where that is asked for.
 template <class T, class Index, bool INDICES> struct Maximum {
+    static constexpr bool kPlaces = INDICES;
     T value;
     Index place;
+
+    // An element that changes nothing, and the maximum of one.
+    static DEVICE T none() { return least<T>(); }
+    static DEVICE Maximum of(T element, Index number) { return {element, number}; }
 
     // A later element, in the order of the numbers.
     DEVICE void take(T element, Index number) {

@@ -85,9 +85,9 @@ template <class T> struct Columns {
     }
 };
 
-// What runs of windows take without Indices: 16 bytes of a row.
-template <class T> struct Vector {
-    using Maxima = Columns<T>;
+// What runs of windows take without Indices: 16 bytes of a row, by default for maxima.
+template <class T, class Values = Columns<T>> struct Vector {
+    using Maxima = Values;
 
     static DEVICE Maxima none() { return {}; }
     static DEVICE Maxima at(const T* elements, int) { return Maxima(*reinterpret_cast<const uint4*>(elements)); }

@@ -1,5 +1,5 @@
-// MaxPool with windows of any size, stride and dilation over channels that lie one after another (channels last), one
-// axis after another.
+// MaxPool and AveragePool with windows of any size, stride and dilation over channels that lie one after another
+// (channels last), one axis after another.
 //
 // A block makes a patch of y, `tile_rows` x `tile_columns` pixels of one slice, in some neighbouring vectors of
 // channels. It copies the pixels of x that they need to shared memory; takes the maxima down the columns, of all slices
@@ -9,8 +9,10 @@
 // of one, lie between different runs.
 //
 // Values alone: vectors have 16 bytes, of short elements two are compared at a time. With Indices: they have two
-// elements, whose places are 16 bytes; of equal elements that with the lower number stays, whatever the order. No
-// window is empty. Where x begins between two vectors, elements are loaded one by one.
+// elements, whose places are 16 bytes; of equal elements that with the lower number stays, whatever the order. Sums
+// have the accumulator's type in shared memory too. No window is empty. Where x begins between two vectors, elements
+// are loaded one by one.
+#include "pool/average.cuh"
 #include "pool/packed.cuh"
 #include "pool/places.cuh"
 #include "pool/runs.cuh"
@@ -32,12 +34,14 @@ struct PatchPoolParams {
     Divider<int> vectors, x_columns, line, down, along; // of a patch; neighbouring pixels of x, of a line; runs
 };
 
+struct AveragePatchPoolParams : PatchPoolParams { Counted<int, 3> counted; };
+
 constexpr int kRun = 5; // an odd number of pixels
 
 // What a block makes, and where the pixels of x for it begin.
 template <class T> struct Patch {
     int channel, vectors; // the first channel, and how many vectors
-    int out_row, out_column;
+    int depth, out_row, out_column;
     int slice, slices;              // of x: the first tap's one, and how many taps
     int row, rows, column, columns; // of x: the first one, and how many
     const T* x;
@@ -52,6 +56,7 @@ template <int VECTOR, class T> DEVICE Patch<T> stand(const PatchPoolParams& p) {
     int above = p.channel_tiles.split(int(blockIdx.x), tile);
     above = p.row_tiles.split(p.column_tiles.split(above, column), row);
     const int image = p.depths.split(above, depth);
+    patch.depth = depth;
     patch.channel = tile * int(p.vectors.divisor) * VECTOR;
     patch.vectors = min(int(p.vectors.divisor), (p.channels - patch.channel) / VECTOR);
     patch.out_row = row * p.tile_rows;
@@ -109,6 +114,21 @@ template <class T> struct Values : Vector<T> {
         *reinterpret_cast<uint4*>(values + i * Maxima::kVector) = maxima.row();
     }
 };
+// ... or their sums ...
+template <class T, class Acc> struct Sums : Vector<T, ColumnSums<T, Acc>> {
+    using Maxima = ColumnSums<T, Acc>;
+
+    static DEVICE Maxima from(const Acc* values, const int*, int i) {
+        Maxima sums;
+#pragma unroll
+        for (int j = 0; j < Maxima::kVector; ++j) sums.sums[j] = values[i * Maxima::kVector + j];
+        return sums;
+    }
+    static DEVICE void put(const Maxima& sums, Acc* values, int*, int i) {
+#pragma unroll
+        for (int j = 0; j < Maxima::kVector; ++j) values[i * Maxima::kVector + j] = sums[j];
+    }
+};
 // ... or pairs of values with their places.
 template <class T> struct Pairs {
     using Maxima = Places<T>;
@@ -151,8 +171,8 @@ DEVICE void take_column(const PatchPoolParams& p, const Patch<T>& patch, const T
     }
 }
 
-template <int THREADS, class Of, class T>
-DEVICE void take_columns(const PatchPoolParams& p, const Patch<T>& patch, const T* x, T* values, int* places) {
+template <int THREADS, class Of, class T, class Value>
+DEVICE void take_columns(const PatchPoolParams& p, const Patch<T>& patch, const T* x, Value* values, int* places) {
     const int vectors = int(p.vectors.divisor), line = int(p.line.divisor);
     const int items = int(p.down.divisor) * line * vectors,
               start = patch.out_column * p.stride[2] - p.pad[2] - patch.column;
@@ -178,8 +198,11 @@ DEVICE void take_columns(const PatchPoolParams& p, const Patch<T>& patch, const 
     __syncthreads();
 }
 
-template <int THREADS, class Of, class T>
-DEVICE void take_rows(const PatchPoolParams& p, const Patch<T>& patch, const T* values, const int* places) {
+// The windows along the lines: put(row, column, first channel, what was taken) receives each, in coordinates of the
+// patch.
+template <int THREADS, class Of, class T, class Value, class Put>
+DEVICE void take_rows(const PatchPoolParams& p, const Patch<T>& patch, const Value* values, const int* places,
+                      const Put& put) {
     const int vectors = int(p.vectors.divisor), line = int(p.line.divisor),
               rows = min(p.tile_rows, p.y_extent[1] - patch.out_row);
     const int items = rows * int(p.along.divisor) * vectors,
@@ -199,10 +222,7 @@ DEVICE void take_rows(const PatchPoolParams& p, const Patch<T>& patch, const T* 
         else take_each(p.kernel[2], element, windows);
 #pragma unroll
         for (int i = 0; i < kRun; ++i)
-            if (const int column = q + i * step; column < columns)
-                write_maxima(windows[i], patch.y + row * p.y_stride[1] + column * p.y_stride[2] + channel,
-                             patch.indices + row * p.indices_stride[1] + column * p.indices_stride[2] + channel,
-                             patch.number + channel * p.plane, p.plane);
+            if (const int column = q + i * step; column < columns) put(row, column, channel, windows[i]);
     }
 }
 
@@ -213,11 +233,39 @@ template <class Of, class T> DEVICE void pool_patch(const PatchPoolParams& p, un
     const Patch<T> patch = stand<kVector, T>(p);
     fetch<kThreads, kVector>(p, patch, x);
     take_columns<kThreads, Of>(p, patch, x, values, places);
-    take_rows<kThreads, Of>(p, patch, values, places);
+    take_rows<kThreads, Of>(
+        p, patch, values, places, [&](int row, int column, int channel, const typename Of::Maxima& maxima) {
+            write_maxima(maxima, patch.y + row * p.y_stride[1] + column * p.y_stride[2] + channel,
+                         patch.indices + row * p.indices_stride[1] + column * p.indices_stride[2] + channel,
+                         patch.number + channel * p.plane, p.plane);
+        });
 }
 
 template <class T, bool INDICES> DEVICE void max_pool_patches(const PatchPoolParams& p) {
     extern __shared__ __align__(16) unsigned char memory[];
     if constexpr (INDICES) pool_patch<Pairs<T>, T>(p, memory);
     else pool_patch<Values<T>, T>(p, memory);
+}
+
+template <class T, class Acc> DEVICE void average_pool_patches(const AveragePatchPoolParams& p) {
+    using Of = Sums<T, Acc>;
+    constexpr int kThreads = 128, kVector = Of::Maxima::kVector; // threads as the plan launches
+    extern __shared__ __align__(16) unsigned char memory[];
+    T* x = reinterpret_cast<T*>(memory);
+    Acc* values = reinterpret_cast<Acc*>(memory + p.lines_at);
+    const Patch<T> patch = stand<kVector, T>(p);
+    fetch<kThreads, kVector>(p, patch, x);
+    take_columns<kThreads, Of>(p, patch, x, values, static_cast<int*>(nullptr));
+    const Acc slices = count(p.counted, 0, patch.depth * p.stride[0]);
+    take_rows<kThreads, Of>(p, patch, values, static_cast<const int*>(nullptr),
+                            [&](int row, int column, int channel, const typename Of::Maxima& sums) {
+                                const Acc counts =
+                                    slices * Acc(count(p.counted, 1, (patch.out_row + row) * p.stride[1])) *
+                                    Acc(count(p.counted, 2, (patch.out_column + column) * p.stride[2]));
+                                T averages[kVector];
+#pragma unroll
+                                for (int i = 0; i < kVector; ++i) averages[i] = average<T>(sums[i], counts);
+                                write_vector(patch.y + row * p.y_stride[1] + column * p.y_stride[2] + channel,
+                                             averages);
+                            });
 }

@@ -1,4 +1,5 @@
-// MaxPool with windows of any size, stride and dilation over rows of neighbours, one axis after another.
+// MaxPool and AveragePool with windows of any size, stride and dilation over rows of neighbours, one axis after
+// another.
 //
 // A block makes a tile of y: `tile_rows` x `tile_columns` outputs of one slice, or some whole planes that lie one after
 // another. It copies the rows of x that they need to shared memory, 16 bytes at a time whatever the rows' length; takes
@@ -11,8 +12,10 @@
 // for each lane: an odd number of banks, so without bank conflicts. So that this holds for any stride, the columns that
 // windows begin with are contiguous in a line, then those one after them, and so on; and lines have a pitch that goes
 // on from bank to bank. Lines have columns for the padding too, of nothing, so that no tap along a line is predicated.
-// With Indices, of equal elements that with the lower number stays, whatever the order. No window is empty.
+// With Indices, of equal elements that with the lower number stays, whatever the order. Lines of sums have the
+// accumulator's type; every element of a window is added once, and none taken off again. No window is empty.
 #include "base/geometry.cuh"
+#include "pool/average.cuh"
 #include "pool/packed.cuh"
 #include "pool/runs.cuh"
 #include "pool/staging.cuh"
@@ -40,6 +43,11 @@ struct TilePoolParams {
     Divider<int> depth_dilation, column_stride, steps[2];   // of runs that lie between each other
     Divider<int> line, line_vectors, down,
         along; // columns of x for a line, vectors of them; runs of a column, of a line
+};
+
+struct AverageTilePoolParams : TilePoolParams {
+    Counted<int, 3> counted;
+    Divider<int> lines; // of a plane of the tile
 };
 
 // Of bytes a word, of 16 bits three, of others an odd number: so lanes do not meet in a bank. Places are words.
@@ -105,8 +113,13 @@ template <int THREADS, class T> DEVICE void fetch(const TilePoolParams& p, const
 
 // Maxima in shared memory: values and, with Indices, the places of their elements.
 template <class T, bool INDICES> struct Lines {
+    using Taken = Maximum<T, int, INDICES>;
+    using Values = Columns<T>;
+    static constexpr int kWindows = kRun<T, INDICES>;
     T* values;
     int* places;
+
+    static DEVICE Taken nothing() { return ::nothing<T, INDICES>(); }
 
     DEVICE Maximum<T, int, INDICES> at(int value, int place) const {
         return {values[value], INDICES ? places[place] : 0};
@@ -117,15 +130,27 @@ template <class T, bool INDICES> struct Lines {
     }
 };
 
+// Sums in shared memory.
+template <class T, class Acc> struct SumLines {
+    using Taken = Sum<T, Acc>;
+    using Values = ColumnSums<T, Acc>;
+    static constexpr int kWindows = 5; // of words, as for float
+    Acc* values;
+
+    static DEVICE Taken nothing() { return {0}; }
+    DEVICE Taken at(int value, int) const { return {values[value]}; }
+    DEVICE void put(int value, int, const Taken& sum) const { values[value] = sum.value; }
+};
+
 // Windows down the columns of a tile: rows count from the tile's first one, strides are from one window to the next.
 struct Down { int first, stride; };
 
-// What a run of windows down the columns takes: one element, with its place, or 16 bytes of a row (Vector).
-template <class T, bool INDICES> struct One {
-    using Maxima = Maximum<T, int, INDICES>;
+// What a run of windows down the columns takes: one element, with its place, or 16 bytes of a row.
+template <class Lines> struct One {
+    using Maxima = typename Lines::Taken;
 
-    static DEVICE Maxima none() { return nothing<T, INDICES>(); }
-    static DEVICE Maxima at(const T* element, int place) { return {*element, place}; }
+    static DEVICE Maxima none() { return Lines::nothing(); }
+    template <class T> static DEVICE Maxima at(const T* element, int place) { return Maxima::of(*element, place); }
 };
 
 // The maxima of a run of windows in one slice: `elements` are those of a column from the tile's first row on.
@@ -200,12 +225,12 @@ DEVICE int position_of(const TilePoolParams& p, int column) {
     return after * p.part + among;
 }
 
-template <int THREADS, class T, bool INDICES>
-DEVICE void take_columns(const TilePoolParams& p, const Tile<T>& tile, const T* x, const Lines<T, INDICES>& lines) {
-    constexpr int kWindows = kRun<T, INDICES>;
+template <int THREADS, class T, class Lines>
+DEVICE void take_columns(const TilePoolParams& p, const Tile<T>& tile, const T* x, const Lines& lines) {
+    constexpr int kWindows = Lines::kWindows;
     const int first = tile.out_column * p.stride[2] - p.pad[2] - tile.column;
-    using Maxima = Maximum<T, int, INDICES>;
-    take_down<THREADS, 1, One<T, INDICES>, kWindows>(
+    using Maxima = typename Lines::Taken;
+    take_down<THREADS, 1, One<Lines>, kWindows>(
         p, tile, x, p.line, first, [&](int line, int step, int count, int side, const Maxima(&windows)[kWindows]) {
             const int place = position_of(p, side);
 #pragma unroll
@@ -216,23 +241,39 @@ DEVICE void take_columns(const TilePoolParams& p, const Tile<T>& tile, const T* 
         });
 }
 
+// Writes what was taken of neighbouring columns, as vectors of 16 bytes.
+template <class T> DEVICE void write_columns(T* target, const Columns<T>& maxima) {
+    *reinterpret_cast<uint4*>(target) = maxima.row();
+}
+template <class T, class Acc> DEVICE void write_columns(Acc* target, const ColumnSums<T, Acc>& sums) {
+    constexpr int kEach = 16 / int(sizeof(Acc));
+#pragma unroll
+    for (int first = 0; first < ColumnSums<T, Acc>::kVector; first += kEach) {
+        Elements<Acc, kEach> elements;
+#pragma unroll
+        for (int i = 0; i < kEach; ++i) elements.values[i] = sums[first + i];
+        *reinterpret_cast<Elements<Acc, kEach>*>(target + first) = elements;
+    }
+}
+
 // The same 16 bytes of a row at once, for rows of whole vectors. Lines begin up to a vector before the first window.
-template <int THREADS, class T>
-DEVICE void take_vectors(const TilePoolParams& p, const Tile<T>& tile, const T* x, int lead, T* lines) {
-    constexpr int kWindows = kRun<T, false>, kVector = Columns<T>::kVector;
+template <int THREADS, class Lines, class T, class Value>
+DEVICE void take_vectors(const TilePoolParams& p, const Tile<T>& tile, const T* x, int lead, Value* lines) {
+    using Values = typename Lines::Values;
+    constexpr int kWindows = Lines::kWindows, kVector = Values::kVector;
     const int first = tile.out_column * p.stride[2] - p.pad[2] - tile.column - lead;
-    take_down<THREADS, kVector, Vector<T>, kWindows>(
+    take_down<THREADS, kVector, Vector<T, Values>, kWindows>(
         p, tile, x, p.line_vectors, first,
-        [&](int line, int step, int count, int side, const Columns<T>(&windows)[kWindows]) {
+        [&](int line, int step, int count, int side, const Values(&windows)[kWindows]) {
             int places[kVector];
 #pragma unroll
             for (int j = 0; j < kVector; ++j) places[j] = p.stride[2] == 1 ? side + j : position_of(p, side + j);
 #pragma unroll
             for (int i = 0; i < kWindows; ++i) {
                 if (i * step >= count) continue;
-                T* target = lines + (line + i * step) * p.pitch;
+                Value* target = lines + (line + i * step) * p.pitch;
                 if (p.stride[2] == 1) {
-                    *reinterpret_cast<uint4*>(target + side) = windows[i].row();
+                    write_columns(target + side, windows[i]);
                     continue;
                 }
 #pragma unroll
@@ -241,23 +282,23 @@ DEVICE void take_vectors(const TilePoolParams& p, const Tile<T>& tile, const T* 
         });
 }
 
-template <int THREADS, class T, bool INDICES>
-DEVICE void take_rows(const TilePoolParams& p, const Tile<T>& tile, int lead, const Lines<T, INDICES>& lines,
-                      const Lines<T, INDICES>& results) {
-    constexpr int kWindows = kRun<T, INDICES>;
+// The windows along the lines: put(line, column, what was taken) receives each.
+template <int THREADS, class T, class Lines, class Put>
+DEVICE void take_rows(const TilePoolParams& p, const Tile<T>& tile, int lead, const Lines& lines, const Put& put) {
+    constexpr int kWindows = Lines::kWindows;
     const int items = tile.planes * p.tile_rows * int(p.along.divisor);
 #pragma unroll 1
     for (int item = int(threadIdx.x); item < items; item += THREADS) {
         int run, step;
         const int line = p.along.split(item, run), q = window_of<kWindows>(p, 1, run, step);
         const int values = line * p.pitch + q, places = line * p.place_pitch + q;
-        Maximum<T, int, INDICES> windows[kWindows];
+        typename Lines::Taken windows[kWindows];
         if (p.step[1]) {
             const int begin = position_of(p, lead);
             const auto element = [&](int, int tap) {
                 return lines.at(values + begin + tap * step, places + begin + tap * step);
             };
-            take_shared(p.kernel[2], element, nothing<T, INDICES>(), windows);
+            take_shared(p.kernel[2], element, Lines::nothing(), windows);
         } else {
             const auto element = [&](int i, int tap) {
                 const int among = position_of(p, tap * p.dilation[2] + lead) + i;
@@ -268,8 +309,7 @@ DEVICE void take_rows(const TilePoolParams& p, const Tile<T>& tile, int lead, co
 #pragma unroll
         for (int i = 0; i < kWindows; ++i) {
             const int column = q + i * step;
-            if (column < tile.out_columns)
-                results.put(line * p.result_pitch + column, line * p.result_place_pitch + column, windows[i]);
+            if (column < tile.out_columns) put(line, column, windows[i]);
         }
     }
 }
@@ -306,6 +346,29 @@ DEVICE void write(const TilePoolParams& p, const Tile<T>& tile, T* y, long long*
     }
 }
 
+// Takes the columns of a tile; returns the columns of a line before the first window's.
+template <int THREADS, bool VECTORS, class T, class Lines>
+DEVICE int take_all_columns(const TilePoolParams& p, const Tile<T>& tile, const T* x, const Lines& lines) {
+    const int start = tile.out_column * p.stride[2] - p.pad[2] - tile.column;
+    int lead = 0;
+    if (VECTORS && p.vectors && tile.phase == 0) {
+        if constexpr (VECTORS) {
+            lead = start & Lines::Values::kVector - 1;
+            take_vectors<THREADS, Lines>(p, tile, x, lead, lines.values);
+        }
+    } else {
+        take_columns<THREADS>(p, tile, x + tile.phase, lines);
+    }
+    return lead;
+}
+
+// Where a tile's outputs begin in y.
+template <class T> DEVICE T* results_of(const TilePoolParams& p, const Tile<T>& tile, int& channel, int& image) {
+    image = p.channels.split(tile.plane, channel);
+    return static_cast<T*>(p.y) + image * p.y_batch + channel * p.y_channel + tile.depth * p.y_stride[0]
+         + tile.out_row * p.y_stride[1] + tile.out_column;
+}
+
 template <class T, bool INDICES> DEVICE void max_pool_tiles(const TilePoolParams& p) {
     constexpr int kThreads = 128; // as the plan launches it
     extern __shared__ __align__(16) unsigned char memory[];
@@ -317,27 +380,42 @@ template <class T, bool INDICES> DEVICE void max_pool_tiles(const TilePoolParams
     // 2. Maxima down the columns, then along the lines; those take the place of x.
     const Lines<T, INDICES> lines{reinterpret_cast<T*>(memory + p.lines_at),
                                   reinterpret_cast<int*>(memory + p.places_at)};
-    const int start = tile.out_column * p.stride[2] - p.pad[2] - tile.column;
-    int lead = 0; // columns of a line before the first window's
-    if (!INDICES && p.vectors && tile.phase == 0) {
-        if constexpr (!INDICES) {
-            lead = start & Columns<T>::kVector - 1;
-            take_vectors<kThreads>(p, tile, x, lead, lines.values);
-        }
-    } else {
-        take_columns<kThreads>(p, tile, x + tile.phase, lines);
-    }
+    const int lead = take_all_columns<kThreads, !INDICES>(p, tile, x, lines);
     __syncthreads();
-    int channel;
-    const int image = p.channels.split(tile.plane, channel);
-    T* y = static_cast<T*>(p.y) + image * p.y_batch + channel * p.y_channel + tile.depth * p.y_stride[0]
-         + tile.out_row * p.y_stride[1] + tile.out_column;
+    int channel, image;
+    T* y = results_of(p, tile, channel, image);
     const Lines<T, INDICES> results{x + phase_of(y), reinterpret_cast<int*>(memory + p.result_places_at)};
-    take_rows<kThreads>(p, tile, lead, lines, results);
+    take_rows<kThreads>(p, tile, lead, lines, [&](int line, int column, const Maximum<T, int, INDICES>& maximum) {
+        results.put(line * p.result_pitch + column, line * p.result_place_pitch + column, maximum);
+    });
     __syncthreads();
 
     // 3. The elements, and their numbers in the whole tensor.
     long long* indices = p.indices + image * p.indices_batch + channel * p.indices_channel
                        + tile.depth * p.indices_stride[0] + tile.out_row * p.indices_stride[1] + tile.out_column;
     write<kThreads>(p, tile, y, indices, results);
+}
+
+template <class T, class Acc> DEVICE void average_pool_tiles(const AverageTilePoolParams& p) {
+    constexpr int kThreads = 128; // as the plan launches it
+    extern __shared__ __align__(16) unsigned char memory[];
+    T* x = reinterpret_cast<T*>(memory);
+    const Tile<T> tile = stand<T>(p);
+    fetch<kThreads>(p, tile, x + tile.phase);
+    const SumLines<T, Acc> lines{reinterpret_cast<Acc*>(memory + p.lines_at)};
+    const int lead = take_all_columns<kThreads, true>(p, tile, x, lines);
+    __syncthreads();
+    int channel, image;
+    T* y = results_of(p, tile, channel, image);
+    const Lines<T, false> results{x + phase_of(y), nullptr};
+    const Acc slices = count(p.counted, 0, tile.depth * p.stride[0]);
+    take_rows<kThreads>(p, tile, lead, lines, [&](int line, int column, const Sum<T, Acc>& sum) {
+        int row;
+        p.lines.split(line, row);
+        const Acc counts = slices * Acc(count(p.counted, 1, (tile.out_row + row) * p.stride[1])) *
+                           Acc(count(p.counted, 2, (tile.out_column + column) * p.stride[2]));
+        results.values[line * p.result_pitch + column] = average<T>(sum.value, counts);
+    });
+    __syncthreads();
+    write<kThreads>(p, tile, y, static_cast<long long*>(nullptr), results);
 }

@@ -1,15 +1,16 @@
-// MaxPool with K x K windows S elements apart, over rows of whole vectors.
+// MaxPool and AveragePool with K x K windows S elements apart, over rows of whole vectors.
 //
 // A thread owns the columns of x in one vector, those of some neighbouring outputs, in a strip of STRIP rows of y. It
 // loads each row of x that they need once, and all of them together. What a window has beyond its thread's columns
 // comes from the neighbouring lanes: the first or the last lane of a warp, or both, stand there for that alone.
 //
 // Values alone: vectors have 16 bytes. Which of equal elements comes first does not matter, and so maxima are taken
-// down the columns first, of short elements two at a time, and then once along the row. With Indices: vectors have the
-// columns of two outputs, whose places are 16 bytes, and maxima are taken along every row first, then down.
-// Slices of a 3-D window come one after another; no window is empty. Where x begins between two vectors, elements are
-// loaded one by one.
+// down the columns first, of short elements two at a time, and then once along the row; sums likewise. With Indices:
+// vectors have the columns of two outputs, whose places are 16 bytes, and maxima are taken along every row first, then
+// down. Slices of a 3-D window come one after another; no window is empty. Where x begins between two vectors, elements
+// are loaded one by one.
 #include "base/geometry.cuh"
+#include "pool/average.cuh"
 #include "pool/packed.cuh"
 
 // Axes are depth, height and width; along the width x and y have a stride of 1. Strides count elements.
@@ -26,6 +27,8 @@ struct VectorPoolParams {
     int indices_batch, indices_channel, indices_stride[2];
     Divider<int> vectors, strips, depths, channels; // of a row, a slice, a plane, an image
 };
+
+struct AverageVectorPoolParams : VectorPoolParams { Counted<int, 3> counted; };
 
 // What a thread makes: its outputs' first row and column, and where its plane begins.
 template <class T> struct Strip {
@@ -53,10 +56,10 @@ template <int STRIP, class T> DEVICE Strip<T> strip_of(const VectorPoolParams& p
     return strip;
 }
 
-// The maxima down the columns of a strip's windows.
-template <class T, int K, int S, int STRIP>
-DEVICE void take_rows(const VectorPoolParams& p, const Strip<T>& strip, bool loads, Columns<T> (&maxima)[STRIP]) {
-    constexpr int kVector = Columns<T>::kVector, kRows = (STRIP - 1) * S + K;
+// The maxima, or the sums, down the columns of a strip's windows.
+template <int K, int S, class T, class Taken, int STRIP>
+DEVICE void take_rows(const VectorPoolParams& p, const Strip<T>& strip, bool loads, Taken (&columns)[STRIP]) {
+    constexpr int kVector = Taken::kVector, kRows = (STRIP - 1) * S + K;
     const int first = strip.row * S - p.pad[1];
     const int end = loads ? min(strip.slice + p.kernel, p.x_extent[0]) : 0;
 #pragma unroll 1
@@ -72,22 +75,22 @@ DEVICE void take_rows(const VectorPoolParams& p, const Strip<T>& strip, bool loa
             if (!inside(first + i, p.x_extent[1])) continue;
 #pragma unroll
             for (int out = 0; out < STRIP; ++out)
-                if (out * S <= i && i < out * S + K) maxima[out].take(rows[i]);
+                if (out * S <= i && i < out * S + K) columns[out].take(rows[i]);
         }
     }
 }
 
 // The elements that the windows of a row need, from the first window's first one on: this lane's COUNT and, where `pad`
-// has windows reach there, the neighbouring lanes'. The first and the last lane of a row have none on that side.
+// has windows reach there, the neighbouring lanes'. The first and the last lane of a row have `none` on that side.
 template <int AROUND, int COUNT, class T, class Own>
-DEVICE void look_around(const Own& own, int pad, bool first, bool last, T (&elements)[COUNT + 2 * AROUND]) {
+DEVICE void look_around(const Own& own, int pad, bool first, bool last, T none, T (&elements)[COUNT + 2 * AROUND]) {
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) elements[AROUND + i] = own[i];
 #pragma unroll
     for (int i = 0; i < AROUND; ++i) {
         const T before = from_lane_before(T(own[COUNT - AROUND + i])), after = from_lane_after(T(own[i]));
-        elements[i] = first ? least<T>() : before;
-        elements[AROUND + COUNT + i] = last ? least<T>() : after;
+        elements[i] = first ? none : before;
+        elements[AROUND + COUNT + i] = last ? none : after;
     }
     // Moved by the pad, which the compiler cannot know: registers have no index.
 #pragma unroll
@@ -110,15 +113,15 @@ DEVICE void write_row(const VectorPoolParams& p, int column, T* target, const T 
         if (column + i < p.y_extent[2]) target[i] = row[i];
 }
 
-// One output after another, element by element.
-template <class T, bool INDICES, int K, int S, int STRIP, int OUTPUTS>
-DEVICE void pool_singly(const VectorPoolParams& p, const Strip<T>& strip) {
+// One output after another, element by element: put(row, column, what was taken) receives them.
+template <int K, int S, int STRIP, int OUTPUTS, class T, class Taken, class Put>
+DEVICE void pool_singly(const VectorPoolParams& p, const Strip<T>& strip, const Taken& nothing, const Put& put) {
     const int end_row = min(strip.row + STRIP, p.y_extent[1]), end_column = min(strip.column + OUTPUTS, p.y_extent[2]);
 #pragma unroll 1
     for (int q = strip.row; q < end_row; ++q)
 #pragma unroll 1
         for (int out = strip.column; out < end_column; ++out) {
-            Maximum<T, int, INDICES> maximum = nothing<T, INDICES>();
+            Taken taken = nothing;
             const int slice = max(strip.slice, 0), row = max(q * S - p.pad[1], 0), column = max(out * S - p.pad[2], 0);
 #pragma unroll 1
             for (int i = slice; i < min(strip.slice + p.kernel, p.x_extent[0]); ++i)
@@ -126,13 +129,20 @@ DEVICE void pool_singly(const VectorPoolParams& p, const Strip<T>& strip) {
                 for (int j = row; j < min(q * S - p.pad[1] + K, p.x_extent[1]); ++j)
 #pragma unroll 1
                     for (int k = column; k < min(out * S - p.pad[2] + K, p.x_extent[2]); ++k)
-                        maximum.merge({strip.x[i * p.x_stride[0] + j * p.x_stride[1] + k],
-                                       (i * p.x_extent[1] + j) * p.x_extent[2] + k});
-            strip.y[(q - strip.row) * p.y_stride[1] + out - strip.column] = maximum.value;
-            if constexpr (INDICES)
-                strip.indices[(q - strip.row) * p.indices_stride[1] + out - strip.column] =
-                    strip.plane * p.plane + maximum.place;
+                        taken.merge(Taken::of(strip.x[i * p.x_stride[0] + j * p.x_stride[1] + k],
+                                              (i * p.x_extent[1] + j) * p.x_extent[2] + k));
+            put(q - strip.row, out - strip.column, taken);
         }
+}
+
+template <int K, int S, int STRIP, int OUTPUTS, bool INDICES, class T>
+DEVICE void maxima_singly(const VectorPoolParams& p, const Strip<T>& strip) {
+    pool_singly<K, S, STRIP, OUTPUTS>(
+        p, strip, nothing<T, INDICES>(), [&](int row, int column, const Maximum<T, int, INDICES>& maximum) {
+            strip.y[row * p.y_stride[1] + column] = maximum.value;
+            if constexpr (INDICES)
+                strip.indices[row * p.indices_stride[1] + column] = strip.plane * p.plane + maximum.place;
+        });
 }
 
 // This thread's strip; lanes that do not write stand on their neighbours', and some outputs beyond the last vector.
@@ -161,16 +171,16 @@ template <class T, int K, int S, int STRIP> DEVICE void max_pool_vectors(const V
     const Share<T> share = share_of<kThreads, K, S, STRIP, T>(p, kOutputs);
     const Strip<T>& strip = share.strip;
     if (reinterpret_cast<unsigned long long>(p.x) % 16 != 0) {
-        if (share.writes) pool_singly<T, false, K, S, STRIP, kOutputs>(p, strip);
+        if (share.writes) maxima_singly<K, S, STRIP, kOutputs, false>(p, strip);
         return;
     }
     Columns<T> maxima[STRIP];
-    take_rows<T, K, S>(p, strip, share.loads, maxima);
+    take_rows<K, S>(p, strip, share.loads, maxima);
     T rows[STRIP][kOutputs];
 #pragma unroll
     for (int out = 0; out < STRIP; ++out) {
         T elements[kVector + 2 * (K - S)];
-        look_around<K - S, kVector>(maxima[out], p.pad[2], share.first, share.last, elements);
+        look_around<K - S, kVector>(maxima[out], p.pad[2], share.first, share.last, least<T>(), elements);
 #pragma unroll
         for (int i = 0; i < kOutputs; ++i) {
             rows[out][i] = elements[i * S];
@@ -182,6 +192,45 @@ template <class T, int K, int S, int STRIP> DEVICE void max_pool_vectors(const V
 #pragma unroll
     for (int out = 0; out < STRIP; ++out)
         if (strip.row + out < p.y_extent[1]) write_row(p, strip.column, strip.y + out * p.y_stride[1], rows[out]);
+}
+
+// ---- averages
+
+template <class T, class Acc, int K, int S, int STRIP>
+DEVICE void average_pool_vectors(const AverageVectorPoolParams& p) {
+    using Taken = ColumnSums<T, Acc>;
+    constexpr int kThreads = 128, kVector = Taken::kVector, kOutputs = kVector / S; // threads as the plan launches
+    const Share<T> share = share_of<kThreads, K, S, STRIP, T>(p, kOutputs);
+    const Strip<T>& strip = share.strip;
+    const Acc slices = count(p.counted, 0, strip.slice + p.pad[0]);
+    const auto counts = [&](int row, int column) {
+        return slices * Acc(count(p.counted, 1, (strip.row + row) * S)) *
+               Acc(count(p.counted, 2, (strip.column + column) * S));
+    };
+    if (reinterpret_cast<unsigned long long>(p.x) % 16 != 0) {
+        if (!share.writes) return;
+        pool_singly<K, S, STRIP, kOutputs>(p, strip, Sum<T, Acc>{0}, [&](int row, int column, const Sum<T, Acc>& sum) {
+            strip.y[row * p.y_stride[1] + column] = average<T>(sum.value, counts(row, column));
+        });
+        return;
+    }
+    Taken sums[STRIP];
+    take_rows<K, S>(p, strip, share.loads, sums);
+#pragma unroll
+    for (int out = 0; out < STRIP; ++out) {
+        Acc elements[kVector + 2 * (K - S)];
+        look_around<K - S, kVector>(sums[out], p.pad[2], share.first, share.last, Acc(0), elements);
+        if (!share.writes || strip.row + out >= p.y_extent[1]) continue;
+        T row[kOutputs];
+#pragma unroll
+        for (int i = 0; i < kOutputs; ++i) {
+            Acc sum = elements[i * S];
+#pragma unroll
+            for (int tap = 1; tap < K; ++tap) sum += elements[i * S + tap];
+            row[i] = average<T>(sum, counts(out, i));
+        }
+        write_row(p, strip.column, strip.y + out * p.y_stride[1], row);
+    }
 }
 
 // ---- with Indices
@@ -205,7 +254,7 @@ DEVICE void take_slice(const VectorPoolParams& p, const Share<T>& share, int sli
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
         T elements[kVector + 2 * (K - S)];
-        look_around<K - S, kVector>(rows[i], p.pad[2], share.first, share.last, elements);
+        look_around<K - S, kVector>(rows[i], p.pad[2], share.first, share.last, least<T>(), elements);
         const int place = (slice * p.x_extent[1] + first + i) * p.x_extent[2];
 #pragma unroll
         for (int j = 0; j < OUTPUTS; ++j) {
@@ -224,7 +273,7 @@ template <class T, int K, int S, int STRIP> DEVICE void max_pool_pairs(const Vec
     const Share<T> share = share_of<kThreads, K, S, STRIP, T>(p, kOutputs);
     const Strip<T>& strip = share.strip;
     if (reinterpret_cast<unsigned long long>(p.x) % (kOutputs * S * sizeof(T)) != 0) {
-        if (share.writes) pool_singly<T, true, K, S, STRIP, kOutputs>(p, strip);
+        if (share.writes) maxima_singly<K, S, STRIP, kOutputs, true>(p, strip);
         return;
     }
     // Windows of nothing that exceeds the least have the number of their first element.

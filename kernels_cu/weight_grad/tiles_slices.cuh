@@ -17,6 +17,7 @@
 struct WeightGradTileParams {
     WeightGradParams<int, 3> common;
     Divider<int> channels; // of one group, in whole units: columns of a tap
+    int x_group, dy_group; // strides
     Divider<int> image;    // outputs of one image and channel
     int dy_rows, x_rows;   // whether an image's pixels lie next to each other: of x those of the one tap
     int dy_chunks;         // whether pixels of dy consist of whole 16 bytes of channels
@@ -56,8 +57,8 @@ template <class T, int BLOCK_N, int BLOCK_K, int STAGES> struct WeightGradPlace 
     DEVICE void stand(int group, int filter, int column) {
         filter0 = filter;
         column0 = column;
-        x = static_cast<const T*>(p().x) + group * p().channels * p().x_channel;
-        dy = static_cast<const T*>(p().dy) + group * p().filters * p().dy_channel;
+        x = static_cast<const T*>(p().x) + group * tile.x_group;
+        dy = static_cast<const T*>(p().dy) + group * tile.dy_group;
     }
     DEVICE void find(int stage) {
         if (threadIdx.x < BLOCK_K) {
@@ -88,15 +89,18 @@ struct ChannelSlices : WeightGradPlace<T, BLOCK_N, BLOCK_K, STAGES> {
     using Place = WeightGradPlace<T, BLOCK_N, BLOCK_K, STAGES>;
     static constexpr bool kPixelwise = true;
     static constexpr int kChunk = 16 / sizeof(T);
-    static constexpr bool kTurned = sizeof(T) == 2; // chunks stand in another order for each of eight pixels
+    static constexpr bool kTurned = sizeof(T) == 2; // chunks stand in another order for each of eight pixels, or fewer
     template <int WIDTH> static constexpr int kPitch = WIDTH * sizeof(T) + (kTurned ? 0 : 32); // bytes of a pixel
     static constexpr int kBytesM = BLOCK_K * kPitch<BLOCK_M>, kBytes = kBytesM + BLOCK_K * kPitch<BLOCK_N>;
 
     unsigned buffers;
     bool aligned;
 
+    // Pixels of fewer than 8 chunks share the banks with those after them, and all of these have the same order.
     template <int WIDTH> static DEVICE unsigned place(int pixel, int chunk) {
-        return pixel * kPitch<WIDTH> + (kTurned ? chunk ^ pixel % 8 : chunk) * 16;
+        constexpr int kOrders = WIDTH / kChunk < 8 ? WIDTH / kChunk : 8;
+        const int order = pixel / (8 / kOrders) % kOrders;
+        return pixel * kPitch<WIDTH> + (kTurned ? chunk ^ order : chunk) * 16;
     }
     DEVICE void start(int first, int end, unsigned memory) {
         Place::start(first, end);

@@ -87,6 +87,24 @@ def test_pooling_gives_y_and_the_gradient_of_x(move: Move, windows: tuple[int, i
     assert_same(gpuconv.to_host(gx), gpuconv.max_pool_grad(gy, indices, x.shape, **at))
 
 
+@pytest.mark.parametrize("windows", [(4, 4), (4, 3)], ids=["as many as begin", "as many as fit"])
+@pytest.mark.parametrize("counted", [0, 1])
+def test_both_averages_and_their_gradients(move: Move, windows: tuple[int, int], counted: int) -> None:
+    x, gy = integers(0, 2, 3, 7, 6, dtype=np.float64), integers(1, 2, 3, *windows, dtype=np.float64)
+    at = {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1], "ceil_mode": int(windows == (4, 4))}
+    mode = cudnn.CUDNN_POOLING_AVERAGE_COUNT_EXCLUDE_PADDING
+    if counted:
+        mode = cudnn.CUDNN_POOLING_AVERAGE_COUNT_INCLUDE_PADDING
+    expected = gpuconv.average_pool(x, **at, count_include_pad=counted)
+    y, there = move(np.full_like(expected, np.nan)), move(x)
+    assert cudnn.pooling_forward(there, y, (3, 3), (2, 2), (1, 1), mode) is y
+    gx = cudnn.pooling_backward(there, y, move(gy), (3, 3), (2, 2), (1, 1), mode)
+    assert_same(gpuconv.to_host(y), expected, bits=False)
+    wanted = gpuconv.average_pool_grad(gy, x.shape, **at, count_include_pad=counted)
+    np.testing.assert_allclose(gpuconv.to_host(gx), wanted, rtol=0, atol=1e-13)
+    assert counted or gpuconv.to_host(y)[0, 0, 0, 0] == x[0, 0, :2, :2].mean()
+
+
 def test_an_integer_stands_for_every_axis(move: Move) -> None:
     """Windows of two that do not overlap, from the padding before (3, 4) elements to their end or past it."""
     shapes = (3, 4), (2, 2), (2, 3)
@@ -121,10 +139,9 @@ X, W, Y = integers(0, 1, 2, 4), integers(1, 3, 2, 2), np.zeros((1, 3, 3), np.flo
 
 
 WINDOW = ((1,), (1,), (0,))
-ONLY_MAX = "gpuconv has max pooling only (modes 0 and 3), not"
+MODES = "mode must be one of cuDNN's pooling modes, from 0 to 3, not"
 REFUSED: list[tuple[Callable[[], Any], str]] = [
-    (lambda: cudnn.pooling_forward(X, X, *WINDOW, 1), f"pooling_forward: {ONLY_MAX} average pooling"),
-    (lambda: cudnn.pooling_backward(X, X, X, *WINDOW, 7), f"pooling_backward: {ONLY_MAX} mode 7"),
+    (lambda: cudnn.pooling_backward(X, X, X, *WINDOW, 7), f"pooling_backward: {MODES} 7"),
     (
         lambda: cudnn.pooling_forward(X, Y, (2,), (1,), (0,), 0),
         "max_pool: out must have the result's shape (1, 2, 3), not (1, 3, 3)",

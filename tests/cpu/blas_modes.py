@@ -29,6 +29,10 @@ def _blas_threads() -> int:
     return functions[0]()
 
 
+def _one_product() -> None:
+    _blas.run(lambda _: None, range(1), _blas.Share.ALONE)
+
+
 @pytest.fixture(autouse=True)
 def _two_threads() -> Any:
     """Every test begins with two threads of BLAS and nobody inside, and leaves it so."""
@@ -63,7 +67,7 @@ def test_it_gets_its_threads_back_after_an_error() -> None:
     with pytest.raises(KeyError), _blas._HOLD.at_one():
         raise KeyError
     with pytest.raises(KeyError):
-        _blas.holding(lambda: {}[0])
+        _blas.holding(lambda: (_one_product(), {}[0]))
     assert eventually(lambda: _blas_threads() == 2)
 
 
@@ -98,14 +102,16 @@ def test_a_whole_call_holds_it_with_its_own_thread_at_work() -> None:
     seen: list[Any] = []
 
     def call() -> str:
-        seen.append((_blas_threads(), threading.get_ident()))
+        assert _blas_threads() == 2  # until a product asks for it
+        _blas.run(lambda _: None, range(1), _blas.Share.AT_ONCE)
+        assert _blas_threads() == 2
         _blas.run(lambda _: seen.append((_blas_threads(), threading.get_ident())), range(3), _blas.Share.ALONE)
         _blas.holding(lambda: seen.append((_blas_threads(), threading.get_ident())))
         return "done"
 
     assert _blas.holding(call) == "done"
-    assert seen == [(1, threading.get_ident())] * 5
-    assert not _blas._held.get()
+    assert seen == [(1, threading.get_ident())] * 4
+    assert _blas._held.get() is None
 
 
 def test_a_call_that_an_interrupt_has_left_without_a_word_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +128,7 @@ def test_a_call_that_an_interrupt_has_left_without_a_word_is_over(monkeypatch: p
 def test_a_call_that_takes_long_is_not_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_blas, "_LONG", 0.01)
     seen: list[int] = []
-    _blas.holding(lambda: (time.sleep(0.1), seen.append(_blas_threads())))
+    _blas.holding(lambda: (_one_product(), time.sleep(0.1), seen.append(_blas_threads())))
     assert seen == [1]
 
 
@@ -131,7 +137,9 @@ def test_a_call_goes_on_where_no_thread_can_be_started(monkeypatch: pytest.Monke
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(_blas, "start_new_thread", refuse)
-    assert _blas.holding(_blas_threads) == 2
+    seen: list[int] = []
+    _blas.holding(lambda: _blas.run(lambda _: seen.append(_blas_threads()), range(1), _blas.Share.ALONE))
+    assert seen == [1]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no forks")
@@ -164,7 +172,7 @@ def test_interrupts_leave_nothing_behind(holds: bool, monkeypatch: pytest.Monkey
     def calls() -> None:
         for _ in range(200):
             if holds:
-                _blas.holding(lambda: None)
+                _blas.holding(_one_product)
             else:
                 _blas.run(lambda _: None, range(3), _blas.Share.SHARED)
 

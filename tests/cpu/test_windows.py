@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from itertools import product
 from random import Random
 
@@ -10,12 +9,11 @@ import numpy as np
 import pytest
 
 import gpuconv
-from gpuconv.cpu import _windows
-from gpuconv.cpu._windows import Axis, fill_empty, over_all
 from gpuconv.cpu._workspace import SCRATCH, Scratch
+from gpuconv.cpu.pool import _blocks, _sums, _windows
+from gpuconv.cpu.pool._windows import Axis, fill_empty, over_all
 from tests.oracle import oracle
 
-pooling = import_module("gpuconv.cpu.max_pool")  # where the package has a function of that name
 OFFSETS = [range(-1, 2), range(2), range(-1, 1), range(-2, 3, 2), range(3)]
 
 
@@ -112,12 +110,12 @@ def test_maxima_do_not_depend_on_how_x_lies_in_memory(order: tuple[int, ...], dt
 def test_channels_that_are_neighbours_in_memory_are_gone_through_last() -> None:
     x = np.zeros((2, 3, 4, 5), np.float32)
     last = np.zeros((2, 4, 5, 3), np.float32).transpose(0, 3, 1, 2)
-    assert pooling._order_of_axes(x) == (0, 1, 2, 3)
-    assert pooling._order_of_axes(last) == (0, 2, 3, 1)
-    assert pooling._order_of_axes(last[:, ::-1]) == (0, 2, 3, 1)
-    assert pooling._order_of_axes(last[:, :1]) == (0, 1, 2, 3), "one channel has no neighbour"
-    assert pooling._order_of_axes(x.transpose(0, 1, 3, 2)) == (0, 1, 2, 3)
-    assert pooling._order_of_axes(x.transpose(1, 0, 2, 3)) == (0, 1, 2, 3)
+    assert _blocks.order_of_axes(x) == (0, 1, 2, 3)
+    assert _blocks.order_of_axes(last) == (0, 2, 3, 1)
+    assert _blocks.order_of_axes(last[:, ::-1]) == (0, 2, 3, 1)
+    assert _blocks.order_of_axes(last[:, :1]) == (0, 1, 2, 3), "one channel has no neighbour"
+    assert _blocks.order_of_axes(x.transpose(0, 1, 3, 2)) == (0, 1, 2, 3)
+    assert _blocks.order_of_axes(x.transpose(1, 0, 2, 3)) == (0, 1, 2, 3)
 
 
 def test_taps_outside_of_a_block_for_every_output_are_left_out() -> None:
@@ -129,18 +127,17 @@ def test_taps_outside_of_a_block_for_every_output_are_left_out() -> None:
         # Not after the input for the first output, nor before it for the last one.
         inside = [o + start for o in offsets if -(count - 1) * stride <= o + start < extent]
         if inside:
-            axis = pooling._axis(2, count, extent, stride, start, offsets)
+            axis = _blocks.axis_of(2, count, extent, stride, start, offsets)
             assert (axis.position, axis.count, axis.extent, axis.stride) == (2, count, extent, stride)
             assert list(axis.offsets) == inside
 
 
 def test_inputs_are_added_to_the_outputs_whose_windows_have_them() -> None:
-    average = import_module("gpuconv.onnx.operators.pooling")
     for stride, step in product((1, 2, 3, 4, 6), (1, 2, 3, 5, 7)):
         for first, count in ((-4, 5), (0, 3), (-11, 9)):
             axis = Axis(1, count, 4, stride, range(first, first + 6 * step, step))
             x, total = np.float64([[1, 10, 100, 1000]]), np.zeros((1, count))
-            average._add_by_inputs(x, total, axis)
+            _sums._add_by_inputs(x, total, axis)
             expected = [sum(10.0**n for n in range(4) if n - q * stride in axis.offsets) for q in range(count)]
             assert total.tolist() == [expected], axis
 

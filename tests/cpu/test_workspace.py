@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from itertools import product
 from math import prod
 from random import Random
@@ -13,11 +12,11 @@ import pytest
 
 from gpuconv.cpu import _gather, _scatter, _workspace
 from gpuconv.cpu._finish import Finish
-from gpuconv.cpu._workspace import BlockSize
+from gpuconv.cpu._workspace import BlockSize, Cut
+from gpuconv.cpu.pool import _blocks
 from gpuconv.rules import geometry
 
 Ints = tuple[int, ...]
-pooling = import_module("gpuconv.cpu.max_pool")  # where the package has a function of that name
 
 
 @pytest.mark.parametrize(
@@ -199,7 +198,7 @@ def test_maxima_are_made_in_blocks_that_see_few_inputs_and_cover_all_outputs() -
     for _ in range(150):
         g, volume = _pooled(random), random.choice((1, 10, 100, 1000, 10**6))
         times = np.zeros(g.y_shape, int)
-        blocks = pooling._blocks(g, volume)
+        blocks = _blocks.blocks(g, volume, g.x_shape[0])
         for block in blocks:
             times[block.place] += 1
             seen = (block.images.stop - block.images.start) * (block.channels.stop - block.channels.start)
@@ -215,7 +214,7 @@ def test_windows_are_cut_where_one_sees_too_many_inputs() -> None:
     random = Random(4)
     for _ in range(150):
         g, volume = _pooled(random), random.choice((1, 3, 10, 100))
-        parts = pooling._windows_within(g, volume)
+        parts = _blocks.windows_within(g, volume)
         taps = [tap for part in parts for tap in product(*part)]
         assert sorted(taps) == sorted(product(*g.offsets)), "every tap once"
         for part in parts:
@@ -233,7 +232,7 @@ def test_blocks_of_sums_fit_their_share_of_the_workspace() -> None:
         w = (group * random.randint(1, 40), random.randint(1, 40), *kernel)
         x = (random.randint(1, 5), group * w[1], *(random.randint(k, 40) for k in kernel))
         g, item = geometry.conv(x, w, None, group=group, pads=[0] * 2 * len(kernel)), random.choice((4, 8))
-        plan = _gather._plan(g, True, False, False, item, threads, bytes_)
+        plan = _gather._plan(g, True, False, False, item, Cut(x[0], threads), bytes_)
         budget = bytes_ // (2 * threads * item)  # the other half is for weights and what is not counted
         least = _gather._elements(g, (1,) * len(kernel), w[0] // group)
         assert (plan is None) <= (least > budget or prod(w[1:]) > 1)

@@ -45,19 +45,19 @@ def test_sums_are_exact_up_to_their_one_rounding(case: Case, dtype: str, wide: b
     assert cuda_device.hardware() or bool(emulated.launches) == bool(expected.size)
 
 
-TRANSPOSED = [case for case in cases.CASES if case.op == "conv_transpose"]
+SEVERAL = [case for case in cases.CASES if case.op in ("conv_transpose", "average_pool")]
 
 
 @cuda_device.sampled(2)
-@pytest.mark.parametrize("case", TRANSPOSED, ids=lambda case: str(case.name))
+@pytest.mark.parametrize("case", SEVERAL, ids=lambda case: str(case.name))
 def test_every_kernel_that_takes_a_case_makes_it_right(case: Case) -> None:
     """One dtype of each case, another one from case to case."""
-    dtype = case.dtypes[TRANSPOSED.index(case) % len(case.dtypes)]
+    dtype = case.dtypes[SEVERAL.index(case) % len(case.dtypes)]
     (expected,) = cases.expected(case, dtype)
     arrays = cases.inputs(case, dtype)
     for turn in offers.every_candidate():
         with turn, cuda(case, dtype, wide=False):
-            actual = gpuconv.conv_transpose(**arrays, **case.attributes)
+            actual = getattr(gpuconv, case.op)(**arrays, **case.attributes)
         assert_same(actual, expected, bits=False)
 
 

@@ -23,7 +23,8 @@ from tests.oracle.oracle import assert_same
 
 pytestmark = pytest.mark.emulator
 DTYPES = ("float16", "bfloat16", "float32", "float64", "int8", "uint8", "complex64", "complex128")
-FAMILIES = ("conv_transpose", "conv_weight_grad", "conv", "max_pool", "")  # the first with which a kernel's name begins
+# The first with which a kernel's name begins.
+FAMILIES = ("conv_transpose", "conv_weight_grad", "conv", "max_pool", "average", "")
 
 
 def group_of(name: str) -> tuple[str, str, bool]:

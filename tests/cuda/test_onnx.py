@@ -70,4 +70,6 @@ def test_pools_and_products_around_ours_run_our_kernels() -> None:
     with emulated_cuda() as emulated:
         (y,) = backend.run_model(model, values, device="CUDA")
     np.testing.assert_allclose(y, expected, rtol=1e-6)  # of quotients of integers; the sums are exact
-    assert sum("conv" in record.variant.name for record in emulated.launches) >= 3
+    names = [record.variant.name for record in emulated.launches]
+    assert sum("conv" in name for name in names) >= 2
+    assert any("average_pool" in name for name in names)

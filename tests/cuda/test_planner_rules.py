@@ -15,8 +15,9 @@ from gpuconv.cuda.conv.gemm import depth_to_space, grouped, interleaved, matrix,
 from gpuconv.cuda.conv.gemm.mma import MmaForm
 from gpuconv.cuda.conv.gemm.runs import Runs as Pieces
 from gpuconv.cuda.conv.gemm.stem_tile import StemBox
-from gpuconv.cuda.conv.wgmma import channels_last, sources
-from gpuconv.cuda.conv.wgmma.channels_last import Planes
+from gpuconv.cuda.conv.wgmma import sources
+from gpuconv.cuda.passes import channels_last as channels_last_pass
+from gpuconv.cuda.passes.channels_last import Planes
 from gpuconv.cuda.plan import limits
 from gpuconv.cuda.plan.launch import Plan
 from gpuconv.cuda.pool import patches
@@ -288,15 +289,17 @@ def planes(images: int, pixels: Ints, x: Ints, x_pixels: Ints, y: Ints) -> Plane
 
 def test_images_whose_pixels_follow_each_other_are_one() -> None:
     follow = planes(4, (5, 7), (35, 420, 140), (7, 1), (35 * 16, 9, 8, 16))
-    assert channels_last._together(follow) == replace(follow, images=1, pixels=(140,), x=(0, 420, 140), x_pixels=(1,))
+    assert channels_last_pass._together(follow) == replace(
+        follow, images=1, pixels=(140,), x=(0, 420, 140), x_pixels=(1,)
+    )
     elsewhere = replace(follow, y=(36 * 16, 9, 8, 16))  # their copies do not
-    assert channels_last._together(elsewhere) == replace(elsewhere, pixels=(35,), x_pixels=(1,))
+    assert channels_last_pass._together(elsewhere) == replace(elsewhere, pixels=(35,), x_pixels=(1,))
     apart = replace(follow, x=(36, 420, 140))
-    assert channels_last._together(apart) == replace(apart, pixels=(35,), x_pixels=(1,))
+    assert channels_last_pass._together(apart) == replace(apart, pixels=(35,), x_pixels=(1,))
     rows = replace(follow, x_pixels=(8, 1))
-    assert channels_last._together(rows) == rows
+    assert channels_last_pass._together(rows) == rows
     single = replace(follow, images=1, groups=1, channels=1)
-    assert channels_last._together(single) == replace(single, pixels=(35,), x=(0, 0, 0), x_pixels=(1,))
+    assert channels_last_pass._together(single) == replace(single, pixels=(35,), x=(0, 0, 0), x_pixels=(1,))
 
 
 # ---------------------------------------------------------------- tiles

@@ -172,13 +172,13 @@ def test_what_a_tile_of_a_pool_fetches() -> None:
 
 def test_the_lines_that_a_tile_of_a_pool_keeps() -> None:
     along = WindowRuns(2, 0, 10)
-    assert tiles._lines(ROWS, along, False, 2) == Lines(36, 12, 74, 42)  # 10 modulo the banks' 64 and 32
-    assert tiles._lines(ROWS, along, True, 2) == Lines(36, 16, 74, 74)  # 43 of whole vectors, wherever they begin
-    assert tiles._lines(ROWS, along, False, 1) == Lines(36, 12, 138, 42)  # 10 modulo 128 banks' elements
-    assert tiles._lines(ROWS, along, False, 8) == Lines(36, 12, 42, 42)
+    assert tiles._lines(ROWS, along, False, 8, 2) == Lines(36, 12, 74, 42)  # 10 modulo the banks' 64 and 32
+    assert tiles._lines(ROWS, along, True, 8, 2) == Lines(36, 16, 74, 74)  # 43 of whole vectors, wherever they begin
+    assert tiles._lines(ROWS, along, False, 16, 1) == Lines(36, 12, 138, 42)  # 10 modulo 128 banks' elements
+    assert tiles._lines(ROWS, along, False, 2, 8) == Lines(36, 12, 42, 42)
     near = changed(ROWS, stride=(1, 2, 1))
-    assert tiles._lines(near, along, True, 2) == Lines(18, 32, 32, 42)
-    assert tiles._lines(near, along, False, 2) == Lines(18, 18, 74, 42)
+    assert tiles._lines(near, along, True, 8, 2) == Lines(18, 32, 32, 42)
+    assert tiles._lines(near, along, False, 8, 2) == Lines(18, 18, 74, 42)
 
 
 def test_runs_step_where_dilation_is_whole_strides() -> None:
@@ -429,12 +429,15 @@ LAST["dy_strides"] = LAST["x_strides"]
 )
 def test_which_pixels_consist_of_chunks(more: dict[str, Any], dy: bool, both: bool) -> None:
     one = weights_of(**{**LAST, **more})
-    assert (weight_grad_tiles.dy_in_chunks(one), weight_grad_tiles.has_chunks(one)) == (dy, both)
+    in_chunks = weight_grad_tiles.dy_in_chunks(one), weight_grad_tiles.x_in_chunks(one)
+    assert (in_chunks[0], all(in_chunks)) == (dy, both)
 
 
 def test_columns_are_filled_up_to_whole_units() -> None:
-    one, unit = weights_of(w_shape=(16, 12, 2, 3, 5)), weight_grad_tiles.UNIT
-    assert weight_grad_tiles.columns(one) == 30 * (-(-12 // unit) * unit)
-    tile = weight_grad_tiles.TILES["HalfProducts"][0]
-    assert weight_grad_tiles.grid(one, tile) == (1, -(-weight_grad_tiles.columns(one) // tile.block_n))
+    one = weights_of(w_shape=(16, 10, 2, 3, 5))
+    for tile in weight_grad_tiles.TILES["HalfProducts"]:
+        of_tap = 16 if tile.gather == "channels" else 12
+        assert weight_grad_tiles.of_tap(one, tile) == of_tap  # 8 channels are copied at once, or units of 4 are filled
+        assert weight_grad_tiles.columns(one, tile) == 30 * of_tap
+        assert weight_grad_tiles.grid(one, tile) == (1, -(-30 * of_tap // tile.block_n))
     assert [pixels_of_part(7 * 32 + 1, 32, parts) for parts in (1, 2, 3, 8)] == [8 * 32, 4 * 32, 3 * 32, 32]

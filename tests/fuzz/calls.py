@@ -28,7 +28,7 @@ from tests.fuzz.frame import LIMITS_MEMORY, LONGEST, Fuzzer, Wrong
 from tests.fuzz.hostile import Planted, fresh
 from tests.harness.fused import ACTIVATIONS, accumulator, finished
 from tests.oracle import oracle
-from tests.oracle.gradients import bias_grad, input_grad, max_pool_grad, max_unpool, weight_grad
+from tests.oracle.gradients import average_pool_grad, bias_grad, input_grad, max_pool_grad, max_unpool, weight_grad
 from tests.oracle.operands import LAYOUTS
 from tests.oracle.oracle import round_to
 from tests.oracle.peers import geometry_of
@@ -47,7 +47,7 @@ _SEVERAL = 2**18  # elements above which nothing is compared
 _ARRAYS = ("x", "w", "b", "dy", "y", "indices", "residual", "out")
 _PER_AXIS = ("dilations", "kernel_shape", "pads", "strides", "output_padding")  # one integer may stand for the list
 _INTS = (*_PER_AXIS, "output_shape", "x_shape", "w_shape")
-_NUMBERS = ("group", "ceil_mode", "storage_order")
+_NUMBERS = ("group", "ceil_mode", "count_include_pad", "storage_order")
 _FLAGS = ("return_indices", "check_indices", "bias")
 
 
@@ -173,6 +173,24 @@ def _max_pool_grad(random: Random, name: str) -> Call:
     return Call(name, arguments, rank=problem.rank)
 
 
+def _average_pool(random: Random, name: str) -> Call:
+    problem, dtype = GENERATORS["average_pool"](random), random.choice(_SUMS)
+    attributes, layout = dict(problem.attributes), random.choice(("NCHW", "NCHW", "NHWC"))
+    y_shape = geometry_of(problem).y_shape
+    if name.startswith("global"):
+        attributes, y_shape = {}, (*problem.x_shape[:2], *[1] * problem.rank)
+    shapes = {"x": problem.x_shape, "dy": y_shape}
+    given, made = ("dy", "x") if name.endswith("_grad") else ("x", "dy")
+    arguments: dict[str, Any] = {given: _last(layout, _filled(random, shapes[given], dtype)), **attributes}
+    if given == "dy":
+        arguments["x_shape"] = _last_of(layout, problem.x_shape)
+    if layout == "NHWC":
+        arguments["layout"] = layout
+    if random.random() < 0.2:
+        arguments["out"] = _out(random, _last_of(layout, shapes[made]), dtype)
+    return Call(name, arguments, rank=problem.rank)
+
+
 def _max_unpool(random: Random, name: str) -> Call:
     rank, dtype = random.choice((1, 2, 2, 3, 4)), random.choice(_POOLED)
     layout = random.choice(("NCHW", "NCHW", "NHWC"))
@@ -212,8 +230,8 @@ def _about_arrays(random: Random, name: str) -> Call:
 def _about_shapes(random: Random, name: str) -> Call:
     """explain, of any operator."""
     of = random.choice(tuple(OPERATORS))
-    forward = next(each for each in ("conv_transpose", "max_", "conv") if of.startswith(each)).replace("_", "_pool", 1)
-    problem = GENERATORS["conv_transpose" if "transpose" in of else forward.replace("conv_pool", "conv")](random)
+    forward = next(each for each in ("average_pool", "conv_transpose", "max_", "conv") if each in of)
+    problem = GENERATORS["max_pool" if forward == "max_" else forward](random)
     arguments = {**problem.attributes, "operator": of, "x_shape": problem.x_shape}
     if OPERATORS[of].has_weights:
         arguments["w_shape"] = problem.w_shape
@@ -230,11 +248,13 @@ def _tune(random: Random, name: str) -> Call:
     return Call(name, {**call.arguments, "operator": call.function}, rank=call.rank)
 
 
-_GRADIENTS = tuple(name for name in OPERATORS if name.endswith("_grad") and not name.startswith("max_"))
+_AVERAGES = tuple(name for name in OPERATORS if "average" in name)
+_GRADIENTS = tuple(name for name in OPERATORS if name.startswith("conv") and name.endswith("_grad"))
 _MAKERS: tuple[tuple[int, tuple[str, ...], Callable[[Random, str], Call]], ...] = (
     (40, ("conv", "conv_transpose"), _conv),
     (20, ("max_pool",), _max_pool),
     (20, _GRADIENTS, _gradient),
+    (16, _AVERAGES, _average_pool),
     (6, ("max_pool_grad",), _max_pool_grad),
     (6, ("max_unpool",), _max_unpool),
     (4, ("pack", "to_host", "to_device"), _about_arrays),
@@ -445,6 +465,27 @@ def _of_max_pool_grad(
     return [round_to(exact.value, dy.dtype)]
 
 
+def _of_average(name: str, arrays: dict[str, Any], attributes: dict[str, Any], given: dict[str, Any]) -> list[Any]:
+    (array,) = arrays.values()
+    attributes = dict(attributes)
+    x_shape = tuple(attributes.pop("x_shape", array.shape))
+    if given.get("layout") == "NHWC" and name.endswith("_grad"):
+        x_shape = (x_shape[0], x_shape[-1], *x_shape[1:-1])
+    if name.startswith("global"):
+        attributes = {"kernel_shape": [max(n, 1) for n in x_shape[2:]]}
+        if 0 in x_shape:  # which has an output all the same
+            raise _Unknown
+    parts = (array.real, array.imag) if array.dtype.kind == "c" else (array,)
+    if not name.endswith("_grad"):
+        values = [oracle.average_pool(part, **attributes).value for part in parts]
+    else:
+        counts = oracle.counted_taps(x_shape[2:], **attributes)
+        if math.prod(x_shape) > 2**10 or (counts & (counts - 1)).any():  # shares that are not exact
+            raise _Unknown
+        values = [average_pool_grad(part, x_shape, **attributes).value for part in parts]
+    return [_rounded(values[0] + 1j * values[1] if len(parts) == 2 else values[0], array.dtype)]
+
+
 def _of_max_unpool(name: str, arrays: dict[str, Any], attributes: dict[str, Any], given: dict[str, Any]) -> list[Any]:
     y, rank = arrays["y"], arrays["y"].ndim - 2
     kernel, strides = attributes["kernel_shape"], attributes.get("strides") or [1] * rank
@@ -462,6 +503,7 @@ _DEFINITIONS: dict[str, Callable[..., list[Any]]] = {
     "max_pool": _of_max_pool,
     "max_pool_grad": _of_max_pool_grad,
     "max_unpool": _of_max_unpool,
+    **dict.fromkeys(_AVERAGES, _of_average),
     **dict.fromkeys(_GRADIENTS, _of_gradient),
 }
 

@@ -43,10 +43,10 @@ COSTS: list[tuple[int, str, int, tuple[Any, ...], dict[str, Any]]] = [
     (3 * 4 * 5, "Gemm", 22, (of(3, 4), of(4, 5), of(0)), {}),
     (7 * 7, "Gemm", 22, (of(1, 1), of(1, 1), of(7)), {}),
     # Windows: at every axis, its taps of what it has been and of what it becomes.
-    (2 * 3 * 10 * 4, "AveragePool", 22, (of(2, 3, 10),), {"kernel_shape": [4]}),
-    (2 * 3 * 11 * 10, "AveragePool", 22, (of(2, 3, 10),), {"kernel_shape": [40], "pads": [20, 20]}),
-    (3 * 17 * 4, "AveragePool", 22, (of(1, 3, 10),), {"kernel_shape": [4], "pads": [7, 3]}),
-    (3 * 6 * 8 * (2 + 3), "AveragePool", 22, (of(1, 3, 6, 8),), {"kernel_shape": [2, 3]}),
+    (2 * 3 * 10 * 4, "LpPool", 22, (of(2, 3, 10),), {"kernel_shape": [4]}),
+    (2 * 3 * 11 * 10, "LpPool", 22, (of(2, 3, 10),), {"kernel_shape": [40], "pads": [20, 20]}),
+    (3 * 17 * 4, "LpPool", 22, (of(1, 3, 10),), {"kernel_shape": [4], "pads": [7, 3]}),
+    (3 * 6 * 8 * (2 + 3), "LpPool", 22, (of(1, 3, 6, 8),), {"kernel_shape": [2, 3]}),
     # Channels.
     (2 * 3 * 8, "BatchNormalization", 15, (of(1, 1, 6), *(of(8),) * 4), {}),
     (2 * 3 * 8, "BatchNormalization", 15, (of(1, 1, 6), of(1), of(1), of(8), of(1)), {}),

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from gpuconv.onnx import operators
+from gpuconv.onnx import batch, operators
 from tests.harness.device_arrays import FUNCTIONS, METHODS, UFUNCS
 
-FILES = sorted(Path(operators.__file__).parent.glob("*.py"))
+FILES = sorted(path for room in (batch, operators) for path in Path(room.__file__).parent.glob("*.py"))
 
 
 def functions_used() -> set[str]:

@@ -15,7 +15,13 @@ import gpuconv
 from gpuconv.onnx import operators
 
 DOCS = Path(__file__).parents[2] / "docs"
-NAMED = {"Conv": gpuconv.conv, "ConvTranspose": gpuconv.conv_transpose, "MaxPool": gpuconv.max_pool}
+NAMED = {
+    "Conv": gpuconv.conv,
+    "ConvTranspose": gpuconv.conv_transpose,
+    "MaxPool": gpuconv.max_pool,
+    "AveragePool": gpuconv.average_pool,
+    "GlobalAveragePool": gpuconv.global_average_pool,
+}
 SPECIFIED = {**NAMED, "MaxUnpool": gpuconv.max_unpool}
 
 

@@ -63,6 +63,14 @@ def test_attributes_that_became_inputs() -> None:
     np.testing.assert_array_equal(run("ReduceSum", 13, [x, np.array([-1])]), x.sum(axis=2, keepdims=True))
 
 
+@pytest.mark.parametrize("mode", ["edge", "reflect", "wrap"])
+@pytest.mark.parametrize("added", [1, 5, 4093])
+def test_pad_repeats_elements_further_out_than_there_are(mode: str, added: int) -> None:
+    x = np.random.default_rng(added).integers(-9, 10, (2, 3, 4)).astype(np.float32)
+    y = run("Pad", 19, [x, np.array([0, 1, 0, 1, 0, added])], mode=mode)
+    np.testing.assert_array_equal(y, np.pad(x, ((0, 1), (1, 0), (0, added)), mode=mode))  # type: ignore[call-overload]
+
+
 @pytest.mark.parametrize(
     ("op_type", "opsets", "name", "given", "expected"),
     [

@@ -12,10 +12,11 @@ import gpuconv
 from gpuconv.onnx import nodes
 from tests.onnx.models import NEWEST
 
-OPERATORS = ("Conv", "ConvTranspose", "MaxPool")
+OPERATORS = ("Conv", "ConvTranspose", "MaxPool", "AveragePool", "GlobalAveragePool")
 ATTRIBUTES: dict[str, Any] = {
     "auto_pad": "SAME_UPPER",
     "ceil_mode": 1,
+    "count_include_pad": 1,
     "dilations": [1, 2],
     "group": 2,
     "kernel_shape": [3, 2],
@@ -36,7 +37,9 @@ DTYPES = {
 
 
 def node_of(op_type: str, **attributes: Any) -> NodeProto:
-    if op_type == "MaxPool":
+    if op_type == "GlobalAveragePool":
+        return helper.make_node(op_type, ["x"], ["y"], **attributes)
+    if "Pool" in op_type:
         return helper.make_node(op_type, ["x"], ["y"], **{"kernel_shape": [2, 2], **attributes})
     return helper.make_node(op_type, ["x", "w"], ["y"], **attributes)
 
@@ -104,6 +107,20 @@ def _dtypes_of_schema(op_type: str, opset: int) -> set[str]:
 
 
 @pytest.mark.parametrize(
+    ("attribute", "since"), [({"count_include_pad": 0}, 7), ({"ceil_mode": 0}, 10), ({"dilations": [1, 1]}, 19)]
+)
+def test_average_pool_features_need_their_opset(attribute: dict[str, Any], since: int) -> None:
+    node = helper.make_node("AveragePool", ["x"], ["y"], name="a1", kernel_shape=[2, 2], **attribute)
+    nodes.keywords(node, since)
+    with pytest.raises(gpuconv.ArgumentError) as caught:
+        nodes.keywords(node, since - 1)
+    assert str(caught.value) == (
+        f"AveragePool node 'a1': the attribute {next(iter(attribute))} needs opset {since}, but the model imports "
+        f"opset {since - 1}; convert the model to opset {since} or later"
+    )
+
+
+@pytest.mark.parametrize(
     ("attributes", "outputs", "since", "feature"),
     [
         ({}, ["y", "i"], 8, "the output Indices"),
@@ -137,9 +154,8 @@ def test_dtypes_need_their_opset(op_type: str, dtype: str, since: int) -> None:
 
 @pytest.mark.parametrize("op_type", OPERATORS)
 def test_an_unknown_attribute_is_named_with_the_known_ones(op_type: str) -> None:
-    with pytest.raises(
-        gpuconv.ArgumentError, match=f"'stride' is no attribute of {op_type}, which has auto_pad, .*strides"
-    ):
+    known = "none" if op_type == "GlobalAveragePool" else "auto_pad, .*strides"
+    with pytest.raises(gpuconv.ArgumentError, match=f"'stride' is no attribute of {op_type}, which has {known}$"):
         nodes.keywords(node_of(op_type, stride=[1, 1]), NEWEST)
 
 

@@ -23,10 +23,10 @@ def test_only_inputs_and_outputs_are_copied() -> None:
     expected = backend.run_model(proto, [x])
     with device_arrays() as device:
         rep = backend.prepare(proto, "CUDA")
+        assert sorted(device.to_device) == [(4, 2, 2, 2), (4, 3, 3, 3)], "the weights, when it is prepared"
         outputs = rep.run([x])
         assert device.computed == ["conv", "max_pool", "conv_transpose"]
-        assert device.to_device[0] == x.shape
-        assert sorted(device.to_device[1:]) == [(4,), (4, 2, 2, 2), (4, 3, 3, 3)], "the weights, on the first run"
+        assert device.to_device[2:] == [x.shape, (4,)], "the bias, on the first run"
         assert device.to_host == [output.shape for output in expected]
         rep.run([x])
         assert device.to_device[4:] == [x.shape], "the weights stay"

@@ -12,6 +12,7 @@ from onnx import TensorProto, helper
 
 import gpuconv
 from gpuconv.onnx import backend
+from gpuconv.onnx.operators import quantizing
 from tests.harness.device_arrays import device_arrays
 from tests.onnx.models import floats, model, value
 from tests.onnx.networks import both, onnxruntime_run
@@ -110,6 +111,39 @@ def test_many_elements_are_computed_in_blocks() -> None:
     agrees("QuantizeLinear", 13, [x, scale, zero])
     agrees("DequantizeLinear", 13, [np.random.default_rng(0).integers(-128, 128, x.shape).astype(np.int8), scale, zero])
     agrees("DynamicQuantizeLinear", 11, [x], 3)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("kind", ["int8", "uint8"])
+def test_bytes_with_scales_along_an_axis_are_computed_some_rows_at_a_time(
+    axis: int, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quantizing, "_BLOCK", 18)
+    draw = np.random.default_rng(axis)
+    x, zero = (draw.integers(*INTEGERS[kind], size, endpoint=True).astype(kind) for size in ((5, 5, 5), 5))
+    scale, place = 2.0 ** draw.integers(-3, 4, 5), tuple(5 if at == axis else 1 for at in range(3))
+    for zeros in (zero, np.zeros_like(zero), None):
+        expected = (x - (0 if zeros is None else zeros.astype(int).reshape(place))) * scale.reshape(place)
+        y = run("DequantizeLinear", 13, [x, scale.astype(np.float32), zeros], axis=axis)
+        np.testing.assert_array_equal(y, expected)
+
+
+def test_large_filters_stay_bytes_where_one_convolution_alone_uses_them() -> None:
+    size = (257, 1024, 1, 1)  # the least of several that is more than 2 ** 18 elements
+    draw = np.random.default_rng(0)
+    x, w = draw.integers(-2, 3, (1, 1024, 2, 2)).astype(np.float32), draw.integers(-2, 3, size).astype(np.int8)
+    scale = np.full(257, 0.5, np.float32)
+    for uses, kinds in ((1, {"int8"}), (2, {"float32"})):
+        nodes = [helper.make_node("DequantizeLinear", ["q", "s"], ["w"], axis=0)]
+        nodes += [helper.make_node("Conv", ["x", "w"], [f"y{at}"]) for at in range(uses)]
+        outputs = [value(f"y{at}", shape=4) for at in range(uses)]
+        rep = backend.prepare(model(nodes, [value("x", shape=4)], outputs, 13, {"q": w, "s": scale}))
+        large = [array for array in rep._evaluator.rt_inits_.values() if array.size == w.size]
+        assert {array.dtype.name for array in large} == kinds
+        expected = np.einsum("mc,nchw->nmhw", w[:, :, 0, 0].astype(np.float64), x) / 2
+        for _ in range(2):
+            for y in rep.run([x]):
+                np.testing.assert_array_equal(y, expected)
 
 
 def test_the_scale_s_type_is_that_of_the_quotient_since_opset_23() -> None:

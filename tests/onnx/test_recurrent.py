@@ -152,25 +152,25 @@ def test_batches_may_come_first(op_type: str) -> None:
 
 @pytest.mark.parametrize("op_type", GATES)
 @pytest.mark.parametrize(
-    ("steps", "batch", "size", "shares"), [(3, 24, 128, [[0], [1]]), (200, 1, 48, [[0, 1]]), (2, 1, 48, None)]
+    ("steps", "batch", "size", "shares", "on_threads"),
+    [(3, 24, 128, [[0], [1]], True), (200, 1, 48, [[0, 1]], True), (2, 1, 48, [[0, 1]], False)],
 )
 def test_directions_share_threads_by_the_size_of_steps(
-    op_type: str, steps: int, batch: int, size: int, shares: Any, monkeypatch: pytest.MonkeyPatch
+    op_type: str, steps: int, batch: int, size: int, shares: Any, on_threads: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each on one of its own where steps are large, one for both where they are many, else the caller's."""
     x, (w, r, b) = floats(steps, batch, 6), weights(op_type, 2, 6, size)
     found: list[Any] = []
 
     def spy(function: Any, items: Any, by: Any) -> None:
-        assert by is recurrent._blas.Share.SHARED
-        found.append(items)
+        found.append((items, by is recurrent._blas.Share.SHARED))
         original(function, items, by)
 
     original = recurrent._blas.run
     with monkeypatch.context() as patch:
         patch.setattr(recurrent._blas, "run", spy)
         y, *last = run(op_type, [x, w, r / 8, b], direction="bidirectional")
-    assert found == ([] if shares is None else [shares])
+    assert found == [(shares, on_threads)]
     for at, direction in enumerate(("forward", "reverse")):
         alone = run(op_type, [x, w[at : at + 1], r[at : at + 1] / 8, b[at : at + 1]], direction=direction)
         np.testing.assert_allclose(y[:, at : at + 1], alone[0], rtol=1e-5, atol=1e-6)

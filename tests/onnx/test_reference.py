@@ -71,9 +71,9 @@ def computed_indices(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     calls: list[bool] = []
     compute = gpuconv.cpu.max_pool
 
-    def spy(x: Any, y: Any, indices: Any, geometry: Any) -> None:
+    def spy(x: Any, y: Any, indices: Any, geometry: Any, **options: Any) -> None:
         calls.append(indices is not None)
-        compute(x, y, indices, geometry)
+        compute(x, y, indices, geometry, **options)
 
     monkeypatch.setattr(gpuconv.cpu, "max_pool", spy)
     return calls

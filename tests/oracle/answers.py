@@ -16,6 +16,7 @@ from tests.oracle import oracle
 from tests.oracle.strategies import Problem
 
 Fields = dict[str, Any]
+_OF_WINDOWS = {"auto_pad", "ceil_mode", "dilations", "kernel_shape", "pads", "strides"}
 
 
 def answer(problem: Problem) -> Fields:
@@ -25,8 +26,8 @@ def answer(problem: Problem) -> Fields:
     fields |= {name: _of_axes(problem, name, 1) for name in ("strides", "dilations")}
     fields["pads_begin"], fields["pads_end"] = _pads(problem, fields, out)
     if problem.w_shape is None:
-        order = problem.attributes.get("storage_order", 0)
-        return {**fields, "y_shape": (*problem.x_shape[:2], *out), "storage_order": order}
+        own = "storage_order" if problem.operator == "max_pool" else "count_include_pad"
+        return {**fields, "y_shape": (*problem.x_shape[:2], *out), own: problem.attributes.get(own, 0)}
     group = problem.attributes.get("group", 1)
     channels = problem.w_shape[0] if problem.operator == "conv" else problem.w_shape[1] * group
     return {**fields, "w_shape": problem.w_shape, "group": group, "y_shape": (problem.x_shape[0], channels, *out)}
@@ -84,13 +85,13 @@ def _dealt(total: int, mode: str) -> tuple[int, int]:
 
 
 def links(operator: str, fields: Fields) -> np.ndarray[Any, Any]:
-    """(taps, *out): 1 + the number of the input met, 0 for none; for MaxPool (2, *out), a window's first and last."""
+    """(taps, *out): 1 + the number of the input met, 0 for none; of pooling (2, *out), a window's first and last."""
     spatial, out = fields["x_shape"][2:], fields["y_shape"][2:]
     axes = zip(
         spatial, out, fields["kernel_shape"], fields["strides"], fields["dilations"], fields["pads_begin"], strict=True
     )
     table = _combined(spatial, [_axis_links(operator, *axis) for axis in axes])
-    if operator != "max_pool":
+    if operator not in ("max_pool", "average_pool"):
         return table
     first = np.where(table > 0, table, math.prod(spatial) + 1).min(axis=0)
     last = table.max(axis=0)
@@ -125,8 +126,8 @@ def links_by_oracle(problem: Problem) -> np.ndarray[Any, Any]:
     """The same table from the oracle: x numbers its elements, and every tap is a filter of its own."""
     spatial = problem.x_shape[2:]
     numbers = np.arange(1.0, math.prod(spatial) + 1).reshape(1, 1, *spatial)
-    if problem.operator == "max_pool":
-        attributes = {**problem.attributes, "storage_order": 0}
+    if problem.operator in ("max_pool", "average_pool"):
+        attributes = {name: value for name, value in problem.attributes.items() if name in _OF_WINDOWS}
         both = [oracle.max_pool(x, **attributes)[1] for x in (-numbers, numbers)]
         return np.concatenate(both)[:, 0] + 1
     kernel = _kernel(problem)

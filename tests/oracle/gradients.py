@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tests.oracle.answers import links_by_oracle
-from tests.oracle.oracle import Exact
+from tests.oracle.oracle import Exact, average_pool, counted_taps
 from tests.oracle.strategies import Problem
 
 Array = np.ndarray[Any, Any]
@@ -78,6 +78,25 @@ def max_pool_grad(dy: Array, indices: Array, x_shape: tuple[int, ...], storage_o
         np.add.at(value, places, gradients)
         np.add.at(magnitude, places, np.abs(gradients))
     return _exact(value.reshape(x_shape), magnitude.reshape(x_shape), max(1, dy.size) + 1)
+
+
+def average_pool_grad(dy: Array, x_shape: tuple[int, ...], **attributes: Any) -> Exact:
+    """dx, exactly: every window gives its gradient over its count to each element that one of its taps meets."""
+    spatial, kernel = x_shape[2:], attributes["kernel_shape"]
+    counts = counted_taps(spatial, **attributes)
+    value, magnitude = (np.zeros((*x_shape[:2], math.prod(spatial)), np.longdouble) for _ in range(2))
+    forward = {name: given for name, given in attributes.items() if name != "count_include_pad"}
+    numbers = np.arange(1.0, math.prod(spatial) + 1).reshape(1, 1, *spatial)
+    for place in range(numbers.size):  # the windows that have an element: where the largest one is that
+        alone = np.where(numbers == place + 1, 1.0, 0.0)
+        times = average_pool(alone, **forward, count_include_pad=1).value[0, 0] * counted_taps(
+            spatial, **forward, count_include_pad=1
+        )
+        meets = np.rint(times).astype(bool)
+        with np.errstate(all="ignore"):
+            shares = dy[:, :, meets].astype(np.longdouble) / counts[meets]
+            value[:, :, place], magnitude[:, :, place] = shares.sum(axis=-1), np.abs(shares).sum(axis=-1)
+    return _exact(value.reshape(x_shape), magnitude.reshape(x_shape), math.prod(kernel) + 1)
 
 
 def max_unpool(y: Array, indices: Array, numbered: tuple[int, ...], shape: tuple[int, ...]) -> Array:

@@ -15,13 +15,13 @@ PATH = Path(cases.__file__).with_name("expected.npz")
 
 
 def exact(case: cases.Case, dtype: str) -> oracle.Exact:
-    """What the oracle makes of a Conv or ConvTranspose case's inputs in `dtype`."""
-    function: Callable[..., oracle.Exact] = oracle.conv if case.op == "conv" else oracle.conv_transpose
+    """What the oracle makes of a case's inputs in `dtype`, but for MaxPool's."""
+    function: Callable[..., oracle.Exact] = getattr(oracle, case.op)
     return function(**cases.inputs(case, dtype), **case.attributes)
 
 
 def compute(case: cases.Case, dtype: str) -> oracle.Array:
-    """What the file holds for a case: the exact sums in units of the case, or the indices."""
+    """What the file holds for a case: the exact sums or averages in units of the case, or the indices."""
     if case.op == "max_pool":
         return oracle.max_pool(cases.inputs(case, dtype)["x"], **case.attributes)[1]
     return np.asarray(exact(case, dtype).value / cases.unit(case, dtype))

@@ -31,7 +31,7 @@ def checked(share: float = 1.0) -> settings:
 
 @dataclass(frozen=True)
 class Problem:
-    """One call without its values; `w_shape` is None for MaxPool, `b_shape` None without a bias."""
+    """One call without its values; `w_shape` is None for pooling, `b_shape` None without a bias."""
 
     operator: str
     x_shape: tuple[int, ...]
@@ -225,10 +225,20 @@ def channels_pool_problem(random: Random) -> Problem:
     return Problem("max_pool", (random.randint(1, 2), channels, *extents), attributes=attributes)
 
 
+def average_pool_problem(random: Random, rank: int | None = None) -> Problem:
+    problem = max_pool_problem(random, rank)
+    attributes = {name: value for name, value in problem.attributes.items() if name != "storage_order"}
+    attributes["count_include_pad"] = random.randint(0, 1)
+    return Problem(
+        "average_pool", problem.x_shape, attributes=_without_some(random, attributes, {"count_include_pad": 0})
+    )
+
+
 GENERATORS: dict[str, Callable[..., Problem]] = {
     "conv": conv_problem,
     "conv_transpose": conv_transpose_problem,
     "max_pool": max_pool_problem,
+    "average_pool": average_pool_problem,
 }
 
 

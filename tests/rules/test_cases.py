@@ -12,7 +12,7 @@ from tests.oracle.case_rows import case_rows
 from tests.oracle.oracle import assert_same
 
 
-@pytest.mark.parametrize(("case", "dtype"), case_rows("conv", "conv_transpose"))
+@pytest.mark.parametrize(("case", "dtype"), case_rows("conv", "conv_transpose", "average_pool"))
 def test_sums_are_exact_up_to_their_one_rounding(case: Case, dtype: str) -> None:
     (expected,) = cases.expected(case, dtype)
     actual = getattr(gpuconv, case.op)(**cases.inputs(case, dtype), **case.attributes)
@@ -37,7 +37,7 @@ def test_the_names_of_the_cases_are_unique() -> None:
     assert len({case.name for case in CASES}) == len(CASES)
 
 
-@pytest.mark.parametrize("operator", ["conv", "conv_transpose", "max_pool"])
+@pytest.mark.parametrize("operator", ["conv", "conv_transpose", "max_pool", "average_pool"])
 def test_some_case_of_every_operator_has_each_dtype(operator: str) -> None:
     dtypes = {dtype for case in CASES if case.op == operator for dtype in case.dtypes}
     assert dtypes == set(cases.ALL if operator == "max_pool" else cases.FLOATS)

@@ -17,7 +17,7 @@ from gpuconv.cuda.build import cache
 
 ROOT = Path(__file__).resolve().parents[2]
 VARIABLES = {"GPUCONV_CACHE_DIR", "GPUCONV_NUM_THREADS", "GPUCONV_PACK", "GPUCONV_WORKSPACE_BYTES"}
-VARIABLES |= {"LOCALAPPDATA", "XDG_CACHE_HOME"}
+VARIABLES |= {"GPUCONV_CHAINED_LAUNCHES", "LOCALAPPDATA", "XDG_CACHE_HOME"}
 
 
 def _conv() -> None:

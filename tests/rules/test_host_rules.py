@@ -22,7 +22,8 @@ from gpuconv import ArgumentError, _environment, _files, _trial
 from gpuconv._errors import listed
 from gpuconv.cli import check_onnx, terminal
 from gpuconv.cli import compile as _compile
-from gpuconv.cpu import _gather, _order, _product, _workspace, unpool
+from gpuconv.cpu import _gather, _product, _workspace
+from gpuconv.cpu.pool import _order, unpool
 from gpuconv.cuda.build import pack
 from gpuconv.cuda.call import device
 from gpuconv.onnx import backend, scaling
@@ -36,7 +37,7 @@ from tests.harness.device_arrays import device_arrays
 from tests.harness.idle_kernels import Sent
 from tests.onnx.models import floats, pool
 
-max_pool: Any = importlib.import_module("gpuconv.cpu.max_pool")  # whose function has the same name
+max_pool: Any = importlib.import_module("gpuconv.cpu.pool.max_pool")  # whose function has the same name
 Ints = tuple[int, ...]
 
 
@@ -112,10 +113,10 @@ def test_which_inputs_stand_where(size: int, extent: int, step: int, start: int,
 
 def test_a_window_is_cut_down_to_single_taps_where_memory_holds_no_more() -> None:
     geometry = geometries.max_pool((2, 3, 5, 7), kernel_shape=[2, 3])
-    work = max_pool._work(geometry, touched=40, most_bytes=39)
+    work = max_pool._work(geometry, touched=40, most_bytes=39, together=9)
     assert len(work.windows) == 6
     assert len(work.blocks) == 2 * 3 * 4 * 5
-    whole = max_pool._work(geometry, touched=1, most_bytes=2**30)
+    whole = max_pool._work(geometry, touched=1, most_bytes=2**30, together=9)
     assert (len(whole.windows), len(whole.blocks)) == (1, 1)
 
 

@@ -121,7 +121,7 @@ def test_an_integer_and_a_list_of_one_are_not_taken_for_each_other(backend: Back
 def test_a_call_is_planned_once_however_an_integer_is_written(two: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     plans: list[Any] = []
     plan = planning.plan
-    monkeypatch.setattr(planning, "plan", lambda *arguments: plans.append(plan(*arguments)) or plans[-1])
+    monkeypatch.setattr(planning, "plan", lambda *given, **more: plans.append(plan(*given, **more)) or plans[-1])
     with any_cuda():
         for _ in range(3):
             assert gpuconv.to_host(gpuconv.conv(ones(3, 4), ones(2, 2), dilations=two))[0, 0].tolist() == [[4, 4]]
@@ -160,7 +160,7 @@ def test_tune_takes_what_calls_take() -> None:
 
 # ---------------------------------------------------------------- what everybody sees
 
-EXTRAS = ["layout", "precision", "activation", "residual", "check_indices", "return_indices", "out"]
+EXTRAS = ["layout", "precision", "invariant", "activation", "residual", "check_indices", "return_indices", "out"]
 SPECIFIED = [
     *("auto_pad", "ceil_mode", "dilations", "group", "kernel_shape"),
     *("output_padding", "output_shape", "pads", "storage_order", "strides"),

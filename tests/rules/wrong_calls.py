@@ -280,6 +280,18 @@ TRANSPOSED = gpuconv.pack(np.zeros((4, 4, 3, 2), np.float32), operator="conv_tra
 X_LAST = array(1, 5, 6, 4)
 MODES = [
     Wrong(
+        "a word for invariant that is none",
+        lambda: gpuconv.conv(X, W, invariant="images"),
+        ArgumentError,
+        "conv: invariant must be \"batch\" or None, not 'images'",
+    ),
+    Wrong(
+        "a truth for invariant",
+        lambda: gpuconv.conv_transpose(X, W, invariant=True),
+        ArgumentTypeError,
+        'conv_transpose: invariant must be "batch" or None, not bool',
+    ),
+    Wrong(
         "a precision with a typo",
         lambda: gpuconv.conv(X, W, precision="tf23"),
         ArgumentError,
@@ -495,7 +507,10 @@ def _named_as_in_pytorch(operator: str) -> list[Wrong]:
     ]
 
 
-CONV_TAKES = "x, w, b, auto_pad, dilations, group, kernel_shape, pads, strides, layout, precision, activation, residual"
+CONV_TAKES = (
+    "x, w, b, auto_pad, dilations, group, kernel_shape, pads, strides, layout, precision, invariant, "
+    "activation, residual"
+)
 POOL_TAKES = "x, kernel_shape, auto_pad, ceil_mode, dilations, pads, storage_order, strides, layout, return_indices"
 KEYWORDS = [
     *(wrong for operator in ("conv", "conv_transpose", "max_pool") for wrong in _named_as_in_pytorch(operator)),
@@ -515,7 +530,8 @@ KEYWORDS = [
         lambda: gpuconv.conv_transpose(X, W, **{"two\nlines": 1}),
         ArgumentTypeError,
         r"conv_transpose: there is no argument 'two\nlines'; it takes x, w, b, auto_pad, dilations, group, "
-        "kernel_shape, output_padding, output_shape, pads, strides, layout, precision, activation, residual, out",
+        "kernel_shape, output_padding, output_shape, pads, strides, layout, precision, invariant, activation, "
+        "residual, out",
     ),
 ]
 

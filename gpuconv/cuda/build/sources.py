@@ -12,6 +12,7 @@ from gpuconv._errors import CompileError
 from gpuconv.cuda.build import kernel_files
 from gpuconv.cuda.build.variant import Variant
 
+_CHAINED = "base/chained.cuh"
 _ONCE = re.compile(r"\s*#\s*pragma\s+once\b")
 
 
@@ -21,7 +22,9 @@ def source(variant: Variant) -> str:
     Headers are named from ``kernels_cu`` on, ``#include "base/ptx.cuh"``, and stand where they are first named, once
     each. ``#line`` keeps messages and line information at ``kernels_cu/...``.
     """
-    lines = [*_inlined(kernel_files.folder(), variant.source, set()), *_entry(variant)]
+    root, seen = kernel_files.folder(), set[str]()
+    lines = [*_inlined(root, variant.source, seen), *(_inlined(root, _CHAINED, seen) if variant.chained else ())]
+    lines += _entry(variant)
     return "\n".join(lines) + "\n"
 
 
@@ -51,7 +54,7 @@ def _entry(variant: Variant) -> Iterator[str]:
     yield from _assertions(variant)
     yield f'extern "C" __global__ void __launch_bounds__({variant.threads}, {variant.blocks_per_sm})'
     yield f"{variant.name}(const __grid_constant__ EntryParameter p)"
-    yield f"{{ {variant.function}{arguments}(p); }}"
+    yield f"{{ {'follow(); ' * variant.chained}{variant.function}{arguments}(p); }}"
 
 
 def _assertions(variant: Variant) -> Iterator[str]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from gpuconv.cuda.build import structs
 from gpuconv.rules import dtypes
+
+_LEAST_CHAINED = 90
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +27,15 @@ class Variant:
     blocks_per_sm: int  # likewise
     architectures: tuple[str, ...] = ()  # those that it compiles for; empty: all
     least_registers: int = 0  # that a thread must have from the start, for warps to hand to each other
+    chained: bool = False  # it may be launched to overlap the kernel before it, for which it waits first
 
     def compiles_for(self, architecture: str) -> bool:
         """Tell whether the kernel has what this architecture has."""
         return not self.architectures or architecture in self.architectures
+
+    def chained_on(self, architecture: str) -> Variant:
+        """Return what may overlap the kernel before it, on an architecture whose kernels can; else the same."""
+        return replace(self, chained=True) if can_chain(architecture) else self
 
     @property
     def layout(self) -> np.dtype[Any]:
@@ -90,6 +98,11 @@ class Kernel:
             architectures=self.architectures,
             least_registers=self.least_registers,
         )
+
+
+def can_chain(architecture: str) -> bool:
+    """Tell whether kernels of an architecture, as ``sm_90a``, can wait for those before them themselves."""
+    return int(re.sub(r"\D", "", architecture)) >= _LEAST_CHAINED
 
 
 def types(dtype: str) -> tuple[str, str]:

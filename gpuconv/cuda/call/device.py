@@ -11,7 +11,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import accumulate
 from math import prod
 from operator import attrgetter
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gpuconv import _environment
 from gpuconv._errors import ArgumentTypeError, DeviceError, OutOfDeviceMemory
 from gpuconv._turns import turn
 
@@ -160,9 +161,63 @@ def load(variant: Variant, device: int, shared_bytes: int) -> Kernel:
 parameters = Slot
 
 
-def bind(kernel: Kernel, grid: tuple[int, int, int], threads: int, shared_bytes: int, slot: Slot) -> Callable[[], None]:
-    """Return what launches a kernel on the current stream, without waiting; RuntimeError where the driver refuses."""
+def bind(
+    kernel: Kernel, grid: tuple[int, int, int], threads: int, shared_bytes: int, slot: Slot, follows: bool = False
+) -> Callable[[], None]:
+    """Return what launches a kernel on the current stream, without waiting; RuntimeError where the driver refuses.
+
+    A kernel that ``follows`` may start before the one before it has ended: it must wait for that itself.
+    """
+    if follows:
+        return _following(kernel.function.ptr, grid, threads, shared_bytes, slot)
     return partial(kernel.function, grid, (threads, 1, 1), slot.arguments, shared_bytes)
+
+
+def chains(device: int) -> bool:
+    """Tell whether launches of a call may overlap: where that is asked for, and the device and the driver can.
+
+    ArgumentError where GPUCONV_CHAINED_LAUNCHES makes no sense.
+    """
+    from gpuconv.cuda.build.variant import can_chain
+
+    asked = _environment.chained_launches()
+    return asked and can_chain(limits(device).architecture) and _bindings() is not None
+
+
+@cache
+def _bindings() -> Any:
+    """Return NVIDIA's binding of the driver, or None where it is not installed, or is another CUDA's."""
+    try:
+        return importlib.import_module("cuda.bindings.driver")
+    except ImportError:
+        return None
+
+
+def _following(
+    function: int, grid: tuple[int, int, int], threads: int, shared_bytes: int, slot: Slot
+) -> Callable[[], None]:
+    """Return what launches a kernel by NVIDIA's binding: CuPy has no launches with attributes.
+
+    A plain launch comes before it, which has seen to it that the thread has a context.
+    """
+    driver, current = _bindings(), _cupy().cuda.get_current_stream
+    attribute = driver.CUlaunchAttribute()
+    attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+    attribute.value.programmaticStreamSerializationAllowed = 1
+    config = driver.CUlaunchConfig()
+    config.gridDimX, config.gridDimY, config.gridDimZ = grid
+    config.blockDimX, config.blockDimY, config.blockDimZ = threads, 1, 1
+    config.sharedMemBytes, config.attrs, config.numAttrs = shared_bytes, [attribute], 1
+    parameters = np.array([slot.buffer.ctypes.data], np.uint64)  # where each of them is: there is one
+    start, places = driver.cuLaunchKernelEx, parameters.ctypes.data
+
+    def launch(_: Any = parameters) -> None:
+        config.hStream = current().ptr
+        (code,) = start(config, function, places, 0)
+        if code:
+            raise RuntimeError(code.name)
+
+    return launch
 
 
 def tensor_map(described: TensorMap) -> Callable[[int], memoryview]:

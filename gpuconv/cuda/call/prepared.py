@@ -87,9 +87,12 @@ class Prepared:
             *(result.role for result in results),
             *(space.role for space in spaces),
         ]
+        self._views = [(roles.index(role), nbytes) for _, role, nbytes in plan.views]
+        roles += [name for name, _, _ in plan.views]
         self._stricter = [(roles.index(role), nbytes - 1) for role, nbytes in plan.alignment]
         self._wider += self._stricter
-        self._steps = [_Step(device, launch, roles) for launch in plan.launches]
+        chain = len(plan.launches) > 1 and runtime.chains(device)
+        self._steps = [_Step(device, launch, roles, chain, chain and k > 0) for k, launch in enumerate(plan.launches)]
         self._slots: list[_Slots] = []  # of calls that are over; pop and append are atomic
         self._order = _order(plan)
         self._rest: Prepared | None = None  # of a call whose weights are packed
@@ -124,11 +127,10 @@ class Prepared:
         workspace = None
         if self._workspace:
             workspace = runtime.workspace(*self._workspace)
-            if self._parts:
-                addresses += runtime.parts(workspace, self._parts)
-            else:
-                addresses.append(runtime.address(workspace))
+            addresses += runtime.parts(workspace, self._parts) if self._parts else (runtime.address(workspace),)
             addresses[-1] += self._before
+        if self._views:
+            addresses += [addresses[position] + nbytes for position, nbytes in self._views]
         runtime.keep(workspace, results[0])
         try:
             words, maps, launches = self._slots.pop()
@@ -160,13 +162,15 @@ class Prepared:
                 return self._with_any_alignment(inputs, outs).run_packed(weights, inputs, outs)
         buffer = weights.buffer(self._order)
         if not self._order or (buffer is None and runtime.is_capturing()):
-            results = self.run(inputs, outs)
+            results = [None] if weights.ahead else self.run(inputs, outs)
         else:
             if buffer is None:
                 buffer = weights.add(self._order, self._pack)
             if self._rest is None:
                 self._rest = self._without_packing(inputs, outs, buffer)
-            results = self._rest.run((*inputs, buffer), outs)
+            results = [None] if weights.ahead else self._rest.run((*inputs, buffer), outs)
+        if weights.ahead:
+            return results
         runtime.keep(weights, results[0])
         return results
 
@@ -248,13 +252,21 @@ def _fill_maps(maps: list[_Map], addresses: list[int]) -> None:
 
 
 class _Step:
-    """One launch of the plan, with its kernel loaded."""
+    """One launch of the plan, with its kernel loaded.
 
-    __slots__ = ("_handle", "_launch", "maps", "pointers")
+    All launches of a chain have kernels that wait for those before. The first one is a plain launch: it comes after all
+    that the stream was given before.
+    """
 
-    def __init__(self, device: int, launch: Launch, roles: list[str]) -> None:
+    __slots__ = ("_follows", "_handle", "_launch", "maps", "pointers")
+
+    def __init__(
+        self, device: int, launch: Launch, roles: list[str], chain: bool = False, follows: bool = False
+    ) -> None:
         self._launch = launch
-        self._handle = runtime.load(launch.variant, device, launch.shared_bytes)
+        variant = launch.variant.chained_on(runtime.limits(device).architecture) if chain else launch.variant
+        self._handle = runtime.load(variant, device, launch.shared_bytes)
+        self._follows = follows
         self.pointers = [(offset // 8, roles.index(role)) for role, offset in launch.pointers]
         self.maps = [
             (slice(word, word + _MAP_WORDS), roles.index(described.role), runtime.tensor_map(described))
@@ -267,7 +279,7 @@ class _Step:
         launch = self._launch
         slot = runtime.parameters(launch.parameters)
         threads, shared_bytes = launch.variant.threads, launch.shared_bytes
-        call = runtime.bind(self._handle, launch.grid, threads, shared_bytes, slot)
+        call = runtime.bind(self._handle, launch.grid, threads, shared_bytes, slot, self._follows)
         return slot.buffer.data.cast("B").cast("Q"), call
 
 

@@ -6,7 +6,7 @@ from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.direct import bands, channels, few, rows, transpose
 from gpuconv.cuda.conv.gemm import ffma, grouped, interleaved, matrix, mma, pointwise, stem
 from gpuconv.cuda.conv.wgmma import family as wgmma
-from gpuconv.cuda.plan import Family, Limits, Plan, offers
+from gpuconv.cuda.plan import Candidate, Family, Limits, Plan, offers
 from gpuconv.rules.geometry import ConvGeometry, ConvTransposeGeometry, Ints
 
 # Of equally quick candidates the earlier family's is taken; the first accepts every problem.
@@ -28,6 +28,15 @@ def for_conv(
 ) -> Plan:
     """Plan Conv or ConvTranspose for arrays of these strides, as :func:`conv.problem.of` takes them."""
     return plan(correlation.of(geometry, dtype, x_strides, w_strides, b_stride, y_strides, precision), limits)
+
+
+def in_order(problem: correlation.Problem, limits: Limits) -> list[Candidate]:
+    """Return the candidates of all orders of sums, none of which depends on how many images there are.
+
+    Families that otherwise choose an order by the batch have ``offers_in_order`` besides.
+    """
+    offered = (getattr(family, "offers_in_order", family.offers)(problem, limits) for family in FAMILIES)
+    return [offer for those in offered for offer in those if isinstance(offer, Candidate)]
 
 
 def plan(problem: correlation.Problem, limits: Limits) -> Plan:

@@ -81,6 +81,11 @@ class Problem:
         return dtypes.entry(self.dtype).accumulator
 
     @cached_property
+    def fused(self) -> str:
+        """The instruction that multiplies and adds to a sum, without tensor cores."""
+        return "DFMA" if self.accumulator == "float64" else "FFMA"
+
+    @cached_property
     def word(self) -> int:
         """Bytes of a sum."""
         return dtypes.sums(self.dtype).itemsize

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from math import prod
 
 from gpuconv.cuda.build import params
 from gpuconv.cuda.build.variant import Kernel, Variant
-from gpuconv.cuda.plan import Launch, strided
+from gpuconv.cuda.plan import Launch, Plan, Space, kept, strided
 from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import Ints
 
@@ -31,6 +32,35 @@ def copy(operator: str, dtype: str, shape: Ints, strides: dict[str, Ints]) -> La
     }
     kernel = variant(dtypes.entry(dtype).itemsize, wide, rank)
     return Launch.of_threads(operator, kernel, prod(shape), fields, {"source": source, "target": target})
+
+
+def around(plan: Plan, dtype: str, moved: Mapping[str, tuple[Ints, Ints, Ints]], itemsize: int) -> Plan:
+    """Return a plan whose launches take copies of some arrays, by role: the shape, the array's strides, the copy's.
+
+    Inputs are copied before, after weights are packed; y afterwards.
+    """
+    names = {role: f"copy of {role}" for role in moved}
+    before: list[Launch] = []
+    after: list[Launch] = []
+    for role, (shape, own, strides) in moved.items():
+        if role == "y":
+            after.append(copy(plan.operator, dtype, shape, {names[role]: strides, role: own}))
+        else:
+            before.append(copy(plan.operator, dtype, shape, {role: own, names[role]: strides}))
+    within = plan.renamed(names)
+
+    def around_these(launches: tuple[Launch, ...]) -> tuple[Launch, ...]:
+        packing = sum(launch.packs for launch in launches)
+        return (*launches[:packing], *before, *launches[packing:], *after)
+
+    spaces = (Space(names[role], names[role], prod(shape) * itemsize) for role, (shape, *_) in moved.items())
+    return replace(
+        within,
+        launches=around_these(within.launches),
+        sharing=around_these(within.sharing) if within.sharing else (),
+        spaces=(*kept(*spaces), *plan.spaces),
+        reasons=(*plan.reasons, f"{', '.join(moved)}: copied, since no kernel of this order takes them as they lie"),
+    )
 
 
 # ---------------------------------------------------------------- variants

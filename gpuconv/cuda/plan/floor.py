@@ -7,10 +7,17 @@ from math import prod
 
 from gpuconv.cuda.plan.limits import Representative
 from gpuconv.rules import dtypes
-from gpuconv.rules.geometry import ConvGeometry, ConvTransposeGeometry, MaxPoolGeometry, tap_range
+from gpuconv.rules.geometry import (
+    AveragePoolGeometry,
+    ConvGeometry,
+    ConvTransposeGeometry,
+    MaxPoolGeometry,
+    tap_range,
+)
 from gpuconv.rules.gradients import MaxUnpoolGeometry, SumsGeometry
 
-_Windows = ConvGeometry | ConvTransposeGeometry | MaxPoolGeometry
+_Pooling = MaxPoolGeometry | AveragePoolGeometry
+_Windows = ConvGeometry | ConvTransposeGeometry | _Pooling
 Geometry = _Windows | MaxUnpoolGeometry | SumsGeometry
 _INDEX = 8  # bytes
 _MOST_PAIRS = 10**6  # of outputs and taps along one axis that are looked at one by one
@@ -52,9 +59,9 @@ def work(
     if isinstance(geometry, MaxUnpoolGeometry):
         return Work(0, size * (elements + outputs) + _INDEX * elements)
     if backwards:
-        return Work(0, size * (elements + outputs) + _INDEX * outputs)
+        return Work(0, size * (elements + outputs) + _INDEX * outputs * isinstance(geometry, MaxPoolGeometry))
     inputs = prod(geometry.x_shape[:2]) * prod(_met(geometry, axis) for axis in range(len(geometry.kernel_shape)))
-    if isinstance(geometry, MaxPoolGeometry):
+    if isinstance(geometry, _Pooling):
         return Work(0, size * (inputs + outputs) + _INDEX * outputs * indices)
     weights = prod(geometry.w_shape) + geometry.y_shape[1] * bias
     # A weight meets every output pixel in Conv, every input pixel in ConvTranspose.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -77,6 +77,12 @@ class Launch:
         """Return the launch of so many threads along x, in whole blocks; as :meth:`of_blocks`."""
         return cls.of_blocks(operator, variant, -(-threads // variant.threads), fields, roles)
 
+    def renamed(self, names: Mapping[str, str]) -> Launch:
+        """Return the launch with other roles for its arrays."""
+        roles = {member: names.get(role, role) for member, role in self.roles.items()}
+        maps = tuple(replace(one, role=names.get(one.role, one.role)) for one in self.maps)
+        return replace(self, roles=roles, maps=maps)
+
     @property
     def packs(self) -> bool:
         """Whether it makes packed weights: of w and "packed" alone, so that what it makes serves other calls too."""
@@ -132,6 +138,8 @@ class Plan:
     sharing: tuple[Launch, ...] = ()
     problem: Any = None  # what it solves, as measured choices know it; None where there was nothing to choose
     kernel: str = ""  # the name of what was chosen, or of the one kernel that there is for the operator
+    # Roles that stand for parts of arrays: the role, that of the array, and the bytes from the array's address on
+    views: tuple[tuple[str, str, int], ...] = ()
     # Roles of inputs whose addresses must be multiples of more bytes than those of an element
     alignment: tuple[tuple[str, int], ...] = ()
     # Returns the plan of a call whose addresses are not; it has no such roles
@@ -145,6 +153,13 @@ class Plan:
     def of_nothing(cls, operator: str) -> Plan:
         """Return the plan of a call whose result has no elements."""
         return cls(operator, (), ("the result has no elements: nothing is launched",))
+
+    def renamed(self, names: Mapping[str, str]) -> Plan:
+        """Return the plan with other roles for arrays that its launches read and write."""
+        launches, sharing = (
+            tuple(launch.renamed(names) for launch in those) for those in (self.launches, self.sharing)
+        )
+        return replace(self, launches=launches, sharing=sharing)
 
     def __repr__(self) -> str:
         return f"<Plan of {self.operator}: {', '.join(launch.variant.name for launch in self.launches) or 'no launch'}>"

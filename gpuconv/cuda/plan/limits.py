@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -34,19 +34,24 @@ class Rates:
     adding: float = 1.5e-6  # seconds from a block's last sum until another one reads it
     cached: float = 30.0  # bytes of the L2 cache that a multiprocessor has per clock: 7.8 TB/s for all of an H200
     tensor: float = 0.6  # share of the tensor cores' rate that mma.sync comes to
-    beside_wgmma: float = 0.46  # that share where wgmma alone reaches the rate: 62 % of its own (arXiv:2402.13499)
+    # That share where wgmma, or tcgen05, alone reaches the rate: 62 % of wgmma's own (arXiv:2402.13499)
+    beside_wgmma: float = 0.46
+    alone: float = 1.4  # times as long that mma.sync takes where a scheduler has one warp, and nothing hides its waits
     # Share of it that wgmma comes to: that of matrix products of 790 TFLOP/s, as measured on an H200
     wgmma: float = 0.74
     bandwidth: float = 0.85  # share of the memory's bandwidth that a kernel without arithmetic comes to
 
 
 ASSUMED = Rates()
+_BESIDE_TCGEN05 = 0.23  # with it mma.sync is as fast on a multiprocessor of sm_100a as on one of sm_90a; assumed
 
 
 def rates_of(name: str, architecture: str) -> Rates:
     """Return the rates measured on devices of a name, else those of its architecture, else those that are assumed."""
     measured = measured_rates.MEASURED.get(name) or measured_rates.MEASURED.get(architecture)
-    return Rates(**measured) if measured else ASSUMED
+    if measured:
+        return Rates(**measured)
+    return replace(ASSUMED, beside_wgmma=_BESIDE_TCGEN05) if architecture.startswith("sm_10") else ASSUMED
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,10 @@ class Limits:
     bandwidth: float = 0.0
     # Returns the name of the kernel that was measured to be the quickest for a problem on this device, if one was
     measured: Callable[[Any], str | None] | None = field(default=None, compare=False, repr=False)
+
+    def blocks_of(self, shared_bytes: int) -> int:
+        """Return how many blocks with so many bytes a multiprocessor's shared memory has room for, at least one."""
+        return max(1, self.shared_bytes_per_multiprocessor // (shared_bytes + RESERVED_BYTES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +121,24 @@ _TABLE = {
     100: Representative("B200", _limits("sm_100a", 148, 228), 1.965e9, 128, 64, 8.0e12, (4096, 2048, 64)),
     120: Representative("RTX 5090", _limits("sm_120a", 170, 100), 2.407e9, 128, 2, 1.792e12, (256, 128, 2)),
 }
+
+
+_HALVED = ("sm_86", "sm_89", "sm_120", "sm_120a")  # where GeForce cards add up in float32 at half the rate of others
+_HALVED_CARDS = "GeForce"
+
+
+def described(limits: Limits) -> Representative:
+    """Return what stands for a device: that of its architecture; professional cards have the whole rate of theirs."""
+    return _described(limits.architecture, limits.name)
+
+
+@cache
+def _described(architecture: str, name: str) -> Representative:
+    device = nearest(architecture)
+    if architecture not in _HALVED or not name or _HALVED_CARDS in name:
+        return device
+    half, single, double = device.tensor_lanes
+    return replace(device, tensor_lanes=(2 * half, 2 * single, double))
 
 
 @cache

@@ -6,8 +6,12 @@ of the device (limits.Rates). A model orders candidates, no more.
 
 from __future__ import annotations
 
-from gpuconv.cuda.plan.limits import Limits, nearest
+from typing import NamedTuple
 
+from gpuconv.cuda.plan.limits import Limits, described, nearest
+
+_SCHEDULERS = 4  # of a multiprocessor
+_ENOUGH = 2  # warps of a scheduler, of which one multiplies while another one waits
 _EXPOSED = 0.2  # share of the shorter one that does not hide behind the longer one; assumed
 _ISSUED = 128  # instructions, counted by thread, that a multiprocessor issues in one clock
 
@@ -33,20 +37,51 @@ def gathering(blocks: int, elements: float, lines: int, limits: Limits) -> float
     return rounds * elements / 32 * lines / nearest(limits.architecture).clock
 
 
-def tensor(blocks: int, multiplications: float, lanes: int, besides: float, limits: Limits) -> float:
+class Residence(NamedTuple):
+    """What of a kernel a multiprocessor has room for: its occupancy."""
+
+    warps: int  # of a block
+    blocks: int  # at a time
+
+
+def tensor(
+    blocks: int,
+    multiplications: float,
+    lanes: int,
+    besides: float,
+    limits: Limits,
+    residence: Residence | None = None,
+    others: int = 0,
+) -> float:
     """Return the seconds of the busiest multiprocessor's multiply-adds on tensor cores, or of what goes with them.
 
     ``multiplications`` as for :func:`arithmetic`; ``lanes`` is which of the device's rates (``tensor_lanes``) is
     theirs; ``besides`` are the cycles of a multiprocessor for anything else that goes with an instruction that
-    multiplies.
+    multiplies. Too few warps, by ``residence`` or because there are not more blocks, take longer; without it there are
+    enough. ``others`` are blocks of the same kernel that the multiprocessors have besides.
     """
-    device = nearest(limits.architecture)
+    device = described(limits)
     fragment = (2048, 1024, 2048)[lanes]  # multiply-adds of an instruction
-    beside_wgmma = limits.architecture == "sm_90a" and lanes < 2
+    beside_wgmma = device.limits.architecture in ("sm_90a", "sm_100a") and lanes < 2
     share = limits.rates.beside_wgmma if beside_wgmma else limits.rates.tensor
     cycles = max(fragment / (share * device.tensor_lanes[lanes]), besides)
     rounds = -(-blocks // limits.multiprocessors)
-    return rounds * multiplications / fragment * cycles / device.clock
+    slowness = _slowness(-(-(blocks + others) // limits.multiprocessors), residence, limits) if residence else 1.0
+    return rounds * multiplications / fragment * cycles / device.clock * slowness
+
+
+def _slowness(rounds: int, residence: Residence, limits: Limits) -> float:
+    """Return how many times as long a multiprocessor's blocks take as with warps enough; the last ones are fewer."""
+    full, rest = divmod(rounds, residence.blocks)
+    with_others = full * residence.blocks * _alone(residence.blocks * residence.warps, limits)
+    return (with_others + rest * _alone(rest * residence.warps, limits)) / rounds
+
+
+def _alone(warps: int, limits: Limits) -> float:
+    """Return how many times as long products take with so many warps of a multiprocessor as with enough of them."""
+    if warps >= _ENOUGH * _SCHEDULERS:
+        return 1.0
+    return limits.rates.alone * max(1.0, _SCHEDULERS / max(warps, 1))
 
 
 def busy(blocks: int, cycles: float, limits: Limits) -> float:

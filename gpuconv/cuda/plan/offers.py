@@ -20,6 +20,8 @@ class Candidate:
     name: str  # of the kernel that makes the result, and what the plan does with it besides: ``_split``, ``_direct``
     seconds: float  # what it is predicted to take
     make: Callable[[], Plan]  # returns its plan, with the reasons that concern it alone
+    # How the products of an output are added, in words: candidates for one problem that say the same make the same bits
+    order: str = ""
 
 
 class Refusal(NamedTuple):
@@ -78,6 +80,11 @@ def picking(pick: Pick) -> Iterator[None]:
         _pick.reset(token)
 
 
+def picked() -> Pick | None:
+    """Return what chooses for this thread, if anything was set."""
+    return _pick.get()
+
+
 def every_candidate() -> Iterator[AbstractContextManager[None]]:
     """Yield contexts in which the first, the second ... candidate is picked, until each of a problem's had its turn."""
     number, most = 0, 1
@@ -96,6 +103,12 @@ def _times(ratio: float) -> str:
     return f"{ratio:.1f}x" if ratio >= 10 else f"{ratio:.2f}x"
 
 
+def line(candidate: Candidate, best: Candidate, why: str) -> str:
+    """Return what is said of a candidate: its predicted time, and why it is the best, or how that compares."""
+    against = f", {why}" if candidate is best else f" ({_times(candidate.seconds / best.seconds)})"
+    return f"{candidate.name}: predicted {candidate.seconds * 1e6:.1f} us{against}"
+
+
 def choose(problem: Any, families: Iterable[Family], limits: Limits) -> Plan:
     """Return the plan of the candidate that was measured to be the quickest, or else of the one predicted to be.
 
@@ -103,15 +116,11 @@ def choose(problem: Any, families: Iterable[Family], limits: Limits) -> Plan:
     why other families have none. ``problem`` is a dataclass of all that they depend on.
     """
     candidates, refusals = of(families, problem, limits)
-    pick = _pick.get()
+    pick = picked()
     measured = limits.measured(problem) if limits.measured is not None and pick is None else None
     best = next((candidate for candidate in candidates if candidate.name == measured), None)
     why = "chosen" if best is None else f"chosen, as measured on {limits.name}"
     best = best or (pick or quickest)(candidates)
-    lines = (
-        f"{candidate.name}: predicted {candidate.seconds * 1e6:.1f} us"
-        + (f", {why}" if candidate is best else f" ({_times(candidate.seconds / best.seconds)})")
-        for candidate in candidates
-    )
+    lines = (line(candidate, best, why) for candidate in candidates)
     plan = best.make()
     return replace(plan, reasons=(*lines, *plan.reasons, *refusals), problem=problem, kernel=best.name)

@@ -1,4 +1,4 @@
-"""MaxPool over channels that lie one after another: channels last.
+"""MaxPool and AveragePool over channels that lie one after another: channels last.
 
 The kernel is in ``kernels_cu/pool/channels.cu``.
 """
@@ -6,11 +6,12 @@ The kernel is in ``kernels_cu/pool/channels.cu``.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 from math import prod
 
 from gpuconv.cuda.build import structs
-from gpuconv.cuda.build.variant import Kernel, Variant
+from gpuconv.cuda.build.variant import Kernel, Variant, types
 from gpuconv.cuda.plan import MOST_BLOCKS, Candidate, Limits, Offer, Plan, Refusal
 from gpuconv.cuda.pool import general
 from gpuconv.cuda.pool.problem import PoolProblem, PoolView, channels_of_vector, one_launch, pixels_of, seconds
@@ -24,6 +25,7 @@ _THREADS_WANTED = 1024  # of each multiprocessor; for fewer of them, short walks
 # Instructions, with Indices or without (and of bytes): of an output's vector, its columns, and their loads; counted.
 _INSTRUCTIONS = {False: (36, 90, 8), True: (72, 117, 11)}
 _OF_BYTES = (36, 135, 20)
+_OF_AVERAGES = {2: (190, 120, 22), 4: (130, 100, 12), 8: (170, 100, 12)}  # by bytes of an element; estimated
 
 
 # ---------------------------------------------------------------- what it sees
@@ -66,6 +68,8 @@ def _instructions(problem: PoolProblem, pixels: PoolView) -> float:
     output, column, load = _INSTRUCTIONS[problem.named]
     if problem.itemsize == 1 and not problem.named:
         output, column, load = _OF_BYTES
+    if problem.averages:
+        output, column, load = _OF_AVERAGES[problem.itemsize]
     deep, high, wide = (axis.reach for axis in pixels.axes)
     columns = min(wide, pixels.width.stride) if wide <= _MOST else wide  # of an output
     outputs = prod(problem.geometry.y_shape) / channels_of_vector(problem)
@@ -81,7 +85,7 @@ def offers(problem: PoolProblem, limits: Limits) -> Iterator[Offer]:
     if isinstance(pixels, str):
         yield Refusal(pixels)
         return
-    kernel = variant(problem.dtype, problem.named)
+    kernel = average_variant(problem.dtype) if problem.averages else variant(problem.dtype, problem.named)
     time = seconds(problem, _instructions(problem, pixels), limits)
     yield Candidate(kernel.name, time, lambda: _plan(problem, pixels, kernel, limits))
 
@@ -108,6 +112,7 @@ def _plan(problem: PoolProblem, pixels: PoolView, kernel: Variant, limits: Limit
 
 
 _KERNEL = Kernel("pool/channels.cu", "max_pool_channels", "ChannelPoolParams", _THREADS, name="max_pool")
+_AVERAGE = replace(_KERNEL, function="average_pool_channels", parameter="AverageChannelPoolParams", name="average_pool")
 
 
 def variant(dtype: str, indices: bool) -> Variant:
@@ -117,10 +122,16 @@ def variant(dtype: str, indices: bool) -> Variant:
     return _KERNEL.over(dtype, 3, NAME, form, types=(element,), sizes=(indices,), blocks_per_sm=blocks)
 
 
+def average_variant(dtype: str) -> Variant:
+    """Return the kernel of averages for a dtype."""
+    return _AVERAGE.over(dtype, 3, NAME, types=types(dtype), blocks_per_sm=4 if dtype == "float32" else 3)
+
+
 def _blocks_per_sm(dtype: str, indices: bool) -> int:
     """Return the blocks that leave a thread the registers that it uses: 64, or 80 for many words of a vector."""
     return 3 if dtypes.entry(dtype).itemsize == (8 if indices else 1) else 4
 
 
 def variants() -> list[Variant]:
-    return [variant(*row) for row in product(dtypes.MAX_POOL_DTYPES, (False, True))]
+    maxima = [variant(*row) for row in product(dtypes.MAX_POOL_DTYPES, (False, True))]
+    return maxima + [average_variant(dtype) for dtype in dtypes.CONV_DTYPES]

@@ -1,4 +1,4 @@
-"""MaxPool with one output a thread: the kernel that accepts every problem.
+"""MaxPool and AveragePool with one output a thread: the kernels that accept every problem.
 
 The kernel is in ``kernels_cu/pool/general.cu``; strides count elements.
 """
@@ -6,15 +6,16 @@ The kernel is in ``kernels_cu/pool/general.cu``; strides count elements.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 from math import prod
 from typing import Any
 
 from gpuconv.cuda.build import params, structs
-from gpuconv.cuda.build.variant import Kernel, Variant
+from gpuconv.cuda.build.variant import Kernel, Variant, types
 from gpuconv.cuda.plan import MOST_BLOCKS, Candidate, Launch, Limits, Offer, Plan
 from gpuconv.cuda.plan.strided import axes
-from gpuconv.cuda.pool.problem import AHEAD, MISSING, OPERATOR, WIDTHS, PoolProblem, seconds
+from gpuconv.cuda.pool.problem import AHEAD, MISSING, WIDTHS, PoolProblem, counted_fields, seconds
 from gpuconv.rules import dtypes
 
 NAME = "one output a thread"
@@ -22,6 +23,7 @@ _THREADS = 256
 _BATCH = structs.constant("kBatch", "pool/general.cu")  # numbers of places run up to so many taps past a window
 # Instructions, with Indices or without: of an output, of each of its rows, of each of their batches; counted, in PTX.
 _INSTRUCTIONS = {False: (100, 13, 19), True: (100, 13, 37)}
+_OF_AVERAGES = (165, 13, 22)  # estimated
 
 
 # ---------------------------------------------------------------- what it sees
@@ -29,7 +31,7 @@ _INSTRUCTIONS = {False: (100, 13, 19), True: (100, 13, 37)}
 
 def needs_wide(problem: PoolProblem) -> bool:
     """Tell whether the kernel needs 64-bit indices; those for rows of neighbours compute with no larger numbers."""
-    return params.needs_wide(OPERATOR, [_largest(problem)])
+    return params.needs_wide(problem.operator, [_largest(problem)])
 
 
 def _largest(problem: PoolProblem) -> int:
@@ -46,6 +48,8 @@ def _magnitudes(problem: PoolProblem) -> Iterator[int]:
     yield prod(geometry.y_shape)
     for axis in problem.axes:
         yield from axis.coordinates
+        if problem.averages:
+            yield from (axis.counted.taps, abs(axis.counted.shift), axis.counted.extent, axis.counted.dilation)
     yield params.span(geometry.x_shape, problem.x_strides)
     yield params.span(geometry.y_shape, problem.y_strides)
     yield from (abs(axis.step * axis.x) for axis in problem.axes)
@@ -60,8 +64,10 @@ def _magnitudes(problem: PoolProblem) -> Iterator[int]:
 def offers(problem: PoolProblem, limits: Limits) -> Iterator[Offer]:
     wide = needs_wide(problem)
     ndim = axes(len(problem.axes), wide, AHEAD)
-    kernel = variant(problem.dtype, wide, ndim, problem.named)
-    output, row, batch = _INSTRUCTIONS[problem.named]
+    if problem.averages:
+        kernel, (output, row, batch) = average_variant(problem.dtype, wide, ndim), _OF_AVERAGES
+    else:
+        kernel, (output, row, batch) = variant(problem.dtype, wide, ndim, problem.named), _INSTRUCTIONS[problem.named]
     *rows, taps = problem.geometry.kernel_shape
     instructions = prod(problem.geometry.y_shape) * (output + prod(rows) * (row + batch * -(-taps // _BATCH)))
     time = seconds(problem, instructions, limits)
@@ -79,7 +85,7 @@ def _plan(problem: PoolProblem, kernel: Variant, wide: bool, ndim: int) -> Plan:
         variant=kernel,
         grid=(across, -(-blocks // across), 1),
         shared_bytes=0,
-        fields=_fields(problem, ndim),
+        fields={name: value for name, value in _fields(problem, ndim).items() if name in (kernel.layout.names or ())},
         roles={name: name for name in problem.arrays},
     )
     reason = (
@@ -87,7 +93,7 @@ def _plan(problem: PoolProblem, kernel: Variant, wide: bool, ndim: int) -> Plan:
         f"{outputs} outputs in {blocks} blocks of {_THREADS} threads; "
         f"{64 if wide else 32}-bit indices, the largest number being {_largest(problem)}"
     )
-    return Plan(OPERATOR, (launch,), (reason,))
+    return Plan(problem.operator, (launch,), (reason,))
 
 
 def _fields(problem: PoolProblem, ndim: int) -> dict[str, Any]:
@@ -108,6 +114,7 @@ def _fields(problem: PoolProblem, ndim: int) -> dict[str, Any]:
         "y_extent": [axis.windows for axis in axes],
         "channels": channel.extent,
         "channels_last": problem.channels_last,
+        "counted": counted_fields(axes),
     }
     for array in ("x", "y", "indices"):
         fields |= params.array_fields(array, [getattr(axis, array) for axis in (image, channel, *axes)])
@@ -115,12 +122,18 @@ def _fields(problem: PoolProblem, ndim: int) -> dict[str, Any]:
 
 
 _KERNEL = Kernel("pool/general.cu", "max_pool", "MaxPoolParams<{index}, {rank}>", _THREADS)
+_AVERAGE = replace(_KERNEL, function="average_pool", parameter="AveragePoolParams<{index}, {rank}>")
 
 
 def variant(dtype: str, wide: bool, ndim: int, indices: bool) -> Variant:
     """Return the kernel for a dtype, an index width, a number of spatial axes, with indices or without."""
     element, form, blocks = dtypes.entry(dtype).cuda, "indices" * indices, _blocks_per_sm(wide, ndim)
     return _KERNEL.over(dtype, ndim, form, types=(element,), sizes=(indices,), wide=wide, blocks_per_sm=blocks)
+
+
+def average_variant(dtype: str, wide: bool, ndim: int) -> Variant:
+    """Return the kernel of averages for a dtype, an index width and a number of spatial axes."""
+    return _AVERAGE.over(dtype, ndim, types=types(dtype), wide=wide, blocks_per_sm=_blocks_per_sm(wide, ndim))
 
 
 def _blocks_per_sm(wide: bool, ndim: int) -> int:
@@ -133,4 +146,5 @@ def _blocks_per_sm(wide: bool, ndim: int) -> int:
 def variants() -> list[Variant]:
     """Return the kernels that are built ahead; those for more axes are compiled when first needed."""
     kinds = product(dtypes.MAX_POOL_DTYPES, WIDTHS, (False, True))
-    return [variant(dtype, wide, ndim, indices) for dtype, (wide, ndim), indices in kinds]
+    averages = [average_variant(dtype, *width) for dtype, width in product(dtypes.CONV_DTYPES, WIDTHS)]
+    return [variant(dtype, wide, ndim, indices) for dtype, (wide, ndim), indices in kinds] + averages

@@ -1,4 +1,4 @@
-"""MaxPool over channels that lie one after another, with large windows: down the columns, then along the rows.
+"""Pooling over channels that lie one after another, with large windows: down the columns, then along the rows.
 
 The kernel is in ``kernels_cu/pool/patches.cu``.
 """
@@ -6,14 +6,14 @@ The kernel is in ``kernels_cu/pool/patches.cu``.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
 import numpy as np
 
 from gpuconv.cuda.build import params, structs
-from gpuconv.cuda.build.variant import Kernel, Variant
+from gpuconv.cuda.build.variant import Kernel, Variant, types
 from gpuconv.cuda.plan import MOST_BLOCKS, Candidate, Limits, Offer, Plan, Refusal
 from gpuconv.cuda.pool import general
 from gpuconv.cuda.pool.problem import (
@@ -37,6 +37,7 @@ _BYTES = tuple(36 * 1024 >> halved for halved in range(4))
 _PLACE = 8  # bytes of a pair's place in shared memory, for each of its elements half of them
 # Instructions, with Indices or without: for each of what _work returns; counted.
 _INSTRUCTIONS = {False: (0, 61, 0, 0, 5, 38, 0.6, 0), True: (420, 0, 578, 32, 0, 0, 0, 4)}
+_COUNT, _DIVISION = 25, 10  # instructions of a pixel's count, and of the division of each channel; estimated
 
 
 # ---------------------------------------------------------------- what it sees
@@ -129,6 +130,7 @@ class _Kept:
 
     vector: int
     vector_bytes: int
+    line_bytes: int  # of a vector
     place_bytes: int
     slices: int
     images: int
@@ -139,14 +141,15 @@ class _Kept:
     def of(cls, problem: PoolProblem, pixels: PoolView) -> _Kept:
         depth, vector = pixels.depth, channels_of_vector(problem)
         slices = min(depth.taps, -(-depth.extent // depth.dilation))
-        sizes = (vector * problem.itemsize, _PLACE if problem.named else 0)
+        of_line = dtypes.sums(problem.dtype).itemsize if problem.averages else problem.itemsize
+        sizes = (vector * problem.itemsize, vector * of_line, _PLACE if problem.named else 0)
         return cls(vector, *sizes, slices, pixels.image.extent, depth.windows, pixels.channel.extent)
 
 
 def _laid_out(kept: _Kept, vectors: int, down: _Line, along: _Line) -> PatchTile:
     pixel, line = vectors * kept.vector_bytes, along.padded
     lines_at = -(-kept.slices * down.inputs * along.inputs * pixel // 16) * 16
-    places_at = lines_at + -(-down.outputs * line * pixel // 16) * 16
+    places_at = lines_at + -(-down.outputs * line * vectors * kept.line_bytes // 16) * 16
     return PatchTile(
         vectors=vectors,
         rows=down.outputs,
@@ -171,6 +174,8 @@ def _work(problem: PoolProblem, pixels: PoolView, tile: PatchTile) -> Ints:
     """Return what a block does: threads, vectors of x; runs down, loads, comparisons; the same along."""
     size = problem.itemsize
     words = 2 if problem.named else 8 if size == 1 else max(4, 8 // size) if size < 8 else 2
+    if problem.averages:
+        words = channels_of_vector(problem)
     down, along = tile.down.count * tile.line * tile.vectors, tile.rows * tile.along.count * tile.vectors
     down_loads, down_merges = taken(pixels.height.taps, tile.down, _RUN)
     along_loads, along_merges = taken(pixels.width.taps, tile.along, _RUN)
@@ -189,6 +194,8 @@ def _work(problem: PoolProblem, pixels: PoolView, tile: PatchTile) -> Ints:
 def _instructions(problem: PoolProblem, pixels: PoolView, tile: PatchTile, limits: Limits) -> float:
     """Return how many instructions all threads execute."""
     of_block = float(np.dot(_work(problem, pixels, tile), _INSTRUCTIONS[problem.named]))
+    if problem.averages:
+        of_block += tile.rows * tile.columns * tile.vectors * (_COUNT + _DIVISION * channels_of_vector(problem))
     return instructions(problem, of_block, prod(tile.grid), limits)
 
 
@@ -202,7 +209,7 @@ def offers(problem: PoolProblem, limits: Limits) -> Iterator[Offer]:
         yield Refusal(accepted)
         return
     pixels, tile = accepted
-    kernel = variant(problem.dtype, problem.named)
+    kernel = average_variant(problem.dtype) if problem.averages else variant(problem.dtype, problem.named)
     time = seconds(problem, _instructions(problem, pixels, tile, limits), limits)
     yield Candidate(kernel.name, time, lambda: _plan(problem, pixels, tile, kernel))
 
@@ -236,6 +243,7 @@ def _plan(problem: PoolProblem, pixels: PoolView, tile: PatchTile, kernel: Varia
 
 
 _KERNEL = Kernel("pool/patches.cu", "max_pool_patches", "PatchPoolParams", _THREADS, name="max_pool")
+_AVERAGE = replace(_KERNEL, function="average_pool_patches", parameter="AveragePatchPoolParams", name="average_pool")
 
 
 def variant(dtype: str, indices: bool) -> Variant:
@@ -245,5 +253,12 @@ def variant(dtype: str, indices: bool) -> Variant:
     return _KERNEL.over(dtype, 3, NAME, form, types=(element,), sizes=(indices,), blocks_per_sm=blocks)
 
 
+def average_variant(dtype: str) -> Variant:
+    """Return the kernel of averages for a dtype."""
+    blocks = 3 if dtypes.entry(dtype).itemsize == 2 else 4  # 168 registers a thread, or 128
+    return _AVERAGE.over(dtype, 3, NAME, types=types(dtype), blocks_per_sm=blocks)
+
+
 def variants() -> list[Variant]:
-    return [variant(*row) for row in product(dtypes.MAX_POOL_DTYPES, (False, True))]
+    maxima = [variant(*row) for row in product(dtypes.MAX_POOL_DTYPES, (False, True))]
+    return maxima + [average_variant(dtype) for dtype in dtypes.CONV_DTYPES]

@@ -1,8 +1,8 @@
-"""What MaxPool comes down to: a tuple of axes, and the views of it that kernels with 32-bit indices take."""
+"""What pooling comes down to: a tuple of axes, and the views of it that kernels with 32-bit indices take."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
@@ -12,9 +12,9 @@ from gpuconv.cuda.build import params
 from gpuconv.cuda.build.variant import Variant
 from gpuconv.cuda.plan import MOST_BLOCKS, Launch, Limits, Plan, floor, model
 from gpuconv.rules import dtypes
-from gpuconv.rules.geometry import Ints, MaxPoolGeometry, tap_range
+from gpuconv.rules.geometry import AveragePoolGeometry, Ints, MaxPoolGeometry, tap_range
 
-OPERATOR = "max_pool"
+Geometry = MaxPoolGeometry | AveragePoolGeometry
 _ARRAYS = ("x", "y", "indices")
 AHEAD = (3, 4)  # axes of general kernels that are built ahead: with 32-bit indices, and with 64-bit ones
 WIDTHS = ((False, AHEAD[0]), (False, AHEAD[1]), (True, AHEAD[1]))
@@ -24,13 +24,23 @@ WIDTHS = ((False, AHEAD[0]), (False, AHEAD[1]), (True, AHEAD[1]))
 
 
 @dataclass(frozen=True, slots=True)
+class Counted:
+    """Which taps of a window count: from ``stride * q - shift`` on those in [0, ``extent``); none that never does."""
+
+    taps: int = 1
+    shift: int = 0
+    extent: int = 1
+    dilation: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class PoolAxis:
     """One axis: window ``q`` begins at ``q * stride - pad`` and covers ``reach`` elements, of dilated ones with gaps.
 
     Taps that lie outside of the input for every window are cut off, and what then has no effect (the stride of a single
     window, the dilation of a single tap) is made small, so that it asks for no wider indices. ``x``, ``y`` and
     ``indices`` are the strides of these arrays, 0 where they are never stepped along; ``place`` is from one element's
-    number to the next one's.
+    number to the next one's; ``counted`` is of averages.
     """
 
     extent: int
@@ -43,6 +53,7 @@ class PoolAxis:
     y: int = 0
     indices: int = 0
     place: int = 0
+    counted: Counted = Counted()
 
     @property
     def taps(self) -> int:
@@ -59,6 +70,15 @@ class PoolAxis:
         """The largest numbers that the kernel computes on the way to the clipped window."""
         last = (self.windows - 1) * self.stride
         return last, abs(self.pad), last - self.pad + self.reach, self.reach, self.dilation
+
+
+def count_of(axis: PoolAxis, kernel: int, dilation: int, low: int, high: int, begin: int) -> Counted:
+    """Return what counts of windows of an axis, in coordinates from ``low`` to before ``high``."""
+    if (low, high) == (0, axis.extent):  # taps that are never inside are cut off
+        return Counted(axis.taps if axis.reach else 0, axis.pad, axis.extent, axis.dilation)
+    most = (high - low - 1) // dilation + 1
+    taps = max(0, min(kernel, most))
+    return Counted(taps, begin + low, high - low, dilation if taps > 1 else 1)
 
 
 MISSING = PoolAxis(1, 1, 0, 0, 1, 1)  # in front of those of a problem with fewer axes than a kernel
@@ -84,7 +104,7 @@ def used(shape: Ints, strides: Ints) -> Ints:
 class PoolProblem:
     """What the families of kernels look at."""
 
-    geometry: MaxPoolGeometry
+    geometry: Geometry
     dtype: str
     x_strides: Ints
     y_strides: Ints
@@ -97,6 +117,10 @@ class PoolProblem:
         columns = (shape[2:], g.y_shape[2:], g.kernel_shape, g.strides, g.dilations, g.pads_begin)
         axes = [PoolAxis(extent, extent, 1, 0, 1, 1) for extent in shape[:2]]
         axes += [axis_of(*numbers) for numbers in zip(*columns, strict=True)]
+        if isinstance(g, AveragePoolGeometry):
+            axes[:2] = (replace(axis, counted=Counted(extent=axis.extent)) for axis in axes[:2])
+            others = zip(axes[2:], g.kernel_shape, g.dilations, g.counted, g.pads_begin, strict=True)
+            axes[2:] = [replace(axis, counted=count_of(axis, k, d, *limits, b)) for axis, k, d, limits, b in others]
         plane = prod(shape[2:])
         strides = (
             used(shape, self.x_strides),
@@ -120,9 +144,24 @@ class PoolProblem:
         return _ARRAYS if self.named else _ARRAYS[:2]
 
     @property
+    def averages(self) -> bool:
+        """Whether it is of averages, not of maxima."""
+        return isinstance(self.geometry, AveragePoolGeometry)
+
+    @property
+    def operator(self) -> str:
+        """The function's name."""
+        return "average_pool" if self.averages else "max_pool"
+
+    @property
     def named(self) -> bool:
         """Whether Indices are asked for."""
         return self.indices_strides is not None
+
+    @property
+    def column_major(self) -> bool:
+        """Whether Indices are asked for that count the first axis fastest."""
+        return self.named and isinstance(self.geometry, MaxPoolGeometry) and bool(self.geometry.storage_order)
 
     @cached_property
     def itemsize(self) -> int:
@@ -148,9 +187,15 @@ class PoolProblem:
         extents = self.geometry.x_shape[2:]
         if not self.named:
             return (0,) * len(extents)
-        if self.geometry.storage_order:
+        if self.column_major:
             return tuple(prod(extents[:axis]) for axis in range(len(extents)))
         return tuple(prod(extents[axis + 1 :]) for axis in range(len(extents)))
+
+
+def counted_fields(axes: Iterable[PoolAxis]) -> dict[str, list[int]]:
+    """Return what a kernel's struct has of the taps that count."""
+    counted = [axis.counted for axis in axes]
+    return {name: [getattr(each, name) for each in counted] for name in ("taps", "shift", "extent", "dilation")}
 
 
 def seconds(problem: PoolProblem, instructions: float, limits: Limits) -> float:
@@ -163,8 +208,8 @@ def one_launch(
 ) -> Plan:
     """Return the plan of a kernel with so many blocks and bytes of shared memory, and these fields in its struct."""
     roles = {name: name for name in problem.arrays}
-    launch = Launch.of_blocks(OPERATOR, kernel, blocks, fields, roles, shared)
-    return Plan(OPERATOR, (launch,), (f"{kernel.name}: {reason}",))
+    launch = Launch.of_blocks(problem.operator, kernel, blocks, fields, roles, shared)
+    return Plan(problem.operator, (launch,), (f"{kernel.name}: {reason}",))
 
 
 # ---------------------------------------------------------------- views
@@ -215,7 +260,9 @@ class PoolView:
         rows, (image, channel) = self.planes, (self.image, self.channel)
         if image.extent > 1 and any(getattr(image, a) != getattr(channel, a) * channel.extent for a in _ARRAYS):
             rows = channel.extent
-        height = replace(channel if channel.extent > 1 else image, extent=rows, windows=rows)
+        height = replace(
+            channel if channel.extent > 1 else image, extent=rows, windows=rows, counted=Counted(extent=rows)
+        )
         return replace(self, image=replace(image, extent=self.planes // rows), channel=MISSING, height=height)
 
     def fields(self, kernel: Variant) -> dict[str, Any]:
@@ -230,6 +277,7 @@ class PoolView:
             "stride": [axis.stride for axis in self.axes],
             "dilation": [axis.dilation for axis in self.axes],
             "pad": [axis.pad for axis in self.axes],
+            "counted": counted_fields(self.axes),
         }
         struct = kernel.layout
         for array in _ARRAYS:
@@ -289,7 +337,7 @@ def window_refusal(problem: PoolProblem, *, dilated: bool = False) -> str | None
         return "dilated windows"
     if any(axis.pad < 0 for axis in axes):
         return "windows that begin inside the input"
-    if problem.named and problem.geometry.storage_order and sum(axis.extent > 1 for axis in axes) > 1:
+    if problem.column_major and sum(axis.extent > 1 for axis in axes) > 1:
         return "column-major numbers"
     return None
 

@@ -1,19 +1,20 @@
-"""MaxPool with windows of any size, stride and dilation over rows of neighbours: down the columns, then along the rows.
+"""Pooling with windows of any size, stride and dilation over rows of neighbours: down the columns, then along the rows.
 
-The kernel is in ``kernels_cu/pool/tiles.cu``. In shared memory are rows of x, the maxima down its columns, and results.
+The kernel is in ``kernels_cu/pool/tiles.cu``. In shared memory are rows of x, what was
+taken down its columns, and results.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
 import numpy as np
 
 from gpuconv.cuda.build import params
-from gpuconv.cuda.build.variant import Kernel, Variant
+from gpuconv.cuda.build.variant import Kernel, Variant, types
 from gpuconv.cuda.plan import MOST_BLOCKS, Candidate, Limits, Offer, Plan, Refusal, numbers
 from gpuconv.cuda.pool import general
 from gpuconv.cuda.pool.problem import PoolProblem, PoolView, one_launch, rows_of, seconds
@@ -35,6 +36,7 @@ _INSTRUCTIONS: dict[tuple[bool, bool], tuple[float, ...]] = {
     (False, True): (400, 14, 73, 6, 3.2, 2.7, 70, 3.4),
     (True, False): (280, 21, 3, 0, 16, 13.6, 236, 8.5),
 }
+_DIVISION = 25  # instructions of an average's count and division; estimated
 
 
 # ---------------------------------------------------------------- what it sees
@@ -156,24 +158,25 @@ def _row_tiles(rows: PoolView, problem: PoolProblem, columns: int, size: int) ->
 
 def run_length(problem: PoolProblem) -> int:
     """Return how many windows a thread takes at once."""
-    return 5 if problem.named else _RUNS[problem.itemsize]
+    return 5 if problem.named or problem.averages else _RUNS[problem.itemsize]
 
 
 def laid_out(rows: PoolView, problem: PoolProblem, planes: int, tile_rows: int, columns: int) -> PoolTile:
     """Return a tile of so many planes, rows and columns of outputs."""
     size, indices = problem.itemsize, problem.named
+    of_line = line_bytes(problem)
     vector, run = 16 // size, run_length(problem)
     down, along = (
         runs_of(count, axis.taps, axis.stride, axis.dilation, run)
         for axis, count in ((rows.height, tile_rows), (rows.width, columns))
     )
     x = _fetched(rows, planes, tile_rows, columns, vector, by_vectors=not indices)
-    lines = _lines(rows, along, x.vectors, size)
+    lines = _lines(rows, along, x.vectors, vector, of_line)
     results = _results(rows, problem, planes, columns, vector)
     count = planes * tile_rows
     x_elements, result_elements = x.slices * x.slice_pitch, count * results.pitch
     lines_at = whole_vectors(max(x_elements, result_elements), vector) * size
-    places_at = lines_at + numbers.whole(count * lines.pitch * size, 16)
+    places_at = lines_at + numbers.whole(count * lines.pitch * of_line, 16)
     result_places_at = places_at + indices * numbers.whole(count * lines.place_pitch * 4, 16)
     end = result_places_at + indices * numbers.whole(count * results.place_pitch * 4, 16)
     depth, height, width = (axis.windows for axis in rows.axes)
@@ -202,8 +205,13 @@ def _fetched(rows: PoolView, planes: int, tile_rows: int, columns: int, vector: 
     return Fetched(x_rows, x_columns, slices, merged, vectors, row_pitch, slice_pitch)
 
 
-def _lines(rows: PoolView, along: WindowRuns, vectors: bool, size: int) -> Lines:
-    width, vector = rows.width, 16 // size
+def line_bytes(problem: PoolProblem) -> int:
+    """Return the bytes of an element of a line: sums have the accumulator's."""
+    return dtypes.sums(problem.dtype).itemsize if problem.averages else problem.itemsize
+
+
+def _lines(rows: PoolView, along: WindowRuns, vectors: bool, vector: int, size: int) -> Lines:
+    width = rows.width
     columns = (along.outputs - 1) * width.stride + (width.taps - 1) * width.dilation + 1
     part = -(-(whole_vectors(columns, vector) if vectors else columns) // width.stride)
     pitch, place_pitch = (_pitch(part * width.stride, along.outputs, bytes_) for bytes_ in (size, 4))
@@ -240,7 +248,7 @@ def _work(problem: PoolProblem, rows: PoolView, tile: PoolTile) -> Ints:
     """Return what a block does: threads, vectors of x; runs down, loads, comparisons, stores; runs along, loads."""
     size, run = problem.itemsize, run_length(problem)
     wide = 16 // size if tile.x.vectors else 1
-    words = wide if size >= 4 else -(-wide // 2)  # that are compared
+    words = wide if size >= 4 or problem.averages else -(-wide // 2)  # that are compared or added
     slices, lines = tile.x.slices, tile.planes * tile.rows
     down = tile.planes * tile.down.count * -(-tile.lines.columns // wide)
     along = lines * tile.along.count
@@ -262,8 +270,9 @@ def _instructions(rows: PoolView, problem: PoolProblem, tile: PoolTile, limits: 
     """Return how many instructions all threads execute, or could while they wait for shared memory."""
     work, vectors = _work(problem, rows, tile), tile.x.vectors
     _, _, _, down_loads, _, down_stores, along, along_loads = work
+    outputs = along * run_length(problem) if problem.averages else 0
     words = down_loads * (4 if vectors else 1) + down_stores + along_loads + along * run_length(problem)
-    count = float(np.dot(work, _INSTRUCTIONS[problem.named, vectors]))
+    count = float(np.dot(work, _INSTRUCTIONS[problem.named, vectors])) + outputs * _DIVISION
     return instructions(problem, max(count, _OF_SHARED * words), prod(tile.grid), limits)
 
 
@@ -277,7 +286,7 @@ def offers(problem: PoolProblem, limits: Limits) -> Iterator[Offer]:
         yield Refusal(accepted)
         return
     rows, tile = accepted
-    kernel = variant(problem.dtype, problem.named)
+    kernel = average_variant(problem.dtype) if problem.averages else variant(problem.dtype, problem.named)
     time = seconds(problem, _instructions(rows, problem, tile, limits), limits)
     yield Candidate(kernel.name, time, lambda: _plan(problem, rows, tile, kernel))
 
@@ -312,6 +321,8 @@ def _plan(problem: PoolProblem, rows: PoolView, tile: PoolTile, kernel: Variant)
         "down": tile.down.count,
         "along": tile.along.count,
     }
+    if problem.averages:
+        fields |= {"lines": tile.rows}
     blocks = prod(tile.grid)
     reason = (
         f"{tile.planes} x {tile.rows} x {tile.columns} outputs a block of {_THREADS} threads, "
@@ -321,6 +332,7 @@ def _plan(problem: PoolProblem, rows: PoolView, tile: PoolTile, kernel: Variant)
 
 
 _KERNEL = Kernel("pool/tiles.cu", "max_pool_tiles", "TilePoolParams", _THREADS, name="max_pool")
+_AVERAGE = replace(_KERNEL, function="average_pool_tiles", parameter="AverageTilePoolParams", name="average_pool")
 
 
 def variant(dtype: str, indices: bool) -> Variant:
@@ -330,5 +342,12 @@ def variant(dtype: str, indices: bool) -> Variant:
     return _KERNEL.over(dtype, 3, NAME, form, types=(element,), sizes=(indices,), blocks_per_sm=blocks)
 
 
+def average_variant(dtype: str) -> Variant:
+    """Return the kernel of averages for a dtype."""
+    blocks = 3 if dtypes.entry(dtype).itemsize == 2 else 4  # 168 registers a thread, or 128
+    return _AVERAGE.over(dtype, 3, NAME, types=types(dtype), blocks_per_sm=blocks)
+
+
 def variants() -> list[Variant]:
-    return [variant(*row) for row in product(dtypes.MAX_POOL_DTYPES, (False, True))]
+    maxima = [variant(*row) for row in product(dtypes.MAX_POOL_DTYPES, (False, True))]
+    return maxima + [average_variant(dtype) for dtype in dtypes.CONV_DTYPES]

@@ -1,4 +1,4 @@
-"""MaxPool over rows of whole vectors: the windows of nearly every network.
+"""MaxPool and AveragePool over rows of whole vectors: the windows of nearly every network.
 
 The kernel is in ``kernels_cu/pool/vectors.cu``.
 """
@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import product
 from math import prod
 
-from gpuconv.cuda.build.variant import Kernel, Variant
+from gpuconv.cuda.build.variant import Kernel, Variant, types
 from gpuconv.cuda.plan import MOST_BLOCKS, Candidate, Limits, Offer, Plan, Refusal
 from gpuconv.cuda.pool import general
 from gpuconv.cuda.pool.problem import PoolProblem, PoolView, one_launch, rows_of, seconds
@@ -23,6 +23,7 @@ _BLOCKS_PER_SM = {False: 4, True: 5}  # with Indices or without: 128 or 96 regis
 # Instructions, with Indices or without: of a thread, and of each of its vectors (of bytes: without Indices); estimated.
 _INSTRUCTIONS = {False: (120, 35), True: (200, 85)}
 _OF_BYTES = 95
+_OF_AVERAGES = {2: (330, 60), 4: (240, 34), 8: (260, 60)}  # by bytes of an element; estimated
 
 
 # ---------------------------------------------------------------- what it sees
@@ -87,9 +88,11 @@ def offers(problem: PoolProblem, limits: Limits) -> Iterator[Offer]:
     if isinstance(rows, str):
         yield Refusal(rows)
         return
-    kernel = variant(problem.dtype, problem.named, *_window(rows))
     threads = _blocks(rows, _vector(problem, rows)) * _THREADS
-    thread, vector = _INSTRUCTIONS[problem.named]
+    if problem.averages:
+        kernel, (thread, vector) = average_variant(problem.dtype, *_window(rows)), _OF_AVERAGES[problem.itemsize]
+    else:
+        kernel, (thread, vector) = variant(problem.dtype, problem.named, *_window(rows)), _INSTRUCTIONS[problem.named]
     if problem.itemsize == 1 and not problem.named:
         vector = _OF_BYTES
     height = rows.height
@@ -120,6 +123,7 @@ def _plan(problem: PoolProblem, rows: PoolView, kernel: Variant) -> Plan:
 
 
 _KERNEL = Kernel("pool/vectors.cu", "max_pool_vectors", "VectorPoolParams", _THREADS, name="max_pool")
+_AVERAGE = replace(_KERNEL, function="average_pool_vectors", parameter="AverageVectorPoolParams", name="average_pool")
 _PAIRS = replace(_KERNEL, function="max_pool_pairs")  # with Indices
 
 
@@ -133,8 +137,20 @@ def variant(dtype: str, indices: bool, size: int, stride: int) -> Variant:
     )
 
 
+def average_variant(dtype: str, size: int, stride: int) -> Variant:
+    """Return the kernel of averages for a dtype, for a window's height and width, and its stride."""
+    return _AVERAGE.over(
+        *(dtype, 3, f"vectors_{size}x{stride}"),
+        types=types(dtype),
+        sizes=(size, stride, STRIPS[size, stride]),
+        blocks_per_sm=_BLOCKS_PER_SM[False],
+    )
+
+
 def variants() -> list[Variant]:
+    maxima = product(dtypes.MAX_POOL_DTYPES, (False, True), STRIPS)
+    averages = product(dtypes.CONV_DTYPES, STRIPS)
     return [
-        variant(dtype, indices, *window)
-        for dtype, indices, window in product(dtypes.MAX_POOL_DTYPES, (False, True), STRIPS)
+        *(variant(dtype, indices, *window) for dtype, indices, window in maxima),
+        *(average_variant(dtype, *window) for dtype, window in averages),
     ]

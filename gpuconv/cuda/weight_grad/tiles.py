@@ -16,6 +16,7 @@ from gpuconv.cuda.conv.gemm.fragments import Arithmetic, WarpTile
 from gpuconv.cuda.passes import sums
 from gpuconv.cuda.plan import Candidate, Launch, Limits, Offer, Plan, Refusal, model, strided
 from gpuconv.cuda.plan.numbers import RANK, whole
+from gpuconv.cuda.weight_grad import copies
 from gpuconv.cuda.weight_grad.problem import OPERATOR, WeightGradProblem, pixels_of_part
 from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import Ints
@@ -53,10 +54,10 @@ def _refusal(problem: WeightGradProblem) -> str | None:
     return None
 
 
-def has_chunks(problem: WeightGradProblem) -> bool:
-    """Tell whether pixels of both arrays consist of whole chunks."""
+def x_in_chunks(problem: WeightGradProblem) -> bool:
+    """Tell whether pixels of x consist of whole chunks."""
     g = problem.geometry
-    return dy_in_chunks(problem) and _in_chunks(problem, g.x_shape, problem.x_strides, g.w_shape[1])
+    return _in_chunks(problem, g.x_shape, problem.x_strides, g.w_shape[1])
 
 
 def dy_in_chunks(problem: WeightGradProblem) -> bool:
@@ -128,17 +129,20 @@ class WeightGradTile(WarpTile):
 _HALF = (
     WeightGradTile(128, 128, 64, 64, 2, "channels", 64, 2, 3.4, 3.4),
     WeightGradTile(64, 64, 32, 32, 4, "channels", 64, 3, 6.1, 6.1),
+    WeightGradTile(32, 128, 32, 32, 4, "channels", 64, 3, 7.0, 7.0),
     WeightGradTile(128, 128, 64, 64, 2, "pixels", 32, 3, 6.1, 3.4),
     WeightGradTile(64, 64, 32, 32, 4, "pixels", 32, 4, 15.8, 9.1),
 )
 _SINGLE = (
     WeightGradTile(128, 128, 64, 64, 2, "channels", 32, 2, 5.0, 5.0),
     WeightGradTile(64, 64, 32, 32, 4, "channels", 32, 3, 9.8, 9.8),
+    WeightGradTile(32, 128, 32, 32, 4, "channels", 32, 3, 10.9, 10.9),
     WeightGradTile(128, 128, 64, 64, 2, "pixels", 32, 2, 6.6, 4.7),
     WeightGradTile(64, 64, 32, 32, 4, "pixels", 32, 3, 12.8, 10.7),
 )
 _SPLIT = (
     WeightGradTile(64, 64, 32, 32, 3, "channels", 32, 3, 4.6, 4.6),
+    WeightGradTile(32, 128, 32, 32, 3, "channels", 32, 3, 5.0, 5.0),
     WeightGradTile(64, 64, 32, 32, 3, "pixels", 32, 3, 5.6, 4.9),
 )
 _DOUBLE = (
@@ -150,7 +154,8 @@ _FFMA = (
     WeightGradTile(128, 128, 32, 64, 2, "pixels", 32, 2, 1.18, 1.15),
     WeightGradTile(64, 128, 32, 64, 3, "pixels", 32, 2, 1.27, 1.16),
 )
-OWN = Arithmetic("ffma", "", 0)  # of the cores' own multipliers, whose every instruction is a product of a thread
+# Of the cores' own multipliers, whose every instruction is a product of a thread.
+OWN = Arithmetic("ffma", "", 0, "FFMA")
 TILES = {"HalfProducts": _HALF, "Bfloat16Products": _HALF, "Tf32Products": _SINGLE, "Tf32x3Products": _SPLIT}
 TILES |= {"DoubleProducts": _DOUBLE, OWN.cuda: _FFMA}
 
@@ -165,15 +170,20 @@ def kernels() -> Iterator[tuple[str, Arithmetic, WeightGradTile]]:
             yield dtype, arithmetic, tile
 
 
-def columns(problem: WeightGradProblem) -> int:
-    """Return the columns of a group: taps times channels, filled up to whole units."""
-    _, channels, *taps = problem.geometry.w_shape
-    return prod(taps) * whole(channels, UNIT)
+def of_tap(problem: WeightGradProblem, tile: WeightGradTile) -> int:
+    """Return the columns of a tap: channels, filled up to whole units, or to those that are copied at once."""
+    unit = 16 // problem.itemsize if tile.gather == "channels" else UNIT
+    return whole(problem.geometry.w_shape[1], max(unit, UNIT))
+
+
+def columns(problem: WeightGradProblem, tile: WeightGradTile) -> int:
+    """Return the columns of a group."""
+    return prod(problem.geometry.w_shape[2:]) * of_tap(problem, tile)
 
 
 def grid(problem: WeightGradProblem, tile: WeightGradTile) -> tuple[int, int]:
     """Return the tiles along filters and along columns, of one group."""
-    return -(-problem.filters // tile.block_m), -(-columns(problem) // tile.block_n)
+    return -(-problem.filters // tile.block_m), -(-columns(problem, tile) // tile.block_n)
 
 
 def parts(
@@ -222,7 +232,9 @@ def seconds(
         busy = max(model.arithmetic(blocks, products, "float32", 1.0, limits), issued)
         busy = max(busy, model.busy(blocks, _gathered(problem, tile) * pixels / 32, limits))
     else:
-        busy = model.tensor(blocks, products, arithmetic.lanes, besides(problem, tile, arithmetic), limits)
+        residence = tile.residence(shared_bytes(problem.dtype, tile), limits)
+        more = besides(problem, tile, arithmetic)
+        busy = model.tensor(blocks, products, arithmetic.lanes, more, limits, residence)
     busy += model.busy(blocks, _BEGINNING, limits)
     copied = (tile.block_m + tile.block_n) * pixels * problem.itemsize
     busy = max(busy, model.cached(blocks, copied, limits))
@@ -283,11 +295,21 @@ def offers(problem: WeightGradProblem, limits: Limits) -> Iterator[Offer]:
     if why := _refusal(problem):
         yield Refusal(why)
         return
+    chunks = x_in_chunks(problem), dy_in_chunks(problem)
+    yield from _of_tiles(problem, ("channels", "pixels") if all(chunks) else ("pixels",), limits)
+    copied = None if all(chunks) else copies.of(problem, *chunks)
+    if copied is not None:
+        before = copied.seconds(limits)
+        for one in _of_tiles(copied.problem, ("channels",), limits):
+            yield Candidate(f"{one.name}_of_copy", before + one.seconds, partial(copied.plan, one.make))
+
+
+def _of_tiles(problem: WeightGradProblem, gathers: tuple[str, ...], limits: Limits) -> Iterator[Candidate]:
+    """Yield a candidate for every tile that gathers so."""
     arithmetic = ARITHMETICS[problem.dtype, problem.precision]
-    chunks = has_chunks(problem)
     for tile in TILES[arithmetic.cuda]:
         room = shared_bytes(problem.dtype, tile) <= limits.shared_bytes_per_block
-        if room and (chunks or tile.gather == "pixels"):
+        if room and tile.gather in gathers:
             count, time = parts(problem, tile, arithmetic, limits)
             name = variant(problem.dtype, arithmetic, tile).name
             yield Candidate(name, time, partial(_plan, problem, tile, arithmetic, count))
@@ -298,13 +320,16 @@ def offers(problem: WeightGradProblem, limits: Limits) -> Iterator[Offer]:
 
 def _plan(problem: WeightGradProblem, tile: WeightGradTile, arithmetic: Arithmetic, parts: int) -> Plan:
     g, kernel = problem.geometry, variant(problem.dtype, arithmetic, tile)
+    chunk = 16 // problem.itemsize if tile.gather == "channels" else 1
     tiles, pixels = grid(problem, tile), pixels_of_part(problem.pixels, tile.block_k, parts)
     common = problem.fields(RANK, tiles, pixels)
     # Where x has one element along an axis, taps in the padding lie where others do, and are as well aligned.
     common["x_stride"] = [s if n > 1 else 0 for s, n in zip(common["x_stride"], common["x_extent"], strict=True)]
     fields = {
         "common": common,
-        "channels": whole(g.w_shape[1], UNIT),
+        "channels": of_tap(problem, tile),
+        "x_group": problem.x_strides[1] * whole(g.w_shape[1], chunk),  # copies have zeros between groups
+        "dy_group": problem.dy_strides[1] * whole(problem.filters, chunk),
         "image": prod(g.y_shape[2:]),
         "dy_rows": dy_in_rows(problem),
         "x_rows": x_in_rows(problem),

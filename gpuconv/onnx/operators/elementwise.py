@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from functools import reduce
+from functools import lru_cache, reduce
 from typing import Any
 
 import numpy as np
 import onnx
 
 from gpuconv.onnx.operators import special
-from gpuconv.onnx.operators.form import DTYPES, Form, Operator, is_float, namespace, wide
+from gpuconv.onnx.operators.form import DTYPES, Form, Operator, is_float, name_of, namespace, wide
 
 _Compute = Callable[[Any, Any, Form], Any]
 
@@ -182,7 +182,7 @@ def _where(_: Form, condition: Any, a: Any, b: Any) -> Any:
 
 def _castable(form: Form) -> bool:
     """Tell whether there are functions for the type; of a node of a function it is known when that is called."""
-    return form.get("to") is None or onnx.helper.tensor_dtype_to_np_dtype(_type_number(form)).name in DTYPES
+    return form.get("to") is None or _numpy_type(_type_number(form)).name in DTYPES
 
 
 def _type_number(form: Form) -> int:
@@ -193,7 +193,12 @@ def _type_number(form: Form) -> int:
 
 
 def _cast(form: Form, x: Any) -> Any:
-    return _as_type(x, onnx.helper.tensor_dtype_to_np_dtype(_type_number(form)))
+    return _as_type(x, _numpy_type(_type_number(form)))
+
+
+@lru_cache(maxsize=64)
+def _numpy_type(number: int) -> Any:
+    return onnx.helper.tensor_dtype_to_np_dtype(number)
 
 
 def _cast_like(_: Form, x: Any, other: Any) -> Any:
@@ -201,7 +206,7 @@ def _cast_like(_: Form, x: Any, other: Any) -> Any:
 
 
 def _as_type(x: Any, dtype: Any) -> Any:
-    if "bfloat16" in (dtype.name, x.dtype.name) and not (is_float(x) and dtype.kind == "f"):
+    if "bfloat16" in (name_of(dtype), name_of(x.dtype)) and not (is_float(x) and dtype.kind == "f"):
         x = x.astype(np.float32)  # between which and bfloat16 CuPy converts
     return x.astype(dtype)
 

@@ -131,7 +131,7 @@ def saturated(array: Any, dtype: Any) -> Any:
 
 def ints(array: Any) -> list[int]:
     """Return the integers of an input that came on the host, or of an attribute."""
-    return [int(value) for value in np.asarray(array).reshape(-1)]
+    return list(map(int, np.asarray(array).reshape(-1).tolist()))
 
 
 def blocks_of_channels(x: Any, elements: int) -> list[tuple[int, slice]]:

@@ -161,6 +161,9 @@ def _dequantize(form: Form, x: Any, scale: Any, zero: Any = None) -> Any:
     if zero is not None:
         zeros = _spread(form, xp.asarray(zero) if x.dtype == np.int32 else floats(xp, zero), x.shape)
 
+    if isinstance(x, np.ndarray) and x.dtype.name in ("int8", "uint8") and dtype == np.float32 and scales.ndim:
+        return _scaled(x, scales, zeros)
+
     def compute(part: Any) -> Any:
         if x.dtype == np.int32 and zeros is not None:  # exact, as of the narrower types
             part = part - zeros
@@ -171,6 +174,25 @@ def _dequantize(form: Form, x: Any, scale: Any, zero: Any = None) -> Any:
         return y.astype(dtype, copy=False)
 
     return _by_blocks(compute, x, dtype, scales.ndim == 0)
+
+
+def _scaled(x: Any, scales: Any, zeros: Any) -> Any:
+    """Return bytes less their zero points, times their scales; some entries of the first axis at a time."""
+    y, step = np.empty(x.shape, np.float32), max(1, _BLOCK * len(x) // max(1, x.size))
+    for low in range(0, len(x), step):
+        rows = slice(low, low + step)
+        part, zero, scale = y[rows], _of(zeros, rows, x), _of(scales, rows, x)
+        part[...] = x[rows]
+        if zero is not None and zero.any():
+            part -= zero
+        part *= scale
+    return y
+
+
+def _of(parameter: Any, rows: slice, x: Any) -> Any:
+    """Return a parameter that broadcasts with x for some entries of the first axis of x."""
+    goes_along = parameter is not None and parameter.ndim == x.ndim and len(parameter) == len(x)
+    return parameter[rows] if goes_along else parameter
 
 
 def _range(xp: Any, x: Any) -> tuple[Any, Any]:

@@ -216,8 +216,10 @@ def _each(run: Callable[[int], None], directions: int, steps: int, work: int) ->
         for at in share:
             run(at)
 
-    if steps * work < _LARGE:  # not worth another thread either; nor is what a device does
+    if steps == 0:  # what a device does
         some(list(range(directions)))
+    elif steps * work < _LARGE:  # not worth another thread either
+        _blas.run(some, [list(range(directions))], _blas.share(2 * work, 1, thin=True))
     else:
         _blas.run(_threads.quietly(some), shares, _blas.Share.SHARED)
 

@@ -7,6 +7,7 @@
 template <class T, int BLOCK_N, int BLOCK_K, int THREADS>
 struct MatrixInputs : MatrixRows<T, BLOCK_N, BLOCK_K, THREADS> {
     using Rows = MatrixRows<T, BLOCK_N, BLOCK_K, THREADS>;
+    static constexpr int kTableBytes = 0;
 
     const Correlation<int, 3>& p;
     const Taps<int, 3>& taps;

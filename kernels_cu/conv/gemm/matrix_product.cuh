@@ -33,8 +33,8 @@ struct MatrixProduct : MatrixMma<Arithmetic, BLOCK_M, BLOCK_N, BLOCK_K, WARP_M, 
     using Weights = typename Either<WEIGHT_ROWS, Rows, MatrixColumns<T, BLOCK_M, BLOCK_K, kThreads>>::Type;
 
     static constexpr int kStageBytes = (Gathering::kBytes + Weights::kBytes + 127) / 128 * 128;
-    static constexpr int kTable = INPUT_ROWS ? 0 : BLOCK_N * sizeof(Standing); // of conv/gemm/slice_inputs.cuh
-    static constexpr int kTileBytes = BLOCK_M * (BLOCK_N * sizeof(Acc) + 64);  // of conv/gemm/depth_to_space.cuh
+    static constexpr int kTable = Gathering::kTableBytes;
+    static constexpr int kTileBytes = BLOCK_M * (BLOCK_N * sizeof(Acc) + 64); // of conv/gemm/depth_to_space.cuh
     static constexpr int kBuffers = STAGES * kStageBytes;
     static constexpr int kSharedBytes = WEIGHT_ROWS && kTileBytes > kBuffers + kTable ? kTileBytes : kBuffers + kTable;
     static_assert(Base::kRows * Base::kPitch * sizeof(Acc) * (kThreads / 32) <= kBuffers

@@ -28,7 +28,7 @@ struct Mma {
     using Gathering = Filler;
     static constexpr bool kPixelwise = Gathering::kPixelwise;
     static constexpr int kStageBytes = kWeightBytes + Gathering::kBytes;
-    static constexpr int kSharedBytes = STAGES * kStageBytes + BLOCK_N * sizeof(Standing); // and the table of rows
+    static constexpr int kSharedBytes = STAGES * kStageBytes + Gathering::kTableBytes; // and the table of rows
     static_assert(kStageBytes % 128 == 0);
 
     // For the epilogue: chunks of 16 x 32. A lane has pairs of kWide neighbouring sums of a row.

@@ -1,5 +1,5 @@
-// Weights (group, M, C, taps), in any strides, to (group, taps, C, pitch) in the accumulator's type: one row of output
-// channels per row of the implicit GEMM, padded with zeros to 16 bytes.
+// Weights (group, M, C, taps), in any strides, to (group, taps, C filled up with zeros, pitch) in the accumulator's
+// type: one row of output channels per row of the implicit GEMM, padded with zeros to 16 bytes.
 //
 // A block turns a square of kSquare output channels x kSquare (channel, tap) pairs round in shared memory, so that it
 // reads along the taps, which are contiguous in w, and writes along the output channels.
@@ -10,7 +10,8 @@
 template <class Index, int NDIM> struct PackParams {
     const void* w;
     void* packed;
-    Index filters, channels, pitch, rows; // M, C, of one group; rows = taps * C
+    Index filters, channels, pitch; // M, C, of one group
+    Index filled, rows;             // C with the zeros that follow, times taps
     Index w_group, w_filter, w_channel, w_stride[NDIM];
     Divider<Index> by_tap; // taps
     Divider<Index> taps[NDIM];
@@ -37,7 +38,7 @@ template <class T, class Acc, class Index, int NDIM> DEVICE void pack_weights(co
 #pragma unroll
     for (int i = across; i < kSquare; i += kStep) {
         const Index m = first_m + i;
-        const bool found = first_pair + along < p.rows && m < p.filters;
+        const bool found = channel < p.channels && m < p.filters;
         square[i][along] = found ? widen(w[offset + m * p.w_filter]) : Acc(0);
     }
     __syncthreads();
@@ -48,6 +49,6 @@ template <class T, class Acc, class Index, int NDIM> DEVICE void pack_weights(co
         if (pair >= p.rows || m >= p.pitch) continue;
         Index tap_of_pair;
         const Index channel_of_pair = p.by_tap.split(pair, tap_of_pair);
-        packed[(tap_of_pair * p.channels + channel_of_pair) * p.pitch + m] = square[along][i];
+        packed[(tap_of_pair * p.filled + channel_of_pair) * p.pitch + m] = square[along][i];
     }
 }

@@ -6,9 +6,10 @@
 //    elements that pass through registers.
 //  - Row of K by row of K, for wider elements, which are copied one by one.
 //
-// Where the block's pixels stand in x is in a table in shared memory, read where a new tap begins. Gather::kRowwise,
-// for channels that lie anywhere, kChunks and kHalves are for few channels: K is not padded tap by tap, and a second
-// table has what the tap and the channel of a row, or of a chunk, add.
+// Where the block's pixels stand in x is in a table in shared memory, read where a new tap begins. If each thread has
+// one pixel for itself, registers keep that. Gather::kRowwise, for channels that lie anywhere, kChunks and
+// kHalves are for few channels: K is not padded tap by tap, and a second table has what the tap and the channel of a
+// row, or of a chunk, add.
 #pragma once
 #include "conv/gather.cuh"
 #include "base/ptx.cuh"
@@ -45,6 +46,8 @@ template <class T, int BLOCK_N, int BLOCK_K, int THREADS, Gather GATHER> struct 
     static_assert(!kPixelwise || kChunks == 4 || kChunks == 8);
     static_assert(kPixels >= 1 && (kVector || kPixels == 1) && kElements % (kPixelwise ? kChunk : 1) == 0);
     static_assert(!kVector || kPixelStep % 8 == 0);
+    static constexpr bool kKept = GATHER == Gather::kScalar && kShares == 1; // in registers: no table of pixels
+    static constexpr int kTableBytes = kKept ? 0 : BLOCK_N * sizeof(Standing);
 
     const Correlation<int, 3>& p;
     const Taps<int, 3>& taps;
@@ -55,7 +58,7 @@ template <class T, int BLOCK_N, int BLOCK_K, int THREADS, Gather GATHER> struct 
     int next_k;              // its first row
     int offset[kPixels];     // of this thread's pixels, at the tap of that slice
     int channels[kPixels];   // that they have there: none outside of x
-    Standing mine[kPixels];  // of this thread's pixels, where a slice has several taps
+    Standing mine[kPixels];  // of this thread's pixels, where a slice has several taps, or they are kept
     unsigned place;          // of this thread's first element or chunk in the first buffer
     unsigned gathered[kAsync ? 1 : kElements];
 
@@ -63,11 +66,13 @@ template <class T, int BLOCK_N, int BLOCK_K, int THREADS, Gather GATHER> struct 
         : p(p), taps(taps), pixels(static_cast<Standing*>(tables)), rows(pixels + BLOCK_N) {}
     DEVICE void stand(int group) { x = static_cast<const T*>(p.x) + group * p.channels * p.x_channel; }
     DEVICE void start(int column0, int slices, unsigned buffers) {
-        for (int i = threadIdx.x; i < BLOCK_N; i += THREADS) {
-            Window<int, 3> window;
-            window.place(p, taps, pixel(p, column0 + i));
-            const int first = window.exists ? window.origin[0] : kNoPixel;
-            store(pixels + i, window.image + distance(window.origin), first, window.origin[1], window.origin[2]);
+        if constexpr (kKept) {
+            mine[0] = standing(column0 + threadIdx.x);
+        } else {
+            for (int i = threadIdx.x; i < BLOCK_N; i += THREADS) {
+                const Standing at = standing(column0 + i);
+                store(pixels + i, at.offset, at.coordinate[0], at.coordinate[1], at.coordinate[2]);
+            }
         }
         if constexpr (!kUniformTap) {
             for (int i = threadIdx.x; i < slices * (BLOCK_K / kRowsOfEntry); i += THREADS) {
@@ -96,6 +101,13 @@ template <class T, int BLOCK_N, int BLOCK_K, int THREADS, Gather GATHER> struct 
 #pragma unroll
             for (int i = 0; i < kPixels; ++i) mine[i] = pixels[first_pixel() + i * kPixelStep];
         }
+    }
+    // Where a column's pixel stands.
+    DEVICE Standing standing(int column) const {
+        Window<int, 3> window;
+        window.place(p, taps, pixel(p, column));
+        const int first = window.exists ? window.origin[0] : kNoPixel;
+        return {window.image + distance(window.origin), {first, window.origin[1], window.origin[2]}};
     }
     // Goes to another slice than the first.
     DEVICE void skip(int slices) {
@@ -157,7 +169,7 @@ template <class T, int BLOCK_N, int BLOCK_K, int THREADS, Gather GATHER> struct 
         const int first = share() * (kVector ? kChunk : kRun);
 #pragma unroll
         for (int i = 0; i < kPixels; ++i) {
-            const Standing at = pixels[first_pixel() + i * kPixelStep];
+            const Standing at = kKept ? mine[i] : pixels[first_pixel() + i * kPixelStep];
             channels[i] = meets(at, away, p.x_extent) ? p.channels - first : 0;
             offset[i] = at.offset + further;
         }

@@ -112,6 +112,9 @@ def test_32_axes_fit_into_the_parameters_of_every_call(operator: str, capsys: py
             attributes = {"dilations": [2] * rank, "output_padding": [1] * rank, "pads": attributes["pads"]}
         elif operator == "max_unpool":
             attributes = {"kernel_shape": [2] * rank}
+        elif operator.startswith("global"):
+            attributes = {}
+            shapes = [(1, 1, *(2,) * rank)] if "grad" in operator else shapes
         elif "pool" in operator:
             attributes["kernel_shape"] = [1] * rank
         if "bias" in operator:

@@ -28,7 +28,7 @@ from gpuconv.cuda.plan.limits import Limits, representative
 from gpuconv.cuda.plan.offers import Candidate
 from gpuconv.cuda.pool import channels as pool_channels
 from gpuconv.cuda.pool import families as pool_families
-from gpuconv.cuda.pool import general, patches, tiles, vectors
+from gpuconv.cuda.pool import general, patches, planes, tiles, vectors
 from gpuconv.cuda.pool import problem as pool_problem
 from gpuconv.rules import geometry as geometries
 from tests.harness import many_blocks
@@ -74,6 +74,8 @@ def of_families() -> dict[ModuleType, list[ManyBlocks]]:
     """Those with 32-bit indices, by the family that has their kernel."""
     found: dict[ModuleType, list[ManyBlocks]] = {}
     for family in (*conv_families.FAMILIES, *pool_families.FAMILIES):
+        if family is planes:  # which counts offsets of images in 64 bits, and has no shared memory
+            continue
         names = {variant.name for variant in family.variants()}
         if family in (ffma, mma):  # which also divide their tiles
             names |= {f"{name}_split" for name in names}
@@ -144,7 +146,7 @@ def blocks(family: ModuleType, one: ManyBlocks, launch: Launch) -> int:
     """As many as the family counts: those of the launch, or where it joins some, as they are before that."""
     x = one.problem.x_shape
     if family is pool_channels:  # each thread makes one output of a vector of channels
-        y = geometries.max_pool(x, **one.problem.attributes).y_shape
+        y = getattr(geometries, one.problem.operator)(x, **one.problem.attributes).y_shape
         vector = 2 if one.kernel.endswith("indices") else 16 // one.dtype.itemsize
         return -(-prod(y) // vector // 256)
     return launch.grid[0]

@@ -67,6 +67,10 @@ CALLS: dict[str, tuple[dict[str, Any], tuple[Any, ...], dict[str, Any], tuple[st
     "conv_bias_grad": ({"dy": SMALL}, (SMALL,), {}, ("db", (16,))),
     "conv_transpose_bias_grad": ({"dy": LARGE}, (LARGE,), {}, ("db", (8,))),
     "max_pool_grad": ({"dy": (2, 8, 5, 6), "indices": (2, 8, 5, 6)}, (LARGE,), WINDOWS, ("dx", LARGE)),
+    "average_pool": ({"x": LARGE}, (LARGE,), WINDOWS, ("y", (2, 8, 5, 6))),
+    "average_pool_grad": ({"dy": (2, 8, 5, 6)}, (LARGE,), WINDOWS, ("dx", LARGE)),
+    "global_average_pool": ({"x": LARGE}, (LARGE,), {}, ("y", (2, 8, 1, 1))),
+    "global_average_pool_grad": ({"dy": (2, 8, 1, 1)}, (LARGE,), {}, ("dx", LARGE)),
     "max_unpool": ({"y": (2, 8, 5, 6), "indices": (2, 8, 5, 6)}, ((2, 8, 5, 6),), WINDOWS, ("x", LARGE)),
 }
 
@@ -176,8 +180,9 @@ def test_an_empty_result_launches_nothing(capsys: pytest.CaptureFixture[str]) ->
     ("arguments", "keywords", "error", "message"),
     [
         (("convolve", (1, 1, 3)), {}, gpuconv.ArgumentError, "^explain: operator must be one of conv, conv_transpose, "
-         "max_pool, conv_input_grad, conv_transpose_input_grad, conv_weight_grad, conv_transpose_weight_grad, "
-         "conv_bias_grad, conv_transpose_bias_grad, max_pool_grad, max_unpool, not 'convolve'"),
+         "max_pool, average_pool, global_average_pool, conv_input_grad, conv_transpose_input_grad, conv_weight_grad, "
+         "conv_transpose_weight_grad, conv_bias_grad, conv_transpose_bias_grad, max_pool_grad, average_pool_grad, "
+         "global_average_pool_grad, max_unpool, not 'convolve'"),
         ((["conv"], (1, 1, 3)), {}, gpuconv.ArgumentError, r"^explain: operator must be one of .*, not \['conv'\]"),
         (("conv_weight_grad", (1, 1, 3)), {}, gpuconv.ArgumentTypeError, "^conv_weight_grad: w_shape is required"),
         (("conv_input_grad", 3, (1, 1, 3)), {}, gpuconv.ArgumentTypeError, "^conv_input_grad: x_shape .*, not 3$"),

@@ -42,7 +42,7 @@ def _plan(
     dense = _contiguous(geometry.y_shape)
     places = (dense if indices else None) if isinstance(indices, bool) else indices
     with offers.picking(lambda candidates: candidates[0]):
-        return pool_families.for_max_pool(
+        return pool_families.for_pool(
             geometry, dtype, x_strides or _contiguous(x_shape), y_strides or dense, places, HOPPER
         )
 

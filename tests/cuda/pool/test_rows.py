@@ -34,7 +34,7 @@ def planned(
     geometry = geometries.max_pool(x, **attributes)
     dense = contiguous_strides(geometry.y_shape)
     given = x_strides or contiguous_strides(x)
-    return pool_families.for_max_pool(geometry, dtype, given, dense, dense if indices else None, HOPPER)
+    return pool_families.for_pool(geometry, dtype, given, dense, dense if indices else None, HOPPER)
 
 
 def last(shape: Ints) -> Ints:
@@ -47,7 +47,7 @@ def planned_last(x: Ints, *, dtype: str = "float32", indices: bool = False, **at
     """Plan for arrays whose channels are last."""
     geometry = geometries.max_pool(x, **attributes)
     places = last(geometry.y_shape)
-    return pool_families.for_max_pool(geometry, dtype, last(x), places, places if indices else None, HOPPER)
+    return pool_families.for_pool(geometry, dtype, last(x), places, places if indices else None, HOPPER)
 
 
 def launched(kernel: str, x: Ints, plan: Callable[..., Plan] = planned, **more: Any) -> tuple[Launch, dict[str, Any]]:

@@ -139,13 +139,27 @@ def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     if refusal := _refusal(problem):
         yield refusal
         return
-    lifted = problem.lifted
-    view, scattered = _view(lifted), _scattered_bytes(problem)
+    view = _view(problem.lifted)
+    tiles = (bands_tile.best(view, form, limits) for form in _fitting(view))
+    yield from (_candidate(problem, tile, limits) for tile in tiles if tile is not None)
+
+
+def offers_in_order(problem: Problem, limits: Limits) -> Iterator[Offer]:
+    """Yield as :func:`offers`, but a candidate for every order of sums of each form."""
+    if refusal := _refusal(problem):
+        yield refusal
+        return
+    view = _view(problem.lifted)
     for form in _fitting(view):
-        tile = bands_tile.best(view, form, limits)
-        if tile is not None:
-            seconds = model.overlapped(tile.seconds(limits), model.memory(problem.bytes + scattered, limits))
-            yield Candidate(variant(problem.dtype, form).name, seconds, partial(_plan, lifted, tile))
+        for tile in bands_tile.in_order(view, form, limits):
+            yield _candidate(problem, tile, limits)
+
+
+def _candidate(problem: Problem, tile: BandTile, limits: Limits) -> Candidate:
+    moved = problem.bytes + _scattered_bytes(problem)
+    seconds = model.overlapped(tile.seconds(limits), model.memory(moved, limits))
+    name = variant(problem.dtype, tile.form).name
+    return Candidate(name, seconds, partial(_plan, problem.lifted, tile), f"{problem.fused} over {tile.order}")
 
 
 # ---------------------------------------------------------------- launch

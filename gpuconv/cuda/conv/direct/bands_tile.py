@@ -6,12 +6,12 @@ are of the accumulator's type.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import product
 from math import prod
+from operator import itemgetter
 
 from gpuconv.cuda.conv.direct.base import THREADS, WARP, even_shares
 from gpuconv.cuda.plan import model, numbers
@@ -307,6 +307,12 @@ class BandTile(BandTeam):
         """Return the time of a launch but for that of the memory."""
         return self.time(self.step, self.resident(self.shared_bytes, limits), limits)
 
+    @property
+    def order(self) -> str:
+        """In which the products of an output are added."""
+        kernel = f"{self.form.kernel_rows} x {self.form.kernel_columns} taps"
+        return f"{kernel} of {self.step} channels at a time in {self.parts} parts"
+
     def __str__(self) -> str:
         rows, columns = self.positions
         return (
@@ -323,13 +329,27 @@ def blocks_per_sm(form: BandForm, dtype: str) -> int:
 @lru_cache(maxsize=256)
 def best(view: BandView, form: BandForm, limits: Limits) -> BandTile | None:
     """Return the tile that takes the least time; None where the device has room for none."""
-    least, quickest = math.inf, None
+    quickest = min(_timed(view, form, limits), key=itemgetter(0), default=None)
+    return None if quickest is None else _tile(*quickest[1:])
+
+
+@lru_cache(maxsize=256)
+def in_order(view: BandView, form: BandForm, limits: Limits) -> tuple[BandTile, ...]:
+    """Return for each order of sums, by channels at a time and parts that share them, the tile of the least time."""
+    quickest: dict[tuple[int, int], tuple[float, BandTeam]] = {}
+    for time, team, step in _timed(view, form, limits):
+        order = step, team.parts
+        quickest[order] = min(quickest.get(order, (time, team)), (time, team), key=itemgetter(0))
+    return tuple(_tile(team, step) for (step, _), (_, team) in quickest.items())
+
+
+def _timed(view: BandView, form: BandForm, limits: Limits) -> Iterator[tuple[float, BandTeam, int]]:
+    """Yield the time of each team that the device has room for, the team, and its channels at a time."""
     for team, step in _teams(view, form):
         shared_bytes = team.room(step)
         resident = team.resident(shared_bytes, limits) if shared_bytes <= limits.shared_bytes_per_block else 0
-        if resident > 0 and (time := team.time(step, resident, limits)) < least:
-            least, quickest = time, (team, step)
-    return quickest and _tile(*quickest)
+        if resident > 0:
+            yield team.time(step, resident, limits), team, step
 
 
 def _tile(team: BandTeam, step: int) -> BandTile:

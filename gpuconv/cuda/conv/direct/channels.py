@@ -6,12 +6,12 @@ and height. ConvTranspose of stride 1 is Conv with its taps turned round.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from itertools import product, starmap
 from math import gcd, prod
+from operator import itemgetter
 from typing import Any
 
 from gpuconv.cuda.build import params
@@ -21,6 +21,7 @@ from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan import MOST_BLOCKS, RANK, Candidate, Limits, Offer, Plan, Refusal, model, numbers
 from gpuconv.cuda.plan.strided import array_fields
 from gpuconv.rules import dtypes
+from gpuconv.rules.geometry import Ints
 
 NAME = "direct sums of channels"
 _MOST_FILTERS = 4  # of a channel
@@ -144,6 +145,12 @@ class ChannelThread:
         """Parts of a slice of the kernel, each of ``step`` rows."""
         return -(-self.view.taps[1] // self.step)
 
+    @cached_property
+    def order(self) -> str:
+        """In which the products of an output are added."""
+        parts = f"{self.step} rows at a time, " if self.parts > 1 else ""
+        return f"{self.view.fused} over {parts}{self.form[1]} columns of taps at a time"
+
     @property
     def shared_bytes(self) -> int:
         return self.view.word * self.pitch * self.step * self.view.taps[2]
@@ -259,16 +266,28 @@ class ChannelTile(ChannelThread):
 @lru_cache(maxsize=1024)
 def best(view: Problem, form: tuple[int, int, int], whole: bool, limits: Limits) -> ChannelTile | None:
     """Return the tile with the shortest time; None where there is no room for any, or no grid for its blocks."""
-    least, quickest = math.inf, None
+    quickest = min(_timed(view, form, whole, limits), key=itemgetter(0), default=None)
+    return None if quickest is None else ChannelTile(view, form, whole, quickest[1].vectors, *quickest[2])
+
+
+def in_order(view: Problem, form: tuple[int, int, int], whole: bool, limits: Limits) -> list[ChannelTile]:
+    """Return for each order of sums, by rows of the kernel at a time, the tile with the shortest time."""
+    quickest: dict[str, tuple[float, ChannelThread, Ints]] = {}
+    for way in _timed(view, form, whole, limits):
+        order = way[1].order
+        quickest[order] = min(quickest.get(order, way), way, key=itemgetter(0))
+    return [ChannelTile(view, form, whole, thread.vectors, *block) for _, thread, block in quickest.values()]
+
+
+def _timed(
+    view: Problem, form: tuple[int, int, int], whole: bool, limits: Limits
+) -> Iterator[tuple[float, ChannelThread, Ints]]:
+    """Yield the time of each block of threads that there is room for, what a thread makes, and the block."""
     for vectors in _shares(view):
         thread = ChannelThread(view, form, whole, vectors)
-        if thread.shared_bytes > limits.shared_bytes_per_block:
-            continue
-        for block in _blocks(thread):
-            time = thread.time(*block, limits)
-            if time < least:
-                least, quickest = time, ChannelTile(view, form, whole, vectors, *block)
-    return quickest
+        if thread.shared_bytes <= limits.shared_bytes_per_block:
+            for block in _blocks(thread):
+                yield thread.time(*block, limits), thread, block
 
 
 def _shares(view: Problem) -> Iterator[int]:
@@ -299,12 +318,29 @@ def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
         yield refusal
         return
     view, whole = view_of(problem), in_vectors(problem)
-    for form in FORMS:
-        if form[0] in (0, view.column_strides[2] // gcd(view.column_strides[2], view.dilations[2])):
-            tile = best(view, form, whole, limits)
-            if tile is not None:
-                seconds = model.overlapped(tile.seconds(limits), model.memory(problem.bytes, limits))
-                yield Candidate(variant(problem.dtype, form).name, seconds, partial(_plan, problem, tile))
+    tiles = (best(view, form, whole, limits) for form in _fitting(view))
+    yield from (_candidate(problem, tile, limits) for tile in tiles if tile is not None)
+
+
+def offers_in_order(problem: Problem, limits: Limits) -> Iterator[Offer]:
+    """Yield as :func:`offers`, but a candidate for every order of sums of each form."""
+    if refusal := _refusal(problem):
+        yield refusal
+        return
+    view, whole = view_of(problem), in_vectors(problem)
+    for form in _fitting(view):
+        yield from (_candidate(problem, tile, limits) for tile in in_order(view, form, whole, limits))
+
+
+def _fitting(view: Problem) -> list[tuple[int, int, int]]:
+    """Return the forms that take a problem."""
+    apart = view.column_strides[2] // gcd(view.column_strides[2], view.dilations[2])
+    return [form for form in FORMS if form[0] in (0, apart)]
+
+
+def _candidate(problem: Problem, tile: ChannelTile, limits: Limits) -> Candidate:
+    seconds = model.overlapped(tile.seconds(limits), model.memory(problem.bytes, limits))
+    return Candidate(variant(problem.dtype, tile.form).name, seconds, partial(_plan, problem, tile), tile.order)
 
 
 # ---------------------------------------------------------------- launch

@@ -84,7 +84,8 @@ def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     filters = next(filters for filters in _FILTERS if problem.filters <= filters)
     lifted = problem.lifted
     name = variant(problem.dtype, filters).name
-    yield Candidate(name, _seconds(problem, filters, limits), partial(_plan, lifted, filters))
+    order = f"{problem.fused} over channels, taps in x, {_TAPS} at a time"
+    yield Candidate(name, _seconds(problem, filters, limits), partial(_plan, lifted, filters), order)
 
 
 # ---------------------------------------------------------------- launch

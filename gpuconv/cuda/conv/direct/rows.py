@@ -374,7 +374,8 @@ def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
             _, instructions = tile.work_of_block(tile.groups, tile.filter_tiles, tile.step)
             busy = model.arithmetic(tile.blocks, instructions, problem.accumulator, 1.0, limits)
             seconds = model.overlapped(busy, model.memory(problem.bytes, limits))
-            yield Candidate(variant(problem.dtype, form).name, seconds, partial(_plan, problem, tile))
+            order = f"{problem.fused} over channels, taps"
+            yield Candidate(variant(problem.dtype, form).name, seconds, partial(_plan, problem, tile), order)
 
 
 # ---------------------------------------------------------------- launch

@@ -100,7 +100,9 @@ def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     walk = _walk(problem, limits)
     busy = _seconds(problem, walk, limits)
     seconds = model.overlapped(busy, model.memory(problem.bytes, limits))
-    yield Candidate(variant(problem.dtype).name, seconds, partial(_plan, problem, walk))
+    yield Candidate(
+        variant(problem.dtype).name, seconds, partial(_plan, problem, walk), f"{problem.fused} over taps, columns first"
+    )
 
 
 # ---------------------------------------------------------------- launch

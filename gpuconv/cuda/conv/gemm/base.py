@@ -238,6 +238,12 @@ def efficiency(tile: GemmTile, uniform: bool) -> float:
     return tile.efficiency if uniform or not tile.uniform else tile.efficiency * _ROWWISE
 
 
+def order(problem: Problem, block_k: int) -> str:
+    """Return how the products of an output are added by FFMA in slices of K, whatever the tile."""
+    filled = f", filled up to {block_k}s" if problem.channels % block_k else ""
+    return f"{problem.fused} over taps, channels{filled}"
+
+
 def tap_reason(problem: Problem, tile: GemmTile, uniform: bool) -> str:
     """Say how the taps of a slice of K are found, and why."""
     if uniform:
@@ -277,6 +283,7 @@ def packing(problem: Problem, wide: bool, tickets: int = 0) -> Launch:
     fields = {
         "filters": problem.filters,
         "channels": problem.channels,
+        "filled": problem.channels,
         "pitch": pitch(problem),
         "rows": problem.rows,
         **problem.w_steps,

@@ -13,7 +13,7 @@ from math import prod
 
 from gpuconv.cuda.build.variant import Variant
 from gpuconv.cuda.conv.gemm import base as gemm_base
-from gpuconv.cuda.conv.gemm import split
+from gpuconv.cuda.conv.gemm import copies, split
 from gpuconv.cuda.conv.gemm.base import LARGE, MIDDLE, TILES, GemmTile
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan import RANK, Candidate, Limits, Offer, Plan, model
@@ -59,7 +59,9 @@ def _seconds(problem: Problem, tile: GemmTile, uniform: bool, limits: Limits) ->
     return model.overlapped(busiest, memory) + (limits.rates.launch if problem.rows else 0.0)
 
 
-def _busy(problem: Problem, tile: GemmTile, uniform: bool, limits: Limits, blocks: int, slices: float) -> float:
+def _busy(
+    problem: Problem, tile: GemmTile, uniform: bool, limits: Limits, blocks: int, slices: float, _others: int = 0
+) -> float:
     """Model the seconds of the blocks' arithmetic or of their reading inputs."""
     rows = slices * tile.block_k
     multiplications = tile.block_m * tile.block_n * rows
@@ -75,31 +77,59 @@ def _busy(problem: Problem, tile: GemmTile, uniform: bool, limits: Limits, block
 
 def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     """Yield a candidate for every tile that the device has room for, and for those whose K is worth splitting."""
-    wide = problem.wide(problem.group * problem.rows * gemm_base.pitch(problem))
+    yield from _of_tiles(problem, limits)
+    slices = {tile.block_k for tile in TILES[problem.dtype] if tile.uniform}
+    if problem.rank <= RANK and problem.rows and any(problem.channels % size for size in slices):
+        copied = copies.of(problem.lifted, max(slices))
+        if copied is not None:
+            yield from copies.candidates(copied, _of_tiles(copied.problem, limits, uniform=True), limits)
+
+
+def offers_in_order(problem: Problem, limits: Limits) -> Iterator[Offer]:
+    """Yield as :func:`offers`, but all K of every tile in each number of segments."""
+    yield from _whole(problem, limits)
+    if not _wide(problem):
+        yield from split.in_segments(problem.lifted, _divisible(problem.lifted, limits), limits)
+
+
+def _of_tiles(problem: Problem, limits: Limits, uniform: bool = False) -> Iterator[Candidate]:
+    """Yield the candidates for a problem; ``uniform`` ones have one tap per slice."""
+    yield from _whole(problem, limits, uniform)
+    if not _wide(problem):
+        exact = problem.precision == "ieee"  # splits are for those that tensor cores are not faster for
+        yield from split.candidates(problem.lifted, _divisible(problem.lifted, limits) if exact else (), limits)
+
+
+def _wide(problem: Problem) -> bool:
+    return problem.wide(problem.group * problem.rows * gemm_base.pitch(problem))
+
+
+def _whole(problem: Problem, limits: Limits, uniform: bool = False) -> Iterator[Candidate]:
+    wide = _wide(problem)
     lifted = problem.in_axes(_WIDE_RANK) if wide else problem.lifted
     for tile in TILES[problem.dtype]:
-        room = _shared_bytes(lifted, tile, wide) <= limits.shared_bytes_per_block
-        uniform = tile.form_of(problem.channels)
-        if room and uniform in tile.forms and (tile.wide or not wide):
-            kernel = variant(problem.operator, problem.dtype, wide, lifted.rank, tile, uniform)
-            make = partial(_plan, lifted, tile, uniform, wide)
-            yield Candidate(kernel.name, _seconds(lifted, tile, uniform, limits), make)
-    if not wide:
-        yield from split.candidates(lifted, _divisible(lifted, limits), limits)
+        room, form = _shared_bytes(lifted, tile, wide) <= limits.shared_bytes_per_block, tile.form_of(problem.channels)
+        if room and form in tile.forms and (tile.wide or not wide) and form >= uniform:
+            kernel = variant(problem.operator, problem.dtype, wide, lifted.rank, tile, form)
+            make = partial(_plan, lifted, tile, form, wide)
+            order = gemm_base.order(problem, tile.block_k)
+            yield Candidate(kernel.name, _seconds(lifted, tile, form, limits), make, order)
 
 
 def _divisible(problem: Problem, limits: Limits) -> Iterator[split.Divisible]:
     """Yield the tiles that several blocks can make: those of float32 with one tap per slice."""
-    if (problem.dtype, problem.precision) != ("float32", "ieee") or problem.rank > RANK or problem.rows == 0:
+    if problem.dtype != "float32" or problem.rank > RANK or problem.rows == 0:
         return
     for tile in _DIVISIBLE[problem.operator]:
         if tile.form_of(problem.channels):
             yield split.Divisible(
                 variant=variant(problem.operator, "float32", False, RANK, tile, True),
+                order=gemm_base.order(problem, tile.block_k),
                 shared_bytes=_shared_bytes(problem, tile, False),
                 tiles=problem.blocks(tile.block_m, tile.block_n),
                 slices=problem.rows / prod(problem.phases) / tile.block_k,
                 most_slices=problem.most_rows // tile.block_k,
+                slice_rows=tile.block_k,
                 sums_bytes=tile.block_m * tile.block_n * 4,
                 busy=partial(_busy, problem, tile, True, limits),
                 packing=partial(gemm_base.packing, problem, False),

@@ -11,7 +11,7 @@ from math import prod
 from gpuconv.cuda.build.variant import Kernel, Variant
 from gpuconv.cuda.conv.gemm import base as gemm_base
 from gpuconv.cuda.conv.problem import Problem
-from gpuconv.cuda.plan import RANK, Launch
+from gpuconv.cuda.plan import RANK, Launch, Limits, model, numbers
 
 FRAGMENT_BYTES = 16 * 32  # 16 output channels by 32 bytes of K
 _TAPS = 64  # of a block of conv/gemm/pack_fragments.cu
@@ -24,16 +24,17 @@ class Arithmetic:
     label: str  # in names of kernels
     cuda: str  # the class in ``conv/gemm/fragments.cuh``
     lanes: int  # which of the device's rates is its own
+    instruction: str  # of mma.sync
     products: int = 1  # multiplications on tensor cores for one of the problem's
     parts: int = 1  # fragments that make up one of weights
 
 
 ARITHMETICS = {  # by dtype and precision
-    ("float16", "ieee"): Arithmetic("mma", "HalfProducts", 0),
-    ("bfloat16", "ieee"): Arithmetic("mma", "Bfloat16Products", 0),
-    ("float32", "tf32"): Arithmetic("tf32", "Tf32Products", 1),
-    ("float32", "3xtf32"): Arithmetic("3xtf32", "Tf32x3Products", 1, products=3, parts=2),
-    ("float64", "ieee"): Arithmetic("mma", "DoubleProducts", 2),
+    ("float16", "ieee"): Arithmetic("mma", "HalfProducts", 0, "m16n8k16 of float16"),
+    ("bfloat16", "ieee"): Arithmetic("mma", "Bfloat16Products", 0, "m16n8k16 of bfloat16"),
+    ("float32", "tf32"): Arithmetic("tf32", "Tf32Products", 1, "m16n8k8 of TF32"),
+    ("float32", "3xtf32"): Arithmetic("3xtf32", "Tf32x3Products", 1, "three m16n8k8 of TF32", products=3, parts=2),
+    ("float64", "ieee"): Arithmetic("mma", "DoubleProducts", 2, "mma of float64"),
 }
 
 
@@ -54,6 +55,10 @@ class WarpTile(gemm_base.BlockTile):
     def threads(self) -> int:
         """Threads of a block."""
         return (self.block_m // self.warp_m) * (self.block_n // self.warp_n) * 32
+
+    def residence(self, shared_bytes: int, limits: Limits) -> model.Residence:
+        """Return how many blocks of so much shared memory a multiprocessor has room for."""
+        return model.Residence(self.threads // 32, min(self.blocks_per_sm, limits.blocks_of(shared_bytes)))
 
     def wavefronts(self, parts: int) -> float:
         """128 bytes of shared memory that are filled and loaded for each product of fragments, weights in parts."""
@@ -85,6 +90,11 @@ def has_chunks(problem: Problem, size: int = 16) -> bool:
     batch, channel, *spatial = problem.x_strides
     steps = [batch, *(s for s, n in zip(spatial, problem.x_shape[2:], strict=True) if n > 1)]
     return channel == 1 and problem.channels % chunk == 0 and all(step % chunk == 0 for step in steps)
+
+
+def order(arithmetic: Arithmetic, channels: int, unit: int, how: str = "") -> str:
+    """Return how the products of an output are added where each tap's channels are filled up to whole units."""
+    return f"{arithmetic.instruction} over taps, {numbers.whole(channels, unit)} channels{how}"
 
 
 # ---------------------------------------------------------------- packing

@@ -79,7 +79,9 @@ def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     for work, (seconds, tile) in ways:
         name = variant(problem.operator, problem.dtype, problem.precision, work.form).name
         modelled = model.overlapped(seconds, model.memory(problem.bytes_by_phase, limits))
-        yield Candidate(name, modelled, partial(_plan, tile))
+        how = f" of {work.together} groups"
+        order = fragments.order(work.arithmetic, work.channels, 32 // work.itemsize, how)
+        yield Candidate(name, modelled, partial(_plan, tile), order)
 
 
 # ---------------------------------------------------------------- launch

@@ -13,7 +13,7 @@ from operator import itemgetter
 
 from gpuconv.cuda.conv.gemm.fragments import FRAGMENT_BYTES, Arithmetic
 from gpuconv.cuda.conv.problem import Problem
-from gpuconv.cuda.plan import RESERVED_BYTES, Limits, model, numbers
+from gpuconv.cuda.plan import Limits, model, numbers
 from gpuconv.rules.geometry import Ints
 
 # ---------------------------------------------------------------- the kernels, and what a block of them has
@@ -245,8 +245,8 @@ class GroupedTile:
         """
         work, form = self.work, self.work.form
         tiles, blocks = -(-prod(self.counts) // turns), work.blocks_by_turn * turns
-        room = limits.shared_bytes_per_multiprocessor // (self.shared_bytes + RESERVED_BYTES)
-        resident = max(1, min(form.blocks_per_sm, room, -(-blocks // limits.multiprocessors)))
+        room = limits.blocks_of(self.shared_bytes)
+        resident = min(form.blocks_per_sm, room, -(-blocks // limits.multiprocessors))
         sums = model.tensor(blocks, tiles * self._steps * work.products, work.arithmetic.lanes, 0.0, limits)
         if resident > 1:  # the steps of one block overlap with others of another
             loop, band, outputs, weights = costs

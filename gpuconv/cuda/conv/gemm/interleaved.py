@@ -120,7 +120,8 @@ def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
         uniform = tile.form_of(problem.channels)
         if uniform in tile.forms:
             name = variant(problem.dtype, tile, uniform).name
-            yield Candidate(name, _seconds(lifted, tile, uniform, limits), partial(_plan, lifted, tile, uniform))
+            order, make = gemm_base.order(problem, tile.block_k), partial(_plan, lifted, tile, uniform)
+            yield Candidate(name, _seconds(lifted, tile, uniform, limits), make, order)
 
 
 # ---------------------------------------------------------------- launch

@@ -195,7 +195,8 @@ def _seconds(product: Product, tile: MatrixTile, limits: Limits) -> float:
     after = _writing(product, tile) / (multiplications / fragment)
     issued = tile.issued + tile.copies * (_CHUNK // product.copied - 1) + after
     besides = max(issued / 4, tile.wavefronts(1) / own.products)
-    busy = model.tensor(gemm.blocks(tile.block_m, tile.block_n), multiplications, own.lanes, besides, limits)
+    blocks, residence = gemm.blocks(tile.block_m, tile.block_n), tile.residence(shared_bytes(product, tile), limits)
+    busy = model.tensor(blocks, multiplications, own.lanes, besides, limits, residence)
     return model.overlapped(busy, model.memory(product.problem.bytes, limits))
 
 
@@ -224,7 +225,10 @@ def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
         yield Refusal(f"{limits.shared_bytes_per_block} bytes of shared memory have no room for a tile")
     for way, tile in fitting:
         name = variant(problem.dtype, problem.precision, way.form, tile).name
-        yield Candidate(name, _seconds(way, tile, limits), partial(_plan, way, tile))
+        # Weights as they are, rounded in the kernel, may be other numbers than packed ones.
+        how = ", of w as it is" if problem.itemsize == 4 else ""
+        order = fragments.order(arithmetic, problem.channels, _SLICE // problem.itemsize, how)
+        yield Candidate(name, _seconds(way, tile, limits), partial(_plan, way, tile), order)
 
 
 # ---------------------------------------------------------------- launch

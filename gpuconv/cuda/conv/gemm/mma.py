@@ -6,14 +6,14 @@ problems with fewer get axes of one element in front. Indices have 32 bits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from math import prod
 
 from gpuconv.cuda.build.variant import Variant
 from gpuconv.cuda.conv.gemm import base as gemm_base
-from gpuconv.cuda.conv.gemm import fragments, runs, split
+from gpuconv.cuda.conv.gemm import copies, fragments, runs, split
 from gpuconv.cuda.conv.gemm.fragments import ARITHMETICS, FRAGMENT_BYTES, Arithmetic, WarpTile
 from gpuconv.cuda.conv.gemm.runs import Runs
 from gpuconv.cuda.conv.problem import Problem
@@ -190,9 +190,10 @@ def shared_bytes(problem: Problem, tile: MmaTile, form: MmaForm) -> int:
     weights = tile.block_m * form.block_k * size * fragments.arithmetic(problem).parts
     padding = 0 if size == 2 or form.copied else 32 * form.block_k  # of rows of K, against bank conflicts
     inputs = tile.block_n * form.block_k * size + padding
-    entries = form.entries(_slices(problem, form) * form.block_k, size)
+    kept = form.gather == "scalar" and tile.block_n == tile.threads  # each thread has a pixel: it needs no table
+    entries = (0 if kept else tile.block_n) + form.entries(_slices(problem, form) * form.block_k, size)
     taps = gemm_base.taps_bytes(RANK) if problem.phases else 0
-    return form.stages * (weights + inputs) + (tile.block_n + entries) * _ENTRY + taps
+    return form.stages * (weights + inputs) + entries * _ENTRY + taps
 
 
 # ---------------------------------------------------------------- cost
@@ -215,13 +216,16 @@ def _wavefronts(problem: Problem, tile: MmaTile, form: MmaForm) -> float:
     return (tile.wavefronts(arithmetic.parts) + gathered) * depths / arithmetic.products
 
 
-def _busy_with(problem: Problem, tile: MmaTile, form: MmaForm, limits: Limits) -> Callable[[int, float], float]:
-    """Return what takes a number of blocks and the slices of each, and returns the modelled seconds of these."""
+def _busy_with(problem: Problem, tile: MmaTile, form: MmaForm, limits: Limits) -> split.Busy:
+    """Return what predicts the seconds of a number of blocks, by the slices of each and how many others there are."""
     arithmetic = fragments.arithmetic(problem)
     slice_of_tile = tile.block_m * tile.block_n * form.block_k * arithmetic.products
     # Cycles for all else that goes with one multiplication; four warps issue at a time.
     besides = max(form.issued / 4, _wavefronts(problem, tile, form))
-    return lambda blocks, slices: model.tensor(blocks, slices * slice_of_tile, arithmetic.lanes, besides, limits)
+    residence = tile.residence(shared_bytes(problem, tile, form), limits)
+    return lambda blocks, slices, others=0: model.tensor(
+        blocks, slices * slice_of_tile, arithmetic.lanes, besides, limits, residence, others
+    )
 
 
 # ---------------------------------------------------------------- offers
@@ -232,25 +236,73 @@ def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     if why := fragments.refusal(problem):
         yield Refusal(why)
         return
-    arithmetic, lifted = fragments.arithmetic(problem), problem.lifted
-    views = [(tile, form, _as_seen(lifted, tile, form)) for tile, form in kernels(arithmetic)]
-    ways = [(tile, form, seen) for tile, form, seen in views if seen is not None]
+    yield from _of_ways(problem, _ways(problem), limits)
+    copied = None if fragments.has_chunks(problem) else copies.of(problem.lifted, 16 // problem.itemsize)
+    if copied is not None:
+        ways = [way for way in _ways(copied.problem) if way[1].copied]
+        yield from copies.candidates(copied, _of_ways(copied.problem, ways, limits), limits)
+
+
+def offers_in_order(problem: Problem, limits: Limits) -> Iterator[Offer]:
+    """Yield as :func:`offers`, but all K of every tile in each number of segments."""
+    if why := fragments.refusal(problem):
+        yield Refusal(why)
+        return
+    ways = _ways(problem)
+    yield from _whole(problem, ways, limits)
+    yield from split.in_segments(problem.lifted, _divisible_of(problem, ways, limits), limits)
+
+
+_Way = tuple[MmaTile, MmaForm, Runs]
+
+
+def _ways(problem: Problem) -> list[_Way]:
+    """Return every form of every tile that takes the problem, as it sees it."""
+    lifted = problem.lifted
+    views = ((tile, form, _as_seen(lifted, tile, form)) for tile, form in kernels(fragments.arithmetic(problem)))
+    return [(tile, form, seen) for tile, form, seen in views if seen is not None]
+
+
+def _of_ways(problem: Problem, ways: list[_Way], limits: Limits) -> Iterator[Candidate]:
+    yield from _whole(problem, ways, limits)
+    yield from split.candidates(problem.lifted, _divisible_of(problem, ways, limits), limits)
+
+
+def _whole(problem: Problem, ways: list[_Way], limits: Limits) -> Iterator[Candidate]:
     for tile, form, seen in ways:
         if shared_bytes(seen.gathered, tile, form) <= limits.shared_bytes_per_block:
             name = variant(problem.operator, problem.dtype, problem.precision, tile, form).name
-            yield Candidate(name, _seconds(seen.gathered, tile, form, limits), partial(_plan, seen, tile, form))
-    parted = (_divisible(seen, tile, form, limits) for tile, form, seen in ways if divisible(arithmetic, tile, form))
-    yield from split.candidates(lifted, parted, limits)
+            seconds = _seconds(seen.gathered, tile, form, limits)
+            yield Candidate(name, seconds, partial(_plan, seen, tile, form), _order(seen, form))
+
+
+def _divisible_of(problem: Problem, ways: list[_Way], limits: Limits) -> Iterator[split.Divisible]:
+    arithmetic = fragments.arithmetic(problem)
+    for tile, form, seen in ways:
+        if divisible(arithmetic, tile, form):
+            yield _divisible(seen, tile, form, limits)
+
+
+def _order(seen: Runs, form: MmaForm) -> str:
+    """Return how the products of an output are added: K is filled up to whole slices tap by tap, or as a whole."""
+    problem, unit = seen.gathered, form.block_k
+    arithmetic = fragments.arithmetic(problem)
+    if not form.rowwise:
+        return fragments.order(arithmetic, problem.channels, unit)
+    runs_of = "" if seen.packed is problem else f" in runs of {prod(problem.taps[2:]) * problem.channels}"
+    return f"{arithmetic.instruction} over taps and channels{runs_of}, filled up to {_slices(problem, form) * unit}"
 
 
 def _divisible(seen: Runs, tile: MmaTile, form: MmaForm, limits: Limits) -> split.Divisible:
     problem = seen.gathered
     return split.Divisible(
         variant=variant(problem.operator, problem.dtype, problem.precision, tile, form),
+        order=_order(seen, form),
         shared_bytes=shared_bytes(problem, tile, form),
         tiles=problem.blocks(tile.block_m, tile.block_n),
         slices=_slices(problem, form) / prod(problem.phases),
         most_slices=_most_slices(problem, form),
+        slice_rows=form.block_k,
         sums_bytes=tile.block_m * tile.block_n * problem.word,
         busy=_busy_with(problem, tile, form, limits),
         packing=partial(_packing, seen.packed, tile, form),

@@ -99,7 +99,8 @@ def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     for tile in fitting:
         seconds = _seconds(problem, gemm, tile, limits)
         name = variant(problem.operator, problem.dtype, tile).name
-        yield Candidate(name, seconds, partial(_plan, problem, gemm, tile))
+        order = gemm_base.order(gemm, tile.block_k)
+        yield Candidate(name, seconds, partial(_plan, problem, gemm, tile), order)
 
 
 # ---------------------------------------------------------------- launch

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from gpuconv.cuda.build.variant import Variant
 from gpuconv.cuda.conv.problem import Problem
@@ -24,18 +24,26 @@ _ROUNDS = 4  # of whole tiles before those that are divided: after more of them,
 # ---------------------------------------------------------------- tiles
 
 
+class Busy(Protocol):
+    """Predicts the seconds of blocks' arithmetic."""
+
+    def __call__(self, blocks: int, slices: float, others: int = 0, /) -> float:
+        """Return those of so many blocks, by the slices of each; ``others`` run beside them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Divisible:
     """Tiles that several blocks each can make."""
 
     variant: Variant  # the kernel with a block for each tile
+    order: str  # in which it adds products
     shared_bytes: int  # that it asks for
     tiles: int
     slices: float  # of K, of each tile; the mean of those of ConvTranspose's phases
     most_slices: int  # of the tile that has the most
+    slice_rows: int  # rows of K of each
     sums_bytes: int  # of a tile's sums
-    # Takes a number of blocks and the slices of each, returns the modelled seconds of their arithmetic
-    busy: Callable[[int, float], float]
+    busy: Busy
     # Takes a number of tickets, returns the launch that packs the weights and sets these to zero
     packing: Callable[[int], Launch]
     # Returns the plan with a block for each tile: a launch that packs the weights, and one that makes the tiles
@@ -56,16 +64,16 @@ def counts(most_slices: int) -> list[int]:
 # ---------------------------------------------------------------- cost
 
 
-def _seconds(problem: Problem, tiling: Divisible, count: int, limits: Limits) -> float:
+def _seconds(problem: Problem, tiling: Divisible, parted: int, count: int, limits: Limits) -> float:
     """Model the time: of the whole tiles, of each block's share of K, and of the last one's adding up."""
-    parted = divided(tiling.tiles, limits)
     left = -(-parted * count // limits.multiprocessors)
     adding = model.adding_up((left + count) * tiling.sums_bytes, left, limits)
     most = -(-tiling.most_slices // count)
-    busy = tiling.busy(parted * count, most * tiling.slices / tiling.most_slices)
-    if parted < tiling.tiles:
+    whole = tiling.tiles - parted
+    busy = tiling.busy(parted * count, most * tiling.slices / tiling.most_slices, whole)
+    if whole:
         most = tiling.most_slices
-        busy += tiling.busy(tiling.tiles - parted, tiling.slices)
+        busy += tiling.busy(whole, tiling.slices, parted * count)
     memory = model.memory(problem.bytes_by_phase, limits)
     return model.overlapped(max(busy, tiling.busy(1, most)), memory) + adding + limits.rates.launch
 
@@ -76,12 +84,32 @@ def _seconds(problem: Problem, tiling: Divisible, count: int, limits: Limits) ->
 def candidates(problem: Problem, divisible: Iterable[Divisible], limits: Limits) -> Iterator[Candidate]:
     """Yield each kernel with as many splits as the model takes for best, unless there are tiles enough."""
     for tiling in divisible:
-        numbers = counts(tiling.most_slices)
+        numbers, parted = counts(tiling.most_slices), divided(tiling.tiles, limits)
         room = tiling.shared_bytes <= limits.shared_bytes_per_block
-        if room and numbers and divided(tiling.tiles, limits):
-            seconds = {count: _seconds(problem, tiling, count, limits) for count in numbers}
+        if room and numbers and parted:
+            seconds = {count: _seconds(problem, tiling, parted, count, limits) for count in numbers}
             best = min(numbers, key=seconds.__getitem__)
-            yield Candidate(f"{tiling.variant.name}_split", seconds[best], partial(_plan, tiling, best, limits))
+            why = f"{parted} tiles are few for {limits.multiprocessors} multiprocessors"
+            yield Candidate(f"{tiling.variant.name}_split", seconds[best], partial(_plan, tiling, parted, best, why))
+
+
+def in_segments(problem: Problem, divisible: Iterable[Divisible], limits: Limits) -> Iterator[Candidate]:
+    """Yield each kernel with K in every number of segments, with the sums of each added up at the end."""
+    for tiling in divisible:
+        if tiling.shared_bytes > limits.shared_bytes_per_block:
+            continue
+        for count in counts(tiling.most_slices):
+            seconds = _seconds(problem, tiling, tiling.tiles, count, limits)
+            make = partial(_plan, tiling, tiling.tiles, count, "every batch has the same")
+            order = f"{tiling.order}; {_segments(problem, tiling, count)}"
+            yield Candidate(f"{tiling.variant.name}_split", seconds, make, order)
+
+
+def _segments(problem: Problem, tiling: Divisible, count: int) -> str:
+    """Return how K is cut: of ConvTranspose's phases, each in its own way, by the count of its slices."""
+    if problem.phases:
+        return f"{count} segments of slices of {tiling.slice_rows}"
+    return f"segments of {-(-tiling.most_slices // count) * tiling.slice_rows}"
 
 
 # ---------------------------------------------------------------- launch
@@ -100,10 +128,9 @@ def ticket_bytes(divided: int) -> int:
     return -(-divided // 4) * 16
 
 
-def _plan(tiling: Divisible, count: int, limits: Limits) -> Plan:
-    plan, parted = tiling.plan(), divided(tiling.tiles, limits)
+def _plan(tiling: Divisible, parted: int, count: int, why: str) -> Plan:
+    plan = tiling.plan()
     pack, launch = plan.launches
-    few = f"{parted} tiles are few for {limits.multiprocessors} multiprocessors"
     which = "each tile's K" if parted == tiling.tiles else f"K of each of the last {parted} of {tiling.tiles} tiles"
     sums = ticket_bytes(parted) + parted * count * tiling.sums_bytes
     parts = [_launch(launch, tiling, parted, count, part) for part in (ALL, SUMS, TOTALS)]
@@ -111,7 +138,7 @@ def _plan(tiling: Divisible, count: int, limits: Limits) -> Plan:
         plan,
         launches=(tiling.packing(parted), parts[ALL]),
         spaces=(*plan.spaces, Space("workspace", "sums of the splits", sums)),
-        reasons=(f"{which} in {count} splits: {few}", *plan.reasons),
+        reasons=(f"{which} in {count} splits: {why}", *plan.reasons),
         sharing=(pack, parts[SUMS], parts[TOTALS]),
     )
 

@@ -104,7 +104,15 @@ def _candidate(problem: Problem, kernel: StemKernel, limits: Limits) -> Candidat
     if not ways or problem.wide(_packed_bytes(lifted, kernel)):
         return None
     seconds, box, passes = min(ways, key=lambda way: way[0])
-    return Candidate(variant(kernel).name, seconds, partial(_plan, lifted, kernel, box, passes))
+    return Candidate(
+        variant(kernel).name, seconds, partial(_plan, lifted, kernel, box, passes), _order(problem, kernel)
+    )
+
+
+def _order(problem: Problem, kernel: StemKernel) -> str:
+    if kernel.arithmetic is None:
+        return "FFMA over channels, taps in a band"
+    return f"{kernel.arithmetic.instruction} over channels, taps, those of a row in {kernel.chunk}s"
 
 
 # ---------------------------------------------------------------- launch

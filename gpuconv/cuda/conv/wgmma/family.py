@@ -19,7 +19,7 @@ from gpuconv.cuda.build.variant import Kernel, Variant
 from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.gemm import base as gemm_base
 from gpuconv.cuda.conv.gemm import fragments, split
-from gpuconv.cuda.conv.wgmma import channels_last, cost, sources, tiles
+from gpuconv.cuda.conv.wgmma import cost, operands, sources, tiles
 from gpuconv.cuda.conv.wgmma import pixels as wgmma_pixels
 from gpuconv.cuda.conv.wgmma import strips as wgmma_strips
 from gpuconv.cuda.conv.wgmma.cost import WgmmaWork
@@ -41,10 +41,55 @@ def offers(problem: correlation.Problem, limits: Limits) -> Iterator[Offer]:
         return
     for source in sources.sources(problem):
         for whole in _undivided(source, limits):
-            if tiles.shared_bytes(problem, whole.tile) > limits.shared_bytes_per_block:
-                continue
-            for work in (whole, *_divided(whole, limits)):
-                yield Candidate(_name(work), cost.seconds(work, limits), partial(_plan, work, limits))
+            if tiles.shared_bytes(problem, whole.tile) <= limits.shared_bytes_per_block:
+                yield from (_candidate(work, limits) for work in (whole, *_divided(whole, limits)))
+
+
+def offers_in_order(problem: correlation.Problem, limits: Limits) -> Iterator[Offer]:
+    """Yield as :func:`offers`, but strips for every order of sums, and K of all tiles in each number of segments."""
+    if refusal := _refusal(problem, limits):
+        yield refusal
+        return
+    for source in sources.sources(problem):
+        for whole in _every_strip(source, limits):
+            if tiles.shared_bytes(problem, whole.tile) <= limits.shared_bytes_per_block:
+                for count in (0, *split.counts(whole.most_steps)):
+                    work = replace(whole, divided=whole.tiles, splits=count) if count else whole
+                    yield _candidate(work, limits)
+
+
+def _candidate(work: WgmmaWork, limits: Limits) -> Candidate:
+    return Candidate(_name(work), cost.seconds(work, limits), partial(_plan, work, limits), _order(work))
+
+
+def _order(work: WgmmaWork) -> str:
+    """Return how the products of an output are added."""
+    source = work.source
+    strips = ""
+    if isinstance(work.strips, wgmma_pixels.PixelStrips):
+        strips = f", the innermost {work.strips.inner_h} x {work.strips.inner_w} taps last"
+    elif work.inner > 1:
+        strips = f", the {work.inner} taps along H last"
+    if source.in_registers:
+        n, factors = work.tile.block_m, source.parts
+    else:
+        n, factors = work.tile.block_n, source.products
+    slices = f"{source.channel_slices * source.block_k} channels in slices of {source.block_k}"
+    whole = f"{factors} x " * (factors > 1) + f"wgmma m64n{n} of {source.problem.dtype} over taps, {slices}{strips}"
+    return f"{whole}; {work.splits} segments" if work.divided else whole
+
+
+def _every_strip(source: sources.Source, limits: Limits) -> Iterator[WgmmaWork]:
+    if not (source.in_strips and source.in_registers):
+        yield from _undivided(source, limits)
+        return
+    for pixels in (tile for tile in tiles.PIXELS if tile.rows == (source.form == "rows")):
+        found: dict[tuple[int, int], list[WgmmaWork]] = {}
+        for strips in wgmma_pixels.of(source.seen, pixels):
+            work = WgmmaWork(source, pixels, strips)
+            found.setdefault((strips.inner_h, strips.inner_w), []).append(work)
+        for works in found.values():
+            yield min(works, key=lambda work: (cost.seconds(work, limits), work.strip_bytes))
 
 
 def _refusal(problem: correlation.Problem, limits: Limits) -> Refusal | None:
@@ -104,7 +149,7 @@ def _plan(work: WgmmaWork, limits: Limits) -> Plan:
     source, tickets = work.source, work.divided
     copying: tuple[Launch, ...] = ()
     if source.form == "copied":
-        copying = (channels_last.of_x(source.problem, source.x_channels, source.parts, tickets),)
+        copying = (operands.of_x(source.problem, source.x_channels, source.parts, tickets),)
     before = (*_packing(source, 0 if copying else tickets), *copying)
     apart = [_launch(work, part, limits) for part in (split.SUMS, split.TOTALS)] if tickets else []
     shares = bool(apart) and source.form != "copied" and source.packed
@@ -171,7 +216,7 @@ def _row(work: WgmmaWork) -> int:
 def _packing(source: sources.Source, tickets: int) -> tuple[Launch, ...]:
     if not source.packed:
         return ()
-    return (channels_last.of_weights(source.problem, source.w_channels, source.parts, tickets),)
+    return (operands.of_weights(source.problem, source.w_channels, source.parts, tickets),)
 
 
 def _launch(work: WgmmaWork, part: int, limits: Limits) -> Launch:
@@ -179,11 +224,11 @@ def _launch(work: WgmmaWork, part: int, limits: Limits) -> Launch:
     source, tile, chosen = work.source, work.tile, _variant(work)
     lifted = source.seen.lifted
     items = work.divided if part == split.TOTALS else work.items
-    operands = gemm_base.operands(lifted, work.counts, source.weights())
+    problem = gemm_base.operands(lifted, work.counts, source.weights())
     if lifted.operator != source.problem.operator:
-        operands = {**operands, "taps": gemm_base.backwards(operands["taps"])}
+        problem = {**problem, "taps": gemm_base.backwards(problem["taps"])}
     fields = {
-        "problem": operands,
+        "problem": problem,
         "loading": sources.loading(source),
         "splits": split.splits(work.tiles, work.divided, work.splits, part),
         "items": items,
@@ -265,4 +310,4 @@ def variants() -> Iterator[Variant]:
         for strips in tiles.STRIPS:
             if dtype != "float32" or not (strips.rows or strips.slice_bytes != SLICE_BYTES):
                 yield variant("conv", dtype, strips)
-    yield from channels_last.variants()
+    yield from operands.variants()

@@ -18,7 +18,7 @@ from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.gemm import fragments
 from gpuconv.cuda.conv.gemm.base import PackedWeights
 from gpuconv.cuda.conv.problem import Problem, merged_stride
-from gpuconv.cuda.conv.wgmma import channels_last
+from gpuconv.cuda.conv.wgmma import operands
 from gpuconv.cuda.conv.wgmma.pixels import PixelStrips
 from gpuconv.cuda.conv.wgmma.strips import PATCH, ROW, Strips
 from gpuconv.cuda.conv.wgmma.tiles import HALF_SLICE, SLICE_BYTES, WgmmaTile
@@ -115,12 +115,12 @@ class Source:
     @cached_property
     def x_last_bytes(self) -> int:
         """Bytes of the channels-last copy of x, 0 where there is none."""
-        return channels_last.x_bytes(self.problem, self.x_channels, self.parts) if self.form == "copied" else 0
+        return operands.x_bytes(self.problem, self.x_channels, self.parts) if self.form == "copied" else 0
 
     @cached_property
     def packed_bytes(self) -> int:
         """Bytes of the packed weights, 0 where w is read as it is."""
-        return channels_last.weight_bytes(self.problem, self.w_channels, self.parts) if self.packed else 0
+        return operands.weight_bytes(self.problem, self.w_channels, self.parts) if self.packed else 0
 
     @property
     def aligned(self) -> tuple[tuple[str, int], ...]:

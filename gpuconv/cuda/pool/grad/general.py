@@ -1,4 +1,4 @@
-"""The gradient of MaxPool with one element a thread: the kernel that accepts every problem.
+"""The gradients of MaxPool and AveragePool with one element a thread: the kernels that accept every problem.
 
 The kernel is in ``kernels_cu/pool/grad/general.cu``; strides count elements.
 """
@@ -6,6 +6,7 @@ The kernel is in ``kernels_cu/pool/grad/general.cu``; strides count elements.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 from math import prod
 
@@ -13,13 +14,16 @@ from gpuconv.cuda.build import params
 from gpuconv.cuda.build.variant import Kernel, Variant, types
 from gpuconv.cuda.plan import Candidate, Limits, Offer, Plan
 from gpuconv.cuda.plan.strided import array_fields, axes, filled
-from gpuconv.cuda.pool.grad.problem import OPERATOR, PoolGradProblem, one_launch, seconds
-from gpuconv.cuda.pool.problem import AHEAD, WIDTHS
+from gpuconv.cuda.pool.grad.problem import PoolGradProblem, one_launch, seconds
+from gpuconv.cuda.pool.problem import AHEAD, MISSING, WIDTHS, counted_fields
 from gpuconv.rules import dtypes
+from gpuconv.rules.geometry import AveragePoolGeometry
 
 NAME = "one element a thread"
 # Instructions of an element, of each of its windows on the last axis, and on each of the others; counted.
 _INSTRUCTIONS = (165, 36, 48)
+_OF_AVERAGES = (150, 34, 48)  # estimated
+_DIVISION = 30  # more of a window where not as many taps count in each; estimated
 
 
 # ---------------------------------------------------------------- what it sees
@@ -31,7 +35,9 @@ def needs_wide(problem: PoolGradProblem) -> bool:
     reach = _reach(problem)
     ends = [n + begin for n, begin in zip(g.x_shape[2:], g.pads_begin, strict=True)]
     magnitudes = [prod(g.x_shape), *g.y_shape, *reach, *ends, *g.strides, *g.dilations, *problem.spans]
-    return params.needs_wide(OPERATOR, magnitudes)
+    for axis in problem.forward.axes:
+        magnitudes += [axis.counted.taps, abs(axis.counted.shift), axis.counted.extent, axis.counted.dilation]
+    return params.needs_wide(problem.operator, magnitudes)
 
 
 def _rank(problem: PoolGradProblem, wide: bool) -> int:
@@ -50,7 +56,9 @@ def _reach(problem: PoolGradProblem) -> list[int]:
 def _instructions(problem: PoolGradProblem) -> float:
     """Count those of all threads: each meets the windows that reach it, of dilated ones also those between two taps."""
     g = problem.geometry
-    element, last, others = _INSTRUCTIONS
+    element, last, others = _OF_AVERAGES if problem.forward.averages else _INSTRUCTIONS
+    if not getattr(g, "constant", True):
+        last += _DIVISION
     met = [q * min(reach, n) / n for q, n, reach in zip(g.y_shape[2:], g.x_shape[2:], _reach(problem), strict=True)]
     rows, count = 1.0, float(element)
     for windows in met[:-1]:
@@ -64,7 +72,7 @@ def _instructions(problem: PoolGradProblem) -> float:
 
 def offers(problem: PoolGradProblem, limits: Limits) -> Iterator[Offer]:
     wide = needs_wide(problem)
-    kernel = variant(problem.dtype, wide, _rank(problem, wide))
+    kernel = variant(problem.dtype, wide, _rank(problem, wide), averages=problem.forward.averages)
     time = seconds(problem, _instructions(problem), limits)
     yield Candidate(kernel.name, time, lambda: _plan(problem, kernel, wide))
 
@@ -75,8 +83,11 @@ def offers(problem: PoolGradProblem, limits: Limits) -> Iterator[Offer]:
 def _plan(problem: PoolGradProblem, kernel: Variant, wide: bool) -> Plan:
     g, ndim = problem.geometry, _rank(problem, wide)
     elements = prod(g.x_shape)
-    arrays = {"dx": problem.dx_strides, "dy": problem.dy_strides, "indices": problem.indices_strides}
+    axes_of_windows = [MISSING] * (ndim - len(problem.forward.axes)) + list(problem.forward.axes)
+    constant = isinstance(g, AveragePoolGeometry) and g.constant
     fields = {
+        "counts": prod(g.kernel_shape) if constant else 0,
+        "counted": counted_fields(axes_of_windows),
         "plane": prod(g.x_shape[2:]),
         "elements": elements,
         "y_extent": filled(g.y_shape[2:], ndim, 1),
@@ -88,21 +99,26 @@ def _plan(problem: PoolGradProblem, kernel: Variant, wide: bool) -> Plan:
         "dilation": filled(g.dilations, ndim, 1),
         "channels": g.x_shape[1],
         "channels_last": problem.forward.channels_last,
-        **array_fields(arrays, ndim),
+        **array_fields(problem.arrays, ndim),
     }
-    return one_launch(kernel, elements, fields, "every element looks at the windows that can reach it")
+    fields = {name: value for name, value in fields.items() if name in (kernel.layout.names or ())}
+    return one_launch(problem, kernel, elements, fields, "every element looks at the windows that can reach it")
 
 
 _KERNEL = Kernel("pool/grad/general.cu", "max_pool_grad", "MaxPoolGradParams<{index}, {rank}>")
 
 
-def variant(dtype: str, wide: bool, ndim: int) -> Variant:
+_AVERAGE = replace(_KERNEL, function="average_pool_grad", parameter="AveragePoolGradParams<{index}, {rank}>")
+
+
+def variant(dtype: str, wide: bool, ndim: int, *, averages: bool = False) -> Variant:
     """Return the kernel for a dtype, an index width and a number of spatial axes."""
-    blocks = _KERNEL.blocks_per_sm - wide  # 64-bit numbers take more registers
-    return _KERNEL.over(dtype, ndim, types=types(dtype), wide=wide, blocks_per_sm=blocks)
+    blocks = _KERNEL.blocks_per_sm - wide * (1 + averages)  # 64-bit numbers take more registers
+    blocks -= averages and dtype == "float64"
+    return (_AVERAGE if averages else _KERNEL).over(dtype, ndim, types=types(dtype), wide=wide, blocks_per_sm=blocks)
 
 
 def variants() -> Iterator[Variant]:
     """Yield the kernels that are built ahead; those for more axes are compiled when first needed."""
-    for dtype, (wide, ndim) in product(dtypes.CONV_DTYPES, WIDTHS):
-        yield variant(dtype, wide, ndim)
+    for dtype, (wide, ndim), averages in product(dtypes.CONV_DTYPES, WIDTHS, (False, True)):
+        yield variant(dtype, wide, ndim, averages=averages)

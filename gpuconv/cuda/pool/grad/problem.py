@@ -1,4 +1,4 @@
-"""What the gradient of MaxPool comes down to, for the kernels that make it."""
+"""What the gradients of pooling come down to, for the kernels that make them."""
 
 from __future__ import annotations
 
@@ -10,20 +10,18 @@ from typing import Any
 from gpuconv.cuda.build import params
 from gpuconv.cuda.build.variant import Variant
 from gpuconv.cuda.plan import Launch, Limits, Plan, floor, model
-from gpuconv.cuda.pool.problem import PoolProblem
-from gpuconv.rules.geometry import Ints, MaxPoolGeometry
-
-OPERATOR = "max_pool_grad"
+from gpuconv.cuda.pool.problem import Geometry, PoolProblem
+from gpuconv.rules.geometry import Ints
 
 
 @dataclass(frozen=True)
 class PoolGradProblem:
     """One gradient, for arrays with these strides in elements; 0 where an axis is never stepped along."""
 
-    geometry: MaxPoolGeometry
+    geometry: Geometry
     dtype: str
     dy_strides: Ints
-    indices_strides: Ints
+    indices_strides: Ints | None  # None: of averages
     dx_strides: Ints
 
     @cached_property
@@ -32,10 +30,21 @@ class PoolGradProblem:
         return PoolProblem(self.geometry, self.dtype, self.dx_strides, self.dy_strides, self.indices_strides)
 
     @property
+    def operator(self) -> str:
+        """The function's name."""
+        return f"{self.forward.operator}_grad"
+
+    @property
+    def arrays(self) -> dict[str, Ints]:
+        """Strides by the names of the arrays that there are."""
+        arrays = {"dx": self.dx_strides, "dy": self.dy_strides}
+        return arrays if self.indices_strides is None else {**arrays, "indices": self.indices_strides}
+
+    @property
     def spans(self) -> list[int]:
         """Elements between the outermost ones of each array."""
         g = self.geometry
-        arrays = ((g.x_shape, self.dx_strides), (g.y_shape, self.dy_strides), (g.y_shape, self.indices_strides))
+        arrays = [(g.x_shape if name == "dx" else g.y_shape, strides) for name, strides in self.arrays.items()]
         return [params.span(shape, strides) for shape, strides in arrays]
 
 
@@ -45,8 +54,8 @@ def seconds(problem: PoolGradProblem, instructions: float, limits: Limits) -> fl
     return model.overlapped(model.instructions(instructions, limits), model.memory(least, limits))
 
 
-def one_launch(kernel: Variant, threads: int, fields: Mapping[str, Any], reason: str) -> Plan:
+def one_launch(problem: PoolGradProblem, kernel: Variant, threads: int, fields: Mapping[str, Any], reason: str) -> Plan:
     """Return the plan of a kernel with so many threads and these fields in its struct."""
-    roles = {"dy": "dy", "indices": "indices", "dx": "y"}
-    launch = Launch.of_threads(OPERATOR, kernel, threads, fields, roles)
-    return Plan(OPERATOR, (launch,), (f"{kernel.name}: {reason}",))
+    roles = {name: "y" if name == "dx" else name for name in problem.arrays}
+    launch = Launch.of_threads(problem.operator, kernel, threads, fields, roles)
+    return Plan(problem.operator, (launch,), (f"{kernel.name}: {reason}",))

@@ -16,7 +16,7 @@ import numpy as np
 from gpuconv.cuda.build import params, structs
 from gpuconv.cuda.build.variant import Kernel, Variant, types
 from gpuconv.cuda.plan import MOST_BLOCKS, Candidate, Limits, Offer, Plan, Refusal
-from gpuconv.cuda.pool.grad.problem import OPERATOR, PoolGradProblem, one_launch, seconds
+from gpuconv.cuda.pool.grad.problem import PoolGradProblem, one_launch, seconds
 from gpuconv.cuda.pool.problem import MISSING, PoolAxis, PoolView
 from gpuconv.rules import dtypes
 
@@ -35,6 +35,8 @@ _ONE = replace(MISSING, stride=1)
 
 def _accepted(problem: PoolGradProblem) -> tuple[WalkView, WalkForm] | str:
     axes = problem.forward.axes
+    if problem.forward.averages:
+        return "averages"
     if len(axes) > 3:
         return f"{len(axes)} spatial axes"
     if any(axis.reach == 0 for axis in axes):
@@ -45,7 +47,7 @@ def _accepted(problem: PoolGradProblem) -> tuple[WalkView, WalkForm] | str:
     form = next(filter(columns.accepts, _FORMS), None)
     if form is None:
         return f"windows of {columns.height.reach} rows"
-    wide = params.needs_wide(OPERATOR, [*columns.magnitudes, *problem.spans])
+    wide = params.needs_wide(problem.operator, [*columns.magnitudes, *problem.spans])
     return "64-bit indices" if wide or columns.items(form, 1) > MOST_BLOCKS else (columns, form)
 
 
@@ -207,13 +209,13 @@ def offers(problem: PoolGradProblem, limits: Limits) -> Iterator[Offer]:
     columns, form = accepted
     kernel = variant(problem.dtype, form)
     time = seconds(problem, _instructions(columns, form, problem.dtype, limits), limits)
-    yield Candidate(kernel.name, time, lambda: _plan(columns, form, kernel, limits))
+    yield Candidate(kernel.name, time, lambda: _plan(problem, columns, form, kernel, limits))
 
 
 # ---------------------------------------------------------------- launch
 
 
-def _plan(columns: WalkView, form: WalkForm, kernel: Variant, limits: Limits) -> Plan:
+def _plan(problem: PoolGradProblem, columns: WalkView, form: WalkForm, kernel: Variant, limits: Limits) -> Plan:
     walk = columns.walk(form, limits)
     items = columns.items(form, walk)
     *others, step = columns.strides("x")
@@ -245,7 +247,7 @@ def _plan(columns: WalkView, form: WalkForm, kernel: Variant, limits: Limits) ->
         f"{'channels last: ' * columns.channels_last}{form.columns} columns of {walk * columns.step(form)} elements "
         "a thread"
     )
-    return one_launch(kernel, items, fields, reason)
+    return one_launch(problem, kernel, items, fields, reason)
 
 
 _KERNEL = Kernel("pool/grad/walks.cu", "max_pool_grad_walks", "WalkPoolGradParams", _THREADS, name="max_pool_grad")

@@ -43,9 +43,9 @@ def test_the_structs_of_a_small_conv() -> None:
     attributes: dict[str, Any] = {"group": 2, "strides": [1, 3], "dilations": [2, 1], "pads": [1, 0, 0, 2]}
     pack, gemm = plan("conv", (2, 6, 5, 7), (8, 3, 2, 3), bias=True, **attributes).launches
     assert fields(pack) == {
-        "w": 0, "packed": 0, "filters": 4, "channels": 3, "pitch": 4, "rows": 18, "w_group": 72, "w_filter": 18,
-        "w_channel": 6, "w_stride": [0, 3, 1], "by_tap": 6, "taps": [1, 2, 3], "m_squares": 1, "row_squares": 1,
-        "tickets": {"first": 0, "count": 0},
+        "w": 0, "packed": 0, "filters": 4, "channels": 3, "filled": 3, "pitch": 4, "rows": 18, "w_group": 72,
+        "w_filter": 18, "w_channel": 6, "w_stride": [0, 3, 1], "by_tap": 6, "taps": [1, 2, 3], "m_squares": 1,
+        "row_squares": 1, "tickets": {"first": 0, "count": 0},
     }  # fmt: skip
     assert fields(gemm) == {
         "common": {

@@ -124,7 +124,7 @@ def _problem() -> Any:
     ],
 )
 def test_a_band_has_what_the_tile_meets(tile: tuple[int, ...], box: tuple[int, ...]) -> None:
-    arithmetic = fragments.Arithmetic("mma", "HalfProducts", 0)
+    arithmetic = fragments.ARITHMETICS["float16", "ieee"]
     work = next(iter(grouped_plan.works(_problem(), arithmetic)))
     assert grouped_tile.GroupedTile(work, tile, 1).box == box
 
@@ -138,7 +138,7 @@ def test_channels_come_in_chunks_of_16_bytes(channels: int, pixel: int, row: int
     x_strides = (14 * row, 1, row, pixel)
     made = grouped((3, 2 * channels, 14, 10), (8, channels, 3, 3), group=2, pads=[1] * 4, x_strides=x_strides)
     assert made is not None
-    arithmetic = fragments.Arithmetic("mma", "HalfProducts", 0)
+    arithmetic = fragments.ARITHMETICS["float16", "ieee"]
     work = next(iter(grouped_plan.works(made.problem, arithmetic)))
     assert work.together == 2
     assert work.chunks is chunks
@@ -196,7 +196,7 @@ def test_arrays_may_begin_anywhere(dtype: str, layout: str, shift: int) -> None:
 
 def test_the_model_knows_what_keeps_a_multiprocessor_busy() -> None:
     """A tile of a whole image is quicker than as many tiles of one output each."""
-    work = next(iter(grouped_plan.works(_problem(), fragments.Arithmetic("mma", "HalfProducts", 0))))
+    work = next(iter(grouped_plan.works(_problem(), fragments.ARITHMETICS["float16", "ieee"])))
     small, whole = (grouped_tile.GroupedTile(work, tile, 3) for tile in ((1, 1, 1), (14, 10, 1)))
     assert whole.seconds(HOPPER) < small.seconds(HOPPER)
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuconv.cuda.conv.wgmma import channels_last
+from gpuconv.cuda.conv.wgmma import operands
 from tests.harness import passes
 from tests.harness.passes import cost, over_ways
 from tests.oracle.operands import LAYOUTS, values
@@ -73,5 +73,5 @@ def test_a_kernel_packs_for_both_16_bit_types_and_is_named_for_it() -> None:
     for dtype in ("float16", "bfloat16"):
         w = np.zeros((8, 8, 3, 3), dtype)
         problem = passes.problem_of("conv", np.zeros((1, 8, 5, 5), dtype), w)
-        names.add(channels_last.of_weights(problem, 8, 1).variant.name)
+        names.add(operands.of_weights(problem, 8, 1).variant.name)
     assert names == {"pack_rows_16bit_3d"}

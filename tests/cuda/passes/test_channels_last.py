@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuconv.cuda.conv.wgmma import channels_last
+from gpuconv.cuda.conv.wgmma import operands
 from gpuconv.cuda.plan.launch import Launch
 from tests.harness import passes
 from tests.harness.plans import fields
 from tests.oracle.operands import LAYOUTS
 
 Ints = tuple[int, ...]
-BUNDLES, TILE_VECTORS, MOST_PIXELS = 8, 968, 112  # of conv/wgmma/channels_last.cu
+BUNDLES, TILE_VECTORS, MOST_PIXELS = 8, 968, 112  # of passes/channels_last.cu
 RUNS, SINGLY, BUNDLED = range(3)
 
 
@@ -25,7 +25,7 @@ def launched(x: Any, group: int = 1, filled: int | None = None, parts: int = 1, 
     w = np.zeros((group, channels, *(1 for _ in x.shape[2:])), x.dtype)
     vector = 16 // x.itemsize
     problem = passes.problem_of("conv", x, w, "ieee" if x.itemsize == 2 else "tf32", group=group)
-    return channels_last.of_x(problem, filled or -(-channels // vector) * vector, parts, tickets)
+    return operands.of_x(problem, filled or -(-channels // vector) * vector, parts, tickets)
 
 
 def struct(shape: Ints, layout: str = "contiguous", dtype: str = "float16", **more: Any) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-// x (images, groups, C, pixels), in any strides, to (images, pixels, groups, parts, C filled up with zeros): 16-bit
-// elements, or float32 rounded to TF32 or split into two parts of TF32; and w to rows of K, with output channels for
-// images and taps for pixels. A block makes 128 bytes of channels for up to 112 pixels, of one image or of several
+// x (images, groups, C, pixels), in any strides, to (images, pixels, groups, parts, C filled up with zeros): elements
+// as they are, or float32 rounded to TF32 or split into two parts of TF32; and w to rows of K, with output channels
+// for images and taps for pixels. A block makes 128 bytes of channels for up to 112 pixels, of one image or of several
 // small ones.
 //
 // Where the pixels of a channel are contiguous, they are copied to shared memory as they are, in vectors of 16 bytes:
@@ -38,12 +38,14 @@ struct ChannelsLastParams {
     Tickets tickets;
 };
 
-// 16-bit elements of any type.
-struct Copied16 {
-    using Element = unsigned short;
+// Elements as they are.
+template <class T> struct Copied {
+    using Element = T;
     static constexpr int kParts = 1;
     static DEVICE Element part(Element value, int) { return value; }
 };
+using Copied16 = Copied<unsigned short>;
+using Copied32 = Copied<float>;
 
 template <class T> DEVICE int bytes_after_vector(const T* place) {
     return int(reinterpret_cast<unsigned long long>(place) & 15);

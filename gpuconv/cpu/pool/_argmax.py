@@ -8,9 +8,9 @@ from math import prod
 
 import numpy as np
 
-from gpuconv.cpu import _order, _windows
-from gpuconv.cpu._windows import Axis
 from gpuconv.cpu._workspace import Array, Ints, Scratch
+from gpuconv.cpu.pool import _order, _windows
+from gpuconv.cpu.pool._windows import Axis
 from gpuconv.rules.dtypes import lowest
 from gpuconv.rules.geometry import MaxPoolGeometry
 

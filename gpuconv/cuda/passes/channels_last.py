@@ -1,6 +1,6 @@
-"""Launches that make channels contiguous, for TMA: a channels-last copy of x, and weights as rows of K.
+"""Launches that make channels contiguous and fill them up with zeros, of arrays that lie anyhow.
 
-Both are by ``conv/wgmma/channels_last.cu``. A row of K is a small image with channels last, whose pixels are the taps.
+They are by ``passes/channels_last.cu``, whose tiles are found here.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ from math import prod
 
 from gpuconv.cuda.build import params, structs
 from gpuconv.cuda.build.variant import Kernel, Variant
-from gpuconv.cuda.conv.gemm import fragments
-from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan import RANK, Launch, strided
 from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import Ints
@@ -20,7 +18,7 @@ from gpuconv.rules.geometry import Ints
 _VECTOR = 16  # bytes
 _BUNDLES = 8  # vectors of channels of a pixel, that a block makes
 _PIXELS = 112  # of a block, at most: wherever they begin, a warp copies two rows of 16-bit elements at once
-_TILE_VECTORS = structs.constant("kTileVectors", "conv/wgmma/channels_last.cu")  # of a block, in shared memory
+_TILE_VECTORS = structs.constant("kTileVectors", "passes/channels_last.cu")  # of a block, in shared memory
 _RUNS, _SINGLY, _BUNDLED = range(3)
 _AXES = ("image", "group", "channel")
 
@@ -49,55 +47,48 @@ class Planes:
         return prod(self.pixels)
 
 
-def of_x(problem: Problem, filled: int, parts: int, tickets: int = 0) -> Launch:
-    """Return the launch that copies x with channels last: (N, pixels, group, parts, filled).
+def copy(
+    operator: str, dtype: str, shape: Ints, strides: Ints, group: int, filled: int, roles: Mapping[str, str]
+) -> Launch:
+    """Return the launch that copies (N, group x C, D1, D2, D3) to (N, pixels, group, filled), bit by bit.
 
-    ``filled`` are the channels of a part, with the zeros that follow C: in whole vectors of 16 bytes; ``parts`` are 2
-    of 3xTF32, else 1. So many ``tickets`` at the workspace's beginning are set to zero besides.
+    Parameters
+    ----------
+    shape, strides : tuple of int
+        Of the array, strides in elements; with up to three spatial axes.
+    filled : int
+        Channels of a group with the zeros that follow: in whole vectors of 16 bytes.
+    roles : mapping of str to str
+        The arrays of the pointers "x" and "x_last".
     """
-    problem = problem.lifted
-    batch, channel, *pixel = problem.x_strides
-    pixels = problem.x_shape[2:]
-    row = problem.group * parts * filled
+    (batch, channels, *pixels), (image, channel, *steps) = shape, strides
+    row = group * filled
     planes = Planes(
-        *(problem.batch, problem.group, problem.channels, filled, pixels),
-        x=(batch, channel * problem.channels, channel),
-        x_pixels=tuple(pixel),
-        y=(prod(pixels) * row, parts * filled, filled, row),
+        *(batch, group, channels // group, filled, tuple(pixels)),
+        x=(image, channel * (channels // group), channel),
+        x_pixels=tuple(steps),
+        y=(prod(pixels) * row, filled, filled, row),
     )
-    return _launch(problem, "channels_last", planes, {"x": "x", "x_last": "x_last"}, tickets)
+    itemsize = dtypes.entry(dtype).itemsize
+    return launch(operator, variant(itemsize), itemsize, planes, roles)
 
 
-def of_weights(problem: Problem, filled: int, parts: int, tickets: int = 0) -> Launch:
-    """Return the launch that packs weights: (group, parts, M, taps, filled). Parameters are those of :func:`of_x`."""
-    problem = problem.lifted
-    group, filters, channel, *taps = problem.w_strides
-    row = prod(problem.taps) * filled
-    part = problem.filters * row
-    planes = Planes(
-        *(problem.filters, problem.group, problem.channels, filled, problem.taps),
-        x=(filters, group, channel),
-        x_pixels=tuple(taps),
-        y=(row, parts * part, part, filled),
-    )
-    return _launch(problem, "pack_rows", planes, {"x": "w", "x_last": "packed"}, tickets)
+def copy_strides(pixels: Ints, row: int) -> Ints:
+    """Return the strides of such a copy, in the order N, C, D1, …, whose pixels have so many elements in a row."""
+    steps = [row * prod(pixels[axis + 1 :]) for axis in range(len(pixels))]
+    return (prod(pixels) * row, 1, *steps)
 
 
-def x_bytes(problem: Problem, filled: int, parts: int) -> int:
-    """Return the bytes of the copy of x."""
-    return problem.batch * prod(problem.x_shape[2:]) * problem.group * parts * filled * problem.itemsize
+def launch(
+    operator: str, chosen: Variant, itemsize: int, planes: Planes, roles: Mapping[str, str], tickets: int = 0
+) -> Launch:
+    """Return the launch that moves these planes by a kernel.
 
-
-def weight_bytes(problem: Problem, filled: int, parts: int) -> int:
-    """Return the bytes of the packed weights."""
-    return problem.group * parts * problem.filters * prod(problem.taps) * filled * problem.itemsize
-
-
-def _launch(problem: Problem, name: str, planes: Planes, roles: Mapping[str, str], tickets: int) -> Launch:
-    """Return the launch that moves these planes; ``roles`` maps the struct's two pointers to the arrays' names."""
-    chosen = variant(name, problem.dtype, problem.precision)
+    ``roles`` maps the struct's two pointers to the arrays' names. So many ``tickets`` at the workspace's beginning are
+    set to zero besides.
+    """
     planes = _together(planes)
-    size = _VECTOR // problem.itemsize
+    size = _VECTOR // itemsize
     channel_tiles = -(-planes.filled // (_BUNDLES * size))
     images, pixels = _tile(planes, size)
     pixel_tiles, image_tiles = -(-planes.all_pixels // pixels), -(-planes.images // images)
@@ -124,7 +115,7 @@ def _launch(problem: Problem, name: str, planes: Planes, roles: Mapping[str, str
     if tickets:
         roles = {**roles, "tickets.first": "workspace"}
     blocks = image_tiles * pixel_tiles * planes.groups * channel_tiles
-    return Launch.of_blocks(problem.operator, chosen, blocks, fields, roles)
+    return Launch.of_blocks(operator, chosen, blocks, fields, roles)
 
 
 def _together(planes: Planes) -> Planes:
@@ -181,18 +172,16 @@ def _run(planes: Planes) -> dict[str, int]:
 # ---------------------------------------------------------------- variants
 
 
-_KERNEL = Kernel("conv/wgmma/channels_last.cu", "channels_last", "ChannelsLastParams", threads=128, blocks_per_sm=8)
+KERNEL = Kernel("passes/channels_last.cu", "channels_last", "ChannelsLastParams", threads=128, blocks_per_sm=8)
+ITEMSIZES = (2, 4)  # of elements that are copied bit by bit
 
 
-def variant(name: str, dtype: str, precision: str) -> Variant:
-    """Return the kernel for elements of a type in a precision; ``name`` says in profilers what it moves."""
-    kernel, arithmetic = replace(_KERNEL, name=name), fragments.ARITHMETICS[dtype, precision]
-    if dtypes.entry(dtype).itemsize == 2:
-        return kernel.over("16bit", RANK, types=("Copied16",))
-    return kernel.over(dtype, RANK, arithmetic.label, types=(arithmetic.cuda,))
+def variant(itemsize: int, name: str = "channels_last") -> Variant:
+    """Return the kernel that copies elements of so many bytes; ``name`` says in profilers what it moves."""
+    label = f"{8 * itemsize}bit"
+    return replace(KERNEL, name=name).over(label, RANK, types=(f"Copied{8 * itemsize}",))
 
 
 def variants() -> Iterator[Variant]:
-    for dtype, precision in (("float16", "ieee"), ("float32", "tf32"), ("float32", "3xtf32")):
-        yield variant("channels_last", dtype, precision)
-        yield variant("pack_rows", dtype, precision)
+    """Yield those that copy activations."""
+    yield from map(variant, ITEMSIZES)

@@ -11,11 +11,12 @@ import pytest
 
 from benchmarks import sass
 from gpuconv.cuda.build.variant import Variant
-from gpuconv.cuda.conv.wgmma import channels_last
+from gpuconv.cuda.conv.wgmma import operands
+from gpuconv.cuda.passes import channels_last
 from gpuconv.cuda.plan.limits import nearest
 from tests.harness import passes
 from tests.harness.machine_code import code
-from tests.harness.passes import cost, over_ways
+from tests.harness.passes import cost, over_copies
 from tests.harness.toolchain import needs_disassembler, needs_nvrtc
 from tests.oracle.operands import LAYOUTS, values
 
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.emulator
 PLANES = [(1,), (5,), (7, 7), (14, 14), (8, 8), (9, 30), (5, 5, 5), (3, 1, 11), (16, 16), (13, 31), (2, 300)]
 
 
-@over_ways
+@over_copies
 @pytest.mark.parametrize("pixels", PLANES, ids=str)
 def test_planes_of_every_size_at_every_address(dtype: Any, precision: str, pixels: tuple[int, ...]) -> None:
     random = Random(f"{dtype} {precision} {pixels}")
@@ -79,7 +80,7 @@ WAVEFRONTS = 1.08  # over the fewest; where a block has one image there is not o
 SLOTS = 0.8  # of the instructions that multiprocessors can issue while memory does the same copy, counted in PTX
 
 
-@over_ways
+@over_copies
 @pytest.mark.parametrize(("shape", "most"), LAYERS, ids=str)
 def test_it_moves_little_more_than_a_copy(dtype: Any, precision: str, shape: tuple[int, ...], most: float) -> None:
     """So that memory alone can keep it waiting: at 1 / 1.1 = 0.91 of a copy's bandwidth or more."""
@@ -93,7 +94,7 @@ def test_it_moves_little_more_than_a_copy(dtype: Any, precision: str, shape: tup
     assert its.cycles <= 0.5
 
 
-@over_ways
+@over_copies
 def test_images_with_channels_last_are_read_and_written_in_whole_vectors(dtype: Any, precision: str) -> None:
     x = LAYOUTS["channels last"](np.zeros((2, 96, 8, 9), dtype))
     found, emulated = passes.copy(x, 1, 96, precision, counters=True)
@@ -115,7 +116,7 @@ def test_a_multiprocessor_has_enough_on_its_way() -> None:
 
 @needs_nvrtc
 @needs_disassembler
-@pytest.mark.parametrize("variant", list(channels_last.variants()), ids=lambda one: one.name)
+@pytest.mark.parametrize("variant", [*channels_last.variants(), *operands.variants()], ids=lambda one: one.name)
 def test_instructions_are_as_wide_as_memory(variant: Variant) -> None:
     body = code(variant)
     everywhere = range(len(body))

@@ -1,0 +1,1 @@
+"""Pooling on NumPy arrays."""

@@ -1,0 +1,182 @@
+"""AveragePool and its gradient on NumPy arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import lru_cache, reduce
+from itertools import product
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from gpuconv.cpu import _threads
+from gpuconv.cpu._workspace import SCRATCH, Array, boxes, limit, shrink, spans
+from gpuconv.cpu.pool._blocks import PooledBlock, PooledBlocks, View, axis_of, cut, order_of_axes
+from gpuconv.cpu.pool._sums import sums
+from gpuconv.cpu.pool._windows import Axis
+from gpuconv.rules import dtypes
+from gpuconv.rules.geometry import AveragePoolGeometry
+
+_BLOCK_BYTES = 2**20  # that are at work at a time: they stay in a processor's cache
+_SHARE = 16  # of the limit, of a block: how sums are cut does not depend on how many threads make them
+_TOUCHED = 4  # accumulators at work per input: itself, sums of one axis, of the next, windows that begin at every input
+
+
+@_threads.quietly
+def average_pool(x: Array, y: Array, geometry: AveragePoolGeometry) -> None:
+    """Write the averages of x's windows into y."""
+    if y.size == 0:
+        return
+    accumulator = np.dtype(dtypes.accumulator(x.dtype))
+    volume = _volume(accumulator)
+    work, divisors = _work(geometry, volume), _divisors(geometry)
+
+    def compute(number: int) -> None:
+        block = work.blocks[number]
+        (view,) = work.views(number)
+        spans_of = zip(divisors, block.box, strict=True)
+        counts = reduce(np.multiply.outer, (counts[a:b] for counts, (a, b) in spans_of))
+        for part_of_x, part_of_y in _parts(x, y):
+            total = _summed(part_of_x, block, view, volume, accumulator)
+            _divide(total, counts.astype(total.dtype), part_of_y[block.place])
+
+    _threads.run(compute, range(len(work.blocks)), side_by_side=_threads.pays(x.nbytes))
+
+
+def _volume(accumulator: np.dtype[Any]) -> int:
+    """Return how many inputs a block may see."""
+    return max(1, min(_BLOCK_BYTES, limit() // _SHARE) // (_TOUCHED * accumulator.itemsize))
+
+
+@lru_cache(maxsize=256)
+def _work(geometry: AveragePoolGeometry, volume: int) -> PooledBlocks:
+    return cut(geometry, [geometry.offsets], volume, geometry.x_shape[0])
+
+
+@lru_cache(maxsize=256)
+def _divisors(geometry: AveragePoolGeometry) -> list[Array]:
+    """Return how many taps of each window count, along each axis; their product counts in all."""
+    axes = zip(geometry.counted, geometry.offsets, geometry.strides, geometry.y_shape[2:], strict=True)
+    counts = []
+    for (low, high), offsets, stride, windows in axes:
+        starts = np.arange(windows) * stride + offsets[0]
+        first, last = -((starts - low) // offsets.step), (high - 1 - starts) // offsets.step
+        counts.append(np.maximum(0, np.minimum(len(offsets) - 1, last) - np.maximum(0, first) + 1))
+    return counts
+
+
+def _parts(*arrays: Array) -> Iterator[tuple[Array, ...]]:
+    """Yield real arrays as they are, and of complex ones the real parts, then the imaginary ones."""
+    if arrays[0].dtype.kind != "c":
+        yield arrays
+    else:
+        yield tuple(array.real for array in arrays)
+        yield tuple(array.imag for array in arrays)
+
+
+def _summed(x: Array, block: PooledBlock, view: View, volume: int, accumulator: np.dtype[Any]) -> Array:
+    """Return the sums of a block's windows (N, C, Q1, …, Qn), part after part where they see too many inputs."""
+    total = None
+    for part in _within(block, view, volume):
+        source = x[part.place]
+        if source.size == 0:
+            continue
+        found = _of_view(source, part.axes, accumulator)
+        total = found if total is None else np.add(total, found)
+    if total is None:
+        shape = x[block.images, block.channels].shape[:2]
+        return np.zeros((*shape, *(b - a for a, b in block.box)), _real(accumulator))
+    return total
+
+
+def _real(accumulator: np.dtype[Any]) -> np.dtype[Any]:
+    return np.empty(0, accumulator).real.dtype
+
+
+def _within(block: PooledBlock, view: View, volume: int) -> Iterator[View]:
+    """Cut what a block sees into parts of its inputs."""
+    extents = tuple(axis.extent for axis in view.axes)
+    if prod(extents) <= volume:
+        yield view
+        return
+    for box in boxes(extents, shrink(extents, volume)):
+        axes = tuple(
+            replace(axis, extent=b - a, offsets=range(axis.offsets.start - a, axis.offsets.stop - a, axis.offsets.step))
+            for axis, (a, b) in zip(view.axes, box, strict=True)
+        )
+        starts = tuple(start + a for start, (a, _) in zip(view.starts, box, strict=True))
+        inputs = (slice(start, start + b - a) for start, (a, b) in zip(starts, box, strict=True))
+        yield View((block.images, block.channels, *inputs), starts, axes)
+
+
+def _of_view(source: Array, axes: Sequence[Axis], accumulator: np.dtype[Any]) -> Array:
+    """Return the sums of windows over a part of x, gone through in the order that it has in memory."""
+    order = order_of_axes(source)
+    back = tuple(order.index(axis) for axis in range(source.ndim))
+    moved = source.transpose(order)
+    if moved.dtype != _real(accumulator) or not moved.flags.c_contiguous:
+        wide = SCRATCH.take("averaged", moved.shape, _real(accumulator))
+        np.copyto(wide, moved)
+        moved = wide
+    found = sums(moved, [replace(axis, position=back[axis.position]) for axis in axes])
+    return found.transpose(back)
+
+
+def _divide(total: Array, counts: Array, target: Array) -> None:
+    if target.dtype == total.dtype:
+        np.divide(total, counts, out=target)
+    else:
+        target[...] = total / counts
+
+
+# ---------------------------------------------------------------- the gradient
+
+
+@_threads.quietly
+def average_pool_grad(dy: Array, dx: Array, geometry: AveragePoolGeometry) -> None:
+    """Write into dx, of every element, the sum of dy over its windows, each divided by how many of its taps count."""
+    if 0 in (dx.size, dy.size):
+        dx[...] = 0
+        return
+    accumulator = _real(np.dtype(dtypes.accumulator(dy.dtype)))
+    counts = reduce(np.multiply.outer, _divisors(geometry)).astype(accumulator)
+    columns = geometry.y_shape[2:], geometry.x_shape[2:], geometry.strides, geometry.offsets
+    axes = [
+        axis_of(2 + axis, windows, extent, stride, 0, offsets)
+        for axis, (windows, extent, stride, offsets) in enumerate(zip(*columns, strict=True))
+    ]
+
+    def compute(place: tuple[slice, slice]) -> None:
+        for part_of_dy, part_of_dx in _parts(dy, dx):
+            part_of_dx[place] = _handed_back(part_of_dy[place].astype(accumulator) / counts, axes)
+
+    images, channels, *extents = geometry.x_shape
+    planes = max(1, _volume(accumulator) // prod(map(max, extents, geometry.y_shape[2:])))
+    blocks = product(spans(images, max(1, planes // channels)), spans(channels, planes))
+    places = [(slice(*of_images), slice(*of_channels)) for of_images, of_channels in blocks]
+    _threads.run(compute, places, side_by_side=_threads.pays(dx.nbytes))
+
+
+def _handed_back(given: Array, axes: Sequence[Axis]) -> Array:
+    """Return what elements of x get from their windows, axis by axis, where each gives so much to all of its own."""
+    for axis in axes:
+        if axis.trivial:
+            continue
+        total = np.zeros_like(
+            given, shape=(*given.shape[: axis.position], axis.extent, *given.shape[axis.position + 1 :])
+        )
+        for reads, writes in _handed(axis):
+            total[axis.at(reads)] += given[axis.at(writes)]
+        given = total
+    return given
+
+
+def _handed(axis: Axis) -> list[tuple[slice, slice]]:
+    """Return which inputs get which outputs, tap by tap; of a single window all at once."""
+    if axis.count > 1 or not axis.offsets:  # without any, all windows miss x
+        return axis.taps()
+    low, high = axis.inside(0)
+    taps = axis.offsets[low:high]
+    return [(slice(taps.start, taps.stop, taps.step), slice(0, 1))]

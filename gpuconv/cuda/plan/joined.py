@@ -1,0 +1,82 @@
+"""Two plans as one: the same call for the first images of a batch, then for the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from gpuconv.cuda.plan.launch import Launch, Plan, Space
+
+_Launches = tuple[Launch, ...]
+
+
+def joined(first: Plan, second: Plan, shifts: Mapping[str, int]) -> Plan:
+    """Return the plan of both, one after the other; the arrays of the second begin so many bytes behind those given."""
+    second = _shifted(_aligned(second, shifts), shifts)
+    second = _sharing_weights(first, second)
+    shares = bool(first.sharing or second.sharing)
+    alignment = dict(first.alignment) | dict(second.alignment)
+    return replace(
+        first,
+        launches=_after(first.launches, second.launches),
+        sharing=_after(first.sharing or first.launches, second.sharing or second.launches) if shares else (),
+        reasons=(*first.reasons, "the images come in two parts: all at once are too many for such a kernel"),
+        spaces=_spaces(first, second),
+        views=tuple(dict.fromkeys((*first.views, *second.views))),
+        alignment=tuple(alignment.items()),
+        otherwise=_otherwise(first, second) if alignment else None,
+    )
+
+
+def _aligned(plan: Plan, shifts: Mapping[str, int]) -> Plan:
+    """Return the plan, or that for any addresses where these shifts make some of less aligned ones."""
+    apart = any(shifts.get(role, 0) % nbytes for role, nbytes in plan.alignment)
+    return plan.otherwise() if apart and plan.otherwise is not None else plan
+
+
+def _shifted(plan: Plan, shifts: Mapping[str, int]) -> Plan:
+    """Return the plan for arrays that begin so many bytes later."""
+    parts = [(role, role, nbytes) for role, nbytes in shifts.items()]
+    parts += [(name, role, nbytes + shifts.get(role, 0)) for name, role, nbytes in plan.views]
+    names = {name: f"{role} from {nbytes}" for name, role, nbytes in parts}
+    otherwise = plan.otherwise
+    return replace(
+        plan.renamed(names),
+        views=tuple((names[name], role, nbytes) for name, role, nbytes in parts),
+        otherwise=None if otherwise is None else lambda: _shifted(otherwise(), shifts),
+    )
+
+
+def _sharing_weights(first: Plan, second: Plan) -> Plan:
+    """Return the second plan without the launches that pack as the first one's, or with a place of its own for them."""
+    packed = {launch for launch in (*first.launches, *first.sharing) if launch.packs}
+    own = [launch for launch in (*second.launches, *second.sharing) if launch.packs]
+    if all(launch in packed for launch in own):
+        left, sharing = (
+            tuple(launch for launch in those if not launch.packs) for those in (second.launches, second.sharing)
+        )
+        return replace(second, launches=left, sharing=sharing)
+    names = {"packed": "packed again"}
+    spaces = tuple(space._replace(role=names.get(space.role, space.role)) for space in second.spaces)
+    return replace(second.renamed(names), spaces=spaces)
+
+
+def _after(first: _Launches, second: _Launches) -> _Launches:
+    return (*first, *second)
+
+
+def _spaces(first: Plan, second: Plan) -> tuple[Space, ...]:
+    """Return room for either's spaces; one with a part before its first element stays the last."""
+    found: dict[str, Space] = {}
+    for space in (*first.spaces, *second.spaces):
+        known = found.get(space.role, space)
+        found[space.role] = space._replace(bytes=max(space.bytes, known.bytes), before=max(space.before, known.before))
+    return tuple(sorted(found.values(), key=lambda space: space.role == "copied"))
+
+
+def _otherwise(first: Plan, second: Plan) -> Callable[[], Plan]:
+    def anywhere() -> Plan:
+        plans = [plan.otherwise() if plan.otherwise is not None else plan for plan in (first, second)]
+        return joined(plans[0], plans[1], {})
+
+    return anywhere

@@ -1,0 +1,163 @@
+"""Averages and their gradients on both backends, against their definition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from fractions import Fraction
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import gpuconv
+from gpuconv.rules import geometry
+from tests.harness.emulated import varied_cuda
+from tests.oracle import gradients, oracle
+from tests.oracle.operands import CONV_DTYPES, LAYOUTS, complex_integers, values
+from tests.oracle.oracle import assert_close, assert_same
+from tests.oracle.strategies import Problem, average_pool_problem, checked
+
+seeds = st.integers(0, 2**32 - 1)
+dtypes = pytest.mark.parametrize("dtype", CONV_DTYPES, ids=str)
+memory = st.sampled_from(sorted(set(LAYOUTS) - {"unaligned", "broadcast"}))
+kinds = st.sampled_from(["normal", "integers", "zeros", "nonfinite", "subnormal"])
+any_problem = st.randoms(use_true_random=False).map(average_pool_problem)
+Backend = Callable[[Any, int, int], AbstractContextManager[Any]]
+
+
+@pytest.fixture(params=["numpy", pytest.param("cuda", marks=pytest.mark.gpu)])
+def backend(request: pytest.FixtureRequest) -> Backend:
+    """What a call runs under: nothing, or the emulated device with some kernel, width and schedule."""
+    return varied_cuda if request.param == "cuda" else lambda dtype, rank, seed: nullcontext()
+
+
+def called(function: Any, array: Any, *arguments: Any, order: str, **attributes: Any) -> Any:
+    """The result with its channels second, of an array with them second."""
+    if order == "NCHW":
+        return function(array, *arguments, **attributes)
+    arguments = tuple((a[0], *a[2:], a[1]) for a in arguments)
+    return np.moveaxis(function(np.moveaxis(array, 1, -1), *arguments, layout="NHWC", **attributes), -1, 1)
+
+
+@dtypes
+@checked(0.6)
+@given(
+    problem=any_problem,
+    kind=kinds,
+    seed=seeds,
+    layout=memory,
+    order=st.sampled_from(["NCHW", "NHWC"]),
+)
+def test_averages_are_what_their_definition_says(
+    backend: Backend, dtype: Any, problem: Problem, kind: str, seed: int, layout: str, order: str
+) -> None:
+    x = LAYOUTS[layout](values(kind, seed, problem.x_shape, dtype))
+    with backend(dtype, problem.rank, seed):
+        y = called(gpuconv.average_pool, x, order=order, **problem.attributes)
+        again = called(gpuconv.average_pool, x, order=order, **problem.attributes)
+    assert_close(y, oracle.average_pool(x, **problem.attributes), dtype)
+    assert_same(again, y, bits=False)
+
+
+@dtypes
+@checked(0.5)
+@given(
+    problem=any_problem,
+    kind=st.sampled_from(["normal", "integers", "nonfinite"]),  # each share of a subnormal number is rounded
+    seed=seeds,
+    layout=memory,
+    order=st.sampled_from(["NCHW", "NHWC"]),
+)
+def test_gradients_of_averages_are_what_their_definition_says(
+    backend: Backend, dtype: Any, problem: Problem, kind: str, seed: int, layout: str, order: str
+) -> None:
+    shape = geometry.average_pool(problem.x_shape, **problem.attributes).y_shape
+    dy = LAYOUTS[layout](values(kind, seed, shape, dtype))
+    with backend(dtype, problem.rank, seed):
+        dx = called(gpuconv.average_pool_grad, dy, problem.x_shape, order=order, **problem.attributes)
+    assert_close(dx, gradients.average_pool_grad(dy, problem.x_shape, **problem.attributes), dtype)
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+@pytest.mark.parametrize("seed", range(6))
+def test_complex_averages_are_those_of_their_parts(backend: Backend, dtype: str, seed: int) -> None:
+    problem = average_pool_problem(Random(seed), 1 + seed % 3)
+    x = complex_integers(seed, problem.x_shape, dtype)
+    with backend(np.dtype(x.real.dtype), problem.rank + 1, seed):
+        y = gpuconv.average_pool(x, **problem.attributes)
+        dx = gpuconv.average_pool_grad(y, x.shape, **problem.attributes)
+    with np.errstate(all="ignore"):
+        parts = [gpuconv.average_pool(part, **problem.attributes) for part in (x.real, x.imag)]
+        back = [gpuconv.average_pool_grad(part, x.shape, **problem.attributes) for part in parts]
+    for whole, (real, imaginary) in ((y, parts), (dx, back)):
+        np.testing.assert_array_almost_equal_nulp(whole.real.copy(), real, 4)
+        np.testing.assert_array_almost_equal_nulp(whole.imag.copy(), imaginary, 4)
+        assert whole.dtype == dtype
+
+
+@dtypes
+@pytest.mark.parametrize("shape", [(2, 3, 7, 7), (1, 2, 300), (2, 5, 3, 4, 5), (3, 16, 40, 30), (1, 1, 90, 110)])
+@pytest.mark.parametrize("order", ["NCHW", "NHWC"])
+def test_a_global_average_is_that_of_one_window(
+    backend: Backend, dtype: Any, shape: tuple[int, ...], order: str
+) -> None:
+    x = LAYOUTS["channels last" if order == "NHWC" else "contiguous"](values("integers", 1, shape, dtype))
+    dy = values("integers", 2, (*shape[:2], *(1,) * (len(shape) - 2)), dtype)
+    with backend(dtype, len(shape) - 2, len(shape)):
+        y = called(gpuconv.global_average_pool, x, order=order)
+        dx = called(gpuconv.global_average_pool_grad, dy, shape, order=order)
+    sums = x.astype(np.float64).sum(axis=tuple(range(2, len(shape))), keepdims=True)
+    count = np.prod(shape[2:])
+    assert_same(y, oracle.round_to(sums / count, dtype), bits=False)  # integers: the sums are exact
+    assert_same(dx, np.broadcast_to(oracle.round_to(dy.astype(np.float64) / count, dtype), shape), bits=False)
+
+
+def test_a_global_average_of_nothing_is_no_number_and_gives_nothing_back(backend: Backend) -> None:
+    x = np.ones((2, 3, 0, 4), np.float32)
+    with backend(x.dtype, 2, 0), np.errstate(all="raise"):
+        assert np.isnan(gpuconv.global_average_pool(x)).tolist() == [[[[True]]] * 3] * 2
+        assert gpuconv.global_average_pool_grad(np.ones((2, 3, 1, 1), np.float32), x.shape).shape == x.shape
+
+
+def test_windows_in_which_nothing_counts_give_no_number_and_take_no_gradient(backend: Backend) -> None:
+    x, attributes = np.arange(1.0, 5).reshape(1, 1, 4), {"kernel_shape": 2, "pads": [3, 0]}
+    with backend(x.dtype, 1, 0), np.errstate(all="raise"):
+        assert gpuconv.average_pool(x, **attributes)[0, 0].astype(str).tolist() == [
+            *("nan", "nan", "1.0", "1.5", "2.5", "3.5")
+        ]
+        dy = np.array([[[np.nan, np.inf, 1.0, 2.0, 4.0, 8.0]]])
+        assert gpuconv.average_pool_grad(dy, x.shape, **attributes).tolist() == [[[2.0, 3.0, 6.0, 4.0]]]
+
+
+def test_sums_are_made_in_float32_and_rounded_once(backend: Backend) -> None:
+    for dtype in CONV_DTYPES[:2]:
+        steps = {"float16": 2048, "bfloat16": 256}[dtype.name]
+        x = np.array([steps, *[1] * 7], dtype).reshape(1, 1, 8)
+        with backend(dtype, 1, 0):
+            y = gpuconv.average_pool(x, kernel_shape=8)
+            whole = gpuconv.global_average_pool(x)
+        assert y.item() == whole.item() == dtype.type(float(Fraction(steps + 7, 8)))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_nothing_is_taken_off_a_sum_again(backend: Backend, dtype: str) -> None:
+    """Windows after a large number are those of small ones: sums of prefixes would have lost them."""
+    x = np.array([2.0**60, *[1.0] * 40], dtype).reshape(1, 1, -1)
+    for kernel, stride in ((3, 1), (9, 1), (9, 2), (20, 1)):
+        with backend(np.dtype(dtype), 1, 0):
+            y = gpuconv.average_pool(x, kernel_shape=kernel, strides=stride)
+        assert (y[0, 0, 1:] == 1).all()
+
+
+@pytest.mark.parametrize("limit", [2**14, 2**18])
+def test_windows_larger_than_the_workspace_are_added_up(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUCONV_WORKSPACE_BYTES", str(limit))
+    x = values("integers", 3, (2, 2, 90, 110), np.float32)
+    y = gpuconv.average_pool(x, kernel_shape=[80, 100], strides=[10, 5], pads=[3, 0, 0, 4])
+    expected = oracle.average_pool(x, kernel_shape=[80, 100], strides=[10, 5], pads=[3, 0, 0, 4])
+    assert_same(y, oracle.round_to(expected.value, np.float32), bits=False)
+    assert gpuconv.global_average_pool(x).tolist() == (x.sum((2, 3), keepdims=True) / np.float32(9900)).tolist()

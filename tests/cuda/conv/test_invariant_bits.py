@@ -1,0 +1,216 @@
+"""Bits of an image that do not depend on the images beside it, in the emulator.
+
+Operands are of many magnitudes, so that every other order of sums makes other bits. Each instruction and shape of the
+emulated tensor cores adds in an order of its own, so that only what is equal by construction is equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gpuconv
+from benchmarks import small_shapes
+from benchmarks.small_shapes import DEPTHWISE, PROBLEMS, TENSOR, Problem
+from gpuconv.cuda.build import params
+from gpuconv.cuda.call import device
+from gpuconv.cuda.conv import invariant
+from gpuconv.cuda.conv.gemm import split
+from gpuconv.cuda.plan import offers
+from gpuconv.cuda.plan.offers import Candidate
+from tests.emulated_cuda.emulator.accumulation import SCRAMBLED
+from tests.emulator import emulated_cuda
+from tests.harness import alone
+from tests.harness.alone import CLASSES, LAYERS, Layer, call
+from tests.harness.mutate_kernels import changed_kernels, exchanged
+from tests.oracle.operands import LAYOUTS
+
+pytestmark = pytest.mark.emulator
+MANY = 9  # images, all of which are compared
+
+
+def differences(
+    layer: Layer, images: int, seed: int = 0, architecture: str = "sm_90a", spoilt: bool = False
+) -> list[int]:
+    """Return the images whose results have other bits alone than among the others: of three, or of all nine.
+
+    One of them can be ``spoilt`` by numbers that are not finite.
+    """
+    random = Random(f"{layer} {images} {seed}")
+    x, w, b = layer.operands(images, seed)
+    places = range(images) if images == MANY else {0, images // 2, images - 1}
+    if spoilt:
+        x[random.randrange(images)].flat[::7] = np.inf
+    lying = LAYOUTS[random.choice(("contiguous", "contiguous", "strided", "channels last"))](x)
+    more: dict[str, Any] = {}
+    with emulated_cuda(limits_of=architecture, seed=seed, sums=SCRAMBLED):
+        if layer.operator == "conv_input_grad":
+            extents = [2 * (n - 1) + 1 if s == 2 else n for n, s in zip(layer.image[1:], (2, 1), strict=True)]
+
+            def result(part: Any) -> Any:
+                return gpuconv.conv_input_grad(
+                    part, w, (len(part), layer.w[1], *extents), **layer.attributes, invariant="batch"
+                )
+        else:
+            if layer.dtype[0] != "c" and random.random() < 0.5:
+                more["activation"] = "relu"
+
+            def result(part: Any) -> Any:
+                return call(layer, part, w, b, **more)
+
+        among = result(lying)
+        alone = {place: result(lying[place : place + 1]) for place in places}
+    return [place for place, found in alone.items() if found[0].tobytes() != among[place].tobytes()]
+
+
+@pytest.mark.sampled(12)
+@pytest.mark.parametrize("images", [2, 3, 5, 8, 17])
+@pytest.mark.parametrize("layer", LAYERS, ids=str)
+def test_an_image_has_the_same_bits_alone(layer: Layer, images: int) -> None:
+    architecture = CLASSES[(LAYERS.index(layer) + images) % len(CLASSES)]
+    assert not differences(layer, images, seed=images, architecture=architecture, spoilt=images % 2 == 1)
+
+
+# ---------------------------------------------------------------- parts of a batch, and copies
+
+
+@pytest.mark.parametrize("limit", [6000, 2**31 - 1])
+def test_images_in_parts_have_the_same_bits(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
+    """Of 2304 outputs each, two at a time are within the smaller limit; with packed weights, and a residual."""
+    layer = Layer("conv", (8, 12, 12), (16, 8, 3, 3), {"pads": [1, 1, 1, 1]})
+    x, w, b = layer.operands(5)
+    residual = layer.operands(10, seed=1)[0].reshape(5, 16, 12, 12)
+    expected = np.concatenate([result(layer, x[k : k + 1], w, b, residual=residual[k : k + 1]) for k in range(5)])
+    monkeypatch.setattr(params, "INDEX_LIMIT", limit)
+    views = gpuconv.explain("conv", x.shape, w.shape, **layer.attributes, invariant="batch").views
+    assert bool(views) == (limit == 6000)
+    for added in (residual, LAYOUTS["channels last"](residual)):
+        assert result(layer, x, w, b, residual=added).tobytes() == expected.tobytes()
+    with emulated_cuda(limits_of="sm_90a", sums=SCRAMBLED):
+        packed = gpuconv.pack(w)
+        for _ in range(2):
+            assert call(layer, x, packed, b, residual=residual).tobytes() == expected.tobytes()
+
+
+def test_parts_whose_sums_of_segments_are_few_have_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, w, b = DIVIDED.operands(17)
+    expected = result(DIVIDED, x, w, b)
+    monkeypatch.setattr(invariant, "_MOST_WORKSPACE", 200_000)  # a tile in twelve segments
+    assert result(DIVIDED, x, w, b).tobytes() == expected.tobytes()
+
+
+def test_copies_have_the_same_bits() -> None:
+    """Depthwise rows with gaps in x and in y, the images on other multiples of 16 bytes."""
+    layer = Layer("conv", (12, 5, 7), (12, 1, 3, 3), {"pads": [1, 1, 1, 1], "group": 12}, "bfloat16")
+    x, w, b = layer.operands(3)
+    expected = result(layer, x, w, b)
+    for lying in ("strided", "strided rows", "off the vectors", "reversed"):
+        out = LAYOUTS[lying](np.zeros_like(expected))
+        found = result(layer, LAYOUTS[lying](x), w, b, out=out)
+        assert np.ascontiguousarray(found).tobytes() == expected.tobytes()
+
+
+def result(layer: Layer, x: Any, w: Any, b: Any, **more: Any) -> Any:
+    with emulated_cuda(limits_of="sm_90a", sums=SCRAMBLED):
+        return call(layer, x, w, b, **more)
+
+
+# ---------------------------------------------------------------- kernels that are exchanged
+
+
+def _calls() -> Iterator[tuple[Problem, str, str]]:
+    """Yield the small problems of all kernels, each type on the classes in turn; wgmma has sm_90a alone."""
+    for number, problem in enumerate((*PROBLEMS, *DEPTHWISE, *TENSOR)):
+        for dtype in small_shapes._dtypes_of(problem) if problem.w else ():
+            yield problem, dtype, "sm_90a" if "precision" in problem.attributes else CLASSES[number % len(CLASSES)]
+
+
+@pytest.mark.sampled(1000)
+@pytest.mark.parametrize(("problem", "dtype", "architecture"), list(_calls()))
+def test_candidates_that_name_the_same_order_make_the_same_bits(
+    problem: Problem, dtype: str, architecture: str
+) -> None:
+    """Of every small problem: those that an invariant call may take, three images at once."""
+    layer = Layer(problem.operator, problem.x[1:], problem.w, problem.attributes, dtype)
+    x, w, b = layer.operands(3)
+    left: list[Candidate] = []
+    seen: list[Candidate] = []
+
+    def pick(candidates: Sequence[Candidate]) -> Candidate:
+        if not seen:
+            left.extend(candidates)
+        seen.append(candidates[len(seen)])
+        return seen[-1]
+
+    bits: dict[str, dict[bytes, str]] = {}
+    with emulated_cuda(limits_of=architecture, sums=SCRAMBLED), offers.picking(pick):
+        while len(seen) < max(len(left), 1):
+            found = call(layer, x, w, b).tobytes()
+            bits.setdefault(seen[-1].order, {})[found] = seen[-1].name
+            device.prepared.clear()
+    assert not {order: found for order, found in bits.items() if len(found) > 1}
+
+
+# ---------------------------------------------------------------- faults that it is there for
+
+# 3 x 3 pixels of 128 channels, whose K is cut into segments; tiles of 64 columns, seven images.
+DIVIDED = Layer("conv", (128, 3, 3), (64, 128, 3, 3), {"pads": [1, 1, 1, 1]})
+LAST = Layer("conv", (3, 3, 128), (64, 128, 3, 3), {"pads": [1, 1, 1, 1], "layout": "NHWC"})
+
+
+def order(layer: Layer) -> str:
+    plan = gpuconv.explain(layer.operator, (1, *layer.image), layer.w, **layer.attributes, invariant="batch")
+    return plan.kernel
+
+
+def test_there_are_segments_to_get_wrong() -> None:
+    assert "segments" in order(DIVIDED)
+    assert "segments" in order(LAST)
+    assert not differences(DIVIDED, MANY)
+    assert not differences(LAST, MANY, spoilt=True)
+
+
+def test_splits_that_depend_on_the_batch_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = split._plan
+
+    def more_for_few_tiles(tiling: split.Divisible, parted: int, count: int, why: str) -> Any:
+        return usual(tiling, parted, count + (tiling.tiles == 1), why)
+
+    monkeypatch.setattr(split, "_plan", more_for_few_tiles)
+    assert differences(DIVIDED, 17)
+
+
+def test_a_tile_of_another_order_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the free choice has it: only the last tiles are divided."""
+    usual = split._plan
+
+    def last_tiles(tiling: split.Divisible, parted: int, count: int, why: str) -> Any:
+        return usual(tiling, max(1, parted - 1), count, why)
+
+    monkeypatch.setattr(split, "_plan", last_tiles)
+    assert differences(DIVIDED, 17)
+
+
+@pytest.mark.usefixtures("cache_of_broken_kernels")
+def test_a_repair_of_what_was_right_is_noticed() -> None:
+    """Where another image's output is not finite. With channels last, a warp looks at all that it wrote."""
+    path = "conv/epilogue.cuh"
+    with changed_kernels({path: exchanged(path, "if (spoilt(widen(target)))", "")}):
+        assert differences(LAST, MANY, spoilt=True)
+
+
+# ---------------------------------------------------------------- bits of releases
+
+
+@pytest.mark.sampled(20)
+@pytest.mark.parametrize(("layer", "architecture"), list(alone.cases()), ids=str)
+def test_bits_are_those_of_the_last_release(layer: Layer, architecture: str) -> None:
+    known = alone.recorded()
+    assert alone.digest(layer, architecture) == known[f"{layer} on {architecture}"], (
+        f"invariant calls have other bits than in release {known['release']}, with sums {known['order']}: "
+        "say so in the changelog, then run python -m tests.harness.alone --write"
+    )
