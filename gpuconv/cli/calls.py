@@ -42,6 +42,7 @@ def _add_call(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", default="float32", metavar="NAME", help="of the arrays (default: float32)")
     parser.add_argument("--layout", default="NCHW", metavar="NAME", help="NCHW or NHWC (default: NCHW)")
     parser.add_argument("--precision", metavar="NAME", help="of products: ieee, tf32 or 3xtf32")
+    parser.add_argument("--invariant", metavar="NAME", help="batch: bits do not depend on other images")
     parser.add_argument("--activation", metavar="NAME", help="as relu")
     for name, text in _SWITCHES.items():
         parser.add_argument(_option(name), action="store_true", help=text)
@@ -77,7 +78,7 @@ def _keywords(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return what the command line gives of a call's keywords."""
     given = vars(arguments)
     names = {name for operator in OPERATORS.values() for name in operator.attributes} - {"x_shape", "w_shape"}
-    names |= {"dtype", "layout", "precision", "activation", *_SWITCHES}
+    names |= {"dtype", "layout", "precision", "invariant", "activation", *_SWITCHES}
     return {name: given[name] for name in sorted(names) if given[name] not in (None, False)}
 
 

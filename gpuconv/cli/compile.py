@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import gpuconv
+from gpuconv._environment import chained_launches
 from gpuconv._errors import CompileError, printable
 from gpuconv.cli.terminal import CommandError, Progress, table
 from gpuconv.cpu import _threads
@@ -119,7 +120,10 @@ def _variants(wanted: str) -> list[Variant]:
 
 
 def _for(architecture: str, variants: list[Variant]) -> list[Variant]:
-    return [variant for variant in variants if variant.compiles_for(architecture)]
+    """Return those that compile for an architecture; where launches may overlap, the forms that do besides."""
+    found = [variant for variant in variants if variant.compiles_for(architecture)]
+    forms = [variant.chained_on(architecture) for variant in found] if chained_launches() else []
+    return list(dict.fromkeys([*found, *forms]))
 
 
 def _architectures(text: str) -> list[str]:

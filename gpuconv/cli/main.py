@@ -1,4 +1,4 @@
-"""The command line: ``gpuconv info | check | run | explain | tune | compile``, also as ``python -m gpuconv``."""
+"""The command line, also as ``python -m gpuconv``: info, check, run, explain, tune, compile, suite and judge."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from typing import Any, NoReturn
 import numpy as np
 
 import gpuconv
+from gpuconv._environment import chained_launches
 from gpuconv._errors import printable
 from gpuconv.cli import calls
 from gpuconv.cli import check as _check
 from gpuconv.cli import compile as _compile
+from gpuconv.cli import judge as _judge
 from gpuconv.cli import run as _run
 from gpuconv.cli.terminal import CommandError, as_json
 from gpuconv.cuda.call import device
@@ -150,6 +152,7 @@ def _parser() -> argparse.ArgumentParser:
     build.add_argument("--filter", default="", metavar="TEXT", help="only kernels whose name contains TEXT")
     build.add_argument("-j", "--jobs", type=_positive, metavar="N", help="threads (default: one per processor)")
     build.set_defaults(command=_compile.command)
+    _judge.add(commands, _seed, _positive)
     return parser
 
 
@@ -198,6 +201,8 @@ def _facts() -> Iterator[tuple[str, str]]:
     yield "NVRTC", _nvrtc()
     yield "kernel cache", f"{_cache()} (GPUCONV_CACHE_DIR)"
     yield "packed kernels", f"{_packed()} (GPUCONV_PACK)"
+    overlap = "may overlap" if chained_launches() else "follow each other"
+    yield "launches", f"{overlap} (GPUCONV_CHAINED_LAUNCHES)"
     missing = _check.cuda_missing()
     yield "backends", "cpu, cuda" if missing is None else f"cpu (no cuda: {missing})"
 

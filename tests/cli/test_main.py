@@ -70,6 +70,9 @@ def test_info_follows_the_environment(ok: Run, error: Run, monkeypatch: pytest.M
     out = ok("info")
     assert re.search("CPU threads: +3 ", out)
     assert re.search("CPU workspace: +1234567 bytes", out)
+    assert re.search("launches: +follow each other ", out)
+    monkeypatch.setenv("GPUCONV_CHAINED_LAUNCHES", "1")
+    assert re.search("launches: +may overlap ", ok("info"))
     monkeypatch.setenv("GPUCONV_NUM_THREADS", "many")
     assert "GPUCONV_NUM_THREADS" in error("info")
 

@@ -1,0 +1,90 @@
+"""OpenVINO 2026.4.1 CPU ACCURACY: AveragePool: wrong (AveragePool, overhang)
+
+Rule (disputed): ceil_mode: taps beyond the padding never count, with count_include_pad=1 neither.
+
+Result: output 0[0, 0, 0] is -1.5714285373687744, expected -1.5714285714285714 (3 of 4 elements differ, by up to 4.77e+13 times the bound)
+
+Discussed at https://github.com/onnx/onnx/issues/3314, https://github.com/onnx/onnx/issues/5235, https://github.com/microsoft/onnxruntime/issues/16203, https://github.com/microsoft/onnxruntime/issues/16351.
+
+2 tests of this rule have this verdict; this is the smallest.
+
+Test test_average_pool_1d_an_overhang_of_a_long_kernel_beside_pads_float64_opset11.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+from onnx import helper
+
+nan, inf = np.nan, np.inf
+
+node = helper.make_node("AveragePool", ['X'], ['Y'], ceil_mode=1, count_include_pad=1, kernel_shape=[7], pads=[3, 3], strides=[3])
+CONSTANTS = [
+]
+INPUTS = [
+    np.array([-7.0, 3.0, -5.0, -2.0, -5.0, -4.0, -4.0, 1.0, 7.0]).astype('float64').reshape((1, 1, 9)),
+]
+EXPECTED = [
+    np.array([-1.5714285714285714, -3.4285714285714284, -1.0, 0.6666666666666666]).astype('float64').reshape((1, 1, 4)),
+]
+BOUNDS = [
+    np.array([2.4266303252521275e-15, 4.282288809268461e-15, 3.28308808710582e-15, 1.9984014443252818e-15]).astype('float64').reshape((1, 1, 4)),
+]
+inputs = [
+    helper.make_tensor_value_info("X", 11, [1, 1, 9]),
+]
+outputs = [
+    helper.make_tensor_value_info("Y", 11, [None, None, None]),
+]
+graph = helper.make_graph([node], "test", inputs, outputs, CONSTANTS)
+MODEL = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 11)], ir_version=6)
+
+from collections.abc import Sequence
+from typing import Any
+import ml_dtypes
+import numpy as np
+import openvino
+
+
+def version(option: str) -> str:
+    """Name OpenVINO's version, the device and the mode."""
+    return f"OpenVINO {openvino.__version__.partition('-')[0]} {' '.join(_device_and_mode(option))}"
+
+
+def run(model: Any, inputs: Sequence[Any], option: str) -> list[Any]:
+    """Read, compile and run the model; its outputs keep their types."""
+    core = openvino.Core()
+    device, mode = _device_and_mode(option)
+    compiled = core.compile_model(core.read_model(model.SerializeToString()), device, {"EXECUTION_MODE_HINT": mode})
+    request = compiled.create_infer_request()
+    request.infer({number: _tensor(array) for number, array in enumerate(inputs)})
+    return [_array(request.get_output_tensor(number)) for number in range(len(compiled.outputs))]
+
+
+def _device_and_mode(option: str) -> tuple[str, str]:
+    device, _, mode = option.partition(",")
+    return device or "CPU", mode or "ACCURACY"
+
+
+def _tensor(array: Any) -> Any:
+    if array.dtype.name != "bfloat16":
+        return openvino.Tensor(np.ascontiguousarray(array))
+    tensor = openvino.Tensor(openvino.Type.bf16, openvino.Shape(array.shape))
+    tensor.data.view(np.uint16)[...] = array.view(np.uint16)
+    return tensor
+
+
+def _array(tensor: Any) -> Any:
+    bits = tensor.data.copy()
+    return bits.view(ml_dtypes.bfloat16) if tensor.element_type == openvino.Type.bf16 else bits
+
+print(version(''))
+got = [np.asarray(output) for output in run(MODEL, INPUTS, '')]
+for ours, bound, theirs in zip(EXPECTED, BOUNDS, got, strict=True):
+    print('got', theirs.dtype, theirs.shape, theirs.tolist())
+    print('expected', ours.dtype, ours.shape, ours.tolist())
+    assert theirs.shape == ours.shape, 'the shape is wrong'
+    a, b = ours.astype(np.float64), theirs.astype(np.float64)
+    right = (a == b) | (np.isnan(a) & np.isnan(b)) | (np.abs(a - b) <= bound) | np.isinf(bound)
+    assert right.all(), f'{(~right).sum()} elements are wrong'

@@ -1,0 +1,70 @@
+"""onnx.reference 1.23.2: MaxPool: wrong (MaxPool, empty windows)
+
+Rule (disputed): A window with no element: the dtype's lowest finite value (0 for uint8, -128 for int8), index -1.
+
+Result: output 0[0, 0, 0] is nan, expected -3.4028234663852886e+38 (2 of 2 elements differ)
+
+Discussed at https://github.com/onnx/onnx/issues/1922, https://github.com/webmachinelearning/webnn/issues/935.
+
+7 tests of this rule have this verdict; this is the smallest.
+
+Test test_max_pool_1d_a_dilated_window_around_the_whole_input_with_indices_float32_opset22.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+from onnx import helper
+
+nan, inf = np.nan, np.inf
+
+node = helper.make_node("MaxPool", ['X'], ['Y', 'Indices'], dilations=[4], kernel_shape=[2], pads=[1, 1])
+CONSTANTS = [
+]
+INPUTS = [
+    np.array([-7.0, 3.0, -5.0, -2.0, -5.0, -4.0]).astype('float32').reshape((1, 2, 3)),
+]
+EXPECTED = [
+    np.array([-3.4028234663852886e+38, -3.4028234663852886e+38]).astype('float32').reshape((1, 2, 1)),
+    np.array([-1, -1]).astype('int64').reshape((1, 2, 1)),
+]
+BOUNDS = [
+    np.array([0.0, 0.0]).astype('float64').reshape((1, 2, 1)),
+    np.array([0.0, 0.0]).astype('float64').reshape((1, 2, 1)),
+]
+inputs = [
+    helper.make_tensor_value_info("X", 1, [1, 2, 3]),
+]
+outputs = [
+    helper.make_tensor_value_info("Y", 1, [None, None, None]),
+    helper.make_tensor_value_info("Indices", 7, [None, None, None]),
+]
+graph = helper.make_graph([node], "test", inputs, outputs, CONSTANTS)
+MODEL = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=10)
+
+from collections.abc import Sequence
+from typing import Any
+import onnx
+from onnx.reference import ReferenceEvaluator
+
+
+def version(option: str) -> str:
+    """Name onnx's version."""
+    return f"onnx.reference {onnx.__version__}"
+
+
+def run(model: Any, inputs: Sequence[Any], option: str) -> list[Any]:
+    """Evaluate the model."""
+    names = [value.name for value in model.graph.input]
+    return list(ReferenceEvaluator(model).run(None, dict(zip(names, inputs, strict=True))))
+
+print(version(''))
+got = [np.asarray(output) for output in run(MODEL, INPUTS, '')]
+for ours, bound, theirs in zip(EXPECTED, BOUNDS, got, strict=True):
+    print('got', theirs.dtype, theirs.shape, theirs.tolist())
+    print('expected', ours.dtype, ours.shape, ours.tolist())
+    assert theirs.shape == ours.shape, 'the shape is wrong'
+    a, b = ours.astype(np.float64), theirs.astype(np.float64)
+    right = (a == b) | (np.isnan(a) & np.isnan(b)) | (np.abs(a - b) <= bound) | np.isinf(bound)
+    assert right.all(), f'{(~right).sum()} elements are wrong'

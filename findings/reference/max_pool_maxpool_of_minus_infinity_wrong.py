@@ -1,0 +1,68 @@
+"""onnx.reference 1.23.2: MaxPool: wrong (MaxPool of minus infinity)
+
+Rule (ruled here): A window of -inf only gives -inf.
+
+Result: output 1[0, 0, 0, 0] is -3, expected 0 (30 of 48 elements differ)
+
+8 tests of this rule have this verdict; this is the smallest.
+
+Test test_max_pool_2d_minus_infinity_only_with_indices_float32_opset22.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+from onnx import helper
+
+nan, inf = np.nan, np.inf
+
+node = helper.make_node("MaxPool", ['X'], ['Y', 'Indices'], kernel_shape=[3, 2], pads=[1, 1, 1, 1])
+CONSTANTS = [
+]
+INPUTS = [
+    np.array([-inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf]).astype('float32').reshape((1, 2, 4, 5)),
+]
+EXPECTED = [
+    np.array([-inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf, -inf]).astype('float32').reshape((1, 2, 4, 6)),
+    np.array([0, 0, 1, 2, 3, 4, 0, 0, 1, 2, 3, 4, 5, 5, 6, 7, 8, 9, 10, 10, 11, 12, 13, 14, 20, 20, 21, 22, 23, 24, 20, 20, 21, 22, 23, 24, 25, 25, 26, 27, 28, 29, 30, 30, 31, 32, 33, 34]).astype('int64').reshape((1, 2, 4, 6)),
+]
+BOUNDS = [
+    np.array([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]).astype('float64').reshape((1, 2, 4, 6)),
+    np.array([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]).astype('float64').reshape((1, 2, 4, 6)),
+]
+inputs = [
+    helper.make_tensor_value_info("X", 1, [1, 2, 4, 5]),
+]
+outputs = [
+    helper.make_tensor_value_info("Y", 1, [None, None, None, None]),
+    helper.make_tensor_value_info("Indices", 7, [None, None, None, None]),
+]
+graph = helper.make_graph([node], "test", inputs, outputs, CONSTANTS)
+MODEL = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=10)
+
+from collections.abc import Sequence
+from typing import Any
+import onnx
+from onnx.reference import ReferenceEvaluator
+
+
+def version(option: str) -> str:
+    """Name onnx's version."""
+    return f"onnx.reference {onnx.__version__}"
+
+
+def run(model: Any, inputs: Sequence[Any], option: str) -> list[Any]:
+    """Evaluate the model."""
+    names = [value.name for value in model.graph.input]
+    return list(ReferenceEvaluator(model).run(None, dict(zip(names, inputs, strict=True))))
+
+print(version(''))
+got = [np.asarray(output) for output in run(MODEL, INPUTS, '')]
+for ours, bound, theirs in zip(EXPECTED, BOUNDS, got, strict=True):
+    print('got', theirs.dtype, theirs.shape, theirs.tolist())
+    print('expected', ours.dtype, ours.shape, ours.tolist())
+    assert theirs.shape == ours.shape, 'the shape is wrong'
+    a, b = ours.astype(np.float64), theirs.astype(np.float64)
+    right = (a == b) | (np.isnan(a) & np.isnan(b)) | (np.abs(a - b) <= bound) | np.isinf(bound)
+    assert right.all(), f'{(~right).sum()} elements are wrong'

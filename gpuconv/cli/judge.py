@@ -1,0 +1,175 @@
+"""``gpuconv suite`` and ``gpuconv judge``: named cases as data, and whether an implementation agrees with them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gpuconv.cli.terminal import CommandError, Progress, as_json, table
+
+Subparsers = Any  # argparse has no public name for it
+
+_LIMIT = 20.0  # seconds for a test
+_COLUMNS = ("agrees", "differs", "wrong", "refuses", "crashes", "hangs")
+_SHOWN = 20
+
+
+def add(commands: Subparsers, seed: Callable[[str], int], positive: Callable[[str], int]) -> None:
+    """Add the two commands to the parser."""
+    about = (
+        "Write the conformance suite of Conv, ConvTranspose, MaxPool, AveragePool and MaxUnpool in ONNX's test layout."
+    )
+    suite = commands.add_parser("suite", help="write the conformance suite as data", description=about)
+    suite.add_argument("--output", metavar="DIR", required=True, help="a new or an empty folder")
+    _add_sweep(suite, seed, positive)
+    suite.set_defaults(command=_suite)
+
+    about = "Run the suite against an implementation; returns 1 if anything is wrong, crashes or hangs."
+    judge = commands.add_parser("judge", help="judge another implementation", description=about)
+    judge.add_argument("target", metavar="TARGET", nargs="?", help="--list shows them")
+    judge.add_argument("--list", action="store_true", help="list the targets")
+    judge.add_argument("--suite", metavar="DIR", help="a suite that is there already (default: one is written)")
+    judge.add_argument("--filter", default="", metavar="TEXT", help="only tests whose name contains TEXT")
+    judge.add_argument("--report", metavar="DIR", help="write report.md, and a program for each finding")
+    judge.add_argument("--time-limit", type=_seconds, default=_LIMIT, metavar="S", help="for a test (default: 20)")
+    judge.add_argument("-j", "--jobs", type=positive, default=1, metavar="N", help="processes at once (default: 1)")
+    judge.add_argument("--json", action="store_true", help="print JSON")
+    _add_sweep(judge, seed, positive)
+    judge.set_defaults(command=_judge)
+
+
+def _add_sweep(parser: argparse.ArgumentParser, seed: Callable[[str], int], positive: Callable[[str], int]) -> None:
+    parser.add_argument("--seed", type=seed, default=0, metavar="N", help="of the combinations (default: 0)")
+    parser.add_argument(
+        "--count", type=positive, metavar="N", help="how many combinations (default: until all pairs are there)"
+    )
+
+
+def _seconds(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of seconds")
+    return number
+
+
+def _need_onnx(command: str) -> None:
+    try:
+        import ml_dtypes  # noqa: F401
+        import onnx  # noqa: F401
+    except ImportError as error:
+        raise CommandError(f"{command}: {error.name} is not installed (pip install 'gpuconv[onnx]')") from None
+
+
+def _suite(arguments: argparse.Namespace) -> int:
+    _need_onnx("suite")
+    folder = Path(arguments.output)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise CommandError(f"suite: --output {folder} is there already and no empty folder")
+    written = _write(folder, arguments)
+    print(f"{written.tests} tests, {written.size / 1e6:.1f} MB, in {folder}")
+    print(f"sha256 {written.digest}")
+    return 0
+
+
+def _write(folder: Path, arguments: argparse.Namespace) -> Any:
+    from gpuconv.judge import suite
+
+    with Progress() as progress:
+        return suite.write(folder, arguments.seed, arguments.count, lambda name: progress.show(f"writing {name}"))
+
+
+def _judge(arguments: argparse.Namespace) -> int:
+    from gpuconv.judge.adapters import TARGETS
+
+    if arguments.list:
+        print(table(["target", ""], [[name, text] for name, text in TARGETS.items()], left=2))
+        return 0
+    _check_target(arguments.target, TARGETS)
+    _need_onnx("judge")
+    if arguments.suite is not None:
+        return _judged(Path(arguments.suite), arguments)
+    with tempfile.TemporaryDirectory() as temporary:
+        _write(Path(temporary), arguments)
+        return _judged(Path(temporary), arguments)
+
+
+def _check_target(target: str | None, known: Any) -> None:
+    if target is None:
+        raise CommandError("judge: a TARGET is missing (gpuconv judge --list shows them)")
+    kind, _, option = target.partition(":")
+    if kind not in known:
+        raise CommandError(f"judge: there is no target {kind!r}, only {', '.join(known)}")
+    if kind in ("backend", "command") and not option:
+        raise CommandError(f"judge: {kind} needs more: {known[kind].partition(',')[0]}")
+
+
+def _judged(folder: Path, arguments: argparse.Namespace) -> int:
+    from gpuconv.judge import report, runner, verdicts
+
+    tests, about = _tests(folder, arguments.filter)
+    try:
+        version = runner.version(arguments.target)
+        with Progress() as progress:
+            done: Counter[str] = Counter()
+
+            def show(outcome: runner.Outcome) -> None:
+                done[outcome.verdict.kind] += 1
+                progress.show(f"{done.total()}/{len(tests)} {outcome.test.folder.name}: {outcome.verdict.kind}")
+
+            outcomes = runner.run(arguments.target, tests, arguments.time_limit, arguments.jobs, show)
+    except runner.TargetMissing as error:
+        raise CommandError(f"judge: {arguments.target} cannot be judged here: {error}") from None
+    found = report.findings(outcomes, _problems(about, outcomes))
+    if arguments.report is not None:
+        text = f"Suite of seed {about['seed']}, {len(tests)} tests."
+        report.write(Path(arguments.report), arguments.target, version, text, outcomes, found)
+    if arguments.json:
+        print(as_json(report.facts(arguments.target, version, {**about, "tests": len(tests)}, outcomes, found)))
+    else:
+        _print(version, report.by_rule(outcomes), found)
+    return 1 if any(outcome.verdict.kind in verdicts.FAILURES for outcome in outcomes) else 0
+
+
+def _tests(folder: Path, wanted: str) -> tuple[list[Any], dict[str, Any]]:
+    from gpuconv.judge.verdicts import Test
+
+    try:
+        about = json.loads((folder / "suite.json").read_text())
+    except (OSError, ValueError) as error:
+        raise CommandError(f"judge: {folder} is no suite ({error})") from None
+    tests = [Test(folder / name) for name in about.pop("tests") if wanted in name]
+    if not tests:
+        raise CommandError(f"judge: no test's name contains {wanted!r}")
+    return tests, about
+
+
+def _problems(about: dict[str, Any], outcomes: list[Any]) -> dict[str, Any]:
+    """Make the problems of the suite anew where a wrong answer is to be explained."""
+    from gpuconv.judge import suite
+
+    if not any(outcome.got for outcome in outcomes):
+        return {}
+    return {problem.name: problem for problem in suite.problems(about["seed"], about["sweep"])}
+
+
+def _print(version: str, counts: dict[tuple[str, str], Counter[str]], found: list[Any]) -> None:
+    from gpuconv.judge import report
+
+    total: Counter[str] = sum(counts.values(), Counter())
+    shown = [kind for kind in _COLUMNS if total[kind]]
+    rows = [[rule, status, *(str(each[kind] or "") for kind in shown)] for (rule, status), each in counts.items()]
+    print(table(["rule", "status", *shown], rows, left=2))
+    for finding in found[:_SHOWN]:
+        why = f"; equals {finding.explanation}" if finding.explanation else ""
+        print(f"{report.title(finding)}: {finding.outcome.verdict.reason}{why} [{finding.outcome.test.folder.name}]")
+    if len(found) > _SHOWN:
+        print(f"… and {len(found) - _SHOWN} more findings; --report DIR writes all of them")
+    print(f"{version}: {total.total()} tests, " + ", ".join(f"{total[kind]} {kind}" for kind in _COLUMNS))

@@ -1,0 +1,1 @@
+"""The judge: named cases as ONNX test data, and whether an implementation agrees with them."""

@@ -1,0 +1,95 @@
+"""What gpuconv.testing offers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gpuconv.judge.problems import KINDS, Answer, Problem, answer
+from gpuconv.judge.variants import explanations
+from gpuconv.judge.verdicts import difference, matches
+from gpuconv.rules.cases import Case
+
+_RULE = "what a test asks"
+_NEWEST = 22
+
+
+def assert_conv_close(
+    got: npt.ArrayLike, x: npt.ArrayLike, w: npt.ArrayLike, b: npt.ArrayLike | None = None, **attributes: Any
+) -> None:
+    """Assert that a result is that of ONNX's Conv, each element within its bound.
+
+    Parameters
+    ----------
+    got : array_like, shape (N, M, P1, …)
+        What is to be tested.
+    x : array_like, shape (N, C, D1, …)
+        float16, bfloat16, float32 or float64.
+    w : array_like, shape (M, C/group, k1, …)
+        The dtype of x.
+    b : array_like, shape (M,), optional
+        The dtype of x.
+    **attributes
+        Those of ONNX's operator, as of :func:`gpuconv.conv`.
+
+    Raises
+    ------
+    AssertionError
+        The shape or the dtype is another one, or an element is further off than (K + 1)·u·S and one rounding, as
+        :doc:`semantics` has it. The message names the element, its bound, and another rule that would give all of
+        the result, if there is one.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gpuconv.testing import assert_conv_close
+    >>> x, w = np.arange(4, dtype=np.float32).reshape(1, 1, 4), np.ones((1, 1, 2), np.float32)
+    >>> assert_conv_close(np.array([[[1, 3, 5, 3]]], np.float32), x, w, auto_pad="SAME_UPPER")
+    >>> assert_conv_close(np.array([[[1, 3, 5, 3]]], np.float32), x, w, auto_pad="SAME_LOWER")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    AssertionError: Conv: output 0[0, 0, 0] is 1.0, expected 0.0 ... equals SAME_UPPER and SAME_LOWER exchanged
+    """
+    _compare("conv", got, {"x": x, "w": w, "b": b}, attributes)
+
+
+def assert_conv_transpose_close(
+    got: npt.ArrayLike, x: npt.ArrayLike, w: npt.ArrayLike, b: npt.ArrayLike | None = None, **attributes: Any
+) -> None:
+    """Assert that a result is that of ONNX's ConvTranspose; see :func:`assert_conv_close`.
+
+    Parameters
+    ----------
+    got : array_like, shape (N, M, P1, …)
+    x : array_like, shape (N, C, D1, …)
+    w : array_like, shape (C, M/group, k1, …)
+    b : array_like, shape (M,), optional
+    **attributes
+        Those of ONNX's operator, as of :func:`gpuconv.conv_transpose`.
+
+    Raises
+    ------
+    AssertionError
+        As from :func:`assert_conv_close`.
+    """
+    _compare("conv_transpose", got, {"x": x, "w": w, "b": b}, attributes)
+
+
+def _compare(op: str, got: Any, given: dict[str, Any], attributes: dict[str, Any]) -> None:
+    arrays = {name: np.asarray(array) for name, array in given.items() if array is not None}
+    x, w = arrays["x"], arrays["w"]
+    case = Case("", op, x.shape, w.shape, "b" in arrays, attributes, "", (x.dtype.name,), _RULE)
+    problem = Problem(case, x.dtype.name, _NEWEST, arrays=arrays)
+    right, outputs = answer(problem), (np.asarray(got),)
+    reason = difference(right.outputs, right.bounds, outputs, bits=False)
+    if reason is None:
+        return
+    equal = (each.sentence for each, other in explanations(problem, right) if _equals(other, right, outputs))
+    sentence = next(equal, None)
+    explained = f"; the result equals {sentence}" if sentence else ""
+    raise AssertionError(f"{KINDS[op]}: {reason}{explained}")
+
+
+def _equals(other: Answer, right: Answer, outputs: tuple[Any, ...]) -> bool:
+    return matches(other.outputs, right.bounds, outputs)

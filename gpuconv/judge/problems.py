@@ -1,0 +1,267 @@
+"""A case as one model: its opset and type, its operands, and what must come out, with the bound of each element."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from gpuconv.judge import definition
+from gpuconv.judge.definition import Array
+from gpuconv.rules import cases as named
+from gpuconv.rules.cases import Case
+
+KINDS = {
+    "conv": "Conv",
+    "conv_transpose": "ConvTranspose",
+    "max_pool": "MaxPool",
+    "average_pool": "AveragePool",
+    "max_unpool": "MaxUnpool",
+}
+_NAMES = {"x": "X", "w": "W", "b": "B", "indices": "I", "output_shape": "output_shape"}
+_CONSTANT = ("w", "b", "output_shape")  # initializers of the model, as exporters write them
+_ONNX_TYPES = {"float16": "float16", "bfloat16": "bfloat16", "float32": "float", "float64": "double"}
+_SCHEMAS = (1, 7, 8, 9, 10, 11, 12, 19, 22)  # opsets in which one of the operators changed
+
+# Rules of MaxPool that show in its Indices only, and those that show in both of its outputs.
+_OF_INDICES = {named._INDICES, named._COLUMNS, named._TIES, named._ZEROS, named._BITS, named._TINY}
+_OF_BOTH = {named._NAN, named._NO_ELEMENT, named._MINUS_INF}
+# Rules about values, which each type has its own way to break.
+_OF_TYPES = {named._ONCE, named._SUBNORMAL, named._OVERFLOW, named._NAN, named._NO_ELEMENT, named._MINUS_INF}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A case in one type, at one opset.
+
+    Attributes
+    ----------
+    case : Case
+    dtype : str
+        One of ``case.dtypes``.
+    opset : int
+        Of the model: that in which the operator's schema was written.
+    indices : bool
+        Whether MaxPool has its second output.
+    arrays : mapping, optional
+        The operands, where they are not those of the case.
+    """
+
+    case: Case
+    dtype: str
+    opset: int
+    indices: bool = False
+    arrays: Mapping[str, Array] | None = field(default=None, compare=False)
+
+    @property
+    def name(self) -> str:
+        """The folder of the problem, as ONNX's own tests are called."""
+        words = re.sub(r"[^a-z0-9]+", "_", self.case.name.replace("-", " minus ").lower()).strip("_")
+        return f"test_{words}{'_with_indices' * self.indices}_{self.dtype}_opset{self.opset}"
+
+    @property
+    def bits(self) -> bool:
+        """Whether outputs must agree in every bit, the sign of zeros and the payload of NaN included."""
+        return self.indices and self.case.rule == named._BITS
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What must come out: the outputs, and how far each element may be off, in float64.
+
+    Attributes
+    ----------
+    outputs, bounds : tuple of array
+        A bound of infinity stands where a sum may overflow, so that anything is right.
+    wide : tuple of array or None
+        The bounds for sums in the 16-bit type itself, where there are sums in such a type.
+    """
+
+    outputs: tuple[Array, ...]
+    bounds: tuple[Array, ...]
+    wide: tuple[Array, ...] | None = None
+
+
+# ---------------------------------------------------------------- which problems a case makes
+
+
+@cache
+def _schemas(op: str) -> tuple[Any, ...]:
+    found = {}
+    for opset in _SCHEMAS:
+        with suppress(onnx.defs.SchemaError):  # opset 1 has no MaxUnpool
+            schema = onnx.defs.get_schema(KINDS[op], opset, "")
+            found[schema.since_version] = schema
+    return tuple(found.values())
+
+
+def opsets(case: Case, dtype: str, indices: bool) -> list[int]:
+    """List the opsets whose operator has the type, the attributes and the outputs of a case, the newest last."""
+    given = {name for name, value in case.attributes.items() if value is not None and name != "output_shape"}
+    if case.op == "conv_transpose" and "output_shape" in case.attributes:
+        given.add("output_shape")
+    kind = f"tensor({_ONNX_TYPES.get(dtype, dtype)})"
+    return [
+        schema.since_version
+        for schema in _schemas(case.op)
+        if given <= set(schema.attributes)
+        and kind in schema.type_constraints[0].allowed_type_strs
+        and len(schema.outputs) > indices
+    ]
+
+
+def of_case(case: Case, number: int) -> Iterator[Problem]:
+    """Yield the problems of a case: float32 at the newest opset, and other types and opsets in turn."""
+    for indices in _outputs(case):
+        for turn, dtype in enumerate(_dtypes(case, number)):
+            found = opsets(case, dtype, indices)
+            yield Problem(case, dtype, found[-1] if turn == 0 else found[(number + turn) % len(found)], indices)
+
+
+def _outputs(case: Case) -> tuple[bool, ...]:
+    if case.op != "max_pool":
+        return (False,)
+    return (False, True) if case.rule in _OF_BOTH else (case.rule in _OF_INDICES,)
+
+
+def _dtypes(case: Case, number: int) -> list[str]:
+    first = "float32" if "float32" in case.dtypes else case.dtypes[0]
+    others = [dtype for dtype in case.dtypes if dtype != first]
+    if case.rule in _OF_TYPES or len(others) < 2:
+        return [first, *others]
+    return [first, others[number % len(others)]]
+
+
+# ---------------------------------------------------------------- operands and models
+
+
+def operands(problem: Problem) -> dict[str, Array]:
+    """Make the operands in the order of the operator's inputs, by the names that gpuconv has for them."""
+    case = problem.case
+    if problem.arrays is not None:
+        return dict(problem.arrays)
+    if case.op != "max_unpool":
+        return named.inputs(case, problem.dtype)
+    attributes = {name: value for name, value in case.attributes.items() if name != "output_shape"}
+    x, indices = definition.max_pool(named.inputs(case, problem.dtype)["x"], **attributes)
+    made = {"x": x, "indices": indices}
+    if "output_shape" in case.attributes:
+        made["output_shape"] = np.array(case.attributes["output_shape"], np.int64)
+    return made
+
+
+def attributes(problem: Problem) -> dict[str, Any]:
+    """Return the node's attributes: those of the case, and kernel_shape, as exporters always write it."""
+    case = problem.case
+    given = {name: value for name, value in case.attributes.items() if value is not None}
+    if case.op == "max_unpool":
+        given.pop("output_shape", None)
+    if case.w_shape is not None and "missing" not in case.name:
+        given.setdefault("kernel_shape", list(case.w_shape[2:]))
+    return given
+
+
+def model(problem: Problem) -> Any:
+    """Make the model of one node; weights, biases and shapes are constants of it."""
+    arrays = operands(problem)
+    tensors = {name: tensor(array, _NAMES[name]) for name, array in arrays.items()}
+    inputs = [
+        helper.make_tensor_value_info(_NAMES[name], tensors[name].data_type, array.shape)
+        for name, array in arrays.items()
+        if name not in _CONSTANT
+    ]
+    constants = [tensors[name] for name in arrays if name in _CONSTANT]
+    rank = len(problem.case.x_shape)
+    outputs = [helper.make_tensor_value_info("Y", tensors["x"].data_type, [None] * rank)]
+    if problem.indices:
+        outputs.append(helper.make_tensor_value_info("Indices", onnx.TensorProto.INT64, [None] * rank))
+    node = helper.make_node(
+        KINDS[problem.case.op],
+        [_NAMES[name] for name in arrays],
+        [output.name for output in outputs],
+        **attributes(problem),
+    )
+    graph = helper.make_graph([node], problem.name, inputs, outputs, constants)
+    imports = [helper.make_opsetid("", problem.opset)]
+    made = helper.make_model(graph, opset_imports=imports, producer_name="gpuconv")
+    made.ir_version = max(4, helper.find_min_ir_version_for(imports, True))
+    return made
+
+
+def tensor(array: Array, name: str) -> Any:
+    """Make a tensor of an array, with its bytes as they are."""
+    return numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
+
+
+def fed(problem: Problem) -> list[Array]:
+    """Return the inputs of the model, those operands that are no constants."""
+    return [array for name, array in operands(problem).items() if name not in _CONSTANT]
+
+
+# ---------------------------------------------------------------- answers
+
+
+def answer(
+    problem: Problem, changed: Mapping[str, Any] | None = None, arrays: Mapping[str, Any] | None = None
+) -> Answer:
+    """Compute what must come out, by the definition of the operator.
+
+    Parameters
+    ----------
+    problem : Problem
+    changed : mapping, optional
+        Attributes to replace: what another rule would read into the model.
+    arrays : mapping, optional
+        Operands to take instead of the problem's.
+    """
+    given = {**operands(problem), **(arrays or {})}
+    keywords = {**attributes(problem), **(changed or {})}
+    op = problem.case.op
+    if op == "max_pool":
+        y, places = definition.max_pool(given["x"], **keywords)
+        outputs = (y, places) if problem.indices else (y,)
+        return Answer(outputs, tuple(np.zeros(each.shape) for each in outputs))
+    if op == "max_unpool":
+        wanted = given.get("output_shape")
+        y = definition.max_unpool(given["x"], given["indices"], None if wanted is None else wanted.tolist(), **keywords)
+        return Answer((y,), (np.zeros(y.shape),))
+    taps = math.prod(keywords["kernel_shape"]) if op == "average_pool" else 1  # its magnitudes are divided by them
+    return rounded(getattr(definition, op)(**given, **keywords), problem.dtype, taps)
+
+
+def rounded(exact: definition.Exact, dtype: str, taps: int = 1) -> Answer:
+    """Round exact sums once, with the bounds of sums in float32 (float64), and of sums in the type itself."""
+    kind = named._type(dtype)
+    y = definition.round_to(exact.value, kind)
+    limit = _limit(exact, y, definition.accumulation_bound(exact, kind, "ieee"))
+    largest = definition.FORMATS["float64" if dtype == "float64" else "float32"][2]
+    with np.errstate(over="ignore"):
+        beyond = np.isfinite(exact.value) & (exact.magnitude * taps > largest)  # a partial sum may overflow
+    limit = np.where(beyond, np.inf, limit)
+    if dtype not in ("float16", "bfloat16"):
+        return Answer((y,), (limit,))
+    own = 2.0 ** -definition.FORMATS[dtype][0]
+    with np.errstate(all="ignore"):
+        wide = _limit(exact, y, (exact.terms + 1) * own * exact.magnitude)
+        wide = np.where(beyond | (exact.magnitude * taps > definition.FORMATS[dtype][2]), np.inf, wide)
+    return Answer((y,), (limit,), (wide,))
+
+
+def _limit(exact: definition.Exact, y: Array, slack: Array) -> Array:
+    """Bound the distance from y: the slack of the sum, one rounding, and what y itself is off."""
+    bits, smallest, _ = definition.FORMATS[y.dtype.name]
+    with np.errstate(all="ignore"):
+        off = np.abs(y.astype(np.float64) - exact.value)
+        ends = [definition.round_to(exact.value + sign * slack, y.dtype).astype(np.float64) for sign in (-1, 1)]
+        last = (2.0**-bits if bits < 24 else 0.0) * np.abs(exact.value) + 2.0 ** (smallest - 1)
+        limit = np.where(np.isfinite(y.astype(np.float64)), slack + last + off, 0.0)
+        either = np.isfinite(exact.value) & np.isfinite(slack) & (np.isinf(ends[0]) | np.isinf(ends[1]))
+    return np.asarray(np.where(either & ~(np.isinf(ends[0]) & np.isinf(ends[1])), np.inf, limit))

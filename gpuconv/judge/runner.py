@@ -1,0 +1,169 @@
+"""Run the tests of a suite against a target, in processes that may die."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from gpuconv.judge.definition import Array
+from gpuconv.judge.verdicts import CRASHES, HANGS, REFUSES, WRONG, Test, Verdict, judge, read
+
+_START = 120.0  # seconds in which a target must be imported
+
+
+class TargetMissing(Exception):
+    """The target cannot be imported; the message says why."""
+
+
+class _Died(Exception):
+    """The process ended, or was ended; the message says how."""
+
+
+class _Late(_Died):
+    """It was ended since it took too long."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A test, what became of it, and the outputs where they are wrong."""
+
+    test: Test
+    verdict: Verdict
+    got: tuple[Array, ...] = ()
+
+
+class _Worker:
+    """A process that answers for one target."""
+
+    def __init__(self, target: str) -> None:
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115, as long as the process
+        words = [sys.executable, "-m", "gpuconv.judge.worker", target]
+        self._process = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, start_new_session=True
+        )
+        first = self._answer(_START)
+        if "missing" in first:
+            self.end()
+            raise TargetMissing(first["missing"])
+        self.version: str = first["version"]
+
+    def ask(self, test: Path, outputs: Path, limit: float) -> dict[str, Any]:
+        """Send a test and wait for the reply."""
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):  # the answer will tell
+            self._process.stdin.write(json.dumps([str(test), str(outputs)]).encode() + b"\n")
+            self._process.stdin.flush()
+        return self._answer(limit)
+
+    def _answer(self, limit: float) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        pipe, line, end = self._process.stdout.fileno(), b"", time.monotonic() + limit
+        while not line.endswith(b"\n"):
+            ready, _, _ = select.select([pipe], [], [], max(0.0, end - time.monotonic()))
+            if not ready:
+                self.end()
+                raise _Late(f"no answer within {limit:g} s")
+            part = os.read(pipe, 65536)
+            if not part:
+                raise _Died(self._last_words())
+            line += part
+        reply: dict[str, Any] = json.loads(line)
+        return reply
+
+    def _last_words(self) -> str:
+        code = self._process.wait()
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        return f"{how}{': ' + lines[-1][:200] if lines else ''}"
+
+    def end(self) -> None:
+        """End the process and what it started."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout, self._errors):
+            if stream is not None:
+                with suppress(OSError):
+                    stream.close()
+
+
+def version(target: str) -> str:
+    """Name what is judged; raise TargetMissing where it cannot be imported."""
+    try:
+        worker = _Worker(target)
+    except _Died as error:
+        raise TargetMissing(f"its process died when it was imported: {error}") from None
+    worker.end()
+    return worker.version
+
+
+def run(target: str, tests: Sequence[Test], limit: float, jobs: int, show: Callable[[Outcome], None]) -> list[Outcome]:
+    """Run tests and judge what comes out of each.
+
+    Parameters
+    ----------
+    target : str
+    tests : sequence of Test
+    limit : float
+        Seconds for a test; after that it hangs.
+    jobs : int
+        How many processes run at once.
+    show : callable
+        Told each outcome as it comes.
+    """
+    waiting: SimpleQueue[int] = SimpleQueue()
+    for number in range(len(tests)):
+        waiting.put(number)
+    outcomes: dict[int, Outcome] = {}
+
+    def serve() -> None:
+        worker: _Worker | None = None
+        with suppress(Empty):
+            while True:
+                number = waiting.get_nowait()
+                outcomes[number], worker = _judged(worker, target, tests[number], limit)
+                show(outcomes[number])
+        if worker is not None:
+            worker.end()
+
+    threads = [threading.Thread(target=serve, daemon=True) for _ in range(min(jobs, len(tests)))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [outcomes[number] for number in sorted(outcomes)]
+
+
+def _judged(worker: _Worker | None, target: str, test: Test, limit: float) -> tuple[Outcome, _Worker | None]:
+    """Judge one test; a process that does not live any longer is not handed back."""
+    with tempfile.TemporaryDirectory() as outputs:
+        try:
+            worker = worker or _Worker(target)
+            reply = worker.ask(test.folder, Path(outputs), limit)
+        except _Late as error:
+            return Outcome(test, Verdict(HANGS, str(error))), None
+        except _Died as error:
+            if worker is not None:
+                worker.end()
+            return Outcome(test, Verdict(CRASHES, str(error))), None
+        if "refused" in reply:
+            return Outcome(test, Verdict(REFUSES, reply["refused"])), worker
+        if "crashed" in reply:
+            return Outcome(test, Verdict(CRASHES, reply["crashed"])), worker
+        got = tuple(read(Path(outputs, f"output_{number}.pb")) for number in range(reply["outputs"]))
+        verdict = judge(test, got)
+        return Outcome(test, verdict, got if verdict.kind == WRONG else ()), worker

@@ -1,0 +1,139 @@
+"""Whether what came out of a test is right."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from gpuconv.judge.definition import FORMATS, Array
+from gpuconv.judge.suite import DATA
+
+AGREES = "agrees"
+DIFFERS = "differs"  # and can be defended
+WRONG = "wrong"
+REFUSES = "refuses"
+CRASHES = "crashes"
+HANGS = "hangs"
+ALL = (AGREES, DIFFERS, WRONG, REFUSES, CRASHES, HANGS)
+FAILURES = (WRONG, CRASHES, HANGS)
+
+_LESS_PRECISE = 2.0**29  # how much larger u of float32 is than that of float64
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One of ALL, and why: what differs, or the target's message."""
+
+    kind: str
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Test:
+    """The folder of a test."""
+
+    folder: Path
+
+    @cached_property
+    def facts(self) -> dict[str, Any]:
+        """What case.json says."""
+        facts: dict[str, Any] = json.loads((self.folder / "case.json").read_text())
+        return facts
+
+    @property
+    def model(self) -> Any:
+        """The model."""
+        return onnx.load(self.folder / "model.onnx")
+
+    def tensors(self, kind: str) -> list[Array]:
+        """Read input_N.pb, output_N.pb and so on, as many as there are."""
+        found: list[Array] = []
+        while (path := self.folder / DATA / f"{kind}_{len(found)}.pb").exists():
+            found.append(read(path))
+        return found
+
+
+def read(path: Path) -> Array:
+    """Read a tensor."""
+    return np.asarray(numpy_helper.to_array(onnx.load_tensor(path)))
+
+
+def judge(test: Test, got: Sequence[Array]) -> Verdict:
+    """Compare outputs with the right ones, and with the defensible ones where they are not."""
+    expected, bounds = test.tensors("output"), test.tensors("bound")
+    narrow = [_narrowed(*pair) for pair in zip(expected, got, strict=False)]
+    if len(got) == len(expected) and any(a is not b for a, b in zip(narrow, got, strict=True)):
+        verdict = judge(test, narrow)
+        return verdict if verdict.kind == WRONG else Verdict(DIFFERS, f"right values, in {got[0].dtype}")
+    reason = difference(expected, bounds, got, test.facts["bits"])
+    if reason is None:
+        return Verdict(AGREES)
+    if test.facts["bits"] and difference(expected, bounds, got, False) is None:
+        return Verdict(DIFFERS, "equal values, other bits")
+    wide = test.tensors("wide_bound")
+    if wide and difference(expected, wide, got, False) is None:
+        return Verdict(DIFFERS, f"sums in {test.facts['type']}")
+    for name, sentence in test.facts["alternatives"].items():
+        if matches(test.tensors(f"alternative_{name}"), bounds, got):
+            return Verdict(DIFFERS, sentence)
+    return Verdict(WRONG, reason)
+
+
+def _narrowed(ours: Array, theirs: Array) -> Array:
+    """Round an output of a wider floating type to the type that was asked for."""
+    floating = ours.dtype.name in FORMATS and theirs.dtype.name in FORMATS
+    with np.errstate(all="ignore"):
+        return theirs.astype(ours.dtype) if floating and theirs.dtype.itemsize > ours.dtype.itemsize else theirs
+
+
+def matches(expected: Sequence[Array], bounds: Sequence[Array], got: Sequence[Array]) -> bool:
+    """Tell whether outputs are other expected ones, each element within the largest of the bounds."""
+    finite = [bound[np.isfinite(bound)].max(initial=0) for bound in bounds]
+    limits = [np.full(each.shape, limit) for each, limit in zip(expected, finite, strict=True)]
+    return difference(expected, limits, got, False) is None
+
+
+def difference(expected: Sequence[Array], bounds: Sequence[Array], got: Sequence[Array], bits: bool) -> str | None:
+    """Describe the first output that is not as expected."""
+    if len(got) != len(expected):
+        return f"{len(got)} outputs, expected {len(expected)}"
+    for number, (ours, bound, theirs) in enumerate(zip(expected, bounds, got, strict=True)):
+        if theirs.shape != ours.shape:
+            return f"output {number} has the shape {theirs.shape}, expected {ours.shape}"
+        if theirs.dtype != ours.dtype:
+            return f"output {number} is {theirs.dtype}, expected {ours.dtype}"
+        wrong = _wrong(ours, bound, theirs, bits)
+        if wrong.any():
+            return _described(number, ours, bound, theirs, wrong)
+    return None
+
+
+def _wrong(ours: Array, bound: Array, theirs: Array, bits: bool) -> Array:
+    if bits:
+        unsigned = f"u{ours.dtype.itemsize}"
+        return np.asarray(ours.view(unsigned) != np.ascontiguousarray(theirs).view(unsigned))
+    if ours.dtype.kind in "iu":
+        return np.asarray(ours != theirs)
+    with np.errstate(all="ignore"):
+        a, b = ours.astype(np.float64), theirs.astype(np.float64)
+        return np.asarray(~((a == b) | (np.isnan(a) & np.isnan(b)) | (np.abs(a - b) <= bound) | np.isinf(bound)))
+
+
+def _described(number: int, ours: Array, bound: Array, theirs: Array, wrong: Array) -> str:
+    at = tuple(int(i) for i in np.argwhere(wrong)[0])
+    text = f"output {number}{list(at)} is {theirs[at].item()!r}, expected {ours[at].item()!r}"
+    with np.errstate(all="ignore"):
+        ratio = (np.abs(ours.astype(np.float64) - theirs.astype(np.float64)) / bound)[wrong].max()
+    text += f" ({int(wrong.sum())} of {wrong.size} elements differ"
+    if not np.isfinite(ratio):
+        return f"{text})"
+    hint = "; as sums in float32 are" if ours.dtype == np.float64 and ratio <= _LESS_PRECISE else ""
+    return f"{text}, by up to {ratio:.3g} times the bound{hint})"

@@ -1,0 +1,141 @@
+"""Targets that die, hang and refuse; what is reported of them; programs that show findings without gpuconv."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gpuconv.cli.main import main
+from gpuconv.judge import report, runner, suite, verdicts
+from tests.judge.samples import problem, sample, written
+
+Run = Callable[..., str]
+MISBEHAVING = "backend:tests.judge.misbehaving"
+NAMES = (
+    "conv/1d/SAME_LOWER with an odd total",
+    "conv/2d/a bias",
+    "conv/1d/infinite weights on padding",
+    "max_pool/1d/kernel of one",
+    "conv/1d/plain",
+)
+
+
+def test_each_verdict_of_a_target_that_misbehaves(tmp_path: Path) -> None:
+    tests = [written(problem(name), tmp_path) for name in NAMES]
+    shown: list[str] = []
+    outcomes = runner.run(MISBEHAVING, tests, 4, 1, lambda outcome: shown.append(outcome.verdict.kind))
+    kinds = ["crashes", "hangs", "refuses", "wrong", "agrees"]
+    assert [outcome.verdict.kind for outcome in outcomes] == shown == kinds
+    reasons = [outcome.verdict.reason for outcome in outcomes]
+    assert reasons[0].startswith("SIGABRT")
+    assert reasons[1] == "no answer within 4 s"
+    assert reasons[2] == "NotImplementedError: no infinities here"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nobody"], "judge: there is no target 'nobody', only backend, command, "),
+        ([], "judge: a TARGET is missing (gpuconv judge --list shows them)"),
+        (["backend"], "judge: backend needs more: backend:MODULE"),
+        (["reference", "--suite", "/nowhere"], "judge: /nowhere is no suite ("),
+        (["reference", "--time-limit", "0"], "argument --time-limit: '0' is not a positive number of seconds"),
+    ],
+)
+def test_wrong_words(words: list[str], message: str, error: Run) -> None:
+    assert error("judge", *words).startswith(message)
+
+
+def test_a_target_that_is_not_there(error: Run, few: Path) -> None:
+    line = error("judge", "backend:no_such_backend", "--suite", few)
+    assert line.startswith("judge: backend:no_such_backend cannot be judged here: ModuleNotFoundError: No module named")
+    assert error("judge", "reference", "--suite", few, "--filter", "q") == "judge: no test's name contains 'q'"
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setattr(suite, "problems", lambda seed, count: sample())
+    suite.write(tmp_path / "suite", 0, None, lambda name: None)
+    return tmp_path / "suite"
+
+
+def test_gpuconv_agrees_with_all_of_a_few_tests(few: Path, ok: Run) -> None:
+    last = ok("judge", "gpuconv", "--suite", few).splitlines()[-1]
+    count = len(list(sample()))
+    assert last.endswith(f": {count} tests, {count} agrees, 0 differs, 0 wrong, 0 refuses, 0 crashes, 0 hangs")
+
+
+def test_the_reference_is_found_wrong_and_told_why(
+    few: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["judge", "reference", "--suite", str(few), "--report", str(tmp_path / "report"), "--json"]
+    assert main(words) == 1
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["version"].startswith("onnx.reference ")
+    assert {row["rule"] for row in facts["rules"]} >= {"MaxPool of NaN", "bias"}
+    nan = [finding for finding in facts["findings"] if finding["rule"] == "MaxPool of NaN"]
+    assert {finding["verdict"] for finding in nan} == {"wrong"}
+    text = (tmp_path / "report" / "report.md").read_text()
+    assert "## MaxPool: wrong (MaxPool of NaN)" in text
+    program = tmp_path / "report" / nan[0]["file"]
+    assert program.read_text().rstrip() in text
+    done = _without_gpuconv(program)
+    assert "elements are wrong" in done.stderr
+    assert done.returncode == 1
+
+
+def _without_gpuconv(program: Path) -> subprocess.CompletedProcess[str]:
+    code = f"import runpy, sys; sys.modules['gpuconv'] = None; runpy.run_path({str(program)!r})"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+def test_wrong_answers_are_explained(tmp_path: Path) -> None:
+    """The upper half of the padding where the lower was asked for is named, and so are exchanged pads."""
+    one = problem("conv/1d/SAME_LOWER with an odd total")
+    test = written(one, tmp_path)
+    other = suite.answer(one, {"auto_pad": "SAME_UPPER"})
+    assert verdicts.judge(test, other.outputs).kind == verdicts.WRONG
+    assert report.explained(one, test, other.outputs) == "SAME_UPPER and SAME_LOWER exchanged"
+    assert report.explained(one, test, [other.outputs[0] + 1]) == ""
+
+
+def test_direct_calls_are_shown_with_what_they_need(tmp_path: Path) -> None:
+    """A program for a target that is called directly has the helpers of its adapter, and nothing of gpuconv."""
+    test = written(problem("conv/2d/a bias"), tmp_path)
+    outcome = runner.Outcome(test, verdicts.Verdict(verdicts.WRONG, "made up"))
+    text = report.reproducer("scipy", "SciPy", report.Finding(outcome, 1, ""))
+    assert "gpuconv" not in text
+    program = tmp_path / "program.py"
+    program.write_text(text.replace("print(version(''))", "print('SciPy')"))
+    done = _without_gpuconv(program)
+    assert "Inexpressible" not in done.stderr
+    assert done.returncode == 0 or "No module named 'scipy'" in done.stderr
+
+
+def test_a_command_is_called_with_two_folders(tmp_path: Path) -> None:
+    program = tmp_path / "target.py"
+    program.write_text(
+        "import sys, shutil, pathlib\n"
+        "test, outputs = map(pathlib.Path, sys.argv[1:])\n"
+        "shutil.copy(test / 'test_data_set_0' / 'input_0.pb', outputs / 'output_0.pb')\n"
+    )
+    identity = written(problem("max_pool/1d/one element"), tmp_path)
+    tests = [identity, *(written(problem(f"max_pool/1d/{name}"), tmp_path) for name in ("dilation", "plain"))]
+    outcomes = runner.run(f"command:{sys.executable} {program}", tests, 30, 2, lambda outcome: None)
+    assert [outcome.verdict.kind for outcome in outcomes] == ["agrees", "wrong", "wrong"]
+    dead = runner.run("command:sh -c 'kill -11 $$'", tests[:1], 30, 1, lambda outcome: None)
+    refused = runner.run("command:sh -c 'echo no >&2; exit 3'", tests[:1], 30, 1, lambda outcome: None)
+    assert [dead[0].verdict.kind, refused[0].verdict.kind] == ["crashes", "refuses"]
+    assert refused[0].verdict.reason.endswith("no")
+    silent = runner.run("command:true", tests[:1], 30, 1, lambda outcome: None)
+    assert silent[0].verdict.reason == "Inexpressible: the command wrote no output_0.pb"
+
+
+@pytest.mark.thorough
+def test_gpuconv_agrees_with_the_whole_suite(ok: Run) -> None:
+    assert ", 0 differs, 0 wrong, 0 refuses, 0 crashes, 0 hangs" in ok("judge", "gpuconv", "-j", "2").splitlines()[-1]

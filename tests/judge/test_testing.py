@@ -1,0 +1,44 @@
+"""Assertions for other implementations' tests: what passes, and what a failure says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import gpuconv
+from gpuconv.testing import assert_conv_close, assert_conv_transpose_close
+
+X = np.arange(1, 6, dtype=np.float32).reshape(1, 1, 5)
+W = np.array([[[1, 2]]], np.float32)
+B = np.array([7], np.float32)
+
+
+def test_right_results_pass() -> None:
+    assert_conv_close(np.array([[[12, 15, 18, 21]]], np.float32), X, W, B)
+    assert_conv_transpose_close(np.array([[[8, 11, 14, 17, 20, 17]]], np.float32), X, W, B)
+    rng = np.random.default_rng(3)
+    x, w = rng.standard_normal((2, 4, 6, 5)).astype(np.float16), rng.standard_normal((6, 2, 3, 2)).astype(np.float16)
+    attributes = {"group": 2, "strides": [2, 1], "dilations": [1, 2], "auto_pad": "SAME_LOWER"}
+    assert_conv_close(gpuconv.conv(x, w, **attributes), x, w, **attributes)
+
+
+def test_a_wrong_element_is_named_with_its_distance() -> None:
+    with pytest.raises(
+        AssertionError, match=r"^Conv: output 0\[0, 0, 2\] is 18.5, expected 18.0 \(1 of 4 elements differ"
+    ):
+        assert_conv_close(np.array([[[12, 15, 18.5, 21]]], np.float32), X, W, B)
+    with pytest.raises(AssertionError, match=r"^Conv: output 0 is float64, expected float32$"):
+        assert_conv_close(np.array([[[12, 15, 18, 21.0]]]), X, W, B)
+    with pytest.raises(AssertionError, match=r"^Conv: output 0 has the shape \(1, 1, 3\), expected \(1, 1, 4\)$"):
+        assert_conv_close(np.zeros((1, 1, 3), np.float32), X, W, B)
+
+
+def test_the_rule_that_explains_a_wrong_result_is_named() -> None:
+    with pytest.raises(AssertionError, match=r"the result equals no bias$"):
+        assert_conv_close(np.array([[[5, 8, 11, 14]]], np.float32), X, W, B)
+    with pytest.raises(AssertionError, match=r"the result equals the kernel turned round$"):
+        assert_conv_close(np.array([[[4, 7, 10, 13]]], np.float32), X, W)
+    with pytest.raises(AssertionError, match=r"the result equals SAME_UPPER and SAME_LOWER exchanged$"):
+        assert_conv_close(np.array([[[5, 8, 11, 14, 5]]], np.float32), X, W, auto_pad="SAME_LOWER")
+    with pytest.raises(AssertionError, match=r"^ConvTranspose: .* the result equals strides ignored$"):
+        assert_conv_transpose_close(np.array([[[1, 4, 7, 10, 13, 10]]], np.float32), X, W, strides=[2])
