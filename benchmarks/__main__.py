@@ -1,4 +1,4 @@
-"""The command line: ``python -m benchmarks cpu | gpu | static | planning | host | import``."""
+"""The command line: ``python -m benchmarks cpu | gpu | static | cliffs | planning | invariance | host | import``."""
 
 from __future__ import annotations
 
@@ -24,20 +24,29 @@ def _parser() -> argparse.ArgumentParser:
     cpu.add_argument("--gflop", type=float, default=2.0, help="scale layers down to this work (default %(default)s)")
     cpu.add_argument("--spin", type=int, choices=[0, 1], default=1, help="ONNX Runtime's allow_spinning (default 1)")
     cpu.add_argument("--models", action="store_true", help="whole networks instead, those whose name contains SUB")
+    cpu.add_argument("--invariant", action="store_true", help='what invariant="batch" costs, layer by layer')
     cpu.add_argument("--load", action="store_true", help="whole networks beside one spinning process a core, and alone")
     _add_gpu(commands)
     static = commands.add_parser("static", help="what can be said of the CUDA kernels without a GPU, layer by layer")
     static.add_argument("--layers", default="", metavar="SUB", help="only layers whose name contains SUB")
     static.add_argument("--arch", default="sm_90a", help="architecture of the GPU (default %(default)s)")
     static.add_argument("--write", action="store_true", help="also write results/static.json")
+    cliffs = commands.add_parser("cliffs", help="modelled times over floors, of random problems and of changed layers")
+    cliffs.add_argument("--count", type=_count, default=2500, help="random problems (default %(default)s)")
+    cliffs.add_argument("--seed", type=int, default=0, help="of the random problems (default %(default)s)")
+    cliffs.add_argument("--arch", default="sm_90a", help="architecture of the GPU (default %(default)s)")
+    cliffs.add_argument("--write", action="store_true", help="also write results/cliffs.json")
+    cliffs.add_argument("--picture", type=Path, metavar="FILE", help="draw which share stays within how many floors")
     planning = commands.add_parser("planning", help="Python calls and milliseconds of a problem's first plan")
     planning.add_argument("--layers", default="", metavar="SUB", help="only layers whose name contains SUB")
     planning.add_argument("--arch", default="sm_90a", help="architecture of the GPU (default %(default)s)")
+    invariance = commands.add_parser("invariance", help="what bits that do not depend on the batch cost, by the model")
+    invariance.add_argument("--write", action="store_true", help="also write results/invariance.json")
     host = commands.add_parser("host", help="host time of a warm call on CUDA arrays; no device is needed")
     host.add_argument("--profile", action="store_true", help="also print where the time goes")
     start = commands.add_parser("import", help="time of `import gpuconv` beyond that of `import numpy`")
     start.add_argument("--processes", type=int, default=10, help="fresh processes (default %(default)s)")
-    for command in (cpu, static, planning, host, start):
+    for command in (cpu, static, cliffs, planning, host, start):
         command.add_argument("--json", type=Path, metavar="FILE", help="write every number to FILE")
     return parser
 
@@ -65,6 +74,13 @@ def _add_gpu(commands: Any) -> None:
     gpu.add_argument("--resume", action="store_true", help="keep the rows that are there, and measure what is left")
 
 
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"a number of problems above 0, not {text}")
+    return value
+
+
 def _seconds(text: str) -> float:
     value = float(text)
     if not 0 < value < float("inf"):
@@ -85,10 +101,18 @@ def main() -> int:
         from benchmarks import static
 
         return static.run(arguments)
+    if arguments.command == "cliffs":
+        from benchmarks import cliffs
+
+        return cliffs.run(arguments)
     if arguments.command == "planning":
         from benchmarks import planning
 
         return planning.run(arguments)
+    if arguments.command == "invariance":
+        from benchmarks import invariance
+
+        return invariance.run(arguments)
     if arguments.command == "gpu":
         from benchmarks import gpu
 
@@ -99,6 +123,10 @@ def main() -> int:
         from benchmarks import load
 
         return load.run(arguments)
+    if arguments.invariant:
+        from benchmarks import cpu_invariance
+
+        return cpu_invariance.run(arguments)
     if arguments.models:
         from benchmarks import models
 

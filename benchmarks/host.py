@@ -94,6 +94,7 @@ def _calls(cupy: Any) -> tuple[Callable[[], Any], dict[str, Callable[[], Any]]]:
     inputs, outs, kind = (x, w, b), (None,), np.dtype(np.float32).type
     ((words, _, launches),) = prepared._slots
     workspace = device.workspace(512, "")
+    following = device.bind(prepared._steps[1]._handle, (1, 1, 1), 32, 0, device.parameters(bytes(64)), follows=True)
     return call, {
         "the same with packed weights": packed,
         "  libraries of the arrays": lambda: _arrays.resolve("conv", x, w, b),
@@ -103,6 +104,7 @@ def _calls(cupy: Any) -> tuple[Callable[[], Any], dict[str, Callable[[], Any]]]:
         "    the workspace": lambda: device.workspace(512, ""),
         "    addresses into the structs": lambda: _patch(words),
         "    one launch, all of it CuPy's": launches[0],
+        "    one that may overlap, by NVIDIA's": following,
         "    does the stream capture a graph": lambda: device.keep(workspace, y),
         "nothing at all": lambda: None,
     }

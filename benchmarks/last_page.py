@@ -115,6 +115,7 @@ _SECTIONS: dict[str, Callable[[list[Line]], Sequence[str]]] = {
     "sweep": _sweep,
     "constants": _pairs,
     "layers": _layers,
+    "chained": _pairs,
 }
 
 

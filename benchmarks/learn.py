@@ -111,8 +111,8 @@ def of(lines: Iterable[dict[str, Any]]) -> Sweep:
 
 
 def family(kernel: str) -> str:
-    """Return a kernel's name without its dtype, the number of its axes, its tile and its kind of products."""
-    return _TILE.sub("", _untyped(kernel))
+    """Return a kernel's name without its dtype, the number of its axes, its tile, its kind of products, and copies."""
+    return _TILE.sub("", _untyped(kernel)).removesuffix("_of_copy")
 
 
 def tile(kernel: str) -> str:

@@ -114,4 +114,8 @@ int cuLaunchKernel(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsi
   ++launches;
   return 0;
 }
+int cuLaunchKernelEx(const void*, void*, void**, void**) {
+  ++launches;
+  return 0;
+}
 }

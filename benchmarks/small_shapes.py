@@ -18,7 +18,7 @@ _FLOATS = ("float32", "bfloat16", "float16", "float64")
 
 @dataclass(frozen=True)
 class Problem:
-    """One call without its dtype, and its gradients if they are asked for; ``w`` is empty for MaxPool."""
+    """One call without its dtype, and its gradients if they are asked for; ``w`` is empty for pooling."""
 
     operator: str
     x: tuple[int, ...]
@@ -155,6 +155,36 @@ CHANNELS = tuple(
 )
 
 
+def _average(x: tuple[int, ...], kernel: list[int], **attributes: Any) -> Problem:
+    return Problem("average_pool", x, (), {"kernel_shape": kernel, **attributes})
+
+
+# Averages: rows of whole vectors and others, channels last, large windows, one window for each channel.
+AVERAGES = (
+    _average((2, 3, 50), [3], strides=[2], pads=[1, 1], count_include_pad=1),
+    _average((1, 2, 9), [2], dilations=[4], pads=[3, 4]),
+    _average((2, 3, 9, 8), [3, 3], strides=[2, 2], pads=[1, 1, 1, 1], count_include_pad=1, ceil_mode=1),
+    _average((1, 3, 20, 64), [3, 3], pads=[1, 1, 1, 1]),
+    _average((2, 3, 11, 48), [3, 3], strides=[2, 2], pads=[1, 1, 1, 1]),
+    _average((1, 3, 10, 48), [2, 2], strides=[2, 2]),
+    _average((1, 2, 30, 33), [13, 13], pads=[6, 6, 6, 6]),
+    _average((2, 3, 21, 48), [4, 5], strides=[2, 1], pads=[1, 2, 1, 2], count_include_pad=1),
+    _average((2, 2, 5, 6, 7), [2, 3, 2], pads=[1, 0, 1, 0, 1, 1], strides=[1, 2, 3], dilations=[2, 1, 2]),
+    _average((1, 2, 3, 4), [2, 2], pads=[4, 2, 3, 2], strides=[2, 2]),
+    _average((2, 9, 14, 32), [3, 3], strides=[2, 2], pads=[1, 1, 1, 1], layout="NHWC"),
+    _average((1, 8, 10, 48), [5, 5], pads=[2, 2, 2, 2], layout="NHWC"),
+    _average((1, 4, 5, 7, 16), [2, 2, 2], strides=[2, 1, 2], layout="NHWC"),
+    _average((2, 3, 7, 7), [7, 7]),
+    _average((1, 2, 20, 30), [20, 30]),
+    _average((1, 2, 70, 64), [70, 64]),
+    _average((2, 6, 5, 40), [6, 5], layout="NHWC"),
+    # Of so many taps that shares of gradients are exact.
+    replace(_average((2, 3, 9, 8), [2, 2], strides=[2, 1], pads=[1, 1, 1, 1]), gradients=True),
+    replace(_average((1, 6, 6, 2), [4, 2], dilations=[1, 2], layout="NHWC"), gradients=True),
+    replace(_average((1, 2, 5, 6, 7), [2, 2, 4], strides=[2, 2, 3], count_include_pad=1), gradients=True),
+)
+
+
 # Gradients, in complex dtypes too.
 GRADIENTS = tuple(
     replace(problem, gradients=True)
@@ -192,7 +222,7 @@ GRADIENTS = tuple(
 def calls() -> Iterator[tuple[Problem, str, bool]]:
     """Yield every problem in every dtype, with 32-bit and then with 64-bit indices; each has several candidates."""
     for wide in (False, True):
-        for problem in (*PROBLEMS, *DEPTHWISE, *CHANNELS, *TENSOR, *GRADIENTS):
+        for problem in (*PROBLEMS, *DEPTHWISE, *CHANNELS, *AVERAGES, *TENSOR, *GRADIENTS):
             for dtype in _dtypes_of(problem):
                 yield problem, dtype, wide
 
@@ -208,7 +238,7 @@ def _dtypes_of(problem: Problem) -> tuple[str, ...]:
 def operands(problem: Problem, dtype: str) -> list[Any]:
     """Return x, or x, w and b, of small integers; bfloat16 needs ml_dtypes."""
     random = np.random.default_rng(0)
-    if problem.operator == "max_pool":
+    if not problem.w:
         shapes = [problem.x]
     else:
         group = problem.attributes.get("group", 1)
@@ -238,6 +268,10 @@ def compute(problem: Problem, arrays: list[Any]) -> list[Any]:
     Convolutions are also fused with a residual that does not lie as the result does, and so is copied first.
     """
     function = getattr(gpuconv, problem.operator)
+    if problem.operator == "average_pool":
+        y = function(*arrays, **problem.attributes)
+        backwards = problem.gradients and [gpuconv.average_pool_grad(y, arrays[0].shape, **problem.attributes)]
+        return [y, *(backwards or ())]
     if problem.operator != "max_pool":
         y = function(*arrays, **problem.attributes)
         activation = None if y.dtype.kind == "c" else ("leaky_relu", 0.5)

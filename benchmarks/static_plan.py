@@ -32,7 +32,7 @@ class Case:
     precision: str = "ieee"
 
     def __str__(self) -> str:
-        name = f"{self.layer.id} {floors.label(self.dtype, self.precision)}"
+        name = f"{self.layer.id} {label(self)}"
         return name if self.layout == "NCHW" else f"{name} {self.layout}"
 
 
@@ -52,6 +52,11 @@ def cases(pattern: str = "") -> list[Case]:
         *(Case(*pair, precision=PRECISIONS[-1]) for pair in _sums(derived)),
         *(Case(layer, dtype, layout="NHWC") for layer, dtype in derived if dtype == "bfloat16"),
     ]
+
+
+def label(case: Case) -> str:
+    """Return the case's dtype, or its precision where that is not IEEE's."""
+    return floors.label(case.dtype, case.precision)
 
 
 def _in_dtypes(known: list[Layer], pattern: str) -> list[tuple[Layer, str]]:
@@ -103,12 +108,12 @@ def planned(case: Case, device: Representative) -> Row:
     """Return what the planner says, with times in microseconds."""
     chooser = Chooser()
     found = plan(case, device, chooser)
-    memory, least = _floor(case, device)
+    memory, least = floors_of(case, device)
     modelled = chooser.picked.seconds if chooser.picked else None
     return {
         "layer": case.layer.id,
         "class": case.layer.kind,
-        "dtype": floors.label(case.dtype, case.precision),
+        "dtype": label(case),
         "layout": case.layout,
         "launches": [
             {"kernel": launch.variant.name, "grid": list(launch.grid), "shared_bytes": launch.shared_bytes}
@@ -124,7 +129,7 @@ def planned(case: Case, device: Representative) -> Row:
     }
 
 
-def _floor(case: Case, device: Representative) -> tuple[float, float]:
+def floors_of(case: Case, device: Representative) -> tuple[float, float]:
     """Return the seconds of the fewest bytes, and the larger one of these and those of the arithmetic."""
     work = floors.work(case.layer, case.dtype)
     rate = floor.rate(calls.of(case.layer).geometry, case.dtype, case.precision, device)

@@ -30,6 +30,7 @@ README = "onnx_backend"  # whose last picture stands in README
 # What stands side by side in a thumbnail: the number of a picture in the notebook, the left and the upper end of a part
 # of it, and the part's width, in pixels. Its height follows from SIZE.
 PARTS = {
+    "batch_invariance": [(0, 0, 20, 590)],
     "checkerboards": [(0, 75, 32, 164), (0, 625, 32, 164)],
     "deconvolution": [(0, 40, 32, 180), (0, 352, 32, 180)],
     "edges": [(0, 80, 60, 200), (0, 820, 60, 200)],

@@ -16,7 +16,7 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from benchmarks import static, static_summary
+from benchmarks import cliffs, judged, records, static, static_summary
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 RESULTS, KERNELS = CHECKOUT / "benchmarks" / "results", CHECKOUT / "kernels_cu"
@@ -129,6 +129,26 @@ def model_layers() -> str:
     return table(["layer", "dtype", "kernel", "modelled, µs", "floor, µs", "ratio"], lines)
 
 
+def model_random() -> str:
+    """Random problems by the planner's model."""
+    record = records.read(cliffs.PATH)
+    rows = (
+        [name, one["problems"], f"{one['mean']:.2f}", *(f"{one[f'above_{step:g}']:.0%}" for step in cliffs.STEPS)]
+        for name, one in record["shares"].items()
+    )
+    head = ["class", "problems", "geometric mean over the floor", *(f"above {step:g} times" for step in cliffs.STEPS)]
+    return f"Kernels for {record['architecture']}, floors of the {record['device']}'s datasheet.\n\n{table(head, rows)}"
+
+
+def model_changes() -> str:
+    """What a change of one number costs by the planner's model."""
+    rows = (
+        [name, one["cases"], f"{one['mean']:.2f}", f"{one['above_2']:.0%}", f"{one['worst']:.1f}", one["worst_case"]]
+        for name, one in records.read(cliffs.PATH)["jumps"].items()
+    )
+    return table(["change", "layers", "geometric mean", "above 2", "worst", "which"], rows)
+
+
 def kernels() -> str:
     """What stands at the top of every file of kernels, up to the first empty line of comment."""
     rows = []
@@ -143,14 +163,58 @@ def kernels() -> str:
     return table(["file", "what it computes, and how"], rows)
 
 
+def judged_rules() -> str:
+    """Every rule by every implementation, in float32."""
+    records = judged.records()
+
+    def cell(record: Any, rule: str) -> str:
+        word, share = judged.verdict(judged.summed(record, "rule", rule, "float32"))
+        return f"**{word}** {share}" if share else word
+
+    rows = ([rule, status, *(cell(each, rule) for each in records.values())] for rule, status in judged.rules().items())
+    return table(["rule", "status", *(judged.NAMES[name] for name in records)], rows)
+
+
+def judged_types() -> str:
+    """How many tests of each type an implementation answers, and how many of these are right or can be defended."""
+
+    def cell(record: Any, kind: str) -> str:
+        counts = judged.summed(record, "type", kind)
+        return f"{counts['agrees'] + counts['differs']} of {counts.total() - counts['refuses']}"
+
+    rows = ([each["version"], *(cell(each, kind) for kind in judged.TYPES)] for each in judged.records().values())
+    return table(["version", *judged.TYPES], rows)
+
+
+def judged_findings() -> str:
+    """What is wrong, crashes or hangs: one line for each rule that an operator breaks."""
+    rows = (
+        [
+            found["rule"],
+            f"{found['verdict']} ({found['tests']})",
+            found["explanation"],
+            f"`{name}/{found['file']}`",
+        ]
+        for name, record in judged.records().items()
+        for found in record["findings"]
+        if found["rule"] != "combinations"
+    )
+    return table(["rule", "verdict (tests)", "equals", "program in findings/"], rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "cpu-classes": cpu_classes,
     "cpu-layers": cpu_layers,
     "cpu-models": cpu_models,
     "host": host,
+    "judged": judged_rules,
+    "judged-findings": judged_findings,
+    "judged-types": judged_types,
     "imports": imports,
     "model-classes": model_classes,
     "model-layers": model_layers,
+    "model-random": model_random,
+    "model-changes": model_changes,
     "kernels": kernels,
 }
 
@@ -162,7 +226,7 @@ class Results(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """Make the table."""
-        for path in (*RESULTS.glob("*.json"), *KERNELS.rglob("*.cu")):
+        for path in (*RESULTS.rglob("*.json"), *KERNELS.rglob("*.cu")):
             self.env.note_dependency(str(path))
         return self.parse_text_to_nodes(TABLES[self.arguments[0]]())
 

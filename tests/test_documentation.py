@@ -134,7 +134,8 @@ def test_pictures_are_as_drawn() -> None:
     drawn = {f"{picture.__name__}.svg": drawing["svg"](picture) for picture in drawing["PICTURES"]}
     kept = {path.name: path.read_text(encoding="utf-8") for path in PICTURES.glob("*.svg")}
     assert kept == drawn, "draw them anew: python docs/pictures/draw.py"
-    shown = re.findall(r"\(pictures/(\w+\.svg)\)", (ROOT / "docs" / "kernels.md").read_text(encoding="utf-8"))
+    pages = "".join((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("kernels.md", "judge.md"))
+    shown = re.findall(r"\(pictures/(\w+\.svg)\)", pages)
     assert sorted(shown) == sorted(drawn)
 
 

@@ -21,20 +21,22 @@ WAYS = {
     "rules": frozenset({"_errors", "_environment"}),
     "cuda.build": frozenset({"_errors", "_environment", "_turns", "rules.dtypes"}),
     "cuda.plan": PLANNING | {"rules", "_errors"},
-    "cuda.call": frozenset({"cuda.plan", "cuda.build", "rules", "_errors", "_packed", "_turns"}),
+    "cuda.call": frozenset({"cuda.plan", "cuda.build", "rules", "_environment", "_errors", "_packed", "_turns"}),
     "cuda.passes": PLANNING | {"rules"},
-    "cuda.conv": PLANNING | {"cuda.passes", "rules"},
+    "cuda.conv": PLANNING | {"cuda.passes", "rules", "_errors"},
     "cuda.pool": PLANNING | {"rules"},
     "cuda.weight_grad": PLANNING | {"cuda.passes", "cuda.conv.gemm.fragments", "rules"},
+    "judge": frozenset({"rules.cases", "onnx.backend"}),
+    "judge.definition": frozenset(),  # the truth that all else is compared with
 }
-APART = ("onnx", "dask", "compat", "cli")  # the core does not know them
+APART = ("onnx", "dask", "compat", "cli", "judge", "testing")  # the core does not know them
 CUPY = {  # modules that know CuPy, which `import gpuconv` and the CPU do without
     "cuda.call.device": "it is what calls the device",
     "onnx.operators.form": "elementwise operators are those of the library that an array is from",
 }
 
 # The parts of a folder that all its families share, and the file that lists them.
-SHARED = {"base", "depth_to_space", "families", "fragments", "general", "problem", "runs", "split", "structs"}
+SHARED = {"base", "copies", "depth_to_space", "families", "fragments", "general", "problem", "runs", "split", "structs"}
 MORE = ("_tile",)  # a second file of one family
 NEIGHBOURS: dict[str, str] = {}
 

@@ -23,6 +23,7 @@ mbarrier, fence                                      mbarrier: a ring of ordinar
 setmaxnreg                                           setmaxnreg
 cp.async.bulk.tensor                                 TMA boxes …, TMA im2col …
 prefetch.tensormap                                   none: a hint, which changes no result
+griddepcontrol                                       none: `benchmarks.chained` compares bits
 wgmma                                                wgmma …; sums of wgmma …; steps of …; places of sums of …
 ===================================================  ============================================================
 

@@ -75,6 +75,7 @@ template <class Fill> __device__ __forceinline__ void run_ring(unsigned* y, int 
         ring.wait_full();
         for (int k = threadIdx.x; k < kStageWords; k += 256) sum = sum * 5 + load_word(ring.address() + k * 4);
         y[round * 256 + threadIdx.x] = sum;
+        proxy_fence();
         __syncwarp();
         if (threadIdx.x % 32 == 0) barrier_arrive(ring.empty());
         ring.next();

@@ -1,4 +1,4 @@
-"""Draws the pictures of the page on kernels: ``python docs/pictures/draw.py`` writes them beside this file.
+"""Draws the pictures of the pages: ``python docs/pictures/draw.py`` writes them beside this file.
 
 A picture is a function that returns its size and its shapes. The layout of fragments comes from the formulas of
 kernels_cu/conv/gemm/fragments.cuh, that of phases from the definition of ConvTranspose.
@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from html import escape
 from pathlib import Path
+
+from benchmarks import judged
 
 BLUE, RED, GREEN, YELLOW, GRAY, PALE = "#4878a8", "#c44e52", "#55a868", "#e0b050", "#8c8c8c", "#eef1f5"
 Picture = tuple[int, int, Iterator[str]]
@@ -268,6 +270,32 @@ def strips() -> Picture:
     return 990, 315, shapes()
 
 
+VERDICTS = {"agrees": GREEN, "differs": YELLOW, "wrong": RED, "crashes": "#222", "hangs": "#222", "refuses": "#d8d8d8"}
+
+
+def judge() -> Picture:
+    """What implementations make of each rule, in float32."""
+    records, rules = judged.records(), judged.rules()
+    left, top, across, down = 215, 95, 46, 15
+
+    def shapes() -> Iterator[str]:
+        for column, name in enumerate(records):
+            x, words = left + across * (column + 0.5) + 4, text(0, 0, judged.NAMES[name], 12, "start")
+            yield f'<g transform="translate({x:g} {top - 6}) rotate(-40)">{words}</g>'
+        for row, rule in enumerate(rules):
+            y = top + down * row
+            yield text(left - 8, y + 11, rule, 11, "end")
+            for column, record in enumerate(records.values()):
+                word, _ = judged.verdict(judged.summed(record, "rule", rule, "float32"))
+                fill = VERDICTS.get(word, "none")
+                yield rect(left + across * column + 1, y + 1, across - 2, down - 2, fill, "none")
+        for number, (word, fill) in enumerate(VERDICTS.items()):
+            yield rect(20 + 105 * number, top + down * len(rules) + 14, 14, 13, fill, "none")
+            yield text(40 + 105 * number, top + down * len(rules) + 25, word, 12, "start")
+
+    return left + across * len(records) + 45, top + down * len(rules) + 40, shapes()
+
+
 PICTURES: tuple[Callable[[], Picture], ...] = (
     implicit_gemm,
     pipeline,
@@ -277,6 +305,7 @@ PICTURES: tuple[Callable[[], Picture], ...] = (
     fragments,
     hopper,
     strips,
+    judge,
 )
 _HEAD = (
     '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '

@@ -52,8 +52,8 @@ def visited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Visited:
 def test_the_steps_that_say_most_come_first(visited: Visited) -> None:
     code, ran = visited({}, "--pack", "kernels.pack")
     assert code == 0
-    assert ran[:7] == ["environment", "probes", "smoke", "sweep", "constants", "layers", "streams"]
-    assert set(ran[7:]) == {"random", "cases", "memcheck", "racecheck", "large", "all layers"}
+    assert ran[:7] == ["environment", "probes", "smoke", "sweep", "constants", "layers", "chained"]
+    assert set(ran[7:]) == {"streams", "random", "cases", "memcheck", "racecheck", "large", "all layers"}
     assert visited({})[1][:2] == ["environment", "kernels"]  # which are compiled where nothing was brought along
 
 
@@ -191,7 +191,7 @@ def test_kernels_that_cost_processes_their_device_are_named_and_the_rest_goes_on
 
 
 @without_gpu
-@pytest.mark.parametrize("name", ["smoke", "constants", "layers", "sweep", "probes"])
+@pytest.mark.parametrize("name", ["smoke", "constants", "layers", "sweep", "probes", "chained"])
 def test_a_step_without_a_gpu_says_so_in_one_line(name: str, tmp_path: Path) -> None:
     step = next(step for step in on_gpu.steps(tmp_path) if step.name == name)
     result = subprocess.run(step.command, capture_output=True, text=True, check=False, cwd=supervision.ROOT)

@@ -7,7 +7,7 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
 from math import floor, frexp
@@ -22,53 +22,12 @@ import pytest
 from benchmarks import probes
 from benchmarks.probes import __main__ as command
 from benchmarks.probes import bits, launch, mma, rules
-from benchmarks.probes.launch import FOLDER, Mapped, Program, Result, compiled, unwritten
+from benchmarks.probes.launch import FOLDER, Mapped, Program, Result, compiled
 from benchmarks.probes.numbers import DEPTH, KINDS, numbers
 from benchmarks.probes.probe import Probe, Wrong, check
 from benchmarks.progress import Rows, read
-from gpuconv.cuda.build import kernel_files
-from tests.emulator import Array, EmulatorError, TensorMap, module
-from tests.emulator.maps import encoded
-
-HEADERS = Path(str(kernel_files.folder()))
-
-
-class Emulated:
-    """The emulator as probes see a device."""
-
-    blocks, share = 3, 40
-
-    def __init__(self, architecture: str = "sm_90a", folder: Path = FOLDER, headers: Path = HEADERS) -> None:
-        self.architecture = architecture
-        self._places = folder, headers
-
-    def compile_ahead(self, programs: Iterable[Program]) -> None:
-        """Each is compiled where it is needed."""
-
-    def alive(self) -> bool:
-        return True
-
-    def run(
-        self, program: Program, threads: int, arguments: Sequence[Any], *, shared_bytes: int = 0, grid: int = 1
-    ) -> list[Any]:
-        text = compiled(*program.unit, self.architecture.replace("sm", "compute"), *self._places).decode()
-        given, results = [], []
-        for number, argument in enumerate(arguments):
-            given.append(_given(argument, f"argument {number}"))
-            results += [given[-1].data] if isinstance(argument, Result) else []
-        module(text)[program.name](grid, threads, given, shared_bytes)
-        return results
-
-
-def _given(argument: Any, name: str) -> Any:
-    if isinstance(argument, Result):
-        return Array(unwritten(argument), name)
-    if isinstance(argument, Mapped):
-        array = Array(argument.array, name, writable=False)
-        words = bytes.__new__(TensorMap, encoded(argument.described, array.address))
-        words.array = array
-        return words
-    return argument if isinstance(argument, int) else Array(argument.copy(), name)
+from tests.emulator import EmulatorError
+from tests.emulator.probing import HEADERS, Emulated
 
 
 class Remembering(Emulated):

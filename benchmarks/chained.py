@@ -1,0 +1,124 @@
+"""Launches of a call that overlap, beside the same that follow each other: bits, and seconds of a replay.
+
+    python -m benchmarks.chained --rows FILE
+
+A row is a case whose plan has several launches, as its model picks it. Both forms of it run on the same operands.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+from unittest import mock
+
+from benchmarks import gpu, static_plan, sweep, sweep_bench
+from benchmarks.progress import Rows
+from benchmarks.static_plan import Case
+from benchmarks.supervision import LOST, leave
+from gpuconv import CompileError
+from gpuconv.cuda.call import device
+
+STEP = "chained"
+_REPLAYS = 5
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Return 0 where all bits are the same or time is up, 1 where some are not, 2 without a device, 3 if it is lost."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.chained", description=__doc__)
+    parser.add_argument("--rows", type=Path, required=True, help="file of JSON lines that rows are appended to")
+    parser.add_argument("--step", default=STEP, help="the name of its rows there (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=40.0, help="after which no case is begun (%(default)s)")
+    parser.add_argument("--layers", default="", metavar="SUB", help="only layers whose name contains SUB")
+    parser.add_argument("--most", type=int, metavar="N", help="only the first N cases")
+    parser.add_argument("--work", type=float, metavar="N", help="shrink layers to N operations, with names that say so")
+    arguments = parser.parse_args(argv)
+    deadline = time.monotonic() + arguments.seconds
+    reason = device.unavailable_reason()
+    if reason is not None:
+        print(f"python -m benchmarks.chained: no GPU to measure on: {reason}", file=sys.stderr)
+        return 2
+    rows = Rows(arguments.rows, arguments.step)
+    with sweep_bench.opened() as bench:
+        if not _can_chain():
+            print("chained: launches do not overlap on this device, or NVIDIA's binding of the driver is absent")
+            return 0
+        cases = sweep.chosen(arguments.layers, None, arguments.work)
+        return _run(bench, _of_several(bench, cases, arguments.most), rows, deadline)
+
+
+def _run(bench: Any, cases: Sequence[tuple[Case, Any]], rows: Rows, deadline: float) -> int:
+    by_name = {str(case): (case, plan) for case, plan in cases}
+    for name in rows.left(by_name):
+        if time.monotonic() > deadline:
+            rows.end(name, "skipped", detail="no time was left")
+            continue
+        try:
+            found = _compared(bench, *by_name[name])
+        except CompileError as error:  # kernels are carried here without those that overlap
+            rows.end(name, "skipped", detail=str(error).splitlines()[0][:200])
+        except Exception as error:
+            if not bench.alive():
+                raise gpu.DeviceLost(str(error)) from error
+            rows.end(name, "failed", detail=f"{type(error).__name__}: {error}"[:200])
+        else:
+            rows.end(name, "failed" if "detail" in found else "passed", **found)
+    return int(any(line["status"] == "failed" for line in rows.ended.values()))
+
+
+def _of_several(bench: Any, cases: Sequence[Case], most: int | None) -> list[tuple[Case, Any]]:
+    """Return the first cases whose plans have several launches, with these."""
+    found: list[tuple[Case, Any]] = []
+    for case in cases:
+        plan = static_plan.plan(case, sweep.device_of(bench.limits), static_plan.Chooser())
+        if len(plan.launches) > 1:
+            found.append((case, plan))
+        if len(found) == most:
+            break
+    return found
+
+
+def _compared(bench: Any, case: Case, plan: Any) -> dict[str, Any]:
+    """Return what a row says of a case; a ``detail`` where bits differ."""
+    bench.load(case, 1e-5)
+    calls = {}
+    for form in ("plain", "overlapping"):
+        with _switched(form == "overlapping"):
+            calls[form] = bench.prepare(plan)
+    results = {form: bench.result(call) for form, call in calls.items()}
+    wrong, elements = bench.differing(results["overlapping"][0], results["plain"][0])
+    if wrong:
+        return {"detail": f"{wrong} of {elements} elements differ where launches overlap"}
+    replays = {form: bench.replay(call, results[form][1]) for form, call in calls.items()}
+    samples: dict[str, list[float]] = {form: [] for form in calls}
+    for _ in range(_REPLAYS):
+        for form, replay in replays.items():
+            samples[form].append(replay())
+    plain, overlapping = (median(samples[form]) * 1e6 for form in samples)
+    names = " ".join(launch.variant.name for launch in plan.launches)
+    return {"value": f"plain {plain:.2f} us, overlapping {overlapping:.2f} us", "launches": names}
+
+
+def _can_chain() -> bool:
+    with _switched(True):
+        return device.chains(device.current_device())
+
+
+@contextmanager
+def _switched(on: bool) -> Iterator[None]:
+    with mock.patch.dict(os.environ, GPUCONV_CHAINED_LAUNCHES=str(int(on))):
+        yield
+
+
+if __name__ == "__main__":
+    try:
+        leave(main())
+    except gpu.DeviceLost as error:
+        print(f"chained: the device is lost: {error}", flush=True)
+        leave(LOST)

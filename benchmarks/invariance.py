@@ -1,0 +1,120 @@
+"""What bits that do not depend on the batch cost, by the planner's model: no device is needed, and nothing is measured.
+
+For every Conv and ConvTranspose layer at several batch sizes, the predicted time of the quickest kernel that adds in
+the layer's one order, over that of the free choice. Batches whose arrays need 64-bit indices are left out: the free
+choice has only slow kernels for them, and the invariant one makes them in parts. Images of the layers are whole
+multiples of 16 bytes, so that each of them alone lies as well aligned as the first.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import replace
+from math import exp, log
+from pathlib import Path
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from benchmarks import floors, layers, records, static_plan
+from benchmarks.layers import Layer
+from benchmarks.static_plan import Case
+from gpuconv.cuda.conv import families, invariant
+from gpuconv.cuda.conv import problem as correlation
+from gpuconv.cuda.conv.problem import Problem
+from gpuconv.cuda.plan import offers
+from gpuconv.cuda.plan.limits import Representative, representative
+
+PATH = Path(__file__).parent / "results" / "invariance.json"
+MOST, MOST_MEAN = 1.5, 1.03  # of a layer at any batch, and of the geometric mean
+_SHOWN = 1.05  # layers whose mean is above are listed
+_WAYS = (("bfloat16", "ieee"), ("float32", "ieee"), ("float32", "tf32"), ("float32", "3xtf32"))
+_ARCHITECTURES = ("sm_80", "sm_86", "sm_90a", "sm_100a", "sm_120a")
+_HEAD = {
+    "what": "predicted time in a layer's one order of sums over that of the free choice, by the planner's model",
+    "columns": f"ratios: at N = {', '.join(map(str, invariant.BATCHES))}, null where arrays need 64-bit indices",
+}
+
+
+class Price(NamedTuple):
+    """Of one layer."""
+
+    layer: str
+    order: str
+    ratios: tuple[float | None, ...]  # by batch size
+
+    @property
+    def known(self) -> list[float]:
+        """The ratios that there are."""
+        return [ratio for ratio in self.ratios if ratio is not None]
+
+    @property
+    def mean(self) -> float:
+        """Geometric mean over the batch sizes."""
+        return exp(fmean(map(log, self.known)))
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Price all layers, print a table, and write the file where that is asked for."""
+    rows = {}
+    for architecture in _ARCHITECTURES:
+        device = representative(architecture)
+        for dtype, precision in _WAYS:
+            prices = list(priced(device, dtype, precision))
+            row = summary(prices)
+            rows[f"{architecture} {floors.label(dtype, precision)}"] = row
+            print(
+                f"{architecture:8} {floors.label(dtype, precision):9} mean {row['mean']:.4f}, worst {row['worst']:.2f}"
+            )
+            for name, (mean, order, *ratios) in row["layers"].items():
+                print(f"    {name:22} {mean:.3f}  {ratios}  {order}")
+    if arguments.write:
+        records.write(PATH, _HEAD, rows)
+    return 0
+
+
+def summary(prices: list[Price]) -> dict[str, Any]:
+    """Return the geometric mean over all layers, the worst ratio of all, and the layers that cost most."""
+    dear = sorted((price for price in prices if price.mean > _SHOWN or max(price.known) > MOST), key=lambda p: -p.mean)
+    return {
+        "count": len(prices),
+        "mean": round(exp(fmean(log(price.mean) for price in prices)), 4),
+        "worst": round(max(max(price.known) for price in prices), 3),
+        "above": sorted(price.layer for price in prices if max(price.known) > MOST),
+        "layers": {
+            price.layer: [round(price.mean, 3), price.order, *(r and round(r, 2) for r in price.ratios)]
+            for price in dear
+        },
+    }
+
+
+def priced(device: Representative, dtype: str, precision: str) -> Iterator[Price]:
+    """Yield the price of every Conv and ConvTranspose layer."""
+    for layer in layers.load():
+        if layer.multiplies:
+            yield _price(layer, device, dtype, precision)
+
+
+def _price(layer: Layer, device: Representative, dtype: str, precision: str) -> Price:
+    problem = _problem(layer, device, dtype, precision)
+    order = invariant.orders(invariant.layer_of(problem), device.limits.architecture)[0][0]
+    ratios = []
+    for count in invariant.BATCHES:
+        seen = invariant.of_images(problem, count)
+        free = offers.quickest(offers.of(families.FAMILIES, seen, device.limits)[0]).seconds
+        ratios.append(None if seen.wide() else _seconds(problem, order, count, device) / free)
+    return Price(layer.id, order, tuple(ratios))
+
+
+def _seconds(problem: Problem, order: str, count: int, device: Representative) -> float:
+    """Return the time of the quickest kernel of an order, or of two halves of the batch where there is none."""
+    candidates = invariant.candidates_of(invariant.of_images(problem, count), device.limits)
+    own = [candidate.seconds for candidate in candidates if candidate.order == order]
+    return min(own) if own else 2 * _seconds(problem, order, count // 2, device)
+
+
+def _problem(layer: Layer, device: Representative, dtype: str, precision: str) -> Problem:
+    case = Case(replace(layer, x=(1, *layer.x[1:])), dtype, precision=precision)
+    _, geometry, _, strides, *_ = static_plan.planner_of(case, device).args  # type: ignore[attr-defined]
+    x, w, y = (strides[role] for role in ("x", "w", "y"))
+    return correlation.of(geometry, dtype, x, w, 1, y, precision)

@@ -1,0 +1,100 @@
+"""Random problems over their floors, and what a change of one number costs: by hand, and as the committed file says."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from benchmarks import cliffs, layers, records
+from benchmarks.layers import Layer
+from gpuconv.cuda.plan.limits import representative
+from tests.harness import records as recorded
+
+DEVICE = representative(cliffs.ARCHITECTURE)
+TOOL = "-m benchmarks cliffs --write"
+LAYERS = {layer.id: layer for layer in layers.load()}
+
+
+def row(ratio: float, kind: str = "dense Conv") -> dict[str, Any]:
+    return {"class": kind, "over_floor": ratio, "problem": f"{kind} {ratio}", "kernels": ["k"], "floor_us": 2.5}
+
+
+def test_shares_are_of_all_and_of_each_class() -> None:
+    found = cliffs.shares([row(2.0), row(8.0), row(4.0, "MaxPool values"), row(3.0, "MaxPool values")])
+    assert found["all"] == {"problems": 4, "mean": 3.722, "above_3": 0.5, "above_6": 0.25}
+    assert found["dense Conv"] == {"problems": 2, "mean": 4.0, "above_3": 0.5, "above_6": 0.5}
+    assert found["MaxPool values"] == {"problems": 2, "mean": 3.464, "above_3": 0.5, "above_6": 0.0}
+
+
+def test_the_worst_come_first() -> None:
+    ratios = [float(number) for number in range(1, 31)]
+    assert [one["over_floor"] for one in cliffs.worst([row(ratio) for ratio in ratios])] == ratios[:9:-1]
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "expected"),
+    [
+        ("channels + 1", "resnet50.l1.3x3", {"x": (32, 65, 56, 56)}),
+        ("channels + 1", "mobilenetv2.dw3", {"x": (64, 145, 56, 56), "group": 145, "k_out": 145}),
+        ("channels + 1", "resnext50.l1.g32", None),
+        ("channels + 1", "resnet.pool", {"x": (32, 65, 112, 112)}),
+        ("filters + 1", "resnet50.l1.3x3", {"k_out": 65}),
+        ("filters + 1", "mobilenetv2.dw3", None),
+        ("filters + 1", "resnet.pool", None),
+        ("batch + 1", "resnet50.l1.3x3", {"x": (33, 64, 56, 56)}),
+        ("width + 1", "resnet50.l1.3x3", {"x": (32, 64, 56, 57)}),
+        ("height + 1", "resnet50.l1.3x3", {"x": (32, 64, 57, 56)}),
+        ("height + 1", "hifigan.res.k3d1", None),
+        ("pads + 1", "resnet50.l1.3x3", {"pads": (2, 2, 2, 2)}),
+    ],
+)
+def test_a_change_is_of_one_number(change: str, name: str, expected: dict[str, Any] | None) -> None:
+    before = LAYERS[name]
+    after = cliffs.CHANGES[change](before)
+    if expected is None:
+        assert after is None
+    else:
+        assert after is not None
+        assert {field: value for field, value in vars(after).items() if value != vars(before)[field]} == expected
+
+
+def drawn(count: int) -> list[Layer]:
+    random = Random(7)
+    cases = (cliffs.drawn(random) for _ in range(count))
+    return [case.layer for case in cases if case is not None]
+
+
+def test_problems_are_drawn_of_every_class_of_sums_and_maxima() -> None:
+    kinds = {layer.kind for layer in drawn(800)}
+    alone = {"ConvTranspose input gradient", "ConvTranspose weight gradient", "bias gradient"}
+    assert kinds == set(layers.CLASSES) - alone - {"MaxUnpool", "complex Conv", "fused Conv"}
+
+
+def test_a_convolution_keeps_its_extents_but_for_strides() -> None:
+    for layer in drawn(400):
+        if layer.op == "Conv":
+            expected = tuple(-(-size // stride) for size, stride in zip(layer.x[2:], layer.strides, strict=True))
+            assert layer.y_shape[2:] == expected
+            assert layer.group in (1, layer.x[1]) or layer.x[1] % layer.group == 0
+
+
+def test_the_first_problems_are_those_of_the_file() -> None:
+    found = cliffs.problems(DEVICE, cliffs.FIRST, 0)
+    file = records.read(cliffs.PATH)["first"]
+    recorded.assert_same(by_problem(file), by_problem(found), cliffs.PATH, TOOL)
+    assert all(one["floor_us"] >= cliffs.LEAST_US for one in found)
+    assert all(one["over_floor"] >= 1 for one in found)
+
+
+def by_problem(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    return {one["problem"]: one for one in rows}
+
+
+@pytest.mark.thorough
+def test_all_shares_and_jumps_are_those_of_the_file() -> None:
+    rows = cliffs.problems(DEVICE, cliffs.COUNT, 0)
+    found = {"shares": cliffs.shares(rows), "jumps": cliffs.jumps(DEVICE)}
+    file = records.read(cliffs.PATH)
+    recorded.assert_same({name: file[name] for name in found}, found, cliffs.PATH, TOOL)
