@@ -133,3 +133,16 @@ def test_unloading_waits_for_kernels_and_takes_variables_away(cuda: Any, emulate
     cuda.driver.moduleUnload(handle)
     assert y.tolist() == [1] * 4
     assert cuda.code(cuda.runtime.memcpy, number.ctypes.data, address, 4, 4) == 1
+
+
+def test_unloading_waits_for_kernels_of_other_devices_than_the_current_one(
+    cuda: Any, other: Any, emulated: None
+) -> None:
+    """A module may go at any time: when the garbage collector runs."""
+    cuda.runtime.free(0)
+    handle, y = cuda.driver.moduleLoadData(EMPTY.encode() + b"\0"), cuda.pinned(4)
+    cuda.launch("fill", y.ctypes.data, 4, 1.0)
+    with other:
+        cuda.runtime.free(0)
+        cuda.driver.moduleUnload(handle)
+    assert y.tolist() == [1] * 4
