@@ -32,6 +32,7 @@ Result = TypeVar("Result")
 
 _NAMES = ("scipy_openblas_{}_num_threads64_", "openblas_{}_num_threads64_", "openblas_{}_num_threads")
 _TINY, _TINY_THIN = 2**19, 2**14  # operations for which BLAS uses one thread itself, the second with a vector
+_COMPLEX = 16  # operations of a complex product and its addition, as OpenBLAS's limits have them
 _SMALL = 4e7  # operations: some half a millisecond, several times what it takes to wake threads
 _PART = 5e7  # operations of an image that are worth a part of their own, where nothing else may decide
 _LONG = 0.5  # seconds after which it is worth looking whether a call has ended without a word
@@ -44,6 +45,11 @@ class Share(Enum):
     AT_ONCE = "the calling thread"
     ALONE = "one thread, with BLAS held back"
     SHARED = "our threads, with BLAS held back"
+
+
+def operations(products: int, dtype: Any) -> int:
+    """Return what so many products that are added up count for; BLAS uses its threads earlier for complex ones."""
+    return products * (_COMPLEX if np.dtype(dtype).kind == "c" else 2)
 
 
 def share(operations: int, threads: int, thin: bool = False) -> Share:
@@ -85,7 +91,8 @@ def matmul(a: Array, b: Array) -> Array:
     plain = a.dtype == b.dtype and a.dtype.kind in "fc" and min(a.ndim, b.ndim) > 1 and a.shape[-1] == b.shape[-2]
     rows, columns = (a.shape[-2], b.shape[-1]) if plain else (0, 0)
     threads = _threads.count() if CURRENT.get() is None else ALONE.threads
-    by = share(2 * prod(shape) * rows * columns * a.shape[-1], threads, min(rows, columns) == 1)
+    count = operations(prod(shape) * rows * columns * a.shape[-1], a.dtype)
+    by = share(count, threads, min(rows, columns) == 1)
     if not plain or (by is not Share.SHARED and _may_begin(by)):
         product: Array = np.matmul(a, b)
         return product

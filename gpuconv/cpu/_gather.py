@@ -239,9 +239,10 @@ def _way(
     item = np.dtype(accumulator).itemsize
     positions = prod(y.shape[2:])
     thin = positions == 1 or w.shape[0] == geometry.group
-    by = _blas.share(2 * w.size * x.shape[0] * positions, threads, thin)
+    of_image = _blas.operations(w.size * positions, accumulator)
+    by = _blas.share(of_image * x.shape[0], threads, thin)
     plain = x.dtype == y.dtype == accumulator
-    cut = replace(cut, threads=_blas.parts(2 * w.size * positions, cut, thin))
+    cut = replace(cut, threads=_blas.parts(of_image, cut, thin))
     work = _work(geometry, plain, converts, by_rows, item, cut, bytes_)
     if work is None:
         return None

@@ -226,8 +226,8 @@ def _run(x: Array, b: Array | None, y: Array, finish: Finish, work: GroupedWork,
         finish = Finish(finish.residual.reshape(shape), finish.activation)
     bias = None if b is None else b.astype(weights.dtype, copy=False).reshape(-1, 1, 1)
     job = _GroupedProduct(x, weights, bias, y, finish, work)
-    one = 2 * work.made * work.geometry.w_shape[1] * work.down.kernel * work.across.kernel * work.across.outputs
-    alone = _blas.share(one if work.by_rows else 0, 1, thin=work.made == 1)
+    one = work.made * work.geometry.w_shape[1] * work.down.kernel * work.across.kernel * work.across.outputs
+    alone = _blas.share(_blas.operations(one if work.by_rows else 0, weights.dtype), 1, thin=work.made == 1)
     _blas.run(job.compute, work.blocks, _blas.Share.SHARED if work.is_shared else alone)
 
 

@@ -66,8 +66,9 @@ def run(problem: ScatterProblem, cut: Cut) -> bool:
     threads = _threads.count()
     positions = prod(problem.x.shape[2:])
     thin = positions == 1 or prod(problem.weights.shape[2:]) == 1
-    by = _blas.share(2 * problem.weights.size * problem.x.shape[0] * positions, threads, thin)
-    plan = _plan(problem, replace(cut, threads=_blas.parts(2 * problem.weights.size * positions, cut, thin)))
+    of_image = _blas.operations(problem.weights.size * positions, problem.accumulator)
+    by = _blas.share(of_image * problem.x.shape[0], threads, thin)
+    plan = _plan(problem, replace(cut, threads=_blas.parts(of_image, cut, thin)))
     if plan is None:
         return False
     work = blocks(problem.x.shape[0], _coarse(problem), plan)

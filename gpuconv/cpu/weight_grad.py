@@ -50,7 +50,7 @@ def weight_grad(x: Array, dy: Array, dw: Array, geometry: ConvGeometry) -> None:
             list(spans(geometry.w_shape[1], columns)),
         )
     ]
-    operations = 2 * dw.size * dy.shape[0] * prod(dy.shape[2:])
+    operations = _blas.operations(dw.size * dy.shape[0] * prod(dy.shape[2:]), accumulator)
     _blas.run(_TapPart.compute, parts, _blas.share(operations, threads, thin=min(rows, columns) == 1))
 
 

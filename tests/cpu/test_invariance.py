@@ -6,6 +6,9 @@ and strides of all products: those of a batch must be those of its images, each 
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -163,6 +166,22 @@ def test_an_image_has_the_same_bits_and_products_in_every_batch(layer: Layer) ->
 @pytest.mark.parametrize("layer", [LAYERS[0], LAYERS[3], LAYERS[9], LAYERS[11]], ids=["conv", "last", "group", "up"])
 def test_so_it_has_in_every_type(layer: Layer, dtype: Any) -> None:
     assert_alone(layer._replace(dtype=dtype), 3)
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+@pytest.mark.parametrize("call", ["conv(x, w, strides=[2, 2], ", "conv_transpose(x, w.swapaxes(0, 1), strides=[2, 2], "])
+def test_small_complex_products_are_kept_from_the_threads_of_blas(call: str, dtype: str) -> None:
+    """BLAS shares these out among its threads where real ones of that size would have one thread."""
+    code = f"""
+import numpy as np, gpuconv
+x, w = ((lambda r: r(shape) + 1j * r(shape))(np.random.default_rng(0).standard_normal).astype("{dtype}")
+        for shape in ((2, 16, 14, 14), (1, 16, 3, 3)))
+y = gpuconv.{call}invariant="batch")
+print(y[:1].tobytes() == gpuconv.{call.replace("x", "x[:1]", 1)}invariant="batch").tobytes())
+"""
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "2", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"
 
 
 def test_results_are_those_of_the_free_call_but_for_rounding() -> None:

@@ -287,12 +287,14 @@ _SHAPES = {"Constant", "ConstantOfShape", "Range", "Shape", "Size"}  # which see
 _BY_ELEMENT = {
     *(*elementwise.OPERATORS, *special.OPERATORS),
     *("Affine", "BatchNormalization", "Chain", "DequantizeLinear", "Dropout", "Expand", "Identity", "QuantizeLinear"),
-    *("Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr"),
-    *("BitwiseXor", "Cos", "Cosh", "IsInf", "IsNaN", "Mod", "Round", "Shrink", "Sign", "Sin", "Sinh", "Softsign"),
-    *("Tan", "ThresholdedRelu", "Xor"),
+    *("BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "IsInf", "IsNaN", "Mod", "Round", "Shrink"),
+    *("Sign", "Softsign", "ThresholdedRelu", "Xor"),
 }
+# NumPy computes some of these otherwise where elements do not follow each other, in float16 for instance.
+_BY_PLACE = {"Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Cos", "Cosh", "Sin", "Sinh", "Tan"}
 _RULES: dict[str, Rule] = {
     **dict.fromkeys(_BY_ELEMENT, _elementwise),
+    **dict.fromkeys(_BY_PLACE, lambda node: Way(_at(node.first()), (node.first(),))),
     **dict.fromkeys(("AveragePool", "Conv", "ConvInteger", "ConvTranspose", "DeformConv", "DepthToSpace"), _of_images),
     **dict.fromkeys(("FusedConv", "FusedConvTranspose", "GridSample", "LRN", "LpPool", "MaxPool"), _of_images),
     **dict.fromkeys(("CausalConvWithState", "MaxUnpool", "QLinearConv", "SpaceToDepth"), _of_images),
