@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable
@@ -29,7 +30,9 @@ def add(commands: Subparsers, seed: Callable[[str], int], positive: Callable[[st
     _add_sweep(suite, seed, positive)
     suite.set_defaults(command=_suite)
 
-    about = "Run the suite against an implementation; returns 1 if anything is wrong, crashes or hangs."
+    about = (
+        "Run the suite against an implementation; returns 1 if anything is wrong, crashes or hangs, or all is refused."
+    )
     judge = commands.add_parser("judge", help="judge another implementation", description=about)
     judge.add_argument("target", metavar="TARGET", nargs="?", help="--list shows them")
     judge.add_argument("--list", action="store_true", help="list the targets")
@@ -95,6 +98,10 @@ def _judge(arguments: argparse.Namespace) -> int:
     _check_target(arguments.target, TARGETS)
     _need_onnx("judge")
     if arguments.suite is not None:
+        if arguments.seed or arguments.count is not None:
+            raise CommandError(
+                "judge: --seed and --count are of a suite that is written; --suite names one that is there"
+            )
         return _judged(Path(arguments.suite), arguments)
     with tempfile.TemporaryDirectory() as temporary:
         _write(Path(temporary), arguments)
@@ -135,7 +142,10 @@ def _judged(folder: Path, arguments: argparse.Namespace) -> int:
         print(as_json(report.facts(arguments.target, version, {**about, "tests": len(tests)}, outcomes, found)))
     else:
         _print(version, report.by_rule(outcomes), found)
-    return 1 if any(outcome.verdict.kind in verdicts.FAILURES for outcome in outcomes) else 0
+    kinds = {outcome.verdict.kind for outcome in outcomes}
+    if kinds == {verdicts.REFUSES}:
+        print(f"nothing was judged: every test was refused, the first by {outcomes[0].verdict.reason}", file=sys.stderr)
+    return 1 if kinds == {verdicts.REFUSES} or kinds & set(verdicts.FAILURES) else 0
 
 
 def _tests(folder: Path, wanted: str) -> tuple[list[Any], dict[str, Any]]:

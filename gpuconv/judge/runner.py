@@ -156,7 +156,7 @@ def _judged(worker: _Worker | None, target: str, test: Test, limit: float) -> tu
             reply = worker.ask(test.folder, Path(outputs), limit)
         except _Late as error:
             return Outcome(test, Verdict(HANGS, str(error))), None
-        except _Died as error:
+        except (_Died, TargetMissing) as error:  # it could be imported before
             if worker is not None:
                 worker.end()
             return Outcome(test, Verdict(CRASHES, str(error))), None

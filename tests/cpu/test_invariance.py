@@ -169,7 +169,9 @@ def test_so_it_has_in_every_type(layer: Layer, dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["complex64", "complex128"])
-@pytest.mark.parametrize("call", ["conv(x, w, strides=[2, 2], ", "conv_transpose(x, w.swapaxes(0, 1), strides=[2, 2], "])
+@pytest.mark.parametrize(
+    "call", ["conv(x, w, strides=[2, 2], ", "conv_transpose(x, w.swapaxes(0, 1), strides=[2, 2], "]
+)
 def test_small_complex_products_are_kept_from_the_threads_of_blas(call: str, dtype: str) -> None:
     """BLAS shares these out among its threads where real ones of that size would have one thread."""
     code = f"""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -55,6 +56,37 @@ def test_a_target_that_is_not_there(error: Run, few: Path) -> None:
     line = error("judge", "backend:no_such_backend", "--suite", few)
     assert line.startswith("judge: backend:no_such_backend cannot be judged here: ModuleNotFoundError: No module named")
     assert error("judge", "reference", "--suite", few, "--filter", "q") == "judge: no test's name contains 'q'"
+    told = {
+        "command:/no/such/program": "there is no program '/no/such/program'",
+        "backend:json": "the module json has no function prepare",
+        "onnxruntime:NoProvider": "it has no provider 'NoProvider', only ",
+    }
+    for target, message in told.items():
+        assert message in error("judge", target, "--suite", few)
+    assert "--suite names one that is there" in error("judge", "reference", "--suite", few, "--seed", "3")
+
+
+def test_a_target_that_refuses_everything_does_not_pass(few: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["judge", "command:sh -c 'echo not today >&2; exit 1'", "--suite", str(few)]) == 1
+    assert (
+        "nothing was judged: every test was refused, the first by Inexpressible: not today" in capsys.readouterr().err
+    )
+
+
+def test_a_target_that_cannot_start_again_crashes_in_every_test(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "starts_once.py").write_text(
+        "import os, pathlib\n"
+        "mark = pathlib.Path(__file__).with_name('mark')\n"
+        "if mark.exists(): raise ImportError('once is enough')\n"
+        "def prepare(model, device): mark.touch(); os.abort()\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    tests = [written(problem(name), tmp_path / "tests") for name in NAMES[:3]]
+    outcomes = runner.run("backend:starts_once", tests, 30, 1, lambda outcome: None)
+    assert [outcome.verdict.kind for outcome in outcomes] == ["crashes"] * 3
+    assert outcomes[2].verdict.reason == "ImportError: once is enough"
 
 
 @pytest.fixture
@@ -133,7 +165,14 @@ def test_a_command_is_called_with_two_folders(tmp_path: Path) -> None:
     assert [dead[0].verdict.kind, refused[0].verdict.kind] == ["crashes", "refuses"]
     assert refused[0].verdict.reason.endswith("no")
     silent = runner.run("command:true", tests[:1], 30, 1, lambda outcome: None)
-    assert silent[0].verdict.reason == "Inexpressible: the command wrote no output_0.pb"
+    garbage = runner.run(
+        """command:sh -c 'echo nonsense > "$2/output_0.pb"' sh""", tests[:1], 30, 1, lambda outcome: None
+    )
+    left = runner.run("command:sh -c 'exit 255'", tests[:1], 30, 1, lambda outcome: None)
+    assert silent[0].verdict == verdicts.Verdict(verdicts.CRASHES, "the command ended well, but wrote no output_0.pb")
+    assert garbage[0].verdict.kind == verdicts.CRASHES
+    assert "what it wrote cannot be read" in garbage[0].verdict.reason
+    assert left[0].verdict.kind == verdicts.REFUSES
 
 
 @pytest.mark.thorough

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -14,11 +15,14 @@ from onnx import numpy_helper
 
 from gpuconv.judge.adapters.node import Crashed, Inexpressible
 
-_KILLED = 128  # and the signal's number, as shells report it
+_KILLED, _SIGNALS = 128, 64  # and the signal's number, as shells report it
 
 
 def version(option: str) -> str:
-    """Name the command."""
+    """Name the command; raise FileNotFoundError where there is no such program."""
+    program, *_ = shlex.split(option)
+    if shutil.which(program) is None:
+        raise FileNotFoundError(f"there is no program {program!r}")
     return option
 
 
@@ -35,12 +39,15 @@ def run(model: Any, inputs: Sequence[Any], option: str) -> list[Any]:
         words = [*shlex.split(option), str(test), str(outputs)]
         done = subprocess.run(words, capture_output=True, text=True, check=False)
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        if done.returncode < 0 or done.returncode > _KILLED:
+        if done.returncode < 0 or _KILLED < done.returncode <= _KILLED + _SIGNALS:
             raise Crashed(f"the command died with code {done.returncode}: {last}")
         if done.returncode:
             raise Inexpressible(last)
         paths = [outputs / f"output_{number}.pb" for number in range(len(model.graph.output))]
         missing = next((path.name for path in paths if not path.exists()), None)
         if missing is not None:
-            raise Inexpressible(f"the command wrote no {missing}")
-        return [numpy_helper.to_array(onnx.load_tensor(path)) for path in paths]
+            raise Crashed(f"the command ended well, but wrote no {missing}")
+        try:
+            return [numpy_helper.to_array(onnx.load_tensor(path)) for path in paths]
+        except Exception as error:
+            raise Crashed(f"the command ended well, but what it wrote cannot be read: {error}") from None
