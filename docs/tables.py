@@ -16,7 +16,7 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from benchmarks import cliffs, judged, records, static, static_summary
+from benchmarks import cliffs, invariance, judged, records, static, static_summary
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 RESULTS, KERNELS = CHECKOUT / "benchmarks" / "results", CHECKOUT / "kernels_cu"
@@ -149,6 +149,22 @@ def model_changes() -> str:
     return table(["change", "layers", "geometric mean", "above 2", "worst", "which"], rows)
 
 
+def model_invariance() -> str:
+    """What invariant bits cost by architecture and precision, and the layers that cost more than half again."""
+    prices = {name: one for name, one in read("invariance").items() if isinstance(one, dict)}
+    rows = (
+        [
+            *name.split(),
+            f"{100 * (one['mean'] - 1):.1f} %",
+            f"{one['worst']:.2f}",
+            ", ".join(f"`{layer}`" for layer in one["above"]),
+        ]
+        for name, one in prices.items()
+    )
+    head = ["architecture", "precision", "geometric mean", "worst layer and batch", f"layers above {invariance.MOST}"]
+    return table(head, rows)
+
+
 def kernels() -> str:
     """What stands at the top of every file of kernels, up to the first empty line of comment."""
     rows = []
@@ -215,6 +231,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "model-layers": model_layers,
     "model-random": model_random,
     "model-changes": model_changes,
+    "model-invariance": model_invariance,
     "kernels": kernels,
 }
 

@@ -282,6 +282,7 @@ def _plain(mine: ManyBlocks, theirs: Iterable[Any]) -> Iterator[ManyBlocks]:
         yield replace(mine, problem=_grown(mine.problem, *growth), kinds=_KINDS[number % 3])
     if mine.problem.attributes.get("group", 1) == mine.problem.x_shape[1]:
         groups = [_of_groups(mine.problem, *one) for one in ((16, 1), (40, 1), (9, 1), (3, 4))]
+        yield replace(mine, problem=_deep(groups[0]))
         yield from (
             replace(mine, problem=one, out=out) for one in groups for out in (mine.out, "pixels off the vectors")
         )
