@@ -17,6 +17,8 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from benchmarks import cliffs, invariance, judged, records, static, static_summary
+from gpuconv.judge import rulings
+from gpuconv.judge.cases import CASES
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 RESULTS, KERNELS = CHECKOUT / "benchmarks" / "results", CHECKOUT / "kernels_cu"
@@ -202,6 +204,18 @@ def judged_types() -> str:
     return table(["version", *judged.TYPES], rows)
 
 
+def judged_questions() -> str:
+    """What ONNX's list of open questions asks, and the rules that answer."""
+    rows = []
+    for number in rulings.OPEN_QUESTIONS:
+        address = f"https://github.com/onnx/onnx/issues/{number}"
+        answers = {rule: each.name for rule, each in rulings.RULINGS.items() if address in each.discussions}
+        tests = sum(case.rule in answers for case in CASES)
+        told = "<br>".join(f"**{name}**: {rule}" for rule, name in answers.items())
+        rows.append([f"[onnx/onnx#{number}]({address})", told, tests])
+    return table(["thread", "rules", "named cases"], rows)
+
+
 def judged_findings() -> str:
     """What is wrong, crashes or hangs: one line for each rule that an operator breaks."""
     rows = (
@@ -225,6 +239,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "host": host,
     "judged": judged_rules,
     "judged-findings": judged_findings,
+    "judged-questions": judged_questions,
     "judged-types": judged_types,
     "imports": imports,
     "model-classes": model_classes,

@@ -101,8 +101,10 @@ def matches(expected: Sequence[Array], bounds: Sequence[Array], got: Sequence[Ar
     return difference(expected, limits, got, False) is None
 
 
-def difference(expected: Sequence[Array], bounds: Sequence[Array], got: Sequence[Array], bits: bool) -> str | None:
-    """Describe the first output that is not as expected."""
+def difference(
+    expected: Sequence[Array], bounds: Sequence[Array], got: Sequence[Array], bits: bool, with_bound: bool = False
+) -> str | None:
+    """Describe the first output that is not as expected, and how far its first wrong element may be off if asked."""
     if len(got) != len(expected):
         return f"{len(got)} outputs, expected {len(expected)}"
     for number, (ours, bound, theirs) in enumerate(zip(expected, bounds, got, strict=True)):
@@ -112,7 +114,7 @@ def difference(expected: Sequence[Array], bounds: Sequence[Array], got: Sequence
             return f"output {number} is {theirs.dtype}, expected {ours.dtype}"
         wrong = _wrong(ours, bound, theirs, bits)
         if wrong.any():
-            return _described(number, ours, bound, theirs, wrong)
+            return _described(number, ours, bound, theirs, wrong, with_bound)
     return None
 
 
@@ -127,9 +129,10 @@ def _wrong(ours: Array, bound: Array, theirs: Array, bits: bool) -> Array:
         return np.asarray(~((a == b) | (np.isnan(a) & np.isnan(b)) | (np.abs(a - b) <= bound) | np.isinf(bound)))
 
 
-def _described(number: int, ours: Array, bound: Array, theirs: Array, wrong: Array) -> str:
+def _described(number: int, ours: Array, bound: Array, theirs: Array, wrong: Array, with_bound: bool) -> str:
     at = tuple(int(i) for i in np.argwhere(wrong)[0])
     text = f"output {number}{list(at)} is {theirs[at].item()!r}, expected {ours[at].item()!r}"
+    text += f" within {float(bound[at]):.3g}" if with_bound else ""
     with np.errstate(all="ignore"):
         ratio = (np.abs(ours.astype(np.float64) - theirs.astype(np.float64)) / bound)[wrong].max()
     text += f" ({int(wrong.sum())} of {wrong.size} elements differ"

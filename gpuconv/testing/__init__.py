@@ -4,6 +4,6 @@ They compare with the definition of each operator, in exact arithmetic and plain
 extra ``[onnx]``.
 """
 
-from gpuconv.judge.assertions import assert_conv_close, assert_conv_transpose_close
+from gpuconv.testing.assertions import assert_conv_close, assert_conv_transpose_close
 
 __all__ = ["assert_conv_close", "assert_conv_transpose_close"]

@@ -88,10 +88,7 @@ def test_every_rule_of_a_case_has_a_ruling() -> None:
         assert all(address.startswith("https://github.com/") for address in ruling.discussions)
 
 
-@pytest.mark.parametrize(
-    "number",
-    [1922, 2290, 2398, 2927, 3314, 1772, 1886, 1651, 3254, 2726, 756, 553, 1609],
-)
+@pytest.mark.parametrize("number", rulings.OPEN_QUESTIONS)
 def test_what_onnx_s_list_of_open_questions_has_is_answered(number: int) -> None:
     address = f"https://github.com/onnx/onnx/issues/{number}"
     rules = {rule for rule, ruling in rulings.RULINGS.items() if address in ruling.discussions}

@@ -24,7 +24,8 @@ def test_right_results_pass() -> None:
 
 def test_a_wrong_element_is_named_with_its_distance() -> None:
     with pytest.raises(
-        AssertionError, match=r"^Conv: output 0\[0, 0, 2\] is 18.5, expected 18.0 \(1 of 4 elements differ"
+        AssertionError,
+        match=r"^Conv: output 0\[0, 0, 2\] is 18.5, expected 18.0 within 4.29e-06 \(1 of 4 elements differ",
     ):
         assert_conv_close(np.array([[[12, 15, 18.5, 21]]], np.float32), X, W, B)
     with pytest.raises(AssertionError, match=r"^Conv: output 0 is float64, expected float32$"):
@@ -42,3 +43,17 @@ def test_the_rule_that_explains_a_wrong_result_is_named() -> None:
         assert_conv_close(np.array([[[5, 8, 11, 14, 5]]], np.float32), X, W, auto_pad="SAME_LOWER")
     with pytest.raises(AssertionError, match=r"^ConvTranspose: .* the result equals strides ignored$"):
         assert_conv_transpose_close(np.array([[[1, 4, 7, 10, 13, 10]]], np.float32), X, W, strides=[2])
+
+
+def test_what_is_no_valid_call_is_an_error() -> None:
+    """And one number serves all axes, as in gpuconv.conv."""
+    assert_conv_close(gpuconv.conv(X, W, strides=2, pads=1), X, W, strides=2, pads=1)
+    y = gpuconv.conv(X, W)
+    with pytest.raises(gpuconv.ArgumentError, match=r"^assert_conv_close: kernel_shape"):
+        assert_conv_close(y, X, W, kernel_shape=[3])
+    with pytest.raises(gpuconv.ArgumentError, match=r"^assert_conv_close: .*group"):
+        assert_conv_close(y, X, W, group=2)
+    with pytest.raises(gpuconv.ArgumentError, match=r"^assert_conv_transpose_close: layout is no attribute of ONNX"):
+        assert_conv_transpose_close(y, X, W, layout="NHWC")
+    with pytest.raises(gpuconv.ArgumentTypeError, match=r"all the same \(x is float32, w is int64\)$"):
+        assert_conv_close(y, X, W.astype(np.int64))

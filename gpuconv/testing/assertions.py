@@ -7,13 +7,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gpuconv._errors import ArgumentError, ArgumentTypeError
 from gpuconv.judge.problems import KINDS, Answer, Problem, answer
 from gpuconv.judge.variants import explanations
 from gpuconv.judge.verdicts import difference, matches
+from gpuconv.rules import geometry
 from gpuconv.rules.cases import Case
 
 _RULE = "what a test asks"
 _NEWEST = 22
+_TYPES = ("float16", "bfloat16", "float32", "float64")
 
 
 def assert_conv_close(
@@ -40,6 +43,8 @@ def assert_conv_close(
         The shape or the dtype is another one, or an element is further off than (K + 1)·u·S and one rounding, as
         :doc:`semantics` has it. The message names the element, its bound, and another rule that would give all of
         the result, if there is one.
+    ArgumentError, ArgumentTypeError
+        What is compared with is no valid call: x, w, b and the attributes break a rule of :func:`gpuconv.conv`.
 
     Examples
     --------
@@ -70,7 +75,7 @@ def assert_conv_transpose_close(
 
     Raises
     ------
-    AssertionError
+    AssertionError, ArgumentError, ArgumentTypeError
         As from :func:`assert_conv_close`.
     """
     _compare("conv_transpose", got, {"x": x, "w": w, "b": b}, attributes)
@@ -79,16 +84,36 @@ def assert_conv_transpose_close(
 def _compare(op: str, got: Any, given: dict[str, Any], attributes: dict[str, Any]) -> None:
     arrays = {name: np.asarray(array) for name, array in given.items() if array is not None}
     x, w = arrays["x"], arrays["w"]
+    attributes = _checked(f"assert_{op}_close", op, arrays, attributes)
     case = Case("", op, x.shape, w.shape, "b" in arrays, attributes, "", (x.dtype.name,), _RULE)
     problem = Problem(case, x.dtype.name, _NEWEST, arrays=arrays)
     right, outputs = answer(problem), (np.asarray(got),)
-    reason = difference(right.outputs, right.bounds, outputs, bits=False)
+    reason = difference(right.outputs, right.bounds, outputs, bits=False, with_bound=True)
     if reason is None:
         return
     equal = (each.sentence for each, other in explanations(problem, right) if _equals(other, right, outputs))
     sentence = next(equal, None)
     explained = f"; the result equals {sentence}" if sentence else ""
     raise AssertionError(f"{KINDS[op]}: {reason}{explained}")
+
+
+def _checked(name: str, op: str, arrays: dict[str, Any], attributes: dict[str, Any]) -> dict[str, Any]:
+    """Return attributes of a valid call, a number for each axis."""
+    types = {array.dtype.name for array in arrays.values()}
+    if len(types) > 1 or not types.issubset(_TYPES):
+        told = ", ".join(f"{key} is {array.dtype}" for key, array in arrays.items())
+        raise ArgumentTypeError(f"{name}: operands have one of the types {', '.join(_TYPES)}, all the same ({told})")
+    if "layout" in attributes:
+        raise ArgumentError(f"{name}: layout is no attribute of ONNX; arrays have their channels first")
+    x, w, b = arrays["x"], arrays["w"], arrays.get("b")
+    getattr(geometry, op)(x.shape, w.shape, None if b is None else b.shape, name=name, **attributes)
+    axes = dict.fromkeys(("strides", "dilations", "kernel_shape", "output_padding"), w.ndim - 2)
+    axes["pads"] = 2 * axes["strides"]
+    return {
+        key: [value] * axes[key] if key in axes and isinstance(value, int) else value
+        for key, value in attributes.items()
+        if value is not None
+    }
 
 
 def _equals(other: Answer, right: Answer, outputs: tuple[Any, ...]) -> bool:
