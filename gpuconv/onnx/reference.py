@@ -19,13 +19,14 @@ Examples
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from onnx import NodeProto
 from onnx.reference.op_run import OpRun
 
 from gpuconv._errors import GpuconvError
-from gpuconv.onnx import nodes
+from gpuconv.onnx import nodes, operators
 from gpuconv.onnx.messages import presentable
 
 
@@ -80,7 +81,21 @@ class GlobalAveragePool(_Operator):
     """GlobalAveragePool of every opset, as :func:`gpuconv.global_average_pool` computes it."""
 
 
-OPS: list[type[OpRun]] = [Conv, ConvTranspose, MaxPool, AveragePool, GlobalAveragePool]
+class MaxUnpool(OpRun):
+    """MaxUnpool of every opset, as :func:`gpuconv.max_unpool` computes it."""
+
+    op_domain = ""
+
+    def __init__(self, onnx_node: NodeProto, run_params: dict[str, Any], schema: Any = None) -> None:
+        self._form = operators.form_of(onnx_node, run_params["opsets"][onnx_node.domain])
+        super().__init__(onnx_node, run_params, schema)
+
+    def _run(self, *inputs: Any, **linked: Any) -> tuple[Any, ...]:
+        form = replace(self._form, attributes={**self._form.attributes, **linked})
+        return (operators.TABLE["MaxUnpool"].function(form, *inputs),)
+
+
+OPS: list[type[OpRun]] = [Conv, ConvTranspose, MaxPool, AveragePool, GlobalAveragePool, MaxUnpool]
 
 
 def own_error(error: BaseException | None) -> GpuconvError | None:

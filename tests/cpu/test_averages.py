@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from fractions import Fraction
+from importlib import import_module
 from random import Random
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -21,6 +23,7 @@ from tests.oracle.operands import CONV_DTYPES, LAYOUTS, complex_integers, values
 from tests.oracle.oracle import assert_close, assert_same
 from tests.oracle.strategies import Problem, average_pool_problem, checked
 
+average_pool = import_module("gpuconv.cpu.pool.average_pool")
 seeds = st.integers(0, 2**32 - 1)
 dtypes = pytest.mark.parametrize("dtype", CONV_DTYPES, ids=str)
 memory = st.sampled_from(sorted(set(LAYOUTS) - {"unaligned", "broadcast"}))
@@ -161,3 +164,13 @@ def test_windows_larger_than_the_workspace_are_added_up(limit: int, monkeypatch:
     expected = oracle.average_pool(x, kernel_shape=[80, 100], strides=[10, 5], pads=[3, 0, 0, 4])
     assert_same(y, oracle.round_to(expected.value, np.float32), bits=False)
     assert gpuconv.global_average_pool(x).tolist() == (x.sum((2, 3), keepdims=True) / np.float32(9900)).tolist()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("extents", [(1,), (19,), (7, 7), (32, 33), (5, 6, 7)])
+def test_whole_images_have_the_bits_of_blocks_of_them(extents: tuple[int, ...], dtype: Any) -> None:
+    x = np.random.default_rng(0).standard_normal((3, 17, *extents)).astype(dtype)
+    y = gpuconv.global_average_pool(x)
+    assert gpuconv.average_pool(x, kernel_shape=extents).tobytes() == y.tobytes()
+    with mock.patch.object(average_pool, "_is_whole", return_value=False):
+        assert gpuconv.global_average_pool(x).tobytes() == y.tobytes()

@@ -126,3 +126,20 @@ def test_attributes_may_refer_to_those_of_a_function() -> None:
     with pytest.raises(gpuconv.ArgumentError, match=r"^MaxPool node .*: attribute kernel_shape must be of type INTS"):
         inner.run(None, {"x": x}, attributes={"size": 3})
     assert nodes.keywords(node, 12) == {"return_indices": False}
+
+
+@pytest.mark.parametrize("opset", [9, 11, 22, NEWEST])
+@pytest.mark.parametrize("given", [None, [1, 1, 5, 5]])
+def test_max_unpool_at_every_opset(opset: int, given: list[int] | None) -> None:
+    """Numbers of ONNX's node test without output_shape; with it, zeros at the end are added, as gpuconv has it."""
+    x, indices = np.array([[[[1, 2], [3, 4]]]], np.float32), np.array([[[[5, 7], [13, 15]]]], np.int64)
+    wanted = np.zeros((1, 1, *(given or [1, 1, 4, 4])[2:]), np.float32)
+    wanted[0, 0, 1, [1, 3]], wanted[0, 0, 3, [1, 3]] = (1, 2), (3, 4)
+    inputs = ["x", "indices"] if given is None else ["x", "indices", "shape"]
+    node = helper.make_node("MaxUnpool", inputs, ["y"], kernel_shape=[2, 2], strides=[2, 2])
+    values = [helper.make_tensor_value_info("x", 1, None), helper.make_tensor_value_info("indices", 7, None)]
+    values += [helper.make_tensor_value_info("shape", 7, None)] if given else []
+    graph = helper.make_graph([node], "g", values, [helper.make_tensor_value_info("y", 1, None)])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
+    feeds = {"x": x, "indices": indices} | ({"shape": np.array(given, np.int64)} if given else {})
+    np.testing.assert_array_equal(evaluate(proto, **feeds)[0], wanted)
