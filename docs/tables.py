@@ -90,6 +90,21 @@ def cpu_models() -> str:
     return f"{machine(record)}\n\n{means}\n\n{table(head, rows)}"
 
 
+def cpu_invariance() -> str:
+    """What invariant bits cost on the CPU: the means, and every layer that costs more than a tenth somewhere."""
+    record = read("cpu_invariance")
+
+    def cells(ratios: list[float | None]) -> list[str]:
+        return ["" if ratio is None else f"{ratio:.2f}" for ratio in ratios]
+
+    dear = [row for row in record["rows"] if max(filter(None, row["ratios"])) > 1.1]
+    dear.sort(key=lambda row: -max(filter(None, row["ratios"])))
+    counts = [sum(row["ratios"][at] is not None for row in record["rows"]) for at in range(len(record["sizes"]))]
+    rows = [["layers", *counts], ["geometric mean", *cells(record["means"])]]
+    rows += [[f"`{row['layer']}`", *cells(row["ratios"])] for row in dear]
+    return f"{machine(record)}\n\n{table(['', *(f'N = {size}' for size in record['sizes'])], rows)}"
+
+
 def host() -> str:
     """The host time of a call on CuPy arrays."""
     record = read("host")
@@ -235,6 +250,7 @@ def judged_findings() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "cpu-classes": cpu_classes,
     "cpu-layers": cpu_layers,
+    "cpu-invariance": cpu_invariance,
     "cpu-models": cpu_models,
     "host": host,
     "judged": judged_rules,
