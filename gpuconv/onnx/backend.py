@@ -22,7 +22,7 @@ from gpuconv.onnx import model as models
 from gpuconv.onnx import nodes
 from gpuconv.onnx.batch.images import of_inputs
 from gpuconv.onnx.evaluator import CudaEvaluator, Evaluator, Observer
-from gpuconv.onnx.inputs import Input, as_arrays, bind, declared
+from gpuconv.onnx.inputs import Input, NodeArg, as_arrays, bind, declared, outputs_of
 from gpuconv.onnx.messages import presentable, quoted, reason, warn
 from gpuconv.onnx.report import Report
 from gpuconv.rules import invariance
@@ -40,8 +40,10 @@ class Rep(onnx.backend.base.BackendRep):
         inputs: list[Input],
         unfolded: Callable[[], Evaluator] | None = None,
         invariant: Invariance | None = None,
+        outputs: Sequence[Input] = (),
     ) -> None:
         self.inputs = inputs
+        self._declared_outputs = outputs
         self.output_names: list[str] = list(evaluator.output_names)
         self._evaluator = evaluator
         self._unfolded = unfolded
@@ -110,6 +112,26 @@ class Rep(onnx.backend.base.BackendRep):
             return self._outputs(*self._run(inputs, self.output_names, observer))
         names = self._names(inputs if output_names is None else output_names)
         return self._run(as_arrays(self.inputs, input_feed or {}), names, observer)
+
+    def get_inputs(self) -> list[NodeArg]:
+        """Return name, shape and type of the inputs that must be given, as a session of ONNX Runtime does.
+
+        Examples
+        --------
+        >>> import onnx
+        >>> from gpuconv.onnx import backend
+        >>> model = onnx.parser.parse_model('''
+        ... <ir_version: 10, opset_import: ["" : 22]>
+        ... g (float[N, 3] x) => (float[N, 3] y) { y = Relu (x) }
+        ... ''')
+        >>> backend.prepare(model).get_inputs()
+        [NodeArg(name='x', shape=['N', 3], type='tensor(float)')]
+        """
+        return [NodeArg.of(spec) for spec in self.inputs if spec.required]
+
+    def get_outputs(self) -> list[NodeArg]:
+        """Return name, shape and type of the outputs, as far as the model declares them."""
+        return [NodeArg.of(spec) for spec in self._declared_outputs]
 
     def report(self) -> Report:
         """Tell what is computed ahead of time, what becomes one node, and what onnx's reference evaluator computes.
@@ -269,12 +291,12 @@ class Backend(onnx.backend.base.Backend):
         evaluator_class = _evaluator_class(device)
         invariance.check("prepare", invariant)
         loaded = models.load(model)
-        inputs = declared(loaded.proto.graph, loaded.constants)
+        inputs, outputs = declared(loaded.proto.graph, loaded.constants), outputs_of(loaded.proto.graph)
         unfolded = partial(_evaluator, evaluator_class, loaded.proto, constants=loaded.constants)
         if not fold:
-            return Rep(unfolded(), inputs, invariant=invariant)
+            return Rep(unfolded(), inputs, invariant=invariant, outputs=outputs)
         has_defaults = not all(spec.required for spec in inputs)
-        return Rep(unfolded(facts=loaded.facts), inputs, unfolded if has_defaults else None, invariant)
+        return Rep(unfolded(facts=loaded.facts), inputs, unfolded if has_defaults else None, invariant, outputs)
 
     @classmethod
     @presentable
@@ -326,7 +348,11 @@ class Backend(onnx.backend.base.Backend):
         values = bind([Input(name) for name in names], inputs)
         outputs = [onnx.ValueInfoProto(name=name) for name in node.output if name]
         graph = onnx.helper.make_graph([node], "node", [_value_info(*item) for item in values.items()], outputs)
-        rep = Rep(_evaluator(evaluator_class, graph, opsets=opsets), [Input(name) for name in names])
+        rep = Rep(
+            _evaluator(evaluator_class, graph, opsets=opsets),
+            [Input(name) for name in names],
+            outputs=[Input(name) for name in node.output if name],
+        )
         result = rep.run(values)
         for name, value, info in zip(rep.output_names, result, outputs_info or (), strict=False):
             _check_output(node, name, value, *info)

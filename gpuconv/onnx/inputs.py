@@ -15,6 +15,7 @@ from gpuconv._errors import ArgumentError, ArgumentTypeError, listed, one_line
 from gpuconv.onnx.messages import quoted, reason, warn
 from gpuconv.onnx.model import element_type
 
+_RUNTIME_NAMES = {"float32": "float", "float64": "double", "object": "string"}  # where ONNX Runtime's are not NumPy's
 _UNKNOWN = re.compile(r"None|unk__\d+")  # names that converters give to axes that have nothing in common
 
 
@@ -31,6 +32,35 @@ class Input:
         known = [self.dtype] if self.dtype else []
         known += [_dims(self.shape)] if self.shape is not None else []
         return f"{quoted(self.name)} ({' '.join(known)})" if known else quoted(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeArg:
+    """An input or output as sessions of ONNX Runtime tell of it.
+
+    Attributes
+    ----------
+    name : str
+    shape : list of int, str or None
+        Numbers, names, and None for any extent; empty where no shape is declared.
+    type : str
+        As "tensor(float)"; "" where it is no tensor, or of no declared type.
+    """
+
+    name: str
+    shape: list[int | str | None]
+    type: str
+
+    @classmethod
+    def of(cls, spec: Input) -> NodeArg:
+        """Tell what a graph declares."""
+        name = _RUNTIME_NAMES.get(spec.dtype, spec.dtype)
+        return cls(spec.name, list(spec.shape or ()), f"tensor({name})" if name else "")
+
+
+def outputs_of(graph: GraphProto) -> list[Input]:
+    """Return what a graph declares about its outputs, in order."""
+    return [Input(value.name, element_type(value), _shape(value)) for value in graph.output]
 
 
 def declared(graph: GraphProto, constants: Container[str]) -> list[Input]:
