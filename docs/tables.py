@@ -94,13 +94,15 @@ def cpu_invariance() -> str:
     """What invariant bits cost on the CPU: the means, and every layer that costs more than a tenth somewhere."""
     record = read("cpu_invariance")
 
-    def cells(ratios: list[float | None]) -> list[str]:
+    def worst(row: Any) -> float:
+        return max((ratio for ratio in row["ratios"] if ratio is not None), default=0.0)
+
+    def cells(ratios: Iterable[float | None]) -> list[str]:
         return ["" if ratio is None else f"{ratio:.2f}" for ratio in ratios]
 
-    dear = [row for row in record["rows"] if max(filter(None, row["ratios"])) > 1.1]
-    dear.sort(key=lambda row: -max(filter(None, row["ratios"])))
     counts = [sum(row["ratios"][at] is not None for row in record["rows"]) for at in range(len(record["sizes"]))]
     rows = [["layers", *counts], ["geometric mean", *cells(record["means"])]]
+    dear = sorted((row for row in record["rows"] if worst(row) > 1.1), key=worst, reverse=True)
     rows += [[f"`{row['layer']}`", *cells(row["ratios"])] for row in dear]
     return f"{machine(record)}\n\n{table(['', *(f'N = {size}' for size in record['sizes'])], rows)}"
 
