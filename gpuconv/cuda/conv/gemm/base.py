@@ -241,7 +241,7 @@ def efficiency(tile: GemmTile, uniform: bool) -> float:
 def order(problem: Problem, block_k: int) -> str:
     """Return how the products of an output are added by FFMA in slices of K, whatever the tile."""
     filled = f", filled up to {block_k}s" if problem.channels % block_k else ""
-    return f"{problem.fused} over taps, channels{filled}"
+    return f"{problem.fused} over taps, {problem.channels} channels{filled}"
 
 
 def tap_reason(problem: Problem, tile: GemmTile, uniform: bool) -> str:

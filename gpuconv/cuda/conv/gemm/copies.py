@@ -53,7 +53,7 @@ def candidates(copied: Copied, found: Iterable[Candidate], limits: Limits) -> It
     """Yield what the copy's problem has, each after the launch that copies."""
     for one in found:
         seconds = one.seconds + copied.seconds(limits)
-        yield Candidate(f"{one.name}_of_copy", seconds, partial(_plan, copied, one))
+        yield Candidate(f"{one.name}_of_copy", seconds, partial(_plan, copied, one), one.order)
 
 
 def _plan(copied: Copied, candidate: Candidate) -> Plan:

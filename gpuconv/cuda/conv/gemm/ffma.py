@@ -6,7 +6,7 @@ also made in splits of K.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import product
 from math import prod
@@ -77,17 +77,26 @@ def _busy(
 
 def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     """Yield a candidate for every tile that the device has room for, and for those whose K is worth splitting."""
-    yield from _of_tiles(problem, limits)
-    slices = {tile.block_k for tile in TILES[problem.dtype] if tile.uniform}
-    if problem.rank <= RANK and problem.rows and any(problem.channels % size for size in slices):
-        copied = copies.of(problem.lifted, max(slices))
-        if copied is not None:
-            yield from copies.candidates(copied, _of_tiles(copied.problem, limits, uniform=True), limits)
+    yield from _with_copies(problem, _of_tiles, limits)
 
 
 def offers_in_order(problem: Problem, limits: Limits) -> Iterator[Offer]:
     """Yield as :func:`offers`, but all K of every tile in each number of segments."""
-    yield from _whole(problem, limits)
+    yield from _with_copies(problem, _in_order_of_tiles, limits)
+
+
+def _with_copies(problem: Problem, of_tiles: Callable[..., Iterator[Candidate]], limits: Limits) -> Iterator[Candidate]:
+    """Yield what reads x as it lies, and then what reads a copy of it with more channels."""
+    yield from of_tiles(problem, limits)
+    slices = {tile.block_k for tile in TILES[problem.dtype] if tile.uniform}
+    if problem.rank <= RANK and problem.rows and any(problem.channels % size for size in slices):
+        copied = copies.of(problem.lifted, max(slices))
+        if copied is not None:
+            yield from copies.candidates(copied, of_tiles(copied.problem, limits, uniform=True), limits)
+
+
+def _in_order_of_tiles(problem: Problem, limits: Limits, uniform: bool = False) -> Iterator[Candidate]:
+    yield from _whole(problem, limits, uniform)
     if not _wide(problem):
         yield from split.in_segments(problem.lifted, _divisible(problem.lifted, limits), limits)
 

@@ -6,7 +6,7 @@ problems with fewer get axes of one element in front. Indices have 32 bits.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -236,11 +236,7 @@ def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     if why := fragments.refusal(problem):
         yield Refusal(why)
         return
-    yield from _of_ways(problem, _ways(problem), limits)
-    copied = None if fragments.has_chunks(problem) else copies.of(problem.lifted, 16 // problem.itemsize)
-    if copied is not None:
-        ways = [way for way in _ways(copied.problem) if way[1].copied]
-        yield from copies.candidates(copied, _of_ways(copied.problem, ways, limits), limits)
+    yield from _with_copies(problem, _of_ways, limits)
 
 
 def offers_in_order(problem: Problem, limits: Limits) -> Iterator[Offer]:
@@ -248,12 +244,20 @@ def offers_in_order(problem: Problem, limits: Limits) -> Iterator[Offer]:
     if why := fragments.refusal(problem):
         yield Refusal(why)
         return
-    ways = _ways(problem)
-    yield from _whole(problem, ways, limits)
-    yield from split.in_segments(problem.lifted, _divisible_of(problem, ways, limits), limits)
+    yield from _with_copies(problem, _in_order_of_ways, limits)
 
 
 _Way = tuple[MmaTile, MmaForm, Runs]
+_OfWays = Callable[[Problem, list[_Way], Limits], Iterator[Candidate]]
+
+
+def _with_copies(problem: Problem, of_ways: _OfWays, limits: Limits) -> Iterator[Candidate]:
+    """Yield what reads x as it lies, and then what reads a copy of it."""
+    yield from of_ways(problem, _ways(problem), limits)
+    copied = None if fragments.has_chunks(problem) else copies.of(problem.lifted, 16 // problem.itemsize)
+    if copied is not None:
+        ways = [way for way in _ways(copied.problem) if way[1].copied]
+        yield from copies.candidates(copied, of_ways(copied.problem, ways, limits), limits)
 
 
 def _ways(problem: Problem) -> list[_Way]:
@@ -266,6 +270,11 @@ def _ways(problem: Problem) -> list[_Way]:
 def _of_ways(problem: Problem, ways: list[_Way], limits: Limits) -> Iterator[Candidate]:
     yield from _whole(problem, ways, limits)
     yield from split.candidates(problem.lifted, _divisible_of(problem, ways, limits), limits)
+
+
+def _in_order_of_ways(problem: Problem, ways: list[_Way], limits: Limits) -> Iterator[Candidate]:
+    yield from _whole(problem, ways, limits)
+    yield from split.in_segments(problem.lifted, _divisible_of(problem, ways, limits), limits)
 
 
 def _whole(problem: Problem, ways: list[_Way], limits: Limits) -> Iterator[Candidate]:
@@ -290,7 +299,8 @@ def _order(seen: Runs, form: MmaForm) -> str:
     if not form.rowwise:
         return fragments.order(arithmetic, problem.channels, unit)
     runs_of = "" if seen.packed is problem else f" in runs of {prod(problem.taps[2:]) * problem.channels}"
-    return f"{arithmetic.instruction} over taps and channels{runs_of}, filled up to {_slices(problem, form) * unit}"
+    channels = f"{problem.channels} channels{runs_of}"
+    return f"{arithmetic.instruction} over taps and {channels}, filled up to {_slices(problem, form) * unit}"
 
 
 def _divisible(seen: Runs, tile: MmaTile, form: MmaForm, limits: Limits) -> split.Divisible:
