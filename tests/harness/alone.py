@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,11 @@ def _values(random: np.random.Generator, shape: tuple[int, ...], dtype: str) -> 
 
 
 def call(layer: Layer, x: Any, w: Any, b: Any, **more: Any) -> Any:
+    """Return the layer's result for images x; the gradient, whose x is that of y, has neither a bias nor more."""
+    if layer.operator == "conv_input_grad":
+        extents = [s * (n - 1) + 1 for n, s in zip(layer.image[1:], layer.attributes["strides"], strict=True)]
+        shape = (len(x), layer.w[1], *extents)
+        return gpuconv.conv_input_grad(x, w, shape, **layer.attributes, invariant="batch")
     return getattr(gpuconv, layer.operator)(x, w, b, **layer.attributes, **more, invariant="batch")
 
 
@@ -78,6 +84,8 @@ LAYERS = (
     Layer("conv_transpose", (6, 5, 7), (6, 1, 3, 3), {"group": 6, "strides": [2, 2]}),
     Layer("conv_input_grad", (20, 7, 5), (20, 24, 3, 3), {**PADS, "strides": [2, 1]}),
     Layer("conv", (3, 5, 7), (4, 3, 3, 3), PADS, "complex64"),
+    Layer("conv", (37, 9, 9), (48, 37, 3, 3), PADS, "bfloat16"),
+    Layer("conv", (9, 9, 37), (48, 37, 3, 3), {**PADS, "layout": "NHWC"}),
 )
 
 
@@ -86,9 +94,7 @@ LAYERS = (
 
 def cases() -> Iterator[tuple[Layer, str]]:
     """Yield what has a hash."""
-    for layer in LAYERS:
-        if layer.operator != "conv_input_grad":  # which has a ConvTranspose's kernels
-            yield from ((layer, architecture) for architecture in CLASSES)
+    yield from product(LAYERS, CLASSES)
 
 
 def digest(layer: Layer, architecture: str) -> str:

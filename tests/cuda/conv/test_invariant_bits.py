@@ -48,22 +48,10 @@ def differences(
     lying = LAYOUTS[random.choice(("contiguous", "contiguous", "strided", "channels last"))](x)
     more: dict[str, Any] = {}
     with emulated_cuda(limits_of=architecture, seed=seed, sums=SCRAMBLED):
-        if layer.operator == "conv_input_grad":
-            extents = [2 * (n - 1) + 1 if s == 2 else n for n, s in zip(layer.image[1:], (2, 1), strict=True)]
-
-            def result(part: Any) -> Any:
-                return gpuconv.conv_input_grad(
-                    part, w, (len(part), layer.w[1], *extents), **layer.attributes, invariant="batch"
-                )
-        else:
-            if layer.dtype[0] != "c" and random.random() < 0.5:
-                more["activation"] = "relu"
-
-            def result(part: Any) -> Any:
-                return call(layer, part, w, b, **more)
-
-        among = result(lying)
-        alone = {place: result(lying[place : place + 1]) for place in places}
+        if layer.operator != "conv_input_grad" and layer.dtype[0] != "c" and random.random() < 0.5:
+            more["activation"] = "relu"
+        among = call(layer, lying, w, b, **more)
+        alone = {place: call(layer, lying[place : place + 1], w, b, **more) for place in places}
     return [place for place, found in alone.items() if found[0].tobytes() != among[place].tobytes()]
 
 
