@@ -17,7 +17,6 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from benchmarks import floors, layers, records, static_plan
-from benchmarks.layers import Layer
 from benchmarks.static_plan import Case
 from gpuconv.cuda.conv import families, invariant
 from gpuconv.cuda.conv import problem as correlation
@@ -92,18 +91,19 @@ def priced(device: Representative, dtype: str, precision: str) -> Iterator[Price
     """Yield the price of every Conv and ConvTranspose layer."""
     for layer in layers.load():
         if layer.multiplies:
-            yield _price(layer, device, dtype, precision)
+            yield price(Case(layer, dtype, precision=precision), device)
 
 
-def _price(layer: Layer, device: Representative, dtype: str, precision: str) -> Price:
-    problem = _problem(layer, device, dtype, precision)
+def price(case: Case, device: Representative) -> Price:
+    """Return the price of a Conv or ConvTranspose layer, whatever its batch."""
+    problem = _problem(case, device)
     order = invariant.orders(invariant.layer_of(problem), device.limits.architecture)[0][0]
     ratios = []
     for count in invariant.BATCHES:
         seen = invariant.of_images(problem, count)
         free = offers.quickest(offers.of(families.FAMILIES, seen, device.limits)[0]).seconds
         ratios.append(None if seen.wide() else _seconds(problem, order, count, device) / free)
-    return Price(layer.id, order, tuple(ratios))
+    return Price(case.layer.id, order, tuple(ratios))
 
 
 def _seconds(problem: Problem, order: str, count: int, device: Representative) -> float:
@@ -113,8 +113,10 @@ def _seconds(problem: Problem, order: str, count: int, device: Representative) -
     return min(own) if own else 2 * _seconds(problem, order, count // 2, device)
 
 
-def _problem(layer: Layer, device: Representative, dtype: str, precision: str) -> Problem:
-    case = Case(replace(layer, x=(1, *layer.x[1:])), dtype, precision=precision)
-    _, geometry, _, strides, *_ = static_plan.planner_of(case, device).args  # type: ignore[attr-defined]
+def _problem(case: Case, device: Representative) -> Problem:
+    """Return the problem of one image."""
+    layer = case.layer
+    alone = replace(case, layer=replace(layer, x=(1, *layer.x[1:])))
+    _, geometry, dtype, strides, *_ = static_plan.planner_of(alone, device).args  # type: ignore[attr-defined]
     x, w, y = (strides[role] for role in ("x", "w", "y"))
-    return correlation.of(geometry, dtype, x, w, 1, y, precision)
+    return correlation.of(geometry, dtype, x, w, 1, y, case.precision)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import (
+    invariance,
     machine,
     occupancy,
     records,
@@ -40,7 +41,8 @@ _COLUMNS = (
     "main_loop: instructions of it, or null: then the whole kernel counts; instructions: by kind; emulated, in a "
     "smaller layer of shapes x and w: pairs of what was counted and what would do for the elements asked for "
     "(wavefronts of shared memory, sectors loaded and stored; less where threads share an element), and moved: bytes "
-    "of all sectors over the layer's fewest bytes"
+    "of all sectors over the layer's fewest bytes; invariant: predicted time in the layer's one order of sums, which "
+    'invariant="batch" keeps to, over that of the free choice, geometric mean over batch sizes 1 to 64'
 )
 
 
@@ -59,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     for number, case in enumerate(cases, 1):
         _progress(f"[{number}/{len(cases)}] {case}")
         planned = with_occupancy(static_plan.planned(case, device), kernels, device.limits.architecture)
-        rows[str(case)] = planned | {"emulated": static_traffic.counted(case, device)}
+        rows[str(case)] = planned | priced(case, device) | {"emulated": static_traffic.counted(case, device)}
         _progress("")
         print(static_summary.line(rows[str(case)], kernels), flush=True)
     classes = static_summary.classes(rows.values())
@@ -94,6 +96,12 @@ def variants(cases: list[Case], device: Representative) -> list[Variant]:
     plans = [static_plan.plan(case, device, static_plan.Chooser()) for case in cases]
     found = {launch.variant.name: launch.variant for plan in plans for launch in plan.launches}
     return list(found.values())
+
+
+def priced(case: Case, device: Representative) -> Row:
+    """Return what invariant bits cost, as the mean over batch sizes; null without the promise, and for complex ones."""
+    promised = case.layer.multiplies and case.layer.call in ("", "input_grad") and case.dtype != "complex64"
+    return {"invariant": float(f"{invariance.price(case, device).mean:.4g}") if promised else None}
 
 
 def with_occupancy(planned: Row, kernels: dict[str, Row], architecture: str) -> Row:

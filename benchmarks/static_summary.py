@@ -21,7 +21,7 @@ _SHORT = {
 HEAD = (
     f"{'layer':30} {'dtype':9} {'layout':6} {'kernel':44} {'+':>1} {'regs':>4} {'smem':>6} {'blk':>3} {'occ':>4} | "
     f"{'mul':>4} {'cmp':>4} {'glob':>4} {'shrd':>4} {'int':>4} | {'load':>5} {'store':>5} {'wave':>5} {'moved':>6} | "
-    f"{'model us':>9} {'floor us':>9} {'ratio':>6}  emulated as"
+    f"{'model us':>9} {'floor us':>9} {'ratio':>6} {'invar':>5}  emulated as"
 )
 LARGE = "large dense Conv"  # over the floor at rates that a device was measured to come to
 LARGE_GFLOP = 50
@@ -60,7 +60,7 @@ def line(row: Row, kernels: dict[str, Row]) -> str:
         f"{launch['shared_bytes'] + kernel['static_shared_bytes']:6} {launch['blocks_per_sm']:3} "
         f"{launch['occupancy']:4.0%} | {' '.join(f'{share:4.0%}' for share in shares)} | "
         f"{' '.join(map(_ratio, pairs))} {row['emulated']['moved']:6.2f} | {_number(row['modelled_us'], 9)} "
-        f"{row['floor_us']:9.2f} {_number(row['over_floor'], 6)}  {shapes}{filters}{spilled}"
+        f"{row['floor_us']:9.2f} {_number(row['over_floor'], 6)} {_number(row['invariant'], 5)}  {shapes}{filters}{spilled}"
     )
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from benchmarks import invariance, layers, records
 from benchmarks.invariance import Price
+from benchmarks.static_plan import Case
 from gpuconv.cuda.plan.limits import representative
 
 
@@ -26,7 +27,7 @@ def test_the_summary_weighs_layers_alike_and_names_the_dear_ones() -> None:
 @pytest.mark.parametrize("name", ["resnet50.l4.3x3", "resnet50.l1.3x3"])
 def test_a_recorded_price_is_found_again(name: str) -> None:
     layer = next(layer for layer in layers.load() if layer.id == name)
-    price = invariance._price(layer, representative("sm_90a"), "bfloat16", "ieee")
+    price = invariance.price(Case(layer, "bfloat16"), representative("sm_90a"))
     recorded = records.read(invariance.PATH)["sm_90a bfloat16"]["layers"][name]
     assert invariance.summary([price])["layers"][name] == recorded
 
@@ -34,16 +35,12 @@ def test_a_recorded_price_is_found_again(name: str) -> None:
 def test_recorded_aims() -> None:
     """All that miss them are named in the documentation."""
     recorded = records.read(invariance.PATH)
-    rows = {
-        name: row
-        for name, row in recorded.items()
-        if isinstance(row, dict) and name.split()[1] in ("bfloat16", "float32")
-    }
-    assert len(rows) == 10
-    assert {name for name, row in rows.items() if row["mean"] > invariance.MOST_MEAN} == {
-        f"{architecture} bfloat16" for architecture in ("sm_80", "sm_90a", "sm_100a")
-    }
+    rows = {name: row for name, row in recorded.items() if isinstance(row, dict)}
+    assert len(rows) == 20
+    dear = {name for name, row in rows.items() if row["mean"] > invariance.MOST_MEAN}
+    assert dear == {"sm_90a tf32", "sm_90a 3xtf32"}
     assert {name: row["above"] for name, row in rows.items() if row["above"]} == {
         "sm_90a bfloat16": ["sd15.unet.1280"],
-        "sm_100a bfloat16": ["pix2pix.d3", "unet3d.enc2"],
+        "sm_90a tf32": ["resnet50.l2.3x3"],
+        "sm_90a 3xtf32": ["hifigan.up0", "resnet50.l2.3x3", "resnet50.l2.3x3s2"],
     }

@@ -60,15 +60,27 @@ def test_every_layer_is_planned_as_the_file_says() -> None:
 
 def _planned(row: dict[str, Any]) -> dict[str, Any]:
     launches = [{key: one[key] for key in one if key not in OF_KERNELS} for one in row["launches"]]
-    return {key: row[key] for key in row if key != "emulated"} | {"launches": launches}
+    return {key: row[key] for key in row if key not in ("emulated", "invariant")} | {"launches": launches}
 
 
 def test_occupancy_follows_from_the_registers_in_the_file() -> None:
     known = [case for case in CASES if {one["kernel"] for one in ROWS[str(case)]["launches"]} <= set(KERNELS)]
     assert len(known) == len(CASES)
     for case in known:
-        row = {key: value for key, value in ROWS[str(case)].items() if key != "emulated"}
+        row = {key: value for key, value in ROWS[str(case)].items() if key not in ("emulated", "invariant")}
         assert static.with_occupancy(_planned(row), KERNELS, static.ARCHITECTURE) == row, case
+
+
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize("case", [case for case in CASES if ROWS[str(case)]["invariant"]], ids=str)
+def test_prices_of_invariant_bits_are_as_recorded(case: Case) -> None:
+    assert static.priced(case, DEVICE) == {"invariant": ROWS[str(case)]["invariant"]}
+
+
+def test_all_that_keep_invariant_bits_have_a_price() -> None:
+    for case in CASES:
+        promised = case.layer.op != "MaxPool" and case.layer.call in ("", "input_grad")
+        assert bool(ROWS[str(case)]["invariant"]) == (promised and case.dtype != "complex64"), case
 
 
 def test_the_file_has_the_kernels_that_its_rows_launch_and_no_other() -> None:
@@ -280,13 +292,14 @@ def test_a_line_shows_the_kernel_that_does_the_work() -> None:
     kernels["gemm"] |= {"instructions": {"multiply": 60, "shared load": 25, "integer": 15}, "spilled_bytes": 0}
     one = {"shared_bytes": 2048, "blocks_per_sm": 4, "occupancy": 0.25}
     planned = row("vgg", "dense Conv", "tf32", 1.5, "NHWC") | {"floor_us": 20.0, "modelled_us": 30.0}
+    planned["invariant"] = 1.25
     planned["launches"] = [{"kernel": name, "grid": [9, 1, 1]} | one for name in kernels]
     traffic = {"gemm": {"loads": [30, 20], "shared": [8, 8]}, "pack": {"stores": [1, 1]}}
     planned["emulated"] = {"x": [1, 8, 4, 4], "w": [2, 8, 3, 3], "moved": 2.5, "kernels": traffic}
     assert static_summary.line(planned, kernels).split() == [
         *["vgg", "tf32", "NHWC", "gemm", "1", "99", "2064", "4", "25%", "|"],
         *["60%", "0%", "0%", "25%", "15%", "|", "1.50", "-", "1.00", "2.50", "|"],
-        *["30.00", "20.00", "1.50", "1x8x4x4", "w", "2x8x3x3"],
+        *["30.00", "20.00", "1.50", "1.25", "1x8x4x4", "w", "2x8x3x3"],
     ]
     kernels["gemm"]["spilled_bytes"] = 8
     assert static_summary.line(planned, kernels).endswith("SPILLS 8 bytes")
