@@ -28,6 +28,9 @@ template <class Sums, int COUNT> DEVICE void clear(Sums (&sums)[COUNT]) {
 DEVICE float multiply_add(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 DEVICE double multiply_add(double a, double b, double c) { return __fma_rn(a, b, c); }
 
+// A finite number as it is, its sign of zero too, and NaN for any other.
+template <class Acc> DEVICE Acc nan_unless_finite(Acc value) { return multiply_add(value, Acc(0), value); }
+
 // A complex number as memory has it.
 template <class Acc> struct alignas(2 * sizeof(Acc)) Complex {
     Acc re, im;

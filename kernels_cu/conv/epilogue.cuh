@@ -14,8 +14,8 @@
 //
 // Padding is a zero in the gathered tile. Zero times an infinite or NaN weight would be NaN where the padding must add
 // nothing; since NaN sticks, only outputs that are NaN can be wrong, and these are computed again one by one
-// (`repair`). Multipliers that round or split their factors spoil others that are not finite too: those go to y without
-// being finished, so that a bound of the activation does not hide them.
+// (`repair`). Multipliers that round or split their factors spoil others that are not finite too: those go to y as NaN,
+// which no activation hides. What overflows later, as it is rounded or as the residual is added, is left as it is.
 #pragma once
 #include "conv/gather.cuh"
 #include "base/numeric.cuh"
@@ -85,7 +85,8 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM, bool PHAS
     }
     template <bool FINISH> DEVICE bool store(T& target, Acc sum) const {
         const bool finite = is_finite(sum);
-        if (FINISH && (Multiplier::kExact || finite)) sum = finished(p.finish, p.y, sum, &target);
+        if constexpr (!Multiplier::kExact) sum = nan_unless_finite(sum);
+        if constexpr (FINISH) sum = finished(p.finish, p.y, sum, &target);
         target = narrow<T>(sum);
         return !finite;
     }
@@ -135,13 +136,11 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM, bool PHAS
 #pragma unroll 1
                 for (Index m = first_row(i), end = m + kRows; m < end && m < p.filters; m += kRowStep) {
                     T& target = y[offset + m * p.y_channel];
-                    if (spoilt(widen(target)))
+                    if (const Acc written = widen(target); written != written)
                         target = narrow<T>(finished(p.finish, p.y, sum_inside(window, m) + bias(m), &target));
                 }
         }
     }
-    // Exact products leave infinities as they have to be.
-    static DEVICE bool spoilt(Acc written) { return Multiplier::kExact ? written != written : !is_finite(written); }
     DEVICE Acc sum_inside(const Window<Index, NDIM>& window, Index m) const {
         const T* x = static_cast<const T*>(p.x) + first_input(multiplier, p, group, m);
         Acc sum = 0;

@@ -232,10 +232,10 @@ DEVICE int first_input(const Grouped<Arithmetic, BLOCK_M, WARP_N, WARPS>& groupe
     return (group * grouped.groups() + grouped.weights.filters.quotient(m)) * p.channels * p.x_channel;
 }
 
-// Sums that are not finite are made again. Four at a time: more of them at once take registers that there are not.
-DEVICE void activate_finite(const Finish& finish, float (&sums)[4]) {
+// Four at a time: more of them at once take registers that there are not.
+DEVICE void activate(const Finish& finish, float (&sums)[4]) {
 #pragma unroll
-    for (int k = 0; k < 4; ++k) sums[k] = is_finite(sums[k]) ? activated(finish, sums[k]) : sums[k];
+    for (int k = 0; k < 4; ++k) sums[k] = activated(finish, sums[k]);
 }
 
 // Writes the tile in wide stores, where no residual is to be added; returns whether the warp wrote what is not finite.
@@ -264,10 +264,10 @@ DEVICE bool write_wide(const Multiplier& grouped, const Writer& epilogue, void* 
         for (int j = 0; j < Multiplier::kFragmentsN; ++j) {
 #pragma unroll
             for (int k = 0; k < 4; ++k) {
-                sums[j][k] = grouped.sums[i][j][k] + bias[k / 2];
+                sums[j][k] = nan_unless_finite(grouped.sums[i][j][k] + bias[k / 2]); // to be made again
                 spoilt = __fmaf_rn(sums[j][k], 0.f, spoilt);
             }
-            if (grouped.p.finish.acts != 0) activate_finite(grouped.p.finish, sums[j]);
+            if (grouped.p.finish.acts != 0) activate(grouped.p.finish, sums[j]);
         }
         T* y = epilogue.output() + m * grouped.p.y_channel;
         if (pairs) Wide::put_pairs(piece, sums);

@@ -146,7 +146,7 @@ template <class Arithmetic, int BLOCK_M> struct StemMma {
             Acc out[kNeighbours];
 #pragma unroll
             for (int i = 0; i < kNeighbours; ++i) {
-                out[i] = sums[row / 16][f + i / 2][row / 8 % 2 * 2 + i % 2] + added;
+                out[i] = nan_unless_finite(sums[row / 16][f + i / 2][row / 8 % 2 * 2 + i % 2] + added);
                 check = multiply_add(out[i], Acc(0), check);
             }
             if (p.common.finish.any()) finish_neighbours(out, y, left);
@@ -160,20 +160,15 @@ template <class Arithmetic, int BLOCK_M> struct StemMma {
         }
         return check != Acc(0);
     }
-    // Those that exist and are finite; the others are made again.
+    // Those that exist; NaN are made again.
     DEVICE void finish_neighbours(Acc (&out)[kNeighbours], const T* y, int left) const {
-        Acc made[kNeighbours];
-#pragma unroll
-        for (int i = 0; i < kNeighbours; ++i) made[i] = out[i];
         if (left >= kNeighbours) {
-            finish_all(p.common.finish, p.common.y, made, y);
+            finish_all(p.common.finish, p.common.y, out, y);
         } else {
 #pragma unroll
             for (int i = 0; i < kNeighbours - 1; ++i)
-                if (i < left) made[i] = finished(p.common.finish, p.common.y, made[i], y + i);
+                if (i < left) out[i] = finished(p.common.finish, p.common.y, out[i], y + i);
         }
-#pragma unroll
-        for (int i = 0; i < kNeighbours; ++i) out[i] = is_finite(out[i]) ? made[i] : out[i];
     }
     // Sixteen channels at a time, by way of shared memory: lanes have a vector each, neighbours those of a pixel.
     template <class Writer> DEVICE bool write_channels(const Writer& writer, void* shared) const {
@@ -196,7 +191,7 @@ template <class Arithmetic, int BLOCK_M> struct StemMma {
                 const Acc added = m < p.common.filters ? writer.bias(m) : Acc(0);
 #pragma unroll
                 for (int k = 0; k < 8; ++k) {
-                    const Acc sum = sums[i][k / 2][half * 2 + k % 2] + added;
+                    const Acc sum = nan_unless_finite(sums[i][k / 2][half * 2 + k % 2] + added);
                     check = multiply_add(sum, Acc(0), check);
                     piece[(pixel_of_warp(k / 2, lane() % 4 * 2) + k % 2 - warp() * kWarpPixels) * kPixelPitch + row] =
                         sum;

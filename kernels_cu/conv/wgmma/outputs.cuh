@@ -113,18 +113,16 @@ template <class T, class Tile, bool PHASED> struct Chunk {
         const float biases[2] = {bias(0), bias(1)};
 #pragma unroll
         for (int k = 0; k < 16; ++k) {
-            sums[k / 4][k % 4] += biases[k % 4 / 2];
-            odd = multiply_add(sums[k / 4][k % 4], 0.f, odd);
+            float& sum = sums[k / 4][k % 4];
+            sum += biases[k % 4 / 2];
+            if constexpr (!Tile::kExact) sum = nan_unless_finite(sum);
+            odd = multiply_add(sum, 0.f, odd);
         }
     }
-    // Those that are not finite have to be made again, if products are not exact, and are not bounded before.
     DEVICE void activate() {
         if (finish.acts == 0) return;
 #pragma unroll
-        for (int k = 0; k < 16; ++k) {
-            float& sum = sums[k / 4][k % 4];
-            if (Tile::kExact || is_finite(sum)) sum = activated(finish, sum);
-        }
+        for (int k = 0; k < 16; ++k) sums[k / 4][k % 4] = activated(finish, sums[k / 4][k % 4]);
     }
 
     // ---- COUNT columns at once

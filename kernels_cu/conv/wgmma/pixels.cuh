@@ -166,9 +166,6 @@ template <class Tile> struct PixelChunk {
         }
     }
     DEVICE int channel(int k) const { return first + k / 2 * 8 + k % 2; }
-    template <bool FINISH> DEVICE float finish(float sum, const float* target) const {
-        return FINISH && is_finite(sum) ? finished(epilogue.p.finish, epilogue.p.y, sum, target) : sum;
-    }
     template <bool FINISH, bool PAIRS> DEVICE void write() {
         const auto& p = epilogue.p;
         float* const y = epilogue.output() + first * p.y_channel;
@@ -180,11 +177,11 @@ template <class Tile> struct PixelChunk {
             float* const pixel = y + offsets[i];
 #pragma unroll
             for (int k = 0; k < 4; ++k) {
-                sums[i][k] += biases[k];
+                sums[i][k] = nan_unless_finite(sums[i][k] + biases[k]); // to be made again
                 odd = multiply_add(sums[i][k], 0.f, odd);
                 float* const target = pixel + (channel(k) - first) * p.y_channel;
                 if (!exist[i] || channel(k) >= p.filters) continue;
-                sums[i][k] = finish<FINISH>(sums[i][k], target);
+                if constexpr (FINISH) sums[i][k] = finished(epilogue.p.finish, epilogue.p.y, sums[i][k], target);
                 if constexpr (!PAIRS) *target = sums[i][k];
                 else if (k % 2 == 1) *reinterpret_cast<float2*>(target - 1) = make_float2(sums[i][k - 1], sums[i][k]);
             }

@@ -25,7 +25,7 @@ from gpuconv.cuda.plan.offers import Candidate
 from tests.emulated_cuda.emulator.accumulation import SCRAMBLED
 from tests.emulator import emulated_cuda
 from tests.harness import alone
-from tests.harness.alone import CLASSES, LAYERS, Layer, call
+from tests.harness.alone import CLASSES, LAYERS, PADS, Layer, call
 from tests.harness.mutate_kernels import changed_kernels, exchanged
 from tests.oracle.operands import LAYOUTS
 
@@ -195,6 +195,24 @@ def test_a_repair_of_what_was_right_is_noticed() -> None:
     path = "conv/epilogue.cuh"
     with changed_kernels({path: exchanged(path, "if (spoilt(widen(target)))", "")}):
         assert differences(LAST, MANY, spoilt=True)
+
+
+def test_what_overflows_as_it_is_rounded_is_not_repaired_because_of_a_neighbour() -> None:
+    """Sums of 65520 but for their rounding: 65504 below it, else infinity. Blocks of pixels cross images."""
+    layer = Layer("conv", (24, 9, 12), (24, 6, 3, 3), {**PADS, "group": 4}, "float16")
+    random = np.random.default_rng(1)
+    x, w = (random.standard_normal(shape) * 2.0**11 for shape in ((4, *layer.image), layer.w))
+    for one, other in ((0, 1), (2, 3)):  # channels that cancel each other out
+        x[:, other::6], w[:, other] = x[:, one::6], -w[:, one]
+    x[:, 4::6], x[:, 5::6], w[:, 4:] = 1008, 0, 0
+    w[:, 4, 1, 1] = 65
+    x, w = x.astype(np.float16), w.astype(np.float16)
+    spoilt = x.copy()
+    spoilt[1::2].flat[::7] = np.inf
+    with emulated_cuda(limits_of="sm_80", sums=SCRAMBLED):
+        found, beside = call(layer, x, w, None), call(layer, spoilt, w, None)
+    assert 0 < np.isinf(found).mean() < 1
+    assert found[::2].tobytes() == beside[::2].tobytes()
 
 
 # ---------------------------------------------------------------- bits of releases
