@@ -60,7 +60,8 @@ def line(row: Row, kernels: dict[str, Row]) -> str:
         f"{launch['shared_bytes'] + kernel['static_shared_bytes']:6} {launch['blocks_per_sm']:3} "
         f"{launch['occupancy']:4.0%} | {' '.join(f'{share:4.0%}' for share in shares)} | "
         f"{' '.join(map(_ratio, pairs))} {row['emulated']['moved']:6.2f} | {_number(row['modelled_us'], 9)} "
-        f"{row['floor_us']:9.2f} {_number(row['over_floor'], 6)} {_number(row['invariant'], 5)}  {shapes}{filters}{spilled}"
+        f"{row['floor_us']:9.2f} {_number(row['over_floor'], 6)} {_number(row['invariant'], 5)}  "
+        f"{shapes}{filters}{spilled}"
     )
 
 

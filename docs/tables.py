@@ -140,12 +140,12 @@ def model_layers() -> str:
             row["dtype"],
             f"`{static_summary.main_launch(row, kernels)['kernel']}`",
             *("" if row[name] is None else f"{row[name]:.1f}" for name in ("modelled_us", "floor_us")),
-            "" if row["over_floor"] is None else f"{row['over_floor']:.2f}",
+            *("" if row[name] is None else f"{row[name]:.2f}" for name in ("over_floor", "invariant")),
         ]
         for row in rows.values()
         if row["dtype"] in ("bfloat16", "float32") and row["layout"] == "NCHW"
     )
-    return table(["layer", "dtype", "kernel", "modelled, µs", "floor, µs", "ratio"], lines)
+    return table(["layer", "dtype", "kernel", "modelled, µs", "floor, µs", "ratio", "invariant"], lines)
 
 
 def model_random() -> str:

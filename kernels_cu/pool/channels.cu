@@ -203,13 +203,12 @@ template <class Maxima, class T, bool INDICES> DEVICE void pool_vectors(const Ch
     constexpr int kVector = Maxima::kVector;
     Walk<T> walk = stand<kVector, T>(p, item);
     if (reinterpret_cast<unsigned long long>(p.x) % (kVector * sizeof(T)) != 0)
-        pool_singly<kVector>(p, walk, nothing<T, INDICES>(),
-                             [&](int q, int channel, const Maximum<T, int, INDICES>& maximum, int) {
-                                 walk.y[q * p.y_stride[2] + channel] = maximum.value;
-                                 if constexpr (INDICES)
-                                     walk.indices[q * p.indices_stride[2] + channel] =
-                                         walk.number + channel * p.plane + maximum.place;
-                             });
+        pool_singly<kVector>(
+            p, walk, nothing<T, INDICES>(), [&](int q, int channel, const Maximum<T, int, INDICES>& maximum, int) {
+                walk.y[q * p.y_stride[2] + channel] = maximum.value;
+                if constexpr (INDICES)
+                    walk.indices[q * p.indices_stride[2] + channel] = walk.number + channel * p.plane + maximum.place;
+            });
     else if (p.kernel[2] <= kMost) walk_along<Maxima>(p, walk);
     else stand_still<Maxima>(p, walk);
 }
@@ -229,10 +228,9 @@ template <class T, class Acc> DEVICE void average_pool_channels(const AverageCha
     if (item >= p.items) return;
     Walk<T> walk = stand<Sums::kVector, T>(p, item);
     if (reinterpret_cast<unsigned long long>(p.x) % 16 != 0)
-        pool_singly<Sums::kVector>(
-            p, walk, Sum<T, Acc>{0}, [&](int q, int channel, const Sum<T, Acc>& sum, int begin) {
-                walk.y[q * p.y_stride[2] + channel] = average<T>(sum.value, counts_of<Acc>(p, walk, begin));
-            });
+        pool_singly<Sums::kVector>(p, walk, Sum<T, Acc>{0}, [&](int q, int channel, const Sum<T, Acc>& sum, int begin) {
+            walk.y[q * p.y_stride[2] + channel] = average<T>(sum.value, counts_of<Acc>(p, walk, begin));
+        });
     else if (p.kernel[2] <= kMost) walk_along<Sums>(p, walk);
     else stand_still<Sums>(p, walk);
 }

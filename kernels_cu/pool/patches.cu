@@ -257,15 +257,14 @@ template <class T, class Acc> DEVICE void average_pool_patches(const AveragePatc
     fetch<kThreads, kVector>(p, patch, x);
     take_columns<kThreads, Of>(p, patch, x, values, static_cast<int*>(nullptr));
     const Acc slices = count(p.counted, 0, patch.depth * p.stride[0]);
-    take_rows<kThreads, Of>(p, patch, values, static_cast<const int*>(nullptr),
-                            [&](int row, int column, int channel, const typename Of::Maxima& sums) {
-                                const Acc counts =
-                                    slices * Acc(count(p.counted, 1, (patch.out_row + row) * p.stride[1])) *
-                                    Acc(count(p.counted, 2, (patch.out_column + column) * p.stride[2]));
-                                T averages[kVector];
+    take_rows<kThreads, Of>(
+        p, patch, values, static_cast<const int*>(nullptr),
+        [&](int row, int column, int channel, const typename Of::Maxima& sums) {
+            const Acc counts = slices * Acc(count(p.counted, 1, (patch.out_row + row) * p.stride[1]))
+                             * Acc(count(p.counted, 2, (patch.out_column + column) * p.stride[2]));
+            T averages[kVector];
 #pragma unroll
-                                for (int i = 0; i < kVector; ++i) averages[i] = average<T>(sums[i], counts);
-                                write_vector(patch.y + row * p.y_stride[1] + column * p.y_stride[2] + channel,
-                                             averages);
-                            });
+            for (int i = 0; i < kVector; ++i) averages[i] = average<T>(sums[i], counts);
+            write_vector(patch.y + row * p.y_stride[1] + column * p.y_stride[2] + channel, averages);
+        });
 }

@@ -20,7 +20,7 @@ struct PlanePoolParams {
     long long x_first; // the windows' first element, from that of x
     long long x_batch, x_channel, x_inner;
     long long y_batch, y_channel, y_inner;
-    int items; // parts of all outputs; where channels are neighbours, of tiles of them
+    int items;                   // parts of all outputs; where channels are neighbours, of tiles of them
     int outputs, elements, each; // elements of a window, and of a part
     int x_stride[3];
     int flat; // the window's elements are one run: of the last axis

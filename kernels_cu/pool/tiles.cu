@@ -412,8 +412,8 @@ template <class T, class Acc> DEVICE void average_pool_tiles(const AverageTilePo
     take_rows<kThreads>(p, tile, lead, lines, [&](int line, int column, const Sum<T, Acc>& sum) {
         int row;
         p.lines.split(line, row);
-        const Acc counts = slices * Acc(count(p.counted, 1, (tile.out_row + row) * p.stride[1])) *
-                           Acc(count(p.counted, 2, (tile.out_column + column) * p.stride[2]));
+        const Acc counts = slices * Acc(count(p.counted, 1, (tile.out_row + row) * p.stride[1]))
+                         * Acc(count(p.counted, 2, (tile.out_column + column) * p.stride[2]));
         results.values[line * p.result_pitch + column] = average<T>(sum.value, counts);
     });
     __syncthreads();

@@ -204,8 +204,8 @@ DEVICE void average_pool_vectors(const AverageVectorPoolParams& p) {
     const Strip<T>& strip = share.strip;
     const Acc slices = count(p.counted, 0, strip.slice + p.pad[0]);
     const auto counts = [&](int row, int column) {
-        return slices * Acc(count(p.counted, 1, (strip.row + row) * S)) *
-               Acc(count(p.counted, 2, (strip.column + column) * S));
+        return slices * Acc(count(p.counted, 1, (strip.row + row) * S))
+             * Acc(count(p.counted, 2, (strip.column + column) * S));
     };
     if (reinterpret_cast<unsigned long long>(p.x) % 16 != 0) {
         if (!share.writes) return;
