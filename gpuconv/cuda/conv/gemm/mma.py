@@ -122,10 +122,12 @@ _SQUARE_OF_SINGLE = (
     MmaForm("scalar", 16, 4, 6.7),
     MmaForm("rowwise", 16, 4, 11.2),
 )
+_FLAT_OF_SINGLE = (MmaForm("vector", 32, 3, 9.3), MmaForm("chunks", 32, 3, 12.9), MmaForm("scalar", 16, 4, 14.9))
 _SINGLE = (
     MmaTile(128, 128, 64, 64, 2, (MmaForm("scalar", 16, 3, 3.3),)),
     MmaTile(64, 256, 64, 64, 2, (MmaForm("vector", 32, 2, 2.8),)),
     MmaTile(64, 64, 32, 32, 4, _SQUARE_OF_SINGLE),
+    MmaTile(16, 128, 16, 32, 4, _FLAT_OF_SINGLE),
 )
 _SQUARE_OF_SPLIT = (
     MmaForm("vector", 16, 4, 3.2),
@@ -133,9 +135,11 @@ _SQUARE_OF_SPLIT = (
     MmaForm("scalar", 16, 4, 3.4),
     MmaForm("rowwise", 16, 4, 4.8),
 )
+_FLAT_OF_SPLIT = (MmaForm("vector", 16, 4, 5.4), MmaForm("chunks", 16, 4, 6.5), MmaForm("scalar", 16, 4, 6.1))
 _SPLIT = (
     MmaTile(128, 128, 64, 64, 2, (MmaForm("scalar", 16, 3, 2.0),)),
     MmaTile(64, 64, 32, 32, 3, _SQUARE_OF_SPLIT),
+    MmaTile(16, 128, 16, 32, 4, _FLAT_OF_SPLIT),
 )
 _DOUBLE = (MmaTile(64, 64, 32, 32, 3, (MmaForm("scalar", 16, 3, 16.5), MmaForm("rowwise", 16, 3, 25.5))),)
 TILES = {"HalfProducts": _HALF, "Bfloat16Products": _HALF, "Tf32Products": _SINGLE, "Tf32x3Products": _SPLIT}
