@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 import tempfile
+import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from gpuconv.cli.terminal import CommandError, Progress, as_json, table
@@ -97,6 +101,29 @@ def _judge(arguments: argparse.Namespace) -> int:
         return 0
     _check_target(arguments.target, TARGETS)
     _need_onnx("judge")
+    with _ended_by_signals():
+        return _judged_suite(arguments)
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Let what would end this process at once end it in order, so that no process of the target stays behind."""
+    if threading.current_thread() is not threading.main_thread():  # the only one that may set handlers
+        yield
+        return
+    before = {number: signal.signal(number, _leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
+
+
+def _judged_suite(arguments: argparse.Namespace) -> int:
     if arguments.suite is not None:
         if arguments.seed or arguments.count is not None:
             raise CommandError(
