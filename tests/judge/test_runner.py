@@ -224,3 +224,32 @@ def _runs(pid: str) -> bool:
     """Tell whether a process is there, and has not ended without anybody having asked for its code."""
     done = subprocess.run(["ps", "-o", "stat=", "-p", pid], capture_output=True, text=True, check=False)
     return done.stdout.strip()[:1] not in ("", "Z")
+
+
+def test_the_table_and_the_report_say_why_tests_are_refused(
+    few: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    message = "Error: no such thing as [7] in /usr/lib/x.so"
+    words = ["judge", f"command:sh -c 'echo {message} >&2; exit 1'", "--suite", str(few), "--filter", "conv_2d"]
+    assert main([*words, "--report", str(tmp_path / "report")]) == 1
+    head, row = capsys.readouterr().out.splitlines()[:2]
+    assert head.endswith("refuses  mostly refused for")
+    assert row.split("  ")[-1] == "Inexpressible: Error: no such thing as in"
+    report_row = (tmp_path / "report" / "report.md").read_text().splitlines()[6]
+    assert report_row.endswith("|  |  | Inexpressible: Error: no such thing as in |")
+
+
+@pytest.mark.parametrize(
+    ("reason", "expected"),
+    [
+        (
+            "Fail: [RuntimeError] : 1 : FAIL : Exception during initialization: /a/b.cc:3 no rank 4",
+            "Fail: FAIL: no rank 4",
+        ),
+        ("TypeError: Issues with types ['a', 'b'] | more", "TypeError: Issues with types / more"),
+        ("NotImplemented: for Conv(22) node with name 'x'", "NotImplemented: for Conv(22) node with name"),
+        ("word " * 30, "word " * 11 + "word…"),
+    ],
+)
+def test_refusals_in_few_words(reason: str, expected: str) -> None:
+    assert report.short(reason) == expected
