@@ -97,7 +97,7 @@ def _narrowed(ours: Array, theirs: Array) -> Array:
 def matches(expected: Sequence[Array], bounds: Sequence[Array], got: Sequence[Array]) -> bool:
     """Tell whether outputs are other expected ones, each element within the largest of the bounds.
 
-    Where sums may overflow in some order, elements above a quarter of the type's largest may be anything.
+    Where sums may overflow in some order, elements within a tenth of the type's largest value may be anything.
     """
     limits = [_limits(*pair) for pair in zip(expected, bounds, strict=True)]
     return difference(expected, limits, got, False) is None
@@ -106,7 +106,8 @@ def matches(expected: Sequence[Array], bounds: Sequence[Array], got: Sequence[Ar
 def _limits(expected: Array, bound: Array) -> Array:
     limits = np.full(expected.shape, bound[np.isfinite(bound)].max(initial=0))
     if np.isinf(bound).any():
-        limits[np.abs(expected.astype(np.float64)) > FORMATS[expected.dtype.name][2] / 4] = np.inf
+        size = np.abs(expected.astype(np.float64))
+        limits[np.isfinite(size) & (size > 0.9 * FORMATS[expected.dtype.name][2])] = np.inf
     return limits
 
 
