@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 import tempfile
+import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from gpuconv.cli.terminal import CommandError, Progress, as_json, table
@@ -97,6 +101,29 @@ def _judge(arguments: argparse.Namespace) -> int:
         return 0
     _check_target(arguments.target, TARGETS)
     _need_onnx("judge")
+    with _ended_by_signals():
+        return _judged_suite(arguments)
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Let what would end this process at once end it in order, so that no process of the target stays behind."""
+    if threading.current_thread() is not threading.main_thread():  # the only one that may set handlers
+        yield
+        return
+    before = {number: signal.signal(number, _leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
+
+
+def _judged_suite(arguments: argparse.Namespace) -> int:
     if arguments.suite is not None:
         if arguments.seed or arguments.count is not None:
             raise CommandError(
@@ -141,7 +168,7 @@ def _judged(folder: Path, arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(as_json(report.facts(arguments.target, version, {**about, "tests": len(tests)}, outcomes, found)))
     else:
-        _print(version, report.by_rule(outcomes), found)
+        _print(version, outcomes, found)
     kinds = {outcome.verdict.kind for outcome in outcomes}
     if kinds == {verdicts.REFUSES}:
         print(f"nothing was judged: every test was refused, the first by {outcomes[0].verdict.reason}", file=sys.stderr)
@@ -170,13 +197,18 @@ def _problems(about: dict[str, Any], outcomes: list[Any]) -> dict[str, Any]:
     return {problem.name: problem for problem in suite.problems(about["seed"], about["sweep"])}
 
 
-def _print(version: str, counts: dict[tuple[str, str], Counter[str]], found: list[Any]) -> None:
+def _print(version: str, outcomes: list[Any], found: list[Any]) -> None:
     from gpuconv.judge import report
 
+    counts, refused = report.by_rule(outcomes), report.refusals(outcomes)
     total: Counter[str] = sum(counts.values(), Counter())
     shown = [kind for kind in _COLUMNS if total[kind]]
-    rows = [[rule, status, *(str(each[kind] or "") for kind in shown)] for (rule, status), each in counts.items()]
-    print(table(["rule", "status", *shown], rows, left=2))
+    rows = [["rule", "status", *shown, "mostly refused for" if refused else ""]]
+    for (rule, status), each in counts.items():
+        rows.append([rule, status, *(str(each[kind] or "") for kind in shown), refused.get(rule, "")])
+    widest = max(len(row[-1]) for row in rows)
+    head, *rest = [[*row[:-1], row[-1].ljust(widest)] for row in rows]
+    print(table(head, rest, left=2))
     for finding in found[:_SHOWN]:
         why = f"; equals {finding.explanation}" if finding.explanation else ""
         print(f"{report.title(finding)}: {finding.outcome.verdict.reason}{why} [{finding.outcome.test.folder.name}]")

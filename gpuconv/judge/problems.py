@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from gpuconv.judge import definition
+from gpuconv.judge import definition, rulings
 from gpuconv.judge.definition import Array
 from gpuconv.rules import cases as named
 from gpuconv.rules.cases import Case
@@ -31,11 +31,15 @@ _CONSTANT = ("w", "b", "output_shape")  # initializers of the model, as exporter
 _ONNX_TYPES = {"float16": "float16", "bfloat16": "bfloat16", "float32": "float", "float64": "double"}
 _SCHEMAS = (1, 7, 8, 9, 10, 11, 12, 19, 22)  # opsets in which one of the operators changed
 
+# Cases that are asked of every schema in every type: they have no attribute that came later.
+_OF_SCHEMAS = {f"{op}/2d/plain" for op in KINDS if op != "max_pool"} | {"max_pool/2d/kernel 2, stride 2"}
+
 # Rules of MaxPool that show in its Indices only, and those that show in both of its outputs.
 _OF_INDICES = {named._INDICES, named._COLUMNS, named._TIES, named._ZEROS, named._BITS, named._TINY}
 _OF_BOTH = {named._NAN, named._NO_ELEMENT, named._MINUS_INF}
 # Rules about values, which each type has its own way to break.
 _OF_TYPES = {named._ONCE, named._SUBNORMAL, named._OVERFLOW, named._NAN, named._NO_ELEMENT, named._MINUS_INF}
+_OF_TYPES.add(rulings.OVERFLOWING)
 
 
 @dataclass(frozen=True)
@@ -119,11 +123,21 @@ def opsets(case: Case, dtype: str, indices: bool) -> list[int]:
 
 
 def of_case(case: Case, number: int) -> Iterator[Problem]:
-    """Yield the problems of a case: float32 at the newest opset, and other types and opsets in turn."""
+    """Yield the problems of a case: float32 at the newest opset, and other types and opsets in turn or all of them."""
+    if case.name in _OF_SCHEMAS:
+        yield from _of_schemas(case)
+        return
     for indices in _outputs(case):
         for turn, dtype in enumerate(_dtypes(case, number)):
             found = opsets(case, dtype, indices)
             yield Problem(case, dtype, found[-1] if turn == 0 else found[(number + turn) % len(found)], indices)
+
+
+def _of_schemas(case: Case) -> Iterator[Problem]:
+    for indices in (False, True) if case.op == "max_pool" else (False,):
+        for dtype in case.dtypes:
+            for opset in opsets(case, dtype, indices):
+                yield Problem(case, dtype, opset, indices)
 
 
 def _outputs(case: Case) -> tuple[bool, ...]:
@@ -234,7 +248,16 @@ def answer(
         y = definition.max_unpool(given["x"], given["indices"], None if wanted is None else wanted.tolist(), **keywords)
         return Answer((y,), (np.zeros(y.shape),))
     taps = math.prod(keywords["kernel_shape"]) if op == "average_pool" else 1  # its magnitudes are divided by them
-    return rounded(getattr(definition, op)(**given, **keywords), problem.dtype, taps)
+    exact = getattr(definition, op)(**given, **keywords)
+    found = rounded(exact, problem.dtype, taps)
+    if problem.dtype != "float64" or not np.isinf(exact.value).any():
+        return found
+    # Sums beyond float64 have no magnitude in it: those of operands that are 2^64 times smaller have.
+    smaller = {name: array * 2.0**-64 if name in ("x", "b") else array for name, array in given.items()}
+    scaled = getattr(definition, op)(**smaller, **keywords)
+    largest = definition.FORMATS["float64"][2] * 2.0**-64
+    anything = np.isinf(exact.value) & np.isfinite(scaled.value) & (_other_sign(scaled) * taps >= largest / 2)
+    return Answer(found.outputs, (np.where(anything, np.inf, found.bounds[0]),))
 
 
 def rounded(exact: definition.Exact, dtype: str, taps: int = 1) -> Answer:
@@ -243,16 +266,31 @@ def rounded(exact: definition.Exact, dtype: str, taps: int = 1) -> Answer:
     y = definition.round_to(exact.value, kind)
     limit = _limit(exact, y, definition.accumulation_bound(exact, kind, "ieee"))
     largest = definition.FORMATS["float64" if dtype == "float64" else "float32"][2]
-    with np.errstate(over="ignore"):
-        beyond = np.isfinite(exact.value) & (exact.magnitude * taps > largest)  # a partial sum may overflow
-    limit = np.where(beyond, np.inf, limit)
+    limit = np.where(_undetermined(exact, limit, y, largest, taps), np.inf, limit)
     if dtype not in ("float16", "bfloat16"):
         return Answer((y,), (limit,))
     own = 2.0 ** -definition.FORMATS[dtype][0]
     with np.errstate(all="ignore"):
         wide = _limit(exact, y, (exact.terms + 1) * own * exact.magnitude)
-        wide = np.where(beyond | (exact.magnitude * taps > definition.FORMATS[dtype][2]), np.inf, wide)
+    wide = np.where(_undetermined(exact, wide, y, definition.FORMATS[dtype][2], taps), np.inf, wide)
     return Answer((y,), (limit,), (wide,))
+
+
+def _undetermined(exact: definition.Exact, limit: Array, y: Array, largest: float, taps: int) -> Array:
+    """Tell where a partial sum may overflow in some order, so that anything may come out.
+
+    Where the whole overflows, and what has the other sign cannot on its own, infinity comes out in any order.
+    """
+    with np.errstate(all="ignore"):
+        may = np.isfinite(exact.value) & (exact.magnitude * taps > largest)
+        certain = np.isinf(y.astype(np.float64)) & (limit == 0) & (_other_sign(exact) * taps < largest / 2)
+        return np.asarray(may & ~certain)
+
+
+def _other_sign(exact: definition.Exact) -> Array:
+    """Return the magnitude of the terms whose sign is not that of their sum."""
+    with np.errstate(all="ignore"):
+        return np.asarray((exact.magnitude - np.abs(exact.value)) / 2)
 
 
 def _limit(exact: definition.Exact, y: Array, slack: Array) -> Array:

@@ -23,6 +23,7 @@ from gpuconv.judge.verdicts import AGREES, ALL, CRASHES, FAILURES, HANGS, REFUSE
 
 _SHOWN = 400  # characters of a message in a report
 _REFUSAL, _REFUSALS = 120, 12  # characters of a refusal, and how many different ones are listed
+_WHY = 60  # characters of a refusal in tables
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,23 @@ def by_rule(outcomes: Sequence[Outcome]) -> dict[tuple[str, str], Counter[str]]:
         key = (outcome.test.facts["rule"], outcome.test.facts["status"])
         counts.setdefault(key, Counter())[outcome.verdict.kind] += 1
     return counts
+
+
+def refusals(outcomes: Sequence[Outcome]) -> dict[str, str]:
+    """Return the most frequent reason for which tests of a rule are refused, by the rule's name, in a few words."""
+    reasons: dict[str, Counter[str]] = {}
+    for outcome in outcomes:
+        if outcome.verdict.kind == REFUSES:
+            reasons.setdefault(outcome.test.facts["rule"], Counter())[short(outcome.verdict.reason)] += 1
+    return {rule: counts.most_common(1)[0][0] for rule, counts in reasons.items()}
+
+
+def short(reason: str) -> str:
+    """Shorten a message: without what stands in brackets, paths, quoted names, and words that every error has."""
+    text = re.sub(r"\[[^][]*\]|\S*/\S*|'[^']*'|\"[^\"]*\"", " ", reason)
+    text = re.sub(r"(?i)\b(exception during \w+|non-zero status code returned)\b", " ", text)
+    text = " ".join(re.sub(r"\s*:[\s\d:]*:", ":", text).split()).replace(" :", ":").replace("|", "/")
+    return text if len(text) <= _WHY else text[: _WHY - 1].rstrip() + "…"
 
 
 def findings(outcomes: Sequence[Outcome], problems: Mapping[str, Problem]) -> list[Finding]:
@@ -142,11 +160,13 @@ def markdown(version: str, about: str, outcomes: Sequence[Outcome], found: Seque
         "",
         about,
         "",
-        "| rule | status | " + " | ".join(ALL) + " |",
-        "|---" * (2 + len(ALL)) + "|",
+        "| rule | status | " + " | ".join(ALL) + " | mostly refused for |",
+        "|---" * (3 + len(ALL)) + "|",
     ]
+    why = refusals(outcomes)
     for (rule, status), counts in by_rule(outcomes).items():
-        lines.append(f"| {rule} | {status} | " + " | ".join(str(counts[kind] or "") for kind in ALL) + " |")
+        cells = [rule, status, *(str(counts[kind] or "") for kind in ALL), why.get(rule, "")]
+        lines.append(f"| {' | '.join(cells)} |")
     for finding in found:
         lines += ["", f"## {title(finding)}", "", *_described(finding), "", f"`{finding.name}.py`:", "", "```python"]
         lines += ["{" + finding.name + "}", "```"]

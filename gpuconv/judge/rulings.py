@@ -54,6 +54,9 @@ NO_TAP = "AveragePool: a window with no tap that counts gives NaN."
 AVERAGE_SIZES = "AveragePool has the sizes of MaxPool: ceil_mode, dilations, auto_pad and pads mean the same."
 UNPOOLED = "MaxUnpool: each element stands where its index says, all else is 0."
 UNPOOL_SHAPE = "MaxUnpool sizes: s*(Q-1) + k - pads; without output_shape that is the shape."
+OVERFLOWING = (
+    "Where terms of one sign are beyond the largest value together, the sum is infinity of that sign, in any order."
+)
 UNPOOL_LARGER = "MaxUnpool: indices number the shape that the attributes give; output_shape adds zeros at the end."
 SWEPT = "All rules at once: a combination of attributes, types, opsets and values."
 
@@ -116,6 +119,7 @@ RULINGS: dict[str, Ruling] = {
     KERNEL_MISSING: Ruling("kernel_shape missing", SPECIFIED, _onnx(553)),
     AVERAGE: Ruling("AveragePool", SPECIFIED, _onnx(1384)),
     COUNT_PAD: Ruling("count_include_pad", SPECIFIED, _onnx(1384)),
+    OVERFLOWING: Ruling("sums beyond the largest", RULED),
     OVERHANG: Ruling("AveragePool, overhang", DISPUTED, (*_onnx(3314, 5235), *_runtime(16203, 16351))),
     NO_TAP: Ruling("AveragePool, empty windows", DISPUTED, (*_EMPTY, *_onnx(4958), *_runtime(6543))),
     AVERAGE_SIZES: Ruling("AveragePool sizes", SPECIFIED, (*_onnx(2290, 1651), *_CEIL)),

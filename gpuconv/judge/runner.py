@@ -48,16 +48,21 @@ class Outcome:
 class _Worker:
     """A process that answers for one target."""
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, living: set[_Worker]) -> None:
+        self._living = living
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115, as long as the process
         words = [sys.executable, "-m", "gpuconv.judge.worker", target]
         self._process = subprocess.Popen(
             words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, start_new_session=True
         )
-        first = self._answer(_START)
-        if "missing" in first:
+        living.add(self)
+        try:
+            first = self._answer(_START)
+            if "missing" in first:
+                raise TargetMissing(first["missing"])
+        except BaseException:
             self.end()
-            raise TargetMissing(first["missing"])
+            raise
         self.version: str = first["version"]
 
     def ask(self, test: Path, outputs: Path, limit: float) -> dict[str, Any]:
@@ -90,10 +95,17 @@ class _Worker:
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         return f"{how}{': ' + lines[-1][:200] if lines else ''}"
 
-    def end(self) -> None:
-        """End the process and what it started."""
+    def kill(self) -> None:
+        """Stop the process and what it started; whoever waits for its answer is told that it died."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
+
+    def end(self) -> None:
+        """Stop the process and what it started, and leave nothing open."""
+        if self not in self._living:
+            return
+        self._living.discard(self)
+        self.kill()
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout, self._errors):
             if stream is not None:
@@ -104,7 +116,7 @@ class _Worker:
 def version(target: str) -> str:
     """Name what is judged; raise TargetMissing where it cannot be imported."""
     try:
-        worker = _Worker(target)
+        worker = _Worker(target, set())
     except _Died as error:
         raise TargetMissing(f"its process died when it was imported: {error}") from None
     worker.end()
@@ -124,35 +136,57 @@ def run(target: str, tests: Sequence[Test], limit: float, jobs: int, show: Calla
         How many processes run at once.
     show : callable
         Told each outcome as it comes.
+
+    Whatever ends the run, an exception of a signal's handler included, no process stays behind.
     """
     waiting: SimpleQueue[int] = SimpleQueue()
     for number in range(len(tests)):
         waiting.put(number)
     outcomes: dict[int, Outcome] = {}
+    living: set[_Worker] = set()
+    stopped = threading.Event()
+    done: SimpleQueue[None] = SimpleQueue()  # not Thread.join: what interrupts it makes is_alive lie
 
     def serve() -> None:
         worker: _Worker | None = None
-        with suppress(Empty):
-            while True:
-                number = waiting.get_nowait()
-                outcomes[number], worker = _judged(worker, target, tests[number], limit)
-                show(outcomes[number])
-        if worker is not None:
-            worker.end()
+        try:
+            with suppress(Empty):
+                while not stopped.is_set():
+                    number = waiting.get_nowait()
+                    outcomes[number], worker = _judged(worker, living, target, tests[number], limit)
+                    show(outcomes[number])
+        finally:
+            if worker is not None:
+                worker.end()
+            done.put(None)
 
     threads = [threading.Thread(target=serve, daemon=True) for _ in range(min(jobs, len(tests)))]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join()
+    busy = len(threads)
+    try:
+        while busy:
+            done.get()
+            busy -= 1
+    except BaseException:
+        stopped.set()
+        while busy:  # each may be about to start another process
+            for worker in tuple(living):
+                worker.kill()
+            with suppress(Empty):
+                done.get(timeout=0.02)
+                busy -= 1
+        raise
     return [outcomes[number] for number in sorted(outcomes)]
 
 
-def _judged(worker: _Worker | None, target: str, test: Test, limit: float) -> tuple[Outcome, _Worker | None]:
+def _judged(
+    worker: _Worker | None, living: set[_Worker], target: str, test: Test, limit: float
+) -> tuple[Outcome, _Worker | None]:
     """Judge one test; a process that does not live any longer is not handed back."""
     with tempfile.TemporaryDirectory() as outputs:
         try:
-            worker = worker or _Worker(target)
+            worker = worker or _Worker(target, living)
             reply = worker.ask(test.folder, Path(outputs), limit)
         except _Late as error:
             return Outcome(test, Verdict(HANGS, str(error))), None

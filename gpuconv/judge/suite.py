@@ -28,7 +28,8 @@ bound_N.pb          double, the shape of output_N: how far each element may be o
                     Elsewhere it is (K + 1) u S + rounding: K terms, S the sum of their magnitudes, u = 2^-24 (2^-53
                     for double), so that sums of 16-bit types are asked for in float32.
 wide_bound_N.pb     the same with u of the 16-bit type itself: a defensible answer.
-alternative_NAME_N.pb  other defensible answers. An element of a sum may be off by the largest element of the bound.
+alternative_NAME_N.pb  other defensible answers. An element of a sum may be off by the largest finite element
+                    of the bound; where that has infinities, one within a tenth of the type's largest by anything.
 case.json           the sentence that the test stands for, its rule, the rule's status (specified, by the reference,
                     disputed, ruled here), public discussions, and what each alternative is. "bits": true asks for
                     every bit of the outputs; equality is then a defensible answer.

@@ -29,9 +29,9 @@ _OF_SUMS = {
     "group": ("one", "two", "depthwise"),
     "bias": (False, True),
     "dtype": FLOATS,
-    "values": ("integers", "ones", "subnormals", "nan", "infinities", "infinite bias"),
+    "values": ("integers", "ones", "subnormals", "overflow", "nan", "infinities", "infinite bias"),
 }
-_FLOATING = ("zeros of both signs", "nan", "infinities")
+_FLOATING = ("zeros of both signs", "subnormals", "nan", "infinities")
 _OF_MAXIMA = ("integers", "ties", "all equal", "negative", "lowest", "extremes", *_FLOATING)
 CHOICES: dict[str, dict[str, tuple[Any, ...]]] = {
     "conv": {**_SHARED, **_OF_SUMS},
@@ -55,6 +55,14 @@ CHOICES: dict[str, dict[str, tuple[Any, ...]]] = {
         "values": ("integers", "nan", "infinities", "subnormals"),
         "ceil_mode": (0, 1),
         "count_include_pad": (0, 1),
+    },
+    "max_unpool": {
+        **{name: _SHARED[name] for name in ("rank", "strides", "opset")},
+        "pads": ("none", "alike", "unequal"),
+        "size": ("empty batch", "one window", "small", "large"),
+        "dtype": FLOATS,
+        "values": ("integers", "ties", *_FLOATING),
+        "output_shape": ("none", "none", "natural", "beyond"),
     },
 }
 
@@ -116,11 +124,11 @@ def _named(problem: Problem, number: int) -> Problem:
 def _drawn(op: str, random: Random) -> tuple[set[Any], Problem]:
     """Draw a choice, made possible where it is not; return its pairs and a problem that has it."""
     choice = {name: random.choice(values) for name, values in CHOICES[op].items()}
-    if choice["auto_pad"] not in (None, "NOTSET"):
+    if choice.get("auto_pad") not in (None, "NOTSET"):
         choice["pads"] = "none"
     if choice["dtype"] in ("int8", "uint8") and choice["values"] in _FLOATING:
         choice["values"] = random.choice([values for values in CHOICES[op]["values"] if values not in _FLOATING])
-    case = _case(op, choice, random)
+    case = (_unpooling if op == "max_unpool" else _windowed)(op, choice, random)
     found = opsets(case, choice["dtype"], choice.get("indices", False))
     if len(found) < 2:
         choice["opset"] = "newest"
@@ -128,7 +136,7 @@ def _drawn(op: str, random: Random) -> tuple[set[Any], Problem]:
     return _pairs(choice), Problem(case, choice["dtype"], opset, choice.get("indices", False))
 
 
-def _case(op: str, choice: Choice, random: Random) -> Case:
+def _windowed(op: str, choice: Choice, random: Random) -> Case:
     rank = choice["rank"]
     kernel = [random.randint(1, 3 if rank < 4 else 2) for _ in range(rank)]
     attributes: dict[str, Any] = {"kernel_shape": kernel, "auto_pad": choice["auto_pad"]}
@@ -148,6 +156,30 @@ def _case(op: str, choice: Choice, random: Random) -> Case:
     x_shape = (batch, channels, *spatial)
     dtypes = (choice["dtype"],)
     return Case("", op, x_shape, w_shape, choice.get("bias", False), given, choice["values"], dtypes, rulings.SWEPT)
+
+
+def _unpooling(op: str, choice: Choice, random: Random) -> Case:
+    """What is unpooled comes from a MaxPool without empty windows, whose shape MaxUnpool's attributes give back."""
+    rank = choice["rank"]
+    kernel = [random.randint(1, 3 if rank < 4 else 2) for _ in range(rank)]
+    strides, pads = _steps(choice["strides"], rank, random), _pads(choice["pads"], kernel, random)
+    around = [0] * rank if pads is None else [pads[a] + pads[rank + a] for a in range(rank)]
+    windows = [{"one window": 1, "large": 2 + 6 // rank}.get(choice["size"], random.randint(1, 2)) for _ in kernel]
+    spatial = [_unpooled(*axis) for axis in zip(windows, kernel, strides or [1] * rank, around, strict=True)]
+    x_shape = (0 if choice["size"] == "empty batch" else random.randint(1, 2), random.randint(1, 2), *spatial)
+    attributes = {"kernel_shape": kernel, "strides": strides, "pads": pads}
+    if choice["output_shape"] != "none":
+        more = random.randint(1, 2) if choice["output_shape"] == "beyond" else 0
+        attributes["output_shape"] = [*x_shape[:2], *(n + more for n in spatial)]
+    given = {name: value for name, value in attributes.items() if value is not None}
+    return Case("", op, x_shape, None, False, given, choice["values"], (choice["dtype"],), rulings.SWEPT)
+
+
+def _unpooled(windows: int, kernel: int, stride: int, around: int) -> int:
+    """Return the size that so many windows come from, or the least above 0 that more of them do."""
+    while (size := stride * (windows - 1) + kernel - around) < 1:
+        windows += 1
+    return size
 
 
 def _steps(kind: str, rank: int, random: Random) -> list[int] | None:

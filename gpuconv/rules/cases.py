@@ -91,6 +91,11 @@ def _sprinkled(h: _Array, *special: float) -> _Array:
     return values
 
 
+def _signs(shape: Sequence[int]) -> _Array:
+    """1 for the first element of the batch, -1 for the second, and so on."""
+    return np.asarray((1.0 - np.arange(shape[0]) % 2 * 2).reshape(-1, *[1] * (len(shape) - 1)))
+
+
 _ELSEWHERE = ("infinite weights", "nan weights", "infinite bias")  # what is special is not in x
 
 
@@ -109,6 +114,7 @@ def _fill_x(kind: str, h: _Array, dtype: str) -> _Array:
         "lowest": lambda: np.full(h.shape, lowest),
         "extremes": lambda: np.choose(h % 3, [lowest, largest, 1.0]),
         "subnormals": lambda: _integers(h) * step,
+        "overflow": lambda: np.where(h % 3 == 0, _signs(h.shape) * largest / 2, _integers(h)),
         "zeros of both signs": lambda: np.choose(h % 4, [0.0, -0.0, -0.0, -1.0]),
         "negative zeros": lambda: np.choose(h % 2, [-0.0, -1.0]),
         "nan": lambda: _sprinkled(h, np.nan),
@@ -127,6 +133,8 @@ def _fill_w(kind: str, h: _Array) -> _Array:
         return np.ones(h.shape)
     if kind == "subnormals":
         return h % 3 - 1.0  # the products are then subnormal as well, and exact
+    if kind == "overflow":
+        return h % 3 * 1.0  # three halves of the largest are beyond it in any order: all have one sign
     if kind == "infinite weights":
         return _sprinkled(h, np.inf)
     if kind == "nan weights":

@@ -56,6 +56,7 @@ def assert_conv_close(
     Traceback (most recent call last):
     AssertionError: Conv: output 0[0, 0, 0] is 1.0, expected 0.0 ... equals SAME_UPPER and SAME_LOWER exchanged
     """
+    __tracebackhide__ = True
     _compare("conv", got, {"x": x, "w": w, "b": b}, attributes)
 
 
@@ -78,10 +79,12 @@ def assert_conv_transpose_close(
     AssertionError, ArgumentError, ArgumentTypeError
         As from :func:`assert_conv_close`.
     """
+    __tracebackhide__ = True
     _compare("conv_transpose", got, {"x": x, "w": w, "b": b}, attributes)
 
 
 def _compare(op: str, got: Any, given: dict[str, Any], attributes: dict[str, Any]) -> None:
+    __tracebackhide__ = True  # pytest shows the test's line
     arrays = {name: np.asarray(array) for name, array in given.items() if array is not None}
     x, w = arrays["x"], arrays["w"]
     attributes = _checked(f"assert_{op}_close", op, arrays, attributes)

@@ -10,6 +10,7 @@ from random import Random
 from typing import Any
 from unittest import mock
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given
@@ -166,7 +167,12 @@ def test_windows_larger_than_the_workspace_are_added_up(limit: int, monkeypatch:
     assert gpuconv.global_average_pool(x).tolist() == (x.sum((2, 3), keepdims=True) / np.float32(9900)).tolist()
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_average_of_one_element_is_that_element_for_every_float16() -> None:
+    x = np.arange(2**16, dtype=np.uint16).view(np.float16).reshape(1, -1, 1)
+    assert_same(gpuconv.global_average_pool(x), x, bits=False)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64])
 @pytest.mark.parametrize("extents", [(1,), (19,), (7, 7), (32, 33), (5, 6, 7)])
 def test_whole_images_have_the_bits_of_blocks_of_them(extents: tuple[int, ...], dtype: Any) -> None:
     x = np.random.default_rng(0).standard_normal((3, 17, *extents)).astype(dtype)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -178,3 +181,75 @@ def test_a_command_is_called_with_two_folders(tmp_path: Path) -> None:
 @pytest.mark.thorough
 def test_gpuconv_agrees_with_the_whole_suite(ok: Run) -> None:
     assert ", 0 differs, 0 wrong, 0 refuses, 0 crashes, 0 hangs" in ok("judge", "gpuconv", "-j", "2").splitlines()[-1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_leaves_no_process_behind(number: signal.Signals, tmp_path: Path) -> None:
+    """The target hangs in a process of a session of its own, and has started another one."""
+    written(problem("conv/2d/a bias"), tmp_path / "suite")
+    names = [problem("conv/2d/a bias").name]
+    (tmp_path / "suite" / "suite.json").write_text(json.dumps({"seed": 0, "sweep": None, "tests": names}))
+    (tmp_path / "hangs.py").write_text(
+        "import os, pathlib, subprocess, sys, time\n"
+        "def prepare(model, device):\n"
+        "    more = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        "    mark = pathlib.Path(__file__).with_name('mark')\n"
+        "    mark.with_suffix('.new').write_text(f'{os.getpid()} {more.pid}')\n"
+        "    mark.with_suffix('.new').rename(mark)\n"
+        "    time.sleep(600)\n"
+    )
+    words = [sys.executable, "-m", "gpuconv", "judge", "backend:hangs", "--suite", str(tmp_path / "suite")]
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    judge = subprocess.Popen([*words, "--time-limit", "500"], env={**os.environ, "PYTHONPATH": path})
+    try:
+        left = _once(lambda: (tmp_path / "mark").exists() and (tmp_path / "mark").read_text().split())
+        judge.send_signal(number)
+        judge.wait(timeout=60)
+        assert judge.returncode in (128 + number, -number, 130)
+        _once(lambda: not any(map(_runs, left)))
+    finally:
+        judge.kill()
+
+
+def _once(condition: Callable[[], Any]) -> Any:
+    """Wait until a condition holds, up to a minute."""
+    end = time.monotonic() + 60
+    while not (found := condition()):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    return found
+
+
+def _runs(pid: str) -> bool:
+    """Tell whether a process is there, and has not ended without anybody having asked for its code."""
+    done = subprocess.run(["ps", "-o", "stat=", "-p", pid], capture_output=True, text=True, check=False)
+    return done.stdout.strip()[:1] not in ("", "Z")
+
+
+def test_the_table_and_the_report_say_why_tests_are_refused(
+    few: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    message = "Error: no such thing as [7] in /usr/lib/x.so"
+    words = ["judge", f"command:sh -c 'echo {message} >&2; exit 1'", "--suite", str(few), "--filter", "conv_2d"]
+    assert main([*words, "--report", str(tmp_path / "report")]) == 1
+    head, row = capsys.readouterr().out.splitlines()[:2]
+    assert head.endswith("refuses  mostly refused for")
+    assert row.split("  ")[-1] == "Inexpressible: Error: no such thing as in"
+    report_row = (tmp_path / "report" / "report.md").read_text().splitlines()[6]
+    assert report_row.endswith("|  |  | Inexpressible: Error: no such thing as in |")
+
+
+@pytest.mark.parametrize(
+    ("reason", "expected"),
+    [
+        (
+            "Fail: [RuntimeError] : 1 : FAIL : Exception during initialization: /a/b.cc:3 no rank 4",
+            "Fail: FAIL: no rank 4",
+        ),
+        ("TypeError: Issues with types ['a', 'b'] | more", "TypeError: Issues with types / more"),
+        ("NotImplemented: for Conv(22) node with name 'x'", "NotImplemented: for Conv(22) node with name"),
+        ("word " * 30, "word " * 11 + "word…"),
+    ],
+)
+def test_refusals_in_few_words(reason: str, expected: str) -> None:
+    assert report.short(reason) == expected

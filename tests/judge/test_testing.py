@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -57,3 +62,43 @@ def test_what_is_no_valid_call_is_an_error() -> None:
         assert_conv_transpose_close(y, X, W, layout="NHWC")
     with pytest.raises(gpuconv.ArgumentTypeError, match=r"all the same \(x is float32, w is int64\)$"):
         assert_conv_close(y, X, W.astype(np.int64))
+
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def _pytest(folder: Path, text: str) -> str:
+    """Run pytest on a file of tests, with the plugin that it finds where gpuconv is installed."""
+    (folder / "test_made_up.py").write_text(text)
+    words = [sys.executable, "-m", "pytest", "-p", "gpuconv_pytest", "-p", "no:cacheprovider", "test_made_up.py"]
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    settings = {**os.environ, "PYTHONPATH": path, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    return subprocess.run(words, cwd=folder, env=settings, capture_output=True, text=True, check=False).stdout
+
+
+def test_fixtures_of_pytest(tmp_path: Path) -> None:
+    text = (
+        "import numpy as np\n"
+        "ONES = np.ones((1, 1, 3), np.float32)\n"
+        "def test_right(assert_conv_close, assert_conv_transpose_close):\n"
+        "    assert_conv_close(np.array([[[3]]], np.float32), ONES, ONES)\n"
+        "    assert_conv_transpose_close(np.array([[[1, 2, 3, 2, 1]]], np.float32), ONES, ONES)\n"
+        "def test_wrong(assert_conv_close):\n"
+        "    assert_conv_close(np.array([[[4]]], np.float32), ONES, ONES)\n"
+    )
+    told = _pytest(tmp_path, text)
+    assert "1 failed, 1 passed" in told
+    assert "AssertionError: Conv: output 0[0, 0, 0] is 4.0, expected 3.0 within" in told
+    assert "test_made_up.py:7: AssertionError" in told
+    assert "assertions.py" not in told
+
+
+def test_tests_that_ask_for_no_fixture_import_nothing(tmp_path: Path) -> None:
+    told = _pytest(tmp_path, "import sys\ndef test_it(): assert not {'gpuconv', 'numpy'} & set(sys.modules)\n")
+    assert "1 passed" in told
+
+
+def test_an_installed_gpuconv_brings_the_plugin_along() -> None:
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert '[project.entry-points.pytest11]\ngpuconv = "gpuconv_pytest"\n' in text
+    assert '"gpuconv_pytest.py" = "gpuconv_pytest.py"' in text

@@ -89,3 +89,15 @@ def test_float64_in_float32_is_named(tmp_path: Path) -> None:
     verdict = verdicts.judge(test, [exact.astype(np.float32).astype(np.float64)])
     assert verdict.kind == WRONG
     assert "as sums in float32 are" in verdict.reason
+
+
+def test_alternatives_may_overflow_where_the_right_answer_may(tmp_path: Path) -> None:
+    """And nowhere else: what is infinite in an alternative is so in the result."""
+    half = np.float32(np.finfo(np.float32).max / 2)
+    other = [np.array([2 * half, half, np.inf, 1], np.float32)]
+    bounds = [np.array([0, np.inf, 0, 1e-3])]
+    for first in (np.inf, np.nan, 7):
+        assert verdicts.matches(other, bounds, [np.array([first, half, np.inf, 1], np.float32)])
+    for wrong in ([0, half, 2 * half, 1], [0, 7, np.inf, 1], [0, half, np.inf, 2]):
+        assert not verdicts.matches(other, bounds, [np.array(wrong, np.float32)])
+    assert not verdicts.matches(other, [np.zeros(4)], [np.array([np.inf, half, np.inf, 1], np.float32)])

@@ -31,8 +31,8 @@ def average_pool(x: Array, y: Array, geometry: AveragePoolGeometry) -> None:
         return
     accumulator = np.dtype(dtypes.accumulator(x.dtype))
     volume = _volume(accumulator)
-    if x.flags.c_contiguous and x.dtype == accumulator == _real(accumulator) and _is_whole(geometry, volume):
-        _average_rows(x, y)
+    if x.flags.c_contiguous and accumulator == _real(accumulator) and _is_whole(geometry, volume):
+        _average_rows(x, y, volume, accumulator)
         return
     work, divisors = _work(geometry, volume), _divisors(geometry)
 
@@ -56,18 +56,38 @@ def _is_whole(geometry: AveragePoolGeometry, volume: int) -> bool:
     return whole and counted and set(windows) <= {1} and prod(extents) <= volume
 
 
-def _average_rows(x: Array, y: Array) -> None:
+def _average_rows(x: Array, y: Array, volume: int, accumulator: np.dtype[Any]) -> None:
     """Write averages of whole images, each summed as blocks of them would be."""
     rows = x.reshape(prod(x.shape[:2]), prod(x.shape[2:]))
-    total = np.empty(len(rows), x.dtype)
+    total = np.empty(len(rows), accumulator)
     shared = _threads.pays(x.nbytes)
 
     def compute(part: tuple[int, int]) -> None:
-        np.add.reduce(rows[slice(*part)], axis=1, out=total[slice(*part)])
+        source = rows[slice(*part)]
+        if source.dtype != accumulator:
+            wide = SCRATCH.take("averaged", source.shape, accumulator)
+            _widen(source, wide)
+            source = wide
+        np.add.reduce(source, axis=1, out=total[slice(*part)])
 
-    threads = _threads.count() if shared else 1
-    _threads.run(compute, list(spans(len(rows), -(-len(rows) // threads))), side_by_side=shared)
-    np.divide(total.reshape(y.shape), x.dtype.type(rows.shape[1]), out=y)
+    most = -(-len(rows) // (_threads.count() if shared else 1))
+    if x.dtype != accumulator:
+        most = max(1, min(most, volume // rows.shape[1]))
+    _threads.run(compute, list(spans(len(rows), most)), side_by_side=shared)
+    _divide(total.reshape(y.shape), accumulator.type(rows.shape[1]), y)
+
+
+def _widen(source: Array, wide: Array) -> None:
+    """Copy rows into a wider type; float16 by a table, which takes half of NumPy's time."""
+    if source.dtype == np.float16 and wide.dtype == np.float32:
+        np.take(_of_float16(), source.view(np.uint16), out=wide, mode="clip")
+    else:
+        np.copyto(wide, source)
+
+
+@lru_cache(maxsize=1)
+def _of_float16() -> Array:
+    return np.arange(2**16, dtype=np.uint16).view(np.float16).astype(np.float32)
 
 
 def _volume(accumulator: np.dtype[Any]) -> int:
@@ -149,7 +169,7 @@ def _of_view(source: Array, axes: Sequence[Axis], accumulator: np.dtype[Any]) ->
     return found.transpose(back)
 
 
-def _divide(total: Array, counts: Array, target: Array) -> None:
+def _divide(total: Array, counts: Any, target: Array) -> None:
     if target.dtype == total.dtype:
         np.divide(total, counts, out=target)
     else:

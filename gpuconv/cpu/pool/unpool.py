@@ -63,12 +63,17 @@ def _add_windows(total: Array, dy: Array, indices: Array, first: int, geometry: 
 def max_unpool(x: Array, indices: Array, y: Array, geometry: MaxUnpoolGeometry) -> None:
     """Write every element of x into y where its index says, the last of several; zeros elsewhere."""
     y[...] = 0
-    flat = indices.reshape(-1)
-    named = flat >= 0
-    if not named.any():
+    flat, values = indices.reshape(-1), x.reshape(-1)
+    if flat.size and flat.min() < 0:
+        named = flat >= 0
+        flat, values = flat[named], values[named]
+    if flat.size == 0:
+        return
+    if y.flags.c_contiguous and tuple(geometry.numbered_shape) == y.shape:
+        y.reshape(-1)[flat] = values
         return
     # An axis of one element needs no place: arrays may have more axes than NumPy takes places along.
     numbered = geometry.numbered_shape
     kept = [axis for axis, extent in enumerate(numbered) if extent > 1 or axis == 0]
-    places = np.unravel_index(flat[named], [numbered[axis] for axis in kept])
-    y[tuple(slice(None) if axis in kept else 0 for axis in range(y.ndim))][places] = x.reshape(-1)[named]
+    places = np.unravel_index(flat, [numbered[axis] for axis in kept])
+    y[tuple(slice(None) if axis in kept else 0 for axis in range(y.ndim))][places] = values
