@@ -50,6 +50,8 @@ def computed_by(schema: OpSchema) -> str:
     node = onnx.NodeProto(op_type=schema.name, domain=schema.domain, output=["y"])
     if not schema.domain and (schema.name in {*operators.TABLE, *operators.CONTROL} or nodes.supported(node)):
         return OURS
+    if schema.name in operators.OTHERS.get(schema.domain, ()):
+        return OURS
     nothing = onnx.GraphProto(name="nothing")
     try:
         Evaluator(nothing, opsets={"": OPSET, schema.domain: schema.since_version})._load_reference(node)

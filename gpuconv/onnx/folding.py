@@ -22,7 +22,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from onnx import NodeProto
+from onnx import NodeProto, numpy_helper
 
 from gpuconv.onnx import operators, steps
 from gpuconv.onnx.finishing import Chaining, Finishing, Normalizing
@@ -79,6 +79,8 @@ def _filters_of_integers(graph: Graph) -> set[str]:
 def _constant_outputs(node: NodeProto, graph: Graph, constants: Mapping[str, Any]) -> tuple[Any, ...] | None:
     if node.domain != "" or node.op_type not in operators.TABLE:
         return None
+    if node.op_type == "Constant" and not node.input and (array := _tensor(node)) is not None:
+        return (array,)
     facts = graph.facts
     given = {name: constants[name] if name else None for name in node.input if not name or name in constants}
     if node.op_type == "CastLike" and node.input[1] in facts:  # of its second input only the type counts
@@ -95,6 +97,16 @@ def _constant_outputs(node: NodeProto, graph: Graph, constants: Mapping[str, Any
         with np.errstate(all="ignore"):
             return step.compute(inputs, {})
     except Exception:  # which comes again when the node runs, memory that is not there too
+        return None
+
+
+def _tensor(node: NodeProto) -> Any:
+    """Return the array of a Constant that is a tensor; None for others, and for what the node's step refuses."""
+    if len(node.attribute) != 1 or node.attribute[0].name != "value" or node.attribute[0].ref_attr_name:
+        return None
+    try:
+        return numpy_helper.to_array(node.attribute[0].t)
+    except Exception:  # which comes again there
         return None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Container, Iterable, Iterator
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
@@ -39,9 +39,9 @@ class Loaded:
     Attributes
     ----------
     proto : ModelProto
-        A copy without initializers; the default domain is written as "".
+        A copy without initializers and large constants; the default domain is written as "".
     constants : dict of str to array
-        The initializers.
+        These.
     facts : dict of str to Fact
         What onnx can infer of the values that have a known element type.
     """
@@ -84,7 +84,8 @@ def _checked(model: ModelProto, name: str, source: Any) -> Loaded:
     if model.ir_version < 1 or not model.HasField("graph"):
         raise ArgumentError(f"{name} is not an ONNX model, or is truncated: it holds no graph or no IR version")
     structure.check(model, name)
-    proto = checker.mend(model, name)
+    large = initializers.of_nodes(model.graph)
+    proto = checker.mend(model, name, large)
     scopes = _scopes(proto)
     _write_default_domains(proto, scopes)
     _check_domains(proto, scopes, name)
@@ -95,9 +96,9 @@ def _checked(model: ModelProto, name: str, source: Any) -> Loaded:
     values.check(proto, name)
     for scope in scopes:
         _refuse_attributes(scope.nodes, scope.attributes)
-    constants = initializers.read(model.graph, name)
+    constants = {**initializers.read(model.graph, name), **large}
     checker.check(proto, name, source)
-    facts = _facts(proto, constants)
+    facts = _facts(proto, constants, scopes[0].nodes)
     _check_dtypes(scopes[0], facts)
     checker.declare(proto, model)
     if not proto.opset_import:  # models of IR versions 1 and 2 must not have the import that the evaluator asks for
@@ -268,9 +269,14 @@ class Fact:
     shape: tuple[int, ...] | None = None
 
 
-def _facts(model: ModelProto, constants: Container[str]) -> dict[str, Fact]:
-    values = _inferred(model, constants)
-    return {value.name: Fact(name, _rank(value), _shape(value)) for value in values if (name := element_type(value))}
+def _facts(model: ModelProto, constants: Mapping[str, Any], inside: Collection[NodeProto]) -> dict[str, Fact]:
+    """Return what is known of values; of plain numbers that are constant, which most often are most, by the arrays."""
+    plain = {name: array for name, array in constants.items() if array.dtype.kind in "biuf"}
+    facts = {name: Fact(array.dtype.name, array.ndim, array.shape) for name, array in plain.items()}
+    for value in _inferred(model, constants, inside):
+        if value.name not in plain and (kind := element_type(value)):
+            facts[value.name] = Fact(kind, _rank(value), _shape(value))
+    return facts
 
 
 def _rank(value: ValueInfoProto) -> int | None:
@@ -285,7 +291,7 @@ def _shape(value: ValueInfoProto) -> tuple[int, ...] | None:
     return tuple(dim.dim_value for dim in tensor.shape.dim) if known else None
 
 
-def _inferred(model: ModelProto, constants: Container[str]) -> list[ValueInfoProto]:
+def _inferred(model: ModelProto, constants: Container[str], inside: Collection[NodeProto]) -> list[ValueInfoProto]:
     """Infer the types of values from constants and from inputs, which are checked when the model runs."""
     graph = model.graph
     for value in graph.output:
@@ -293,7 +299,7 @@ def _inferred(model: ModelProto, constants: Container[str]) -> list[ValueInfoPro
     for value in graph.input:
         if value.name not in constants and not value.type.tensor_type.shape.dim:
             value.type.tensor_type.ClearField("shape")  # which any array may have
-    if _values_seen(graph) > _MOST_SEEN:
+    if _values_seen(graph, inside) > _MOST_SEEN:
         return list(graph.input)
     try:
         graph = onnx.shape_inference.infer_shapes(model).graph
@@ -309,10 +315,10 @@ def element_type(value: ValueInfoProto) -> str:
     return _type_name(value.type.tensor_type.elem_type)
 
 
-def _values_seen(graph: GraphProto) -> int:
+def _values_seen(graph: GraphProto, inside: Iterable[NodeProto]) -> int:
     """Return about how many values the graphs inside see from outside, each of which onnx copies to infer types."""
-    inside = sum(len(list(nodes.subgraphs(node))) for node in _all_nodes(graph.node) if node.attribute)
-    return inside * (len(graph.input) + len(graph.node))
+    graphs = sum(len(nodes.subgraphs(node)) for node in inside if node.attribute)
+    return graphs * (len(graph.input) + len(graph.node))
 
 
 @lru_cache(maxsize=64)

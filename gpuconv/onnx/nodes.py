@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,7 @@ class _Operator:
 
 _WINDOW = {"auto_pad": (_STRING, 1), "kernel_shape": (_INTS, 1), "pads": (_INTS, 1), "strides": (_INTS, 1)}
 _CONV = {**_WINDOW, "dilations": (_INTS, 1), "group": (_INT, 1)}
+_GRAPH = AttributeProto.GRAPH  # looked up once: many nodes are asked
 _OPERATORS = {
     "Conv": _Operator(gpuconv.conv, ("X", "W", "B"), 2, {"Y": 1}, _CONV, {"bfloat16": 22}),
     "ConvTranspose": _Operator(
@@ -90,11 +91,9 @@ def result_shape(node: NodeProto, inputs: tuple[Any, ...], keywords: dict[str, A
     return shape
 
 
-def subgraphs(node: NodeProto) -> Iterator[GraphProto]:
+def subgraphs(node: NodeProto) -> list[GraphProto]:
     """Graphs inside the attributes of a node such as If, Loop or Scan."""
-    for attribute in node.attribute:
-        if attribute.type == AttributeProto.GRAPH:
-            yield attribute.g
+    return [attribute.g for attribute in node.attribute if attribute.type == _GRAPH]
 
 
 def names_used(node: NodeProto) -> list[str]:

@@ -19,7 +19,7 @@ class Report:
     Attributes
     ----------
     folded : tuple of NodeProto
-        Those that are computed once, ahead of time.
+        Those that are computed once, ahead of time; large Constants are initializers, and not among them.
     fused : tuple of tuples of NodeProto
         Those that become one node together.
     left : tuple of NodeProto

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from operator import is_
 from typing import Any
 
 from onnx import NodeProto
@@ -102,8 +103,11 @@ class Rewriting:
         self.made: dict[str, NodeProto] = {}
 
     def result(self) -> Graph:
-        """Return the graph as the pass leaves it."""
-        return replace(self.graph, nodes=list(self.made.values()), constants=self.constants)
+        """Return the graph as the pass leaves it: itself, with what is counted there already, if no node is another."""
+        nodes = list(self.made.values())
+        if len(nodes) == len(self.graph.nodes) and all(map(is_, nodes, self.graph.nodes)):
+            return self.graph
+        return replace(self.graph, nodes=nodes, constants=self.constants)
 
     def only_source(self, name: str) -> NodeProto | None:
         """Return the node that makes a value which has one use, or None."""

@@ -38,7 +38,7 @@ class Scaling(Rewriting):
         if source is not None and (is_convolution(source) or source.domain == DOMAIN):
             made = self._joined(source, node, factor, shift)
             if made is not None:
-                self._forget(source)
+                self._forget(source, made)
                 return made
         if node.op_type == "BatchNormalization" or (node.op_type == "Mul" and np.size(factor) > 1):
             return self._affine_node(name, node, factor, shift)
@@ -53,10 +53,10 @@ class Scaling(Rewriting):
         with np.errstate(all="ignore"):
             return self._affine_node(source.input[0], node, before * factor, added * factor + shift)
 
-    def _forget(self, source: NodeProto) -> None:
+    def _forget(self, source: NodeProto, heir: NodeProto) -> None:
         """Let go of a node that became part of another one, and of the constants that it alone has."""
         del self.made[source.output[0]]
-        for name in self._own.intersection(source.input):
+        for name in self._own.intersection(source.input).difference(heir.input):
             del self.constants[name]
 
     def _affine(self, node: NodeProto) -> tuple[str, Any, Any] | None:
@@ -113,15 +113,16 @@ class Scaling(Rewriting):
         count = filters.shape[0] * filters.shape[2]
         if np.size(factor) not in (1, count) or (b is not None and b.shape != (count,)):
             return None
-        weights = _product(filters, np.broadcast_to(factor, count).reshape(filters.shape[0], 1, -1, 1), w.dtype)
+        weights = _scaled(filters, np.broadcast_to(factor, count).reshape(filters.shape[0], 1, -1, 1))
         with np.errstate(all="ignore"):
             moved = (0.0 if b is None else b.astype(np.float64)) * factor + shift
             bias = np.broadcast_to(moved, count).astype(w.dtype)
         if weights is None or not np.isfinite(bias).all():
             return None
-        node = copied(source, [output])
-        made = self._constant(f"{output}/weights", weights.reshape(w.shape)), self._constant(f"{output}/bias", bias)
-        node.input[:] = [source.input[0], *made]
+        node, name = copied(source, [output]), source.input[1]
+        if weights is not filters:
+            name = self._constant(f"{output}/weights", weights.reshape(w.shape))
+        node.input[:] = [source.input[0], name, self._constant(f"{output}/bias", bias)]
         return node
 
     def _affine_node(self, name: str, node: NodeProto, factor: Any, shift: Any) -> NodeProto | None:
@@ -149,6 +150,13 @@ def _is_exact_enough(constant: Any) -> bool:
     return constant.dtype.name in _EXACT_ENOUGH
 
 
+def _scaled(filters: Any, factors: Any) -> Any:
+    """Return products of weights and factors, rounded once; the weights themselves where all factors are 1."""
+    if (factors == 1).all():  # what follows only adds
+        return filters if np.isfinite(filters).all() else None
+    return _product(filters.astype(np.float64), factors, filters.dtype)
+
+
 def _product(numbers: Any, factors: Any, dtype: Any) -> Any:
     """Return products of float64 numbers in a type; None where one is not finite there, or no normal number any more.
 
@@ -157,8 +165,10 @@ def _product(numbers: Any, factors: Any, dtype: Any) -> Any:
     """
     with np.errstate(all="ignore"):
         products = (numbers * factors).astype(dtype)
-    tiny = np.finfo(dtype).tiny
-    lost = (np.abs(products) < tiny) & (np.abs(numbers) >= tiny) & (factors != 0)
+    tiny, sizes = np.finfo(dtype).tiny, np.abs(products)
+    if sizes.size and tiny <= sizes.min() and sizes.max() < np.inf:  # as most are
+        return products
+    lost = (sizes < tiny) & (np.abs(numbers) >= tiny) & (factors != 0)
     return None if lost.any() or not np.isfinite(products).all() else products
 
 
@@ -173,9 +183,9 @@ def _per_channel(constant: Any, rank: int | None) -> Any:
 
 
 def _filters(w: Any, group: int, op_type: str) -> Any:
-    """Return weights as float64 numbers (group, channels that come first, filters, the rest); None for bad ones."""
+    """Return weights as (group, channels that come first, filters, the rest); None for bad ones."""
     if w.ndim < 3 or not w.size or group < 1 or w.shape[0] % group:  # the node reports what is wrong
         return None
     channels = w.shape[0] // group
     first, filters = (channels, w.shape[1]) if op_type == "ConvTranspose" else (1, channels)
-    return w.astype(np.float64).reshape(group, first, filters, -1)
+    return w.reshape(group, first, filters, -1)

@@ -321,6 +321,36 @@ def test_errors_of_folded_nodes_name_them() -> None:
         backend.prepare(model(scaled, [X], [Y], weights=weights)).run([floats(1, 4, 5, 5)])
 
 
+def test_shifts_leave_weights_as_they_are() -> None:
+    """The convolution takes on constants of its own, and hands them on from node to node."""
+    kinds = ["Add", "Mul", "Sub", "Add"]
+    nodes = [helper.make_node("Conv", ["v0", "w"], ["v1"])]
+    nodes += [helper.make_node(kind, [f"v{at}", f"n{at}"], [f"v{at + 1}"]) for at, kind in enumerate(kinds, 1)]
+    draw = np.random.default_rng(4)
+    w, *numbers = (draw.integers(-3, 4, shape).astype(np.float32) for shape in ((3, 4, 1, 1), *[(3, 1, 1)] * 4))
+    weights = {"w": w, **{f"n{at}": number for at, number in enumerate(numbers, 1)}}
+    facts = {f"v{at}": Fact("float32", 4) for at in range(6)}
+    once = fold(Graph(nodes[:2], weights, frozenset(["v2"]), NEWEST, facts))
+    assert [len(once.nodes), once.constants[once.nodes[0].input[1]] is w] == [1, True]
+    folded = fold(Graph(nodes, weights, frozenset(["v5"]), NEWEST, facts))
+    (node,) = folded.nodes
+    assert set(folded.constants) == set(node.input[1:])
+    proto = model(nodes, [value("v0", shape=(1, 4, 3, 3))], [value("v5", shape=4)], weights=weights)
+    x = draw.integers(-3, 4, (1, 4, 3, 3)).astype(np.float32)
+    mended, plain = both(proto, [x], ["Conv"])
+    np.testing.assert_array_equal(mended, plain)
+
+
+@pytest.mark.parametrize("number", [np.inf, np.nan])
+def test_weights_that_are_not_finite_stay_where_something_is_added(number: float) -> None:
+    w = floats(3, 4, 1, 1)
+    w[1, 2] = number
+    nodes = [helper.make_node("Conv", ["x", "w"], ["c"]), helper.make_node("Add", ["c", "b"], ["y"])]
+    proto = model(nodes, [X], [Y], weights={"w": w, "b": floats(3, 1, 1, seed=1)})
+    folded, plain = both(proto, [floats(1, 4, 3, 3, seed=2)], ["Conv", "Add"])
+    np.testing.assert_array_equal(folded, plain)
+
+
 def test_weights_that_would_be_too_small_stay_as_they_are() -> None:
     nodes = [helper.make_node("Conv", ["x", "w"], ["c"]), helper.make_node("Mul", ["c", "f"], ["y"])]
     x, weights = floats(1, 4, 3, 3) * np.float32(1e30), {"w": floats(3, 4, 1, 1) * np.float32(1e-15)}

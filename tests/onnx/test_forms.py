@@ -250,6 +250,27 @@ def test_integers_have_negative_powers() -> None:
     np.testing.assert_array_equal(got, [0, 1, -1, 1, 0, -27, 1])
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+@pytest.mark.parametrize("exponent", [np.float32(3), np.float64([3]), np.int64([[3]])])
+def test_cubes(dtype: str, exponent: Any) -> None:
+    """They are products, each of which is rounded: so is x * x * x in ONNX Runtime."""
+    special = [0.0, -0.0, 1.0, -2.0, 1e-15, math.inf, -math.inf, math.nan]
+    x = np.array([*special, *floats(40).ravel().tolist()]).astype(dtype).reshape(6, 8)
+    got = run("Pow", 15, [x, np.asarray(exponent)])
+    assert got.dtype == x.dtype
+    exact = x.astype(np.float64) ** 3
+    info = ml_dtypes.finfo(x.dtype)  # type: ignore[no-untyped-call]
+    unit, least = float(info.eps), float(info.smallest_subnormal)
+    np.testing.assert_allclose(got.astype(np.float64), exact, rtol=2 * unit, atol=least)
+    np.testing.assert_array_equal(np.signbit(got.astype(np.float64)), np.signbit(exact))
+
+
+def test_cubes_of_integers_and_of_more_axes() -> None:
+    """An exponent of more axes broadcasts, and integers that float32 has not are cubed before they are rounded."""
+    assert run("Pow", 15, [floats(2, 3), np.full((1, 1, 1), 3, np.float32)]).shape == (1, 2, 3)
+    assert run("Pow", 15, [np.array([1291], np.int64), np.float64(3)]) == 1291**3
+
+
 def test_means_of_integers_are_rounded_towards_zero() -> None:
     x = np.array([[-7, 0], [7, 0], [-6, 0]], np.int32)
     np.testing.assert_array_equal(run("ReduceMean", 18, [x, np.array([1])], keepdims=0), [-3, 3, -3])

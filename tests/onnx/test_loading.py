@@ -9,11 +9,13 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 
 import gpuconv
 from gpuconv.onnx import backend
 from tests.onnx.models import BY_EVALUATOR, NEWEST, floats, model, network, pool, value
+
+WEIGHTS = floats(20, 20, seed=1)
 
 
 def test_a_model_may_be_a_proto_bytes_or_a_path(tmp_path: Path) -> None:
@@ -24,6 +26,69 @@ def test_a_model_may_be_a_proto_bytes_or_a_path(tmp_path: Path) -> None:
     expected = backend.run_model(proto, [x])[0]
     for source in (path, str(path), proto.SerializeToString()):
         np.testing.assert_array_equal(backend.run_model(source, [x])[0], expected)
+
+
+def constant(name: str, array: Any, **fields: Any) -> onnx.NodeProto:
+    made: onnx.NodeProto = helper.make_node("Constant", [], [name], value=numpy_helper.from_array(array), **fields)
+    return made
+
+
+def with_constant(*others: onnx.NodeProto, outputs: tuple[str, ...] = ("y",)) -> onnx.ModelProto:
+    nodes = [constant("w", WEIGHTS), helper.make_node("MatMul", ["x", "w"], ["y"]), *others]
+    return model(nodes, ["x"], list(outputs))
+
+
+def test_large_constants_are_initializers(tmp_path: Path) -> None:
+    """They run the same with and without folding, and the caller's model stays as it is."""
+    proto, x = with_constant(), floats(1, 2, 20)
+    before, path = proto.SerializeToString(), tmp_path / "model.onnx"
+    onnx.save(proto, path)
+    for source in (proto, before, path):
+        rep = backend.prepare(source)
+        np.testing.assert_allclose(rep.run([x])[0], x @ WEIGHTS, rtol=1e-5, atol=1e-6)
+        assert rep.report().folded == ()
+        assert [spec.name for spec in rep.get_inputs()] == ["x"]
+    assert proto.SerializeToString() == before
+    np.testing.assert_array_equal(backend.prepare(proto, fold=False).run([x])[0], backend.prepare(proto).run([x])[0])
+
+
+def test_large_constants_that_are_no_plain_ones() -> None:
+    """What is an output, or used inside, or no float32 in one piece, is computed as any node is."""
+    x = floats(1, 2, 20)
+    y, w = backend.prepare(with_constant(outputs=("y", "w"))).run([x])
+    np.testing.assert_array_equal(w, WEIGHTS)
+    branch = helper.make_graph([helper.make_node("Neg", ["w"], ["t"])], "branch", [], [value("t", shape=2)])
+    choice = helper.make_node("If", ["which"], ["z"], then_branch=branch, else_branch=branch)
+    proto = with_constant(constant("which", np.array(True)), choice, outputs=("y", "z"))
+    np.testing.assert_array_equal(backend.prepare(proto).run([x])[1], -WEIGHTS)
+    for typed in (WEIGHTS.astype(np.float64), WEIGHTS.astype(np.float16)):
+        proto = model([constant("w", typed), helper.make_node("Cast", ["w"], ["z"], to=1)], ["x"], ["z"])
+        np.testing.assert_array_equal(backend.prepare(proto).run([x])[0], typed.astype(np.float32))
+    numbers = helper.make_tensor("w", 1, WEIGHTS.shape, WEIGHTS.ravel().tolist())
+    proto = with_constant()
+    proto.graph.node[0].attribute[0].t.CopyFrom(numbers)
+    np.testing.assert_array_equal(backend.prepare(proto).run([x])[0], y)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda graph: graph.node.append(constant("w", WEIGHTS)), "its output 'w' is there already"),
+        (lambda graph: graph.initializer.append(numpy_helper.from_array(WEIGHTS, "w")), "'w' is there already"),
+        (lambda graph: graph.input.append(value("w", shape=2)), "'w' is there already"),
+        (lambda graph: graph.node[0].input.append("x"), "Constant"),
+        (lambda graph: graph.node[0].output.append("v"), "Constant"),
+        (lambda graph: graph.node[0].attribute[0].t.dims.append(2), r"Constant node|is not valid"),
+        (lambda graph: graph.node[0].attribute[0].t.dims.append(0), r"Constant node|is not valid"),
+        (lambda graph: graph.node[0].attribute[0].t.float_data.append(1), "is not valid"),
+        (lambda graph: graph.node[0].attribute.append(helper.make_attribute("other", 1)), "is not valid"),
+    ],
+)
+def test_large_constants_are_checked(change: Any, message: str) -> None:
+    proto = with_constant()
+    change(proto.graph)
+    with pytest.raises(gpuconv.ArgumentError, match=message):
+        backend.prepare(proto)
 
 
 def test_external_data_is_read_from_beside_the_path(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from onnx import helper
 
 from gpuconv._errors import ArgumentError
 from gpuconv.onnx import backend
+from gpuconv.onnx.operators.quantizing import centred
 from tests.harness.device_arrays import device_arrays
 from tests.onnx.models import floats
 
@@ -126,3 +127,35 @@ def test_weights_that_do_not_fit_are_refused(name: str, array: Any, message: str
     inputs = operands(1, 1, np.int8)
     with pytest.raises(ArgumentError, match=message):
         backend.prepare(model({**inputs, name: array}, hidden_size=SIZE)).run(free_of(inputs))
+
+
+def quantized(row: list[float]) -> tuple[list[float], float]:
+    """Return numbers in steps of their range, which has 0 in it, one by one as DynamicQuantizeLinear has them."""
+    numbers = [np.float32(number) for number in row]
+    low = min([np.float32(0), *(n for n in numbers if n == n)])
+    high = max([np.float32(0), *(n for n in numbers if n == n)])
+    step = np.float32(1) if low == high else (high - low) / np.float32(255)
+    zero = np.float32(min(max(np.rint(-low / step), 0), 255))
+    steps = [-zero if n != n else min(max(np.rint(n / step), -zero), 255 - zero) for n in numbers]
+    return [float(n) for n in steps], float(step)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        [0, 0, 0],
+        [-1, 0.5, 2],
+        [5, 6, 5.5],
+        [-3, -1, -2],
+        [1.5, 2.5, 255, 254.5],
+        [-127.5, 127.5, 0.5, -0.5],
+        [np.nan, 1, -1],
+        [1e-37, -3e-38, 5e-38],
+    ],
+)
+def test_rows_are_quantized_by_their_range(row: list[float]) -> None:
+    steps, step = quantized(row)
+    got, scale = centred(np.array([row], np.float32))
+    np.testing.assert_array_equal(got, [steps])
+    assert got.dtype == np.float32
+    assert scale == np.float32(step)

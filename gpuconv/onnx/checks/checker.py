@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any
 
@@ -18,7 +18,7 @@ _FIRST_WITH_IMPORTS, _FIRST_WITH_FREE_INITIALIZERS = 3, 4  # IR versions
 _ANY = helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, [])
 
 
-def mend(model: ModelProto, name: str) -> ModelProto:
+def mend(model: ModelProto, name: str, constants: Mapping[str, Any]) -> ModelProto:
     """Return a copy whose initializers are inputs without data; what the checker is too strict about is put right.
 
     Parameters
@@ -26,16 +26,19 @@ def mend(model: ModelProto, name: str) -> ModelProto:
     model : ModelProto
     name : str
         What messages call the model, in warnings of what was wrong.
+    constants : dict of str to array
+        Outputs of Constant nodes, which become inputs without data, too.
     """
     tensors = model.graph.initializer, model.graph.sparse_initializer
     weights = {value.name: value for value in map(_kind_of, chain(*tensors)) if value.name}
     inputs = [weights.pop(value.name, value) for value in model.graph.input]
-    graph = GraphProto(
-        name=model.graph.name, node=model.graph.node, input=[*inputs, *weights.values()], output=model.graph.output
-    )
-    copy = ModelProto(
-        ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions, graph=graph
-    )
+    made = [helper.make_tensor_value_info(key, TensorProto.FLOAT, array.shape) for key, array in constants.items()]
+    copy = ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions)
+    graph = copy.graph
+    graph.name = model.graph.name
+    graph.node.extend([node for node in model.graph.node if not node.output or node.output[0] not in constants])
+    graph.input.extend([*inputs, *weights.values(), *made])
+    graph.output.extend(model.graph.output)
     _mend_names(copy.graph, name)
     _mend_version(copy, sorted(weights), name)
     keys = [entry.key for entry in model.metadata_props]

@@ -35,6 +35,7 @@ from gpuconv.onnx.operators.pooling import on_device
 __all__ = [
     "CONTROL",
     "DTYPES",
+    "OTHERS",
     "TABLE",
     "Body",
     "Form",
@@ -52,7 +53,8 @@ _KINDS = (
 )
 TABLE: dict[str, Operator] = {name: entry for kind in _KINDS for name, entry in kind.OPERATORS.items()}
 
-_TABLES = {"": TABLE, "com.microsoft": recurrent.CONTRIBUTED}
+OTHERS = {"ai.onnx.ml": indexing.CLASSICAL, "com.microsoft": recurrent.CONTRIBUTED}  # by domain
+_TABLES = {"": TABLE, **OTHERS}
 
 
 def find(node: NodeProto, opset: int) -> tuple[Operator, Form] | None:
@@ -80,7 +82,7 @@ def own(node: NodeProto) -> tuple[Operator, Form]:
 def form_of(node: NodeProto, opset: int) -> Form:
     """Return what a node says beside the names of its inputs, with the defaults of its opset's attributes."""
     given = {a.name: _text(onnx.helper.get_attribute_value(a)) for a in node.attribute if not a.ref_attr_name}
-    defaults = {} if node.domain == "com.microsoft" else _defaults(node.op_type, opset)
+    defaults = {} if node.domain in OTHERS else _defaults(node.op_type, opset)
     attributes = {**defaults, **given}
     return Form(opset, attributes, tuple(map(bool, node.output)), tuple(map(bool, node.input)))
 

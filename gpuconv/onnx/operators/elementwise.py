@@ -138,6 +138,10 @@ def _power(form: Form, a: Any, b: Any) -> Any:
 
 
 def _real_power(xp: Any, a: Any, b: Any) -> Any:
+    """Multiply where NumPy would take a hundred times as long: it knows squares, but no cubes, which GELU has."""
+    if xp is np and isinstance(b, np.ndarray) and b.size == 1 and b.ndim <= a.ndim and is_float(a) and b.item() == 3:
+        a = wide(a)
+        return a * a * a
     return xp.power(wide(a), wide(b))
 
 

@@ -1,4 +1,4 @@
-"""Operators that read or write elements by indices: their errors are those of the host, where it has the indices."""
+"""Operators that read or write elements by indices, or name them; errors are the host's, where it has the indices."""
 
 from __future__ import annotations
 
@@ -205,6 +205,22 @@ def _running(y: Any, axis: int) -> Any:
     return y
 
 
+def _labels(form: Form) -> list[Any]:
+    texts, numbers = form.get("classlabels_strings"), form.get("classlabels_int64s")
+    if (texts is None) == (numbers is None):
+        raise ArgumentError("one of classlabels_strings and classlabels_int64s must be given, and not both")
+    return list(numbers) if texts is None else [text.decode() for text in texts]
+
+
+def _zip_map(form: Form, x: Any) -> list[dict[Any, float]]:
+    """Return a dict for every row of x (N, C), or of the only row (C); its keys are in order, as ONNX Runtime's are."""
+    labels = _labels(form)
+    if x.ndim not in (1, 2) or x.shape[-1] != len(labels):
+        raise ArgumentError(f"X must be (N, {len(labels)}), as there are {len(labels)} labels, not {x.shape}")
+    order = sorted(range(len(labels)), key=labels.__getitem__)
+    return [{labels[at]: row[at] for at in order} for row in x.reshape(-1, len(labels)).tolist()]
+
+
 OPERATORS = {
     "CumSum": Operator(_cum_sum, frozenset({1})),
     "GatherElements": Operator(_gather_elements, cost=_elements, dtypes=_ANY),
@@ -214,3 +230,5 @@ OPERATORS = {
     "ScatterElements": Operator(_scatter_elements, frozenset({1}), _reduces, _scatter_cost),
     "ScatterND": Operator(_scatter_nd, frozenset({1}), _reduces, _scatter_cost),
 }
+
+CLASSICAL = {"ZipMap": Operator(_zip_map, frozenset({0}), dtypes=frozenset({"float32"}))}  # of the domain ai.onnx.ml

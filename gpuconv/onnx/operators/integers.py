@@ -63,6 +63,8 @@ class _Weights:
     ----------
     totals : array of float64
         Per output, what the sizes of its weights add up to, or may.
+    most : float
+        The greatest of the totals.
     """
 
     def __init__(self, factor: _Factor, inner: int, taps: int, arranged: Callable[[Any], Any]) -> None:
@@ -72,6 +74,7 @@ class _Weights:
         )
         self._pieces: dict[int, list[_Span] | None] = {}
         self.totals = self._sizes().sum(axis=1, dtype=np.float64)
+        self.most = float(self.totals.max(initial=0))
 
     def _sizes(self) -> Any:
         return self._arranged(np.abs(self.values)) if self._each is None else self._each
@@ -246,7 +249,7 @@ def _product(form: Form, a: _Factor, b: Any, b_zero: Any) -> Any:
 
 def _multiplied(a: _Factor, weights: _Weights) -> Any:
     def multiply(left: Any, right: Any) -> Any:
-        if a.largest * weights.totals.max(initial=0) <= _EXACT:
+        if a.largest * weights.most <= _EXACT:
             return product(left, right)
         pieces = weights.pieces(a.largest) or ()
         return _total(product(left[..., low:high], right[..., low:high, :]) for low, high in pieces)
@@ -260,7 +263,7 @@ def product_of(bytes_: Any, weights: Any) -> Any:
 
     Short rows on the host are multiplied at once: a step of many is little else.
     """
-    if isinstance(bytes_, np.ndarray) and 255 * weights.totals.max(initial=0) <= _EXACT:
+    if isinstance(bytes_, np.ndarray) and 255 * weights.most <= _EXACT:
         return np.matmul(bytes_, weights.values)
     return _multiplied(_Factor(bytes_, 255), weights).astype(np.float32, copy=False)
 

@@ -17,6 +17,7 @@ from gpuconv.onnx.operators.pooling import on_device
 from gpuconv.onnx.operators.shaping import axis_of
 
 _BLOCK = 2**18  # elements
+_STEPS = np.float32(255)  # of 8 bits, from the least integer to the greatest
 _PRECISION_SINCE = 23  # before this opset no precision is specified: the quotient is one of float32
 
 
@@ -217,12 +218,26 @@ def _parameters(xp: Any, x: Any) -> tuple[Any, Any]:
 
 def centred(x: Any) -> tuple[Any, Any]:
     """Quantize by the range of x, and return the integers less their zero point as float32, and the scale."""
+    if isinstance(x, np.ndarray):
+        low, high = np.minimum.reduce(x, None, initial=0), np.maximum.reduce(x, None, initial=0)
+        step = (high - low) / _STEPS
+        if 0 < step < np.inf:
+            return _centred(x, low, step), step
     xp = namespace(x)
     scale, zero = _parameters(xp, x)
     zero = zero.astype(np.float32)
     with np.errstate(all="ignore"):
         y = xp.rint(x / scale)
     return xp.fmin(xp.fmax(y, -zero), 255 - zero), scale
+
+
+def _centred(x: Any, low: Any, scale: Any) -> Any:
+    """Do the same to an array of NumPy whose range is a normal one, in as few calls as there may be."""
+    zero = np.rint(-low / scale)
+    y = np.rint(x / scale)
+    np.minimum(y, _STEPS - zero, out=y)
+    np.maximum(y, -zero, out=y)
+    return y
 
 
 def _dynamic(_: Form, x: Any) -> Any:
