@@ -1,6 +1,14 @@
-"""Mutants of PTX that `mutate_ptx` need not notice: they are as right as the kernels. By reason."""
+"""Mutants of PTX that `mutate_ptx` need not notice: they are as right as the kernels. By reason.
+
+They are listed by name, or told by a rule of what stands around the changed instruction.
+"""
 
 from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from tests.harness.ptx_changes import Mutant
 
 EQUIVALENT: dict[str, tuple[str, ...]] = {
     "The groups that are still open hold no copies.": (
@@ -24,4 +32,30 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
         "conv/wgmma/ring.cuh: barrier_fence();  [fence.proxy.async.shared::cta removed]",
         "conv/wgmma/ring.cuh: barrier_fence();  [fence.mbarrier_init.release.cluster removed]",
     ),
+    "Products of the last two steps may still run: both read the stage in hand, and the one before goes back.": (
+        "conv/wgmma/pixels.cuh: products_wait<1>();  [wgmma.wait_group.sync.aligned removed]",
+        "conv/wgmma/pixels.cuh: products_wait<1>();  [wgmma.wait_group.sync.aligned 1 -> 2]",
+    ),
 }
+
+
+def _joins_the_next_group(one: Mutant, whole: str) -> bool:
+    """Tell whether products only end up in the group of the next step of the same stage.
+
+    Every wait lets one group run on, so that the group before both is waited for as soon as the next step's is closed.
+    Only it may have products of the stage that goes back.
+    """
+    if one.source_words != "conv/wgmma/pixels.cuh: products_commit();":
+        return False
+    following = re.split(r"\n\$\w+:|\bbra\b", "\n".join(whole.split("\n")[one.line + 1 :]), maxsplit=1)[0]
+    return one.change.words == "wgmma.commit_group.sync.aligned removed" and "wgmma.commit_group" in following
+
+
+RULES: dict[str, Callable[[Mutant, str], bool]] = {
+    "Products of a step are waited for with those of the next one, of the same stage.": _joins_the_next_group,
+}
+
+
+def is_equivalent(one: Mutant, whole: str) -> bool:
+    """Tell whether a mutant of a kernel's whole text is known to be as right as the kernel."""
+    return any(one.name in names for names in EQUIVALENT.values()) or any(rule(one, whole) for rule in RULES.values())

@@ -455,6 +455,7 @@ TILE_POOLS = (
     _pool("max_pool_int8_3d_tiles", (2, 3, 60, 29), "any integer", kernel_shape=[1, 13], strides=[2, 1],
           dilations=[1, 2], pads=[0, 9, 0, 12]),
     _pool("max_pool_float64_3d_tiles", (2, 3, 1901), "lowest", kernel_shape=[3], strides=[3], pads=[2, 1]),
+    _pool("max_pool_float64_3d_tiles", (2, 3, 4, 31, 38), "nonfinite", kernel_shape=[2, 7, 5], pads=[1, 3, 2, 0, 4, 1]),
 )  # fmt: skip
 # ... vectors of channels: walks along rows that share columns, outputs one by one, pixels off the vectors.
 CHANNEL_POOLS = (

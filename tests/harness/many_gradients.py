@@ -278,6 +278,10 @@ _DEPTHWISE = Problem(
     {"strides": [1, 2], "dilations": [2, 1], "pads": [1, 4, 3, 0], "group": 3},
 )  # fmt: skip
 _FEW = Problem("conv", (1, 6, 17, 29), (10, 3, 2, 3), None, {"strides": [2, 1], "pads": [1, 2, 0, 1], "group": 2})
+_FEW_DEEP = Problem(
+    "conv", (2, 6, 3, 7, 9), (10, 3, 3, 2, 3), None,
+    {"strides": [1, 2, 1], "dilations": [1, 1, 2], "pads": [1, 0, 2, 2, 1, 3], "group": 2},
+)  # fmt: skip
 
 # For large tiles: channels that are whole 16 bytes, or not, or few; images whose pixels are copied one by one or not.
 _CHUNKS = Problem(
@@ -326,11 +330,14 @@ LARGE_WEIGHTS: tuple[Trial, ...] = (
 FEW_WEIGHTS: tuple[Trial, ...] = (
     partial(_weights, "conv_weight_grad_float32_3d_few1", _DEPTHWISE, "float32", "contiguous"),
     partial(_weights, "conv_weight_grad_bfloat16_3d_few4", _FEW, "bfloat16", "reversed"),
+    partial(_weights, "conv_weight_grad_bfloat16_3d_few4", _FEW_DEEP, "bfloat16", "contiguous"),
 )
 SUMS: tuple[Trial, ...] = (
     partial(_sums, (3, 5, 40, 50), "float32", "contiguous"),
     partial(_sums, (3, 70, 9, 11), "float16", "channels last"),
     partial(_sums, (2, 3, 5, 7, 11), "float64", "strided", wide=True),
+    partial(_sums, (3, 70, 9, 13), "float16", "strided pixels"),
+    partial(_sums, (3, 5, 7, 13, 11), "float32", "strided rows"),
 )
 POOLS: tuple[Trial, ...] = (
     partial(_pool, "contiguous", "float32", 0),

@@ -5,7 +5,9 @@ each and the scores by family and by kind; `--families 'conv/wgmma/*'` takes the
 kinds alone. Whatever is drawn has a number, and depends on the seed and that number alone: a family, one of its
 problems of `specimen.sources_of_kernels`, one of its kernels that the problem launches, one of the kinds below that
 the kernel has, and one of the mutants of that kind, each time with equal chances. So barriers, fences and waits, which
-are few, are drawn as often as offsets and comparisons.
+are few, are drawn as often as offsets and comparisons. Of problems of several launches some run with launches that may
+overlap, whose kernels wait for those before. `--each` takes no chances: it takes each change of each line of the
+sources once.
 
 A mutant is noticed where, on one of its family's problems or on one that is made of them, a result is wrong, the
 emulator reports something, or memory is accessed more often than by the right kernel. Mutants known to be as right as
@@ -22,7 +24,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import fnmatch
 from functools import partial
-from itertools import islice
+from itertools import islice, product
 from random import Random
 from typing import Any, NamedTuple
 from unittest import mock
@@ -36,14 +38,14 @@ from tests.emulated_cuda.emulator.engine import module
 from tests.emulator import EmulatorError
 from tests.emulator.device import EmulatedCuda
 from tests.harness import specimen
-from tests.harness.equivalent_ptx import EQUIVALENT
-from tests.harness.ptx_changes import Mutant, mutants
-from tests.harness.ptx_problems import ORDERS, Right, Trial, others, right, traffic, trials
+from tests.harness.equivalent_ptx import is_equivalent
+from tests.harness.ptx_changes import FOLLOWS, Mutant, mutants
+from tests.harness.ptx_problems import ORDERS, Right, Trial, chained, others, right, traffic, trials, tried
 
 SURVIVED, NEVER_RUN, KNOWN, NO_PROGRAM = "NOT NOTICED", "NOT RUN", "equivalent", "no program"
 TRAFFIC = "by traffic alone"
 MOST = 30  # further problems that a mutant is tried on
-_KNOWN = {name for names in EQUIVALENT.values() for name in names}
+OVERLAPPING = 1 / 4  # of the problems of several launches: those whose launches may overlap
 
 
 # ---------------------------------------------------------------- which there are
@@ -55,30 +57,83 @@ def families(patterns: Iterable[str] = ("*",)) -> list[str]:
 
 
 class Drawn(NamedTuple):
-    """A mutant with the family and the number of the problem that it was drawn from, and its kernel's whole text."""
+    """A mutant with the family and the number of the problem that it was drawn from, and its kernel's whole text.
+
+    It ``overlaps`` where it was drawn from the problem with launches that may overlap.
+    """
 
     family: str
     number: int
     mutant: Mutant
     whole: str
+    overlaps: bool = False
+
+    def trial(self) -> Trial:
+        return problem(self.family, self.number, self.overlaps)
+
+
+def problem(family: str, number: int, overlaps: bool) -> Trial:
+    """Return a problem of a family, with launches that may overlap or without."""
+    plain = trials(family)[number]
+    return chained(plain) if overlaps else plain
+
+
+def candidates(family: str, trial: Trial, kernel: str) -> Iterator[Mutant]:
+    """Yield the mutants of a kernel that a problem launches.
+
+    A launch wait counts where the launch overlaps the kernel before it: a call's first one comes after all before.
+    """
+    found = right(family, trial)
+    for one in mutants(kernel, found.texts[kernel]):
+        if one.change.kind != FOLLOWS or kernel in found.followers:
+            yield one
 
 
 def drawn(seed: int, number: int, patterns: Sequence[str] = ("*",), kinds: Sequence[str] = ()) -> Drawn | None:
     """Draw a mutant; None where the kernel that was drawn has none of these kinds."""
     random = Random(f"{seed} {number}")
     family = random.choice(families(patterns))
-    problem = random.randrange(len(trials(family)))
-    texts = right(family, trials(family)[problem]).texts
+    at = random.randrange(len(trials(family)))
+    overlaps = random.random() < OVERLAPPING and bool(tried(family, problem(family, at, True)).followers)
+    trial = problem(family, at, overlaps)
+    texts = right(family, trial).texts
     if not texts:
         return None
     kernel = random.choice(sorted(texts))
     by_kind: dict[str, list[Mutant]] = defaultdict(list)
-    for one in mutants(kernel, texts[kernel]):
+    for one in candidates(family, trial, kernel):
         by_kind[one.change.kind].append(one)
     wanted = [kind for kind in sorted(by_kind) if not kinds or kind in kinds]
     if not wanted:
         return None
-    return Drawn(family, problem, random.choice(by_kind[random.choice(wanted)]), texts[kernel])
+    return Drawn(family, at, random.choice(by_kind[random.choice(wanted)]), texts[kernel], overlaps)
+
+
+def each(seed: int, patterns: Sequence[str] = ("*",), kinds: Sequence[str] = ()) -> Iterator[Drawn]:
+    """Yield each change of each line of the sources of families' kernels once.
+
+    A line has many copies: in kernels of other types and sizes, and in loops that the compiler has unrolled. One of
+    those that a problem of the family runs is drawn, or one of all where none does.
+    """
+    for family in families(patterns):
+        running: dict[tuple[str, str], list[Drawn]] = defaultdict(list)
+        idle: dict[tuple[str, str], list[Drawn]] = defaultdict(list)
+        for one, runs in _copies(family):
+            if not kinds or one.mutant.change.kind in kinds:
+                (running if runs else idle)[one.mutant.source, one.mutant.change.words].append(one)
+        for site in sorted({*running, *idle}):
+            yield Random(f"{seed} {site}").choice(running.get(site) or idle[site])
+
+
+def _copies(family: str) -> Iterator[tuple[Drawn, bool]]:
+    """Yield each mutant of the kernels that each problem of a family launches, and whether the problem runs it."""
+    for at, overlaps in product(range(len(trials(family))), (False, True)):
+        trial = problem(family, at, overlaps)
+        found = tried(family, trial) if overlaps else right(family, trial)
+        for kernel, text in sorted(found.texts.items()):
+            for one in candidates(family, trial, kernel):
+                if not overlaps or one.change.kind == FOLLOWS:
+                    yield Drawn(family, at, one, text, overlaps), found.runs(text, one.line)
 
 
 # ---------------------------------------------------------------- noticing
@@ -128,7 +183,7 @@ def verdict(one: Drawn, with_others: bool = True) -> str:
     """How a mutant is noticed, in words, or one of the constants above; quicker without the family's other problems."""
     if module.cache_info().currsize > 256:
         module.cache_clear()
-    text, known, runs = one.mutant.text(one.whole), one.mutant.name in _KNOWN, False
+    text, known, runs = one.mutant.text(one.whole), is_equivalent(one.mutant, one.whole), False
     costs = None
     for trial, expected, options in _tries(one, with_others and not known):
         runs = True
@@ -141,13 +196,13 @@ def verdict(one: Drawn, with_others: bool = True) -> str:
 
 def _tries(one: Drawn, with_others: bool) -> Iterator[tuple[Trial, Right, dict[str, Any]]]:
     """Yield problems that run the changed instruction, with the emulator's options: its own in every order."""
-    own = trials(one.family)[one.number]
+    own = one.trial()
     expected = right(one.family, own)
     if expected.runs(one.whole, one.mutant.line):
         yield own, expected, {"counters": True, **ORDERS[0]}
         yield from ((own, expected, order) for order in ORDERS[1:])
     if with_others:
-        further = others(one.family, one.number, one.mutant.kernel, one.whole, one.mutant.line)
+        further = others(one.family, one.number, one.mutant.kernel, one.whole, one.mutant.line, one.overlaps)
         for trial, its in islice(further, MOST):
             yield trial, its, {"counters": True, **ORDERS[0]}
 
@@ -155,22 +210,32 @@ def _tries(one: Drawn, with_others: bool) -> Iterator[tuple[Trial, Right, dict[s
 # ---------------------------------------------------------------- the command
 
 
-def report(count: int, seed: int, patterns: Sequence[str], kinds: Sequence[str], first: int = 0) -> int:
-    """Run mutants, print what becomes of them and the scores; return how many nothing notices."""
+def report(found: Iterable[tuple[int, Drawn]]) -> int:
+    """Run numbered mutants, print what becomes of them and the scores; return how many nothing notices."""
     scores: dict[str, Counter[str]] = defaultdict(Counter)
-    for number in range(first, first + count):
+    start = time.monotonic()
+    for number, one in found:
         began = time.process_time()
-        one = drawn(seed, number, patterns, kinds)
-        if one is None:
-            continue
-        found = verdict(one)
+        fate = verdict(one)
         for key in ("all", one.family, one.mutant.change.kind):
-            scores[key][found] += 1
-        print(f"{number:4} {time.process_time() - began:5.1f} s  {found}: {one.mutant}", flush=True)
+            scores[key][fate] += 1
+        print(f"{number:4} {time.process_time() - began:5.1f} s  {fate}: {one.mutant}", flush=True)
     for key in sorted(scores, key=lambda key: (key == "all", key)):
         print(f"{key:32} {_score(scores[key])}")
-    print(*(f"{number} {found}" for found, number in scores["all"].most_common()), sep=", ")
+    print(*(f"{number} {fate}" for fate, number in scores["all"].most_common()), sep=", ")
+    print(f"{time.monotonic() - start:.0f} seconds")
     return scores["all"][SURVIVED] + scores["all"][NEVER_RUN]
+
+
+def _chosen(given: argparse.Namespace) -> Iterator[tuple[int, Drawn]]:
+    """Yield the mutants of a command, with their numbers."""
+    if given.each:
+        yield from islice(enumerate(each(given.seed, given.families, given.kinds)), given.first, None)
+        return
+    for number in range(given.first, given.first + given.count):
+        one = drawn(given.seed, number, given.families, given.kinds)
+        if one is not None:
+            yield number, one
 
 
 def _score(verdicts: Counter[str]) -> str:
@@ -191,9 +256,9 @@ def _parsed() -> argparse.Namespace:
     parser.add_argument("--first", type=int, default=0, help="number of the first one (0)")
     parser.add_argument("--families", nargs="+", default=["*"], metavar="PATTERN", help="such as 'conv/wgmma/*'")
     parser.add_argument("--kinds", nargs="+", default=[], metavar="KIND", help="such as barrier, wait or predicate")
+    parser.add_argument("--each", action="store_true", help="each change of each line of the sources once")
     return parser.parse_args()
 
 
 if __name__ == "__main__":
-    chosen = _parsed()
-    sys.exit(min(1, report(chosen.count, chosen.seed, chosen.families, chosen.kinds, chosen.first)))
+    sys.exit(min(1, report(_chosen(_parsed()))))

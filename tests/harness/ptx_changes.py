@@ -20,6 +20,8 @@ class Change(NamedTuple):
     text: str
 
 
+FOLLOWS = "launch wait"  # for the kernel before, which a launch may overlap
+
 _REMOVED = {  # kinds of instructions that are left out, by how they begin
     "barrier": ("bar.sync", "barrier.sync", "barrier.cta.sync", "bar.arrive", "barrier.cluster"),
     "warp barrier": ("bar.warp.sync",),
@@ -27,8 +29,9 @@ _REMOVED = {  # kinds of instructions that are left out, by how they begin
     "group": ("cp.async.commit_group", "cp.async.bulk.commit_group", "wgmma.commit_group", "wgmma.fence"),
     "wait": (
         *("cp.async.wait_all", "cp.async.wait_group", "cp.async.bulk.wait_group", "wgmma.wait_group"),
-        *("griddepcontrol.wait", "mbarrier.try_wait", "mbarrier.test_wait"),
+        *("mbarrier.try_wait", "mbarrier.test_wait"),
     ),
+    FOLLOWS: ("griddepcontrol.wait",),
     "arrival": ("mbarrier.arrive",),
 }
 _STATEMENT = re.compile(r"^\s*(?:@(!?)(%?\w+)\s+)?([a-z]\w*(?:[.:][\w:]+)*)\s*(.*);\s*(?://.*)?$")

@@ -5,11 +5,12 @@ Of each problem it is known what the right kernels do on it: their texts, and wh
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import cache, partial
-from itertools import product
+from itertools import chain, product
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -27,6 +28,7 @@ from tests.oracle.strategies import Problem
 Trial = Callable[..., Any]  # of an architecture and the emulator's options
 STEPS = tuple(3 * 10**power for power in range(3, 9))  # that one warp of a right kernel may take
 MORE = 4  # times as many a mutant may take
+CHAINED_ON = "sm_90a"
 ORDERS: tuple[dict[str, Any], ...] = (  # of warps and of asynchronous copies
     {"seed": 5},
     {"seed": 6, "async_order": "random"},
@@ -44,6 +46,17 @@ def _trial(one: specimen.Trial) -> Trial:
     return partial(many_blocks.run, one) if isinstance(one, ManyBlocks) else one
 
 
+@cache
+def chained(trial: Trial) -> Trial:
+    """Return a problem whose launches may overlap: its kernels are other texts, for an architecture that can."""
+
+    def run(architecture: str | None, **options: Any) -> Any:
+        with mock.patch.dict(os.environ, GPUCONV_CHAINED_LAUNCHES="1"):
+            return trial(CHAINED_ON, **options)
+
+    return run
+
+
 # ---------------------------------------------------------------- what right kernels do
 
 
@@ -56,12 +69,14 @@ class Right(NamedTuple):
     ran : of each text the lines, from 0, of the instructions that run
     steps : how many a mutant may take
     traffic : sectors and wavefronts that they take together
+    followers : names of those that are launched to overlap the kernel before
     """
 
     texts: dict[str, str]
     ran: dict[str, frozenset[int]]
     steps: int
     traffic: int = 0
+    followers: frozenset[str] = frozenset()
 
     def runs(self, text: str, line: int) -> bool:
         return line in self.ran.get(text, ())
@@ -80,7 +95,7 @@ def right(family: str, trial: Trial) -> Right:
 
 
 @cache
-def _tried(family: str, trial: Trial) -> Right:
+def tried(family: str, trial: Trial) -> Right:
     """The same of a problem that was made of another; nothing where planners have no such candidate for it."""
     try:
         return right(family, trial)
@@ -111,7 +126,9 @@ def _launched(family: str, trial: Trial, steps: int) -> Right:
         assert launch.counts is not None
         counts = zip(_lines(texts[launch.name]), launch.counts[:, 0].tolist(), strict=True)
         ran[texts[launch.name]].update(line for line, count in counts if count)
-    return Right(texts, {text: frozenset(lines) for text, lines in ran.items()}, MORE * steps, traffic(launches))
+    lines_run = {text: frozenset(lines) for text, lines in ran.items()}
+    followers = frozenset(launch.name for launch in launches if launch.chained)
+    return Right(texts, lines_run, MORE * steps, traffic(launches), followers)
 
 
 _MOVED = [FIELDS.index(field) for field in ("global_sectors", "shared_wavefronts")]
@@ -143,18 +160,22 @@ def _packed(statement: str) -> str:
 # ---------------------------------------------------------------- on which a mutant is tried
 
 
-def others(family: str, number: int, kernel: str, text: str, line: int) -> Iterator[tuple[Trial, Right]]:
+def others(
+    family: str, number: int, kernel: str, text: str, line: int, overlaps: bool = False
+) -> Iterator[tuple[Trial, Right]]:
     """Yield further problems on which the right kernel runs an instruction, and what it does on them.
 
-    First the family's other ones, then some that are made of the mutant's own and of these.
+    First the family's other ones, then some that are made of the mutant's own and of these; chained where the text is
+    of a kernel that overlaps others.
     """
-    for other, trial in enumerate(trials(family)):
-        if other != number and _may_launch(family, other, kernel) and right(family, trial).runs(text, line):
-            yield trial, right(family, trial)
-    for trial in made(family, number):
-        found = _tried(family, trial)
+    theirs = (
+        trial for other, trial in enumerate(trials(family)) if other != number and _may_launch(family, other, kernel)
+    )
+    for trial in chain(theirs, made(family, number)):
+        one = chained(trial) if overlaps else trial
+        found = tried(family, one)
         if found.runs(text, line):
-            yield trial, found
+            yield one, found
 
 
 def _may_launch(family: str, number: int, kernel: str) -> bool:
@@ -234,7 +255,7 @@ def _deep(problem: Problem) -> Problem:
 
     attributes, rank = dict(problem.attributes), problem.rank
     pads = attributes.get("pads", [0] * 2 * rank)
-    attributes["pads"] = [2, *pads[:rank], 0, *pads[rank:]]
+    attributes["pads"] = [2, *pads[:rank], 1, *pads[rank:]]
     for name, first in (("strides", 1), ("dilations", 1), ("output_padding", 0), ("kernel_shape", 2)):
         if name in attributes:
             attributes[name] = [first, *attributes[name]]
@@ -254,7 +275,7 @@ def _of_groups(problem: Problem, groups: int, filters: int) -> Problem:
 
 
 def _of_blocks(mine: ManyBlocks, theirs: Iterable[Any]) -> Iterator[Trial]:
-    if mine.problem.operator == "max_pool":
+    if mine.problem.w_shape is None:
         yield from map(_trial, _of_pools(mine, theirs))
         for one in (mine, *(replace(one, kernel=mine.kernel) for one in theirs)):
             yield partial(many_blocks.run, one, multiprocessors=1)
@@ -262,6 +283,8 @@ def _of_blocks(mine: ManyBlocks, theirs: Iterable[Any]) -> Iterator[Trial]:
     lies = tuple(dict.fromkeys((mine.out or "contiguous", "contiguous", "channels last")))
     yield from (partial(fused.check_whole, replace(mine, out=out), 0) for out in lies)
     yield from (partial(fused.check_zeros, replace(mine, out=out)) for out in lies)
+    spoilt = replace(mine, out="channels last", kinds=_KINDS[1])  # what padding spoils is made again by other lanes
+    yield from (_trial(spoilt), partial(fused.check_whole, spoilt, 0))
     if mine.problem.attributes.get("group", 1) == mine.problem.x_shape[1]:
         vectors = replace(mine, problem=_of_groups(mine.problem, 16, 1))
         yield from (partial(fused.check_whole, vectors, 0), partial(fused.check_zeros, vectors))
@@ -352,6 +375,7 @@ def _of_gradients(mine: Any, theirs: Iterable[Any]) -> Iterator[Trial]:
         same = [
             *(_grown(problem, *growth) for growth in _GROWTHS),
             *(_padded(problem, more) for more in (-2, -1, 1, 2)),
+            *([_deep(problem)] if problem.rank == 2 else []),
         ]
         pairs = [*((one, layout) for one in same), *(one.args[1:4:2] for one in theirs)]
         yield from (partial(mine.func, shape, other, dtype, lies, precision) for other, lies in pairs)
@@ -359,6 +383,7 @@ def _of_gradients(mine: Any, theirs: Iterable[Any]) -> Iterator[Trial]:
         kernel, problem, dtype, layout = mine.args
         problems = [_grown(problem, *growth) for growth in _GROWTHS]
         problems += [_padded(problem, more) for more in (-2, -1, 1, 2)]
+        problems += [_deep(problem)] if problem.rank == 2 else []
         problems += [one.args[1] for one in (*many_gradients.LARGE_WEIGHTS, *many_gradients.WEIGHTS)]
         for options in ({"multiprocessors": 1}, {}, {"multiprocessors": 3}):
             yield partial(mine.func, *mine.args, **{**mine.keywords, **options}, both=True)
@@ -370,6 +395,8 @@ def _of_gradients(mine: Any, theirs: Iterable[Any]) -> Iterator[Trial]:
         yield from (partial(mine.func, kernel, *one.args[1:3], dtype, one.args[4]) for one in theirs)
     elif mine.func is many_gradients._sums:
         (batch, *shape), dtype, layout = mine.args
+        for lies in ("strided pixels", "strided rows", "reversed"):
+            yield partial(mine.func, (batch, *shape), dtype, lies, **mine.keywords)
         for more, part in product((1, 2, 3, 4, 5), (3, 5, 7)):
             yield partial(mine.func, (batch * more, *shape[:-1], shape[-1] + part), dtype, layout, **mine.keywords)
     elif mine.func is many_gradients._complex:

@@ -145,7 +145,7 @@ def test_problems_that_are_made_of_a_convolution_differ() -> None:
     )
     assert (deep.x_shape, deep.w_shape, deep.attributes["pads"]) == (
         *((3, 35, 3, 13, 11), (300, 35, 2, 1, 1)),
-        [2, 0, 0, 0, 0, 0],
+        [2, 0, 0, 1, 0, 0],
     )
     assert padded.attributes["pads"] == [0, 1, 0, 1]
     assert (grouped.x_shape, grouped.w_shape, grouped.b_shape) == ((3, 4, 13, 11), (8, 1, 1, 1), (8,))
