@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks import cliffs, layers, records
+from benchmarks import cliffs, layers, records, static_plan
 from benchmarks.layers import Layer
+from benchmarks.static_plan import Case
 from gpuconv.cuda.plan.limits import representative
 from tests.harness import records as recorded
 
@@ -98,3 +99,31 @@ def test_all_shares_and_jumps_are_those_of_the_file() -> None:
     found = {"shares": cliffs.shares(rows), "jumps": cliffs.jumps(DEVICE)}
     file = records.read(cliffs.PATH)
     recorded.assert_same({name: file[name] for name in found}, found, cliffs.PATH, TOOL)
+
+
+# ---------------------------------------------------------------- what explanations say
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "layout", "cause"),
+    [
+        ("yolo.spp13", "float32", "NHWC", "pixels are not made of whole vectors of 4 channels"),
+        ("mobilenetv2.dw3", "bfloat16", "NHWC", "one channel at a time: 145 channels, or gaps between pixels"),
+        ("srcnn.conv3", "float32", "NHWC", "element by element: 33 channels of a group, or gaps between pixels"),
+        ("unet.enc1", "bfloat16", "NHWC", "the 65 channels of a pixel are not whole 16 bytes"),
+        ("unet3d.enc2", "bfloat16", "NCHW", "33 channels of a group, filled up to 64, in 1 slices of 64"),
+        ("resnet50.l1.3x3/input_grad", "float32", "NCHW", "65 output channels of a group leave"),
+        ("resnet50.l3.down", "bfloat16", "NHWC", "513 channels of a group, filled up to 520"),
+    ],
+)
+def test_a_plan_says_what_one_channel_more_costs_it(name: str, dtype: str, layout: str, cause: str) -> None:
+    layer = next(layer for layer in (*layers.load(), *layers.load_derived()) if layer.id == name)
+    changed = cliffs.CHANGES["channels + 1"](layer)
+    assert changed is not None
+    plans = [
+        static_plan.plan(Case(one, dtype, layout), representative("sm_90a"), static_plan.Chooser())
+        for one in (layer, changed)
+    ]
+    without, with_one_more = (" ".join(plan.reasons) for plan in plans)
+    assert cause not in without
+    assert cause in with_one_more

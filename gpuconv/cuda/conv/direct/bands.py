@@ -167,6 +167,9 @@ def _candidate(problem: Problem, tile: BandTile, limits: Limits) -> Candidate:
 
 def _plan(problem: Problem, tile: BandTile) -> Plan:
     kernel, reason = variant(problem.dtype, tile.form), f"no GEMM: {problem.filters} output channels of a group; {tile}"
+    if problem.channels > 1 and problem.x_strides[1] == 1 and tile.view.vectors == 1:
+        channels = f"{problem.channels} channels of a group, or gaps between pixels, are not whole 16 bytes"
+        reason += f"; x is copied element by element: {channels}"
     return on_arrays(problem, kernel, tile.blocks, _fields(problem, tile), reason, tile.shared_bytes)
 
 

@@ -259,8 +259,18 @@ class ChannelTile(ChannelThread):
         channels, (rows, columns) = self.vectors * self.view.vector, self.outputs
         return (
             f"direct, channels last: blocks of {channels} channels x {self.walk * self.rows * rows} x "
-            f"{self.columns * columns} outputs, {self.step} rows of the kernel at a time; 32-bit indices"
+            f"{self.columns * columns} outputs, {self.step} rows of the kernel at a time; {self._why_singly}"
+            "32-bit indices"
         )
+
+    @property
+    def _why_singly(self) -> str:
+        """Why a thread makes its channels one after the other, if it does."""
+        if self.whole:
+            return ""
+        view = self.view
+        what = f"{view.group} channels, or gaps between pixels, are not whole vectors of {view.vector}"
+        return f"one channel at a time: {what if view.filters == 1 else f'each has {view.filters} filters'}; "
 
 
 @lru_cache(maxsize=1024)

@@ -151,7 +151,7 @@ def _divisible(problem: Problem, limits: Limits) -> Iterator[split.Divisible]:
 
 def _plan(problem: Problem, tile: GemmTile, uniform: bool, wide: bool) -> Plan:
     width = f"{64 if wide else 32}-bit indices: offsets and coordinates {'reach' if wide else 'are below'} 2**31"
-    reasons = (gemm_base.tap_reason(problem, tile, uniform), width)
+    reasons = (gemm_base.tap_reason(problem, tile, uniform), *gemm_base.empty_rows(problem, tile.block_m), width)
     kind = problem.operator, problem.dtype, wide, problem.rank, tile, uniform
     more = {"splits": split.splits(problem.blocks(tile.block_m, tile.block_n))} if _splits(*kind) else {}
     weights, shared = gemm_base.packed_weights(problem), _shared_bytes(problem, tile, wide)

@@ -331,7 +331,8 @@ def _plan(seen: Runs, tile: MmaTile, form: MmaForm) -> Plan:
     problem = seen.gathered
     launches = (_packing(seen.packed, tile, form), _gemm(problem, tile, form))
     size = _packed_bytes(problem, tile, form)
-    return Plan(problem.operator, launches, (_reason(seen, form),), kept(Space.packed(size)))
+    reasons = (_reason(seen, form), *gemm_base.empty_rows(problem, tile.block_m))
+    return Plan(problem.operator, launches, reasons, kept(Space.packed(size)))
 
 
 def _reason(seen: Runs, form: MmaForm) -> str:

@@ -182,9 +182,14 @@ def _reasons(work: WgmmaWork, limits: Limits) -> Iterator[str]:
         which = "each tile's K" if work.divided == work.tiles else f"K of {all_tiles}"
         few = f"{work.divided} tiles are few for {limits.multiprocessors} multiprocessors"
         yield f"{which} in {work.splits} splits: {few}"
-    filled = f"{source.problem.channels} channels of a group in {source.channel_slices} slices of {source.block_k}"
+    count = source.channel_slices
+    filled = f"{source.problem.channels} channels of a group"
+    if source.problem.channels % source.block_k:
+        filled += f", filled up to {count * source.block_k},"
+    filled += f" in {count} slices of {source.block_k}"
     how = "make tiles in turns (ping-pong)" if tile.turns else "make a tile together (cooperative)"
     yield f"one tap per slice of K: {filled}; two warpgroups {how}"
+    yield from gemm_base.empty_rows(source.problem, tile.block_m)
     if source.form == "copied":
         fetched = "x is copied first, channels last"
         conv = correlation.as_conv(source.problem)

@@ -253,6 +253,9 @@ def no_rows(problem: Problem, slice_bytes: int) -> str | None:
     if _takes_rounded(problem) and problem.column_strides[-1] != 1:
         return f"the stride along its rows is {problem.column_strides[-1]}"
     seen = problem.flat or problem
+    channels = problem.group * problem.channels
+    if problem.x_strides[1] == 1 < channels and channels * problem.itemsize % ALIGNMENT:
+        return f"the {channels} channels of a pixel are not whole {ALIGNMENT} bytes"
     if seen.x_strides[-1] != 1:
         return "the pixels of its rows are not contiguous"
     if _strides(*_rows_of_x(seen), seen.itemsize) is None:
