@@ -66,9 +66,11 @@ def _filters_of_integers(graph: Graph) -> set[str]:
 
     Each of these is used at many positions: to make it anew costs little beside that.
     """
+    large = {name for name, value in graph.constants.items() if _elements(value) > _LARGE and value.dtype.itemsize == 1}
+    if not large:  # as in most models
+        return large
     filters = {node.input[1] for node in graph.nodes if node.op_type == "Conv" and node.domain == ""}
     alone = {name for name in filters if graph.counts[name] == 1 and name not in graph.kept}
-    large = {name for name, value in graph.constants.items() if _elements(value) > _LARGE and value.dtype.itemsize == 1}
     return {
         node.output[0]
         for node in graph.nodes

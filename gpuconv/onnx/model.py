@@ -174,8 +174,9 @@ def _all_nodes(graph_nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
     while left:
         for node in left[-1]:
             yield node
-            if node.attribute:  # most nodes have none, and there may be very many
-                left.append(chain.from_iterable([graph.node for graph in nodes.subgraphs(node)]))
+            inside = nodes.subgraphs(node) if node.attribute else ()
+            if inside:  # most nodes have none, and there may be very many
+                left.append(chain.from_iterable([graph.node for graph in inside]))
                 break
         else:
             left.pop()
@@ -274,21 +275,22 @@ def _facts(model: ModelProto, constants: Mapping[str, Any], inside: Collection[N
     plain = {name: array for name, array in constants.items() if array.dtype.kind in "biuf"}
     facts = {name: Fact(array.dtype.name, array.ndim, array.shape) for name, array in plain.items()}
     for value in _inferred(model, constants, inside):
-        if value.name not in plain and (kind := element_type(value)):
-            facts[value.name] = Fact(kind, _rank(value), _shape(value))
+        name = value.name
+        if name not in plain and (fact := _fact(value)) is not None:
+            facts[name] = fact
     return facts
 
 
-def _rank(value: ValueInfoProto) -> int | None:
+def _fact(value: ValueInfoProto) -> Fact | None:
     tensor = value.type.tensor_type
-    return len(tensor.shape.dim) if tensor.HasField("shape") else None
-
-
-def _shape(value: ValueInfoProto) -> tuple[int, ...] | None:
-    """Return the extents, where all are numbers."""
-    tensor = value.type.tensor_type
-    known = tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim)
-    return tuple(dim.dim_value for dim in tensor.shape.dim) if known else None
+    kind = _type_name(tensor.elem_type)
+    if not kind:
+        return None
+    if not tensor.HasField("shape"):
+        return Fact(kind, None)
+    dims = tensor.shape.dim
+    extents = [dim.dim_value for dim in dims if dim.HasField("dim_value")]
+    return Fact(kind, len(dims), tuple(extents) if len(extents) == len(dims) else None)
 
 
 def _inferred(model: ModelProto, constants: Container[str], inside: Collection[NodeProto]) -> list[ValueInfoProto]:

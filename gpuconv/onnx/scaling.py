@@ -25,8 +25,9 @@ class Scaling(Rewriting):
 
     def run(self) -> Graph:
         """Return the graph with factors and shifts in weights and biases."""
-        for node in self.graph.nodes:
-            self.keep(self._with_factor(node) or node)
+        with np.errstate(all="ignore"):
+            for node in self.graph.nodes:
+                self.keep(self._with_factor(node) or node)
         return self.result()
 
     def _with_factor(self, node: NodeProto) -> NodeProto | None:
@@ -50,8 +51,7 @@ class Scaling(Rewriting):
         before, added = (self.constants[at].astype(np.float64) for at in source.input[1:])
         if _product(before, factor, self.constants[source.input[1]].dtype) is None:
             return None
-        with np.errstate(all="ignore"):
-            return self._affine_node(source.input[0], node, before * factor, added * factor + shift)
+        return self._affine_node(source.input[0], node, before * factor, added * factor + shift)
 
     def _forget(self, source: NodeProto, heir: NodeProto) -> None:
         """Let go of a node that became part of another one, and of the constants that it alone has."""
@@ -79,9 +79,8 @@ class Scaling(Rewriting):
         if any(p.ndim != 1 or p.shape != parameters[0].shape for p in parameters):
             return None
         scale, bias, mean, var = (p.astype(np.float64) for p in parameters)
-        with np.errstate(all="ignore"):
-            factor = scale / np.sqrt(var + found[1].get("epsilon"))
-            return node.input[0], factor, bias - mean * factor
+        factor = scale / np.sqrt(var + found[1].get("epsilon"))
+        return node.input[0], factor, bias - mean * factor
 
     def _arithmetic(self, node: NodeProto, a: str, b: str) -> tuple[str, Any, Any] | None:
         first, second = self.constants.get(a), self.constants.get(b)
@@ -94,11 +93,12 @@ class Scaling(Rewriting):
             number = _per_channel(constant, fact.rank)
         if number is None or (node.op_type == "Div" and second is None):
             return None
-        with np.errstate(all="ignore"):
-            factor = {"Mul": number, "Div": 1 / number}.get(node.op_type, np.ones_like(number))
-        sign = -1.0 if node.op_type == "Sub" and second is None else 1.0
-        shift = {"Add": number, "Sub": -sign * number}.get(node.op_type, np.zeros_like(number))
-        return name, sign * factor, shift
+        if node.op_type in ("Mul", "Div"):
+            return name, number if node.op_type == "Mul" else 1 / number, np.zeros(number.shape)
+        ones = np.ones(number.shape)
+        if node.op_type == "Add":
+            return name, ones, number
+        return (name, -ones, number) if second is None else (name, ones, -number)
 
     def _scaled_convolution(self, source: NodeProto, factor: Any, shift: Any, output: str) -> NodeProto | None:
         """Return a convolution with these in its weights and its bias, or None where they cannot be there."""
@@ -113,10 +113,9 @@ class Scaling(Rewriting):
         count = filters.shape[0] * filters.shape[2]
         if np.size(factor) not in (1, count) or (b is not None and b.shape != (count,)):
             return None
-        weights = _scaled(filters, np.broadcast_to(factor, count).reshape(filters.shape[0], 1, -1, 1))
-        with np.errstate(all="ignore"):
-            moved = (0.0 if b is None else b.astype(np.float64)) * factor + shift
-            bias = np.broadcast_to(moved, count).astype(w.dtype)
+        weights = _scaled(filters, _repeated(factor, count).reshape(filters.shape[0], 1, -1, 1))
+        moved = shift if b is None else b.astype(np.float64) * factor + shift
+        bias = _repeated(moved, count).astype(w.dtype)
         if weights is None or not np.isfinite(bias).all():
             return None
         node, name = copied(source, [output]), source.input[1]
@@ -129,8 +128,7 @@ class Scaling(Rewriting):
         output, fact = node.output[0], self.graph.facts.get(name)
         if fact is None or fact.dtype not in _EXACT_ENOUGH:  # parameters may have another type than x
             return None
-        with np.errstate(all="ignore"):
-            numbers = [n.astype(fact.dtype) for n in np.broadcast_arrays(factor, shift)]
+        numbers = [n.astype(fact.dtype) for n in np.broadcast_arrays(factor, shift)]
         if not all(np.isfinite(number).all() for number in numbers):
             return None
         made = [self._constant(f"{output}/{kind}", n) for kind, n in zip(("factor", "shift"), numbers, strict=True)]
@@ -150,6 +148,11 @@ def _is_exact_enough(constant: Any) -> bool:
     return constant.dtype.name in _EXACT_ENOUGH
 
 
+def _repeated(numbers: Any, count: int) -> Any:
+    """Return an array of so many numbers, of these or of the only one."""
+    return np.full(count, numbers) if numbers.size == 1 else numbers
+
+
 def _scaled(filters: Any, factors: Any) -> Any:
     """Return products of weights and factors, rounded once; the weights themselves where all factors are 1."""
     if (factors == 1).all():  # what follows only adds
@@ -163,8 +166,7 @@ def _product(numbers: Any, factors: Any, dtype: Any) -> Any:
     Infinity times zero would be another number, and a product below the normal numbers has lost what a large input
     would bring back.
     """
-    with np.errstate(all="ignore"):
-        products = (numbers * factors).astype(dtype)
+    products = (numbers * factors).astype(dtype)
     tiny, sizes = np.finfo(dtype).tiny, np.abs(products)
     if sizes.size and tiny <= sizes.min() and sizes.max() < np.inf:  # as most are
         return products

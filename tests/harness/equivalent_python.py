@@ -183,7 +183,7 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
         "cpu/pool/_windows.py Axis.taps: if len(self.offsets) > self.count * self.extent:  ->  if len(self.offsets) >= self.count * self.extent:",  # noqa: E501
     ),
     "A product that is just large enough may stay a product of its own: nothing is lost either way.": (
-        "onnx/scaling.py _product: lost = (np.abs(products) < tiny) & (np.abs(numbers) >= tiny) & (factors != 0)  ->  lost = (np.abs(products) <= tiny) & (np.abs(numbers) >= tiny) & (factors != 0)",  # noqa: E501
+        "onnx/scaling.py _product: lost = (sizes < tiny) & (np.abs(numbers) >= tiny) & (factors != 0)  ->  lost = (sizes <= tiny) & (np.abs(numbers) >= tiny) & (factors != 0)",  # noqa: E501
     ),
     "Any negative position is that of nothing.": (
         "cpu/pool/_argmax.py _carried: places.fill(-1)  ->  places.fill(-2)",

@@ -315,7 +315,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "onnx/operators/resizing.py": ("onnx/test_sampling.py", *_OPERATORS),
     "onnx/operators/sampling.py": ("onnx/test_sampling.py", "onnx/test_costs.py", "onnx/test_node_tests.py"),
     "onnx/operators/detecting.py": ("onnx/test_detecting.py", *_OF_NODES),
-    "onnx/operators/indexing.py": ("onnx/test_indexing.py", *_OF_NODES),
+    "onnx/operators/indexing.py": ("onnx/test_indexing.py", "onnx/test_classifiers.py", *_OF_NODES),
     "onnx/operators/integers.py": ("onnx/test_integers.py", *_OF_NODES),
     "onnx/operators/quantizing.py": ("onnx/test_quantizing.py", *_OF_NODES),
     "onnx/operators/*": _OPERATORS,

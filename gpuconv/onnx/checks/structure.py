@@ -5,8 +5,9 @@ Whoever reads on may call itself for graphs inside of graphs, and take every nam
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from google.protobuf.message import Message
@@ -139,7 +140,7 @@ class _Measure:
         for function in self.functions:  # of one name there may be several, which differ in their overload
             self._bodies.setdefault(_key(function.domain, function.name), []).extend(function.node)
 
-    def check(self, nodes: Iterable[NodeProto]) -> None:
+    def check(self, nodes: Collection[NodeProto]) -> None:
         """Refuse what is too deep or has too many nodes, in functions that nobody calls too."""
         count = max(self._of_nodes(nodes).nodes, *(self._of_function(key).nodes for key in self._bodies), 0)
         if count > MOST_NODES:
@@ -148,19 +149,19 @@ class _Measure:
                 f"{MOST_NODES} at most"
             )
 
-    def _of_nodes(self, nodes: Iterable[NodeProto]) -> _Size:
+    def _of_nodes(self, nodes: Collection[NodeProto]) -> _Size:
         count, deepest, left = 0, 0, [(nodes, 0)]
         while left:
             inside, depth = left.pop()
             self._check_depth(depth)
+            _check_names(chain.from_iterable(map(_names_of_node, inside)), self.name)
             for node in inside:
                 count += 1
-                _check_names(_names_of_node(node), self.name)
                 for attribute in node.attribute:
                     for graph in graphs(attribute):
                         _check_names(_names_of_graph(graph), self.name)
                         left.append((graph.node, depth + 1))
-                if _key(node.domain, node.op_type) in self._bodies:
+                if self._bodies and _key(node.domain, node.op_type) in self._bodies:
                     called = self._of_function(_key(node.domain, node.op_type))
                     count, deepest = count + called.nodes, max(deepest, depth + 1 + called.depth)
             deepest = max(deepest, depth)
@@ -169,8 +170,8 @@ class _Measure:
 
     def _of_function(self, key: tuple[str, str]) -> _Size:
         if key in self._called:
-            chain = " -> ".join(quoted(name) for _, name in [*self._called[self._called.index(key) :], key][:4])
-            raise ArgumentError(f"{self.name} is not valid: a function of it calls itself ({chain})")
+            calls = " -> ".join(quoted(name) for _, name in [*self._called[self._called.index(key) :], key][:4])
+            raise ArgumentError(f"{self.name} is not valid: a function of it calls itself ({calls})")
         if key not in self._sizes:
             self._check_depth(len(self._called) + 1)
             self._called.append(key)
