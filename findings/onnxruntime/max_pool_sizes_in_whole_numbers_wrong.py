@@ -45,7 +45,10 @@ import onnxruntime
 
 
 def version(option: str) -> str:
-    """Name ONNX Runtime's version and the provider."""
+    """Name ONNX Runtime's version and the provider; raise ValueError where this ONNX Runtime has no such provider."""
+    known = onnxruntime.get_available_providers()
+    if option and option not in known:
+        raise ValueError(f"it has no provider {option!r}, only {', '.join(known)}")
     return f"ONNX Runtime {onnxruntime.__version__} {option or 'CPUExecutionProvider'}"
 
 
@@ -56,6 +59,8 @@ def run(model: Any, inputs: Sequence[Any], option: str) -> list[Any]:
     settings.log_severity_level = 4
     providers = [option or "CPUExecutionProvider"]
     session = onnxruntime.InferenceSession(model.SerializeToString(), settings, providers=providers)
+    if session.get_providers()[0] != providers[0]:  # it falls back to the CPU without an error
+        raise RuntimeError(f"{providers[0]} could not be used")
     names = [value.name for value in session.get_inputs()]
     if all(array.dtype.name != "bfloat16" for array in inputs):
         return list(session.run(None, dict(zip(names, inputs, strict=True))))

@@ -8,7 +8,7 @@ The result equals a window that starts beyond the input.
 
 Discussed at https://github.com/onnx/onnx/issues/2290, https://github.com/onnx/onnx/issues/1651, https://github.com/onnx/onnx/issues/2927, https://github.com/onnx/onnx/issues/2971, https://github.com/onnx/onnx/issues/2943, https://github.com/onnx/onnx/pull/5741, https://github.com/microsoft/onnxruntime/issues/15446.
 
-4 tests of this rule have this verdict; this is the smallest.
+5 tests of this rule have this verdict; this is the smallest.
 
 Test test_average_pool_1d_ceil_mode_drops_a_window_float32_opset22.
 """

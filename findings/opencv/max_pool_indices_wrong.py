@@ -6,7 +6,7 @@ Result: output 1[1, 0, 0, 0] is 8, expected 68 (3 of 6 elements differ)
 
 Discussed at https://github.com/onnx/onnx/issues/2398, https://github.com/onnx/onnx/issues/1370.
 
-5 tests of this rule have this verdict; this is the smallest.
+14 tests of this rule have this verdict; this is the smallest.
 
 Test test_max_pool_2d_kernel_equal_to_the_input_with_indices_float32_opset22.
 """

@@ -2,13 +2,13 @@
 
 Rule (disputed): ceil_mode: taps beyond the padding never count, with count_include_pad=1 neither.
 
-Result: output 0[0, 0, 0] is -1.5714285373687744, expected -1.5714285714285714 (3 of 4 elements differ, by up to 4.77e+13 times the bound)
+Result: output 0[0, 1, 0] is 1.3333333730697632, expected 1.3333333333333333 (1 of 6 elements differ, by up to 1.79e+07 times the bound; as sums in float32 are)
 
 Discussed at https://github.com/onnx/onnx/issues/3314, https://github.com/onnx/onnx/issues/5235, https://github.com/microsoft/onnxruntime/issues/16203, https://github.com/microsoft/onnxruntime/issues/16351.
 
 2 tests of this rule have this verdict; this is the smallest.
 
-Test test_average_pool_1d_an_overhang_of_a_long_kernel_beside_pads_float64_opset11.
+Test test_average_pool_1d_an_overhang_float64_opset10.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from onnx import helper
 
 nan, inf = np.nan, np.inf
 
-node = helper.make_node("AveragePool", ['X'], ['Y'], ceil_mode=1, count_include_pad=1, kernel_shape=[7], pads=[3, 3], strides=[3])
+node = helper.make_node("AveragePool", ['X'], ['Y'], ceil_mode=1, kernel_shape=[3], strides=[2])
 CONSTANTS = [
 ]
 INPUTS = [
-    np.array([-7.0, 3.0, -5.0, -2.0, -5.0, -4.0, -4.0, 1.0, 7.0]).astype('float64').reshape((1, 1, 9)),
+    np.array([-7.0, 3.0, -5.0, -2.0, -5.0, -4.0, -4.0, 1.0, 7.0, -5.0, -5.0, 3.0]).astype('float64').reshape((1, 2, 6)),
 ]
 EXPECTED = [
-    np.array([-1.5714285714285714, -3.4285714285714284, -1.0, 0.6666666666666666]).astype('float64').reshape((1, 1, 4)),
+    np.array([-3.0, -4.0, -4.5, 1.3333333333333333, -1.0, -1.0]).astype('float64').reshape((1, 2, 3)),
 ]
 BOUNDS = [
-    np.array([2.4266303252521275e-15, 4.282288809268461e-15, 3.28308808710582e-15, 1.9984014443252818e-15]).astype('float64').reshape((1, 1, 4)),
+    np.array([2.7755575615628914e-15, 2.220446049250313e-15, 2.4980018054066022e-15, 2.220446049250313e-15, 3.1456319031046105e-15, 2.220446049250313e-15]).astype('float64').reshape((1, 2, 3)),
 ]
 inputs = [
-    helper.make_tensor_value_info("X", 11, [1, 1, 9]),
+    helper.make_tensor_value_info("X", 11, [1, 2, 6]),
 ]
 outputs = [
     helper.make_tensor_value_info("Y", 11, [None, None, None]),
 ]
 graph = helper.make_graph([node], "test", inputs, outputs, CONSTANTS)
-MODEL = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 11)], ir_version=6)
+MODEL = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 10)], ir_version=5)
 
 from collections.abc import Sequence
 from typing import Any

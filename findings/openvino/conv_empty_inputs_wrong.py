@@ -2,7 +2,7 @@
 
 Rule (ruled here): Batch 0, channel 0, M 0, an empty spatial axis: the formulas as they are; a sum over nothing is the bias.
 
-Result: output 0[0, 0, 0] is 2.524451193204457e-29, expected 4.0 (6 of 6 elements differ, by up to 2.1e+06 times the bound)
+Result: output 0[0, 0, 0] is -1.654424333978473e-24, expected 4.0 (6 of 6 elements differ, by up to 2.1e+06 times the bound)
 
 The result equals no bias.
 

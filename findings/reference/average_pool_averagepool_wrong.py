@@ -6,7 +6,7 @@ Result: output 0[0, 0, 0, 4] is -2.0, expected nan (74 of 112 elements differ)
 
 Discussed at https://github.com/onnx/onnx/issues/1384.
 
-2 tests of this rule have this verdict; this is the smallest.
+3 tests of this rule have this verdict; this is the smallest.
 
 Test test_average_pool_2d_nan_float32_opset22.
 """

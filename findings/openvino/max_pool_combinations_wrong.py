@@ -1,12 +1,12 @@
-"""OpenVINO 2026.4.1 CPU ACCURACY: AveragePool: wrong (ceil_mode with VALID)
+"""OpenVINO 2026.4.1 CPU ACCURACY: MaxPool: wrong (combinations)
 
-Rule (disputed): ceil_mode applies with VALID too.
+Rule (ruled here): All rules at once: a combination of attributes, types, opsets and values.
 
-Result: output 0[0, 1, 0] is 1.3333333730697632, expected 1.3333333333333333 (1 of 6 elements differ, by up to 1.79e+07 times the bound; as sums in float32 are)
+Result: output 1[0, 0, 3] is 0, expected -1 (4 of 16 elements differ)
 
-Discussed at https://github.com/microsoft/onnxruntime/issues/10083.
+17 tests of this rule have this verdict; this is the smallest.
 
-Test test_average_pool_1d_ceil_mode_with_valid_float64_opset19.
+Test test_max_pool_1d_sweep_27_with_indices_float32_opset22.
 """
 
 from __future__ import annotations
@@ -17,26 +17,29 @@ from onnx import helper
 
 nan, inf = np.nan, np.inf
 
-node = helper.make_node("AveragePool", ['X'], ['Y'], auto_pad=b'VALID', ceil_mode=1, kernel_shape=[3], strides=[2])
+node = helper.make_node("MaxPool", ['X'], ['Y', 'Indices'], dilations=[1], kernel_shape=[2], pads=[0, 3], strides=[2])
 CONSTANTS = [
 ]
 INPUTS = [
-    np.array([-7.0, 3.0, -5.0, -2.0, -5.0, -4.0, -4.0, 1.0, 7.0, -5.0, -5.0, 3.0]).astype('float64').reshape((1, 2, 6)),
+    np.array([-9.80908925027372e-45, 4.203895392974451e-45, -7.006492321624085e-45, -2.802596928649634e-45, -7.006492321624085e-45, -5.605193857299268e-45, -5.605193857299268e-45, 1.401298464324817e-45, 9.80908925027372e-45, -7.006492321624085e-45, -7.006492321624085e-45, 4.203895392974451e-45, -2.802596928649634e-45, 2.802596928649634e-45, -1.401298464324817e-45, -8.407790785948902e-45, -4.203895392974451e-45, -1.401298464324817e-45, 1.401298464324817e-45, -4.203895392974451e-45]).astype('float32').reshape((2, 2, 5)),
 ]
 EXPECTED = [
-    np.array([-3.0, -4.0, -4.5, 1.3333333333333333, -1.0, -1.0]).astype('float64').reshape((1, 2, 3)),
+    np.array([4.203895392974451e-45, -2.802596928649634e-45, -7.006492321624085e-45, -3.4028234663852886e+38, -5.605193857299268e-45, 9.80908925027372e-45, -7.006492321624085e-45, -3.4028234663852886e+38, 4.203895392974451e-45, 2.802596928649634e-45, -1.401298464324817e-45, -3.4028234663852886e+38, -4.203895392974451e-45, 1.401298464324817e-45, -4.203895392974451e-45, -3.4028234663852886e+38]).astype('float32').reshape((2, 2, 4)),
+    np.array([1, 3, 4, -1, 5, 8, 9, -1, 11, 13, 14, -1, 16, 18, 19, -1]).astype('int64').reshape((2, 2, 4)),
 ]
 BOUNDS = [
-    np.array([2.7755575615628914e-15, 2.220446049250313e-15, 2.4980018054066022e-15, 2.220446049250313e-15, 3.1456319031046105e-15, 2.220446049250313e-15]).astype('float64').reshape((1, 2, 3)),
+    np.array([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]).astype('float64').reshape((2, 2, 4)),
+    np.array([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]).astype('float64').reshape((2, 2, 4)),
 ]
 inputs = [
-    helper.make_tensor_value_info("X", 11, [1, 2, 6]),
+    helper.make_tensor_value_info("X", 1, [2, 2, 5]),
 ]
 outputs = [
-    helper.make_tensor_value_info("Y", 11, [None, None, None]),
+    helper.make_tensor_value_info("Y", 1, [None, None, None]),
+    helper.make_tensor_value_info("Indices", 7, [None, None, None]),
 ]
 graph = helper.make_graph([node], "test", inputs, outputs, CONSTANTS)
-MODEL = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9)
+MODEL = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=10)
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,0 +1,84 @@
+"""ONNX Runtime 1.32.0 CPUExecutionProvider: AveragePool: wrong (combinations)
+
+Rule (ruled here): All rules at once: a combination of attributes, types, opsets and values.
+
+Result: output 0 has the shape (1, 2, 1, 1, 1), expected (1, 2, 2, 1, 1)
+
+The result equals SAME that pads for the kernel without its dilation.
+
+3 tests of this rule have this verdict; this is the smallest.
+
+Test test_average_pool_3d_sweep_13_float32_opset22.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+from onnx import helper
+
+nan, inf = np.nan, np.inf
+
+node = helper.make_node("AveragePool", ['X'], ['Y'], auto_pad=b'SAME_LOWER', ceil_mode=1, count_include_pad=1, dilations=[2, 1, 3], kernel_shape=[2, 2, 1], strides=[1, 1, 1])
+CONSTANTS = [
+]
+INPUTS = [
+    np.array([-9.80908925027372e-45, 4.203895392974451e-45, -7.006492321624085e-45, -2.802596928649634e-45]).astype('float32').reshape((1, 2, 2, 1, 1)),
+]
+EXPECTED = [
+    np.array([1.401298464324817e-45, -2.802596928649634e-45, -0.0, -1.401298464324817e-45]).astype('float32').reshape((1, 2, 2, 1, 1)),
+]
+BOUNDS = [
+    np.array([1.0509742241011502e-45, 1.0509747252445333e-45, 1.4012987148965086e-45, 1.0509744746728417e-45]).astype('float64').reshape((1, 2, 2, 1, 1)),
+]
+inputs = [
+    helper.make_tensor_value_info("X", 1, [1, 2, 2, 1, 1]),
+]
+outputs = [
+    helper.make_tensor_value_info("Y", 1, [None, None, None, None, None]),
+]
+graph = helper.make_graph([node], "test", inputs, outputs, CONSTANTS)
+MODEL = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=10)
+
+from collections.abc import Sequence
+from typing import Any
+import numpy as np
+import onnxruntime
+
+
+def version(option: str) -> str:
+    """Name ONNX Runtime's version and the provider; raise ValueError where this ONNX Runtime has no such provider."""
+    known = onnxruntime.get_available_providers()
+    if option and option not in known:
+        raise ValueError(f"it has no provider {option!r}, only {', '.join(known)}")
+    return f"ONNX Runtime {onnxruntime.__version__} {option or 'CPUExecutionProvider'}"
+
+
+def run(model: Any, inputs: Sequence[Any], option: str) -> list[Any]:
+    """Make a session of the model and run it, on one thread."""
+    settings = onnxruntime.SessionOptions()
+    settings.intra_op_num_threads = settings.inter_op_num_threads = 1
+    settings.log_severity_level = 4
+    providers = [option or "CPUExecutionProvider"]
+    session = onnxruntime.InferenceSession(model.SerializeToString(), settings, providers=providers)
+    if session.get_providers()[0] != providers[0]:  # it falls back to the CPU without an error
+        raise RuntimeError(f"{providers[0]} could not be used")
+    names = [value.name for value in session.get_inputs()]
+    if all(array.dtype.name != "bfloat16" for array in inputs):
+        return list(session.run(None, dict(zip(names, inputs, strict=True))))
+    # NumPy has no bfloat16 of its own, so ONNX Runtime is told what the bits are.
+    words = [array.view(np.uint16) if array.dtype.name == "bfloat16" else array for array in inputs]
+    kinds = [value.type.tensor_type.elem_type for value in model.graph.input]
+    pairs = zip(words, kinds, strict=True)
+    values = [onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(word, kind) for word, kind in pairs]
+    return [output.numpy() for output in session.run_with_ort_values(None, dict(zip(names, values, strict=True)))]
+
+print(version(''))
+got = [np.asarray(output) for output in run(MODEL, INPUTS, '')]
+for ours, bound, theirs in zip(EXPECTED, BOUNDS, got, strict=True):
+    print('got', theirs.dtype, theirs.shape, theirs.tolist())
+    print('expected', ours.dtype, ours.shape, ours.tolist())
+    assert theirs.shape == ours.shape, 'the shape is wrong'
+    a, b = ours.astype(np.float64), theirs.astype(np.float64)
+    right = (a == b) | (np.isnan(a) & np.isnan(b)) | (np.abs(a - b) <= bound) | np.isinf(bound)
+    assert right.all(), f'{(~right).sum()} elements are wrong'

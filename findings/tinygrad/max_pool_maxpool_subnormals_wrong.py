@@ -1,0 +1,87 @@
+"""tinygrad 0.14.0 CPU: MaxPool: wrong (MaxPool, subnormals)
+
+Rule (ruled here): Subnormals compare exactly.
+
+Result: output 1[0, 1, 0, 0] is 8, expected 64 (12 of 24 elements differ)
+
+The result equals indices within each plane.
+
+4 tests of this rule have this verdict; this is the smallest.
+
+Test test_max_pool_2d_subnormals_with_indices_float32_opset22.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+from onnx import helper
+
+nan, inf = np.nan, np.inf
+
+node = helper.make_node("MaxPool", ['X'], ['Y', 'Indices'], kernel_shape=[2, 2], strides=[2, 2])
+CONSTANTS = [
+]
+INPUTS = [
+    np.array([-9.80908925027372e-45, 4.203895392974451e-45, -7.006492321624085e-45, -2.802596928649634e-45, -7.006492321624085e-45, -5.605193857299268e-45, -5.605193857299268e-45, 1.401298464324817e-45, 9.80908925027372e-45, -7.006492321624085e-45, -7.006492321624085e-45, 4.203895392974451e-45, -2.802596928649634e-45, 2.802596928649634e-45, -1.401298464324817e-45, -8.407790785948902e-45, -4.203895392974451e-45, -1.401298464324817e-45, 1.401298464324817e-45, -4.203895392974451e-45, -9.80908925027372e-45, -7.006492321624085e-45, 4.203895392974451e-45, 9.80908925027372e-45, 4.203895392974451e-45, -4.203895392974451e-45, 7.006492321624085e-45, 5.605193857299268e-45, 1.401298464324817e-45, -9.80908925027372e-45, 5.605193857299268e-45, 1.401298464324817e-45, 1.1210387714598537e-44, -2.802596928649634e-45, 2.802596928649634e-45, -1.1210387714598537e-44, -2.802596928649634e-45, -1.401298464324817e-45, -9.80908925027372e-45, -4.203895392974451e-45, 2.802596928649634e-45, 2.802596928649634e-45, -4.203895392974451e-45, -4.203895392974451e-45, 1.1210387714598537e-44, 2.802596928649634e-45, 4.203895392974451e-45, -5.605193857299268e-45, 9.80908925027372e-45, 8.407790785948902e-45, -4.203895392974451e-45, 5.605193857299268e-45, 4.203895392974451e-45, 5.605193857299268e-45, -8.407790785948902e-45, -2.802596928649634e-45, -1.1210387714598537e-44, -5.605193857299268e-45, 8.407790785948902e-45, -1.401298464324817e-45, -2.802596928649634e-45, 4.203895392974451e-45, 9.80908925027372e-45, -4.203895392974451e-45, -4.203895392974451e-45, -8.407790785948902e-45, 7.006492321624085e-45, 8.407790785948902e-45, 1.1210387714598537e-44, -7.006492321624085e-45, 1.1210387714598537e-44, -4.203895392974451e-45, 1.401298464324817e-45, 0.0, 1.1210387714598537e-44, 9.80908925027372e-45, 5.605193857299268e-45, 5.605193857299268e-45, -8.407790785948902e-45, 7.006492321624085e-45, -2.802596928649634e-45, -7.006492321624085e-45, 1.401298464324817e-45, -1.1210387714598537e-44, 2.802596928649634e-45, -2.802596928649634e-45, 9.80908925027372e-45, -4.203895392974451e-45, 2.802596928649634e-45, -1.401298464324817e-45, -5.605193857299268e-45, -8.407790785948902e-45, 5.605193857299268e-45, 0.0, 8.407790785948902e-45, 8.407790785948902e-45, -8.407790785948902e-45, 7.006492321624085e-45, 7.006492321624085e-45, 0.0, 4.203895392974451e-45, 9.80908925027372e-45, -7.006492321624085e-45, 4.203895392974451e-45, 7.006492321624085e-45, -8.407790785948902e-45, 8.407790785948902e-45, 8.407790785948902e-45, -2.802596928649634e-45, -4.203895392974451e-45, 0.0, 8.407790785948902e-45]).astype('float32').reshape((1, 2, 7, 8)),
+]
+EXPECTED = [
+    np.array([9.80908925027372e-45, 4.203895392974451e-45, 2.802596928649634e-45, 1.401298464324817e-45, 4.203895392974451e-45, 7.006492321624085e-45, 1.401298464324817e-45, 9.80908925027372e-45, 1.1210387714598537e-44, 2.802596928649634e-45, 1.1210387714598537e-44, 4.203895392974451e-45, -4.203895392974451e-45, 8.407790785948902e-45, 1.1210387714598537e-44, 1.1210387714598537e-44, 1.401298464324817e-45, 1.1210387714598537e-44, 5.605193857299268e-45, 9.80908925027372e-45, 7.006492321624085e-45, 7.006492321624085e-45, 9.80908925027372e-45, 8.407790785948902e-45]).astype('float32').reshape((1, 2, 3, 4)),
+    np.array([8, 11, 13, 7, 24, 26, 28, 23, 32, 34, 44, 46, 64, 58, 68, 70, 72, 74, 76, 86, 97, 98, 101, 94]).astype('int64').reshape((1, 2, 3, 4)),
+]
+BOUNDS = [
+    np.array([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]).astype('float64').reshape((1, 2, 3, 4)),
+    np.array([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]).astype('float64').reshape((1, 2, 3, 4)),
+]
+inputs = [
+    helper.make_tensor_value_info("X", 1, [1, 2, 7, 8]),
+]
+outputs = [
+    helper.make_tensor_value_info("Y", 1, [None, None, None, None]),
+    helper.make_tensor_value_info("Indices", 7, [None, None, None, None]),
+]
+graph = helper.make_graph([node], "test", inputs, outputs, CONSTANTS)
+MODEL = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=10)
+
+from collections.abc import Sequence
+from importlib import metadata
+from typing import Any
+import ml_dtypes
+import numpy as np
+from tinygrad import Device, Tensor, dtypes
+from tinygrad.nn.onnx import OnnxRunner
+
+
+def version(option: str) -> str:
+    """Name tinygrad's version and the device."""
+    return f"tinygrad {metadata.version('tinygrad')} {Device.DEFAULT}"
+
+
+def run(model: Any, inputs: Sequence[Any], option: str) -> list[Any]:
+    """Run the model."""
+    runner = OnnxRunner(Tensor(np.frombuffer(model.SerializeToString(), np.uint8)))
+    names = [value.name for value in model.graph.input]
+    found = runner({name: _tensor(array) for name, array in zip(names, inputs, strict=True)})
+    return [_array(found[value.name]) for value in model.graph.output]
+
+
+def _tensor(array: Any) -> Any:
+    if array.dtype.name == "bfloat16":
+        return Tensor(array.view(np.uint16)).bitcast(dtypes.bfloat16)
+    return Tensor(array)
+
+
+def _array(output: Any) -> Any:
+    if output.dtype == dtypes.bfloat16:
+        return output.bitcast(dtypes.uint16).numpy().view(ml_dtypes.bfloat16)
+    return output.numpy()
+
+print(version(''))
+got = [np.asarray(output) for output in run(MODEL, INPUTS, '')]
+for ours, bound, theirs in zip(EXPECTED, BOUNDS, got, strict=True):
+    print('got', theirs.dtype, theirs.shape, theirs.tolist())
+    print('expected', ours.dtype, ours.shape, ours.tolist())
+    assert theirs.shape == ours.shape, 'the shape is wrong'
+    a, b = ours.astype(np.float64), theirs.astype(np.float64)
+    right = (a == b) | (np.isnan(a) & np.isnan(b)) | (np.abs(a - b) <= bound) | np.isinf(bound)
+    assert right.all(), f'{(~right).sum()} elements are wrong'

@@ -1,0 +1,74 @@
+"""TVM 0.27.0.post1 llvm: AveragePool: wrong (combinations)
+
+Rule (ruled here): All rules at once: a combination of attributes, types, opsets and values.
+
+Result: output 0 has the shape (1, 2, 1, 1, 1), expected (1, 2, 2, 1, 1)
+
+The result equals SAME that pads for the kernel without its dilation.
+
+3 tests of this rule have this verdict; this is the smallest.
+
+Test test_average_pool_3d_sweep_13_float32_opset22.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+from onnx import helper
+
+nan, inf = np.nan, np.inf
+
+node = helper.make_node("AveragePool", ['X'], ['Y'], auto_pad=b'SAME_LOWER', ceil_mode=1, count_include_pad=1, dilations=[2, 1, 3], kernel_shape=[2, 2, 1], strides=[1, 1, 1])
+CONSTANTS = [
+]
+INPUTS = [
+    np.array([-9.80908925027372e-45, 4.203895392974451e-45, -7.006492321624085e-45, -2.802596928649634e-45]).astype('float32').reshape((1, 2, 2, 1, 1)),
+]
+EXPECTED = [
+    np.array([1.401298464324817e-45, -2.802596928649634e-45, -0.0, -1.401298464324817e-45]).astype('float32').reshape((1, 2, 2, 1, 1)),
+]
+BOUNDS = [
+    np.array([1.0509742241011502e-45, 1.0509747252445333e-45, 1.4012987148965086e-45, 1.0509744746728417e-45]).astype('float64').reshape((1, 2, 2, 1, 1)),
+]
+inputs = [
+    helper.make_tensor_value_info("X", 1, [1, 2, 2, 1, 1]),
+]
+outputs = [
+    helper.make_tensor_value_info("Y", 1, [None, None, None, None, None]),
+]
+graph = helper.make_graph([node], "test", inputs, outputs, CONSTANTS)
+MODEL = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=10)
+
+from collections.abc import Sequence
+from typing import Any
+import tvm
+from tvm import relax
+from tvm.relax.frontend.onnx import from_onnx
+
+
+def version(option: str) -> str:
+    """Name TVM's version and the target."""
+    return f"TVM {tvm.__version__} {option or 'llvm'}"
+
+
+def run(model: Any, inputs: Sequence[Any], option: str) -> list[Any]:
+    """Import, compile and run the model."""
+    imported = from_onnx(model, keep_params_in_input=False)
+    target = option or "llvm"
+    compiled = tvm.compile(relax.transform.DecomposeOpsForInference()(imported), target=target)
+    device = tvm.device(target if option else "cpu")
+    machine = relax.VirtualMachine(compiled, device)
+    found = machine["main"](*(tvm.runtime.tensor(array, device) for array in inputs))
+    several = not isinstance(found, tvm.runtime.Tensor)
+    return [output.numpy() for output in (found if several else [found])]
+
+print(version(''))
+got = [np.asarray(output) for output in run(MODEL, INPUTS, '')]
+for ours, bound, theirs in zip(EXPECTED, BOUNDS, got, strict=True):
+    print('got', theirs.dtype, theirs.shape, theirs.tolist())
+    print('expected', ours.dtype, ours.shape, ours.tolist())
+    assert theirs.shape == ours.shape, 'the shape is wrong'
+    a, b = ours.astype(np.float64), theirs.astype(np.float64)
+    right = (a == b) | (np.isnan(a) & np.isnan(b)) | (np.abs(a - b) <= bound) | np.isinf(bound)
+    assert right.all(), f'{(~right).sum()} elements are wrong'
