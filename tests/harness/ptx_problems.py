@@ -300,7 +300,7 @@ def _of_blocks(mine: ManyBlocks, theirs: Iterable[Any]) -> Iterator[Trial]:
 
 def _plain(mine: ManyBlocks, theirs: Iterable[Any]) -> Iterator[ManyBlocks]:
     yield from (replace(mine, kinds=kinds) for kinds in _KINDS)
-    yield replace(mine, problem=_deep(mine.problem))
+    yield from (replace(mine, problem=_deep(mine.problem), kinds=kinds) for kinds in (mine.kinds, *_KINDS[:2]))
     for number, growth in enumerate(_GROWTHS):
         yield replace(mine, problem=_grown(mine.problem, *growth), kinds=_KINDS[number % 3])
     if mine.problem.attributes.get("group", 1) == mine.problem.x_shape[1]:
