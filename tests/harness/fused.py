@@ -184,20 +184,29 @@ class BeyondTf32:
     w_shape: tuple[int, ...]
     attributes: dict[str, Any]
 
-    def check(self, precision: str = "tf32") -> None:
+    def check(self, precision: str = "tf32", architecture: str | None = None, **options: Any) -> Any:
         """Raise AssertionError where a fused call makes something else than the formula does of the true sums."""
         x = np.full(self.x_shape, 2.0**116 - 2.0**128, np.float32)  # halfway from the least number of TF32 to -2**128
         w = np.full(self.w_shape, 2.0**-120, np.float32)
-        b = np.full(self.w_shape[0 if self.operator == "conv" else 1], 2.0**18, np.float32)
+        filters = self.w_shape[0] if self.operator == "conv" else self.w_shape[1] * self.attributes.get("group", 1)
+        b = np.full(filters, 2.0**18, np.float32)
         sums = getattr(oracle, self.operator)(x, w, b, **self.attributes).value.astype(np.float32)
         assert (sums > 0).all()
-        with preferred(self.kernel), emulated_cuda() as emulated:
+        with preferred(self.kernel), emulated_cuda(architecture, **options) as emulated:
             for residual in (None, np.ones_like(sums)):  # some kernels store otherwise where there is one
                 finish = {"activation": "relu", "residual": residual, "precision": precision}
                 y = getattr(gpuconv, self.operator)(x, w, b, **self.attributes, **finish)
                 assert_equal(y, finished(sums, residual, "relu"))
         assert self.kernel.removesuffix("_split") in emulated.launches[-1].variant.name
         assert many_blocks.is_split(emulated.launches[-1]) == self.kernel.endswith("_split")
+        return emulated
+
+
+def beyond_tf32(one: ManyBlocks) -> BeyondTf32:
+    """The same of a kernel's own problem, of one image."""
+    problem = one.problem
+    assert problem.w_shape is not None
+    return BeyondTf32(one.kernel, problem.operator, (1, *problem.x_shape[1:]), problem.w_shape, problem.attributes)
 
 
 _PADDED = {"pads": [1, 1, 1, 1]}

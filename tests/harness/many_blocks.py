@@ -314,6 +314,9 @@ DISJOINT_TENSOR = (
           pads=[0, 3, 2, 1], dilations=[1, 1], kinds=_INFINITE_INPUTS),
     _gemm("conv_transpose_matrix_float32_3d_3xtf32_128x128x32", (2, 40, 4, 5, 9), (40, 30, 2, 3, 2), strides=[2, 3, 2],
           pads=[1, 0, 1, 0, 2, 1], dilations=[1, 1, 1], kinds=_INFINITE_WEIGHTS),
+    # ... outputs along W two at once
+    _gemm("conv_transpose_matrix_float32_3d_tf32_128x128x32", (2, 36, 9, 18), (36, 50, 3, 2), strides=[3, 2],
+          pads=[2, 0, 1, 2], dilations=[1, 1], kinds=_INFINITE_INPUTS),
 )  # fmt: skip
 
 _POOL_2D: dict[str, Any] = {"kernel_shape": [3, 4], "strides": [2, 1], "pads": [4, 3, 3, 2], "dilations": [1, 2]}

@@ -44,7 +44,7 @@ from tests.harness.ptx_problems import ORDERS, Right, Trial, chained, others, ri
 
 SURVIVED, NEVER_RUN, KNOWN, NO_PROGRAM = "NOT NOTICED", "NOT RUN", "equivalent", "no program"
 TRAFFIC = "by traffic alone"
-MOST = 30  # further problems that a mutant is tried on
+MOST = 45  # further problems that a mutant is tried on
 OVERLAPPING = 1 / 4  # of the problems of several launches: those whose launches may overlap
 
 

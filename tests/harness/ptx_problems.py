@@ -214,6 +214,7 @@ _GROWTHS = (
     *((0, 16, 0, 8), (16, 0, 1, 4), (8, 8, 0, 0), (64, 0, 0, 0)),
 )
 _CHANNELS = (3, 5, 13, 20, 33)
+_FILTERS = (4, 6, 7, 9, 10, 11, 12)  # more of them: what is left of a tile stands at each of its rows
 
 
 def _grown(problem: Problem, channels: int, filters: int, rows: int, columns: int) -> Problem:
@@ -283,6 +284,8 @@ def _of_blocks(mine: ManyBlocks, theirs: Iterable[Any]) -> Iterator[Trial]:
     lies = tuple(dict.fromkeys((mine.out or "contiguous", "contiguous", "channels last")))
     yield from (partial(fused.check_whole, replace(mine, out=out), 0) for out in lies)
     yield from (partial(fused.check_zeros, replace(mine, out=out)) for out in lies)
+    if mine.precision != "ieee":
+        yield partial(fused.beyond_tf32(mine).check, mine.precision)
     spoilt = replace(mine, out="channels last", kinds=_KINDS[1])  # what padding spoils is made again by other lanes
     yield from (_trial(spoilt), partial(fused.check_whole, spoilt, 0))
     if mine.problem.attributes.get("group", 1) == mine.problem.x_shape[1]:
@@ -300,7 +303,7 @@ def _of_blocks(mine: ManyBlocks, theirs: Iterable[Any]) -> Iterator[Trial]:
 
 def _plain(mine: ManyBlocks, theirs: Iterable[Any]) -> Iterator[ManyBlocks]:
     yield from (replace(mine, kinds=kinds) for kinds in _KINDS)
-    yield replace(mine, problem=_deep(mine.problem))
+    yield from (replace(mine, problem=_deep(mine.problem), kinds=kinds) for kinds in (mine.kinds, *_KINDS[:2]))
     for number, growth in enumerate(_GROWTHS):
         yield replace(mine, problem=_grown(mine.problem, *growth), kinds=_KINDS[number % 3])
     if mine.problem.attributes.get("group", 1) == mine.problem.x_shape[1]:
@@ -312,6 +315,7 @@ def _plain(mine: ManyBlocks, theirs: Iterable[Any]) -> Iterator[ManyBlocks]:
         yield from (replace(mine, problem=groups[0], layout=lies) for lies in ("pixels off the vectors", "reversed"))
     yield from (replace(mine, problem=_of_channels(mine.problem, channels), kinds=_KINDS[0]) for channels in _CHANNELS)
     yield from (replace(mine, problem=_padded(mine.problem, more)) for more in (-2, -1, 1, 2))
+    yield from (replace(mine, problem=_grown(mine.problem, 0, more, 0, 0)) for more in _FILTERS)
     yield from (replace(one, kernel=mine.kernel) for one in theirs)
     yield from (replace(mine, out=out) for out in ("contiguous", "channels last", "strided", "pixels off the vectors"))
     yield from (replace(mine, layout=lies) for lies in ("contiguous", "channels last", "off the vectors", "reversed"))
@@ -377,7 +381,8 @@ def _of_gradients(mine: Any, theirs: Iterable[Any]) -> Iterator[Trial]:
             *(_padded(problem, more) for more in (-2, -1, 1, 2)),
             *([_deep(problem)] if problem.rank == 2 else []),
         ]
-        pairs = [*((one, layout) for one in same), *(one.args[1:4:2] for one in theirs)]
+        pairs = [(problem, lies) for lies in ("pixels off the vectors", "strided pixels", "off the vectors")]
+        pairs += [*((one, layout) for one in same), *(one.args[1:4:2] for one in theirs)]
         yield from (partial(mine.func, shape, other, dtype, lies, precision) for other, lies in pairs)
     elif mine.func is many_gradients._weights:
         kernel, problem, dtype, layout = mine.args

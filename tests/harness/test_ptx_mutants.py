@@ -14,9 +14,9 @@ from gpuconv import ArgumentError, DeviceError
 from gpuconv.cuda.build import kernel_files
 from tests.emulator import Array, EmulatorError, module
 from tests.harness import fused, many_blocks, many_wgmma, mutate_ptx, ptx_problems
-from tests.harness.equivalent_ptx import EQUIVALENT
+from tests.harness.equivalent_ptx import EQUIVALENT, is_equivalent
 from tests.harness.mutate_ptx import NEVER_RUN, SURVIVED
-from tests.harness.ptx_changes import changes, mutants
+from tests.harness.ptx_changes import FOLLOWS, changes, mutants
 
 # Each of 64 threads writes its number, and then the first `count` of them the number of the thread across.
 SWAP = """
@@ -182,7 +182,7 @@ REGISTER = "\t{ .reg .b32 other;"
         ("wgmma.wait_group.sync.aligned 0;", [("wait", ""), ("wait", "\twgmma.wait_group.sync.aligned 1;")]),
         ("cp.async.commit_group;", [("group", "")]),
         ("wgmma.fence.sync.aligned;", [("group", "")]),
-        ("griddepcontrol.wait;", [("wait", "")]),
+        ("griddepcontrol.wait;", [("launch wait", "")]),
         (
             "mbarrier.init.shared::cta.b64 [%r1], %r2;",
             [
@@ -275,3 +275,58 @@ def test_more_traffic_than_the_kernel_has_is_noticed() -> None:
     assert chosen
     fates = {mutate_ptx.verdict(mutate_ptx.Drawn(family, number, one, text), with_others=False) for one in chosen}
     assert fates == {mutate_ptx.TRAFFIC}
+
+
+# ---------------------------------------------------------------- launches that overlap, and each line once
+
+
+@pytest.mark.emulator
+def test_a_kernel_that_does_not_wait_for_the_one_before_is_noticed() -> None:
+    """The product behind a launch that packs its weights: that one comes first, and waits for nothing that matters."""
+    family, number = "conv/gemm/conv.cu", 0
+    trial = mutate_ptx.problem(family, number, overlaps=True)
+    right = ptx_problems.right(family, trial)
+    (kernel,) = right.texts
+    assert "griddepcontrol.wait" in right.texts[kernel]
+    (wait,) = [one for one in mutate_ptx.candidates(family, trial, kernel) if one.change.kind == FOLLOWS]
+    fate = mutate_ptx.verdict(mutate_ptx.Drawn(family, number, wait, right.texts[kernel], True), with_others=False)
+    assert fate.startswith("report: ")
+
+
+@pytest.mark.emulator
+def test_the_first_launch_of_a_call_need_not_wait() -> None:
+    family = "conv/gemm/pack_weights.cu"
+    trial = mutate_ptx.problem(family, 0, overlaps=True)
+    for kernel, text in ptx_problems.right(family, trial).texts.items():
+        assert "griddepcontrol.wait" in text
+        assert FOLLOWS not in {one.change.kind for one in mutate_ptx.candidates(family, trial, kernel)}
+
+
+@pytest.mark.emulator
+def test_each_line_is_taken_once() -> None:
+    found = list(mutate_ptx.each(1, ["passes/add_up.cu"], ["barrier", "comparison", FOLLOWS]))
+    sites = [(one.mutant.source, one.mutant.change.words) for one in found]
+    assert len(set(sites)) == len(sites) > 3
+    assert {one.mutant.change.kind for one in found} == {"comparison", FOLLOWS}
+    assert all(one.overlaps == (one.mutant.change.kind == FOLLOWS) for one in found)
+
+
+# ---------------------------------------------------------------- rules of what is as right
+
+GROUPS = """
+.loc 1 6 9
+wgmma.commit_group.sync.aligned;
+wgmma.wait_group.sync.aligned 1;
+wgmma.commit_group.sync.aligned;
+wgmma.wait_group.sync.aligned 1;
+@%p1 bra $L__AGAIN;
+wgmma.commit_group.sync.aligned;
+"""
+
+
+def test_products_may_join_the_next_group_of_the_same_turn() -> None:
+    path = kernel_files.folder() / "conv" / "wgmma" / "pixels.cuh"
+    number = 1 + [line.strip() for line in path.read_text(encoding="utf-8").split("\n")].index("products_commit();")
+    text = GROUPS.replace(".loc 1 6", f".loc 1 {number}") + '.file 1 "/somewhere/kernels_cu/conv/wgmma/pixels.cuh"\n'
+    commits = [one for one in mutants("multiply", text) if one.change.kind == "group"]
+    assert [is_equivalent(one, text) for one in commits] == [True, False, False]

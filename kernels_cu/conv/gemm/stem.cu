@@ -27,7 +27,9 @@ template <class Multiplier> DEVICE void make_stem(const StemParams& p) {
         accumulate(multiplier, multiplier.slices());
         const Epilogue<Multiplier, T, typename Multiplier::Acc, int, 4, false> epilogue{p.common, p.taps, multiplier,
                                                                                         group,    m0,     0};
-        if (__any_sync(0xffffffff, multiplier.write(epilogue, shared))) epilogue.repair();
+        const bool suspect = multiplier.write(epilogue, shared);
+        __syncwarp(); // lanes repair what others of their warp wrote
+        if (__any_sync(0xffffffff, suspect)) epilogue.repair();
     }
 }
 

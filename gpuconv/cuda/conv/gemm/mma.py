@@ -110,6 +110,9 @@ _SQUARE_OF_HALF = (
     MmaForm("rowwise", 32, 4, 16.0),
 )
 _FLAT_OF_HALF = (MmaForm("vector", 64, 3, 5.2), MmaForm("chunks", 64, 3, 8.8), MmaForm("scalar", 32, 4, 17.0))
+# Two stages of 64 x 256 and the table of its pixels are 84 KiB, for either width of elements. Two blocks have room in
+# 228 KiB, one in 164 (two would need 170, or 4 bytes for each pixel in place of 16) and in 100. Registers would do for
+# two. Slices of half the depth would fit twice in 100, but need a barrier for half as many products.
 _HALF = (
     MmaTile(128, 128, 64, 64, 2, (MmaForm("vector", 64, 2, 1.7), MmaForm("scalar", 32, 3, 3.1))),
     MmaTile(64, 256, 64, 64, 2, (MmaForm("vector", 64, 2, 1.8), MmaForm("chunks", 64, 2, 2.7))),
