@@ -49,8 +49,6 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
         "conv/gemm/interleaved.cu: if (!__any_sync(~0u, suspect)) return;  [return; -> ;]",
         "conv/gemm/interleaved.cu: if (!__any_sync(~0u, suspect)) return;  [!__any_sync(~0u, suspect) -> false && (!__any_sync(~0u, suspect))]",  # noqa: E501
         "conv/gemm/interleaved.cu: bool suspect = false;  [false -> true] no. 2",
-        "conv/epilogue.cuh: if (spoilt(widen(target)))  [spoilt(widen(target)) -> true || (spoilt(widen(target)))]",
-        "conv/epilogue.cuh: static DEVICE bool spoilt(Acc written) { return Multiplier::kExact ? written != written : !is_finite(written); }  [? -> && false ?]",  # noqa: E501
         "conv/gather.cuh: bool whole = true;  [true -> false]",
         "conv/gather.cuh: const Index last = origin[axis] + (Index(taps.count[axis].divisor) - 1) * taps.advance[axis];  [- -> +]",  # noqa: E501
         "conv/gather.cuh: const Index last = origin[axis] + (Index(taps.count[axis].divisor) - 1) * taps.advance[axis];  [1 -> 0]",  # noqa: E501
