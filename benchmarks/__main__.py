@@ -1,4 +1,5 @@
-"""The command line: ``python -m benchmarks cpu | gpu | static | cliffs | planning | invariance | host | import``."""
+"""The command line: ``python -m benchmarks cpu | gpu | static | cliffs | planning | invariance | host | import |
+reference``."""
 
 from __future__ import annotations
 
@@ -46,7 +47,10 @@ def _parser() -> argparse.ArgumentParser:
     host.add_argument("--profile", action="store_true", help="also print where the time goes")
     start = commands.add_parser("import", help="time of `import gpuconv` beyond that of `import numpy`")
     start.add_argument("--processes", type=int, default=10, help="fresh processes (default %(default)s)")
-    for command in (cpu, static, cliffs, planning, host, start):
+    reference = commands.add_parser("reference", help="gpuconv.onnx.OPS against onnx.reference's own operators")
+    reference.add_argument("--op", help="only this operator")
+    reference.add_argument("--threads", type=int, default=1, help="threads of each side (default %(default)s)")
+    for command in (cpu, static, cliffs, planning, host, start, reference):
         command.add_argument("--json", type=Path, metavar="FILE", help="write every number to FILE")
     return parser
 
@@ -88,6 +92,11 @@ def _seconds(text: str) -> float:
     return value
 
 
+def _limit_threads(count: int) -> None:
+    """Set what NumPy and gpuconv read once, when they are imported: hence before that, and the late imports."""
+    os.environ["GPUCONV_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = str(count)
+
+
 def main() -> int:
     """Run one benchmark; return 1 where a result was wrong."""
     arguments = _parser().parse_args()
@@ -113,12 +122,16 @@ def main() -> int:
         from benchmarks import invariance
 
         return invariance.run(arguments)
+    if arguments.command == "reference":
+        _limit_threads(arguments.threads)
+        from benchmarks import reference
+
+        return reference.run(arguments)
     if arguments.command == "gpu":
         from benchmarks import gpu
 
         return gpu.run(arguments)
-    # Both are read once, when NumPy and gpuconv are imported: hence before that, and the late import.
-    os.environ["GPUCONV_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = str(arguments.threads)
+    _limit_threads(arguments.threads)
     if arguments.load:
         from benchmarks import load
 

@@ -35,6 +35,19 @@ def repeated(call: Call, seconds: float) -> list[float]:
     return samples
 
 
+def once(call: Call) -> float:
+    """Return the seconds of a call, from an idle process on."""
+    _settle()
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def warm(call: Call) -> float:
+    """Return the seconds of a call, the mean of a few after one that is not timed, from an idle process on."""
+    return _turn(call, 3)
+
+
 def extra_memory(call: Call) -> tuple[Any, int]:
     """Return the call's result and the most bytes it held at once on top of what it returned."""
     tracemalloc.start()

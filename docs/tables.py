@@ -114,6 +114,24 @@ def host() -> str:
     return f"{machine(record)} {record['measured']}.\n\n{table(['part of the call', 'median, µs'], rows)}"
 
 
+def reference() -> str:
+    """gpuconv.onnx.OPS beside onnx.reference's own operators."""
+    record = read("reference")
+    rows = (
+        [
+            row["op"],
+            row["row"],
+            row["loops"],
+            *(f"{row[side] * 1e3:.2f}" for side in ("ours", "reference")),
+            f"{row['reference'] / row['ours']:.1f}",
+        ]
+        for row in record["rows"]
+    )
+    head = ["operator", "x by weights or window", "a loop over", "gpuconv, ms", "onnx.reference, ms", "ratio"]
+    others = f"Other processes kept {record['busy_cores']:.1f} cores busy meanwhile."
+    return f"{machine(record)} {others}\n\n{table(head, rows)}"
+
+
 def imports() -> str:
     """What importing takes."""
     record = read("import")
@@ -259,6 +277,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "judged-questions": judged_questions,
     "judged-types": judged_types,
     "imports": imports,
+    "reference": reference,
     "model-classes": model_classes,
     "model-layers": model_layers,
     "model-random": model_random,
