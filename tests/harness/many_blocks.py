@@ -490,6 +490,8 @@ PATCH_POOLS = (
           kernel_shape=[5, 13], strides=[2, 1], dilations=[2, 1], pads=[0, 6, 4, 12], ceil_mode=1),
     _pool("max_pool_float64_3d_patches", (2, 14, 19, 33), "lowest", "channels last", "channels last",
           kernel_shape=[4, 5], strides=[1, 2], dilations=[3, 2], pads=[6, 3, 1, 8]),
+    _pool("max_pool_float16_3d_patches", (2, 40, 29, 37), "nonfinite", "channels last", "channels last",
+          kernel_shape=[6, 7], dilations=[2, 2], pads=[3, 6, 1, 4]),
 )  # fmt: skip
 
 # On tensor cores: whole slices of channels and parts of one, chunks of channels, the table of rows, phases.
