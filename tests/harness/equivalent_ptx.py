@@ -54,8 +54,15 @@ def _joins_the_next_group(one: Mutant, whole: str) -> bool:
     return one.change.words == "wgmma.commit_group.sync.aligned removed" and "wgmma.commit_group" in following
 
 
+def _has_a_column(one: Mutant, whole: str) -> bool:
+    """Tell whether a walk is only asked for no column or more, in place of one or more."""
+    found = one.source_words.startswith("pool/grad/walks.cu: if (p.pairs && walk.columns >= COLUMNS")
+    return found and one.change.words == "setp.gt.s32 -> setp.ge.s32" and one.old.rstrip(" ;").endswith(", 0")
+
+
 RULES: dict[str, Callable[[Mutant, str], bool]] = {
     "Products of a step are waited for with those of the next one, of the same stage.": _joins_the_next_group,
+    "Every walk has a column.": _has_a_column,
 }
 
 

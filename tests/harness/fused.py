@@ -185,7 +185,7 @@ class BeyondTf32:
     attributes: dict[str, Any]
 
     def check(self, precision: str = "tf32", architecture: str | None = None, **options: Any) -> Any:
-        """Raise AssertionError where a fused call makes something else than the formula does of the true sums."""
+        """Raise AssertionError where a call makes something else than the formula does of the true sums."""
         x = np.full(self.x_shape, 2.0**116 - 2.0**128, np.float32)  # halfway from the least number of TF32 to -2**128
         w = np.full(self.w_shape, 2.0**-120, np.float32)
         filters = self.w_shape[0] if self.operator == "conv" else self.w_shape[1] * self.attributes.get("group", 1)
@@ -193,10 +193,11 @@ class BeyondTf32:
         sums = getattr(oracle, self.operator)(x, w, b, **self.attributes).value.astype(np.float32)
         assert (sums > 0).all()
         with preferred(self.kernel), emulated_cuda(architecture, **options) as emulated:
-            for residual in (None, np.ones_like(sums)):  # some kernels store otherwise where there is one
-                finish = {"activation": "relu", "residual": residual, "precision": precision}
+            # Some kernels store otherwise where there is a residual, or nothing to finish.
+            for activation, residual in (("relu", None), ("relu", np.ones_like(sums)), (None, None)):
+                finish: dict[str, Any] = {"activation": activation, "residual": residual, "precision": precision}
                 y = getattr(gpuconv, self.operator)(x, w, b, **self.attributes, **finish)
-                assert_equal(y, finished(sums, residual, "relu"))
+                assert_equal(y, finished(sums, residual, activation))
         assert self.kernel.removesuffix("_split") in emulated.launches[-1].variant.name
         assert many_blocks.is_split(emulated.launches[-1]) == self.kernel.endswith("_split")
         return emulated

@@ -458,7 +458,8 @@ TILE_POOLS = (
     _pool("max_pool_int8_3d_tiles", (2, 3, 60, 29), "any integer", kernel_shape=[1, 13], strides=[2, 1],
           dilations=[1, 2], pads=[0, 9, 0, 12]),
     _pool("max_pool_float64_3d_tiles", (2, 3, 1901), "lowest", kernel_shape=[3], strides=[3], pads=[2, 1]),
-    _pool("max_pool_float64_3d_tiles", (2, 3, 4, 31, 38), "nonfinite", kernel_shape=[2, 7, 5], pads=[1, 3, 2, 0, 4, 1]),
+    _pool("max_pool_float64_3d_tiles", (2, 3, 4, 31, 38), "nonfinite", kernel_shape=[2, 7, 5],
+          strides=[2, 1, 1], dilations=[1, 1, 2], pads=[1, 3, 2, 0, 4, 1]),
 )  # fmt: skip
 # ... vectors of channels: walks along rows that share columns, outputs one by one, pixels off the vectors.
 CHANNEL_POOLS = (
@@ -490,6 +491,8 @@ PATCH_POOLS = (
           kernel_shape=[5, 13], strides=[2, 1], dilations=[2, 1], pads=[0, 6, 4, 12], ceil_mode=1),
     _pool("max_pool_float64_3d_patches", (2, 14, 19, 33), "lowest", "channels last", "channels last",
           kernel_shape=[4, 5], strides=[1, 2], dilations=[3, 2], pads=[6, 3, 1, 8]),
+    _pool("max_pool_float16_3d_patches", (2, 40, 29, 37), "nonfinite", "channels last", "channels last",
+          kernel_shape=[6, 7], strides=[2, 1], dilations=[4, 2], pads=[3, 6, 1, 4]),
 )  # fmt: skip
 
 # On tensor cores: whole slices of channels and parts of one, chunks of channels, the table of rows, phases.
