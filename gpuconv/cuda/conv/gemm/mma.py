@@ -6,7 +6,7 @@ problems with fewer get axes of one element in front. Indices have 32 bits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -240,31 +240,28 @@ def _busy_with(problem: Problem, tile: MmaTile, form: MmaForm, limits: Limits) -
 
 def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     """Yield a candidate for every form of every tile that takes the problem, and for those worth splitting along K."""
-    if why := fragments.refusal(problem):
-        yield Refusal(why)
-        return
-    yield from _with_copies(problem, _of_ways, limits)
+    yield from _offers(problem, split.candidates, limits)
 
 
 def offers_in_order(problem: Problem, limits: Limits) -> Iterator[Offer]:
     """Yield as :func:`offers`, but all K of every tile in each number of segments."""
-    if why := fragments.refusal(problem):
-        yield Refusal(why)
-        return
-    yield from _with_copies(problem, _in_order_of_ways, limits)
+    yield from _offers(problem, split.in_segments, limits)
 
 
 _Way = tuple[MmaTile, MmaForm, Runs]
-_OfWays = Callable[[Problem, list[_Way], Limits], Iterator[Candidate]]
+_Divided = Callable[[Problem, Iterable[split.Divisible], Limits], Iterator[Candidate]]
 
 
-def _with_copies(problem: Problem, of_ways: _OfWays, limits: Limits) -> Iterator[Candidate]:
+def _offers(problem: Problem, divided: _Divided, limits: Limits) -> Iterator[Offer]:
     """Yield what reads x as it lies, and then what reads a copy of it."""
-    yield from of_ways(problem, _ways(problem), limits)
+    if why := fragments.refusal(problem):
+        yield Refusal(why)
+        return
+    yield from _of_ways(problem, _ways(problem), divided, limits)
     copied = None if fragments.has_chunks(problem) else copies.of(problem.lifted, 16 // problem.itemsize)
     if copied is not None:
         ways = [way for way in _ways(copied.problem) if way[1].copied]
-        yield from copies.candidates(copied, of_ways(copied.problem, ways, limits), limits)
+        yield from copies.candidates(copied, _of_ways(copied.problem, ways, divided, limits), limits)
 
 
 def _ways(problem: Problem) -> list[_Way]:
@@ -274,14 +271,9 @@ def _ways(problem: Problem) -> list[_Way]:
     return [(tile, form, seen) for tile, form, seen in views if seen is not None]
 
 
-def _of_ways(problem: Problem, ways: list[_Way], limits: Limits) -> Iterator[Candidate]:
+def _of_ways(problem: Problem, ways: list[_Way], divided: _Divided, limits: Limits) -> Iterator[Candidate]:
     yield from _whole(problem, ways, limits)
-    yield from split.candidates(problem.lifted, _divisible_of(problem, ways, limits), limits)
-
-
-def _in_order_of_ways(problem: Problem, ways: list[_Way], limits: Limits) -> Iterator[Candidate]:
-    yield from _whole(problem, ways, limits)
-    yield from split.in_segments(problem.lifted, _divisible_of(problem, ways, limits), limits)
+    yield from divided(problem.lifted, _divisible_of(problem, ways, limits), limits)
 
 
 def _whole(problem: Problem, ways: list[_Way], limits: Limits) -> Iterator[Candidate]:
