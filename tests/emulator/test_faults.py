@@ -30,6 +30,7 @@ def zeros(count: int, dtype: Any = np.float32) -> Array:
         ("exchanges_in_a_block", 1, 64, "i4", "shared memory race: (write after read|read after write)"),
         ("overruns_a_variable", 1, 16, "f4", "outside every variable"),
         ("blocks_write_the_same", 2, 32, "f4", "race between blocks on y"),
+        ("exchanges_in_global_memory", 1, 32, "i4", "race within a block on y"),
         ("shuffles_with_absent_lanes", 1, 32, "i4", "reached by only some lanes"),
         ("shuffles_from_an_absent_lane", 1, 32, "i4", "reads lane 20, which does not take part"),
         ("waits_for_nobody", 1, 64, "i4", "deadlock in block .*\n  warp 0 waits at barrier 1"),
@@ -41,6 +42,12 @@ def test_a_fault_is_reported(name: str, blocks: int, threads: int, dtype: str, m
     y.data[5] = 3
     with pytest.raises(EmulatorError, match=f"(?s){name}: .*{message}"):
         kernel(name)(blocks, threads, [y])
+
+
+def test_lanes_see_in_global_memory_what_others_wrote_before_a_barrier() -> None:
+    y = zeros(64, np.int32)
+    kernel("exchanges_in_global_memory", "SYNCHRONISED")(1, 32, [y])
+    np.testing.assert_array_equal(y.data[32:], np.arange(31, -1, -1))
 
 
 MEETS_BACK = """

@@ -59,6 +59,15 @@ extern "C" __global__ void overruns_a_variable(float* y)
 
 extern "C" __global__ void blocks_write_the_same(float* y) { y[threadIdx.x] = blockIdx.x; }
 
+extern "C" __global__ void exchanges_in_global_memory(int* y)
+{
+    y[threadIdx.x] = threadIdx.x;
+#ifdef SYNCHRONISED
+    __syncwarp();
+#endif
+    y[32 + threadIdx.x] = y[31 - threadIdx.x];
+}
+
 extern "C" __global__ void blocks_add_atomically(float* y) { atomicAdd(&y[threadIdx.x], 1.f); }
 
 extern "C" __global__ void shuffles_with_absent_lanes(int* y)
