@@ -60,9 +60,16 @@ def _has_a_column(one: Mutant, whole: str) -> bool:
     return found and one.change.words == "setp.gt.s32 -> setp.ge.s32" and one.old.rstrip(" ;").endswith(", 0")
 
 
+def _guards_a_window(one: Mutant, whole: str) -> bool:
+    """Tell whether a loop over what a window of MaxPool meets, never nothing, only has a weaker guard."""
+    of_window = one.source_words.startswith("pool/channels.cu: return {start, max(start, 0)")
+    return of_window and one.change.words == "setp.ge.s32 -> setp.gt.s32" and one.kernel.startswith("max_pool")
+
+
 RULES: dict[str, Callable[[Mutant, str], bool]] = {
     "Products of a step are waited for with those of the next one, of the same stage.": _joins_the_next_group,
     "Every walk has a column.": _has_a_column,
+    "Every window of MaxPool meets x.": _guards_a_window,
 }
 
 

@@ -164,8 +164,10 @@ def _walk(
     return emulated
 
 
-def _unpool(layout: str, dtype: str, architecture: str | None, wide: bool = False, **options: Any) -> Any:
-    y, numbered, shape = values("any integer", 1, (2, 5, 4, 6, 9), dtype), (2, 5, 5, 12, 25), (2, 5, 6, 12, 27)
+def _unpool(
+    layout: str, dtype: str, extents: Ints, architecture: str | None, wide: bool = False, **options: Any
+) -> Any:
+    y, numbered, shape = values("any integer", 1, (2, 5, 4, 6, 9), dtype), (2, 5, 5, 12, 25), (2, 5, *extents)
     places = np.random.default_rng(4).integers(-1, np.prod(numbered), y.shape)
     y, places = LAYOUTS[layout](y), LAYOUTS[layout](places)
     out = LAYOUTS[layout](np.zeros(shape, dtype))
@@ -382,9 +384,9 @@ PLANES: tuple[Trial, ...] = (
     partial(_plane, "average_pool_float16_3d_pixels", (3, 40, 5, 7, 3), "strided pixels", "float16"),
 )
 UNPOOLS: tuple[Trial, ...] = (
-    partial(_unpool, "contiguous", "int8"),
-    partial(_unpool, "channels last", "int8"),
-    partial(_unpool, "strided", "int8", wide=True),
+    partial(_unpool, "contiguous", "int8", (8, 16, 32)),  # claims are whole blocks
+    partial(_unpool, "channels last", "int8", (6, 12, 27)),
+    partial(_unpool, "strided", "int8", (6, 12, 27), wide=True),
 )
 COMPLEX: tuple[Trial, ...] = (
     partial(_complex, "conv", "complex64", "contiguous"),
