@@ -22,6 +22,7 @@ Subparsers = Any  # argparse has no public name for it
 _LIMIT = 20.0  # seconds for a test
 _COLUMNS = ("agrees", "differs", "wrong", "refuses", "crashes", "hangs")
 _SHOWN = 20
+_ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
 def add(commands: Subparsers, seed: Callable[[str], int], positive: Callable[[str], int]) -> None:
@@ -111,7 +112,7 @@ def _ended_by_signals() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():  # the only one that may set handlers
         yield
         return
-    before = {number: signal.signal(number, _leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    before = {number: signal.signal(number, _leave) for number in _ENDING}
     try:
         yield
     finally:

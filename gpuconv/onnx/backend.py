@@ -22,7 +22,7 @@ from gpuconv.onnx import model as models
 from gpuconv.onnx import nodes
 from gpuconv.onnx.batch.images import of_inputs
 from gpuconv.onnx.evaluator import CudaEvaluator, Evaluator, Observer
-from gpuconv.onnx.inputs import Input, NodeArg, as_arrays, bind, declared, outputs_of
+from gpuconv.onnx.inputs import Input, NodeArg, as_arrays, bind, declared
 from gpuconv.onnx.messages import presentable, quoted, reason, warn
 from gpuconv.onnx.report import Report
 from gpuconv.rules import invariance
@@ -291,7 +291,8 @@ class Backend(onnx.backend.base.Backend):
         evaluator_class = _evaluator_class(device)
         invariance.check("prepare", invariant)
         loaded = models.load(model)
-        inputs, outputs = declared(loaded.proto.graph, loaded.constants), outputs_of(loaded.proto.graph)
+        graph = loaded.proto.graph
+        inputs, outputs = declared(graph.input, loaded.constants), declared(graph.output)
         unfolded = partial(_evaluator, evaluator_class, loaded.proto, constants=loaded.constants)
         if not fold:
             return Rep(unfolded(), inputs, invariant=invariant, outputs=outputs)

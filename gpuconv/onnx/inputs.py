@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from onnx import GraphProto, ValueInfoProto
+from onnx import ValueInfoProto
 
 from gpuconv import _arrays
 from gpuconv._errors import ArgumentError, ArgumentTypeError, listed, one_line
@@ -58,14 +58,9 @@ class NodeArg:
         return cls(spec.name, list(spec.shape or ()), f"tensor({name})" if name else "")
 
 
-def outputs_of(graph: GraphProto) -> list[Input]:
-    """Return what a graph declares about its outputs, in order."""
-    return [Input(value.name, element_type(value), _shape(value)) for value in graph.output]
-
-
-def declared(graph: GraphProto, constants: Container[str]) -> list[Input]:
-    """Return the inputs of a graph in order; those with an initializer, which is a constant, are not required."""
-    return [Input(value.name, element_type(value), _shape(value), value.name not in constants) for value in graph.input]
+def declared(values: Iterable[ValueInfoProto], constants: Container[str] = ()) -> list[Input]:
+    """Return a graph's inputs or outputs in order; those with an initializer, which is a constant, are not required."""
+    return [Input(value.name, element_type(value), _shape(value), value.name not in constants) for value in values]
 
 
 def _shape(value: ValueInfoProto) -> tuple[int | str | None, ...] | None:
