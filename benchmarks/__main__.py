@@ -17,7 +17,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     cpu = commands.add_parser("cpu", help="gpuconv on NumPy against ONNX Runtime on the CPU, float32")
     cpu.add_argument("--layers", default="", metavar="SUB", help="only layers whose name contains SUB")
-    cpu.add_argument("--op", choices=["Conv", "ConvTranspose", "MaxPool"], help="only this operator")
+    cpu.add_argument("--op", choices=["Conv", "ConvTranspose", "MaxPool", "AveragePool"], help="only this operator")
     cpu.add_argument(
         "--seconds", type=float, default=1.0, help="time for the rounds of one layer (default %(default)s)"
     )
@@ -58,7 +58,7 @@ def _parser() -> argparse.ArgumentParser:
 def _add_gpu(commands: Any) -> None:
     gpu = commands.add_parser("gpu", help="gpuconv on a CUDA device against PyTorch (cuDNN), in every dtype")
     gpu.add_argument("--layers", default="", metavar="SUB", help="only layers whose name contains SUB")
-    gpu.add_argument("--op", choices=["Conv", "ConvTranspose", "MaxPool"], help="only this operator")
+    gpu.add_argument("--op", choices=["Conv", "ConvTranspose", "MaxPool", "AveragePool"], help="only this operator")
     dtypes = ["bfloat16", "float32", "float16", "float64", "int8", "uint8", "complex64", "tf32", "3xtf32"]
     gpu.add_argument("--dtype", choices=dtypes, help="only this dtype, or precision of float32")
     gpu.add_argument("--layout", choices=["NCHW", "channels_last"], help="only this memory layout")

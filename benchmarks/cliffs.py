@@ -198,7 +198,7 @@ def _with_channels(layer: Layer, channels: int) -> Layer | None:
 
 
 def _with_filters(layer: Layer, filters: int) -> Layer | None:
-    return replace(layer, k_out=filters) if layer.group == 1 and layer.op != "MaxPool" else None
+    return replace(layer, k_out=filters) if layer.group == 1 and not layer.pools else None
 
 
 # ---------------------------------------------------------------- what comes out

@@ -67,11 +67,11 @@ def _measure(layer: Layer, arguments: argparse.Namespace) -> Row:
 
 
 def _operands(layer: Layer) -> tuple[Any, dict[str, Any]]:
-    """Make x, and the weights by name: none for MaxPool, whose x is continuous so that no two elements tie."""
+    """Make x, and the weights by name: none for pools; MaxPool's x is continuous so that no two elements tie."""
     rng = np.random.default_rng(0)
     if layer.op == "MaxPool":
         return rng.standard_normal(layer.x, np.float32), {}
-    shapes = {"w": layer.w_shape, "b": (layer.k_out,)}
+    shapes = {} if layer.pools else {"w": layer.w_shape, "b": (layer.k_out,)}
     weights = {name: rng.integers(-4, 5, shape).astype(np.float32) for name, shape in shapes.items()}
     return rng.integers(-4, 5, layer.x).astype(np.float32), weights
 
@@ -80,6 +80,8 @@ def _ours(layer: Layer, x: Any, weights: dict[str, Any]) -> list[Any]:
     if layer.op == "MaxPool":
         result = gpuconv.max_pool(x, return_indices=layer.indices, **layer.attributes())
         return list(result) if layer.indices else [result]
+    if layer.op == "AveragePool":
+        return [gpuconv.average_pool(x, **layer.attributes())]
     call = gpuconv.conv if layer.op == "Conv" else gpuconv.conv_transpose
     return [call(x, weights["w"], weights["b"], **layer.attributes())]
 

@@ -43,7 +43,7 @@ class Floor:
     nbytes : int
         Every element that matters read once, every result written once.
     flops : int
-        None of MaxPool's count: its comparisons hide behind memory.
+        None of pools' count: their comparisons and sums hide behind memory.
     memory_seconds, math_seconds : float
     """
 
@@ -84,7 +84,7 @@ def work(layer: Layer, dtype: str) -> floor.Work:
         bias="b" in call.inputs,
         residual=call.residual is not None,
         indices=layer.indices,
-        backwards=call.operator == "max_pool_grad",
+        backwards=layer.call == "grad",
     )
 
 

@@ -132,6 +132,8 @@ def _exact(torch: Any, layer: Layer, take: samples.Take, operands: Any, at: tupl
     named = _named(torch, layer, operands)
     if layer.call not in ("", "fused"):
         return gradient_samples.sums(layer, take, named, at)
+    if layer.op == "AveragePool":
+        return samples.averages(layer, take, named["x"], at)
     found = samples.sums(layer, take, named["x"], named["w"], named["b"], at)
     return found.with_relu(take(named["residual"], at)) if layer.call else found
 

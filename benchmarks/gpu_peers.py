@@ -16,7 +16,7 @@ LAYOUTS = ("NCHW", "channels_last")
 Call = Callable[..., list[Any]]  # of the arrays of OPERANDS to the layer's results
 # By what is called: PyTorch's functions want all of the forward call's arrays, whether they read them or not.
 OPERANDS = {
-    "": ("x", "w", "b"),  # w and b are None for MaxPool
+    "": ("x", "w", "b"),  # w and b are None for pools
     "input_grad": ("dy", "w", "x"),
     "weight_grad": ("x", "dy", "w"),
     "bias_grad": ("dy",),
@@ -24,6 +24,11 @@ OPERANDS = {
     "unpool": ("y", "indices"),
     "fused": ("x", "w", "b", "residual"),
 }
+
+
+def names(layer: Layer) -> tuple[str, ...]:
+    """Return the names of a layer's operands, in PyTorch's order."""
+    return ("dy", "x") if layer.kind == "AveragePool gradient" else OPERANDS[layer.call]
 
 
 def layouts(layer: Layer) -> tuple[str, ...]:
@@ -42,7 +47,7 @@ def split_pads(layer: Layer) -> tuple[Ints, Ints]:
     """Return what PyTorch takes as ``padding``, and the pads that remain: begin and end of each axis, last axis first.
 
     What remains is for ``F.pad``, which comes before Conv or MaxPool and is part of their time; for ConvTranspose it is
-    what is cut off its result. MaxPool pads itself by no more than half of its kernel.
+    what is cut off its result. Pools pad themselves by no more than half of their kernel.
     """
     rank = len(layer.kernel)
     begins, ends = layer.pads[:rank], layer.pads[rank:]
@@ -64,10 +69,10 @@ def _remaining(begins: Ints, ends: Ints, taken: Ints) -> Ints:
 def peer(torch: Any, layer: Layer) -> Call:
     """Return what a layer asks for as a function of its OPERANDS, by ``torch.nn.functional`` or as autograd does."""
     calls = {"input_grad": _input_grad, "weight_grad": _weight_grad, "bias_grad": _bias_grad}
-    calls |= {"grad": _pool_grad, "unpool": _unpool, "fused": _eager}
-    if layer.call:
-        return calls[layer.call](torch, layer)
-    return {"Conv": _conv, "ConvTranspose": _conv_transpose, "MaxPool": _max_pool}[layer.op](torch, layer)
+    calls |= {"unpool": _unpool, "fused": _eager}
+    calls["grad"] = _pool_grad if layer.op == "MaxPool" else _average_grad
+    plain = {"Conv": _conv, "ConvTranspose": _conv_transpose, "MaxPool": _max_pool, "AveragePool": _average_pool}
+    return calls[layer.call](torch, layer) if layer.call else plain[layer.op](torch, layer)
 
 
 def others(torch: Any, layer: Layer) -> dict[str, Call]:
@@ -130,6 +135,19 @@ def _max_pool(torch: Any, layer: Layer) -> Call:
     return call
 
 
+def _average_pool(torch: Any, layer: Layer) -> Call:
+    function, shape = getattr(torch.nn.functional, f"avg_pool{len(layer.kernel)}d"), _averaged(layer)
+    return lambda x, w, b: [function(x, *shape)]
+
+
+def _averaged(layer: Layer) -> tuple[Any, ...]:
+    """Return what PyTorch takes of AveragePool after its array."""
+    padding, more = split_pads(layer)
+    if any(more) or max(layer.dilations) > 1:
+        raise NotImplementedError(f"PyTorch has no such average: pads {layer.pads}, dilations {layer.dilations}")
+    return layer.kernel, layer.strides, padding, bool(layer.ceil_mode), bool(layer.count_include_pad)
+
+
 def _convolution_backward(torch: Any, layer: Layer, wanted: int, dy: Any, x: Any, w: Any) -> list[Any]:
     """Return the gradient of x (0) or of w (1)."""
     padding, more = split_pads(layer)
@@ -178,6 +196,11 @@ def _pool_grad(torch: Any, layer: Layer) -> Call:
     return lambda dy, indices, x: [function(dy, x, *shape, indices)]
 
 
+def _average_grad(torch: Any, layer: Layer) -> Call:
+    function, shape = getattr(torch.ops.aten, f"avg_pool{len(layer.kernel)}d_backward"), _averaged(layer)
+    return lambda dy, x: [function(dy, x, *shape, None)]
+
+
 def _unpool(torch: Any, layer: Layer) -> Call:
     function = getattr(torch.nn.functional, f"max_unpool{len(layer.kernel)}d")
     shape = (layer.kernel, layer.strides, layer.pads[: len(layer.kernel)], layer.x)
@@ -207,7 +230,7 @@ def _set(settings: Any, name: str, value: bool) -> Iterator[None]:
 
 def by_name(torch: Any, layer: Layer, operands: tuple[Any, ...]) -> dict[str, Any]:
     """Return operands by their names, Indices as ONNX's."""
-    named = dict(zip(OPERANDS[layer.call], operands, strict=True))
+    named = dict(zip(names(layer), operands, strict=True))
     if "indices" in named:
         named["indices"] = onnx_indices(torch, layer, named["indices"])
     return named
@@ -233,7 +256,7 @@ def operands(torch: Any, layer: Layer, dtype: str, layout: str, device: str, see
         return array.normal_(0.0, scale, generator=generator)
 
     x = normal(layer.x, form)
-    if layer.op == "MaxPool":
+    if layer.pools:
         return _of_pool(torch, layer, x, partial(normal, form=form))
     made = {"x": x, "w": normal(layer.w_shape, form, gpu_arrays.scale(layer, "w"))}
     made["b"] = normal((layer.k_out,), torch.contiguous_format)
@@ -245,8 +268,10 @@ def operands(torch: Any, layer: Layer, dtype: str, layout: str, device: str, see
 
 
 def _of_pool(torch: Any, layer: Layer, x: Any, normal: Call) -> tuple[Any, ...]:
-    """Return the operands of MaxPool on x, of its gradient, or of MaxUnpool."""
+    """Return the operands of a pool on x, of its gradient, or of MaxUnpool."""
     if not layer.call:
         return x, None, None
+    if layer.op == "AveragePool":
+        return normal(layer.y_shape), x
     y, indices = _max_pool(torch, replace(layer, indices=True))(x, None, None)
     return (y, indices) if layer.call == "unpool" else (normal(layer.y_shape), indices, x)

@@ -27,6 +27,8 @@ def sums(layer: Layer, take: Take, arrays: dict[str, Any], at: At) -> Sums:
         return _of_weights(layer, take, arrays["x"], arrays["dy"], at)
     if layer.call == "bias_grad":
         return _of_bias(layer, take, arrays["dy"], at)
+    if layer.op == "AveragePool":
+        return _of_averages(layer, take, arrays["dy"], at)
     return _by_indices(layer, take, arrays["dy" if layer.call == "grad" else "y"], arrays["indices"], at)
 
 
@@ -71,6 +73,15 @@ def _added(terms: Iterable[Any], count: int) -> Sums:
     pairs = [(each.sum(), abs(each).sum()) for each in terms]
     values, magnitudes = (np.array(column) for column in zip(*pairs, strict=True))
     return Sums(values, magnitudes, count)
+
+
+def _of_averages(layer: Layer, take: Take, dy: Any, at: At) -> Sums:
+    """Add up the shares of the windows that can reach an element; none of them may be without any."""
+    image, channel, *places = at
+    coordinates, inside = samples.windows(replace(layer, op="ConvTranspose", x=layer.y_shape), places)
+    shares = take(dy, (image[:, None], channel[:, None], *coordinates)) / samples.divisors(layer, coordinates)
+    terms = np.where(inside, shares, 0.0)
+    return Sums(terms.sum(1), abs(terms).sum(1), terms.shape[1] + 1)
 
 
 def _by_indices(layer: Layer, take: Take, values: Any, indices: Any, at: At) -> Sums:

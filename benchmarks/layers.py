@@ -15,9 +15,9 @@ CLASSES = (
     *("dense Conv", "depthwise Conv", "grouped Conv", "ConvTranspose", "MaxPool values", "MaxPool with Indices"),
     *("input gradient", "strided input gradient", "depthwise input gradient", "ConvTranspose input gradient"),
     *("weight gradient", "depthwise weight gradient", "ConvTranspose weight gradient", "bias gradient"),
-    *("MaxPool gradient", "MaxUnpool", "complex Conv", "fused Conv"),
+    *("MaxPool gradient", "MaxUnpool", "AveragePool", "AveragePool gradient", "complex Conv", "fused Conv"),
 )
-_FUNCTIONS = {"Conv": "conv", "ConvTranspose": "conv_transpose", "MaxPool": "max_pool"}
+_FUNCTIONS = {"Conv": "conv", "ConvTranspose": "conv_transpose", "MaxPool": "max_pool", "AveragePool": "average_pool"}
 _DERIVED_DTYPES = ("bf16", "fp32")  # which networks are trained in
 
 
@@ -26,7 +26,7 @@ class Layer:
     """One node of a network; fields as in layers.json, in ONNX's order of axes.
 
     ``call`` is what is asked of it besides its own result: "input_grad", "weight_grad" or "bias_grad" of Conv and
-    ConvTranspose, "grad" or "unpool" of MaxPool; "fused" is Conv with a residual and relu.
+    ConvTranspose, "grad" of a pool, "unpool" of MaxPool; "fused" is Conv with a residual and relu.
     """
 
     id: str
@@ -42,6 +42,7 @@ class Layer:
     group: int = 1
     output_padding: Ints = ()
     ceil_mode: int = 0
+    count_include_pad: int = 0
     indices: bool = False
     note: str = ""
     call: str = ""
@@ -63,14 +64,15 @@ class Layer:
             return "complex Conv"
         if self.op == "MaxPool":
             return "MaxPool with Indices" if self.indices else "MaxPool values"
-        if self.op == "ConvTranspose":
-            return "ConvTranspose"
+        if self.op in ("ConvTranspose", "AveragePool"):
+            return self.op
         if self.group == 1:
             return "dense Conv"
         return "depthwise Conv" if self.group == self.x[1] else "grouped Conv"
 
     def _kind_of_call(self) -> str:
-        alone = {"bias_grad": "bias gradient", "unpool": "MaxUnpool", "grad": "MaxPool gradient", "fused": "fused Conv"}
+        alone = {"bias_grad": "bias gradient", "unpool": "MaxUnpool", "fused": "fused Conv"}
+        alone["grad"] = f"{self.op} gradient"
         if self.call in alone:
             return alone[self.call]
         what = self.call.replace("_grad", " gradient")
@@ -81,26 +83,33 @@ class Layer:
         return f"strided {what}" if self.call == "input_grad" and max(self.strides) > 1 else what
 
     @property
+    def pools(self) -> bool:
+        """Whether it is a pool, which has no weights and treats channels apart."""
+        return self.op in ("MaxPool", "AveragePool")
+
+    @property
     def multiplies(self) -> bool:
         """Whether there are products, which a precision is for."""
-        return self.op != "MaxPool" and self.call != "bias_grad"
+        return not self.pools and self.call != "bias_grad"
 
     @property
     def w_shape(self) -> Ints:
-        """Shape of the weight; empty for MaxPool."""
+        """Shape of the weight; empty for pools."""
         channels = self.x[1]
-        if self.op == "MaxPool":
+        if self.pools:
             return ()
         if self.op == "ConvTranspose":
             return (channels, self.k_out // self.group, *self.kernel)
         return (self.k_out, channels // self.group, *self.kernel)
 
     @property
-    def geometry(self) -> geometries.ConvGeometry | geometries.ConvTransposeGeometry | geometries.MaxPoolGeometry:
+    def geometry(self) -> Any:
         """Geometry of the node itself."""
         keywords = self.attributes()
         if self.op == "MaxPool":
             return geometries.max_pool(self.x, **keywords)
+        if self.op == "AveragePool":
+            return geometries.average_pool(self.x, **keywords)
         if self.op == "ConvTranspose":
             return geometries.conv_transpose(self.x, self.w_shape, None, **keywords)
         return geometries.conv(self.x, self.w_shape, None, **keywords)
@@ -108,15 +117,16 @@ class Layer:
     @property
     def y_shape(self) -> Ints:
         """Shape of the node's output."""
-        return self.geometry.y_shape
+        shape: Ints = self.geometry.y_shape
+        return shape
 
     @property
     def flops(self) -> int:
-        """Multiplications and additions, of real numbers, or comparisons for MaxPool; padding counts."""
+        """Multiplications and additions, of real numbers; a pool takes one for each tap; padding counts."""
         if self.call == "bias_grad":
             return prod(self.y_shape)
         taps = prod(self.kernel)
-        if self.op == "MaxPool":
+        if self.pools:
             return prod(self.y_shape) * taps
         if self.op == "ConvTranspose":
             return 2 * prod(self.x) * (self.k_out // self.group) * taps
@@ -125,7 +135,8 @@ class Layer:
     def nbytes(self, itemsize: int = 4) -> int:
         """Bytes of x and of the outputs (the weight is not what scales)."""
         y = prod(self.y_shape)
-        return (prod(self.x) + y) * itemsize + (8 * y if self.indices or self.call in ("grad", "unpool") else 0)
+        counted = self.indices or (self.op == "MaxPool" and self.call)
+        return (prod(self.x) + y) * itemsize + (8 * y if counted else 0)
 
     def attributes(self) -> dict[str, Any]:
         """The attributes of the ONNX node, which are the keywords of gpuconv too."""
@@ -135,7 +146,9 @@ class Layer:
             "pads": self.pads,
             "dilations": self.dilations,
         }
-        if self.op == "MaxPool":
+        if self.op == "AveragePool":
+            result["count_include_pad"] = self.count_include_pad
+        if self.pools:
             return {**result, "ceil_mode": self.ceil_mode}
         if self.op == "ConvTranspose":
             result["output_padding"] = self.output_padding

@@ -86,6 +86,26 @@ def maxima(layer: Layer, take: Take, x: Any, at: tuple[Any, ...]) -> tuple[Any, 
     return np.take_along_axis(seen, first, 1)[:, 0], indices
 
 
+def averages(layer: Layer, take: Take, x: Any, at: tuple[Any, ...]) -> Sums:
+    """Return the results of AveragePool at these positions; no window may be without any element."""
+    image, channel, *places = at
+    coordinates, inside = windows(layer, places)
+    seen = np.where(inside, take(x, (image[:, None], channel[:, None], *coordinates)), 0.0)
+    counts = divisors(layer, places)
+    return Sums(seen.sum(1) / counts, abs(seen).sum(1) / counts, prod(layer.kernel) + 1)
+
+
+def divisors(layer: Layer, places: list[Any]) -> Any:
+    """Return how many taps of AveragePool's windows count, by the outputs' coordinates."""
+    counts, rank = 1, len(layer.kernel)
+    for axis, place in enumerate(places):
+        begin, end = layer.pads[axis], layer.pads[rank + axis]
+        taps = place[..., None] * layer.strides[axis] + np.arange(layer.kernel[axis]) * layer.dilations[axis] - begin
+        low, high = (-begin, layer.x[2 + axis] + end) if layer.count_include_pad else (0, layer.x[2 + axis])
+        counts = counts * ((low <= taps) & (taps < high)).sum(-1)
+    return counts
+
+
 def windows(layer: Layer, places: list[Any]) -> tuple[list[Any], Any]:
     """Return the input's coordinates for every output and tap in row-major order, and which lie inside of it."""
     rank = len(layer.kernel)

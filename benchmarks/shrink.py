@@ -59,9 +59,9 @@ def _with_extent(layer: Layer, axis: int, extent: int) -> Layer:
 
 
 def _fewer_groups(layer: Layer) -> Iterator[Layer]:
-    """Yield the layer with half of its groups; of MaxPool every channel is one."""
+    """Yield the layer with half of its groups; of a pool every channel is one."""
     batch, channels, *extents = layer.x
-    if layer.op == "MaxPool" and channels > 1:
+    if layer.pools and channels > 1:
         yield replace(layer, x=(batch, -(-channels // 2), *extents))
     elif layer.group >= 4:  # a single group would be another class
         count = layer.group // 2
@@ -71,10 +71,10 @@ def _fewer_groups(layer: Layer) -> Iterator[Layer]:
 
 def _fewer_channels(layer: Layer) -> Iterator[Layer]:
     batch, channels, *extents = layer.x
-    if layer.op != "MaxPool" and (channels // layer.group) % 2 == 0:
+    if not layer.pools and (channels // layer.group) % 2 == 0:
         yield replace(layer, x=(batch, channels // 2, *extents))
 
 
 def _fewer_filters(layer: Layer) -> Iterator[Layer]:
-    if layer.op != "MaxPool" and (layer.k_out // layer.group) % 2 == 0:
+    if not layer.pools and (layer.k_out // layer.group) % 2 == 0:
         yield replace(layer, k_out=layer.k_out // 2)

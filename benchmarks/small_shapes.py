@@ -182,6 +182,9 @@ AVERAGES = (
     replace(_average((2, 3, 9, 8), [2, 2], strides=[2, 1], pads=[1, 1, 1, 1]), gradients=True),
     replace(_average((1, 6, 6, 2), [4, 2], dilations=[1, 2], layout="NHWC"), gradients=True),
     replace(_average((1, 2, 5, 6, 7), [2, 2, 4], strides=[2, 2, 3], count_include_pad=1), gradients=True),
+    replace(_average((2, 5, 11, 18), [4, 2], strides=[4, 2]), gradients=True),
+    replace(_average((2, 12, 9, 5), [2, 4], pads=[1, 1, 1, 1], count_include_pad=1, layout="NHWC"), gradients=True),
+    replace(_average((1, 3, 12, 11), [4, 8], strides=[1, 2]), gradients=True),
 )
 
 

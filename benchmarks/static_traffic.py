@@ -24,7 +24,7 @@ from gpuconv.rules.operators import OPERATORS
 from tests import emulator
 
 Row = dict[str, Any]
-WORK = {"Conv": 1e7, "ConvTranspose": 1e7, "MaxPool": 1e6}  # operations; some tenths of a second
+WORK = {"Conv": 1e7, "ConvTranspose": 1e7, "MaxPool": 1e6, "AveragePool": 1e6}  # operations; some tenths of a second
 _HOST_THREADS = 2
 _SECTOR = 32  # bytes
 
@@ -76,7 +76,7 @@ def counted(case: Case, device: Representative) -> Row:
     assert list(traffic) == list(dict.fromkeys(kernels)), f"{small} runs {list(traffic)}, not {kernels}"
     sectors = sum(pair[0] for sums in traffic.values() for key, pair in sums.items() if key != "shared")
     work = floors.work(layer, case.dtype)
-    weights = {} if layer.op == "MaxPool" else {"w": list(layer.w_shape)}
+    weights = {} if layer.pools else {"w": list(layer.w_shape)}
     x = {"x": list(layout.as_given(case.layout, layer.x))}
     return x | weights | {"moved": float(f"{sectors * _SECTOR / work.bytes:.4g}"), "kernels": traffic}
 

@@ -14,7 +14,7 @@ from gpuconv.cuda.build import params
 from gpuconv.cuda.call import device
 from gpuconv.cuda.plan import offers
 from gpuconv.cuda.plan.offers import Candidate
-from gpuconv.cuda.pool.grad import walks
+from gpuconv.cuda.pool.grad import base
 from tests.emulator import emulated_cuda
 from tests.emulator.compile import ARCHITECTURES
 from tests.emulator.moving import moved_to_device
@@ -41,13 +41,13 @@ def indices(wide: bool) -> Iterator[None]:
 
 @contextmanager
 def long_walks(wanted: bool) -> Iterator[None]:
-    """Let threads of the gradient of MaxPool go far on small arrays too."""
-    before = walks.WINDOWS_WANTED
-    walks.WINDOWS_WANTED = 0 if wanted else before
+    """Let threads of pools' gradients go far on small arrays too."""
+    before = base.WINDOWS_WANTED
+    base.WINDOWS_WANTED = 0 if wanted else before
     try:
         yield
     finally:
-        walks.WINDOWS_WANTED = before
+        base.WINDOWS_WANTED = before
 
 
 @contextmanager

@@ -117,6 +117,27 @@ def _average(
     return emulated
 
 
+def _average_walk(
+    kernel: str,
+    shape: Ints,
+    layout: str,
+    dtype: str,
+    attributes: dict[str, Any],
+    architecture: str | None,
+    **options: Any,
+) -> Any:
+    """The same down long columns."""
+    y_shape = geometry.average_pool(shape, **attributes).y_shape
+    dy = LAYOUTS[layout](values("integers", 2, y_shape, dtype))
+    out = LAYOUTS[layout](np.full(shape, 7, dy.dtype))
+    with preferred(kernel), long_walks(True), emulated_cuda(architecture, **options) as emulated:
+        dx = gpuconv.average_pool_grad(dy, shape, out=out, **attributes)
+    assert_close(dx, gradients.average_pool_grad(dy, shape, **attributes), dtype)
+    assert emulated.launches[-1].variant.name == kernel
+    assert emulated.launches[-1].grid[0] >= 3
+    return emulated
+
+
 def _plane(kernel: str, shape: Ints, layout: str, dtype: str, architecture: str | None, **options: Any) -> Any:
     """One window for each channel, with parts or without; the last image has the bits of the first one."""
     attributes: dict[str, Any] = {
@@ -375,6 +396,28 @@ WALKS: tuple[Trial, ...] = (
     partial(_walk, "max_pool_grad_bfloat16_3d_walks_5xany", (9, 75, 40), "channels last", "bfloat16",
             {"kernel_shape": [4], "strides": [3], "pads": [1, 2]}),
 )  # fmt: skip
+AVERAGE_WALKS: tuple[Trial, ...] = (
+    partial(_average_walk, "average_pool_grad_float32_3d_walks_1x1", (7, 19, 15, 14), "contiguous", "float32",
+            {"kernel_shape": [2, 2], "strides": [2, 2], "ceil_mode": 1}),
+    partial(_average_walk, "average_pool_grad_bfloat16_3d_walks_1x1", (3, 70, 9, 7), "channels last", "bfloat16",
+            {"kernel_shape": [9, 7]}),
+    partial(_average_walk, "average_pool_grad_float64_3d_walks_1x1", (3, 37, 130), "strided rows", "float64",
+            {"kernel_shape": [3], "strides": [4], "pads": [1, 2]}),
+    partial(_average_walk, "average_pool_grad_float16_3d_walks_2x2", (2, 20, 5, 7, 9), "contiguous", "float16",
+            {"kernel_shape": [2, 3, 3], "strides": [3, 2, 2], "pads": [1, 0, 0, 0, 2, 1], "count_include_pad": 1}),
+    partial(_average_walk, "average_pool_grad_float32_3d_walks_2x2", (5, 40, 15, 13), "channels last", "float32",
+            {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [2, 0, 1, 1]}),
+    partial(_average_walk, "average_pool_grad_bfloat16_3d_walks_3x4", (3, 29, 20, 11), "contiguous", "bfloat16",
+            {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}),
+    partial(_average_walk, "average_pool_grad_float64_3d_walks_3x4", (2, 43, 12, 15), "channels last", "float64",
+            {"kernel_shape": [3, 4], "pads": [1, 2, 1, 0], "count_include_pad": 1}),
+    partial(_average_walk, "average_pool_grad_float32_3d_walks_5xany", (3, 23, 12, 14), "reversed", "float32",
+            {"kernel_shape": [5, 9], "strides": [1, 2], "pads": [1, 3, 4, 2]}),
+    partial(_average_walk, "average_pool_grad_float16_3d_walks_5xany", (2, 19, 9, 5, 6), "contiguous", "float16",
+            {"kernel_shape": [3, 3, 2], "strides": [1, 2, 1], "pads": [1, 2, 0, 1, 0, 1], "count_include_pad": 1}),
+    partial(_average_walk, "average_pool_grad_bfloat16_3d_walks_5xany", (9, 75, 40), "channels last", "bfloat16",
+            {"kernel_shape": [9], "strides": [2], "pads": [3, 4]}),
+)  # fmt: skip
 PLANES: tuple[Trial, ...] = (
     partial(_plane, "average_pool_float32_3d_planes_8", (3, 33, 9, 7), "contiguous", "float32"),
     partial(_plane, "average_pool_bfloat16_3d_planes_32", (2, 13, 5, 7, 9), "reversed", "bfloat16"),
@@ -405,4 +448,17 @@ CHECKS: tuple[Trial, ...] = (
     partial(_check, "check_indices_1d", _PLACES.reshape(3, 4, 75)),
     partial(_check, "check_indices_6d", _PLACES.reshape(3, 75, 4).transpose(0, 2, 1)),
 )
-ALL = (*WEIGHTS, *LARGE_WEIGHTS, *FEW_WEIGHTS, *SUMS, *POOLS, *WALKS, *PLANES, *UNPOOLS, *COMPLEX, *COPIES, *CHECKS)
+ALL = (
+    *WEIGHTS,
+    *LARGE_WEIGHTS,
+    *FEW_WEIGHTS,
+    *SUMS,
+    *POOLS,
+    *WALKS,
+    *AVERAGE_WALKS,
+    *PLANES,
+    *UNPOOLS,
+    *COMPLEX,
+    *COPIES,
+    *CHECKS,
+)

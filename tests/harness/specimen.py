@@ -163,6 +163,7 @@ PASSES: dict[str, tuple[Trial, ...]] = {
     "passes/channel_sums.cu": many_gradients.SUMS,
     "passes/copy.cu": many_gradients.COPIES,
     "pool/grad/general.cu": many_gradients.POOLS,
+    "pool/grad/averages.cu": many_gradients.AVERAGE_WALKS,
     "pool/grad/walks.cu": many_gradients.WALKS,
     "pool/planes.cu": many_gradients.PLANES,
     "pool/unpool.cu": many_gradients.UNPOOLS,

@@ -48,7 +48,7 @@ def work(
     indices: bool = False,
     backwards: bool = False,
 ) -> Work:
-    """Return the least work of one call, of any operator by its geometry; ``backwards`` for the gradient of MaxPool.
+    """Return the least work of one call, of any operator by its geometry; ``backwards`` for the gradient of a pool.
 
     The gradient of weights has the work of the Conv whose geometry it has.
     """

@@ -1,1 +1,1 @@
-"""The gradient of MaxPool."""
+"""The gradients of MaxPool and AveragePool."""

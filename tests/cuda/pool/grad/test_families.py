@@ -10,8 +10,8 @@ import pytest
 from gpuconv.cuda.call import tuned
 from gpuconv.cuda.call.prepared import contiguous_strides
 from gpuconv.cuda.plan.limits import representative
+from gpuconv.cuda.pool.grad import base, walks
 from gpuconv.cuda.pool.grad import families as pool_grad_families
-from gpuconv.cuda.pool.grad import walks
 from gpuconv.rules import geometry as geometries
 from gpuconv.rules import gradients
 from tests.harness.emulated import indices, long_walks
@@ -105,10 +105,10 @@ def test_the_struct_of_the_general_kernel() -> None:
 def test_what_must_fit_into_32_bits() -> None:
     attributes: dict[str, Any] = {"kernel_shape": [3, 2], "strides": [2, 3], "pads": [1, 0, 1, 1]}
     problem = plan((2, 3, 20, 30), **attributes).problem
-    columns = walks.columns_of(problem)
+    view = base.columns_of(problem)
     depth, height, width = [0, 0, 1, 1, 1, 1], [18, 1, 18 - 1 + 3, 3, 1, 20 + 1], [27, 0, 27 + 2, 2, 1, 30]
     around = 2 * (3 + 1) * 30  # the rows of a window and of the padding, on either side
-    assert list(columns.magnitudes) == [*depth, *height, *width, 2 * 3 * 20 * 30 + around]
+    assert list(view.magnitudes) == [*depth, *height, *width, 2 * 3 * 20 * 30 + around]
 
 
 def test_numbers_beyond_32_bits_are_refused() -> None:

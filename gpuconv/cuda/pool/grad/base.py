@@ -1,0 +1,109 @@
+"""The columns of x that threads of a pool's gradient walk down, from one row of windows to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import prod
+
+from gpuconv.cuda.plan import Limits
+from gpuconv.cuda.pool.grad.problem import PoolGradProblem
+from gpuconv.cuda.pool.problem import MISSING, PoolAxis, PoolView
+
+THREADS = 256
+_WALKS = (32, 16, 8, 4, 2, 1)  # rows of windows
+WINDOWS_WANTED = 2048  # that threads of each multiprocessor load at a time; for fewer of them, shorter walks
+_ONE = replace(MISSING, stride=1)
+
+
+def columns_of(problem: PoolGradProblem) -> WalkView:
+    """Return a problem of up to three axes as the kernel sees it.
+
+    The columns of one axis go along it where channels lie closest together, else from channel to channel.
+    """
+    image, channel, *spatial = problem.forward.all_axes
+    depth, height, width = (*[_ONE] * (3 - len(spatial)), *spatial)
+    view = WalkView(image, channel, depth, height, width, channels_last=problem.forward.channels_last)
+    if len(spatial) > 1:
+        return view if windows_met(depth) == 1 else replace(view, depth=height, height=depth)
+    if view.channels_last:
+        return replace(view, height=width, width=height)
+    return replace(view, channel=_ONE, height=channel)
+
+
+def windows_met(axis: PoolAxis) -> int:
+    """Return how many windows of an axis reach an element at most."""
+    return min(-(-axis.reach // max(axis.stride, 1)), axis.windows)
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """The windows that one form of a kernel makes."""
+
+    rows: int  # of windows; of averages, that reach an element
+    stride: int  # of the windows' rows and, for several columns, of both axes; 0: any
+    columns: int  # of a thread
+    across: int  # windows beside one another that can meet those, of one slice; 0: any, of any number of slices
+
+
+@dataclass(frozen=True, slots=True)
+class WalkView(PoolView):
+    """A problem as the kernel sees it: x and y are dx and dy, windows may be empty.
+
+    Its columns go along the height: where windows overlap in depth that changes places with it, so that each element's
+    windows come in row-major order.
+    """
+
+    channels_last: bool
+
+    @property
+    def magnitudes(self) -> Iterator[int]:
+        """What must fit into 32 bits beside the arrays; numbers with the rows around them."""
+        for axis in self.axes:
+            yield from axis.coordinates
+            yield axis.extent + abs(axis.pad)
+        yield self.numbers + 2 * (self.height.reach + abs(self.height.pad)) * self.height.place
+
+    @property
+    def numbers(self) -> int:
+        """Elements of x."""
+        return self.planes * prod(axis.extent for axis in self.axes)
+
+    def left(self, form: Form) -> int:
+        """Return the first window of a row that can meet the first of several columns."""
+        width = self.width
+        return (width.pad - width.reach) // form.stride + 1
+
+    def met(self, form: Form) -> int:
+        """Return how many windows of a row can meet a thread's columns."""
+        width = self.width
+        if form.columns == 1:
+            return windows_met(width)
+        return (form.columns - 1 + width.pad) // form.stride - self.left(form) + 1
+
+    def step(self, form: Form) -> int:
+        """Return the rows of x from one row of windows to the next."""
+        return form.stride or max(self.height.stride, 1)
+
+    def first(self, form: Form) -> int:
+        """Return which row of windows the first walk begins with: the last one that begins where x does, or above."""
+        return self.height.pad // self.step(form)
+
+    def steps(self, form: Form) -> int:
+        """Return how many rows of windows all walks down a column make."""
+        height, step = self.height, self.step(form)
+        return -(-(height.extent + height.pad - self.first(form) * step) // step)
+
+    def halo(self, form: Form) -> int:
+        """Return how many rows of windows above a walk can reach into it."""
+        return -(-self.height.reach // self.step(form)) - 1
+
+    def items(self, form: Form, walk: int) -> int:
+        """Return how many walks of so many rows of windows there are."""
+        return self.planes * self.depth.extent * -(-self.width.extent // form.columns) * -(-self.steps(form) // walk)
+
+    def walk(self, form: Form, limits: Limits) -> int:
+        """Return how many rows of windows a thread makes: as many as leave every multiprocessor enough to do."""
+        steps, wanted = self.steps(form), WINDOWS_WANTED * limits.multiprocessors
+        longest = next((walk for walk in _WALKS if self.items(form, walk) * self.met(form) >= wanted), 1)
+        return -(-steps // -(-steps // longest))

@@ -1,0 +1,160 @@
+// The gradient of AveragePool, down the columns of x: windows are read once for all of a thread's elements.
+//
+// A thread goes down one column of x, from one row of windows to the next, `walk` times. Of each row it adds up the
+// windows that reach its column; an element is the sum of the REACHING rows of windows, or fewer, that reach it. Those
+// that begin above the walk and reach into it come first. Lanes go along the rows of x or, where channels lie closest
+// together, along the channels. What a row of windows has is prefetched while the row above is dealt with, if up to
+// ACROSS windows of one slice reach a column; ACROSS is 0 for any number of windows and slices.
+//
+// An element's windows come in row-major order, row by row: no atomics, and the same order always. Where as many taps
+// count in every window the sum is divided, else what each window has. None is dilated: another kernel makes those.
+#include "base/geometry.cuh"
+#include "base/numeric.cuh"
+#include "pool/average.cuh"
+
+// Axes are depth, height and width. Strides count elements.
+struct AverageWalkParams {
+    const void* dy;
+    void* dx;
+    double counts;         // taps of every window; 0 where not as many count in each
+    int items;             // walks
+    int walk, first, halo; // rows of windows: of a walk, where the first walk begins, above it those that reach into it
+    int rows;              // of dx
+    int y_extent[3], pad[3], kernel[3];
+    int dx_batch, dx_channel, dx_stride[3];
+    int dy_batch, dy_channel, dy_stride[3];
+    Divider<int> stride[3]; // of windows; of the height's single one all that it covers
+    Divider<int> channels, columns, walks, depths;
+    Counted<int, 3> counted;
+    int channels_last;
+};
+
+// The windows [first, end) of an axis.
+struct Windows { int first, end; };
+
+// Those that reach a coordinate.
+DEVICE Windows reaching(const AverageWalkParams& p, int axis, int at) {
+    const int from_begin = at + p.pad[axis], beyond = from_begin - p.kernel[axis];
+    return {beyond < 0 ? 0 : p.stride[axis].quotient(beyond) + 1,
+            from_begin < 0 ? 0 : min(p.stride[axis].quotient(from_begin) + 1, p.y_extent[axis])};
+}
+
+template <class T, class Acc, int REACHING, int ACROSS> struct AverageWalk {
+    static constexpr int kPart = ACROSS > 0 ? ACROSS : 4; // windows that are loaded at once
+
+    const AverageWalkParams& p;
+    const bool constant;
+    Windows slices, across; // that reach the column
+    int out_row, row;       // of windows the next one to be loaded; where the one in hand begins
+    const T* dy;            // the first window of `across` in that row, of slice 0
+    T* dx;                  // of the column, row 0
+    T next[kPart];
+    Acc totals[REACHING]; // of rows of windows, the one in hand first
+
+    // Stands where the walk begins.
+    DEVICE AverageWalk(const AverageWalkParams& p, int item) : p(p), constant(p.counts > 0) {
+        int image, channel, depth, part, column, above = item;
+        if (p.channels_last) above = p.channels.split(above, channel);
+        above = p.depths.split(p.walks.split(p.columns.split(above, column), part), depth);
+        if (p.channels_last) image = above;
+        else image = p.channels.split(above, channel);
+        slices = reaching(p, 0, depth);
+        across = reaching(p, 2, column);
+        const int begin = p.first + part * p.walk;
+        out_row = begin - p.halo;
+        row = begin * int(p.stride[1].divisor) - p.pad[1];
+        dx = static_cast<T*>(p.dx)
+           + (image * p.dx_batch + channel * p.dx_channel + depth * p.dx_stride[0] + column * p.dx_stride[2]);
+        dy = static_cast<const T*>(p.dy) + static_cast<long long>(out_row) * p.dy_stride[1]
+           + (image * p.dy_batch + channel * p.dy_channel + across.first * p.dy_stride[2]);
+        clear(totals);
+    }
+    DEVICE bool there() const { return inside(out_row, p.y_extent[1]) && slices.first < slices.end; }
+    // Loads windows beside one another, from one on.
+    DEVICE void load(T (&windows)[kPart], const T* from, int first, bool there) const {
+#pragma unroll
+        for (int i = 0; i < kPart; ++i)
+            if (there && first + i < across.end) windows[i] = from[i * p.dy_stride[2]];
+    }
+    // What they have for the column, if there are any. The taps of their slice and row count so often.
+    DEVICE void add(Acc& total, const T (&windows)[kPart], int first, Acc counts) const {
+#pragma unroll
+        for (int i = 0; i < kPart; ++i) {
+            if (first + i >= across.end) continue;
+            const Acc value = widen(windows[i]);
+            const int begin = (first + i) * int(p.stride[2].divisor);
+            total += constant ? value : value / (counts * Acc(count(p.counted, 2, begin)));
+        }
+    }
+    DEVICE Acc counts(int axis, int window) const {
+        return constant ? Acc(1) : Acc(count(p.counted, axis, window * int(p.stride[axis].divisor)));
+    }
+    DEVICE void prefetch() {
+        if constexpr (ACROSS > 0) load(next, dy + slices.first * p.dy_stride[0], across.first, there());
+    }
+    // Takes the next row of windows into hand.
+    DEVICE void step_down() {
+        Acc total = 0;
+        if constexpr (ACROSS > 0) {
+            T windows[kPart];
+#pragma unroll
+            for (int i = 0; i < kPart; ++i) windows[i] = next[i];
+            const bool found = there();
+            const Acc counted = found ? counts(0, slices.first) * counts(1, out_row) : Acc(1);
+            ++out_row;
+            dy += p.dy_stride[1];
+            prefetch();
+            if (found) add(total, windows, across.first, counted);
+        } else {
+            if (there())
+                for (int slice = slices.first; slice < slices.end; ++slice) {
+                    const Acc counted = counts(0, slice) * counts(1, out_row);
+                    const T* from = dy + slice * p.dy_stride[0];
+                    for (int first = across.first; first < across.end; first += kPart) {
+                        T windows[kPart];
+                        load(windows, from, first, true);
+                        add(total, windows, first, counted);
+                        from += kPart * p.dy_stride[2];
+                    }
+                }
+            ++out_row;
+            dy += p.dy_stride[1];
+        }
+#pragma unroll
+        for (int i = REACHING - 1; i > 0; --i) totals[i] = totals[i - 1];
+        // Where one row of windows reaches each element it is divided once for all of these.
+        totals[0] = REACHING == 1 && constant ? total / Acc(p.counts) : total;
+    }
+    // Writes the rows of x from where the row of windows in hand begins to where the next one does.
+    DEVICE void write() {
+        const int stride = int(p.stride[1].divisor);
+#pragma unroll 1
+        for (int i = 0; i < stride; ++i) {
+            if (!inside(row + i, p.rows)) continue;
+            Acc sum = 0;
+#pragma unroll
+            for (int j = REACHING - 1; j >= 0; --j)
+                if (i + j * stride < p.kernel[1]) sum += totals[j];
+            dx[static_cast<long long>(row + i) * p.dx_stride[1]] =
+                REACHING > 1 && constant ? average<T>(sum, Acc(p.counts)) : narrow<T>(sum);
+        }
+        row += stride;
+    }
+    DEVICE void run() {
+        prefetch();
+        for (int i = 0; i < p.halo; ++i) step_down();
+        for (int i = 0; i < p.walk; ++i) {
+            step_down();
+            write();
+        }
+    }
+};
+
+template <class T, class Acc, int REACHING, int ACROSS>
+DEVICE void average_pool_grad_walks(const AverageWalkParams& p) {
+    constexpr int kThreads = 256; // as the plan launches it
+    const int item = int(blockIdx.x) * kThreads + int(threadIdx.x);
+    if (item >= p.items) return;
+    AverageWalk<T, Acc, REACHING, ACROSS> walk(p, item);
+    walk.run();
+}

@@ -1,0 +1,158 @@
+"""The gradient of AveragePool down the columns of x: its forms, what they cost, and windows at the borders."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes  # noqa: F401  # teaches NumPy the name bfloat16
+import numpy as np
+import pytest
+
+import gpuconv
+from benchmarks import sass
+from gpuconv.cuda.call.prepared import contiguous_strides
+from gpuconv.cuda.plan.limits import representative
+from gpuconv.cuda.pool.grad import averages, families
+from gpuconv.rules import dtypes, geometry
+from tests.emulator import emulated_cuda
+from tests.harness import machine_code
+from tests.harness.emulated import any_cuda, indices, long_walks, preferred
+from tests.harness.toolchain import needs_disassembler, needs_nvrtc
+from tests.oracle import gradients
+from tests.oracle.oracle import assert_close
+
+Ints = tuple[int, ...]
+LIMITS = representative("sm_90a").limits
+LARGE = (32, 64, 112, 112)
+
+
+def strides(shape: Ints, last: bool) -> Ints:
+    if not last:
+        return contiguous_strides(shape)
+    batch, *spatial, channel = contiguous_strides((shape[0], *shape[2:], shape[1]))
+    return batch, channel, *spatial
+
+
+def plan(x: Ints, dtype: str = "float32", last: bool = False, **attributes: Any) -> Any:
+    forward = geometry.average_pool(x, **attributes)
+    of_dy, of_dx = strides(forward.y_shape, last), strides(x, last)
+    return families.for_average_pool_grad(forward, dtype, of_dy, of_dx, LIMITS)
+
+
+# ---------------------------------------------------------------- which there are
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["NCHW", "NHWC"])
+@pytest.mark.parametrize(
+    ("kernel", "steps", "name"),
+    [
+        ([2, 2], [2, 2], "1x1"),
+        ([3, 3], [4, 5], "1x1"),
+        ([112, 112], [1, 1], "1x1"),
+        ([3, 3], [2, 2], "2x2"),
+        ([2, 1], [1, 1], "2x2"),
+        ([3, 3], [1, 1], "3x4"),
+        ([2, 4], [1, 1], "3x4"),
+        ([5, 5], [1, 1], "5xany"),
+        ([2, 30], [2, 1], "5xany"),
+    ],
+)
+def test_windows_have_the_kernel_for_as_many_as_reach_an_element(
+    kernel: list[int], steps: list[int], name: str, last: bool
+) -> None:
+    found = plan(LARGE, "bfloat16", last, kernel_shape=kernel, strides=steps)
+    assert found.kernel == found.launches[0].variant.name == f"average_pool_grad_bfloat16_3d_walks_{name}"
+
+
+@pytest.mark.parametrize(
+    ("x", "attributes", "why"),
+    [
+        ((2, 3, 20, 20), {"kernel_shape": [3, 3], "dilations": [2, 1]}, "dilated windows"),
+        ((2, 3, 4, 4, 4, 4), {"kernel_shape": [1, 1, 1, 1]}, "4 spatial axes"),
+        ((2, 3, 20, 20), {"kernel_shape": [6, 3]}, "elements that 6 rows of windows reach"),
+        ((2, 3, 2, 20), {"kernel_shape": [1, 3], "strides": [9, 1], "pads": [5, 0, 0, 0]}, "no window meets x"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_refusal_is_told(x: Ints, attributes: dict[str, Any], why: str) -> None:
+    found = plan(x, **attributes)
+    assert found.kernel == f"average_pool_grad_float32_{max(3, len(x) - 2)}d"
+    assert f"not by walks of averages: {why}" in found.reasons
+
+
+def test_numbers_beyond_32_bits_are_refused() -> None:
+    with indices(wide=True):
+        found = plan((2, 3, 8, 8), kernel_shape=[2, 2], strides=[2, 2])
+    assert found.kernel == "average_pool_grad_float32_4d_wide"
+    assert "not by walks of averages: 64-bit indices" in found.reasons
+
+
+def test_one_long_column_is_not_for_one_thread() -> None:
+    assert plan((1, 2, 3000, 3), kernel_shape=[3000, 3]).kernel == "average_pool_grad_float32_3d"
+
+
+# ---------------------------------------------------------------- what they cost
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize("counted", [0, 1], ids=["borders", "everywhere"])
+@pytest.mark.parametrize(("size", "stride"), [(2, 2), (3, 2), (3, 1), (5, 1)])
+def test_threads_take_about_as_many_instructions_as_the_plan_takes_them_to(
+    size: int, stride: int, counted: int
+) -> None:
+    """PTX has one for a division, and more where the machine code folds two into one."""
+    shape, pad = (4, 16, 63, 64), size // 2
+    attributes: dict[str, Any] = {"kernel_shape": [size, size], "strides": [stride, stride], "pads": [pad] * 4}
+    attributes["count_include_pad"] = counted
+    dy = np.ones(geometry.average_pool(shape, **attributes).y_shape, np.float32)
+    device = emulated_cuda("sm_90a", counters=True, check_shared=False, check_global=False)
+    with long_walks(True), preferred("walks"), device as emulated:
+        gpuconv.average_pool_grad(dy, shape, **attributes)
+        problem = plan(shape, **attributes).problem
+        accepted = averages._accepted(problem)
+        assert not isinstance(accepted, str)
+        few = averages._instructions(problem, *accepted, LIMITS) / (1024 * LIMITS.multiprocessors)
+        items = accepted[0].items(accepted[1], accepted[0].walk(accepted[1], LIMITS))
+    (counters,) = emulated.counters().values()
+    assert items < 1024 * LIMITS.multiprocessors  # so the model takes them to be more
+    assert counters.total["instructions"] * 32 / items == pytest.approx(few, rel=0.25)
+
+
+@needs_nvrtc
+@needs_disassembler
+@pytest.mark.parametrize("dtype", dtypes.CONV_DTYPES)
+def test_no_register_goes_to_memory(dtype: str) -> None:
+    for form in averages._FORMS:
+        body = machine_code.code(averages.variant(dtype, form))
+        assert not sass.names(body, range(len(body)), "LDL", "STL")
+
+
+# ---------------------------------------------------------------- what they make
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize(
+    ("shape", "attributes"),
+    [
+        ((2, 3, 5, 6), {"kernel_shape": [2, 2], "pads": [2, 3, 2, 2]}),  # windows of padding alone
+        ((2, 3, 9), {"kernel_shape": [3], "strides": [2], "pads": [4, 5], "count_include_pad": 1}),
+        ((1, 2, 4, 3, 5), {"kernel_shape": [2, 2, 3], "strides": [1, 3, 1], "pads": [1, 0, 2, 0, 1, 2]}),
+        ((2, 4, 7, 6), {"kernel_shape": [3, 2], "strides": [5, 4], "ceil_mode": 1}),  # elements of no window
+        ((3, 5, 6, 7), {"kernel_shape": [6, 7]}),
+    ],
+    ids=str,
+)
+def test_windows_at_the_borders(shape: Ints, attributes: dict[str, Any], layout: str) -> None:
+    """An infinite dy of a window that meets nothing reaches nothing; what no window meets is 0."""
+    dy = np.random.default_rng(1).integers(-4, 5, geometry.average_pool(shape, **attributes).y_shape)
+    dy = dy.astype(np.float32)
+    dy.reshape(-1)[::7] = np.inf
+    expected = gradients.average_pool_grad(dy, shape, **attributes)
+    given, x_shape = dy, shape
+    if layout == "NHWC":
+        given, x_shape = np.moveaxis(dy, 1, -1), (shape[0], *shape[2:], shape[1])
+    with preferred("walks"), any_cuda():
+        found = gpuconv.average_pool_grad(given, x_shape, layout=layout, **attributes)
+    dx = np.moveaxis(found, -1, 1) if layout == "NHWC" else found
+    assert_close(np.ascontiguousarray(dx), expected, "float32")
