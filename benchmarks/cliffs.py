@@ -37,6 +37,8 @@ _CALLS = {  # how often each is drawn
     ("ConvTranspose", ""): 3,
     ("MaxPool", ""): 2,
     ("MaxPool", "grad"): 2,
+    ("AveragePool", ""): 1,
+    ("AveragePool", "grad"): 1,
 }
 _DTYPES = {"bfloat16": 4, "float16": 1, "float32": 3, "tf32": 2, "3xtf32": 1, "float64": 1}
 _EXTENTS = {1: (64, 65536), 2: (7, 512), 3: (6, 96)}  # by rank
@@ -108,11 +110,12 @@ def _layer(random: Random, op: str, call: str) -> Layer:
     extent = round(low * (high / low) ** random.random())
     extents = tuple(max(low, round(extent * random.choice((1, 1, 1, 0.75, 1.5)))) for _ in range(rank))
     channels = _width(random)
-    depthwise = op != "MaxPool" and random.random() < 0.2
-    grouped = op != "MaxPool" and not depthwise and random.random() < 0.08
+    pools = op in ("MaxPool", "AveragePool")
+    depthwise = not pools and random.random() < 0.2
+    grouped = not pools and not depthwise and random.random() < 0.08
     group = channels if depthwise else next(g for g in (32, 8, 4, 2, 1) if channels % g == 0) if grouped else 1
     filters = channels * random.choice((1, 1, 1, 2)) if group > 1 else _width(random)
-    window = random.choice(_WINDOWS[rank]) if op != "MaxPool" else random.choice((2, 3, 3, 5, 13))
+    window = random.choice(_WINDOWS[rank]) if not pools else random.choice((2, 3, 3, 5, 13))
     stride = random.choice((1, 1, 1, 2)) if op == "Conv" else 2 if op == "ConvTranspose" else random.choice((1, 2, 2))
     stride = min(stride, window)
     dilation = random.choice((1, 1, 1, 1, 1, 2, 4)) if op == "Conv" and window > 1 else 1
@@ -131,7 +134,7 @@ def _layer(random: Random, op: str, call: str) -> Layer:
         pads=pads,
         dilations=(dilation,) * rank,
         dtypes=(),
-        k_out=filters if op != "MaxPool" else 0,
+        k_out=filters if not pools else 0,
         group=group,
         output_padding=(0,) * rank if op == "ConvTranspose" else (),
         indices=op == "MaxPool" and (call != "" or random.random() < 0.3),

@@ -68,7 +68,7 @@ def drawn(count: int) -> list[Layer]:
 
 
 def test_problems_are_drawn_of_every_class_of_sums_and_maxima() -> None:
-    kinds = {layer.kind for layer in drawn(800)}
+    kinds = {layer.kind for layer in drawn(1200)}
     alone = {"ConvTranspose input gradient", "ConvTranspose weight gradient", "bias gradient"}
     assert kinds == set(layers.CLASSES) - alone - {"MaxUnpool", "complex Conv", "fused Conv"}
 

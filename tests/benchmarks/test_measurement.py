@@ -19,7 +19,7 @@ from benchmarks.layers import Layer
 
 def tiny(op: str, **more: Any) -> Layer:
     fixed: dict[str, Any] = {"kernel": (3, 3), "strides": (2, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1)}
-    fixed |= {} if op == "MaxPool" else {"k_out": 4}
+    fixed |= {} if op.endswith("Pool") else {"k_out": 4}
     fixed |= {"output_padding": (1, 0)} if op == "ConvTranspose" else {}
     return Layer(f"tiny.{op}", "", op, **{"x": (2, 4, 9, 8), "dtypes": ("fp32",), **fixed, **more})
 
@@ -101,6 +101,8 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[gpu_layer.Machine]:
         tiny("MaxPool"),
         tiny("MaxPool", indices=True, ceil_mode=1),
         tiny("MaxPool", pads=(2, 0, 1, 2)),
+        tiny("AveragePool", ceil_mode=1),
+        tiny("AveragePool", count_include_pad=1),
     ],
     ids=lambda layer: f"{layer.op}-{layer.pads}-{layer.group}",
 )
@@ -115,6 +117,7 @@ def test_a_measurement_checks_and_times_both_sides(machine: gpu_layer.Machine, l
         assert 0 <= row["our_worst"] <= 1
         assert 0 < row["our_deviation"] < 1e-6
         assert row["apart"] < 1e-6
+    if not layer.pools:
         assert len(row["packed_seconds"]) == len(row["our_seconds"])
     json.dumps(row)
 
@@ -163,6 +166,8 @@ DERIVED = [
     derived("MaxPool", "grad"),
     derived("MaxPool", "grad", ceil_mode=1, dilations=(1, 2)),
     derived("MaxPool", "grad", x=(2, 3, 5, 6, 7), kernel=(2,) * 3, strides=(2,) * 3, pads=(1,) * 6, dilations=(1,) * 3),
+    derived("AveragePool", "grad"),
+    derived("AveragePool", "grad", count_include_pad=1, ceil_mode=1),
     derived("Conv", "fused"),
     derived("MaxPool", "unpool", x=(2, 4, 10, 8), kernel=(2, 2), strides=(2, 2), pads=(0,) * 4),
 ]
