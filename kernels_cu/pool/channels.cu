@@ -28,8 +28,8 @@ struct ChannelPoolParams {
     int y_batch, y_stride[3];
     int indices_batch, indices_stride[3];
     int channels, walk;
-    int whole;                                    // pixels of x are made of whole vectors of channels, if it begins with one
-    int rows_first;                               // walks below one another follow each other, else those in a row of y
+    int whole;      // pixels of x are made of whole vectors of channels, if it begins with one
+    int rows_first; // walks below one another follow each other, else those in a row of y
     Divider<int> vectors, walks, heights, depths; // of a pixel, a row, a slice, an image
 };
 
@@ -92,7 +92,7 @@ template <class T> DEVICE void take(Places<T>& maxima, const typename Places<T>:
 // The maxima, or sums, of a column of x, in all rows and slices of the windows; nothing where it is outside of x.
 template <class Maxima, int ROWS, class T>
 DEVICE Maxima maxima_of_column(const ChannelPoolParams& p, const Walk<T>& walk, int column) {
-        Maxima maxima;
+    Maxima maxima;
     clear(maxima, 0x7fffffff);
     if (!inside(column, p.x_extent[2])) return maxima;
     clear(maxima, (walk.slices.first * p.x_extent[1] + walk.rows.first) * p.x_extent[2] + column);

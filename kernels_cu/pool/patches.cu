@@ -10,8 +10,8 @@
 //
 // Values alone: vectors have 16 bytes, of short elements two are compared at a time. With Indices: they have two
 // elements, whose places are 16 bytes; of equal elements that with the lower number stays, whatever the order. Sums
-// have the accumulator's type in shared memory too. No window is empty. Where pixels are not made of whole vectors, or x
-// begins between two, elements are loaded and written one by one; a thread's are then not neighbours, those of
+// have the accumulator's type in shared memory too. No window is empty. Where pixels are not made of whole vectors, or
+// x begins between two, elements are loaded and written one by one; a thread's are then not neighbours, those of
 // neighbouring lanes are.
 #include "pool/average.cuh"
 #include "pool/packed.cuh"

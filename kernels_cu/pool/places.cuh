@@ -17,7 +17,10 @@ template <class T> struct Places {
 
 // Where the channels of a thread lie, from the first one on. Whole vectors are neighbours, which are loaded at once.
 // Of others lanes have neighbours: a thread's are `apart`, and none lies after the `last`.
-struct Spread { bool whole; int apart, last; };
+struct Spread {
+    bool whole;
+    int apart, last;
+};
 
 // The channels of vector number `vector` of `channels` neighbours; `first` is its first one.
 template <int VECTOR> DEVICE Spread spread_of(bool whole, int channels, int vector, int& first) {
@@ -34,7 +37,7 @@ template <class T> DEVICE void gather(const T* x, const Spread& spread, uint4& r
         row = make_uint4(__double2loint(first), __double2hiint(first), __double2loint(second), __double2hiint(second));
     } else {
         row = {};
-#pragma unroll (kSize == 1 ? 1 : 4) // the places of 16 bytes would need too many registers
+#pragma unroll(kSize == 1 ? 1 : 4) // the places of 16 bytes would need too many registers
         for (int word = 0; word < 4; ++word) {
             unsigned bits = 0;
 #pragma unroll

@@ -461,8 +461,8 @@ TILE_POOLS = (
     _pool("max_pool_float64_3d_tiles", (2, 3, 4, 31, 38), "nonfinite", kernel_shape=[2, 7, 5],
           strides=[2, 1, 1], dilations=[1, 1, 2], pads=[1, 3, 2, 0, 4, 1]),
 )  # fmt: skip
-# ... vectors of channels: walks along rows that share columns, outputs one by one, pixels off the vectors, channels that
-# are no whole vectors.
+# ... vectors of channels: walks along rows that share columns, outputs one by one, pixels off the vectors, channels
+# that are no whole vectors.
 CHANNEL_POOLS = (
     _pool("max_pool_float16_3d_channels", (2, 72, 31, 37), "nonfinite", "channels last", "strided pixels",
           kernel_shape=[2, 3], strides=[3, 2], pads=[1, 2, 0, 1]),

@@ -330,8 +330,9 @@ def in_vectors(problem: PoolProblem) -> bool:
 
 def why_singly(problem: PoolProblem) -> str:
     """Return why a thread loads its channels one by one, for a plan's reason, if it does."""
-    count = channels_of_vector(problem)
-    return "" if in_vectors(problem) else f"; one by one: pixels are not made of whole vectors of {count} channels"
+    if in_vectors(problem):
+        return ""
+    return f"; channels one by one: pixels are not made of whole vectors of {channels_of_vector(problem)} channels"
 
 
 def channels_of_vector(problem: PoolProblem) -> int:
