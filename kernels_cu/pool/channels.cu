@@ -3,13 +3,14 @@
 // A thread owns a vector of channels and makes `walk` outputs that are neighbours in a row of y. Lanes follow each
 // other along the channels, so that loads and stores are coalesced; then, where windows below one another share rows,
 // down the columns, so that those can come from the L1 cache. Of each column of x that its windows have a thread finds
-// the maximum once, three rows in flight together; where windows are up to three columns wide it keeps the last three
-// of those, which neighbouring windows share.
+// the maximum once, up to three rows in flight together; where windows are up to three columns wide it keeps the last
+// three of those, which neighbouring windows share.
 //
 // Values alone: vectors have 16 bytes, of short elements two are compared at a time. With Indices: they have two
 // elements, whose places are 16 bytes. Sums are made likewise, in the accumulator's type. All channels of a vector have
-// the same windows. No window is empty, and none is dilated: another kernel makes those. Where x begins between two
-// vectors, elements are loaded one by one.
+// the same windows. No window is empty, and none is dilated: another kernel makes those. Where pixels are not made of
+// whole vectors, or x begins between two, elements are loaded and written one by one; a thread's are then not
+// neighbours, those of neighbouring lanes are.
 #include "base/geometry.cuh"
 #include "pool/average.cuh"
 #include "pool/packed.cuh"
@@ -27,7 +28,8 @@ struct ChannelPoolParams {
     int y_batch, y_stride[3];
     int indices_batch, indices_stride[3];
     int channels, walk;
-    int rows_first;                               // walks below one another follow each other, else those in a row of y
+    int whole;      // pixels of x are made of whole vectors of channels, if it begins with one
+    int rows_first; // walks below one another follow each other, else those in a row of y
     Divider<int> vectors, walks, heights, depths; // of a pixel, a row, a slice, an image
 };
 
@@ -43,6 +45,7 @@ DEVICE Reach reach_of(const ChannelPoolParams& p, int axis, int q) {
 
 // What a thread makes: its outputs in a row of y, and the rows of x for them, from the first vector on.
 template <class T> struct Walk {
+    Spread spread; // channels
     Reach slices, rows;
     int column, end; // outputs
     const T* x;
@@ -51,14 +54,14 @@ template <class T> struct Walk {
     long long number; // of the first channel's first element
 };
 
-template <int VECTOR, class T> DEVICE Walk<T> stand(const ChannelPoolParams& p, int item) {
+template <int VECTOR, class T> DEVICE Walk<T> stand(const ChannelPoolParams& p, int item, bool whole) {
     Walk<T> walk;
-    int channel, row, depth;
-    int above = p.vectors.split(item, channel);
+    int vector, channel, row, depth;
+    int above = p.vectors.split(item, vector);
     if (p.rows_first) above = p.walks.split(p.heights.split(above, row), walk.column);
     else above = p.heights.split(p.walks.split(above, walk.column), row);
     const int image = p.depths.split(above, depth);
-    channel *= VECTOR;
+    walk.spread = spread_of<VECTOR>(whole, p.channels, vector, channel);
     walk.column *= p.walk;
     walk.end = min(walk.column + p.walk, p.y_extent[2]);
     walk.slices = reach_of(p, 0, depth);
@@ -87,9 +90,8 @@ template <class T> DEVICE void take(Places<T>& maxima, const typename Places<T>:
 }
 
 // The maxima, or sums, of a column of x, in all rows and slices of the windows; nothing where it is outside of x.
-template <class Maxima, class T>
+template <class Maxima, int ROWS, class T>
 DEVICE Maxima maxima_of_column(const ChannelPoolParams& p, const Walk<T>& walk, int column) {
-    constexpr int kBatch = 3; // loads in flight together
     Maxima maxima;
     clear(maxima, 0x7fffffff);
     if (!inside(column, p.x_extent[2])) return maxima;
@@ -100,15 +102,15 @@ DEVICE Maxima maxima_of_column(const ChannelPoolParams& p, const Walk<T>& walk, 
     for (int slice = walk.slices.first; slice < walk.slices.end; ++slice) {
         const T* x = slice_x;
 #pragma unroll 1
-        for (int row = walk.rows.first; row < walk.rows.end; row += kBatch) {
-            typename Maxima::Row rows[kBatch];
+        for (int row = walk.rows.first; row < walk.rows.end; row += ROWS) {
+            typename Maxima::Row rows[ROWS];
 #pragma unroll
-            for (int i = 0; i < kBatch; ++i) {
-                if (i == 0 || row + i < walk.rows.end) rows[i] = *reinterpret_cast<const typename Maxima::Row*>(x);
+            for (int i = 0; i < ROWS; ++i) {
+                if (i == 0 || row + i < walk.rows.end) load_row(x, walk.spread, rows[i]);
                 x += p.x_stride[1];
             }
 #pragma unroll
-            for (int i = 0; i < kBatch; ++i)
+            for (int i = 0; i < ROWS; ++i)
                 if (i == 0 || row + i < walk.rows.end)
                     take(maxima, rows[i], (slice * p.x_extent[1] + row + i) * p.x_extent[2] + column);
         }
@@ -121,7 +123,7 @@ DEVICE Maxima maxima_of_column(const ChannelPoolParams& p, const Walk<T>& walk, 
 // ones.
 template <class Maxima, class T>
 DEVICE void write(const ChannelPoolParams& p, Walk<T>& walk, const Maxima& maxima, int) {
-    write_maxima(maxima, walk.y, walk.indices, walk.number, p.plane);
+    write_maxima(maxima, walk.spread, walk.y, walk.indices, walk.number, p.plane);
     walk.y += p.y_stride[2];
     walk.indices += p.indices_stride[2];
 }
@@ -136,14 +138,14 @@ DEVICE void write(const AverageChannelPoolParams& p, Walk<T>& walk, const Column
     T row[kVector];
 #pragma unroll
     for (int i = 0; i < kVector; ++i) row[i] = average<T>(sums[i], counts);
-    write_vector(walk.y, row);
+    write_row(walk.y, walk.spread, row);
     walk.y += p.y_stride[2];
 }
 
 constexpr int kMost = 3; // columns of windows that share them
 
 // Makes the outputs of a walk, whose windows have up to kMost columns.
-template <class Maxima, class Params, class T> DEVICE void walk_along(const Params& p, Walk<T>& walk) {
+template <class Maxima, int ROWS, class Params, class T> DEVICE void walk_along(const Params& p, Walk<T>& walk) {
     Maxima before, last; // of the two columns to the left
     clear(before, 0x7fffffff);
     clear(last, 0x7fffffff);
@@ -151,7 +153,7 @@ template <class Maxima, class Params, class T> DEVICE void walk_along(const Para
     const int end = reach_of(p, 2, walk.end).start;
 #pragma unroll 1
     while (start < end) {
-        const Maxima maxima = maxima_of_column<Maxima>(p, walk, column);
+        const Maxima maxima = maxima_of_column<Maxima, ROWS>(p, walk, column);
         Maxima window = maxima;
         if (p.kernel[2] > 1) window.merge(last);
         if (p.kernel[2] == kMost) window.merge(before);
@@ -165,72 +167,39 @@ template <class Maxima, class Params, class T> DEVICE void walk_along(const Para
 }
 
 // Makes one output after another from all its columns.
-template <class Maxima, class Params, class T> DEVICE void stand_still(const Params& p, Walk<T>& walk) {
+template <class Maxima, int ROWS, class Params, class T> DEVICE void stand_still(const Params& p, Walk<T>& walk) {
 #pragma unroll 1
     for (int q = walk.column; q < walk.end; ++q) {
         const Reach columns = reach_of(p, 2, q);
-        Maxima window = maxima_of_column<Maxima>(p, walk, columns.first);
+        Maxima window = maxima_of_column<Maxima, ROWS>(p, walk, columns.first);
 #pragma unroll 1
         for (int column = columns.first + 1; column < columns.end; ++column)
-            window.merge(maxima_of_column<Maxima>(p, walk, column));
+            window.merge(maxima_of_column<Maxima, ROWS>(p, walk, column));
         write(p, walk, window, columns.start + p.pad[2]);
     }
 }
 
-// One output after another, element by element: put(output, channel, what was taken, where the window begins).
-template <int VECTOR, class T, class Taken, class Put>
-DEVICE void pool_singly(const ChannelPoolParams& p, const Walk<T>& walk, const Taken& nothing, const Put& put) {
-#pragma unroll 1
-    for (int q = walk.column; q < walk.end; ++q)
-#pragma unroll 1
-        for (int channel = 0; channel < VECTOR; ++channel) {
-            const Reach columns = reach_of(p, 2, q);
-            Taken taken = nothing;
-#pragma unroll 1
-            for (int i = walk.slices.first; i < walk.slices.end; ++i)
-#pragma unroll 1
-                for (int j = walk.rows.first; j < walk.rows.end; ++j)
-#pragma unroll 1
-                    for (int k = columns.first; k < columns.end; ++k)
-                        taken.merge(
-                            Taken::of(walk.x[i * p.x_stride[0] + j * p.x_stride[1] + k * p.x_stride[2] + channel],
-                                      (i * p.x_extent[1] + j) * p.x_extent[2] + k));
-            put(q - walk.column, channel, taken, columns.start + p.pad[2]);
-        }
+template <class Maxima, bool WHOLE, class T, class Params> DEVICE void pool_as(const Params& p, int item) {
+    constexpr int kVector = Maxima::kVector, kRows = WHOLE || kVector == 2 ? 3 : 1; // in flight together
+    Walk<T> walk = stand<kVector, T>(p, item, WHOLE);
+    if (p.kernel[2] <= kMost) walk_along<Maxima, kRows>(p, walk);
+    else stand_still<Maxima, kRows>(p, walk);
 }
 
-template <class Maxima, class T, bool INDICES> DEVICE void pool_vectors(const ChannelPoolParams& p, int item) {
-    constexpr int kVector = Maxima::kVector;
-    Walk<T> walk = stand<kVector, T>(p, item);
-    if (reinterpret_cast<unsigned long long>(p.x) % (kVector * sizeof(T)) != 0)
-        pool_singly<kVector>(
-            p, walk, nothing<T, INDICES>(), [&](int q, int channel, const Maximum<T, int, INDICES>& maximum, int) {
-                walk.y[q * p.y_stride[2] + channel] = maximum.value;
-                if constexpr (INDICES)
-                    walk.indices[q * p.indices_stride[2] + channel] = walk.number + channel * p.plane + maximum.place;
-            });
-    else if (p.kernel[2] <= kMost) walk_along<Maxima>(p, walk);
-    else stand_still<Maxima>(p, walk);
+template <class Maxima, class T, class Params> DEVICE void pool_channels(const Params& p) {
+    constexpr int kThreads = 256; // as the plan launches it
+    const int item = int(blockIdx.x) * kThreads + int(threadIdx.x);
+    if (item >= p.items) return;
+    if (p.whole && reinterpret_cast<unsigned long long>(p.x) % (Maxima::kVector * sizeof(T)) == 0)
+        pool_as<Maxima, true, T>(p, item);
+    else pool_as<Maxima, false, T>(p, item);
 }
 
 template <class T, bool INDICES> DEVICE void max_pool_channels(const ChannelPoolParams& p) {
-    constexpr int kThreads = 256; // as the plan launches it
-    const int item = int(blockIdx.x) * kThreads + int(threadIdx.x);
-    if (item >= p.items) return;
-    if constexpr (INDICES) pool_vectors<Places<T>, T, true>(p, item);
-    else pool_vectors<Columns<T>, T, false>(p, item);
+    if constexpr (INDICES) pool_channels<Places<T>, T>(p);
+    else pool_channels<Columns<T>, T>(p);
 }
 
 template <class T, class Acc> DEVICE void average_pool_channels(const AverageChannelPoolParams& p) {
-    using Sums = ColumnSums<T, Acc>;
-    constexpr int kThreads = 256; // as the plan launches it
-    const int item = int(blockIdx.x) * kThreads + int(threadIdx.x);
-    if (item >= p.items) return;
-    Walk<T> walk = stand<Sums::kVector, T>(p, item);
-    if (reinterpret_cast<unsigned long long>(p.x) % 16 != 0)
-        pool_singly<Sums::kVector>(p, walk, Sum<T, Acc>{0}, [&](int q, int channel, const Sum<T, Acc>& sum, int begin) {
-            walk.y[q * p.y_stride[2] + channel] = average<T>(sum.value, counts_of<Acc>(p, walk, begin));
-        });
-    else if (p.kernel[2] <= kMost) walk_along<Sums>(p, walk);
-    else stand_still<Sums>(p, walk);
+    pool_channels<ColumnSums<T, Acc>, T>(p);
 }

@@ -10,8 +10,9 @@
 //
 // Values alone: vectors have 16 bytes, of short elements two are compared at a time. With Indices: they have two
 // elements, whose places are 16 bytes; of equal elements that with the lower number stays, whatever the order. Sums
-// have the accumulator's type in shared memory too. No window is empty. Where x begins between two vectors, elements
-// are loaded one by one.
+// have the accumulator's type in shared memory too. No window is empty. Where pixels are not made of whole vectors, or
+// x begins between two, elements are loaded and written one by one; a thread's are then not neighbours, those of
+// neighbouring lanes are.
 #include "pool/average.cuh"
 #include "pool/packed.cuh"
 #include "pool/places.cuh"
@@ -28,6 +29,7 @@ struct PatchPoolParams {
     int y_batch, y_stride[3];
     int indices_batch, indices_stride[3];
     int channels, tile_rows, tile_columns, x_rows;
+    int whole;               // pixels of x are made of whole vectors of channels, if it begins with one
     int lines_at, places_at; // bytes of shared memory before these
     int step[2];             // see pool/runs.cuh; down and along
     Divider<int> channel_tiles, column_tiles, row_tiles, depths, depth_dilation, steps[2];
@@ -40,7 +42,7 @@ constexpr int kRun = 5; // an odd number of pixels
 
 // What a block makes, and where the pixels of x for it begin.
 template <class T> struct Patch {
-    int channel, vectors; // the first channel, and how many vectors
+    int channel, channels, vectors; // the first channel, and how many of them and their vectors
     int depth, out_row, out_column;
     int slice, slices;              // of x: the first tap's one, and how many taps
     int row, rows, column, columns; // of x: the first one, and how many
@@ -50,6 +52,10 @@ template <class T> struct Patch {
     long long number; // of the first channel's first element
 };
 
+template <int VECTOR, class T> DEVICE bool in_vectors(const PatchPoolParams& p) {
+    return p.whole && reinterpret_cast<unsigned long long>(p.x) % (VECTOR * sizeof(T)) == 0;
+}
+
 template <int VECTOR, class T> DEVICE Patch<T> stand(const PatchPoolParams& p) {
     Patch<T> patch;
     int tile, row, column, depth;
@@ -58,7 +64,8 @@ template <int VECTOR, class T> DEVICE Patch<T> stand(const PatchPoolParams& p) {
     const int image = p.depths.split(above, depth);
     patch.depth = depth;
     patch.channel = tile * int(p.vectors.divisor) * VECTOR;
-    patch.vectors = min(int(p.vectors.divisor), (p.channels - patch.channel) / VECTOR);
+    patch.channels = min(int(p.vectors.divisor) * VECTOR, p.channels - patch.channel);
+    patch.vectors = (patch.channels + VECTOR - 1) / VECTOR;
     patch.out_row = row * p.tile_rows;
     patch.out_column = column * p.tile_columns;
     meet(p, 1, patch.out_row, min(p.tile_rows, p.y_extent[1] - patch.out_row), patch.row, patch.rows);
@@ -74,28 +81,26 @@ template <int VECTOR, class T> DEVICE Patch<T> stand(const PatchPoolParams& p) {
     return patch;
 }
 
-template <int THREADS, int VECTOR, class T>
+template <int THREADS, int VECTOR, class Row, class T>
 DEVICE void fetch(const PatchPoolParams& p, const Patch<T>& patch, T* shared) {
     const int items = patch.rows * int(p.x_columns.divisor * p.vectors.divisor);
-    const bool whole = reinterpret_cast<unsigned long long>(p.x) % (VECTOR * sizeof(T)) == 0;
 #pragma unroll 1
     for (int slice = 0; slice < patch.slices; ++slice)
 #pragma unroll 1
         for (int item = int(threadIdx.x); item < items; item += THREADS) {
-            int vector, column;
+            int vector, column, channel;
             const int row = p.x_columns.split(p.vectors.split(item, vector), column);
             if (column >= patch.columns || vector >= patch.vectors) continue;
+            const Spread spread = spread_of<VECTOR>(in_vectors<VECTOR, T>(p), patch.channels, vector, channel);
             const T* source = patch.x + slice * p.dilation[0] * p.x_stride[0] + row * p.x_stride[1]
-                            + column * p.x_stride[2] + vector * VECTOR;
+                            + column * p.x_stride[2] + channel;
             T* target = shared + (slice * p.x_rows * int(p.x_columns.divisor * p.vectors.divisor) + item) * VECTOR;
-            if (whole && VECTOR * sizeof(T) == 16) {
+            if (spread.whole && sizeof(Row) == 16) {
                 copy_async<16>(shared_address(target), source, 16);
-            } else if (whole) {
-                *reinterpret_cast<Neighbours<T, VECTOR>*>(target) =
-                    *reinterpret_cast<const Neighbours<T, VECTOR>*>(source);
             } else {
-#pragma unroll 1
-                for (int i = 0; i < VECTOR; ++i) target[i] = source[i];
+                Row elements;
+                load_row(source, spread, elements);
+                *reinterpret_cast<Row*>(target) = elements;
             }
         }
     copy_async_commit();
@@ -198,8 +203,7 @@ DEVICE void take_columns(const PatchPoolParams& p, const Patch<T>& patch, const 
     __syncthreads();
 }
 
-// The windows along the lines: put(row, column, first channel, what was taken) receives each, in coordinates of the
-// patch.
+// The windows along the lines: put(row, column, vector, what was taken) receives each, in coordinates of the patch.
 template <int THREADS, class Of, class T, class Value, class Put>
 DEVICE void take_rows(const PatchPoolParams& p, const Patch<T>& patch, const Value* values, const int* places,
                       const Put& put) {
@@ -212,8 +216,7 @@ DEVICE void take_rows(const PatchPoolParams& p, const Patch<T>& patch, const Val
         int vector, run, step;
         const int row = p.along.split(p.vectors.split(item, vector), run), q = window_of<kRun>(p, 1, run, step);
         if (vector >= patch.vectors) continue;
-        const int first = row * line + q * p.stride[2], stride = step * p.stride[2],
-                  channel = vector * Of::Maxima::kVector;
+        const int first = row * line + q * p.stride[2], stride = step * p.stride[2];
         const auto element = [&](int i, int tap) {
             return Of::from(values, places, (first + i * stride + tap * p.dilation[2]) * vectors + vector);
         };
@@ -222,7 +225,7 @@ DEVICE void take_rows(const PatchPoolParams& p, const Patch<T>& patch, const Val
         else take_each(p.kernel[2], element, windows);
 #pragma unroll
         for (int i = 0; i < kRun; ++i)
-            if (const int column = q + i * step; column < columns) put(row, column, channel, windows[i]);
+            if (const int column = q + i * step; column < columns) put(row, column, vector, windows[i]);
     }
 }
 
@@ -231,11 +234,13 @@ template <class Of, class T> DEVICE void pool_patch(const PatchPoolParams& p, un
     T *x = reinterpret_cast<T*>(memory), *values = reinterpret_cast<T*>(memory + p.lines_at);
     int* places = reinterpret_cast<int*>(memory + p.places_at);
     const Patch<T> patch = stand<kVector, T>(p);
-    fetch<kThreads, kVector>(p, patch, x);
+    fetch<kThreads, kVector, typename Of::Maxima::Row>(p, patch, x);
     take_columns<kThreads, Of>(p, patch, x, values, places);
     take_rows<kThreads, Of>(
-        p, patch, values, places, [&](int row, int column, int channel, const typename Of::Maxima& maxima) {
-            write_maxima(maxima, patch.y + row * p.y_stride[1] + column * p.y_stride[2] + channel,
+        p, patch, values, places, [&](int row, int column, int vector, const typename Of::Maxima& maxima) {
+            int channel;
+            const Spread spread = spread_of<kVector>(in_vectors<kVector, T>(p), patch.channels, vector, channel);
+            write_maxima(maxima, spread, patch.y + row * p.y_stride[1] + column * p.y_stride[2] + channel,
                          patch.indices + row * p.indices_stride[1] + column * p.indices_stride[2] + channel,
                          patch.number + channel * p.plane, p.plane);
         });
@@ -254,17 +259,19 @@ template <class T, class Acc> DEVICE void average_pool_patches(const AveragePatc
     T* x = reinterpret_cast<T*>(memory);
     Acc* values = reinterpret_cast<Acc*>(memory + p.lines_at);
     const Patch<T> patch = stand<kVector, T>(p);
-    fetch<kThreads, kVector>(p, patch, x);
+    fetch<kThreads, kVector, typename Of::Maxima::Row>(p, patch, x);
     take_columns<kThreads, Of>(p, patch, x, values, static_cast<int*>(nullptr));
     const Acc slices = count(p.counted, 0, patch.depth * p.stride[0]);
     take_rows<kThreads, Of>(
         p, patch, values, static_cast<const int*>(nullptr),
-        [&](int row, int column, int channel, const typename Of::Maxima& sums) {
+        [&](int row, int column, int vector, const typename Of::Maxima& sums) {
+            int channel;
+            const Spread spread = spread_of<kVector>(in_vectors<kVector, T>(p), patch.channels, vector, channel);
             const Acc counts = slices * Acc(count(p.counted, 1, (patch.out_row + row) * p.stride[1]))
                              * Acc(count(p.counted, 2, (patch.out_column + column) * p.stride[2]));
             T averages[kVector];
 #pragma unroll
             for (int i = 0; i < kVector; ++i) averages[i] = average<T>(sums[i], counts);
-            write_vector(patch.y + row * p.y_stride[1] + column * p.y_stride[2] + channel, averages);
+            write_row(patch.y + row * p.y_stride[1] + column * p.y_stride[2] + channel, spread, averages);
         });
 }

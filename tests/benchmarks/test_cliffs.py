@@ -108,7 +108,7 @@ def test_all_shares_and_jumps_are_those_of_the_file() -> None:
     ("name", "dtype", "layout", "cause"),
     [
         ("yolo.spp13", "float32", "NHWC", "pixels are not made of whole vectors of 4 channels"),
-        ("mobilenetv2.dw3", "bfloat16", "NHWC", "one channel at a time: 145 channels, or gaps between pixels"),
+        ("mobilenetv2.dw3", "bfloat16", "NHWC", "channels one by one: 145 channels, or gaps between pixels"),
         ("srcnn.conv3", "float32", "NHWC", "element by element: 33 channels of a group, or gaps between pixels"),
         ("unet.enc1", "bfloat16", "NHWC", "the 65 channels of a pixel are not whole 16 bytes"),
         ("unet3d.enc2", "bfloat16", "NCHW", "33 channels of a group, filled up to 64, in 1 slices of 64"),

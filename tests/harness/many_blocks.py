@@ -461,7 +461,8 @@ TILE_POOLS = (
     _pool("max_pool_float64_3d_tiles", (2, 3, 4, 31, 38), "nonfinite", kernel_shape=[2, 7, 5],
           strides=[2, 1, 1], dilations=[1, 1, 2], pads=[1, 3, 2, 0, 4, 1]),
 )  # fmt: skip
-# ... vectors of channels: walks along rows that share columns, outputs one by one, pixels off the vectors.
+# ... vectors of channels: walks along rows that share columns, outputs one by one, pixels off the vectors, channels
+# that are no whole vectors.
 CHANNEL_POOLS = (
     _pool("max_pool_float16_3d_channels", (2, 72, 31, 37), "nonfinite", "channels last", "strided pixels",
           kernel_shape=[2, 3], strides=[3, 2], pads=[1, 2, 0, 1]),
@@ -475,9 +476,15 @@ CHANNEL_POOLS = (
           kernel_shape=[7, 2], strides=[2, 3], pads=[5, 1, 6, 0]),
     _pool("max_pool_uint8_3d_channels", (2, 112, 11, 29), "the ends", "pixels off the vectors", "channels last",
           kernel_shape=[2, 3], strides=[2, 1], pads=[0, 1, 1, 2]),
+    _pool("max_pool_bfloat16_3d_channels", (3, 43, 23, 19), "nonfinite", "channels last", "strided pixels",
+          kernel_shape=[3, 2], strides=[1, 2], pads=[2, 1, 0, 1]),
+    _pool("max_pool_float32_3d_channels", (2, 7, 3, 25, 17), "zeros", "channels last", "channels last",
+          kernel_shape=[2, 3, 4], strides=[2, 2, 1], pads=[1, 0, 2, 0, 2, 1]),
+    _pool("max_pool_int8_3d_channels", (3, 37, 41, 14), "any integer", "channels last", "channels last",
+          kernel_shape=[4, 3], strides=[2, 1], pads=[3, 1, 1, 2]),
 )  # fmt: skip
 
-# ... patches of pixels: strides, dilations, parts of the channels, pixels off the vectors.
+# ... patches of pixels: strides, dilations, parts of the channels, pixels off the vectors, channels that are none.
 PATCH_POOLS = (
     _pool("max_pool_float32_3d_patches", (2, 20, 23, 31), "nonfinite", "channels last", "strided pixels",
           kernel_shape=[7, 5], strides=[1, 2], dilations=[2, 1], pads=[3, 4, 6, 1]),
@@ -493,6 +500,10 @@ PATCH_POOLS = (
           kernel_shape=[4, 5], strides=[1, 2], dilations=[3, 2], pads=[6, 3, 1, 8]),
     _pool("max_pool_float16_3d_patches", (2, 40, 29, 37), "nonfinite", "channels last", "channels last",
           kernel_shape=[6, 7], strides=[2, 1], dilations=[4, 2], pads=[3, 6, 1, 4]),
+    _pool("max_pool_float32_3d_patches", (2, 19, 23, 31), "nonfinite", "channels last", "channels last",
+          kernel_shape=[5, 4], strides=[1, 2], dilations=[1, 2], pads=[3, 4, 1, 2]),
+    _pool("max_pool_uint8_3d_patches", (2, 71, 19, 22), "the ends", "channels last", "strided pixels",
+          kernel_shape=[4, 7], strides=[2, 1], dilations=[1, 2], pads=[2, 5, 1, 8]),
 )  # fmt: skip
 
 # On tensor cores: whole slices of channels and parts of one, chunks of channels, the table of rows, phases.

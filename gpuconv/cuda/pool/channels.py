@@ -14,7 +14,17 @@ from gpuconv.cuda.build import structs
 from gpuconv.cuda.build.variant import Kernel, Variant, types
 from gpuconv.cuda.plan import MOST_BLOCKS, Candidate, Limits, Offer, Plan, Refusal
 from gpuconv.cuda.pool import general
-from gpuconv.cuda.pool.problem import PoolProblem, PoolView, channels_of_vector, one_launch, pixels_of, seconds
+from gpuconv.cuda.pool.problem import (
+    PoolProblem,
+    PoolView,
+    channels_of_vector,
+    in_vectors,
+    one_launch,
+    pixels_of,
+    seconds,
+    vectors_of,
+    why_singly,
+)
 from gpuconv.rules import dtypes
 
 NAME = "channels"
@@ -26,6 +36,9 @@ _THREADS_WANTED = 1024  # of each multiprocessor; for fewer of them, short walks
 _INSTRUCTIONS = {False: (36, 90, 8), True: (72, 117, 11)}
 _OF_BYTES = (36, 135, 20)
 _OF_AVERAGES = {2: (190, 120, 22), 4: (130, 100, 12), 8: (170, 100, 12)}  # by bytes of an element; estimated
+# What each channel takes more that is loaded, or written, alone, with Indices or without (and of bytes); counted.
+_SINGLY = {False: (4, 5), True: (1.5, 3)}
+_BYTES_SINGLY = (8, 5)
 
 
 # ---------------------------------------------------------------- what it sees
@@ -54,7 +67,7 @@ def _walk(problem: PoolProblem, pixels: PoolView, limits: Limits) -> int:
 
 def _items(problem: PoolProblem, pixels: PoolView, walk: int) -> int:
     rows = pixels.image.extent * pixels.depth.windows * pixels.height.windows
-    return rows * -(-pixels.width.windows // walk) * (pixels.channel.extent // channels_of_vector(problem))
+    return rows * -(-pixels.width.windows // walk) * vectors_of(problem)
 
 
 def _blocks(problem: PoolProblem, pixels: PoolView, walk: int) -> int:
@@ -65,14 +78,18 @@ def _blocks(problem: PoolProblem, pixels: PoolView, walk: int) -> int:
 
 
 def _instructions(problem: PoolProblem, pixels: PoolView) -> float:
-    output, column, load = _INSTRUCTIONS[problem.named]
+    output, column, load = map(float, _INSTRUCTIONS[problem.named])
     if problem.itemsize == 1 and not problem.named:
         output, column, load = _OF_BYTES
     if problem.averages:
         output, column, load = _OF_AVERAGES[problem.itemsize]
     deep, high, wide = (axis.reach for axis in pixels.axes)
     columns = min(wide, pixels.width.stride) if wide <= _MOST else wide  # of an output
-    outputs = prod(problem.geometry.y_shape) / channels_of_vector(problem)
+    if not in_vectors(problem):
+        loaded, written = _BYTES_SINGLY if problem.itemsize == 1 and not problem.named else _SINGLY[problem.named]
+        output += written * channels_of_vector(problem)
+        load += loaded * channels_of_vector(problem)
+    outputs = prod(problem.geometry.y_shape) // pixels.channel.extent * vectors_of(problem)
     return outputs * (output + columns * (column + load * deep * high))
 
 
@@ -99,7 +116,8 @@ def _plan(problem: PoolProblem, pixels: PoolView, kernel: Variant, limits: Limit
         "items": _items(problem, pixels, walk),
         "walk": walk,
         "rows_first": pixels.height.reach > pixels.height.stride,
-        "vectors": pixels.channel.extent // count,
+        "whole": in_vectors(problem),
+        "vectors": vectors_of(problem),
         "walks": -(-pixels.width.windows // walk),
         "heights": pixels.height.windows,
         "depths": pixels.depth.windows,
@@ -107,6 +125,7 @@ def _plan(problem: PoolProblem, pixels: PoolView, kernel: Variant, limits: Limit
     blocks = _blocks(problem, pixels, walk)
     reason = (
         f"channels last: {count} channels x {walk} outputs of a row a thread; {blocks} blocks of {_THREADS} threads"
+        f"{why_singly(problem)}"
     )
     return one_launch(problem, kernel, blocks, 0, fields, reason)
 

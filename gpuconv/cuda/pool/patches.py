@@ -21,9 +21,11 @@ from gpuconv.cuda.pool.problem import (
     PoolProblem,
     PoolView,
     channels_of_vector,
+    in_vectors,
     one_launch,
     pixels_of,
     seconds,
+    why_singly,
 )
 from gpuconv.cuda.pool.runs import WindowRuns, instructions, runs_of, taken
 from gpuconv.rules import dtypes
@@ -38,6 +40,8 @@ _PLACE = 8  # bytes of a pair's place in shared memory, for each of its elements
 # Instructions, with Indices or without: for each of what _work returns; counted.
 _INSTRUCTIONS = {False: (0, 61, 0, 0, 5, 38, 0.6, 0), True: (420, 0, 578, 32, 0, 0, 0, 4)}
 _COUNT, _DIVISION = 25, 10  # instructions of a pixel's count, and of the division of each channel; estimated
+_LOADED_SINGLY, _WRITTEN_SINGLY = 5, 12  # what each channel takes more that is loaded, or written, alone; counted
+_BYTE_SINGLY = 13  # the same of a byte that is loaded, without Indices
 
 
 # ---------------------------------------------------------------- what it sees
@@ -196,6 +200,10 @@ def _instructions(problem: PoolProblem, pixels: PoolView, tile: PatchTile, limit
     of_block = float(np.dot(_work(problem, pixels, tile), _INSTRUCTIONS[problem.named]))
     if problem.averages:
         of_block += tile.rows * tile.columns * tile.vectors * (_COUNT + _DIVISION * channels_of_vector(problem))
+    if not in_vectors(problem):
+        loaded, written = tile.slices * tile.x_rows * tile.x_columns, tile.rows * tile.columns
+        load = _BYTE_SINGLY if problem.itemsize == 1 and not problem.named else _LOADED_SINGLY
+        of_block += (load * loaded + _WRITTEN_SINGLY * written) * tile.vectors * channels_of_vector(problem)
     return instructions(problem, of_block, prod(tile.grid), limits)
 
 
@@ -222,6 +230,7 @@ def _plan(problem: PoolProblem, pixels: PoolView, tile: PatchTile, kernel: Varia
     fields = pixels.fields(kernel) | {
         "tile_rows": tile.rows,
         "tile_columns": tile.columns,
+        "whole": in_vectors(problem),
         **params.members(tile, "x_rows", "x_columns", "vectors", "line", "lines_at", "places_at"),
         "step": [tile.down.step, tile.along.step],
         "steps": [max(runs.step, 1) for runs in (tile.down, tile.along)],
@@ -238,6 +247,7 @@ def _plan(problem: PoolProblem, pixels: PoolView, tile: PatchTile, kernel: Varia
         f"channels last: {tile.vectors * channels_of_vector(problem)} channels of {tile.rows} x {tile.columns} "
         f"outputs a block of {_THREADS} threads, {_RUN} windows of a line a thread; "
         f"{tile.bytes} bytes of shared memory, {blocks} blocks"
+        f"{why_singly(problem)}"
     )
     return one_launch(problem, kernel, blocks, tile.bytes, fields, reason)
 

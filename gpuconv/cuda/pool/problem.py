@@ -308,17 +308,31 @@ def rows_of(problem: PoolProblem, *, dilated: bool = False) -> PoolView | str:
 
 
 def pixels_of(problem: PoolProblem, *, dilated: bool = False) -> PoolView | str:
-    """Return a problem as pixels of whole vectors of channels, or why it is none."""
-    image, channel, *spatial = problem.all_axes
+    """Return a problem as pixels of channels that are neighbours, or why it is none."""
+    _, channel, *_ = problem.all_axes
     if any(getattr(channel, array) != 1 for array in problem.arrays):
         return "channels are not neighbours"
     why = window_refusal(problem, dilated=dilated)
-    if why is not None:
-        return why
+    return view_of(problem) if why is None else why
+
+
+def vectors_of(problem: PoolProblem) -> int:
+    """Return the vectors of a pixel's channels, the last one's that do not exist among them."""
+    return -(-problem.all_axes[1].extent // channels_of_vector(problem))
+
+
+def in_vectors(problem: PoolProblem) -> bool:
+    """Tell whether pixels of x are made of whole vectors of channels, if it begins with one."""
+    image, channel, *spatial = problem.all_axes
     count = channels_of_vector(problem)
-    if channel.extent % count or any(axis.x % count for axis in (image, *spatial)):
-        return f"channels last: pixels are not made of whole vectors of {count} channels"
-    return view_of(problem)
+    return channel.extent % count == 0 and not any(axis.x % count for axis in (image, *spatial))
+
+
+def why_singly(problem: PoolProblem) -> str:
+    """Return why a thread loads its channels one by one, for a plan's reason, if it does."""
+    if in_vectors(problem):
+        return ""
+    return f"; channels one by one: pixels are not made of whole vectors of {channels_of_vector(problem)} channels"
 
 
 def channels_of_vector(problem: PoolProblem) -> int:

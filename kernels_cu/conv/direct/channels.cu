@@ -10,8 +10,11 @@
 // Forms: STRIDE = 1 or 2, neighbouring windows are so many taps apart. STRIDE = 0, any strides and dilations.
 //
 // Zero times an infinite or NaN weight would be NaN where the padding must add nothing: blocks with such a weight make
-// their outputs one by one over the taps inside x (`sum_inside`). Where vectors of channels are not whole, not aligned,
-// or meet fewer channels of x, the thread makes one channel after another.
+// their outputs one by one over the taps inside x (`sum_inside`).
+//
+// Where vectors of channels are not whole, not aligned, or meet fewer channels of x, elements are loaded and written
+// one by one. A thread's channels are then not neighbours, those of neighbouring lanes are. Weights lie in shared
+// memory as threads have them: a vector of each.
 #include "conv/finish.cuh"
 #include "base/geometry.cuh"
 #include "base/ptx.cuh"
@@ -51,8 +54,8 @@ template <class T, class Acc, int STRIDE, int TAPS, int COLUMNS> struct Channels
     static constexpr int kStep = STRIDE == 0 ? 1 : STRIDE, kWindow = (COLUMNS - 1) * kStep + TAPS;
     static_assert(STRIDE > 0 || TAPS == 1);
 
-    template <int COUNT> using Loaded = Raw<COUNT* int(sizeof(T))>;
-    template <int COUNT> struct Sums { Acc values[kRows][COLUMNS][COUNT]; };
+    using Loaded = Raw<kVector* int(sizeof(T))>;
+    struct Sums { Acc values[kRows][COLUMNS][kVector]; };
 
     const ConvChannelsParams& p;
     Acc* shared;
@@ -88,9 +91,9 @@ template <class T, class Acc, int STRIDE, int TAPS, int COLUMNS> struct Channels
         columns = row_tile < p.rows ? existing<COLUMNS>(p.apart[1], column, p.y_extent[2]) : 0;
         rows = columns > 0 ? existing<kRows>(p.apart[0], row, p.y_extent[1]) : 0;
     }
-    // Of COUNT channels at once the thread has neighbours; of single ones every lane-th, so that lanes have neighbours.
-    template <int COUNT> DEVICE int channel(int turn) const {
-        return COUNT == 1 ? turn * int(p.vectors.divisor) + lane : lane * COUNT;
+    // The thread's channels: neighbours, or as many apart as there are lanes, so that these have neighbours.
+    template <bool WHOLE> DEVICE int channel(int e) const {
+        return block_channel + (WHOLE ? lane * kVector + e : e * int(p.vectors.divisor) + lane);
     }
     DEVICE const T* input(int of_channel) const {
         return static_cast<const T*>(p.x) + image * p.x_batch + p.filters.quotient(of_channel) * p.x_channel;
@@ -104,7 +107,7 @@ template <class T, class Acc, int STRIDE, int TAPS, int COLUMNS> struct Channels
     // ---- weights
 
     // Copies those of some rows of the kernel, the channel fastest; returns whether all of them are finite.
-    DEVICE bool stage(int kd, int first) const {
+    template <bool WHOLE> DEVICE bool stage(int kd, int first) const {
         int block;
         p.channel_blocks.split(block_number(), block);
         const int block_channel = block * int(p.vectors.divisor) * kVector;
@@ -120,7 +123,8 @@ template <class T, class Acc, int STRIDE, int TAPS, int COLUMNS> struct Channels
                 value = widen(
                     weight(block_channel + of_channel)[kd * p.w_stride[0] + kh * p.w_stride[1] + kw * p.w_stride[2]]);
             finite = finite && is_finite(value);
-            shared[tap * p.pitch + of_channel] = value;
+            int lane, e = p.vectors.split(of_channel, lane);
+            shared[tap * p.pitch + (WHOLE ? of_channel : lane * kVector + e)] = value;
         }
         return finite;
     }
@@ -134,19 +138,44 @@ template <class T, class Acc, int STRIDE, int TAPS, int COLUMNS> struct Channels
         for (int c = 0; c < kWindow; ++c) bits |= unsigned(inside(w + c * p.window_step, p.x_extent[2])) << c;
         return bits & ((1u << (kWindow - TAPS + count)) - 1);
     }
-    // Row i of the staged ones of the kernel, as output row 0 counts them: `count` taps, of which the first meets x.
-    template <int COUNT>
-    DEVICE void take(Sums<COUNT>& sums, const char* x, int step, unsigned bits, const Acc* weights, int i, int staged,
-                     int count) const {
-        Loaded<COUNT> elements[kWindow];
-        Acc window[kWindow][COUNT];
+    // How far apart elements of a pixel of x lie: the thread's first one and another, or the last one of all.
+    DEVICE int offset(int first, int e) const {
+        const int of_channel = min(first + e * int(p.vectors.divisor), p.channels - 1);
+        return int(p.filters.quotient(of_channel) - p.filters.quotient(first)) * p.x_channel;
+    }
+    // The inputs of a window, zeros for those that lie outside x.
+    template <bool WHOLE>
+    DEVICE void load(const char* x, int step, unsigned bits, Acc (&window)[kWindow][kVector]) const {
+        if constexpr (WHOLE) {
+            Loaded elements[kWindow];
 #pragma unroll
-        for (int c = 0; c < kWindow; ++c) {
-            elements[c] = {};
-            if (bits >> c & 1) elements[c] = *reinterpret_cast<const Loaded<COUNT>*>(x + (long long)c * step);
+            for (int c = 0; c < kWindow; ++c) {
+                elements[c] = {};
+                if (bits >> c & 1) elements[c] = *reinterpret_cast<const Loaded*>(x + (long long)c * step);
+            }
+#pragma unroll
+            for (int c = 0; c < kWindow; ++c) widen_all<T>(elements[c], window[c]);
+        } else {
+#pragma unroll
+            for (int e = 0; e < kVector; ++e) {
+                int first = channel<WHOLE>(0);
+                keep(first); // else all places of a window stay in registers
+                const char* element = x + (e > 0 ? offset(first, e) * int(sizeof(T)) : 0);
+                keep_global(element);
+#pragma unroll
+                for (int c = 0; c < kWindow; ++c) {
+                    window[c][e] = 0;
+                    if (bits >> c & 1) window[c][e] = widen(*reinterpret_cast<const T*>(element + (long long)c * step));
+                }
+            }
         }
-#pragma unroll
-        for (int c = 0; c < kWindow; ++c) widen_all<T>(elements[c], window[c]);
+    }
+    // Row i of the staged ones of the kernel, as output row 0 counts them: `count` taps, of which the first meets x.
+    template <bool WHOLE>
+    DEVICE void take(Sums& sums, const char* x, int step, unsigned bits, const Acc* weights, int i, int staged,
+                     int count) const {
+        Acc window[kWindow][kVector];
+        load<WHOLE>(x, step, bits, window);
 #pragma unroll
         for (int r = 0; r < kRows; ++r) {
             const int kh = i - r * p.row_advance;
@@ -155,33 +184,32 @@ template <class T, class Acc, int STRIDE, int TAPS, int COLUMNS> struct Channels
 #pragma unroll
             for (int k = 0; k < TAPS; ++k) {
                 if (k >= count) break;
-                const auto factors = *reinterpret_cast<const Elements<Acc, COUNT>*>(of_row + k * p.pitch);
+                const auto factors = *reinterpret_cast<const Elements<Acc, kVector>*>(of_row + k * p.pitch);
 #pragma unroll
                 for (int c = 0; c < COLUMNS; ++c)
 #pragma unroll
-                    for (int e = 0; e < COUNT; ++e)
+                    for (int e = 0; e < kVector; ++e)
                         sums.values[r][c][e] =
                             multiply_add(factors.values[e], window[c * kStep + k][e], sums.values[r][c][e]);
             }
         }
     }
     // The staged rows of the kernel from `first` on, at depth d of x.
-    template <int COUNT> DEVICE void accumulate(Sums<COUNT>& sums, int turn, int d, int first) const {
+    template <bool WHOLE> DEVICE void accumulate(Sums& sums, int d, int first) const {
         const int staged = min(p.step, p.taps[1] - first), end = staged + (rows - 1) * p.row_advance;
         const int h0 = row * p.stride[1] + p.start[1] + first * p.dilation[1];
 #pragma unroll 1
         for (int kw = 0; kw < p.taps[2]; kw += TAPS) {
             const int count = min(TAPS, p.taps[2] - kw), w = column * p.stride[2] + p.start[2] + kw * p.dilation[2];
             const unsigned bits = found(w, count);
-            const Acc* weights = shared + kw * p.pitch + channel<COUNT>(turn);
-            const T* x = input(block_channel + channel<COUNT>(turn)) + d * p.x_stride[0] + h0 * p.x_stride[1]
-                       + w * p.x_stride[2];
+            const Acc* weights = shared + kw * p.pitch + lane * kVector;
+            const T* x = input(channel<WHOLE>(0)) + d * p.x_stride[0] + h0 * p.x_stride[1] + w * p.x_stride[2];
             int h = h0, step = p.window_step * p.x_stride[2] * int(sizeof(T));
             keep(step);
 #pragma unroll 1
             for (int i = 0; i < end; ++i) {
                 if (inside(h, p.x_extent[1]))
-                    take(sums, reinterpret_cast<const char*>(x), step, bits, weights, i, staged, count);
+                    take<WHOLE>(sums, reinterpret_cast<const char*>(x), step, bits, weights, i, staged, count);
                 h += p.dilation[1];
                 x += p.dilation[1] * p.x_stride[1];
             }
@@ -200,11 +228,12 @@ template <class T, class Acc, int STRIDE, int TAPS, int COLUMNS> struct Channels
     DEVICE int further(int r, int c) const {
         return r * int(p.apart[0].divisor) * p.y_stride[1] + c * int(p.apart[1].divisor) * p.y_stride[2];
     }
-    template <int COUNT> DEVICE void write(const Sums<COUNT>& sums, int first) const {
-        T* y = output(first);
+    // Channels [first, first + COUNT) of the thread's, which are neighbours.
+    template <int COUNT> DEVICE void write(const Sums& sums, int first, int of_channel) const {
+        T* y = output(of_channel);
         Acc added[COUNT];
 #pragma unroll
-        for (int e = 0; e < COUNT; ++e) added[e] = bias(first + e);
+        for (int e = 0; e < COUNT; ++e) added[e] = bias(of_channel + e);
 #pragma unroll
         for (int r = 0; r < kRows; ++r)
 #pragma unroll
@@ -212,21 +241,29 @@ template <class T, class Acc, int STRIDE, int TAPS, int COLUMNS> struct Channels
                 if (r >= rows || c >= columns) continue;
                 Acc row[COUNT];
 #pragma unroll
-                for (int e = 0; e < COUNT; ++e) row[e] = sums.values[r][c][e] + added[e];
+                for (int e = 0; e < COUNT; ++e) row[e] = sums.values[r][c][first + e] + added[e];
                 if (p.finish.any()) finish_all(p.finish, p.y, row, y + further(r, c));
                 store_narrowed(y + further(r, c), row);
             }
     }
+    template <bool WHOLE> DEVICE void write_all(const Sums& sums) const {
+        constexpr int kCount = WHOLE ? kVector : 1;
+#pragma unroll
+        for (int e = 0; e < kVector; e += kCount)
+            if (WHOLE || channel<WHOLE>(e) < p.channels) write<kCount>(sums, e, channel<WHOLE>(e));
+    }
 
     // ---- weights that are not finite
 
-    template <int COUNT> DEVICE void write_inside(int first) const {
+    template <bool WHOLE> DEVICE void write_inside() const {
 #pragma unroll 1
         for (int r = 0; r < rows; ++r)
 #pragma unroll 1
             for (int c = 0; c < columns; ++c)
 #pragma unroll 1
-                for (int of_channel = first; of_channel < first + COUNT; ++of_channel) {
+                for (int e = 0; e < kVector; ++e) {
+                    const int of_channel = channel<WHOLE>(e);
+                    if (of_channel >= p.channels) break;
                     T& target = output(of_channel)[further(r, c)];
                     target =
                         narrow<T>(finished(p.finish, p.y, sum_inside(r, c, of_channel) + bias(of_channel), &target));
@@ -255,14 +292,11 @@ template <class T, class Acc, int STRIDE, int TAPS, int COLUMNS> struct Channels
 
     // ---- all of it
 
-    template <int COUNT> DEVICE bool exists(int turn) const {
-        return rows > 0 && block_channel + channel<COUNT>(turn) < p.channels;
-    }
-    template <int COUNT> DEVICE void make(int turn) {
+    template <bool WHOLE> DEVICE void make() {
         bool finite = true;
 #pragma unroll 1
         for (int step = 0; step < p.walk; ++step) {
-            Sums<COUNT> sums{};
+            Sums sums{};
 #pragma unroll 1
             for (int part = p.parts - 1; part >= 0; --part) {
                 int first;
@@ -270,27 +304,25 @@ template <class T, class Acc, int STRIDE, int TAPS, int COLUMNS> struct Channels
                 first *= p.step;
                 if (step == 0 || p.parts > 1) {
                     __syncthreads(); // all threads have left the weights
-                    finite = __syncthreads_and(stage(kd, first)) && finite;
+                    finite = __syncthreads_and(stage<WHOLE>(kd, first)) && finite;
                 }
                 stand(step);
                 const int d = depth * p.stride[0] + p.start[0] + kd * p.dilation[0];
-                if (exists<COUNT>(turn) && inside(d, p.x_extent[0])) accumulate(sums, turn, d, first);
+                if (exists<WHOLE>() && inside(d, p.x_extent[0])) accumulate<WHOLE>(sums, d, first);
             }
             stand(step);
-            if (!exists<COUNT>(turn)) continue;
-            if (finite) write(sums, block_channel + channel<COUNT>(turn));
-            else write_inside<COUNT>(block_channel + channel<COUNT>(turn));
+            if (!exists<WHOLE>()) continue;
+            if (finite) write_all<WHOLE>(sums);
+            else write_inside<WHOLE>();
         }
     }
+    template <bool WHOLE> DEVICE bool exists() const { return rows > 0 && channel<WHOLE>(0) < p.channels; }
     DEVICE void run() {
-        constexpr int kBytes = sizeof(Loaded<kVector>);
+        constexpr int kBytes = sizeof(Loaded);
         if (p.in_vectors && reinterpret_cast<unsigned long long>(p.x) % kBytes == 0
-            && vectors_aligned(p.finish, p.y, kBytes)) {
-            make<kVector>(0);
-            return;
-        }
-#pragma unroll 1
-        for (int turn = 0; turn < kVector; ++turn) make<1>(turn);
+            && vectors_aligned(p.finish, p.y, kBytes))
+            make<true>();
+        else make<false>();
     }
 };
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import prod
 from random import Random
 from typing import Any
@@ -14,11 +15,13 @@ import gpuconv
 from gpuconv.cuda.call.prepared import contiguous_strides
 from gpuconv.cuda.plan.launch import Launch, Plan
 from gpuconv.cuda.plan.limits import representative
+from gpuconv.cuda.plan.offers import Candidate
 from gpuconv.cuda.pool import channels, patches
 from gpuconv.cuda.pool import families as pool_families
 from gpuconv.cuda.pool.problem import PoolProblem
 from gpuconv.rules import dtypes
 from gpuconv.rules import geometry as geometries
+from tests.cuda.pool.problems import made
 from tests.harness.emulated import preferred
 from tests.harness.offered import why_not
 from tests.oracle.strategies import rows_pool_problem
@@ -119,6 +122,8 @@ def test_usual_layers_with_channels_last_get_the_kernel_of_channels(dtype: str, 
         ((32, 480, 14, 14), 2, 2, 0, "channels"),
         ((8, 512, 20, 20), 13, 1, 6, "patches"),
         ((1, 64, 64, 64, 64), 2, 2, 0, "channels"),
+        ((32, 65, 112, 112), 3, 2, 1, "channels"),
+        ((8, 513, 20, 20), 13, 1, 6, "patches"),
     ):
         rank = len(x) - 2
         plan = planned_last(
@@ -138,8 +143,6 @@ def test_usual_layers_with_channels_last_get_the_kernel_of_channels(dtype: str, 
 @pytest.mark.parametrize(
     ("why", "x", "more"),
     [
-        ("channels last: pixels are not made of whole vectors of 8 channels", (2, 12, 9, 16), {"dtype": "float16"}),
-        ("channels last: pixels are not made of whole vectors of 2 channels", (2, 33, 9, 16), {"indices": True}),
         ("dilated windows", (2, 16, 9, 16), {"dilations": [1, 2]}),
         ("some windows are empty", (2, 16, 9, 16), {"pads": [0, 2, 0, 0]}),
         ("column-major numbers", (2, 16, 9, 16), {"storage_order": 1, "indices": True}),
@@ -293,7 +296,7 @@ def test_the_struct_of_vectors_of_channels() -> None:
         "x_batch": 11 * 30 * 48, "x_stride": [0, 30 * 48, 48],
         "y_batch": 4 * 15 * 48, "y_stride": [0, 15 * 48, 48],
         "indices_batch": 4 * 15 * 48, "indices_stride": [0, 15 * 48, 48],
-        "channels": 48, "walk": 4, "rows_first": 1, "vectors": 24, "walks": 4, "heights": 4, "depths": 1,
+        "channels": 48, "walk": 4, "whole": 1, "rows_first": 1, "vectors": 24, "walks": 4, "heights": 4, "depths": 1,
     }  # fmt: skip
     assert launch.grid == (3, 1, 1)
     assert launch.pointers == (("x", 0), ("y", 8), ("indices", 16))
@@ -311,7 +314,7 @@ def test_the_struct_of_patches_of_pixels() -> None:
         "x_batch": 11 * 30 * 48, "x_stride": [0, 30 * 48, 48],
         "y_batch": 10 * 9 * 48, "y_stride": [0, 9 * 48, 48],
         "indices_batch": 10 * 9 * 48, "indices_stride": [0, 9 * 48, 48],
-        "channels": 48, "tile_rows": 10, "tile_columns": 5, "x_rows": 11,
+        "channels": 48, "tile_rows": 10, "tile_columns": 5, "x_rows": 11, "whole": 1,
         "lines_at": 11 * 17 * 64, "places_at": 11 * 17 * 64 + 10 * 17 * 64,
         "step": [1, 0],  # down, windows share all taps but one; along they are three apart
         "channel_tiles": 3, "column_tiles": 2, "row_tiles": 1, "depths": 1, "depth_dilation": 1, "steps": [1, 1],
@@ -320,6 +323,51 @@ def test_the_struct_of_patches_of_pixels() -> None:
     assert launch.grid == (64 * 2 * 3, 1, 1)
     assert launch.shared_bytes == struct["places_at"] + 10 * 17 * 8 * 8
     assert launch.pointers == (("x", 0), ("y", 8), ("indices", 16))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "channels", "dtype", "indices", "vectors", "tiles"),
+    [
+        ("channels", 12, "float16", False, 2, 0),
+        ("channels", 17, "int8", False, 2, 0),
+        ("channels", 33, "float32", False, 9, 0),
+        ("channels", 33, "float32", True, 17, 0),
+        ("channels", 3, "float64", False, 2, 0),
+        ("patches", 33, "float32", False, 2, 5),  # vectors of a block, and blocks along the channels
+        ("patches", 33, "float32", True, 4, 5),
+    ],
+)
+def test_channels_that_are_no_whole_vectors_are_taken_one_by_one(
+    kernel: str, channels: int, dtype: str, indices: bool, vectors: int, tiles: int
+) -> None:
+    attributes = {"kernel_shape": [3, 3], "pads": [1] * 4, "dtype": dtype, "indices": indices}
+    launch, struct = launched(kernel, (64, channels, 12, 12), planned_last, **attributes)
+    assert (struct["whole"], struct["channels"], struct["vectors"]) == (0, channels, vectors)
+    assert struct.get("channel_tiles", 0) == tiles
+    if kernel == "channels":
+        walks = -(-12 // struct["walk"])
+        assert struct["items"] == 64 * 12 * walks * vectors
+        assert launch.grid == (-(-struct["items"] // 256), 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("count", "more", "indices", "whole"),
+    [(32, 0, False, True), (33, 0, False, False), (34, 0, True, True), (32, 2, False, False), (32, 1, True, False)],
+)
+def test_a_plan_says_why_it_takes_channels_one_by_one(count: int, more: int, indices: bool, whole: bool) -> None:
+    """Pixels may lie further apart than their channels need."""
+    problem = made((2, count, 12, 12), last=True, indices=indices, kernel_shape=[3, 3])
+    step = count + more
+    problem = replace(problem, x_strides=(144 * step, 1, 12 * step, step))
+    said = f"one by one: pixels are not made of whole vectors of {2 if indices else 4} channels"
+    for family in (channels, patches):
+        (offer,) = family.offers(problem, HOPPER)
+        assert isinstance(offer, Candidate)
+        (reason,) = offer.make().reasons
+        assert (said in reason) is not whole
+        (launch,) = offer.make().launches
+        (struct,) = np.frombuffer(launch.parameters, launch.variant.layout)
+        assert struct["whole"] == whole
 
 
 def test_patches_take_dilated_windows_and_say_why_they_refuse_others() -> None:

@@ -29,10 +29,12 @@ _OUTPUTS = 16  # of a thread, in each channel
 _WEIGHT_BYTES = 32 * 1024  # of those in shared memory, as far as one row of the kernel needs no more
 _LINE, _BURST = 128, 64  # bytes, of the L1 cache and of the memory bus
 _VECTORS = (1, 2, 4, 6, 8, 12, 16, 20, 24, 32, 48, 64, 128)  # threads along the channels, at most
-# Instructions, as the main loops of sm_90a have them: of an input in registers; of a row of the kernel; of a tap, with
-# a load of its weights. Estimated: of a thread's tile but for that; of a weight that is widened.
+# Instructions, as the main loops of sm_90a have them: of an input in registers, loaded at once or one element after
+# another; of a row of the kernel; of a tap, with a load of its weights. Estimated: of a thread's tile but for that, and
+# more of each element that is written alone; of a weight that is widened.
 _INPUT = {"float16": 11, "bfloat16": 11, "float32": 8, "float64": 8}
-_ROW, _TAP, _REST, _WEIGHT = 10, 3, 400, 30
+_INPUT_SINGLY = {"float16": 18, "bfloat16": 18, "float32": 14, "float64": 11}
+_ROW, _TAP, _REST, _SINGLY, _WEIGHT = 10, 3, 400, 4, 30
 # Taps from one window of a thread to the next, 0 for any; taps at once; columns.
 FORMS = ((1, 7, 8), (2, 4, 4), (0, 1, 4))
 
@@ -158,8 +160,8 @@ class ChannelThread:
     # ---- cost
 
     @cached_property
-    def turns(self) -> int:
-        """How often a thread makes its outputs: once for a vector of channels, or for each of them."""
+    def parts_of_vector(self) -> int:
+        """Loads of a vector of x: one, or one of each channel."""
         return 1 if self.whole else self.view.vector
 
     @cached_property
@@ -184,30 +186,30 @@ class ChannelThread:
 
     @cached_property
     def loads(self) -> int:
-        """Vectors of x that a thread loads."""
-        return self.turns * self.inputs((self.view.taps[2] - 1) % self.form[1] + 1)
+        """Loads of x by a thread."""
+        return self.parts_of_vector * self.inputs((self.view.taps[2] - 1) % self.form[1] + 1)
 
     @cached_property
     def lines(self) -> int:
-        """Lines of the L1 cache that a warp's vectors lie in."""
+        """Lines of the L1 cache that a load of a warp meets."""
         lanes = min(self.vectors, WARP)
-        size = self.view.vector // self.turns * self.view.itemsize
+        size = self.view.vector // self.parts_of_vector * self.view.itemsize
         return -(-WARP // lanes) * -(-lanes * size // _LINE)
 
     @cached_property
     def factors(self) -> int:
         """Loads of weights by a thread."""
-        return self.turns * self.outputs[0] * prod(self.view.taps)
+        return self.outputs[0] * prod(self.view.taps)
 
     @cached_property
     def instructions(self) -> tuple[float, float]:
         """Instructions of a thread: on each step of its walk, and for weights, which steps share where they stay."""
         depth, height, width = self.view.taps
-        rows = self.turns * self.outputs[0] * depth * height * -(-width // self.form[1])
-        inputs = _INPUT[self.view.dtype] * self.turns * self.inputs(self.form[1])
-        weights = _WEIGHT * self.turns * self.vectors * self.view.vector * prod(self.view.taps) / THREADS
-        step = self.products + inputs + _ROW * rows + _TAP * self.factors + _REST * self.turns
-        return step, weights
+        rows = self.outputs[0] * depth * height * -(-width // self.form[1])
+        inputs = (_INPUT if self.whole else _INPUT_SINGLY)[self.view.dtype] * self.inputs(self.form[1])
+        weights = _WEIGHT * self.vectors * self.view.vector * prod(self.view.taps) / THREADS
+        written = 0 if self.whole else _SINGLY * prod(self.outputs) * self.view.vector
+        return self.products + inputs + _ROW * rows + _TAP * self.factors + _REST + written, weights
 
     def met(self, rows: int, columns: int) -> int:
         """Return the bytes of x that a block of so many threads meets."""
@@ -225,7 +227,7 @@ class ChannelThread:
         rounds = numbers.whole(blocks, limits.multiprocessors)
         issued = rounds * -(-threads // WARP) * WARP * (walk * step + weights * again)
         inputs = model.gathering(blocks, walked * self.loads, self.lines, limits)
-        factors = model.gathering(blocks, walked * self.factors, 16 // self.turns * WARP // _LINE, limits)
+        factors = model.gathering(blocks, walked * self.factors, 16 * WARP // _LINE, limits)
         return max(
             model.arithmetic(blocks, walked * self.products, self.view.accumulator, 1.0, limits),
             model.instructions(issued, limits),
@@ -265,12 +267,12 @@ class ChannelTile(ChannelThread):
 
     @property
     def _why_singly(self) -> str:
-        """Why a thread makes its channels one after the other, if it does."""
+        """Why a thread loads and writes its channels one by one, if it does."""
         if self.whole:
             return ""
         view = self.view
         what = f"{view.group} channels, or gaps between pixels, are not whole vectors of {view.vector}"
-        return f"one channel at a time: {what if view.filters == 1 else f'each has {view.filters} filters'}; "
+        return f"channels one by one: {what if view.filters == 1 else f'each has {view.filters} filters'}; "
 
 
 @lru_cache(maxsize=1024)

@@ -217,6 +217,27 @@ def test_random_problems_of_every_form(form: tuple[int, int, int], dtype: Any) -
 
 
 @pytest.mark.emulator
+@pytest.mark.parametrize("dtype", CONV_DTYPES, ids=str)
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_channels_one_by_one_have_the_bits_of_whole_vectors(form: tuple[int, int, int], dtype: Any) -> None:
+    """Of 24 channels in pixels of 24 and of 25 elements, and of the first 21 of them."""
+    x, w = values("nonfinite", 0, (2, 24, 9, 21), dtype), values("normal", 1, (24, 1, 3, 4), dtype)
+    attributes = {"strides": [1, form[0] or 3], "pads": [1, 2, 0, 1]}
+    results = []
+    for channels, more in ((24, 0), (24, 1), (21, 0)):
+        share, of_w = with_channels_last(x[:, :channels], more=more), w[:channels]
+        y_shape = geometries.conv(share.shape, of_w.shape, None, group=channels, **attributes).y_shape
+        out = with_channels_last(np.zeros(y_shape, dtype), more=more)
+        with preferred(channels_plan.variant(str(dtype), form).name), emulated_cuda() as emulated:
+            results.append(gpuconv.conv(share, of_w, group=channels, **attributes, activation="relu", out=out))
+        (launch,) = emulated.launches
+        assert fields(launch)["in_vectors"] == (channels == 24 and more == 0)
+    whole, apart, fewer = (np.ascontiguousarray(y).view(np.uint8) for y in results)
+    assert np.array_equal(whole, apart)
+    assert np.array_equal(np.ascontiguousarray(results[0][:, :21]).view(np.uint8), fewer)
+
+
+@pytest.mark.emulator
 def test_conv_transpose_of_stride_1() -> None:
     x, w = values("integers", 0, (2, 8, 9, 21), "float32"), values("integers", 1, (8, 1, 4, 6), "float32")
     attributes = {"group": 8, "pads": [1, 0, 2, 3], "dilations": [2, 1]}
