@@ -25,19 +25,18 @@ struct WeightGradRowsParams {
     int x_batch, x_channel, x_extent[3], x_stride[3];
     int dy_batch, dy_channel, dy_extent[3], dy_stride[3];
     int stride[3], pad[3], dilation[3], taps[3];
-    int step[3];           // coordinates from one input of a thread to the next
-    int items, each, walk; // walks of one filter; of a part; rows of dy of one
-    Divider<int> apart[3]; // outputs from one of a thread to the next
-    Divider<int> phases[3];                    // taps from one of a tile to the next
-    Divider<int> tap_tiles[3];                 // along each axis
-    Divider<int> filter_blocks, lanes;         // lanes: filters of a block, a power of 2 up to 32
-    Divider<int> multiplier;                   // filters of a channel
-    Divider<int> depths, row_tiles, column_tiles; // of an image's walks
+    Divider<int> step[2];   // down the rows and along them: coordinates from one input of a thread to the next
+    Divider<int> apart[2];  // likewise: outputs from one of a thread to the next
+    Divider<int> phases[2]; // likewise: taps from one of a tile to the next
+    int items, each, walk;  // walks of one filter; of a part; rows of dy of one
+    Divider<int> tap_tiles[3], filter_blocks, walks[3]; // walks: of an image, along each axis
+    Divider<int> lanes;                                 // filters of a block, a power of 2 up to 32
+    Divider<int> multiplier;                            // filters of a channel
 };
 
 template <class T, class Acc, int ROWS, int ACROSS, int COLUMNS> struct WeightGradRows {
     static constexpr int kThreads = 128, kWarps = kThreads / 32, kTaps = ROWS * ACROSS;
-    static constexpr int kWindow = COLUMNS - 1 + ACROSS;
+    static constexpr int kWindow = COLUMNS - 1 + ACROSS, kTurns = ROWS == 1 ? 2 : ROWS; // of a loop, without moves
 
     // Where a walk stands: what exists of a row of x and of dy, a bit for each element.
     struct Walk {
@@ -65,39 +64,41 @@ template <class T, class Acc, int ROWS, int ACROSS, int COLUMNS> struct WeightGr
         workers = kThreads / int(p.lanes.divisor);
         filter = block * int(p.lanes.divisor) + lane;
         tap[0] = tiles[0];
-        tap[1] = first_tap<ROWS>(1, tiles[1]);
-        tap[2] = first_tap<ACROSS>(2, tiles[2]);
-        x = static_cast<const T*>(p.x) + p.multiplier.quotient(filter) * p.x_channel;
-        dy = static_cast<const T*>(p.dy) + filter * p.dy_channel;
+        tap[1] = first_of(p.phases[0], tiles[1], ROWS);
+        tap[2] = first_of(p.phases[1], tiles[2], ACROSS);
+        x = static_cast<const T*>(p.x) + (long long)p.multiplier.quotient(filter) * p.x_channel;
+        dy = static_cast<const T*>(p.dy) + (long long)filter * p.dy_channel;
     }
-    template <int COUNT> DEVICE int first_tap(int axis, int tile) const {
+    // The first of `count` taps or outputs of a tile, so far apart.
+    static DEVICE int first_of(const Divider<int>& apart, int tile, int count) {
         int phase;
-        return p.phases[axis].split(tile, phase) * COUNT * int(p.phases[axis].divisor) + phase;
-    }
-    // The first of `count` outputs of a tile along an axis.
-    DEVICE int first_output(int axis, int tile, int count) const {
-        int phase;
-        return p.apart[axis].split(tile, phase) * count * int(p.apart[axis].divisor) + phase;
+        const int number = apart.split(tile, phase);
+        return number * count * int(apart.divisor) + phase;
     }
     DEVICE int origin(int axis, int output) const {
         return output * p.stride[axis] - p.pad[axis] + tap[axis] * p.dilation[axis];
     }
+    // Which of COUNT coordinates exist, a bit each.
+    template <int COUNT> static DEVICE unsigned existing(int first, int step, int extent) {
+        unsigned bits = (1u << COUNT) - 1;
+        if (inside(first, extent) && first + (COUNT - 1) * step < extent) return bits;
+#pragma unroll 1
+        for (int i = 0; i < COUNT; ++i)
+            if (!inside(first + i * step, extent)) bits &= ~(1u << i);
+        return bits;
+    }
     DEVICE Walk find(int item) const {
         int column_tile, row_tile, depth;
-        const int image = p.depths.split(p.row_tiles.split(p.column_tiles.split(item, column_tile), row_tile), depth);
-        const int row = first_output(1, row_tile, p.walk), column = first_output(2, column_tile, COLUMNS);
+        const int image = p.walks[0].split(p.walks[1].split(p.walks[2].split(item, column_tile), row_tile), depth);
+        const int row = first_of(p.apart[0], row_tile, p.walk), column = first_of(p.apart[1], column_tile, COLUMNS);
         const int at[3] = {origin(0, depth), origin(1, row), origin(2, column)};
         Walk walk;
         walk.row = at[1];
         walk.rows = inside(at[0], p.x_extent[0]) && row < p.dy_extent[1]
-                      ? min(p.walk, p.apart[1].quotient(p.dy_extent[1] - row - 1) + 1)
+                      ? min(p.walk, p.apart[0].quotient(p.dy_extent[1] - row - 1) + 1)
                       : 0;
-        walk.x_bits = walk.dy_bits = 0;
-#pragma unroll
-        for (int i = 0; i < kWindow; ++i) walk.x_bits |= unsigned(inside(at[2] + i * p.step[2], p.x_extent[2])) << i;
-#pragma unroll
-        for (int i = 0; i < COLUMNS; ++i)
-            walk.dy_bits |= unsigned(column + i * int(p.apart[2].divisor) < p.dy_extent[2]) << i;
+        walk.x_bits = existing<kWindow>(at[2], int(p.step[1].divisor), p.x_extent[2]);
+        walk.dy_bits = existing<COLUMNS>(column, int(p.apart[1].divisor), p.dy_extent[2]);
         if (walk.dy_bits == 0) walk.rows = 0;
         walk.x = x + dot(at, p.x_stride, image * p.x_batch);
         walk.dy = dy + image * p.dy_batch + depth * p.dy_stride[0] + row * p.dy_stride[1] + column * p.dy_stride[2];
@@ -106,44 +107,63 @@ template <class T, class Acc, int ROWS, int ACROSS, int COLUMNS> struct WeightGr
 
     // ---- sums
 
+    // Elements from one column to the next.
+    DEVICE int x_step() const { return int(p.step[1].divisor) * p.x_stride[2]; }
+    DEVICE int dy_step() const { return int(p.apart[1].divisor) * p.dy_stride[2]; }
+    DEVICE void step_down(Walk& walk, int rows) const {
+        walk.x += (long long)rows * (int(p.step[0].divisor) * p.x_stride[1]);
+        walk.dy += (long long)rows * (int(p.apart[0].divisor) * p.dy_stride[1]);
+        walk.rows -= rows;
+    }
     // Loads the next row, and steps down.
     DEVICE Row load(Walk& walk) const {
         Row row;
-        const unsigned x_bits = inside(walk.row, p.x_extent[1]) ? walk.x_bits : 0;
         const unsigned dy_bits = walk.rows > 0 ? walk.dy_bits : 0;
-        int x_step = p.step[2] * p.x_stride[2], dy_step = int(p.apart[2].divisor) * p.dy_stride[2];
 #pragma unroll
         for (int i = 0; i < kWindow; ++i) {
             row.x[i] = T(0.f);
-            if (x_bits >> i & 1) row.x[i] = walk.x[(long long)i * x_step];
+            if (walk.x_bits >> i & 1) row.x[i] = walk.x[(long long)i * x_step()];
         }
 #pragma unroll
         for (int i = 0; i < COLUMNS; ++i) {
             row.dy[i] = T(0.f);
-            if (dy_bits >> i & 1) row.dy[i] = walk.dy[(long long)i * dy_step];
+            if (dy_bits >> i & 1) row.dy[i] = walk.dy[(long long)i * dy_step()];
         }
-        walk.row += p.step[1];
-        walk.x += p.step[1] * p.x_stride[1];
-        walk.dy += int(p.apart[1].divisor) * p.dy_stride[1];
-        --walk.rows;
+        step_down(walk, 1);
         return row;
     }
     DEVICE void accumulate(Walk walk) {
-        int left = walk.rows + ROWS - 1;
+        const int step = int(p.step[0].divisor), below = p.x_extent[1] - walk.row;
+        const int above = walk.row < 0 ? p.step[0].quotient(-walk.row + step - 1) : 0; // rows outside of x
+        int left = min(walk.rows + ROWS - 1, below > 0 ? p.step[0].quotient(below + step - 1) : 0) - above;
+        if (left <= 0) return;
         Acc gradients[ROWS][COLUMNS];
         clear(gradients);
+        if (above > 0) {
+#pragma unroll
+            for (int r = 1; r < ROWS; ++r) {
+                if (!inside(above - r, walk.rows)) continue;
+                Walk before = walk;
+                step_down(before, above - r);
+#pragma unroll
+                for (int i = 0; i < COLUMNS; ++i)
+                    if (walk.dy_bits >> i & 1) gradients[ROWS - r][i] = widen(before.dy[(long long)i * dy_step()]);
+            }
+            step_down(walk, above);
+        }
         Row next = load(walk);
 #pragma unroll 1
         while (left > 0) {
 #pragma unroll
-            for (int turn = 0; turn < ROWS; ++turn) {
+            for (int turn = 0; turn < kTurns; ++turn) {
                 const Row row = next;
-                if (--left > 0) next = load(walk);
+                if (--left <= 0) walk.x_bits = walk.rows = 0;
+                next = load(walk);
                 Acc window[kWindow];
 #pragma unroll
                 for (int i = 0; i < kWindow; ++i) window[i] = widen(row.x[i]);
 #pragma unroll
-                for (int i = 0; i < COLUMNS; ++i) gradients[turn][i] = widen(row.dy[i]);
+                for (int i = 0; i < COLUMNS; ++i) gradients[turn % ROWS][i] = widen(row.dy[i]);
 #pragma unroll
                 for (int i = 0; i < COLUMNS; ++i)
 #pragma unroll
@@ -163,17 +183,18 @@ template <class T, class Acc, int ROWS, int ACROSS, int COLUMNS> struct WeightGr
 #pragma unroll 1
             for (int i = 0; i < COLUMNS; ++i) {
                 if (!(walk.dy_bits >> i & 1)) continue;
-                const Acc gradient = widen(walk.dy[(long long)row * int(p.apart[1].divisor) * p.dy_stride[1]
-                                                   + (long long)i * int(p.apart[2].divisor) * p.dy_stride[2]]);
+                const Acc gradient = widen(walk.dy[(long long)row * int(p.apart[0].divisor) * p.dy_stride[1]
+                                                   + (long long)i * dy_step()]);
 #pragma unroll
                 for (int r = 0; r < ROWS; ++r) {
-                    if (!inside(walk.row + (row + r) * p.step[1], p.x_extent[1])) continue;
-                    const T* of_row = walk.x + (long long)(row + r) * p.step[1] * p.x_stride[1];
+                    const int down = (row + r) * int(p.step[0].divisor);
+                    if (!inside(walk.row + down, p.x_extent[1])) continue;
+                    const T* of_row = walk.x + (long long)down * p.x_stride[1];
 #pragma unroll
                     for (int a = 0; a < ACROSS; ++a)
                         if (walk.x_bits >> (i + a) & 1)
-                            sums[r][a] = multiply_add(
-                                gradient, widen(of_row[(long long)(i + a) * p.step[2] * p.x_stride[2]]), sums[r][a]);
+                            sums[r][a] =
+                                multiply_add(gradient, widen(of_row[(long long)(i + a) * x_step()]), sums[r][a]);
                 }
             }
     }
@@ -224,8 +245,8 @@ template <class T, class Acc, int ROWS, int ACROSS, int COLUMNS> struct WeightGr
 #pragma unroll 1
         for (int number = threadIdx.x; number < lanes * kTaps; number += kThreads) {
             const int of_block = number / kTaps, i = number % kTaps;
-            const int row = tap[1] + i / ACROSS * int(p.phases[1].divisor);
-            const int column = tap[2] + i % ACROSS * int(p.phases[2].divisor);
+            const int row = tap[1] + i / ACROSS * int(p.phases[0].divisor);
+            const int column = tap[2] + i % ACROSS * int(p.phases[1].divisor);
             if (first + of_block >= p.filters || row >= p.taps[1] || column >= p.taps[2]) continue;
             const int at = ((first + of_block) * p.taps[0] + tap[0]) * p.taps[1] + row;
             static_cast<Acc*>(p.sums)[(long long)part * p.all + at * p.taps[2] + column] = shared[i][of_block];

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import product, starmap
-from math import gcd, prod
+from itertools import islice, product, starmap
+from math import gcd, lcm, prod
 from typing import Any
 
 from gpuconv.cuda.build import params
@@ -27,15 +27,15 @@ NAME = "rows"
 _THREADS = 128
 _WARP = 32
 _BLOCKS_PER_SM = 4
-_LANES = (32, 16, 8)  # filters of a block where channels lie closest together
+_LANES = (32, 16, 8, 4, 2, 1)  # filters of a block where channels lie closest together
 _WALKS = (64, 32, 16, 8, 4, 2, 1)  # rows of outputs
 _ROUNDS = (1, 2, 4, 8)  # of blocks for all multiprocessors
 _FARTHEST = 2**30  # coordinates are below, and so are the elements from one input or output of a thread to the next
 _LINE = 128  # bytes of the L1 cache
 _BURST = 32  # bytes that come from the L2 cache together
 _BEGINNING = 2500  # cycles from a block's start to its first product and from its last one to its end; assumed
-# Instructions: for a walk, for one of its rows, for an element of x or dy; for each tap in the end. Counted in SASS.
-_WALK, _ROW, _ELEMENT, _TAP = 120, 20, 6, 30
+_TAP = 30  # instructions for each tap in the end
+_BEFORE = 12  # instructions for each element of dy that is loaded before a walk; counted
 
 
 # ---------------------------------------------------------------- tiles
@@ -48,6 +48,9 @@ class RowForm:
     rows: int
     across: int
     columns: int
+    # Instructions, counted in SASS, of elements of 2, 4 and 8 bytes: of a walk besides its rows, and of each row
+    walk: Ints
+    row: Ints
 
     def __str__(self) -> str:
         return f"rows_{self.rows}x{self.across}"
@@ -57,8 +60,25 @@ class RowForm:
         """Inputs of a row that a thread meets."""
         return self.columns - 1 + self.across
 
+    @property
+    def before(self) -> int:
+        """Instructions of a walk that begins with rows outside of x: those rows of dy are loaded first."""
+        return _BEFORE * (self.rows - 1) * self.columns
 
-FORMS = (RowForm(1, 4, 8), RowForm(1, 16, 8), RowForm(3, 3, 4), RowForm(5, 5, 4), RowForm(7, 7, 4))
+
+FORMS = (
+    RowForm(1, 4, 8, (364, 359, 362), (152, 126, 152)),
+    RowForm(1, 16, 8, (484, 478, 485), (399, 364, 399)),
+    RowForm(3, 3, 4, (292, 287, 291), (110, 102, 115)),
+    RowForm(5, 5, 4, (337, 309, 325), (204, 198, 219)),
+    RowForm(7, 7, 4, (368, 336, 336), (314, 311, 311)),
+)
+_DOUBLE = (*FORMS[:-1], RowForm(7, 7, 2, (322, 322, 322), (193, 193, 193)))  # whose registers hold half as much
+
+
+def forms(dtype: str) -> tuple[RowForm, ...]:
+    """Return the forms of a dtype."""
+    return _DOUBLE if dtype == "float64" else FORMS
 
 
 # ---------------------------------------------------------------- what it sees
@@ -66,12 +86,36 @@ FORMS = (RowForm(1, 4, 8), RowForm(1, 16, 8), RowForm(3, 3, 4), RowForm(5, 5, 4)
 
 @dataclass(frozen=True)
 class RowView:
-    """A problem as the kernel sees it."""
+    """A problem as the kernel sees it. Of a single axis walks go from image to image, if there are several."""
 
     problem: WeightGradProblem
 
-    def _axes(self, spatial: Ints, entry: int) -> Ints:
-        return tuple(filled(spatial, RANK, entry))
+    @cached_property
+    def down_images(self) -> bool:
+        """Whether images take the place of rows."""
+        return len(self.problem.geometry.kernel_shape) == 1
+
+    def _axes(self, spatial: Ints, entry: int, of_rows: int | None = None) -> Ints:
+        depth, row, column = filled(spatial, RANK, entry)
+        return depth, row if of_rows is None or not self.down_images else of_rows, column
+
+    def _strides(self, strides: Ints) -> Ints:
+        image, channel, *spatial = strides
+        return (0 if self.down_images else image, channel, *self._axes(tuple(spatial), 0, image))
+
+    @cached_property
+    def x_strides(self) -> Ints:
+        """Of images, channels and axes."""
+        return self._strides(self.problem.x_strides)
+
+    @cached_property
+    def dy_strides(self) -> Ints:
+        """Likewise."""
+        return self._strides(self.problem.dy_strides)
+
+    @cached_property
+    def batch(self) -> int:
+        return 1 if self.down_images else self.problem.geometry.y_shape[0]
 
     @cached_property
     def taps(self) -> Ints:
@@ -80,11 +124,13 @@ class RowView:
     @cached_property
     def extents(self) -> Ints:
         """Outputs along each axis."""
-        return self._axes(self.problem.geometry.y_shape[2:], 1)
+        batch, _, *spatial = self.problem.geometry.y_shape
+        return self._axes(tuple(spatial), 1, batch)
 
     @cached_property
     def x_extents(self) -> Ints:
-        return self._axes(self.problem.geometry.x_shape[2:], 1)
+        batch, _, *spatial = self.problem.geometry.x_shape
+        return self._axes(tuple(spatial), 1, batch)
 
     @cached_property
     def pads(self) -> Ints:
@@ -103,29 +149,29 @@ class RowView:
         return tuple(1 if n == 1 else d for d, n in zip(dilations, self.taps, strict=True))
 
     @cached_property
-    def common(self) -> Ints:
-        return tuple(map(gcd, self.strides, self.dilations))
-
-    @cached_property
     def steps(self) -> Ints:
-        """Coordinates from one input of a thread to the next."""
-        return tuple(s * d // g for s, d, g in zip(self.strides, self.dilations, self.common, strict=True))
+        """Coordinates from one input of a thread to the next, down the rows and along them."""
+        return tuple(starmap(lcm, self._plane(self.strides, self.dilations)))
 
     @cached_property
     def apart(self) -> Ints:
-        """Outputs from one of a thread to the next."""
-        axes = zip(self.dilations, self.common, self.extents, strict=True)
-        return tuple(max(1, min(d // g, n)) for d, g, n in axes)
+        """Outputs from one of a thread to the next, likewise."""
+        axes = self._plane(self.strides, self.dilations, self.extents)
+        return tuple(min(d // gcd(s, d), n) for s, d, n in axes)
 
     @cached_property
     def phases(self) -> Ints:
-        """Taps from one of a tile to the next."""
-        return tuple(min(s // g, k) for s, g, k in zip(self.strides, self.common, self.taps, strict=True))
+        """Taps from one of a tile to the next, likewise."""
+        return tuple(min(s // gcd(s, d), k) for s, d, k in self._plane(self.strides, self.dilations, self.taps))
+
+    @staticmethod
+    def _plane(*numbers: Ints) -> Iterator[Ints]:
+        return islice(zip(*numbers, strict=True), 1, None)
 
     @cached_property
     def channels_last(self) -> bool:
         """Whether lanes go along the channels, which lie closer together than the columns."""
-        return abs(self.problem.dy_strides[1]) < abs(self.problem.dy_strides[-1]) and self.filters > 1
+        return abs(self.dy_strides[1]) < abs(self.dy_strides[-1]) and self.filters > 1
 
     @cached_property
     def filters(self) -> int:
@@ -134,13 +180,13 @@ class RowView:
 
     def refusal(self) -> str | None:
         """Return why the kernel does not take the problem, or None."""
-        problem = self.problem
+        problem, rank = self.problem, len(self.problem.geometry.kernel_shape)
         if problem.geometry.w_shape[1] != 1:
             return f"{problem.geometry.w_shape[1]} channels a group; it takes one"
         if problem.result != problem.dtype:
             return f"products of parts of {problem.result} are added up apart"
-        if len(problem.geometry.kernel_shape) > RANK:
-            return f"{len(problem.geometry.kernel_shape)} spatial axes are more than {RANK}"
+        if rank > RANK:
+            return f"{rank} spatial axes are more than {RANK}"
         if problem.pixels == 0 or 0 in problem.geometry.x_shape:
             return "there is nothing to multiply"
         if problem.wide() or self._farthest() >= _FARTHEST:
@@ -148,17 +194,12 @@ class RowView:
         return None
 
     def _farthest(self) -> int:
-        """Return a bound of coordinates that tiles reach, and of the elements that a thread steps over."""
-        most = max(form.columns + form.across + form.rows for form in FORMS)
-        reaches = (
-            max(n * s, pad) + (k + most * s) * d
-            for n, s, pad, k, d in zip(
-                self.extents, self.strides, self.pads, self.taps, self.dilations, strict=True
-            )
-        )
-        x, dy = (self._axes(strides[2:], 0) for strides in (self.problem.x_strides, self.problem.dy_strides))
-        steps = (abs(step * stride) for step, stride in zip((*self.steps, *self.apart), (*x, *dy), strict=True))
-        return max(*reaches, *steps, *self.x_extents)
+        """Return a bound of coordinates and numbers of walks, and of the elements that a thread steps over."""
+        most = max(form.rows + form.window for form in FORMS)
+        axes = zip(self.extents, self.strides, self.pads, self.taps, self.dilations, strict=True)
+        reaches = (max(n * s, pad) + (k + most * s) * d for n, s, pad, k, d in axes)
+        apart = zip((*self.steps, *self.apart), (*self.x_strides[3:], *self.dy_strides[3:]), strict=True)
+        return max(*reaches, *self.x_extents, *(abs(n * step) for n, step in apart), 4 * self.problem.pixels)
 
 
 @dataclass(frozen=True)
@@ -176,19 +217,21 @@ class RowTile:
     @cached_property
     def tap_tiles(self) -> Ints:
         """Along each axis."""
-        axes = zip(self.view.taps, self.view.phases, (1, self.form.rows, self.form.across), strict=True)
-        return tuple(phases * -(-(-(-taps // phases)) // made) for taps, phases, made in axes)
+        depths, *taps = self.view.taps
+        axes = zip(taps, self.view.phases, (self.form.rows, self.form.across), strict=True)
+        return (depths, *(phases * -(-count // (phases * made)) for count, phases, made in axes))
 
     @cached_property
-    def tiles(self) -> Ints:
-        """Walks of an image along each axis."""
-        axes = zip(self.view.extents, self.view.apart, (1, self.walk, self.form.columns), strict=True)
-        return tuple(apart * -(-extent // (made * apart)) for extent, apart, made in axes)
+    def walks(self) -> Ints:
+        """Of an image, along each axis."""
+        depths, *extents = self.view.extents
+        axes = zip(extents, self.view.apart, (self.walk, self.form.columns), strict=True)
+        return (depths, *(apart * -(-extent // (made * apart)) for extent, apart, made in axes))
 
     @cached_property
     def items(self) -> int:
         """Walks of one filter."""
-        return self.view.problem.geometry.y_shape[0] * self.view.extents[0] * prod(self.tiles[1:])
+        return self.view.batch * prod(self.walks)
 
     @cached_property
     def each(self) -> int:
@@ -211,37 +254,36 @@ class RowTile:
     # ---- cost
 
     @cached_property
-    def walks(self) -> int:
-        """Walks of a thread."""
+    def walks_of_thread(self) -> int:
         return -(-self.each // self.workers)
 
     @cached_property
     def rows(self) -> int:
-        """Rows of x of a walk."""
-        return self.walk + self.form.rows - 1
+        """Rows of x of a walk, those outside left out."""
+        return min(self.walk + self.form.rows - 1, -(-self.view.x_extents[1] // self.view.steps[0]))
 
     @cached_property
     def instructions(self) -> float:
         """Instructions of a thread."""
-        form = self.form
-        products = form.rows * form.across * form.columns
-        row = _ROW + (form.window + form.columns) * _ELEMENT + products
-        return self.walks * (_WALK + self.rows * row) + _TAP * form.rows * form.across
+        form, size = self.form, self.view.problem.itemsize // 4
+        before = form.before * self.view.apart[0] / self.walks[1] if self.view.pads[1] else 0
+        walk = form.walk[size] + before + self.rows * form.row[size]
+        return self.walks_of_thread * walk + _TAP * form.rows * form.across
 
     @cached_property
     def abreast(self) -> int:
         """Threads of a block whose walks lie next to each other in the same rows, of one filter."""
-        return min(self.workers, self.tiles[2])
+        return min(self.workers, self.walks[2])
 
     def _lines(self, channel: int, step: int) -> int:
         """Return in how many lines of the L1 cache an element of each thread of a warp lies, by an array's strides."""
         size, across = self.view.problem.itemsize, _WARP // self.lanes
         if self.lanes > 1:
             return min(_WARP, across * max(1, self.lanes * abs(channel) * size // _LINE))
-        run = min(self.view.apart[2], across)  # of neighbours in a row; the next ones are further apart
+        run = min(self.view.apart[1], across)  # of neighbours in a row; the next ones are further apart
         runs = -(-across // run) * -(-run * abs(step) * size // _LINE)
         lines = min(runs, -(-across * self.form.columns * abs(step) * size // _LINE))
-        return min(_WARP, max(lines, -(-across // self.tiles[2])))
+        return min(_WARP, max(lines, -(-across // self.walks[2])))
 
     def _bytes(self, channel: int, step: int) -> int:
         """Return what an element of a row takes of the L2 cache, for all filters of a block, by an array's strides."""
@@ -254,22 +296,22 @@ class RowTile:
         """Model the time of the tiles and of adding the parts up."""
         problem, form, blocks, view = self.view.problem, self.form, self.blocks, self.view
         rounds = whole(blocks, limits.multiprocessors)
-        rows_of_x, rows_of_dy = (_THREADS * self.walks * rows for rows in (self.rows, self.walk))
+        rows_of_x, rows_of_dy = (_THREADS * self.walks_of_thread * rows for rows in (self.rows, self.walk))
         products = rows_of_x * form.rows * form.across * form.columns
-        x = problem.x_strides[1], problem.x_strides[-1] * view.strides[2]
-        dy = problem.dy_strides[1], problem.dy_strides[-1]
+        x = view.x_strides[1], view.x_strides[-1] * view.strides[2]
+        dy = view.dy_strides[1], view.dy_strides[-1]
         lines = model.gathering(blocks, rows_of_x * form.window, self._lines(*x), limits)
         lines += model.gathering(blocks, rows_of_dy * form.columns, self._lines(*dy), limits)
         columns = self.abreast * form.columns
-        inputs = columns + (form.across - 1) * min(view.apart[2], self.abreast)
+        inputs = columns + (form.across - 1) * min(view.apart[1], self.abreast)
         met = self.rows * inputs * self._bytes(*x) + self.walk * columns * self._bytes(*dy)
         busy = max(
             model.instructions(rounds * _THREADS * self.instructions, limits),
             model.arithmetic(blocks, products, dtypes.entry(problem.dtype).accumulator, 1.0, limits),
-            model.cached(blocks, self.walks * -(-self.workers // self.abreast) * met, limits),
+            model.cached(blocks, self.walks_of_thread * -(-self.workers // self.abreast) * met, limits),
             lines,
         )
-        busy += model.busy(-(-blocks // _BLOCKS_PER_SM), _BEGINNING, limits)
+        busy += model.busy(-(-blocks // _blocks_per_sm(problem.dtype, form)), _BEGINNING, limits)
         left = 2 * sums.workspace_bytes(self.parts, prod(problem.geometry.w_shape), problem.dtype)
         return model.overlapped(busy, model.memory(problem.bytes + left, limits)) + limits.rates.launch
 
@@ -283,7 +325,7 @@ def offers(problem: WeightGradProblem, limits: Limits) -> Iterator[Offer]:
     if why := view.refusal():
         yield Refusal(why, plain=problem.geometry.w_shape[1] != 1)
         return
-    for form in FORMS:
+    for form in forms(problem.dtype):
         time, tile = min(
             ((tile.seconds(limits), tile) for tile in _tiles(view, form, limits)), key=lambda timed: timed[0]
         )
@@ -291,10 +333,11 @@ def offers(problem: WeightGradProblem, limits: Limits) -> Iterator[Offer]:
 
 
 def _tiles(view: RowView, form: RowForm, limits: Limits) -> Iterator[RowTile]:
-    rows = -(-view.extents[1] // view.apart[1])
+    rows = -(-view.extents[1] // view.apart[0])
     walks = dict.fromkeys(-(-rows // -(-rows // walk)) for walk in _WALKS)
     room = sums.most_parts(prod(view.problem.geometry.w_shape), view.problem.dtype)
-    for lanes, walk in product(_LANES if view.channels_last else (1,), walks):
+    lanes_of = [lanes for lanes in _LANES if lanes < 2 * view.filters][:3] if view.channels_last else [1]
+    for lanes, walk in product(lanes_of, walks):
         one = RowTile(view, form, lanes, walk, 1)
         most = min(room, one.items)
         wanted = {max(1, min(most, rounds * limits.multiprocessors // one.blocks)) for rounds in _ROUNDS}
@@ -310,18 +353,15 @@ def _plan(problem: WeightGradProblem, tile: RowTile) -> Plan:
     fields: dict[str, Any] = {
         **params.members(view, "filters", "taps", "apart", "phases"),
         "all": prod(g.w_shape),
-        **array_fields({"x": problem.x_strides, "dy": problem.dy_strides}, RANK),
+        **array_fields({"x": view.x_strides, "dy": view.dy_strides}, RANK),
         "x_extent": view.x_extents,
         "dy_extent": view.extents,
         "stride": view.strides,
         "pad": view.pads,
         "dilation": view.dilations,
         "step": view.steps,
-        **params.members(tile, "items", "each", "walk", "tap_tiles", "filter_blocks", "lanes"),
+        **params.members(tile, "items", "each", "walk", "tap_tiles", "filter_blocks", "walks", "lanes"),
         "multiplier": problem.filters,
-        "depths": tile.tiles[0],
-        "row_tiles": tile.tiles[1],
-        "column_tiles": tile.tiles[2],
     }
     roles = {"x": "x", "dy": "dy", "sums": "workspace"}
     launch = Launch.of_blocks(OPERATOR, kernel, tile.blocks, fields, roles)
@@ -341,11 +381,17 @@ _KERNEL = Kernel(
 def variant(dtype: str, form: RowForm) -> Variant:
     """Return the kernel of one form."""
     sizes = (form.rows, form.across, form.columns)
-    large = form.rows * form.across > 25
-    blocks = _BLOCKS_PER_SM - large - (dtype == "float64") * (1 if form.rows * form.across <= 16 else 2 - large)
+    blocks = _blocks_per_sm(dtype, form)
     return _KERNEL.over(dtype, RANK, str(form), types=types(dtype), sizes=sizes, blocks_per_sm=blocks)
+
+
+def _blocks_per_sm(dtype: str, form: RowForm) -> int:
+    """Return the blocks that leave a thread its registers: 128, more for many sums or wide ones."""
+    if dtype == "float64":
+        return 3 if form.rows * form.across <= 9 else 2
+    return 3 if form.rows * form.across > 25 else _BLOCKS_PER_SM
 
 
 def variants() -> Iterator[Variant]:
     """Yield all variants."""
-    return starmap(variant, product(dtypes.CONV_DTYPES, FORMS))
+    return (variant(dtype, form) for dtype in dtypes.CONV_DTYPES for form in forms(dtype))
