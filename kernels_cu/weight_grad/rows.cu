@@ -183,8 +183,8 @@ template <class T, class Acc, int ROWS, int ACROSS, int COLUMNS> struct WeightGr
 #pragma unroll 1
             for (int i = 0; i < COLUMNS; ++i) {
                 if (!(walk.dy_bits >> i & 1)) continue;
-                const Acc gradient = widen(walk.dy[(long long)row * int(p.apart[0].divisor) * p.dy_stride[1]
-                                                   + (long long)i * dy_step()]);
+                const Acc gradient = widen(
+                    walk.dy[(long long)row * int(p.apart[0].divisor) * p.dy_stride[1] + (long long)i * dy_step()]);
 #pragma unroll
                 for (int r = 0; r < ROWS; ++r) {
                     const int down = (row + r) * int(p.step[0].divisor);
@@ -234,8 +234,8 @@ template <class T, class Acc, int ROWS, int ACROSS, int COLUMNS> struct WeightGr
             if (int(threadIdx.x) / 32 == warp && lane < lanes) {
 #pragma unroll
                 for (int i = 0; i < kTaps; ++i)
-                    shared[i][lane] = warp == 0 ? sums[i / ACROSS][i % ACROSS]
-                                                : shared[i][lane] + sums[i / ACROSS][i % ACROSS];
+                    shared[i][lane] =
+                        warp == 0 ? sums[i / ACROSS][i % ACROSS] : shared[i][lane] + sums[i / ACROSS][i % ACROSS];
             }
             __syncthreads();
         }

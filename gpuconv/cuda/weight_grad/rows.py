@@ -6,7 +6,7 @@ column; lower ranks have axes of one element in front.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import islice, product, starmap
@@ -29,7 +29,7 @@ _WARP = 32
 _BLOCKS_PER_SM = 4
 _LANES = (32, 16, 8, 4, 2, 1)  # filters of a block where channels lie closest together
 _WALKS = (64, 32, 16, 8, 4, 2, 1)  # rows of outputs
-_ROUNDS = (1, 2, 4, 8)  # of blocks for all multiprocessors
+_ROUNDS = (1, 2, 4)  # of blocks for all multiprocessors
 _FARTHEST = 2**30  # coordinates are below, and so are the elements from one input or output of a thread to the next
 _LINE = 128  # bytes of the L1 cache
 _BURST = 32  # bytes that come from the L2 cache together
@@ -332,12 +332,19 @@ def offers(problem: WeightGradProblem, limits: Limits) -> Iterator[Offer]:
         yield Candidate(variant(problem.dtype, form).name, time, partial(_plan, problem, tile))
 
 
+def _lanes(view: RowView) -> Iterable[int]:
+    """Return how many filters a block may have: as many as there are, or so many that few threads have none."""
+    if not view.channels_last:
+        return (1,)
+    fitting = [lanes for lanes in _LANES if lanes < 2 * view.filters]
+    return dict.fromkeys((fitting[0], min(fitting[:3], key=lambda lanes: whole(view.filters, lanes))))
+
+
 def _tiles(view: RowView, form: RowForm, limits: Limits) -> Iterator[RowTile]:
     rows = -(-view.extents[1] // view.apart[0])
     walks = dict.fromkeys(-(-rows // -(-rows // walk)) for walk in _WALKS)
     room = sums.most_parts(prod(view.problem.geometry.w_shape), view.problem.dtype)
-    lanes_of = [lanes for lanes in _LANES if lanes < 2 * view.filters][:3] if view.channels_last else [1]
-    for lanes, walk in product(lanes_of, walks):
+    for lanes, walk in product(_lanes(view), walks):
         one = RowTile(view, form, lanes, walk, 1)
         most = min(room, one.items)
         wanted = {max(1, min(most, rounds * limits.multiprocessors // one.blocks)) for rounds in _ROUNDS}
