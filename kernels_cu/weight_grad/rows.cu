@@ -36,7 +36,7 @@ struct WeightGradRowsParams {
 
 template <class T, class Acc, int ROWS, int ACROSS, int COLUMNS> struct WeightGradRows {
     static constexpr int kThreads = 128, kWarps = kThreads / 32, kTaps = ROWS * ACROSS;
-    static constexpr int kWindow = COLUMNS - 1 + ACROSS, kTurns = ROWS == 1 ? 2 : ROWS; // of a loop, without moves
+    static constexpr int kWindow = COLUMNS - 1 + ACROSS;
 
     // Where a walk stands: what exists of a row of x and of dy, a bit for each element.
     struct Walk {
@@ -155,7 +155,7 @@ template <class T, class Acc, int ROWS, int ACROSS, int COLUMNS> struct WeightGr
 #pragma unroll 1
         while (left > 0) {
 #pragma unroll
-            for (int turn = 0; turn < kTurns; ++turn) {
+            for (int turn = 0; turn < ROWS; ++turn) {
                 const Row row = next;
                 if (--left <= 0) walk.x_bits = walk.rows = 0;
                 next = load(walk);
@@ -163,7 +163,7 @@ template <class T, class Acc, int ROWS, int ACROSS, int COLUMNS> struct WeightGr
 #pragma unroll
                 for (int i = 0; i < kWindow; ++i) window[i] = widen(row.x[i]);
 #pragma unroll
-                for (int i = 0; i < COLUMNS; ++i) gradients[turn % ROWS][i] = widen(row.dy[i]);
+                for (int i = 0; i < COLUMNS; ++i) gradients[turn][i] = widen(row.dy[i]);
 #pragma unroll
                 for (int i = 0; i < COLUMNS; ++i)
 #pragma unroll

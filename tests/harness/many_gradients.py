@@ -282,8 +282,8 @@ _FEW_DEEP = Problem(
     "conv", (2, 6, 3, 7, 9), (10, 3, 3, 2, 3), None,
     {"strides": [1, 2, 1], "dilations": [1, 1, 2], "pads": [1, 0, 2, 2, 1, 3], "group": 2},
 )  # fmt: skip
-# Down rows: walks that begin above x and end below it, taps of two phases, filters of two blocks, images in the place of
-# rows, and a depth of taps.
+# Down rows: walks that begin above x and end below it, taps of two phases, filters of two blocks, images in the place
+# of rows, and a depth of taps.
 _ROWS = Problem(
     "conv", (2, 3, 13, 21), (6, 1, 3, 5), None,
     {"strides": [1, 2], "dilations": [2, 1], "pads": [5, 4, 3, 7], "group": 3},
@@ -426,4 +426,17 @@ CHECKS: tuple[Trial, ...] = (
     partial(_check, "check_indices_1d", _PLACES.reshape(3, 4, 75)),
     partial(_check, "check_indices_6d", _PLACES.reshape(3, 75, 4).transpose(0, 2, 1)),
 )
-ALL = (*WEIGHTS, *LARGE_WEIGHTS, *FEW_WEIGHTS, *ROW_WEIGHTS, *SUMS, *POOLS, *WALKS, *PLANES, *UNPOOLS, *COMPLEX, *COPIES, *CHECKS)
+ALL = (
+    *WEIGHTS,
+    *LARGE_WEIGHTS,
+    *FEW_WEIGHTS,
+    *ROW_WEIGHTS,
+    *SUMS,
+    *POOLS,
+    *WALKS,
+    *PLANES,
+    *UNPOOLS,
+    *COMPLEX,
+    *COPIES,
+    *CHECKS,
+)
