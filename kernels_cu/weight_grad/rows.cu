@@ -94,12 +94,11 @@ template <class T, class Acc, int ROWS, int ACROSS, int COLUMNS> struct WeightGr
         const int at[3] = {origin(0, depth), origin(1, row), origin(2, column)};
         Walk walk;
         walk.row = at[1];
-        walk.rows = inside(at[0], p.x_extent[0]) && row < p.dy_extent[1]
-                      ? min(p.walk, p.apart[0].quotient(p.dy_extent[1] - row - 1) + 1)
-                      : 0;
+        walk.rows = 0;
+        if (inside(at[0], p.x_extent[0]))
+            walk.rows = min(p.walk, p.apart[0].quotient(p.dy_extent[1] - row + int(p.apart[0].divisor) - 1));
         walk.x_bits = existing<kWindow>(at[2], int(p.step[1].divisor), p.x_extent[2]);
         walk.dy_bits = existing<COLUMNS>(column, int(p.apart[1].divisor), p.dy_extent[2]);
-        if (walk.dy_bits == 0) walk.rows = 0;
         walk.x = x + dot(at, p.x_stride, image * p.x_batch);
         walk.dy = dy + image * p.dy_batch + depth * p.dy_stride[0] + row * p.dy_stride[1] + column * p.dy_stride[2];
         return walk;
@@ -133,9 +132,9 @@ template <class T, class Acc, int ROWS, int ACROSS, int COLUMNS> struct WeightGr
         return row;
     }
     DEVICE void accumulate(Walk walk) {
-        const int step = int(p.step[0].divisor), below = p.x_extent[1] - walk.row;
-        const int above = walk.row < 0 ? p.step[0].quotient(-walk.row + step - 1) : 0; // rows outside of x
-        int left = min(walk.rows + ROWS - 1, below > 0 ? p.step[0].quotient(below + step - 1) : 0) - above;
+        const int step = int(p.step[0].divisor), above = p.step[0].quotient(max(step - 1 - walk.row, 0)); // of x
+        const int end = p.step[0].quotient(max(p.x_extent[1] - walk.row + step - 1, 0));
+        int left = min(walk.rows + ROWS - 1, end) - above;
         if (left <= 0) return;
         Acc gradients[ROWS][COLUMNS];
         clear(gradients);

@@ -286,15 +286,15 @@ _FEW_DEEP = Problem(
 # of rows, and a depth of taps.
 _ROWS = Problem(
     "conv", (2, 3, 13, 21), (6, 1, 3, 5), None,
-    {"strides": [1, 2], "dilations": [2, 1], "pads": [5, 4, 3, 7], "group": 3},
+    {"strides": [1, 2], "dilations": [2, 1], "pads": [9, 4, 7, 7], "group": 3},
 )  # fmt: skip
 _ROWS_LAST = Problem(
-    "conv", (2, 20, 11, 12), (40, 1, 4, 6), None,
+    "conv", (3, 20, 11, 12), (40, 1, 4, 6), None,
     {"strides": [2, 2], "dilations": [3, 4], "pads": [2, 11, 4, 9], "group": 20},
 )  # fmt: skip
 _ROWS_LINE = Problem("conv", (3, 2, 61), (4, 1, 19), None, {"strides": [2], "pads": [17, 9], "group": 2})
 _ROWS_DEEP = Problem(
-    "conv", (2, 3, 4, 6, 7), (3, 1, 3, 2, 5), None,
+    "conv", (2, 3, 4, 6, 13), (3, 1, 3, 2, 5), None,
     {"strides": [1, 1, 2], "dilations": [2, 1, 3], "pads": [2, 1, 4, 3, 0, 6], "group": 3},
 )  # fmt: skip
 

@@ -30,7 +30,7 @@ _BLOCKS_PER_SM = 4
 _LANES = (32, 16, 8, 4, 2, 1)  # filters of a block where channels lie closest together
 _WALKS = (64, 32, 16, 8, 4, 2, 1)  # rows of outputs
 _ROUNDS = (1, 2, 4)  # of blocks for all multiprocessors
-_FARTHEST = 2**30  # coordinates are below, and so are the elements from one input or output of a thread to the next
+_FARTHEST = 2**29  # coordinates are below, and so are the elements from one input or output of a thread to the next
 _LINE = 128  # bytes of the L1 cache
 _BURST = 32  # bytes that come from the L2 cache together
 _BEGINNING = 2500  # cycles from a block's start to its first product and from its last one to its end; assumed
@@ -67,13 +67,13 @@ class RowForm:
 
 
 FORMS = (
-    RowForm(1, 4, 8, (363, 357, 361), (153, 127, 151)),
-    RowForm(1, 16, 8, (483, 476, 484), (398, 352, 396)),
-    RowForm(3, 3, 4, (292, 287, 291), (110, 102, 115)),
-    RowForm(5, 5, 4, (337, 309, 325), (204, 198, 219)),
-    RowForm(7, 7, 4, (368, 336, 336), (314, 311, 311)),
+    RowForm(1, 4, 8, (354, 347, 352), (153, 127, 151)),
+    RowForm(1, 16, 8, (475, 466, 474), (398, 352, 396)),
+    RowForm(3, 3, 4, (282, 278, 282), (110, 102, 115)),
+    RowForm(5, 5, 4, (327, 295, 314), (204, 199, 219)),
+    RowForm(7, 7, 4, (391, 362, 362), (314, 312, 312)),
 )
-_DOUBLE = (*FORMS[:-1], RowForm(7, 7, 2, (322, 322, 322), (193, 193, 193)))  # whose registers hold half as much
+_DOUBLE = (*FORMS[:-1], RowForm(7, 7, 2, (321, 321, 321), (195, 195, 195)))  # whose registers hold half as much
 
 
 def forms(dtype: str) -> tuple[RowForm, ...]:
@@ -199,7 +199,7 @@ class RowView:
         axes = zip(self.extents, self.strides, self.pads, self.taps, self.dilations, strict=True)
         reaches = (max(n * s, pad) + (k + most * s) * d for n, s, pad, k, d in axes)
         apart = zip((*self.steps, *self.apart), (*self.x_strides[3:], *self.dy_strides[3:]), strict=True)
-        return max(*reaches, *self.x_extents, *(abs(n * step) for n, step in apart), 4 * self.problem.pixels)
+        return max(*reaches, *self.x_extents, *(abs(n * step) for n, step in apart), 2 * self.problem.pixels)
 
 
 @dataclass(frozen=True)
