@@ -305,6 +305,21 @@ _FEW_DEEP = Problem(
     "conv", (2, 6, 3, 7, 9), (10, 3, 3, 2, 3), None,
     {"strides": [1, 2, 1], "dilations": [1, 1, 2], "pads": [1, 0, 2, 2, 1, 3], "group": 2},
 )  # fmt: skip
+# Down rows: walks that begin above x and end below it, taps of two phases, filters of two blocks, images in the place
+# of rows, and a depth of taps.
+_ROWS = Problem(
+    "conv", (2, 3, 13, 21), (6, 1, 3, 5), None,
+    {"strides": [1, 2], "dilations": [2, 1], "pads": [9, 4, 7, 7], "group": 3},
+)  # fmt: skip
+_ROWS_LAST = Problem(
+    "conv", (3, 20, 11, 12), (40, 1, 4, 6), None,
+    {"strides": [2, 2], "dilations": [3, 4], "pads": [2, 11, 4, 9], "group": 20},
+)  # fmt: skip
+_ROWS_LINE = Problem("conv", (3, 2, 61), (4, 1, 19), None, {"strides": [2], "pads": [17, 9], "group": 2})
+_ROWS_DEEP = Problem(
+    "conv", (2, 3, 4, 6, 13), (3, 1, 3, 2, 5), None,
+    {"strides": [1, 1, 2], "dilations": [2, 1, 3], "pads": [2, 1, 4, 3, 0, 6], "group": 3},
+)  # fmt: skip
 
 # For large tiles: channels that are whole 16 bytes, or not, or few; images whose pixels are copied one by one or not.
 _CHUNKS = Problem(
@@ -354,6 +369,14 @@ FEW_WEIGHTS: tuple[Trial, ...] = (
     partial(_weights, "conv_weight_grad_float32_3d_few1", _DEPTHWISE, "float32", "contiguous"),
     partial(_weights, "conv_weight_grad_bfloat16_3d_few4", _FEW, "bfloat16", "reversed"),
     partial(_weights, "conv_weight_grad_bfloat16_3d_few4", _FEW_DEEP, "bfloat16", "contiguous"),
+)
+ROW_WEIGHTS: tuple[Trial, ...] = (
+    partial(_weights, "conv_weight_grad_float32_3d_rows_3x3", _ROWS, "float32", "contiguous", multiprocessors=9),
+    partial(_weights, "conv_weight_grad_bfloat16_3d_rows_3x3", _ROWS_LAST, "bfloat16", "channels last", **_FEW_PARTS),
+    partial(_weights, "conv_weight_grad_float16_3d_rows_1x16", _ROWS_LINE, "float16", "strided", **_FEW_PARTS),
+    partial(_weights, "conv_weight_grad_float64_3d_rows_1x4", _ROWS_DEEP, "float64", "reversed", **_FEW_PARTS),
+    partial(_weights, "conv_weight_grad_float32_3d_rows_5x5", _ROWS_DEEP, "float32", "channels last", **_FEW_PARTS),
+    partial(_weights, "conv_weight_grad_bfloat16_3d_rows_7x7", _DEPTHWISE, "bfloat16", "contiguous", **_FEW_PARTS),
 )
 SUMS: tuple[Trial, ...] = (
     partial(_sums, (3, 5, 40, 50), "float32", "contiguous"),
@@ -452,6 +475,7 @@ ALL = (
     *WEIGHTS,
     *LARGE_WEIGHTS,
     *FEW_WEIGHTS,
+    *ROW_WEIGHTS,
     *SUMS,
     *POOLS,
     *WALKS,

@@ -542,6 +542,13 @@ TESTS: dict[str, tuple[str, ...]] = {
         "harness/test_many_gradients.py tile-",
         *_RECORDED,
     ),
+    "cuda/weight_grad/rows.py": (
+        "cuda/test_variants.py",
+        "cuda/weight_grad/test_rows.py -knows",
+        "cuda/plan/test_explain.py",
+        "harness/test_many_gradients.py weights",
+        *_RECORDED,
+    ),
     "cuda/weight_grad/*.py": (
         "cuda/test_variants.py",
         "cuda/weight_grad/test_families.py -knows",

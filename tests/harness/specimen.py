@@ -158,6 +158,7 @@ PASSES: dict[str, tuple[Trial, ...]] = {
     "passes/channels_last.cu": passes.MANY,
     "weight_grad/plain.cu": many_gradients.WEIGHTS,
     "weight_grad/few.cu": many_gradients.FEW_WEIGHTS,
+    "weight_grad/rows.cu": many_gradients.ROW_WEIGHTS,
     "weight_grad/tiles.cu": many_gradients.LARGE_WEIGHTS,
     "passes/add_up.cu": (*many_gradients.WEIGHTS, *many_gradients.SUMS, *many_gradients.COMPLEX),
     "passes/channel_sums.cu": many_gradients.SUMS,

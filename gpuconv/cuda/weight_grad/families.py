@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from gpuconv.cuda.plan import Family, Limits, Plan, offers
-from gpuconv.cuda.weight_grad import plain, tiles
+from gpuconv.cuda.weight_grad import plain, rows, tiles
 from gpuconv.cuda.weight_grad.problem import OPERATOR, WeightGradProblem
 from gpuconv.rules.geometry import ConvGeometry, Ints
 
 # Of equally quick candidates the earlier family's is taken; the first accepts every problem.
-FAMILIES: tuple[Family, ...] = (plain, tiles)
+FAMILIES: tuple[Family, ...] = (plain, tiles, rows)
 
 
 def for_weight_grad(

@@ -1,0 +1,404 @@
+"""The gradient of weights of groups of one channel, depthwise layers above all, down rows of outputs.
+
+The kernel is in ``kernels_cu/weight_grad/rows.cu``, where its tiles of taps are explained. Axes are depth, row and
+column; lower ranks have axes of one element in front.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property, partial
+from itertools import islice, product, starmap
+from math import gcd, lcm, prod
+from typing import Any
+
+from gpuconv.cuda.build import params
+from gpuconv.cuda.build.variant import Kernel, Variant, types
+from gpuconv.cuda.passes import sums
+from gpuconv.cuda.plan import Candidate, Launch, Limits, Offer, Plan, Refusal, model
+from gpuconv.cuda.plan.numbers import RANK, whole
+from gpuconv.cuda.plan.strided import array_fields, filled
+from gpuconv.cuda.weight_grad.problem import OPERATOR, WeightGradProblem
+from gpuconv.rules import dtypes
+from gpuconv.rules.geometry import Ints
+
+NAME = "rows"
+_THREADS = 128
+_WARP = 32
+_BLOCKS_PER_SM = 4
+_LANES = (32, 16, 8, 4, 2, 1)  # filters of a block where channels lie closest together
+_WALKS = (64, 32, 16, 8, 4, 2, 1)  # rows of outputs
+_ROUNDS = (1, 2, 4)  # of blocks for all multiprocessors
+_FARTHEST = 2**29  # coordinates are below, and so are the elements from one input or output of a thread to the next
+_LINE = 128  # bytes of the L1 cache
+_BURST = 32  # bytes that come from the L2 cache together
+_BEGINNING = 2500  # cycles from a block's start to its first product and from its last one to its end; assumed
+_TAP = 30  # instructions for each tap in the end
+_BEFORE = 12  # instructions for each element of dy that is loaded before a walk; counted
+
+
+# ---------------------------------------------------------------- tiles
+
+
+@dataclass(frozen=True, slots=True)
+class RowForm:
+    """One form of the kernel: the taps of a tile, and the columns of a thread."""
+
+    rows: int
+    across: int
+    columns: int
+    # Instructions, counted in SASS, of elements of 2, 4 and 8 bytes: of a walk besides its rows, and of each row
+    walk: Ints
+    row: Ints
+
+    def __str__(self) -> str:
+        return f"rows_{self.rows}x{self.across}"
+
+    @property
+    def window(self) -> int:
+        """Inputs of a row that a thread meets."""
+        return self.columns - 1 + self.across
+
+    @property
+    def before(self) -> int:
+        """Instructions of a walk that begins with rows outside of x: those rows of dy are loaded first."""
+        return _BEFORE * (self.rows - 1) * self.columns
+
+
+FORMS = (
+    RowForm(1, 4, 8, (354, 347, 352), (153, 127, 151)),
+    RowForm(1, 16, 8, (475, 466, 474), (398, 352, 396)),
+    RowForm(3, 3, 4, (282, 278, 282), (110, 102, 115)),
+    RowForm(5, 5, 4, (327, 295, 314), (204, 199, 219)),
+    RowForm(7, 7, 4, (391, 362, 362), (314, 312, 312)),
+)
+_DOUBLE = (*FORMS[:-1], RowForm(7, 7, 2, (321, 321, 321), (195, 195, 195)))  # whose registers hold half as much
+
+
+def forms(dtype: str) -> tuple[RowForm, ...]:
+    """Return the forms of a dtype."""
+    return _DOUBLE if dtype == "float64" else FORMS
+
+
+# ---------------------------------------------------------------- what it sees
+
+
+@dataclass(frozen=True)
+class RowView:
+    """A problem as the kernel sees it. Of a single axis walks go from image to image, if there are several."""
+
+    problem: WeightGradProblem
+
+    @cached_property
+    def down_images(self) -> bool:
+        """Whether images take the place of rows."""
+        return len(self.problem.geometry.kernel_shape) == 1
+
+    def _axes(self, spatial: Ints, entry: int, of_rows: int | None = None) -> Ints:
+        depth, row, column = filled(spatial, RANK, entry)
+        return depth, row if of_rows is None or not self.down_images else of_rows, column
+
+    def _strides(self, strides: Ints) -> Ints:
+        image, channel, *spatial = strides
+        return (0 if self.down_images else image, channel, *self._axes(tuple(spatial), 0, image))
+
+    @cached_property
+    def x_strides(self) -> Ints:
+        """Of images, channels and axes."""
+        return self._strides(self.problem.x_strides)
+
+    @cached_property
+    def dy_strides(self) -> Ints:
+        """Likewise."""
+        return self._strides(self.problem.dy_strides)
+
+    @cached_property
+    def batch(self) -> int:
+        return 1 if self.down_images else self.problem.geometry.y_shape[0]
+
+    @cached_property
+    def taps(self) -> Ints:
+        return self._axes(self.problem.geometry.kernel_shape, 1)
+
+    @cached_property
+    def extents(self) -> Ints:
+        """Outputs along each axis."""
+        batch, _, *spatial = self.problem.geometry.y_shape
+        return self._axes(tuple(spatial), 1, batch)
+
+    @cached_property
+    def x_extents(self) -> Ints:
+        batch, _, *spatial = self.problem.geometry.x_shape
+        return self._axes(tuple(spatial), 1, batch)
+
+    @cached_property
+    def pads(self) -> Ints:
+        return self._axes(self.problem.geometry.pads_begin, 0)
+
+    @cached_property
+    def strides(self) -> Ints:
+        """Of the windows; 1 along an axis of one output."""
+        strides = self._axes(self.problem.geometry.strides, 1)
+        return tuple(1 if n == 1 else s for s, n in zip(strides, self.extents, strict=True))
+
+    @cached_property
+    def dilations(self) -> Ints:
+        """Of the taps; 1 along an axis of one tap."""
+        dilations = self._axes(self.problem.geometry.dilations, 1)
+        return tuple(1 if n == 1 else d for d, n in zip(dilations, self.taps, strict=True))
+
+    @cached_property
+    def steps(self) -> Ints:
+        """Coordinates from one input of a thread to the next, down the rows and along them."""
+        return tuple(starmap(lcm, self._plane(self.strides, self.dilations)))
+
+    @cached_property
+    def apart(self) -> Ints:
+        """Outputs from one of a thread to the next, likewise."""
+        axes = self._plane(self.strides, self.dilations, self.extents)
+        return tuple(min(d // gcd(s, d), n) for s, d, n in axes)
+
+    @cached_property
+    def phases(self) -> Ints:
+        """Taps from one of a tile to the next, likewise."""
+        return tuple(min(s // gcd(s, d), k) for s, d, k in self._plane(self.strides, self.dilations, self.taps))
+
+    @staticmethod
+    def _plane(*numbers: Ints) -> Iterator[Ints]:
+        return islice(zip(*numbers, strict=True), 1, None)
+
+    @cached_property
+    def channels_last(self) -> bool:
+        """Whether lanes go along the channels, which lie closer together than the columns."""
+        return abs(self.dy_strides[1]) < abs(self.dy_strides[-1]) and self.filters > 1
+
+    @cached_property
+    def filters(self) -> int:
+        """Of all groups."""
+        return self.problem.geometry.w_shape[0]
+
+    def refusal(self) -> str | None:
+        """Return why the kernel does not take the problem, or None."""
+        problem, rank = self.problem, len(self.problem.geometry.kernel_shape)
+        if problem.geometry.w_shape[1] != 1:
+            return f"{problem.geometry.w_shape[1]} channels a group; it takes one"
+        if problem.result != problem.dtype:
+            return f"products of parts of {problem.result} are added up apart"
+        if rank > RANK:
+            return f"{rank} spatial axes are more than {RANK}"
+        if problem.pixels == 0 or 0 in problem.geometry.x_shape:
+            return "there is nothing to multiply"
+        if problem.wide() or self._farthest() >= _FARTHEST:
+            return "offsets or coordinates need 64-bit indices"
+        return None
+
+    def _farthest(self) -> int:
+        """Return a bound of coordinates and numbers of walks, and of the elements that a thread steps over."""
+        most = max(form.rows + form.window for form in FORMS)
+        axes = zip(self.extents, self.strides, self.pads, self.taps, self.dilations, strict=True)
+        reaches = (max(n * s, pad) + (k + most * s) * d for n, s, pad, k, d in axes)
+        apart = zip((*self.steps, *self.apart), (*self.x_strides[3:], *self.dy_strides[3:]), strict=True)
+        return max(*reaches, *self.x_extents, *(abs(n * step) for n, step in apart), 2 * self.problem.pixels)
+
+
+@dataclass(frozen=True)
+class RowTile:
+    """What the blocks of one form make of a problem."""
+
+    view: RowView
+    form: RowForm
+    lanes: int  # filters of a block
+    walk: int  # rows of outputs of a thread
+    parts: int
+
+    # ---- how it is dealt
+
+    @cached_property
+    def tap_tiles(self) -> Ints:
+        """Along each axis."""
+        depths, *taps = self.view.taps
+        axes = zip(taps, self.view.phases, (self.form.rows, self.form.across), strict=True)
+        return (depths, *(phases * -(-count // (phases * made)) for count, phases, made in axes))
+
+    @cached_property
+    def walks(self) -> Ints:
+        """Of an image, along each axis."""
+        depths, *extents = self.view.extents
+        axes = zip(extents, self.view.apart, (self.walk, self.form.columns), strict=True)
+        return (depths, *(apart * -(-extent // (made * apart)) for extent, apart, made in axes))
+
+    @cached_property
+    def items(self) -> int:
+        """Walks of one filter."""
+        return self.view.batch * prod(self.walks)
+
+    @cached_property
+    def each(self) -> int:
+        """Walks of a part."""
+        return -(-self.items // self.parts)
+
+    @cached_property
+    def workers(self) -> int:
+        """Threads of a block for one filter."""
+        return _THREADS // self.lanes
+
+    @cached_property
+    def filter_blocks(self) -> int:
+        return -(-self.view.filters // self.lanes)
+
+    @cached_property
+    def blocks(self) -> int:
+        return prod(self.tap_tiles) * self.filter_blocks * self.parts
+
+    # ---- cost
+
+    @cached_property
+    def walks_of_thread(self) -> int:
+        return -(-self.each // self.workers)
+
+    @cached_property
+    def rows(self) -> int:
+        """Rows of x of a walk, those outside left out."""
+        return min(self.walk + self.form.rows - 1, -(-self.view.x_extents[1] // self.view.steps[0]))
+
+    @cached_property
+    def instructions(self) -> float:
+        """Instructions of a thread."""
+        form, size = self.form, self.view.problem.itemsize // 4
+        before = form.before * self.view.apart[0] / self.walks[1] if self.view.pads[1] else 0
+        walk = form.walk[size] + before + self.rows * form.row[size]
+        return self.walks_of_thread * walk + _TAP * form.rows * form.across
+
+    @cached_property
+    def abreast(self) -> int:
+        """Threads of a block whose walks lie next to each other in the same rows, of one filter."""
+        return min(self.workers, self.walks[2])
+
+    def _lines(self, channel: int, step: int) -> int:
+        """Return in how many lines of the L1 cache an element of each thread of a warp lies, by an array's strides."""
+        size, across = self.view.problem.itemsize, _WARP // self.lanes
+        if self.lanes > 1:
+            return min(_WARP, across * max(1, self.lanes * abs(channel) * size // _LINE))
+        run = min(self.view.apart[1], across)  # of neighbours in a row; the next ones are further apart
+        runs = -(-across // run) * -(-run * abs(step) * size // _LINE)
+        lines = min(runs, -(-across * self.form.columns * abs(step) * size // _LINE))
+        return min(_WARP, max(lines, -(-across // self.walks[2])))
+
+    def _bytes(self, channel: int, step: int) -> int:
+        """Return what an element of a row takes of the L2 cache, for all filters of a block, by an array's strides."""
+        size = self.view.problem.itemsize
+        if self.lanes > 1:
+            return whole(self.lanes * min(abs(channel) * size, _BURST), _BURST)
+        return min(_BURST, max(1, abs(step)) * size)
+
+    def seconds(self, limits: Limits) -> float:
+        """Model the time of the tiles and of adding the parts up."""
+        problem, form, blocks, view = self.view.problem, self.form, self.blocks, self.view
+        rounds = whole(blocks, limits.multiprocessors)
+        rows_of_x, rows_of_dy = (_THREADS * self.walks_of_thread * rows for rows in (self.rows, self.walk))
+        products = rows_of_x * form.rows * form.across * form.columns
+        x = view.x_strides[1], view.x_strides[-1] * view.strides[2]
+        dy = view.dy_strides[1], view.dy_strides[-1]
+        lines = model.gathering(blocks, rows_of_x * form.window, self._lines(*x), limits)
+        lines += model.gathering(blocks, rows_of_dy * form.columns, self._lines(*dy), limits)
+        columns = self.abreast * form.columns
+        inputs = columns + (form.across - 1) * min(view.apart[1], self.abreast)
+        met = self.rows * inputs * self._bytes(*x) + self.walk * columns * self._bytes(*dy)
+        busy = max(
+            model.instructions(rounds * _THREADS * self.instructions, limits),
+            model.arithmetic(blocks, products, dtypes.entry(problem.dtype).accumulator, 1.0, limits),
+            model.cached(blocks, self.walks_of_thread * -(-self.workers // self.abreast) * met, limits),
+            lines,
+        )
+        busy += model.busy(-(-blocks // _blocks_per_sm(problem.dtype, form)), _BEGINNING, limits)
+        left = 2 * sums.workspace_bytes(self.parts, prod(problem.geometry.w_shape), problem.dtype)
+        return model.overlapped(busy, model.memory(problem.bytes + left, limits)) + limits.rates.launch
+
+
+# ---------------------------------------------------------------- offers
+
+
+def offers(problem: WeightGradProblem, limits: Limits) -> Iterator[Offer]:
+    """Yield a candidate for every form, or why there is none."""
+    view = RowView(problem)
+    if why := view.refusal():
+        yield Refusal(why, plain=problem.geometry.w_shape[1] != 1)
+        return
+    for form in forms(problem.dtype):
+        time, tile = min(
+            ((tile.seconds(limits), tile) for tile in _tiles(view, form, limits)), key=lambda timed: timed[0]
+        )
+        yield Candidate(variant(problem.dtype, form).name, time, partial(_plan, problem, tile))
+
+
+def _lanes(view: RowView) -> Iterable[int]:
+    """Return how many filters a block may have: as many as there are, or so many that few threads have none."""
+    if not view.channels_last:
+        return (1,)
+    fitting = [lanes for lanes in _LANES if lanes < 2 * view.filters]
+    return dict.fromkeys((fitting[0], min(fitting[:3], key=lambda lanes: whole(view.filters, lanes))))
+
+
+def _tiles(view: RowView, form: RowForm, limits: Limits) -> Iterator[RowTile]:
+    rows = -(-view.extents[1] // view.apart[0])
+    walks = dict.fromkeys(-(-rows // -(-rows // walk)) for walk in _WALKS)
+    room = sums.most_parts(prod(view.problem.geometry.w_shape), view.problem.dtype)
+    for lanes, walk in product(_lanes(view), walks):
+        one = RowTile(view, form, lanes, walk, 1)
+        most = min(room, one.items)
+        wanted = {max(1, min(most, rounds * limits.multiprocessors // one.blocks)) for rounds in _ROUNDS}
+        for parts in sorted({-(-one.items // -(-one.items // parts)) for parts in wanted}):
+            yield RowTile(view, form, lanes, walk, parts)
+
+
+# ---------------------------------------------------------------- launch
+
+
+def _plan(problem: WeightGradProblem, tile: RowTile) -> Plan:
+    g, view, kernel = problem.geometry, tile.view, variant(problem.dtype, tile.form)
+    fields: dict[str, Any] = {
+        **params.members(view, "filters", "taps", "apart", "phases"),
+        "all": prod(g.w_shape),
+        **array_fields({"x": view.x_strides, "dy": view.dy_strides}, RANK),
+        "x_extent": view.x_extents,
+        "dy_extent": view.extents,
+        "stride": view.strides,
+        "pad": view.pads,
+        "dilation": view.dilations,
+        "step": view.steps,
+        **params.members(tile, "items", "each", "walk", "tap_tiles", "filter_blocks", "walks", "lanes"),
+        "multiplier": problem.filters,
+    }
+    roles = {"x": "x", "dy": "dy", "sums": "workspace"}
+    launch = Launch.of_blocks(OPERATOR, kernel, tile.blocks, fields, roles)
+    reason = (
+        f"{tile.lanes} filters a block, {tile.form.columns} columns x {tile.walk} rows a walk, "
+        f"{tile.items} walks in {tile.parts} parts of {tile.each}"
+    )
+    return sums.plan(OPERATOR, launch, tile.parts, g.w_shape, problem.w_strides, problem.result, reason)
+
+
+_KERNEL = Kernel(
+    *("weight_grad/rows.cu", "conv_weight_grad_rows", "WeightGradRowsParams", _THREADS, _BLOCKS_PER_SM),
+    name="conv_weight_grad",
+)
+
+
+def variant(dtype: str, form: RowForm) -> Variant:
+    """Return the kernel of one form."""
+    sizes = (form.rows, form.across, form.columns)
+    blocks = _blocks_per_sm(dtype, form)
+    return _KERNEL.over(dtype, RANK, str(form), types=types(dtype), sizes=sizes, blocks_per_sm=blocks)
+
+
+def _blocks_per_sm(dtype: str, form: RowForm) -> int:
+    """Return the blocks that leave a thread its registers: 128, more for many sums or wide ones."""
+    if dtype == "float64":
+        return 3 if form.rows * form.across <= 9 else 2
+    return 3 if form.rows * form.across > 25 else _BLOCKS_PER_SM
+
+
+def variants() -> Iterator[Variant]:
+    """Yield all variants."""
+    return (variant(dtype, form) for dtype in dtypes.CONV_DTYPES for form in forms(dtype))
