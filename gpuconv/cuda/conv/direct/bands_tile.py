@@ -21,8 +21,8 @@ from gpuconv.rules import dtypes
 _BANK_BYTES = 128
 _STEPS = (32, 16, 8)  # channels in shared memory at a time
 # Instructions besides the sums, as in the machine code: for each element of x that is copied, of several bytes, of two,
-# alone, or as one of neighbouring channels, in vectors or one by one; for each weight; before, for the first of its channels; for each output; of
-# every thread in a round of channels, and at all.
+# alone, or as one of neighbouring channels, in vectors or one by one; for each weight; before, for the first of its
+# channels; for each output; of every thread in a round of channels, and at all.
 _COPY, _COPY_HALF, _COPY_ONE, _COPY_CHANNELS, _COPY_CHANNEL, _WEIGHT = 1.6, 2.6, 6.3, 4.6, 6.8, 6.3
 _PLACE, _PLACE_CHANNELS, _OUTPUT, _ROUND, _BLOCK = 80, 30, 30, 80, 300
 _LATENCY = 1000  # cycles from a block's first load until the band is there; assumed

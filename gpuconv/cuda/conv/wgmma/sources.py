@@ -240,6 +240,9 @@ def sources(problem: Problem) -> Iterator[Source]:
             if no_rows(conv) is None:
                 yield replace(copied, form="rows")
         return
+    if problem.x_strides[1] == 1 and not _channels_last(problem):
+        problem = problem.met  # pixels that no output meets are not copied
+        conv = correlation.as_conv(problem)
     for slice_bytes in (SLICE_BYTES, HALF_SLICE) if _half_is_empty(problem) else (SLICE_BYTES,):
         last = "direct" if _channels_last(problem) else "copied"
         columns = Source(problem, last, not _w_as_it_is(problem), slice_bytes=slice_bytes)

@@ -927,3 +927,12 @@ def test_the_last_slice_of_a_tap_has_no_more_steps_than_channels(
     assert (found.channel_slices, found.last_steps) == (slices, last)
     assert found.filled == ((slices - 1) * 4 + last) / (slices * 4)
     assert (found.x_fetched, found.w_fetched) == (x_fetched, w_fetched)
+
+
+@pytest.mark.parametrize(("layout", "pixels"), [("NHWC", 5 * 10), ("NCHW", 9 * 30)])
+def test_pixels_that_no_output_meets_are_not_copied(layout: str, pixels: int) -> None:
+    one = problem("conv", (2, 18, 9, 30), (130, 18, 1, 1), strides=[2, 3], layout=layout)
+    plan = made(one, "conv_float16_3d_wgmma_128x256")
+    assert plan.bytes_of("x_last") == 2 * pixels * 24 * 2
+    steps = (1, 3, 2, 1) if layout == "NCHW" else (1, 1, 1, 1)
+    assert plan.launches[-1].maps[0].steps[-4:] == steps
