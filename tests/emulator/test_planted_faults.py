@@ -168,7 +168,7 @@ FAULTS = (
           many_wgmma.PIXEL_ROWS, "factors of a wgmma that is not waited for"),
     Fault("sums are touched too early", RUN, PRODUCTS_WAITED, "", WGMMA, "sums of a wgmma that is not waited for"),
     Fault("factors of a slice that is not whole change too early", PIXELS, "products_wait<0>();", "",
-          many_wgmma.PIXEL_ROWS, "factors of a wgmma that is not waited for"),
+          many_wgmma.PIXELS_OF_PARTS, "factors of a wgmma that is not waited for"),
     Fault("products begin unfenced", TILES, "products_begin();\n#pragma", "\n#pragma", WGMMA,
           r"without wgmma\.fence"),
     Fault("products of a slice that is not whole begin unfenced", TILES,

@@ -196,18 +196,18 @@ BACKWARDS = Trial(  # taps of ConvTranspose
 
 # Pixels that come through registers, of strips that there is no room for at once.
 PIXEL_ROWS = Trial(
-    *("conv", "64x256_pixel_rows", SINGLE, ((2, 84, 6, 36), (70, 84, 3, 2))),
+    *("conv", "64x256_pixel_rows", SINGLE, ((2, 72, 6, 36), (70, 72, 3, 2))),
     {"strides": [2, 1], "pads": [1, 2, 0, 1], "dilations": [2, 1]},
     precision="tf32",
     kinds=_INFINITE_WEIGHTS,
 )
 PIXELS_OF_PARTS = Trial(
-    *("conv", "128x128_pixel_rows", SINGLE, ((2, 64, 9, 20), (280, 32, 3, 2)), {"group": 2, "pads": [1, 1, 1, 1]}),
+    *("conv", "128x128_pixel_rows", SINGLE, ((2, 112, 9, 20), (280, 56, 3, 2)), {"group": 2, "pads": [1, 1, 1, 1]}),
     precision="3xtf32",
     kinds=("normal", "normal", "normal"),
 )
 PIXEL_PATCHES = Trial(
-    *("conv", "128x128_pixel_patches_direct", SINGLE, ((3, 52, 9, 20), (70, 52, 3, 2))),
+    *("conv", "128x128_pixel_patches_direct", SINGLE, ((3, 40, 9, 20), (70, 40, 3, 2))),
     {"strides": [2, 1], "pads": [1, 0, 2, 1]},
     layout="channels last",
     out="channels last",

@@ -67,7 +67,7 @@ struct PixelTile : WgmmaSums<float, BLOCK_N / 64, BLOCK_M> {
 
     // Starts to multiply so many eights of a slice's channels of weights by a tap's inputs of the pixels that stand so
     // far after `inputs`: by their large parts alone, or by the small ones too. Of a whole slice, inputs of the next
-    // step are read and rounded while products of one are under way.
+    // step are read and rounded while products of one are under way; else one step waits for the other.
     template <bool BOTH> DEVICE void multiply(unsigned weights, unsigned inputs, const int (&places)[kPixels],
                                               int eights) {
         constexpr int kOfEight = kProducts / kTogether, kAll = kSteps * kOfEight; // steps
@@ -83,8 +83,8 @@ struct PixelTile : WgmmaSums<float, BLOCK_N / 64, BLOCK_M> {
 #pragma unroll 1
             for (int k = 0; k < eights; ++k)
 #pragma unroll
-                for (int first = 0; first < kProducts; ++first) {
-                    float read[1][4];
+                for (int first = 0; first < kProducts; first += kTogether) {
+                    float read[kTogether][4];
                     read_step(read, pixels, k, first);
                     multiply_step<BOTH>(read, first, b + k * 2);
                     products_wait<0>();
@@ -104,11 +104,11 @@ struct PixelTile : WgmmaSums<float, BLOCK_N / 64, BLOCK_M> {
         }
     }
     // Starts one step, of products from the first one on.
-    template <bool BOTH, int COUNT>
-    DEVICE void multiply_step(const float (&read)[COUNT][4], int first, unsigned long long b) {
-        unsigned large[COUNT][4], small[COUNT][4];
+    template <bool BOTH>
+    DEVICE void multiply_step(const float (&read)[kTogether][4], int first, unsigned long long b) {
+        unsigned large[kTogether][4], small[kTogether][4];
 #pragma unroll
-        for (int i = 0; i < COUNT; ++i)
+        for (int i = 0; i < kTogether; ++i)
 #pragma unroll
             for (int j = 0; j < 4; ++j) {
                 large[i][j] = nearly_rounded_tf32(read[i][j]);
@@ -117,7 +117,7 @@ struct PixelTile : WgmmaSums<float, BLOCK_N / 64, BLOCK_M> {
             }
         products_begin();
 #pragma unroll
-        for (int i = 0; i < COUNT; ++i) {
+        for (int i = 0; i < kTogether; ++i) {
             if constexpr (BOTH) Arithmetic::template multiply_rows<BLOCK_M>(sums[first + i], small[i], b);
             Arithmetic::template multiply_rows<BLOCK_M>(sums[first + i], large[i], b);
         }

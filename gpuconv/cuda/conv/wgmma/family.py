@@ -184,8 +184,8 @@ def _reasons(work: WgmmaWork, limits: Limits) -> Iterator[str]:
         yield f"{which} in {work.splits} splits: {few}"
     count = source.channel_slices
     filled = f"{source.problem.channels} channels of a group in {count} slices of {source.block_k}"
-    if source.problem.channels % source.block_k:
-        filled += f", the last one in {source.last_steps} of {source.slice_bytes // STEP_BYTES} steps"
+    if source.last_steps < (steps := source.slice_bytes // STEP_BYTES):
+        filled += f", the last one in {source.last_steps} of {steps} steps"
     how = "make tiles in turns (ping-pong)" if tile.turns else "make a tile together (cooperative)"
     yield f"one tap per slice of K: {filled}; two warpgroups {how}"
     yield from gemm_base.empty_rows(source.problem, tile.block_m)

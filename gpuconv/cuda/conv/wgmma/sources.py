@@ -30,6 +30,7 @@ LEAST_FILTERS = 32  # half of the least tile: of fewer, mma.sync makes less in v
 SECTOR = 32  # bytes that cross the memory bus together
 ALIGNMENT = 16  # bytes, of addresses and of distances in memory
 MOST_PHASES = 32
+_IN_ORDER = 2  # times as long as otherwise takes a step that waits for the one before; estimated
 _MOST_STRIDE = 8
 _CORNER_BITS = {1: 16, 2: 8, 3: 5}  # of a signed corner, by axes
 _MOST_REACH = {1: 65534, 2: 254, 3: 30}  # inputs from the first tap to the last: one less than offsets can hold
@@ -90,15 +91,23 @@ class Source:
 
     @cached_property
     def last_steps(self) -> int:
-        """Steps of a tap's last slice that have channels: no others are multiplied."""
+        """Steps of a tap's last slice that are multiplied: no others than have channels.
+
+        In registers more than half of a slice take longer than all of it, which zeros may fill up.
+        """
         channels = self.problem.channels - (self.channel_slices - 1) * self.block_k
-        return -(-channels * self.problem.itemsize // STEP_BYTES)
+        steps, whole_slice = -(-channels * self.problem.itemsize // STEP_BYTES), self.slice_bytes // STEP_BYTES
+        zeros = self.in_registers and self.problem.group == 1
+        return whole_slice if zeros and _IN_ORDER * steps >= whole_slice else steps
 
     @cached_property
     def filled(self) -> float:
-        """The steps that have channels, as a share of those of whole slices."""
+        """The time that the steps take, as a share of that of whole slices."""
         steps = self.slice_bytes // STEP_BYTES
-        return ((self.channel_slices - 1) * steps + self.last_steps) / (self.channel_slices * steps)
+        last = self.last_steps
+        if self.in_registers and last < steps:
+            last *= _IN_ORDER
+        return ((self.channel_slices - 1) * steps + last) / (self.channel_slices * steps)
 
     @cached_property
     def x_fetched(self) -> float:

@@ -929,6 +929,26 @@ def test_the_last_slice_of_a_tap_has_no_more_steps_than_channels(
     assert (found.x_fetched, found.w_fetched) == (x_fetched, w_fetched)
 
 
+@pytest.mark.parametrize(
+    ("channels", "group", "last", "filled"),
+    [
+        (32, 1, 4, 1),
+        (40, 1, 1, 6 / 8),  # a step that waits for the one before counts twice
+        (48, 1, 4, 1),  # zeros fill the slice up
+        (48, 2, 2, 1),  # the next group's channels follow
+        (56, 2, 3, 10 / 8),
+    ],
+)
+def test_in_registers_a_slice_that_is_nearly_whole_is_multiplied_whole(
+    channels: int, group: int, last: int, filled: float
+) -> None:
+    x, w = (2, group * channels, 9, 16), (group * 64, channels, 3, 3)
+    one = problem("conv", x, w, "float32", precision="tf32", group=group)
+    (rows,) = (each for each in sources.sources(one) if each.form == "rows")
+    assert (rows.last_steps, rows.filled) == (last, filled)
+    assert rows.last_steps * 8 >= channels % 32
+
+
 @pytest.mark.parametrize(("layout", "pixels"), [("NHWC", 5 * 10), ("NCHW", 9 * 30)])
 def test_pixels_that_no_output_meets_are_not_copied(layout: str, pixels: int) -> None:
     one = problem("conv", (2, 18, 9, 30), (130, 18, 1, 1), strides=[2, 3], layout=layout)

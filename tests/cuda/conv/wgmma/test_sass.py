@@ -133,21 +133,21 @@ _IN_PARTS = 90
 def test_pixels_are_read_while_products_of_others_are_under_way(tile: PixelsTile) -> None:
     """A step is of eight channels and two products of 64 pixels, by the large parts of these, or by both.
 
-    Where a slice is not whole, steps are of one product each.
+    Those of a slice that is not whole are in a loop, once round for eight channels.
     """
     code, log = code_of("conv", "float32", tile)
     assert not complaints(log)
     product = f"HGMMA.64x{tile.block_m}x8.F32.TF32"
     found = list(batches(code))
-    steps, alone = 4 * tile.block_n // (128 if tile.turns else 256), tile.block_n // 64
-    assert sorted(map(len, found)) == [1] * alone + [2] * (alone + steps) + [4] * steps
+    steps = 5 * tile.block_n // (128 if tile.turns else 256)
+    assert sorted(map(len, found)) == [2] * steps + [4] * steps
     assert all(set(batch) == {product} for batch in found)
     for count, most in ((2, _WHILE_TENSOR_CORES_WORK), (4, _IN_PARTS)):
         assert max(gaps(code, count)) <= most
 
 
 def gaps(code: Sequence[Instruction], count: int) -> Iterator[int]:
-    """The instructions between the products of one step and the next, of steps of so many products."""
+    """The instructions between the products of one step and the next, of steps of so many products, without loops."""
     products = [number for number, one in enumerate(code) if one.opcode == "HGMMA"]
     steps: list[list[int]] = []
     for number in products:
@@ -156,7 +156,8 @@ def gaps(code: Sequence[Instruction], count: int) -> Iterator[int]:
             steps.append([])
         steps[-1].append(number)
     for before, after in pairwise(steps):
-        if len(before) == len(after) == count:
+        straight = not any(one.opcode == "BRA" for one in code[before[-1] : after[0]])
+        if len(before) == len(after) == count and straight:
             yield after[0] - before[-1] - 1
 
 
