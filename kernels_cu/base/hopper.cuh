@@ -45,10 +45,10 @@ DEVICE void barrier_wait(unsigned barrier, unsigned parity) {
 // Lets the engine read a map before the first copy needs it.
 DEVICE void prefetch_map(const CUtensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
 
-DEVICE void copy_box(unsigned target, const CUtensorMap& map, unsigned barrier, int c0, int c1, int c2) {
-    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
-                 "[%0], [%1, {%3, %4, %5}], [%2];" ::"r"(target),
-                 "l"(&map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2)
+DEVICE void copy_box(unsigned target, const CUtensorMap& map, unsigned barrier, int c0, int c1, int c2, int c3) {
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(target),
+                 "l"(&map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
                  : "memory");
 }
 DEVICE void copy_box(unsigned target, const CUtensorMap& map, unsigned barrier, int c0, int c1, int c2, int c3,

@@ -33,7 +33,9 @@ pytestmark = [pytest.mark.emulator, pytest.mark.usefixtures("cache_of_broken_ker
 
 IMPLICIT, PACK, GATHER = "conv/gemm/implicit_gemm.cuh", "conv/gemm/pack_weights.cu", "conv/gather.cuh"
 EPILOGUE, TICKETS = "conv/epilogue.cuh", "base/tickets.cuh"
-RUN, SLICES, STRIPS, PIXELS = (f"conv/wgmma/{name}.cuh" for name in ("run", "slices", "strips", "pixels"))
+RUN, TILES, SLICES, STRIPS, PIXELS = (
+    f"conv/wgmma/{name}.cuh" for name in ("run", "tiles", "slices", "strips", "pixels")
+)
 PRODUCTS_WAITED = "        products_wait<0>();\n"
 FETCHED = "barrier_expect(ring.full(), Tile::kWeightBytes + Tile::kPixelBytes);"
 STRIP_READ = "        proxy_fence();\n        __syncwarp(); // all of the warp have read the strip\n"
@@ -165,7 +167,15 @@ FAULTS = (
     Fault("factors in registers change too early", PIXELS, "            products_wait<1>();\n", "",
           many_wgmma.PIXEL_ROWS, "factors of a wgmma that is not waited for"),
     Fault("sums are touched too early", RUN, PRODUCTS_WAITED, "", WGMMA, "sums of a wgmma that is not waited for"),
-    Fault("products begin unfenced", SLICES, "            products_begin();\n", "", WGMMA, r"without wgmma\.fence"),
+    Fault("factors of a slice that is not whole change too early", PIXELS, "products_wait<0>();", "",
+          many_wgmma.PIXELS_OF_PARTS, "factors of a wgmma that is not waited for"),
+    Fault("products begin unfenced", TILES, "products_begin();\n#pragma", "\n#pragma", WGMMA,
+          r"without wgmma\.fence"),
+    Fault("products of a slice that is not whole begin unfenced", TILES,
+          "products_begin();\n                multiply_step(a, b);", "multiply_step(a, b);", WGMMA,
+          r"without wgmma\.fence"),
+    Fault("a slice that is not whole has a step less", "conv/wgmma/items.cuh", ": loading.last_steps;",
+          ": loading.last_steps - 1;", WGMMA, "elements are wrong"),
     Fault("what is no map is prefetched", RUN, "prefetch_map(p.w_map)",
           "prefetch_map(reinterpret_cast<const CUtensorMap*>(&p)[2])", WGMMA, "not a tensor map"),
     Fault("taps are not counted from the corner", SLICES, "* taps.advance[2 - axis] - loading.lower[2 - axis];",

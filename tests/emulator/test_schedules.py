@@ -23,9 +23,9 @@ def explore(stages: int, *defines: str, items: int | None = None, **options: Any
     """Run a ring for two readers in all orders; its sums must be right."""
     items = items or 2 * stages + 1
     rows = np.random.default_rng(0).integers(-9, 10, (items, 32)).astype(np.float32)
-    x, y = Array(rows.reshape(1, items, 32), "x", writable=False), empty(64, np.float32, "y")
+    x, y = Array(rows.reshape(1, 1, items, 32), "x", writable=False), empty(64, np.float32, "y")
     text = compile_ptx("ring", "sm_90a", (f"RING_STAGES={stages}", f"RING_ITEMS={items}", *defines))
-    found = module(text)["passes_rows"].explore(96, [TensorMap(x, (1, 1, 32), swizzle=0), y], **options)
+    found = module(text)["passes_rows"].explore(96, [TensorMap(x, (1, 1, 1, 32), swizzle=0), y], **options)
     lanes = np.arange(64) % 32
     if found.complete:
         assert (y.data == sum(rows[item][lanes ^ item] for item in range(items))).all()

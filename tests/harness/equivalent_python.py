@@ -398,6 +398,7 @@ EXACT: dict[str, dict[str, tuple[str, ...]]] = {
             "form.copied // problem.itemsize",
             "self.copied // itemsize",
             "form.block_k * problem.itemsize // 32",
+            "32 // problem.itemsize",
         ),
         "cuda/pool/problem.py": ("16 // problem.itemsize",),
         "cuda/pool/tiles.py": ("16 // size", "_BANKS // size", "16 // problem.itemsize"),
@@ -410,7 +411,8 @@ EXACT: dict[str, dict[str, tuple[str, ...]]] = {
         "cuda/weight_grad/tiles.py": ("16 // problem.itemsize",),
         "cuda/conv/wgmma/sources.py": (
             "self.slice_bytes // self.problem.itemsize",
-            "slice_bytes // problem.itemsize",
+            "STEP_BYTES // problem.itemsize",
+            "unit // self.problem.itemsize",
             "ALIGNMENT // self.problem.itemsize",
             "SLICE_BYTES // 2",
             "slots // 2",

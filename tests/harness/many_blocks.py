@@ -189,13 +189,15 @@ FEW = (
     _gemm("conv_few_bfloat16_3d_8x512", (3, 5, 400), (7, 5, 4), strides=[1], pads=[3, 2], dilations=[2],
           layout="channels last", bias=False),
 )  # fmt: skip
-# Every form; bands of rows of vectors, of vectors of channels, and neither; lines; phases with different taps; several
-# rounds of channels; outputs of several filters side by side.
+# Every form; bands of rows of vectors, of vectors of channels, of single ones, and neither; lines; phases with
+# different taps; several rounds of channels; outputs of several filters side by side.
 BANDS = (
     _gemm("conv_bands_float32_3d_1x7_3x3", (2, 20, 31, 44), (1, 20, 2, 3), pads=[2, 1, 0, 2], kinds=_INFINITE_WEIGHTS),
     _gemm("conv_bands_bfloat16_3d_1x7_5x5", (1, 40, 30, 37), (1, 40, 5, 5), pads=[2, 4, 1, 0], layout="channels last",
           bias=False),
     _gemm("conv_bands_float16_3d_1x7_3x4", (3, 9, 700), (2, 9, 7), pads=[3, 6], kinds=_INFINITE_WEIGHTS),
+    _gemm("conv_bands_float32_3d_1x7_3x4", (2, 45, 17, 26), (1, 45, 3, 4), pads=[1, 3, 2, 0], layout="channels last",
+          kinds=_INFINITE_INPUTS),
     _transposed("conv_bands_float32_3d_3x3_2x2", (2, 33, 9, 16), (33, 3, 3, 4), strides=[2, 3], pads=[1, 0, 2, 1],
                 output_padding=[1, 0], out="channels last", kinds=_INFINITE_INPUTS),
     _gemm("conv_bands_float32_3d_3x3_3x3", (1, 16, 8, 9, 20), (6, 8, 2, 3, 3), group=2, strides=[2, 1, 1],

@@ -126,7 +126,7 @@ _DEEP = {"strides": [1, 2, 1], "pads": [1, 0, 2, 0, 1, 1], "dilations": [2, 1, 1
 _PHASES = {"strides": [2, 3], "pads": [1, 0, 2, 1], "dilations": [1, 2], "output_padding": [1, 0]}
 _EMPTY_PHASES = {**_PHASES, "dilations": [2, 2]}  # each second row meets no tap
 
-SMALL = Trial("conv", "64x256", HALF, ((5, 72, 12, 21), (130, 72, 3, 2)), _FLAT, kinds=_INFINITE_WEIGHTS)
+SMALL = Trial("conv", "64x256", HALF, ((5, 100, 12, 21), (130, 100, 3, 2)), _FLAT, kinds=_INFINITE_WEIGHTS)
 TURNS = Trial(
     *("conv", "64x256_direct", BFLOAT16, ((3, 128, 12, 21), (140, 64, 2, 3))),
     {**_FLAT, "group": 2},
@@ -134,7 +134,7 @@ TURNS = Trial(
     layout="channels last",
 )
 TOGETHER = Trial("conv", "128x256", HALF, ((2, 144, 4, 9, 11), (270, 144, 2, 1, 3)), _DEEP)
-WIDE = Trial("conv", "64x256", BFLOAT16, ((1, 130, 900), (70, 130, 5)), {"pads": [7, 2], "dilations": [3]})
+WIDE = Trial("conv", "64x256", BFLOAT16, ((1, 150, 900), (70, 150, 5)), {"pads": [7, 2], "dilations": [3]})
 LARGE_SINGLE = Trial(
     *("conv", "128x256", SINGLE, ((4, 40, 9, 21), (300, 40, 3, 2)), _FLAT), precision="tf32", kinds=_INFINITE_WEIGHTS
 )
@@ -168,7 +168,7 @@ TRANSPOSED_SPLIT = Trial("conv_transpose", "64x256_split", BFLOAT16, ((1, 144, 7
 
 # Strips of x, of more slices of K than there is room for.
 ROWS = Trial(
-    *("conv", "64x256_rows", HALF, ((2, 72, 5, 72), (70, 72, 3, 2)), {"pads": [1, 2, 0, 1], "dilations": [2, 2]}),
+    *("conv", "64x256_rows", HALF, ((2, 90, 5, 72), (70, 90, 3, 2)), {"pads": [1, 2, 0, 1], "dilations": [2, 2]}),
     kinds=_INFINITE_WEIGHTS,
 )
 ROWS_TOGETHER = Trial("conv", "128x256_rows", BFLOAT16, ((2, 72, 5, 72), (140, 72, 3, 2)), {"pads": [1, 2, 0, 1]})
@@ -202,7 +202,7 @@ PIXEL_ROWS = Trial(
     kinds=_INFINITE_WEIGHTS,
 )
 PIXELS_OF_PARTS = Trial(
-    *("conv", "128x128_pixel_rows", SINGLE, ((2, 64, 9, 20), (280, 32, 3, 2)), {"group": 2, "pads": [1, 1, 1, 1]}),
+    *("conv", "128x128_pixel_rows", SINGLE, ((2, 112, 9, 20), (280, 56, 3, 2)), {"group": 2, "pads": [1, 1, 1, 1]}),
     precision="3xtf32",
     kinds=("normal", "normal", "normal"),
 )
@@ -215,7 +215,7 @@ PIXEL_PATCHES = Trial(
     kinds=_INFINITE_INPUTS,
 )
 PIXELS_SPLIT = Trial(
-    *("conv", "128x128_pixel_rows_split", SINGLE, ((1, 72, 3, 5, 36), (70, 72, 2, 3, 2)), {"strides": [1, 1, 2]}, 5),
+    *("conv", "128x128_pixel_rows_split", SINGLE, ((1, 76, 3, 5, 36), (70, 76, 2, 3, 2)), {"strides": [1, 1, 2]}, 5),
     precision="3xtf32",
     kinds=("normal", "normal", "normal"),
 )

@@ -230,6 +230,11 @@ class Problem:
         return prod(self.taps) == 1 and self.columns == self.x_shape[2:] and not moves
 
     @cached_property
+    def met(self) -> Problem:
+        """A Conv of those pixels of x alone that outputs meet, where strides leave some out; others as they are."""
+        return self if self.phases else self.with_axes(map(_met, self.axes))
+
+    @cached_property
     def flat(self) -> Problem | None:
         """A pointwise Conv with all pixels of an image along one axis, or None if x or y has them in no such order."""
         if self.operator != "conv" or not self.pointwise:
@@ -239,6 +244,13 @@ class Problem:
             return None
         pixels = prod(self.columns)
         return self.with_axes([Axis(x=pixels, y=pixels, x_stride=x_step, y_stride=y_step, columns=pixels)])
+
+
+def _met(axis: Axis) -> Axis:
+    """Return an axis with the pixels that a single tap meets, if all of these are in x."""
+    if axis.taps > 1 or axis.pad or (axis.columns - 1) * axis.column_stride >= axis.x:
+        return axis
+    return axis._replace(x=axis.columns, x_stride=axis.x_stride * axis.column_stride, column_stride=1)
 
 
 def of(

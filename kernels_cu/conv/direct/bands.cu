@@ -128,10 +128,10 @@ template <class T, class Acc, int FILTERS, int ROWS, int KH, int KW> struct Band
         for (int j = 0; j < WIDTH; ++j) words.values[j] = widen(values[j]);
         *reinterpret_cast<Elements<Acc, WIDTH>*>(target) = words;
     }
-    // 16 bytes of channels at once, those of a sector by neighbouring threads; a warp goes along a row.
-    static constexpr int kWidth = 16 / sizeof(T), kNeighbours = 2;
-    DEVICE void stage_channels(const T* x, int count) const {
-        const int lane = threadIdx.x % 32, first = lane % kNeighbours * kWidth;
+    // WIDTH contiguous channels at once, those of about a sector by neighbouring threads; a warp goes along a row.
+    static constexpr int kWidth = 16 / sizeof(T);
+    template <int WIDTH, int NEIGHBOURS> DEVICE void stage_channels(const T* x, int count) const {
+        const int lane = threadIdx.x % 32, first = lane % NEIGHBOURS * WIDTH;
 #pragma unroll 1
         for (int row = threadIdx.x / 32; row < p.rows; row += kThreads / 32) {
             const int h = first_row() + (p.fold ? 0 : row), w = first_column() + row * p.fold;
@@ -139,45 +139,44 @@ template <class T, class Acc, int FILTERS, int ROWS, int KH, int KW> struct Band
             const bool exists = inside(h, p.axes[1].x_extent);
             Acc* line = shared + first * p.channel_pitch + row * p.row_pitch;
 #pragma unroll 1
-            for (int column = lane / kNeighbours; column < int(p.columns.divisor); column += 32 / kNeighbours)
-                copy_channels(source + column * p.axes[2].x_stride, line + column,
-                              exists && inside(w + column, p.axes[2].x_extent), count - first);
+            for (int column = lane / NEIGHBOURS; column < int(p.columns.divisor); column += 32 / NEIGHBOURS)
+                copy_channels<WIDTH, NEIGHBOURS>(source + column * p.axes[2].x_stride, line + column,
+                                                 exists && inside(w + column, p.axes[2].x_extent), count - first);
         }
     }
+    template <int WIDTH, int NEIGHBOURS>
     DEVICE void copy_channels(const T* source, Acc* target, bool found, int count) const {
-        using Channels = Elements<T, kWidth>;
-        constexpr int kBatch = 2, kStep = kNeighbours * kWidth;
+        using Channels = Elements<T, WIDTH>;
+        constexpr int kBatch = WIDTH > 1 ? 2 : 4, kStep = NEIGHBOURS * WIDTH;
         int channel = 0;
 #pragma unroll 1
-        for (; found && channel + kStep < count; channel += kBatch * kStep) {
+        for (; found && channel + (kBatch - 1) * kStep < count; channel += kBatch * kStep) {
             Channels elements[kBatch];
 #pragma unroll
-            for (int i = 0; i < kBatch; ++i) elements[i] = reinterpret_cast<const Channels*>(source)[i * kNeighbours];
+            for (int i = 0; i < kBatch; ++i) elements[i] = *reinterpret_cast<const Channels*>(source + i * kStep);
 #pragma unroll
-            for (int i = 0; i < kBatch; ++i) target = put_channels(target, elements[i].values);
+            for (int i = 0; i < kBatch; ++i) target = put_channels<kStep>(target, elements[i].values);
             source += kBatch * kStep;
         }
 #pragma unroll 1
         for (; channel < count; channel += kStep) {
             const Channels elements = found ? *reinterpret_cast<const Channels*>(source) : Channels{};
-            target = put_channels(target, elements.values);
+            target = put_channels<kStep>(target, elements.values);
             source += kStep;
         }
     }
     // Returns where the thread's next channels belong.
-    DEVICE Acc* put_channels(Acc* target, const T (&values)[kWidth]) const {
+    template <int STEP, int WIDTH> DEVICE Acc* put_channels(Acc* target, const T (&values)[WIDTH]) const {
 #pragma unroll
-        for (int j = 0; j < kWidth; ++j) {
-            *target = widen(values[j]);
-            target += p.channel_pitch;
-        }
-        return target + (kNeighbours - 1) * kWidth * p.channel_pitch;
+        for (int j = 0; j < WIDTH; ++j) target[j * p.channel_pitch] = widen(values[j]);
+        return target + STEP * p.channel_pitch;
     }
     DEVICE void stage_inputs(const T* x, int count) const {
         const unsigned long long address = reinterpret_cast<unsigned long long>(p.x);
         if (p.vectors == kVector && address % (kVector * sizeof(T)) == 0) stage_rows<kVector>(x, count);
-        else if (p.vectors < 0 && address % 16 == 0) stage_channels(x, count);
-        else stage_scalars(x, count);
+        else if (p.vectors >= 0) stage_scalars(x, count);
+        else if (p.vectors < -1 && address % 16 == 0) stage_channels<kWidth, 2>(x, count);
+        else stage_channels<1, 8>(x, count);
     }
     // Arrays that are not as well aligned as their strides have the same elements copied one by one.
     DEVICE void stage_scalars(const T* x, int count) const {

@@ -45,6 +45,7 @@ struct Mma {
     int along;                                  // bytes of packed weights before the block's, along M
     unsigned buffers, filled, a_place, b_place; // in shared memory: where this thread copies weights to, and reads both
     Gathering inputs;
+    int left; // slices until the last one of a tap, of those that are multiplied
     Acc sums[kFragmentsM][kFragmentsN][4];
 
     DEVICE Mma(const Correlation<int, 3>& p, const Taps<int, 3>& taps, void* memory)
@@ -59,6 +60,7 @@ struct Mma {
     DEVICE void start(int column0) {
         inputs.start(column0, slices(), buffers);
         next_weights = slice_of(PHASED ? taps.first_row : 0);
+        left = slices_of_tap() - 1;
         filled = buffers + Gathering::kBytes + first_weight();
         a_place = buffers + Gathering::kBytes + warp_m() * kFragmentsM * kWeightColumn + lane() * 16;
         const int n = warp_n() * WARP_N;
@@ -77,12 +79,14 @@ struct Mma {
     // Goes to another slice than the first.
     DEVICE void skip(int slices) {
         inputs.skip(slices);
+        left = slices_of_tap() - 1 - slices % slices_of_tap();
         next_weights = slice_of(PHASED ? tap_row(taps, inputs.next.tap) + inputs.next.channel : slices * BLOCK_K);
     }
     DEVICE int slices() const {
         if constexpr (!Gathering::kUniformTap) return (taps.rows + BLOCK_K - 1) / BLOCK_K;
-        return p.by_channel.quotient(taps.rows) * ((p.channels + BLOCK_K - 1) / BLOCK_K);
+        return p.by_channel.quotient(taps.rows) * slices_of_tap();
     }
+    DEVICE int slices_of_tap() const { return (p.channels + BLOCK_K - 1) / BLOCK_K; }
 
     // ---- fetching a slice
 
@@ -116,27 +120,40 @@ struct Mma {
     DEVICE int warp_m() const { return threadIdx.x / 32 % kWarpsM; }
     DEVICE int warp_n() const { return threadIdx.x / 32 / kWarpsM; }
 
+    // Fragments along K of a tap's last slice that have channels; those behind them are never multiplied.
+    DEVICE int last_depths() const { return ((p.channels - 1) % BLOCK_K + Place::kDepth) / Place::kDepth; }
     DEVICE void multiply(int stage) {
         const unsigned a_stage = a_place + stage * kStageBytes, b_stage = b_place + stage * kStageBytes;
-#pragma unroll
-        for (int depth = 0; depth < kDepths; depth += kStep) {
-            uint4 a[kFragmentsM][kStep][kParts];
-            Inputs b[kFragmentsN][kStep];
-#pragma unroll
-            for (int i = 0; i < kFragmentsM; ++i)
-#pragma unroll
-                for (int k = 0; k < kStep; ++k)
-#pragma unroll
-                    for (int part = 0; part < kParts; ++part)
-                        a[i][k][part] =
-                            load_shared(a_stage + i * kWeightColumn + (depth + k) * kFragmentBytes + part * 512);
-            if constexpr (kPixelwise) load_pixels(b_stage ^ depth * 32, b);
-            else load_rows(b_stage + depth * Place::kDepth * Gathering::kPitch, b);
-#pragma unroll
-            for (int i = 0; i < kFragmentsM; ++i)
-#pragma unroll
-                for (int j = 0; j < kFragmentsN; ++j) Arithmetic::multiply(sums[i][j], a[i], b[j]);
+        if constexpr (Gathering::kUniformTap && kDepths > kStep) {
+            if (--left < 0) {
+                left = slices_of_tap() - 1;
+                if (last_depths() < kDepths) {
+#pragma unroll 1
+                    for (int depth = 0; depth < last_depths(); depth += kStep) multiply_depth(a_stage, b_stage, depth);
+                    return;
+                }
+            }
         }
+#pragma unroll
+        for (int depth = 0; depth < kDepths; depth += kStep) multiply_depth(a_stage, b_stage, depth);
+    }
+    DEVICE void multiply_depth(unsigned a_stage, unsigned b_stage, int depth) {
+        uint4 a[kFragmentsM][kStep][kParts];
+        Inputs b[kFragmentsN][kStep];
+#pragma unroll
+        for (int i = 0; i < kFragmentsM; ++i)
+#pragma unroll
+            for (int k = 0; k < kStep; ++k)
+#pragma unroll
+                for (int part = 0; part < kParts; ++part)
+                    a[i][k][part] =
+                        load_shared(a_stage + i * kWeightColumn + (depth + k) * kFragmentBytes + part * 512);
+        if constexpr (kPixelwise) load_pixels(b_stage ^ depth * 32, b);
+        else load_rows(b_stage + depth * Place::kDepth * Gathering::kPitch, b);
+#pragma unroll
+        for (int i = 0; i < kFragmentsM; ++i)
+#pragma unroll
+            for (int j = 0; j < kFragmentsN; ++j) Arithmetic::multiply(sums[i][j], a[i], b[j]);
     }
     DEVICE void load_pixels(unsigned address, Inputs (&b)[kFragmentsN][kStep]) const {
 #pragma unroll

@@ -18,11 +18,12 @@ DEVICE int products(const Loading& loading) { return loading.parts == 2 ? 3 : 1;
 
 // Slices of K of all of a tile; or strips, each of which several slices share.
 template <class Problem> DEVICE int all_slices(const WgmmaParams<Problem>& p, const Taps<int, 3>& taps) {
-    return p.problem.common.by_channel.quotient(taps.rows) * p.loading.channel_slices * products(p.loading);
+    return p.problem.common.by_channel.quotient(taps.rows) * int(p.loading.channel_slices.divisor)
+         * products(p.loading);
 }
 template <class AnyStrips> DEVICE int all_slices(const StripsParams<AnyStrips>& p, const Taps<int, 3>&) {
     const Divider<int>(&taps)[3] = p.strips.taps;
-    const int strips = int(taps[0].divisor * taps[1].divisor * taps[2].divisor) * p.loading.channel_slices;
+    const int strips = int(taps[0].divisor * taps[1].divisor * taps[2].divisor * p.loading.channel_slices.divisor);
     return AnyStrips::kApart ? strips * products(p.loading) : strips;
 }
 
@@ -76,16 +77,17 @@ template <int BLOCK_K, bool APART = true> struct SlicePlace {
     int tap[3], channel, product;
 
     DEVICE void first(const Loading& loading, const Divider<int> (&taps)[3], int slice) {
-        const int times = APART ? products(loading) : 1, place = slice / times, number = place / loading.channel_slices;
+        const int times = APART ? products(loading) : 1, all = int(loading.channel_slices.divisor);
+        const int place = slice / times, number = place / all;
         product = slice - place * times;
-        channel = (place - number * loading.channel_slices) * BLOCK_K;
+        channel = (place - number * all) * BLOCK_K;
         unravel<3>(number, taps, tap);
     }
     DEVICE void advance(const Loading& loading, const Divider<int> (&taps)[3]) {
         if (APART && ++product < products(loading)) return;
         product = 0;
         channel += BLOCK_K;
-        if (channel < loading.channel_slices * BLOCK_K) return;
+        if (channel < int(loading.channel_slices.divisor) * BLOCK_K) return;
         channel = 0;
         bool carry = true;
 #pragma unroll
@@ -99,3 +101,12 @@ template <int BLOCK_K, bool APART = true> struct SlicePlace {
     DEVICE int w_part(const Loading& loading) const { return loading.parts == 2 && product == 0; }
     DEVICE int x_part() const { return product == 1; }
 };
+
+// The steps of a slice with a number, 32 bytes along K each, that have channels: the last slice of a tap may be filled
+// in part. What stands behind these is never multiplied. APART as above.
+template <int ALL, bool APART = true> DEVICE int steps_of(const Loading& loading, int slice) {
+    const int place = APART && loading.parts == 2 ? slice / 3 : slice;
+    int number; // of a tap's slices
+    loading.channel_slices.split(place, number);
+    return number + 1 < int(loading.channel_slices.divisor) ? ALL : loading.last_steps;
+}

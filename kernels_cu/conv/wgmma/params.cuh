@@ -9,11 +9,13 @@
 
 // How slices are fetched. Axes are D, H, W; those in front that a problem does not have are of one element.
 struct Loading {
-    int axes;            // spatial axes of x_map: 1, 2 or 3
-    int lower[3];        // input coordinate from which taps are counted, of column 0
-    int channel_slices;  // of a tap
+    int axes;                    // spatial axes of x_map: 1, 2 or 3
+    int lower[3];                // input coordinate from which taps are counted, of column 0
+    Divider<int> channel_slices; // of a tap
+    int last_steps;              // of the last one of them: those of 32 bytes that have channels
     int parts;           // of every number: 1, or 2, a large and a small one; then a slice is multiplied three times
     int x_group, x_part; // channels of x_map from group to group, from part to part
+    Divider<int> w_tap;  // elements of a row of weights from tap to tap
 };
 
 // `Problem` is ConvParams<int, 3> or ConvTransposeParams<int, 3>; its pitch is that of one output channel's weights.

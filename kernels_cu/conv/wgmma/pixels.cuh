@@ -32,7 +32,7 @@ template <class Arithmetic, int BLOCK_M, int BLOCK_N, bool ROWS>
 struct PixelTile : WgmmaSums<float, BLOCK_N / 64, BLOCK_M> {
     using T = float;
     using Acc = float;
-    static constexpr int kBlockM = BLOCK_M, kBlockN = BLOCK_N, kBlockK = 32;
+    static constexpr int kBlockM = BLOCK_M, kBlockN = BLOCK_N, kBlockK = 32, kSteps = 4;
     static constexpr bool kTurns = true, kExact = false, kFromRows = ROWS;
     static constexpr int kWeightBytes = BLOCK_M * 128, kPixelBytes = BLOCK_N * 128;
     static constexpr int kColumnsOfWarp = BLOCK_N / 4;
@@ -63,13 +63,14 @@ struct PixelTile : WgmmaSums<float, BLOCK_N / 64, BLOCK_M> {
     static DEVICE int own() { return threadIdx.x % 32 / 4; }
     static DEVICE int channel() { return threadIdx.x % 4; }
 
-    // Starts to multiply a slice of weights by a tap's inputs of the pixels that stand so far after `inputs`: by their
-    // large parts alone, or by the small ones too. While products of one step are under way, inputs of the next are
-    // read and rounded.
-    template <bool BOTH> DEVICE void multiply(unsigned weights, unsigned inputs, const int (&places)[kPixels]) {
-        constexpr int kTogether = kProducts > 2 ? 2 : kProducts,
-                      kOfEight = kProducts / kTogether; // of a step; steps of eight channels
-        constexpr int kSteps = kBlockK / 8 * kOfEight;
+    static constexpr int kTogether = kProducts > 2 ? 2 : kProducts; // products of a step, of eight channels
+
+    // Starts to multiply so many eights of a slice's channels of weights by a tap's inputs of the pixels that stand so
+    // far after `inputs`: by their large parts alone, or by the small ones too. Of a whole slice, inputs of the next
+    // step are read and rounded while products of one are under way; else one step waits for the other.
+    template <bool BOTH> DEVICE void multiply(unsigned weights, unsigned inputs, const int (&places)[kPixels],
+                                              int eights) {
+        constexpr int kOfEight = kProducts / kTogether, kAll = kSteps * kOfEight; // steps
         constexpr bool kAhead = !(BOTH && kProducts > 2);
         const unsigned long long b = rows_along_k<128>(weights);
         unsigned pixels[kPixels];
@@ -78,32 +79,49 @@ struct PixelTile : WgmmaSums<float, BLOCK_N / 64, BLOCK_M> {
             pixels[i] = inputs + places[i];
             if constexpr (!ROWS) pixels[i] ^= pixels[i] >> 3 & 0x70; // as swizzled, those of the first four channels
         }
+        if (eights < kSteps) {
+#pragma unroll 1
+            for (int k = 0; k < eights; ++k)
+#pragma unroll
+                for (int first = 0; first < kProducts; first += kTogether) {
+                    float read[kTogether][4];
+                    read_step(read, pixels, k, first);
+                    multiply_step<BOTH>(read, first, b + k * 2);
+                    products_wait<0>();
+                }
+            return;
+        }
         float read[kTogether][4];
         if (kAhead) read_step(read, pixels, 0, 0);
 #pragma unroll
-        for (int step = 0; step < kSteps; ++step) {
+        for (int step = 0; step < kAll; ++step) {
             const int k = step / kOfEight, first = step % kOfEight * kTogether;
-            unsigned large[kTogether][4], small[kTogether][4];
             if (!kAhead) read_step(read, pixels, k, first);
-#pragma unroll
-            for (int i = 0; i < kTogether; ++i)
-#pragma unroll
-                for (int j = 0; j < 4; ++j) {
-                    large[i][j] = nearly_rounded_tf32(read[i][j]);
-                    if constexpr (BOTH)
-                        small[i][j] = nearly_rounded_tf32(read[i][j] - __uint_as_float(large[i][j] & ~0x1fffu));
-                }
-            products_begin();
-#pragma unroll
-            for (int i = 0; i < kTogether; ++i) {
-                if constexpr (BOTH) Arithmetic::template multiply_rows<BLOCK_M>(sums[first + i], small[i], b + k * 2);
-                Arithmetic::template multiply_rows<BLOCK_M>(sums[first + i], large[i], b + k * 2);
-            }
-            products_commit();
-            if (kAhead && step + 1 < kSteps)
+            multiply_step<BOTH>(read, first, b + k * 2);
+            if (kAhead && step + 1 < kAll)
                 read_step(read, pixels, (step + 1) / kOfEight, (step + 1) % kOfEight * kTogether);
             products_wait<1>();
         }
+    }
+    // Starts one step, of products from the first one on.
+    template <bool BOTH>
+    DEVICE void multiply_step(const float (&read)[kTogether][4], int first, unsigned long long b) {
+        unsigned large[kTogether][4], small[kTogether][4];
+#pragma unroll
+        for (int i = 0; i < kTogether; ++i)
+#pragma unroll
+            for (int j = 0; j < 4; ++j) {
+                large[i][j] = nearly_rounded_tf32(read[i][j]);
+                if constexpr (BOTH)
+                    small[i][j] = nearly_rounded_tf32(read[i][j] - __uint_as_float(large[i][j] & ~0x1fffu));
+            }
+        products_begin();
+#pragma unroll
+        for (int i = 0; i < kTogether; ++i) {
+            if constexpr (BOTH) Arithmetic::template multiply_rows<BLOCK_M>(sums[first + i], small[i], b);
+            Arithmetic::template multiply_rows<BLOCK_M>(sums[first + i], large[i], b);
+        }
+        products_commit();
     }
     // The k-th eight channels of the pixels of some products, as these have them in registers.
     template <int COUNT>
@@ -246,15 +264,16 @@ DEVICE void PixelFeed<Tile, STAGES, STRIP_BYTES>::multiply(Tile& tile, const Ite
     int places[Tile::kPixels];
     tile.find_pixels(places);
     bool begun = false;
-    for (int done = 0; done < item.slices; ++done) {
+    for (int slice = item.first_slice, end = slice + item.slices; slice < end; ++slice) {
+        const int eights = steps_of<Tile::kSteps, false>(tile.loading, slice);
         x.wait_full();
         unsigned inputs = x.address();
         int across = 0;
         for (int left = strips.inner_h * strips.inner_w * parts; left > 0; --left) {
             const bool last = parts == 1 || left % 2 == 1; // slice of weights of a tap
             w.wait_full();
-            if (parts == 2 && last) tile.template multiply<true>(w.address(), inputs, places);
-            else tile.template multiply<false>(w.address(), inputs, places);
+            if (parts == 2 && last) tile.template multiply<true>(w.address(), inputs, places, eights);
+            else tile.template multiply<false>(w.address(), inputs, places, eights);
             if (speaks && begun) barrier_arrive(w.empty_before());
             begun = true;
             w.next();
@@ -303,8 +322,9 @@ DEVICE void PixelFeed<Tile, STAGES, STRIP_BYTES>::fetch(const WgmmaPixelsParams&
                     for (int part = parts - 1; part >= 0; --part) {
                         w.wait_empty();
                         barrier_expect(w.full(), Tile::kWeightBytes);
-                        copy_box(w.address(), p.w_map, w.full(), tap_row(taps, tap) + slice.channel,
-                                 item.m_tile * Tile::kBlockM, item.group * parts + part);
+                        copy_box(w.address(), p.w_map, w.full(), slice.channel,
+                                 p.loading.w_tap.quotient(tap_row(taps, tap)), item.m_tile * Tile::kBlockM,
+                                 item.group * parts + part);
                         w.next();
                     }
             }

@@ -30,8 +30,9 @@ DEVICE void fetch_pixels(const WgmmaParams<Problem>& p, const Taps<int, 3>* phas
                     taps.start[2 - axis] + slice.tap[2 - axis] * taps.advance[2 - axis] - loading.lower[2 - axis];
             ring.wait_empty();
             barrier_expect(ring.full(), Tile::kWeightBytes + Tile::kPixelBytes);
-            copy_box(ring.address(), p.w_map, ring.full(), tap_row(taps, slice.tap) + slice.channel,
-                     item.m_tile * Tile::kBlockM, item.group * loading.parts + slice.w_part(loading));
+            copy_box(ring.address(), p.w_map, ring.full(), slice.channel,
+                     loading.w_tap.quotient(tap_row(taps, slice.tap)), item.m_tile * Tile::kBlockM,
+                     item.group * loading.parts + slice.w_part(loading));
             copy_pixels(ring.address() + Tile::kWeightBytes, p.x_map, ring.full(),
                         item.group * loading.x_group + slice.x_part() * loading.x_part + slice.channel, at, n, offset);
             slice.advance(loading, taps.count);
@@ -55,10 +56,9 @@ template <class Tile, int STAGES> struct SliceFeed {
     }
     DEVICE void multiply(Tile& tile, const Item& item, bool speaks) {
         for (int done = 0; done < item.slices; ++done) {
+            const int count = steps_of<Tile::kSteps>(tile.loading, item.first_slice + done);
             ring.wait_full();
-            products_begin();
-            tile.multiply(ring.address(), ring.address() + Tile::kWeightBytes);
-            products_commit();
+            tile.multiply(ring.address(), ring.address() + Tile::kWeightBytes, count);
             products_wait<1>();
             if (speaks && done > 0) barrier_arrive(ring.empty_before());
             ring.next();

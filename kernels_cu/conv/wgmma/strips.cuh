@@ -45,12 +45,11 @@ template <class Tile, int STAGES, int STRIP_BYTES> struct StripFeed : StripRings
     DEVICE void multiply(Tile& tile, const Item& item, bool speaks) {
         if (resident) w.rewind();
         for (int done = 0; done < item.slices; ++done) {
+            const int count = steps_of<Tile::kSteps>(tile.loading, item.first_slice + done);
             x.wait_full();
             for (int tap = 0; tap < inner; ++tap) {
                 w.wait_full();
-                products_begin();
-                tile.multiply(w.address(), x.address() + tap * shift);
-                products_commit();
+                tile.multiply(w.address(), x.address() + tap * shift, count);
                 products_wait<1>();
                 if (speaks && !resident && done + tap > 0) barrier_arrive(w.empty_before());
                 if (speaks && done > 0 && tap == 0) barrier_arrive(x.empty_before());
@@ -103,7 +102,7 @@ DEVICE void StripFeed<Tile, STAGES, STRIP_BYTES>::fetch(const WgmmaStripsParams&
             for (int each = 0; each < missing; ++each, ++tap[1]) {
                 w.wait_empty();
                 barrier_expect(w.full(), Tile::kWeightBytes);
-                copy_box(w.address(), p.w_map, w.full(), tap_row(taps, tap) + slice.channel,
+                copy_box(w.address(), p.w_map, w.full(), slice.channel, loading.w_tap.quotient(tap_row(taps, tap)),
                          item.m_tile * Tile::kBlockM, item.group * loading.parts + slice.w_part(loading));
                 w.next();
             }

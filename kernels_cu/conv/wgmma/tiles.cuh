@@ -19,6 +19,7 @@ struct WgmmaTile : WgmmaSums<typename Arithmetic::Element, (TURNS ? BLOCK_M : BL
 
     static constexpr int kBlockM = BLOCK_M, kBlockN = BLOCK_N;
     static constexpr int kBlockK = SLICE / int(sizeof(T)); // of a slice
+    static constexpr int kSteps = SLICE / 32;
     static constexpr bool kTurns = TURNS, kExact = Arithmetic::kExact;
     static constexpr int kWeightBytes = BLOCK_M * SLICE, kPixelBytes = BLOCK_N * SLICE;
     static constexpr int kRowsOfGroup = TURNS ? BLOCK_M : BLOCK_M / 2;
@@ -32,16 +33,32 @@ struct WgmmaTile : WgmmaSums<typename Arithmetic::Element, (TURNS ? BLOCK_M : BL
 
     template <class Params> DEVICE WgmmaTile(const Params& p) : Base(p) {}
 
-    // Starts to multiply a slice, 32 bytes of the weights' rows along K at a time.
-    DEVICE void multiply(unsigned weights, unsigned pixels) {
-        constexpr int kSteps = SLICE / 32, kStep = (CROSSWISE ? 32 / int(sizeof(T)) * 128 : 32) / 16;
-        const unsigned long long a = rows_along_k<SLICE>(weights + warpgroup() * (kRowsOfGroup * SLICE));
-        const unsigned long long b = CROSSWISE ? rows_across_k<64 * SLICE>(pixels) : rows_along_k<SLICE>(pixels);
+    // Starts to multiply so many steps of a slice, 32 bytes of the weights' rows along K each: all of them as one
+    // batch, or fewer of them one by one.
+    DEVICE void multiply(unsigned weights, unsigned pixels, int steps) {
+        constexpr int kStep = (CROSSWISE ? 32 / int(sizeof(T)) * 128 : 32) / 16;
+        unsigned long long a = rows_along_k<SLICE>(weights + warpgroup() * (kRowsOfGroup * SLICE));
+        unsigned long long b = CROSSWISE ? rows_across_k<64 * SLICE>(pixels) : rows_along_k<SLICE>(pixels);
+        if (steps == kSteps) {
+            products_begin();
 #pragma unroll
-        for (int k = 0; k < kSteps; ++k)
+            for (int k = 0; k < kSteps; ++k) multiply_step(a + k * 2, b + k * kStep);
+            products_commit();
+        } else {
+#pragma unroll 1
+            for (int k = 0; k < steps; ++k) {
+                products_begin();
+                multiply_step(a, b);
+                products_commit();
+                a += 2;
+                b += kStep;
+            }
+        }
+    }
+    DEVICE void multiply_step(unsigned long long a, unsigned long long b) {
 #pragma unroll
-            for (int i = 0; i < kChunksM; ++i)
-                Arithmetic::template multiply<CROSSWISE>(sums[i], a + (i * 64 * SLICE + k * 32) / 16, b + k * kStep);
+        for (int i = 0; i < kChunksM; ++i)
+            Arithmetic::template multiply<CROSSWISE>(sums[i], a + i * (64 * SLICE / 16), b);
     }
 
     // ---- for the epilogue

@@ -33,7 +33,7 @@ extern "C" __global__ void __launch_bounds__(96) passes_rows(const __grid_consta
         for (int item = 0; item < RING_ITEMS; ++item, ring.next()) {
             WAIT_EMPTY;
             barrier_expect(ring.full(), RING_BYTES);
-            copy_box(ring.address(), map, ring.full(), 0, item, 0);
+            copy_box(ring.address(), map, ring.full(), 0, item, 0, 0);
         }
     if (warp == 2) return;
     float sum = 0;

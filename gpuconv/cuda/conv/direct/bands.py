@@ -76,15 +76,21 @@ def _axis(axis: Axis, transposed: bool) -> BandAxis:
 
 
 def _vectors(problem: Problem) -> int:
-    """Return how many neighbours of a row the kernel copies at once, or minus how many channels."""
+    """Return how many neighbours of a row the kernel copies at once, or minus how many channels.
+
+    Minus 1: neighbouring threads copy channels one by one.
+    """
     shape, strides = problem.x_shape, problem.x_strides
     if strides[-1] == 1 or shape[-1] == 1:
         vector = problem.vector
         aligned = gcd(vector, shape[-1], *_steps(problem, (0, 1, 2, 3))) == vector
         return vector if aligned else 1
     vector = 16 // problem.itemsize
-    aligned = strides[1] == 1 and gcd(vector, problem.channels, *_steps(problem, (0, 2, 3, 4))) == vector
-    return -vector if aligned else 1
+    if strides[1] != 1 or problem.channels == 1:
+        return 1
+    if gcd(vector, problem.channels, *_steps(problem, (0, 2, 3, 4))) == vector:
+        return -vector
+    return -1 if problem.channels >= _NEIGHBOURS else 1
 
 
 def _steps(problem: Problem, axes: tuple[int, ...]) -> list[int]:
@@ -94,6 +100,7 @@ def _steps(problem: Problem, axes: tuple[int, ...]) -> list[int]:
 # ---------------------------------------------------------------- tiles
 
 
+_NEIGHBOURS = 8  # threads that copy a column's channels one by one
 _FORMS = (
     BandForm(1, 7, 3, 3, 80, 0.86),
     BandForm(1, 7, 5, 5, 96, 0.93),
@@ -167,7 +174,7 @@ def _candidate(problem: Problem, tile: BandTile, limits: Limits) -> Candidate:
 
 def _plan(problem: Problem, tile: BandTile) -> Plan:
     kernel, reason = variant(problem.dtype, tile.form), f"no GEMM: {problem.filters} output channels of a group; {tile}"
-    if problem.channels > 1 and problem.x_strides[1] == 1 and tile.view.vectors == 1:
+    if problem.channels > 1 and problem.x_strides[1] == 1 and abs(tile.view.vectors) == 1:
         channels = f"{problem.channels} channels of a group, or gaps between pixels, are not whole 16 bytes"
         reason += f"; x is copied element by element: {channels}"
     return on_arrays(problem, kernel, tile.blocks, _fields(problem, tile), reason, tile.shared_bytes)

@@ -21,9 +21,9 @@ from gpuconv.rules import dtypes
 _BANK_BYTES = 128
 _STEPS = (32, 16, 8)  # channels in shared memory at a time
 # Instructions besides the sums, as in the machine code: for each element of x that is copied, of several bytes, of two,
-# alone, or as one of neighbouring channels; for each weight; before, for the first of its channels; for each output; of
-# every thread in a round of channels, and at all.
-_COPY, _COPY_HALF, _COPY_ONE, _COPY_CHANNELS, _WEIGHT = 1.6, 2.6, 6.3, 4.6, 6.3
+# alone, or as one of neighbouring channels, in vectors or one by one; for each weight; before, for the first of its
+# channels; for each output; of every thread in a round of channels, and at all.
+_COPY, _COPY_HALF, _COPY_ONE, _COPY_CHANNELS, _COPY_CHANNEL, _WEIGHT = 1.6, 2.6, 6.3, 4.6, 6.8, 6.3
 _PLACE, _PLACE_CHANNELS, _OUTPUT, _ROUND, _BLOCK = 80, 30, 30, 80, 300
 _LATENCY = 1000  # cycles from a block's first load until the band is there; assumed
 _ALONE = 0.25  # share of its instructions' time that a block alone on a multiprocessor waits besides; assumed
@@ -257,9 +257,10 @@ class BandTeam:
     def _copies(self, rounds: int) -> float:
         """Return the instructions of copying x."""
         rows, columns = self.extent
-        if self.view.vectors < 0:  # a warp along each row, two threads a column
-            cost = 2 * _PLACE_CHANNELS * rounds + _COPY_CHANNELS * self._copied
-            return rows * numbers.whole(columns, WARP // 2) * cost
+        if self.view.vectors < 0:  # a warp along each row, some threads a column
+            threads, each = (2, _COPY_CHANNELS) if self.view.vectors < -1 else (8, _COPY_CHANNEL)
+            cost = threads * _PLACE_CHANNELS * rounds + each * self._copied
+            return rows * numbers.whole(columns, WARP // threads) * cost
         if self.view.vectors == 1:
             return rows * columns * (_PLACE * rounds + _COPY_ONE * self._copied)
         cost = _COPY if dtypes.entry(self.view.dtype).itemsize > 2 else _COPY_HALF
@@ -276,7 +277,8 @@ class BandTeam:
     def _fetched(self) -> float:
         """Wavefronts of shared memory of a block, and lines, for all of x."""
         # For as many words as there are banks: wavefronts, and lines of x.
-        lines = 1.0 + (4.0 if self.view.vectors < 0 else self.view.lines if self.view.vectors == 1 else 1.0)
+        across = {1: float(self.view.lines), -1: 5.0}.get(self.view.vectors, 4.0 if self.view.vectors < 0 else 1.0)
+        lines = 1.0 + across
         return lines * self._copied * prod(self.extent) / (_BANK_BYTES // self.word)
 
     def time(self, step: int, resident: int, limits: Limits) -> float:

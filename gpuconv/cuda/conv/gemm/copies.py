@@ -37,7 +37,12 @@ class Copied:
 
 
 def of(problem: Problem, size: int) -> Copied | None:
-    """Return a problem of three spatial axes with ``size`` channels of a group more or less; None without a kernel."""
+    """Return a problem of three spatial axes with ``size`` channels of a group more or less; None without a kernel.
+
+    Where channels are contiguous, pixels that no output meets are left out.
+    """
+    if problem.x_strides[1] == 1:
+        problem = problem.met
     filled = whole(problem.channels, size)
     batch, _, *pixels = problem.x_shape
     row = problem.group * filled

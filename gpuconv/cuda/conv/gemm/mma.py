@@ -18,6 +18,7 @@ from gpuconv.cuda.conv.gemm.fragments import ARITHMETICS, FRAGMENT_BYTES, Arithm
 from gpuconv.cuda.conv.gemm.runs import Runs
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan import RANK, Candidate, Launch, Limits, Offer, Plan, Refusal, Space, kept, model
+from gpuconv.cuda.plan.numbers import whole
 
 NAME = "implicit GEMM on tensor cores"
 
@@ -52,6 +53,18 @@ def _as_seen(problem: Problem, tile: MmaTile, form: MmaForm) -> Runs | None:
 def _channels_of_tap(problem: Problem, form: MmaForm) -> int:
     """Rows of the GEMM from one tap to the next: whole slices, or no more than there are channels."""
     return problem.channels if form.rowwise else -(-problem.channels // form.block_k) * form.block_k
+
+
+def _multiplied(problem: Problem, form: MmaForm) -> int:
+    """Rows of the GEMM of a tap that are multiplied: of its last slice, those of the steps that have channels."""
+    if form.rowwise:
+        return problem.channels
+    return whole(problem.channels, 32 // problem.itemsize * _fragments_of_step(problem))
+
+
+def _fragments_of_step(problem: Problem) -> int:
+    """Fragments along K that an instruction multiplies."""
+    return 4 if fragments.arithmetic(problem).cuda == "DoubleProducts" else 1
 
 
 def _slices(problem: Problem, form: MmaForm) -> int:
@@ -219,16 +232,17 @@ def _wavefronts(problem: Problem, tile: MmaTile, form: MmaForm) -> float:
     arithmetic = fragments.arithmetic(problem)
     elements = 32 / problem.itemsize  # rows of K of a fragment
     gathered = 0.0 if form.copied else elements / 4 / (tile.block_m / 16) * problem.lines  # of 32 pixels
-    depths = 4 if arithmetic.cuda == "DoubleProducts" else 1  # of one instruction
-    return (tile.wavefronts(arithmetic.parts) + gathered) * depths / arithmetic.products
+    return (tile.wavefronts(arithmetic.parts) + gathered) * _fragments_of_step(problem) / arithmetic.products
 
 
 def _busy_with(problem: Problem, tile: MmaTile, form: MmaForm, limits: Limits) -> split.Busy:
     """Return what predicts the seconds of a number of blocks, by the slices of each and how many others there are."""
     arithmetic = fragments.arithmetic(problem)
-    slice_of_tile = tile.block_m * tile.block_n * form.block_k * arithmetic.products
-    # Cycles for all else that goes with one multiplication; four warps issue at a time.
-    besides = max(form.issued / 4, _wavefronts(problem, tile, form))
+    filled = _multiplied(problem, form) / _channels_of_tap(problem, form)
+    slice_of_tile = tile.block_m * tile.block_n * form.block_k * arithmetic.products * filled
+    # Cycles for all else that goes with one multiplication; four warps issue at a time. A slice that is filled in part
+    # takes as long to fetch as any.
+    besides = max(form.issued / 4, _wavefronts(problem, tile, form)) / filled
     residence = tile.residence(shared_bytes(problem, tile, form), limits)
     return lambda blocks, slices, others=0: model.tensor(
         blocks, slices * slice_of_tile, arithmetic.lanes, besides, limits, residence, others
@@ -292,14 +306,14 @@ def _divisible_of(problem: Problem, ways: list[_Way], limits: Limits) -> Iterato
 
 
 def _order(seen: Runs, form: MmaForm) -> str:
-    """Return how the products of an output are added: K is filled up to whole slices tap by tap, or as a whole."""
-    problem, unit = seen.gathered, form.block_k
+    """Return how the products of an output are added: K is filled up to whole steps tap by tap, or as a whole."""
+    problem = seen.gathered
     arithmetic = fragments.arithmetic(problem)
     if not form.rowwise:
-        return fragments.order(arithmetic, problem.channels, unit)
+        return fragments.order(arithmetic, _multiplied(problem, form), 1)
     runs_of = "" if seen.packed is problem else f" in runs of {prod(problem.taps[2:]) * problem.channels}"
     channels = f"{problem.channels} channels{runs_of}"
-    return f"{arithmetic.instruction} over taps and {channels}, filled up to {_slices(problem, form) * unit}"
+    return f"{arithmetic.instruction} over taps and {channels}, filled up to {_slices(problem, form) * form.block_k}"
 
 
 def _divisible(seen: Runs, tile: MmaTile, form: MmaForm, limits: Limits) -> split.Divisible:
@@ -340,6 +354,8 @@ def _reason(seen: Runs, form: MmaForm) -> str:
     if form.rowwise:
         return f"taps found row by row: {problem.channels} channels per group, slices of {form.block_k}"
     filled = f"{problem.channels} channels of a group, filled up to {_channels_of_tap(problem, form)}"
+    if (multiplied := _multiplied(problem, form)) < _channels_of_tap(problem, form):
+        filled += f", of which {multiplied} are multiplied"
     copied = f"{form.copied} bytes" if form.copied else "one element"
     return f"one tap per slice of K: {filled}; {copied} of x a copy"
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from gpuconv.cuda.conv.gemm import fragments, split
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.conv.wgmma.pixels import PixelStrips
-from gpuconv.cuda.conv.wgmma.sources import Source
+from gpuconv.cuda.conv.wgmma.sources import SECTOR, Source
 from gpuconv.cuda.conv.wgmma.strips import Strips
 from gpuconv.cuda.conv.wgmma.tiles import SLICE_BYTES, WgmmaTile
 from gpuconv.cuda.plan import model
@@ -21,7 +21,6 @@ _WRITTEN = 50  # cycles in which 256 threads write a sum each, one by one; by th
 _IN_VECTORS = 0.5  # of them where a thread writes several at once; likewise
 _BY_SECTORS = 0.64  # where a warp's store fills sectors of several lines, one of which passes in a cycle; likewise
 _ANYWHERE = 1.25  # sectors that runs of 128 bytes touch, for each that they fill, where they begin anywhere
-_SECTOR = 32  # bytes
 _BANKS = 128  # bytes that shared memory gives in a cycle
 _BEGINNING = 1500  # cycles from a kernel's start until its first product; assumed
 
@@ -172,40 +171,41 @@ def _step(work: WgmmaWork, limits: Limits) -> float:
     """Return the cycles of a step: of its products, or of its way from the L2 cache."""
     tile, lanes = work.tile, fragments.arithmetic(work.source.problem).lanes
     together = work.source.products // work.apart
-    products = work.inner * tile.block_m * tile.block_n * work.source.block_k * together
+    products = work.inner * tile.block_m * tile.block_n * work.source.block_k * together * work.source.filled
     rate = limits.rates.wgmma * nearest(limits.architecture).tensor_lanes[lanes]
     return max(
         products / rate, (_w_bytes(work) + _x_bytes(work)) / limits.rates.cached, _shared_bytes(work, together) / _BANKS
     )
 
 
-def _shared_bytes(work: WgmmaWork, together: int) -> int:
+def _shared_bytes(work: WgmmaWork, together: int) -> float:
     """Return the bytes that a step reads in shared memory, where pixels go through registers: that may be slower."""
     if not work.source.in_registers:
         return 0
     tile = work.tile
     again = gcd(work.source.seen.column_strides[-1], 8)  # pixels so far from each other meet so many times fewer banks
     weights = tile.block_n // 64 * tile.block_m * together
-    return work.inner * SLICE_BYTES * (weights + tile.block_n * work.source.parts * again)
+    return work.inner * SLICE_BYTES * work.source.filled * (weights + tile.block_n * work.source.parts * again)
 
 
-def _w_bytes(work: WgmmaWork) -> int:
-    """Return the bytes of w of a step."""
+def _w_bytes(work: WgmmaWork) -> float:
+    """Return the bytes of w of a step, as the L2 cache sees them."""
     if work.resident:
         return 0
     parts = work.source.parts if work.source.in_registers else 1
-    return work.inner * parts * work.tile.block_m * work.source.slice_bytes
+    return work.inner * parts * work.tile.block_m * work.source.slice_bytes * work.source.w_fetched
 
 
 def _x_bytes(work: WgmmaWork) -> float:
     """Return the bytes of x of a step, as the L2 cache sees them."""
+    fetched = work.source.x_fetched
     if work.strips is None:
-        return work.tile.block_n * SLICE_BYTES
+        return work.tile.block_n * SLICE_BYTES * fetched
     anywhere = work.source.form == "rows" and work.source.seen.taps[-1] > 1
     if isinstance(work.strips, PixelStrips):
         row = work.strips.box[1] * 4
-        return work.strips.bytes * ((row + _SECTOR) / row if anywhere else 1)
-    return work.strips.bytes * (_ANYWHERE if anywhere else 1)
+        return work.strips.bytes * fetched * ((row + SECTOR) / row if anywhere else 1)
+    return work.strips.bytes * fetched * (_ANYWHERE if anywhere else 1)
 
 
 def _writing(work: WgmmaWork) -> float:

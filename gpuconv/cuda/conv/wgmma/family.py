@@ -23,7 +23,7 @@ from gpuconv.cuda.conv.wgmma import cost, operands, sources, tiles
 from gpuconv.cuda.conv.wgmma import pixels as wgmma_pixels
 from gpuconv.cuda.conv.wgmma import strips as wgmma_strips
 from gpuconv.cuda.conv.wgmma.cost import WgmmaWork
-from gpuconv.cuda.conv.wgmma.tiles import SLICE_BYTES, PixelsTile, StripsTile, WgmmaTile
+from gpuconv.cuda.conv.wgmma.tiles import SLICE_BYTES, STEP_BYTES, PixelsTile, StripsTile, WgmmaTile
 from gpuconv.cuda.plan import RANK, Candidate, Launch, Limits, Offer, Plan, Refusal, Space, kept
 
 NAME = "wgmma"
@@ -183,10 +183,9 @@ def _reasons(work: WgmmaWork, limits: Limits) -> Iterator[str]:
         few = f"{work.divided} tiles are few for {limits.multiprocessors} multiprocessors"
         yield f"{which} in {work.splits} splits: {few}"
     count = source.channel_slices
-    filled = f"{source.problem.channels} channels of a group"
-    if source.problem.channels % source.block_k:
-        filled += f", filled up to {count * source.block_k},"
-    filled += f" in {count} slices of {source.block_k}"
+    filled = f"{source.problem.channels} channels of a group in {count} slices of {source.block_k}"
+    if source.last_steps < (steps := source.slice_bytes // STEP_BYTES):
+        filled += f", the last one in {source.last_steps} of {steps} steps"
     how = "make tiles in turns (ping-pong)" if tile.turns else "make a tile together (cooperative)"
     yield f"one tap per slice of K: {filled}; two warpgroups {how}"
     yield from gemm_base.empty_rows(source.problem, tile.block_m)
@@ -194,7 +193,7 @@ def _reasons(work: WgmmaWork, limits: Limits) -> Iterator[str]:
         fetched = "x is copied first, channels last"
         conv = correlation.as_conv(source.problem)
         if conv is not None:
-            why = sources.no_rows(conv, source.slice_bytes)
+            why = sources.no_rows(conv)
             fetched += f", since {why or 'its rows are predicted to be slower'}"
     elif source.form == "direct":
         fetched = "x is fetched as it is: its channels are contiguous"

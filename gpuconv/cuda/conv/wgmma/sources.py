@@ -21,14 +21,16 @@ from gpuconv.cuda.conv.problem import Problem, merged_stride
 from gpuconv.cuda.conv.wgmma import operands
 from gpuconv.cuda.conv.wgmma.pixels import PixelStrips
 from gpuconv.cuda.conv.wgmma.strips import PATCH, ROW, Strips
-from gpuconv.cuda.conv.wgmma.tiles import HALF_SLICE, SLICE_BYTES, WgmmaTile
+from gpuconv.cuda.conv.wgmma.tiles import HALF_SLICE, SLICE_BYTES, STEP_BYTES, WgmmaTile
 from gpuconv.cuda.plan import TensorMap
 from gpuconv.cuda.plan.numbers import RANK, whole
 from gpuconv.rules.geometry import Ints
 
 LEAST_FILTERS = 32  # half of the least tile: of fewer, mma.sync makes less in vain
+SECTOR = 32  # bytes that cross the memory bus together
 ALIGNMENT = 16  # bytes, of addresses and of distances in memory
 MOST_PHASES = 32
+_IN_ORDER = 2  # times as long as otherwise takes a step that waits for the one before; estimated
 _MOST_STRIDE = 8
 _CORNER_BITS = {1: 16, 2: 8, 3: 5}  # of a signed corner, by axes
 _MOST_REACH = {1: 65534, 2: 254, 3: 30}  # inputs from the first tap to the last: one less than offsets can hold
@@ -88,12 +90,49 @@ class Source:
         return -(-self.problem.channels // self.block_k)
 
     @cached_property
+    def last_steps(self) -> int:
+        """Steps of a tap's last slice that are multiplied: no others than have channels.
+
+        In registers more than half of a slice take longer than all of it, which zeros may fill up.
+        """
+        channels = self.problem.channels - (self.channel_slices - 1) * self.block_k
+        steps, whole_slice = -(-channels * self.problem.itemsize // STEP_BYTES), self.slice_bytes // STEP_BYTES
+        zeros = self.in_registers and self.problem.group == 1
+        return whole_slice if zeros and _IN_ORDER * steps >= whole_slice else steps
+
+    @cached_property
+    def filled(self) -> float:
+        """The time that the steps take, as a share of that of whole slices."""
+        steps = self.slice_bytes // STEP_BYTES
+        last = self.last_steps
+        if self.in_registers and last < steps:
+            last *= _IN_ORDER
+        return ((self.channel_slices - 1) * steps + last) / (self.channel_slices * steps)
+
+    @cached_property
+    def x_fetched(self) -> float:
+        """The bytes of x that come from memory, as a share of those of whole slices: not zeros behind the last channel.
+
+        Where others follow a group's channels, or a part's, these come instead.
+        """
+        all_bytes = self.channel_slices * self.slice_bytes
+        if self.all_x_channels > self.x_channels:
+            return 1.0
+        own = self.x_channels * self.problem.itemsize
+        return (own if self.form == "rows" else whole(own, SECTOR)) / all_bytes
+
+    @cached_property
+    def w_fetched(self) -> float:
+        """Likewise of w."""
+        return whole(self.w_channels * self.problem.itemsize, SECTOR) / (self.channel_slices * self.slice_bytes)
+
+    @cached_property
     def x_channels(self) -> int:
-        """Channels of a group in x or its copy: whole slices where others follow that must not be read as its own."""
+        """Channels of a group in x or its copy: whole steps where others follow that must not be read as its own."""
         if self.form != "copied":
             return self.problem.channels
-        unit = ALIGNMENT // self.problem.itemsize if self.problem.group * self.parts == 1 else self.block_k
-        return whole(self.problem.channels, unit)
+        unit = ALIGNMENT if self.problem.group * self.parts == 1 else STEP_BYTES
+        return whole(self.problem.channels, unit // self.problem.itemsize)
 
     @property
     def all_x_channels(self) -> int:
@@ -103,7 +142,8 @@ class Source:
     @cached_property
     def w_channels(self) -> int:
         """Channels of a tap in the rows of w."""
-        return whole(self.problem.channels, self.block_k) if self.packed else self.problem.channels
+        channels = self.problem.channels
+        return whole(channels, ALIGNMENT // self.problem.itemsize) if self.packed else channels
 
     def weights(self) -> PackedWeights:
         """Return how a kernel finds single weights."""
@@ -204,19 +244,22 @@ def sources(problem: Problem) -> Iterator[Source]:
         yield copied
         if conv is not None:
             yield replace(copied, patches=True)
-            if _channels_last(problem, SLICE_BYTES):
+            if _channels_last(problem):
                 yield replace(copied, form="direct", patches=True)
-            if no_rows(conv, SLICE_BYTES) is None:
+            if no_rows(conv) is None:
                 yield replace(copied, form="rows")
         return
+    if problem.x_strides[1] == 1 and not _channels_last(problem):
+        problem = problem.met  # pixels that no output meets are not copied
+        conv = correlation.as_conv(problem)
     for slice_bytes in (SLICE_BYTES, HALF_SLICE) if _half_is_empty(problem) else (SLICE_BYTES,):
-        last = "direct" if _channels_last(problem, slice_bytes) else "copied"
-        columns = Source(problem, last, not _w_as_it_is(problem, slice_bytes), slice_bytes=slice_bytes)
+        last = "direct" if _channels_last(problem) else "copied"
+        columns = Source(problem, last, not _w_as_it_is(problem), slice_bytes=slice_bytes)
         if slice_bytes == SLICE_BYTES:
             yield columns
         if conv is not None:
             yield replace(columns, patches=True)
-            if no_rows(conv, slice_bytes) is None:
+            if no_rows(conv) is None:
                 yield replace(columns, form="rows")
 
 
@@ -236,20 +279,20 @@ def _takes_rounded(problem: Problem) -> bool:
     return problem.itemsize == 2
 
 
-def _channels_last(problem: Problem, slice_bytes: int) -> bool:
+def _channels_last(problem: Problem) -> bool:
     """Tell whether x can be fetched as it is, its channels contiguous."""
     batch, channel, *spatial = problem.x_strides
-    if not (channel == 1 and _own_slices(problem, slice_bytes)):
+    if not (channel == 1 and _own_steps(problem)):
         return False
     sizes = [problem.group * problem.channels, *problem.x_shape[:1:-1], problem.batch]
     return _strides(sizes, [*spatial[::-1], batch], problem.itemsize) is not None
 
 
-def no_rows(problem: Problem, slice_bytes: int) -> str | None:
+def no_rows(problem: Problem) -> str | None:
     """Return why x of a Conv cannot be fetched by rows of pixels, or None."""
-    if not _own_slices(problem, slice_bytes):
-        channels = slice_bytes // problem.itemsize
-        return f"the {problem.channels} channels of a group are not whole slices of {channels}"
+    if not _own_steps(problem):
+        channels = STEP_BYTES // problem.itemsize
+        return f"the {problem.channels} channels of a group are not whole steps of {channels}"
     if _takes_rounded(problem) and problem.column_strides[-1] != 1:
         return f"the stride along its rows is {problem.column_strides[-1]}"
     seen = problem.flat or problem
@@ -271,26 +314,28 @@ def _rows_of_x(problem: Problem) -> tuple[Ints, list[int]]:
     return (*lifted.x_shape[:1:-1], channels, problem.batch), [height, depth, channel, batch]
 
 
-def _w_as_it_is(problem: Problem, slice_bytes: int) -> bool:
-    """Tell whether w can be fetched as it is: rows of taps, of contiguous channels, each of whole slices."""
+def _w_as_it_is(problem: Problem) -> bool:
+    """Tell whether w can be fetched as it is: rows of taps right behind each other, of contiguous channels."""
     group, filters, channel, *spatial = problem.w_strides
     if not _takes_rounded(problem) or channel != 1:
         return False
-    slices = problem.channels % (slice_bytes // problem.itemsize) == 0
-    if prod(problem.taps) > 1 and not (slices and merged_stride(problem.taps, spatial) == problem.channels):
+    if prod(problem.taps) > 1 and merged_stride(problem.taps, spatial) != problem.channels:
         return False
     if problem.group > 1 and group != problem.filters * filters:
         return False
-    return _strides(_sizes_of_w(problem), [filters, group], problem.itemsize) is not None
+    return _strides(*_rows_of_w(problem), problem.itemsize) is not None
 
 
-def _sizes_of_w(problem: Problem) -> Ints:
-    return prod(problem.taps) * problem.channels, problem.filters, problem.group
+def _rows_of_w(problem: Problem) -> tuple[Ints, list[int]]:
+    """Return the sizes of w, channels of a tap innermost, then taps; and the strides of all axes but the first."""
+    group, filters, *_ = problem.w_strides
+    channels = problem.channels
+    return (channels, prod(problem.taps), problem.filters, problem.group), [channels, filters, group]
 
 
-def _own_slices(problem: Problem, slice_bytes: int) -> bool:
-    """Tell whether no slice of K meets channels of another group."""
-    return problem.group == 1 or problem.channels % (slice_bytes // problem.itemsize) == 0
+def _own_steps(problem: Problem) -> bool:
+    """Tell whether no step along K meets channels of another group."""
+    return problem.group == 1 or problem.channels * problem.itemsize % STEP_BYTES == 0
 
 
 def _strides(sizes: Sequence[int], strides: Sequence[int], itemsize: int) -> Ints | None:
@@ -359,16 +404,16 @@ def _columns_of_x(source: Source, tile: WgmmaTile) -> TensorMap:
 
 
 def _of_w(source: Source, tile: WgmmaTile) -> TensorMap:
-    problem, size = source.problem, source.problem.itemsize
-    row, all_rows = source.weights().pitch, problem.group * source.parts
-    sizes: Ints = (row, problem.filters, all_rows)
-    strides: Ints = (row * size, row * size * problem.filters)
-    if not source.packed:
-        group, filters, *_ = problem.w_strides
-        sizes = _sizes_of_w(problem)
-        strides = _known(_strides(sizes, [filters, group], size))
-    role, box = "packed" if source.packed else "w", (source.block_k, tile.block_m, 1)
-    return TensorMap(role, "w_map", problem.dtype, sizes, strides, (1, 1, 1), box=box, swizzle=source.slice_bytes)
+    problem, channels = source.problem, source.w_channels
+    if source.packed:
+        row = prod(problem.taps) * channels
+        sizes: Ints = (channels, prod(problem.taps), problem.filters, problem.group * source.parts)
+        steps = [channels, row, row * problem.filters]
+    else:
+        sizes, steps = _rows_of_w(problem)
+    role, box = "packed" if source.packed else "w", (source.block_k, 1, tile.block_m, 1)
+    strides = _known(_strides(sizes, steps, problem.itemsize))
+    return TensorMap(role, "w_map", problem.dtype, sizes, strides, (1,) * 4, box=box, swizzle=source.slice_bytes)
 
 
 def _known(strides: Ints | None) -> Ints:
@@ -384,7 +429,9 @@ def loading(source: Source) -> Mapping[str, Any]:
         "axes": problem.rank,
         "lower": [0] * (RANK - len(lower)) + lower,
         "channel_slices": source.channel_slices,
+        "last_steps": source.last_steps,
         "parts": source.parts,
         "x_group": source.all_x_channels // problem.group,
         "x_part": source.x_channels,
+        "w_tap": source.w_channels,
     }

@@ -11,6 +11,7 @@ from gpuconv.cuda.plan import RANK
 
 THREADS = 384  # two warpgroups that multiply, the consumers, and one that fetches, the producer
 SLICE_BYTES = 128  # of a row of a slice of K
+STEP_BYTES = 32  # of these, those that an instruction multiplies
 HALF_SLICE = 64  # where the channels of a group leave the half of a slice empty
 CONSUMER_REGISTERS, PRODUCER_REGISTERS = 232, 40  # of a thread of each, from when the kernel has begun
 _WARPGROUP = 128

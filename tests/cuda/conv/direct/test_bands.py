@@ -170,6 +170,7 @@ def tiles(view: BandView, form: BandForm, limits: Limits) -> list[BandTile]:
     [
         ("conv", (1, 40, 23, 44), (3, 40, 3, 3), {"pads": [1, 2, 0, 1]}),
         ("conv", (2, 9, 301), (2, 9, 6), {"pads": [3, 2]}),
+        ("conv", (1, 45, 13, 24), (3, 45, 3, 3), {"pads": [1, 2, 0, 1]}),
         ("conv_transpose", (1, 16, 9, 20), (16, 3, 5, 4), {"strides": [3, 2], "pads": [1, 2, 0, 1]}),
         ("conv_transpose", (1, 12, 3, 7, 8), (12, 1, 3, 2, 9), {"strides": [2, 3, 4], "output_padding": [1, 0, 3]}),
     ],
@@ -229,3 +230,21 @@ def test_a_line_is_cut_into_rows_that_cover_it(width: int) -> None:
     each = struct["height"] * struct["width"]  # outputs of a block: rows of the line, cut into as many columns
     assert struct["fold"] == struct["width"]
     assert max(launch.grid) in (-(-width // each), 2 * -(-width // each))  # both filters together, or one a block
+
+
+@pytest.mark.parametrize(
+    ("channels", "strides", "vectors"),
+    [
+        (16, None, -8),
+        (12, None, -1),  # no whole vectors, but threads enough that copy one each
+        (8, (8 * 99, 1, 8 * 11 + 4, 8), -1),
+        (7, None, 1),
+        (1, (99, 1, 11, 1), 1),
+        (16, (2 * 16 * 99, 2, 2 * 16 * 11, 2 * 16), 1),
+    ],
+)
+def test_channels_that_are_contiguous_are_copied_by_neighbours(channels: int, strides: Any, vectors: int) -> None:
+    x, w = (1, channels, 9, 11), (1, channels, 3, 3)
+    steps = strides or (channels * 99, 1, channels * 11, channels)
+    problem = correlation.of(geometries.conv(x, w), "float16", steps, contiguous(w), None, (1,) * 4)
+    assert bands_plan._view(problem.lifted).vectors == vectors

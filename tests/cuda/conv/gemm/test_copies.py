@@ -123,6 +123,28 @@ def test_calls_that_share_weights_copy_x_each_time() -> None:
     assert kinds == ["pack_weights", "channels_last_32bit_3d", "conv", "conv", "channels_last_32bit_3d", "conv", "conv"]
 
 
+@pytest.mark.emulator
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_pixels_that_no_output_meets_are_not_copied(dtype: str) -> None:
+    x = with_channels_last(values("integers", 1, (2, 13, 9, 11), dtype))
+    w = values("integers", 2, (20, 13, 1, 1), dtype)
+    expected = oracle.conv(x, w, None, strides=[2, 3]).value
+    for seed in range(6):
+        with offers.picking(_pick(seed)), emulated_cuda(seed=seed) as emulated:
+            np.testing.assert_array_equal(gpuconv.conv(x, w, strides=[2, 3]), expected)
+        assert any(launch.variant.name.startswith("channels_last") for launch in emulated.launches)
+    assert chosen_copy((2, 13, 9, 11), (20, 13, 1, 1), strides=[2, 3]) == (2, 16, 1, 5, 4)
+    assert chosen_copy((2, 13, 9, 11), (20, 13, 1, 1), strides=[2, 3], layout="NCHW") == (2, 16, 1, 9, 11)
+    assert chosen_copy((2, 13, 9, 11), (20, 13, 1, 1), strides=[2, 3], pads=[0, 1, 0, 0]) == (2, 16, 1, 5, 11)
+    assert chosen_copy((2, 13, 9, 11), (20, 13, 2, 1), strides=[2, 3]) == (2, 16, 1, 9, 4)
+
+
+def chosen_copy(x: Ints, w: Ints, layout: str = "NHWC", **more: Any) -> Ints:
+    found = copies.of(problem("conv", x, w, "float16", layout=layout, **more).lifted, 8)
+    assert found is not None
+    return found.problem.x_shape
+
+
 # ---------------------------------------------------------------- choices
 
 

@@ -157,6 +157,15 @@ def test_every_candidate_makes_the_same(layout: str) -> None:
     assert len(set(names)) >= (4 if layout == "NHWC" else 5)
 
 
+def test_pixels_that_no_output_meets_are_not_copied() -> None:
+    x, w = integers(2, 18, 9, 30), integers(130, 18, 1, 1)
+    expected = oracle.conv(x, w, None, strides=[2, 3]).value.astype(np.float16)
+    last = np.ascontiguousarray(np.moveaxis(x, 1, -1))
+    for y, launches in turns(lambda: gpuconv.conv(last, w, strides=[2, 3], layout="NHWC"), multiprocessors=3):
+        np.testing.assert_array_equal(np.moveaxis(y, -1, 1), expected)
+        assert any(launch.variant.name.startswith("channels_last") for launch in launches)
+
+
 def test_views_that_tma_cannot_fetch_are_copied_after_all() -> None:
     """Channels side by side, but from an address that is no multiple of 16 bytes on: the same plan, other launches."""
     w = integers(*W)

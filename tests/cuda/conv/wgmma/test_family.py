@@ -172,7 +172,8 @@ def test_each_stride_of_a_map_is_a_multiple_of_the_one_before(sizes: Ints, strid
         (68, (1, 1), 1, None, False),  # rows of 136 bytes
         (64, (3, 3), 1, (576, 1, 192, 64), True),  # taps side by side, of whole slices of channels
         (64, (3, 3), 1, None, False),
-        (96, (3, 3), 1, (864, 1, 288, 96), False),  # one and a half
+        (96, (3, 3), 1, (864, 1, 288, 96), True),  # one and a half
+        (68, (3, 3), 1, (612, 1, 204, 68), False),  # of 136 bytes
         (64, (3, 3), 1, (640, 1, 192, 64), True),  # with a gap between filters
         (64, (3, 3), 1, (768, 1, 256, 64), False),  # and between rows
         (64, (1, 1), 2, None, True),
@@ -184,14 +185,14 @@ def test_w_is_read_as_it_is_where_rows_are_whole(
     channels: int, kernel: Ints, group: int, w_strides: Ints | None, whole: bool
 ) -> None:
     one = problem("conv", (1, group * channels, 9, 9), (64, channels, *kernel), group=group, w_strides=w_strides)
-    assert sources._w_as_it_is(one, 128) is whole
-    assert not sources._w_as_it_is(replace(one, dtype="float32", precision="tf32"), 128)
+    assert sources._w_as_it_is(one) is whole
+    assert not sources._w_as_it_is(replace(one, dtype="float32", precision="tf32"))
 
 
 @pytest.mark.parametrize(
     ("x", "w", "more", "why"),
     [
-        ((2, 80, 9, 16), (128, 40, 3, 3), {"group": 2}, "the 40 channels of a group are not whole slices of 64"),
+        ((2, 80, 9, 16), (128, 40, 3, 3), {"group": 2}, "the 40 channels of a group are not whole steps of 16"),
         ((2, 64, 9, 16), (64, 64, 3, 3), {"strides": [1, 2]}, "the stride along its rows is 2"),
         ((2, 64, 9, 16), (64, 64, 3, 3), {"layout": "NHWC"}, "the pixels of its rows are not contiguous"),
         ((2, 64, 9, 15), (64, 64, 3, 3), {}, "its rows are not 16 bytes, or a multiple of that, apart"),
@@ -200,7 +201,7 @@ def test_w_is_read_as_it_is_where_rows_are_whole(
     ],
 )
 def test_why_rows_are_not_fetched(x: Ints, w: Ints, more: dict[str, Any], why: str | None) -> None:
-    assert sources.no_rows(problem("conv", x, w, **more), 128) == why
+    assert sources.no_rows(problem("conv", x, w, **more)) == why
 
 
 def test_other_devices_and_types_have_none_and_nothing_is_said() -> None:
@@ -237,29 +238,31 @@ def roles(plan: Plan) -> list[list[str]]:
 
 
 def test_the_structs_of_a_small_conv() -> None:
-    """By hand: x (2, 2 * 72, 5, 7) with channels filled up to 128, w (2 * 130, 72, 2, 3), y (2, 260, 4, 3)."""
+    """By hand: x (2, 2 * 72, 5, 7) with channels filled up to 80, w (2 * 130, 72, 2, 3), y (2, 260, 4, 3)."""
     attributes: dict[str, Any] = {"group": 2, "strides": [1, 3], "dilations": [2, 1], "pads": [1, 0, 0, 2]}
     one = problem("conv", (2, 144, 5, 7), (260, 72, 2, 3), **attributes)
     plan = made(one, "conv_float16_3d_wgmma_128x256")
     struct = fields(plan.launches[-1])
     assert struct["loading"] == {
-        "axes": 2, "lower": [0, -1, 0], "channel_slices": 2, "parts": 1, "x_group": 128, "x_part": 128,
+        "axes": 2, "lower": [0, -1, 0], "channel_slices": 2, "last_steps": 1, "parts": 1, "x_group": 80, "x_part": 80,
+        "w_tap": 72,
     }  # fmt: skip
     assert struct["splits"] == {"workspace": 0, "count": 1, "whole": 4, "ticket_bytes": 0, "part": 0}
     assert struct["items"] == 4
     common = struct["problem"]["common"]
     names = ("channels", "filters", "pixels", "pitch", "m_tiles", "n_tiles")
-    assert [common[name] for name in names] == [72, 130, 24, 6 * 128, 2, 1]
-    assert struct["problem"]["taps"]["row"] == [6 * 128, 3 * 128, 128]
+    assert [common[name] for name in names] == [72, 130, 24, 6 * 72, 2, 1]
+    assert struct["problem"]["taps"]["row"] == [6 * 72, 3 * 72, 72]
     x_map, w_map = plan.launches[-1].maps
-    assert (x_map.role, x_map.member, x_map.sizes, x_map.steps) == ("x_last", "x_map", (256, 7, 5, 2), (1, 3, 1, 1))
-    assert x_map.strides == (512, 7 * 512, 35 * 512)
+    assert (x_map.role, x_map.member, x_map.sizes, x_map.steps) == ("x_last", "x_map", (160, 7, 5, 2), (1, 3, 1, 1))
+    assert x_map.strides == (320, 7 * 320, 35 * 320)
     # Columns begin at -1 .. 2 along H (4 of them, the last tap 2 further), at 0, 3, 6 along W.
     assert (x_map.lower, x_map.upper, x_map.channels, x_map.pixels) == ((0, -1), (0, -2), 64, 256)
-    assert (w_map.role, w_map.member, w_map.sizes) == ("packed", "w_map", (768, 130, 2))
-    assert (w_map.strides, w_map.box, w_map.steps) == ((1536, 130 * 1536), (64, 128, 1), (1, 1, 1))
+    assert (w_map.role, w_map.member, w_map.sizes) == ("packed", "w_map", (72, 6, 130, 2))
+    assert w_map.strides == (144, 6 * 144, 130 * 6 * 144)
+    assert (w_map.box, w_map.steps) == ((64, 1, 128, 1), (1, 1, 1, 1))
     assert plan.launches[-1].grid == (4, 1, 1)
-    assert [space[::2] for space in plan.spaces] == [("packed", 2 * 130 * 1536), ("x_last", 2 * 35 * 512)]
+    assert [space[::2] for space in plan.spaces] == [("packed", 2 * 130 * 6 * 144), ("x_last", 2 * 35 * 320)]
     assert roles(plan) == [["packed", "w"], ["x", "x_last"], ["packed", "x", "y"]]
     assert (plan.alignment, plan.otherwise) == ((), None)
 
@@ -333,7 +336,7 @@ def test_the_structs_of_rows() -> None:
     x_map, w_map = plan.launches[-1].maps
     assert (x_map.role, x_map.member, x_map.sizes, x_map.box) == ("x", "x_map", (72, 9, 1, 128, 2), (64, 1, 1, 64, 1))
     assert x_map.strides == (144, 1296, 1296, 128 * 1296)
-    assert (w_map.role, w_map.member, w_map.box) == ("packed", "w_map", (64, 64, 1))
+    assert (w_map.role, w_map.member, w_map.box) == ("packed", "w_map", (64, 1, 64, 1))
     assert roles(plan) == [["packed", "w"], ["packed", "x", "y"]]
     assert plan.bytes_of("x_last") == 0
 
@@ -500,7 +503,8 @@ def test_the_structs_of_rows_of_pixels(precision: str, parts: int, monkeypatch: 
     x_map, w_map = plan.launches[-1].maps
     assert (x_map.role, x_map.member, x_map.sizes, x_map.box) == ("x", "x_map", (36, 9, 1, 64, 2), (40, 1, 1, 32, 1))
     assert (x_map.strides, x_map.swizzle) == ((144, 1296, 1296, 64 * 1296), 0)
-    assert (w_map.role, w_map.member, w_map.sizes, w_map.box) == ("packed", "w_map", (384, 130, parts), (32, 64, 1))
+    assert (w_map.role, w_map.member) == ("packed", "w_map")
+    assert (w_map.sizes, w_map.box) == ((64, 6, 130, parts), (32, 1, 64, 1))
     assert roles(plan) == [["packed", "w"], ["packed", "x", "y"]]
     assert (plan.bytes_of("x_last"), plan.bytes_of("packed")) == (0, 384 * 130 * 4 * parts)
     assert "x is fetched as it is: 40 pixels of its rows at once; 6 taps along H and W share them" in plan.reasons
@@ -578,13 +582,15 @@ def test_taps_share_strips_as_far_as_there_is_room(
         ((2, 64, 9, 15), (64, 64, 3, 3), {}, ""),  # rows of 60 bytes
         ((2, 64, 9, 16), (64, 64, 3, 3), {"strides": [1, 2]}, "rows"),
         ((2, 64, 9, 16), (64, 64, 3, 3), {"x_strides": (64 * 9 * 20, 9 * 20, 20, 1)}, "rows"),
-        ((2, 80, 9, 16), (128, 40, 3, 3), {"group": 2}, ""),  # a slice would meet two groups
+        ((2, 72, 9, 16), (128, 36, 3, 3), {"group": 2}, ""),  # a step would meet two groups
+        ((2, 80, 9, 16), (128, 40, 3, 3), {"group": 2}, "rows"),  # a slice too, but its last steps are left out
         ((2, 64, 9, 16), (64, 32, 3, 3), {"group": 2}, "rows"),
         ((2, 64, 9, 16), (64, 64, 3, 3), {"x_strides": (0, 144, 16, 1)}, ""),
         ((2, 64, 9, 16), (64, 64, 3, 3), {"x_strides": (64 * 144, 144, -16, 1)}, ""),
         ((2, 42, 9, 15), (64, 42, 3, 3), {"layout": "NHWC"}, ""),  # pixels of 168 bytes
         ((2, 44, 9, 15), (64, 44, 3, 3), {"layout": "NHWC", "strides": [1, 3]}, "patches"),
-        ((2, 80, 9, 15), (128, 40, 3, 3), {"layout": "NHWC", "group": 2}, ""),
+        ((2, 72, 9, 15), (128, 36, 3, 3), {"layout": "NHWC", "group": 2}, ""),
+        ((2, 80, 9, 15), (128, 40, 3, 3), {"layout": "NHWC", "group": 2}, "patches"),
     ],
 )
 def test_which_inputs_come_to_registers_as_they_are(x: Ints, w: Ints, more: dict[str, Any], form: str) -> None:
@@ -713,16 +719,16 @@ def test_weights_of_one_tap_are_fetched_as_they_are() -> None:
     plan = made(one, "conv_float16_3d_wgmma_128x256_direct")
     assert roles(plan) == [["w", "x", "y"]]
     assert plan.alignment == (("x", 16), ("w", 16))
-    assert plan.launches[-1].maps[1].sizes == (72, 128, 1)
+    assert plan.launches[-1].maps[1].sizes == (72, 1, 128, 1)
     assert fields(plan.launches[-1])["problem"]["common"]["pitch"] == 72
     assert (plan.bytes_of("packed"), plan.bytes_of("x_last")) == (0, 0)
     several = problem("conv", (2, 72, 30, 30), (128, 72, 1, 1), w_strides=(80, 1, 1, 1))
-    assert made(several, "conv_float16_3d_wgmma_128x256").launches[-1].maps[1].strides == (160, 160 * 128)
+    assert made(several, "conv_float16_3d_wgmma_128x256").launches[-1].maps[1].strides == (160, 160, 160 * 128)
     last = problem("conv", (2, 64, 30, 30), (128, 64, 3, 2), w_strides=(6 * 64, 1, 2 * 64, 64))
     plan = made(last, "conv_float16_3d_wgmma_128x256")
-    assert (plan.bytes_of("packed"), plan.launches[-1].maps[1].sizes) == (0, (384, 128, 1))
+    assert (plan.bytes_of("packed"), plan.launches[-1].maps[1].sizes) == (0, (64, 6, 128, 1))
     assert fields(plan.launches[-1])["problem"]["taps"]["row"][1:] == [128, 64]
-    for channels, strides in ((72, (6 * 72, 1, 144, 72)), (64, (6 * 64, 1, 64, 3 * 64)), (64, (480, 1, 160, 80))):
+    for channels, strides in ((68, (6 * 68, 1, 136, 68)), (64, (6 * 64, 1, 64, 3 * 64)), (64, (480, 1, 160, 80))):
         other = problem("conv", (2, channels, 30, 30), (128, channels, 3, 2), w_strides=strides)
         assert made(other, "conv_float16_3d_wgmma_128x256").bytes_of("packed") > 0
     for strides in ((1, 128, 1, 1), (76, 1, 1, 1), (-80, 1, 1, 1)):
@@ -900,3 +906,53 @@ def test_when_half_of_the_last_slice_is_empty(channels: int, half: bool) -> None
     for dtype in ("float16", "float32"):  # a slice of 64 channels of 16 bits; of 32 others no half is left
         one = problem("conv", (1, channels, 9, 9), (64, channels, 3, 3), dtype=dtype)
         assert sources._half_is_empty(one) == (half and dtype == "float16")
+
+
+@pytest.mark.parametrize(
+    ("channels", "more", "slices", "last", "x_fetched", "w_fetched"),
+    [
+        (128, {}, 2, 4, 1, 1),
+        (65, {}, 2, 1, 65 / 128, 80 / 128),  # rows of 65 channels; of 72 filled ones in w, sectors of 16
+        (65, {"layout": "NHWC"}, 2, 1, 80 / 128, 80 / 128),
+        (96, {"layout": "NHWC"}, 2, 2, 96 / 128, 96 / 128),
+        (48, {"group": 2, "layout": "NHWC"}, 1, 3, 1, 48 / 64),  # the next group's channels follow
+    ],
+)
+def test_the_last_slice_of_a_tap_has_no_more_steps_than_channels(
+    channels: int, more: dict[str, Any], slices: int, last: int, x_fetched: float, w_fetched: float
+) -> None:
+    x, w = (2, more.get("group", 1) * channels, 9, 16), (128, channels, 3, 3)
+    one = problem("conv", x, w, pads=[1] * 4, **more)
+    found = [each for each in sources.sources(one) if each.slice_bytes == 128][-1]
+    assert (found.channel_slices, found.last_steps) == (slices, last)
+    assert found.filled == ((slices - 1) * 4 + last) / (slices * 4)
+    assert (found.x_fetched, found.w_fetched) == (x_fetched, w_fetched)
+
+
+@pytest.mark.parametrize(
+    ("channels", "group", "last", "filled"),
+    [
+        (32, 1, 4, 1),
+        (40, 1, 1, 6 / 8),  # a step that waits for the one before counts twice
+        (48, 1, 4, 1),  # zeros fill the slice up
+        (48, 2, 2, 1),  # the next group's channels follow
+        (56, 2, 3, 10 / 8),
+    ],
+)
+def test_in_registers_a_slice_that_is_nearly_whole_is_multiplied_whole(
+    channels: int, group: int, last: int, filled: float
+) -> None:
+    x, w = (2, group * channels, 9, 16), (group * 64, channels, 3, 3)
+    one = problem("conv", x, w, "float32", precision="tf32", group=group)
+    (rows,) = (each for each in sources.sources(one) if each.form == "rows")
+    assert (rows.last_steps, rows.filled) == (last, filled)
+    assert rows.last_steps * 8 >= channels % 32
+
+
+@pytest.mark.parametrize(("layout", "pixels"), [("NHWC", 5 * 10), ("NCHW", 9 * 30)])
+def test_pixels_that_no_output_meets_are_not_copied(layout: str, pixels: int) -> None:
+    one = problem("conv", (2, 18, 9, 30), (130, 18, 1, 1), strides=[2, 3], layout=layout)
+    plan = made(one, "conv_float16_3d_wgmma_128x256")
+    assert plan.bytes_of("x_last") == 2 * pixels * 24 * 2
+    steps = (1, 3, 2, 1) if layout == "NCHW" else (1, 1, 1, 1)
+    assert plan.launches[-1].maps[0].steps[-4:] == steps

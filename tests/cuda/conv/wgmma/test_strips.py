@@ -151,7 +151,7 @@ def test_weights_that_stay_are_those_of_every_tile(
         assert struct["items"] > 2 * count
         found = struct["strips"]["taps"]["divisor"].prod() * struct["strips"]["inner"]
         products = 3 if precision == "3xtf32" else 1
-        assert found * struct["loading"]["channel_slices"] * products == slices
+        assert found * struct["loading"]["channel_slices"]["divisor"] * products == slices
         np.testing.assert_array_equal(y, expected, err_msg=order)
 
 
