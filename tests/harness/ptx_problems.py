@@ -262,6 +262,13 @@ def _of_channels(problem: Problem, channels: int) -> Problem:
     return replace(problem, x_shape=(problem.x_shape[0], channels * group, *problem.x_shape[2:]), w_shape=shape)
 
 
+def _of_filters(problem: Problem, filters: int) -> Problem:
+    """The same with so many filters in a group."""
+    group, (first, second, *taps) = problem.attributes.get("group", 1), problem.w_shape or (0, 0)
+    shape = (filters * group, second, *taps) if problem.operator == "conv" else (first, filters, *taps)
+    return replace(problem, w_shape=shape, b_shape=(filters * group,))
+
+
 def _deep(problem: Problem) -> Problem:
     """The same with another axis before the others: with as many taps as its stride where all have, with one likewise.
 
@@ -282,7 +289,8 @@ def _deep(problem: Problem) -> Problem:
     for name, value in (("strides", step), ("dilations", 1), ("output_padding", 0), ("kernel_shape", 2)):
         if name in attributes:
             attributes[name] = [value, *attributes[name]]
-    return Problem(problem.operator, more(problem.x_shape, 3), more(problem.w_shape, extent), problem.b_shape, attributes)
+    shapes = more(problem.x_shape, 3), more(problem.w_shape, extent), problem.b_shape
+    return Problem(problem.operator, *shapes, attributes)
 
 
 def _deepest(problem: Problem, kernel: str) -> Problem:
@@ -321,6 +329,8 @@ def _of_blocks(mine: ManyBlocks, theirs: Iterable[Any]) -> Iterator[Trial]:
     if mine.problem.attributes.get("group", 1) == mine.problem.x_shape[1]:
         vectors = replace(mine, problem=_of_groups(mine.problem, 16, 1))
         yield from (partial(fused.check_whole, vectors, 0), partial(fused.check_zeros, vectors))
+    else:
+        yield from _of_parts(mine)
     more = replace(mine, problem=_grown(mine.problem, 0, 1, 1, 5))
     yield from (partial(fused.check_whole, more, 0), partial(fused.check_zeros, more))
     if mine in fused.KERNELS:
@@ -329,6 +339,14 @@ def _of_blocks(mine: ManyBlocks, theirs: Iterable[Any]) -> Iterator[Trial]:
     for packed, multiprocessors in ((True, None), (True, 3), (False, 1), (False, 7)):
         yield partial(many_blocks.run, replace(mine, packed=packed), multiprocessors=multiprocessors)
     yield from map(_trial, _plain(mine, theirs))
+
+
+def _of_parts(mine: ManyBlocks) -> Iterator[Trial]:
+    """Fused calls whose filters end within each part of a tile; images with columns for all of one that has many."""
+    further = (20, 50) if any(word in mine.kernel for word in ("_stem_", "_grouped_")) else (0, 0)
+    for filters, out in ((56, "channels last"), (56, "strided"), (40, "channels last"), (24, "channels last")):
+        problem = _grown(_of_filters(mine.problem, filters), 0, 0, *further)
+        yield partial(fused.check_whole, replace(mine, problem=problem, out=out), 0)
 
 
 def _plain(mine: ManyBlocks, theirs: Iterable[Any]) -> Iterator[ManyBlocks]:
@@ -408,39 +426,88 @@ def _of_passes(mine: passes.Moved, theirs: Iterable[Any]) -> Iterator[Trial]:
 
 
 def _of_gradients(mine: Any, theirs: Iterable[Any]) -> Iterator[Trial]:
-    if not isinstance(mine, partial):
-        return
-    if mine.func is many_gradients._tile:
-        shape, problem, dtype, layout, precision = mine.args
-        same = [
-            *(_grown(problem, *growth) for growth in _GROWTHS),
-            *(_padded(problem, more) for more in (-2, -1, 1, 2)),
-            *([_deepest(problem, shape)] if problem.rank < 3 else []),
-        ]
-        pairs = [(problem, lies) for lies in ("pixels off the vectors", "strided pixels", "off the vectors")]
-        pairs += [*((one, layout) for one in same), *(one.args[1:4:2] for one in theirs)]
-        yield from (partial(mine.func, shape, other, dtype, lies, precision) for other, lies in pairs)
-    elif mine.func is many_gradients._weights:
-        kernel, problem, dtype, layout = mine.args
-        problems = [_grown(problem, *growth) for growth in _GROWTHS]
-        problems += [_padded(problem, more) for more in (-2, -1, 1, 2)]
-        problems += [_deepest(problem, kernel)]
-        problems += [one.args[1] for one in (*many_gradients.LARGE_WEIGHTS, *many_gradients.WEIGHTS)]
-        for options in ({"multiprocessors": 1}, {}, {"multiprocessors": 3}):
-            yield partial(mine.func, *mine.args, **{**mine.keywords, **options}, both=True)
-        yield from (partial(mine.func, kernel, other, dtype, layout, **mine.keywords, both=True) for other in problems)
-    elif mine.func is many_gradients._walk:
-        kernel, shape, _, dtype, attributes = mine.args
-        for layout in ("off the vectors", "reversed", "channels last", "contiguous"):
-            yield partial(mine.func, kernel, shape, layout, dtype, attributes)
-        yield from (partial(mine.func, kernel, *one.args[1:3], dtype, one.args[4]) for one in theirs)
-    elif mine.func is many_gradients._sums:
-        (batch, *shape), dtype, layout = mine.args
-        for lies in ("strided pixels", "strided rows", "reversed"):
-            yield partial(mine.func, (batch, *shape), dtype, lies, **mine.keywords)
-        for more, part in product((1, 2, 3, 4, 5), (3, 5, 7)):
-            yield partial(mine.func, (batch * more, *shape[:-1], shape[-1] + part), dtype, layout, **mine.keywords)
-    elif mine.func is many_gradients._complex:
-        yield partial(
-            mine.func, *mine.args, **mine.keywords, extents=(60, 60) if "wide" in mine.keywords else (120, 110)
-        )
+    further = _FURTHER.get(mine.func) if isinstance(mine, partial) else None
+    return iter(()) if further is None else further(mine, tuple(theirs))
+
+
+def _of_tiles(mine: Any, theirs: Iterable[Any]) -> Iterator[Trial]:
+    shape, problem, dtype, layout, precision = mine.args
+    same = [
+        *(_grown(problem, *growth) for growth in _GROWTHS),
+        *(_padded(problem, more) for more in (-2, -1, 1, 2)),
+        *([_deepest(problem, shape)] if problem.rank < 3 else []),
+    ]
+    pairs = [(problem, lies) for lies in ("pixels off the vectors", "strided pixels", "off the vectors")]
+    pairs += [*((one, layout) for one in same), *(one.args[1:4:2] for one in theirs)]
+    yield from (partial(mine.func, shape, other, dtype, lies, precision) for other, lies in pairs)
+
+
+def _of_weights(mine: Any, _: Iterable[Any]) -> Iterator[Trial]:
+    kernel, problem, dtype, layout = mine.args
+    problems = [_grown(problem, *growth) for growth in _GROWTHS]
+    problems += [_padded(problem, more) for more in (-2, -1, 1, 2)]
+    problems += [_deepest(problem, kernel)]
+    problems += [one.args[1] for one in (*many_gradients.LARGE_WEIGHTS, *many_gradients.WEIGHTS)]
+    for options in ({"multiprocessors": 1}, {}, {"multiprocessors": 3}):
+        yield partial(mine.func, *mine.args, **{**mine.keywords, **options}, both=True)
+    yield from (partial(mine.func, kernel, other, dtype, layout, **mine.keywords, both=True) for other in problems)
+
+
+def _of_walks(mine: Any, theirs: Iterable[Any]) -> Iterator[Trial]:
+    kernel, shape, _, dtype, attributes = mine.args
+    for layout in ("off the vectors", "reversed", "channels last", "contiguous"):
+        yield partial(mine.func, kernel, shape, layout, dtype, attributes)
+    yield from (partial(mine.func, kernel, *one.args[1:3], dtype, one.args[4]) for one in theirs)
+
+
+def _of_sums(mine: Any, _: Iterable[Any]) -> Iterator[Trial]:
+    (batch, *shape), dtype, layout = mine.args
+    for lies in ("strided pixels", "strided rows", "reversed"):
+        yield partial(mine.func, (batch, *shape), dtype, lies, **mine.keywords)
+    for more, part in product((1, 2, 3, 4, 5), (3, 5, 7)):
+        yield partial(mine.func, (batch * more, *shape[:-1], shape[-1] + part), dtype, layout, **mine.keywords)
+
+
+def _of_pool_gradients(mine: Any, _: Iterable[Any]) -> Iterator[Trial]:
+    for lies, deep in product(("contiguous", "channels last", "strided", "reversed"), (True, False)):
+        yield partial(mine.func, lies, *mine.args[1:], **mine.keywords, deep=deep)
+
+
+def _of_planes(mine: Any, theirs: Iterable[Any]) -> Iterator[Trial]:
+    """Windows of one part and of several, of as many elements as threads take in turns or not."""
+    kernel, (batch, channels, *extents), layout, dtype = mine.args
+    for lies, times in product((layout, "contiguous", "strided rows", "channels last"), (1, 2, 3)):
+        shape = (batch, channels, *[extent * times + times - 1 for extent in extents])
+        for options in ({}, {"multiprocessors": 1}):
+            yield partial(mine.func, kernel, shape, lies, dtype, **options)
+    yield from (partial(mine.func, kernel, one.args[1], layout, dtype) for one in theirs)
+
+
+def _of_unpools(mine: Any, theirs: Iterable[Any]) -> Iterator[Trial]:
+    layout, dtype, extents = mine.args
+    for one in theirs:
+        yield partial(mine.func, layout, dtype, one.args[2], **mine.keywords)
+        yield partial(mine.func, one.args[0], dtype, extents, **mine.keywords)
+
+
+def _of_copies(mine: Any, _: Iterable[Any]) -> Iterator[Trial]:
+    for lies, out in product(("contiguous", "channels last", "reversed", "strided"), repeat=2):
+        yield partial(mine.func, mine.args[0], lies, out, **mine.keywords)
+
+
+def _of_complex(mine: Any, _: Iterable[Any]) -> Iterator[Trial]:
+    yield partial(mine.func, *mine.args, **mine.keywords, extents=(60, 60) if "wide" in mine.keywords else (120, 110))
+
+
+_FURTHER: dict[Any, Callable[[Any, Iterable[Any]], Iterator[Trial]]] = {
+    many_gradients._tile: _of_tiles,
+    many_gradients._weights: _of_weights,
+    many_gradients._walk: _of_walks,
+    many_gradients._sums: _of_sums,
+    many_gradients._pool: _of_pool_gradients,
+    many_gradients._average: _of_pool_gradients,
+    many_gradients._plane: _of_planes,
+    many_gradients._unpool: _of_unpools,
+    many_gradients._copy: _of_copies,
+    many_gradients._complex: _of_complex,
+}
