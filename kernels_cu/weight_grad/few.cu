@@ -46,12 +46,11 @@ DEVICE void conv_weight_grad_few(const WeightGradParams<Index, NDIM>& p) {
             if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32][i][j] = sums[i][j];
         }
     __syncthreads();
-    for (int number = threadIdx.x; number < FILTERS * kColumns; number += kThreads) {
-        const int i = number / kColumns, j = number % kColumns;
-        if (filter0 + i >= p.filters || column0 + j >= p.columns) continue;
-        Acc sum = of_warps[0][i][j];
-        for (int warp = 1; warp < kWarps; ++warp) sum += of_warps[warp][i][j];
-        const Index row = tile.group * p.filters + filter0 + i;
-        static_cast<Acc*>(p.sums)[tile.part * p.all + row * p.columns + column0 + j] = sum;
-    }
+    static_assert(FILTERS * kColumns <= kThreads); // one sum for a thread
+    const int i = threadIdx.x / kColumns, j = threadIdx.x % kColumns;
+    if (i >= FILTERS || filter0 + i >= p.filters || column0 + j >= p.columns) return;
+    Acc sum = of_warps[0][i][j];
+    for (int warp = 1; warp < kWarps; ++warp) sum += of_warps[warp][i][j];
+    const Index row = tile.group * p.filters + filter0 + i;
+    static_cast<Acc*>(p.sums)[tile.part * p.all + row * p.columns + column0 + j] = sum;
 }

@@ -79,15 +79,25 @@ def _sums(shape: Ints, dtype: str, layout: str, architecture: str | None, wide: 
     return emulated
 
 
-def _pool(layout: str, dtype: str, order: int, architecture: str | None, wide: bool = False, **options: Any) -> Any:
-    attributes: dict[str, Any] = {
-        "kernel_shape": [3, 2, 4],
-        "strides": [1, 2, 3],
-        "dilations": [2, 1, 2],
-        "pads": [1, 0, 3, 2, 1, 1],
-        "storage_order": order,
-    }
-    x = values("ties", 1, (2, 3, 6, 7, 19), dtype)
+_POOLED: dict[str, Any] = {
+    "kernel_shape": [3, 2, 4], "strides": [1, 2, 3], "dilations": [2, 1, 2], "pads": [1, 0, 3, 2, 1, 1],
+}  # fmt: skip
+_POOLED_DEEP: dict[str, Any] = {
+    "kernel_shape": [2, 3, 2, 4], "strides": [2, 1, 2, 3], "dilations": [1, 2, 1, 2], "pads": [1, 1, 0, 3, 0, 2, 1, 1],
+}  # fmt: skip
+
+
+def _pool(
+    layout: str,
+    dtype: str,
+    order: int,
+    architecture: str | None,
+    wide: bool = False,
+    deep: bool = False,
+    **options: Any,
+) -> Any:
+    attributes = {**(_POOLED_DEEP if deep else _POOLED), "storage_order": order}
+    x = values("ties", 1, (2, 3, 5, 6, 7, 9) if deep else (2, 3, 6, 7, 19), dtype)
     y, places = gpuconv.max_pool(x, return_indices=True, **attributes)
     dy, places = LAYOUTS[layout](values("integers", 2, y.shape, dtype)), LAYOUTS[layout](places)
     with indices(wide), emulated_cuda(architecture, **options) as emulated:
@@ -98,16 +108,16 @@ def _pool(layout: str, dtype: str, order: int, architecture: str | None, wide: b
 
 
 def _average(
-    layout: str, dtype: str, counted: int, architecture: str | None, wide: bool = False, **options: Any
+    layout: str,
+    dtype: str,
+    counted: int,
+    architecture: str | None,
+    wide: bool = False,
+    deep: bool = False,
+    **options: Any,
 ) -> Any:
-    attributes: dict[str, Any] = {
-        "kernel_shape": [3, 2, 4],
-        "strides": [1, 2, 3],
-        "dilations": [2, 1, 2],
-        "pads": [1, 0, 3, 2, 1, 1],
-        "count_include_pad": counted,
-    }
-    shape = (2, 3, 6, 7, 19)
+    attributes = {**(_POOLED_DEEP if deep else _POOLED), "count_include_pad": counted}
+    shape = (2, 3, 5, 6, 7, 9) if deep else (2, 3, 6, 7, 19)
     dy = LAYOUTS[layout](values("integers", 2, geometry.average_pool(shape, **attributes).y_shape, dtype))
     with indices(wide), emulated_cuda(architecture, **options) as emulated:
         out = LAYOUTS[layout](np.zeros(shape, dtype))

@@ -220,7 +220,8 @@ def _waits_for_nothing(one: Mutant, whole: str) -> bool:
     return changes_group and re.search(r"cp\.async\.c[ag]\.", whole) is None
 
 
-_HIGH_WORDS = re.compile(r"\s*and\.b64\s+(%rd\d+), %rd\d+, -4294967296;")
+_HIGH_WORDS = r"\s*and\.b64\s+{}, %rd\d+, -4294967296;"
+_AT_MOST = 8  # lines from what a choice is made of to the branch
 
 
 def _chooses_division(one: Mutant, lines: list[str]) -> bool:
@@ -228,13 +229,11 @@ def _chooses_division(one: Mutant, lines: list[str]) -> bool:
 
     The compiler adds the choice. Other results need elements beyond the first 2**32 of an array.
     """
-    at = one.line - (0 if one.change.kind == "comparison" else 1)
-    before, comparison = _HIGH_WORDS.match(lines[at - 1]), lines[at]
-    return (
-        before is not None
-        and re.match(rf"\s*setp\.(?:eq|ne)\.s64\s+%p\d+, {before[1]}, 0;", comparison) is not None
-        and re.match(r"\s*@!?%p\d+ bra", lines[at + 1]) is not None
-    )
+    before = lines[max(0, one.line - _AT_MOST) : one.line + 1]
+    branch = re.match(r"\s*@!?(%p\d+) bra", lines[one.line])
+    compares = [re.match(r"\s*setp\.(?:eq|ne)\.s64\s+(%p\d+), (%rd\d+), 0;", line) for line in before]
+    found = next((each for each in compares if each and branch and each[1] == branch[1]), compares[-1])
+    return found is not None and any(re.match(_HIGH_WORDS.format(found[2]), line) for line in before)
 
 
 _NUMBERED = re.compile(r"\bbar(?:rier)?\.(?:sync|arrive|cta)[.\w]*\s+(?!\s|0;)")

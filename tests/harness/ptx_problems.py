@@ -213,7 +213,15 @@ _GROWTHS = (
     *((0, 0, 0, 1), (0, 0, 1, 1), (0, 1, 1, 2), (1, 2, 0, 3), (2, 3, 3, 5), (3, 5, 2, 7)),
     *((0, 16, 0, 8), (16, 0, 1, 4), (8, 8, 0, 0), (64, 0, 0, 0)),
 )
-_CHANNELS = (3, 5, 13, 20, 33)
+_CHANNELS = (3, 5, 13, 20, 33, 200, 201)  # slices of K for every buffer, of which the last one is not whole
+# Outputs of a kernel that is its stride: two at once along W, if only all else were even; and all is.
+_PAIRS = (
+    Problem("conv_transpose", (2, 36, 9, 18), (36, 50, 3, 2), (50,), {"strides": [3, 2], "pads": [2, 0, 1, 1]}),
+    Problem(
+        *("conv_transpose", (2, 20, 3, 5, 9), (20, 36, 2, 3, 2), None),
+        {"strides": [2, 3, 2], "pads": [1, 0, 0, 0, 0, 0]},
+    ),
+)
 _FILTERS = (4, 6, 7, 9, 10, 11, 12)  # more of them: what is left of a tile stands at each of its rows
 
 
@@ -234,6 +242,12 @@ def _grown(problem: Problem, channels: int, filters: int, rows: int, columns: in
     return replace(problem, **shapes, b_shape=None if problem.b_shape is None else b_shape)  # type: ignore[arg-type]
 
 
+def _in_vectors(problem: Problem) -> Problem:
+    """The same with channels that are whole vectors of 16 bytes, of elements of any type."""
+    channels = -(-problem.x_shape[1] // 16) * 16
+    return replace(problem, x_shape=(problem.x_shape[0], channels, *problem.x_shape[2:]))
+
+
 def _padded(problem: Problem, more: int) -> Problem:
     """The same with so much more padding, or less of it, before and after each axis."""
     pads = problem.attributes.get("pads", [0] * 2 * problem.rank)
@@ -248,19 +262,43 @@ def _of_channels(problem: Problem, channels: int) -> Problem:
     return replace(problem, x_shape=(problem.x_shape[0], channels * group, *problem.x_shape[2:]), w_shape=shape)
 
 
+def _of_filters(problem: Problem, filters: int) -> Problem:
+    """The same with so many filters in a group."""
+    group, (first, second, *taps) = problem.attributes.get("group", 1), problem.w_shape or (0, 0)
+    shape = (filters * group, second, *taps) if problem.operator == "conv" else (first, filters, *taps)
+    return replace(problem, w_shape=shape, b_shape=(filters * group,))
+
+
 def _deep(problem: Problem) -> Problem:
-    """The same with another axis before the others."""
+    """The same with another axis before the others: with as many taps as its stride where all have, with one likewise.
+
+    Windows of pools reach beyond both ends of it, and none misses x; those of convolutions may.
+    """
 
     def more(shape: Any, extent: int) -> Any:
         return None if shape is None else (*shape[:2], extent, *shape[2:])
 
     attributes, rank = dict(problem.attributes), problem.rank
+    strides, taps = attributes.get("strides", [1] * rank), (problem.w_shape or ())[2:]
+    is_disjoint = problem.operator == "conv_transpose" and tuple(strides) == taps
+    extent = 1 if set(taps) == {1} else 2
+    step = extent if is_disjoint else 1 if set(strides) == {1} else 2
+    first, last = (1, 1) if problem.w_shape is None or is_disjoint or extent == 1 else (2, 1)
     pads = attributes.get("pads", [0] * 2 * rank)
-    attributes["pads"] = [2, *pads[:rank], 1, *pads[rank:]]
-    for name, first in (("strides", 1), ("dilations", 1), ("output_padding", 0), ("kernel_shape", 2)):
+    attributes["pads"] = [first, *pads[:rank], last, *pads[rank:]]
+    for name, value in (("strides", step), ("dilations", 1), ("output_padding", 0), ("kernel_shape", 2)):
         if name in attributes:
-            attributes[name] = [first, *attributes[name]]
-    return Problem(problem.operator, more(problem.x_shape, 3), more(problem.w_shape, 2), problem.b_shape, attributes)
+            attributes[name] = [value, *attributes[name]]
+    shapes = more(problem.x_shape, 3), more(problem.w_shape, extent), problem.b_shape
+    return Problem(problem.operator, *shapes, attributes)
+
+
+def _deepest(problem: Problem, kernel: str) -> Problem:
+    """The same with as many axes as the kernel has room for, and few images where there are more than three."""
+    axes = 4 if "_4d" in kernel else 3
+    while problem.rank < axes:
+        problem = _deep(problem)
+    return replace(problem, x_shape=(1, *problem.x_shape[1:])) if axes > 3 else problem
 
 
 def _of_groups(problem: Problem, groups: int, filters: int) -> Problem:
@@ -291,6 +329,8 @@ def _of_blocks(mine: ManyBlocks, theirs: Iterable[Any]) -> Iterator[Trial]:
     if mine.problem.attributes.get("group", 1) == mine.problem.x_shape[1]:
         vectors = replace(mine, problem=_of_groups(mine.problem, 16, 1))
         yield from (partial(fused.check_whole, vectors, 0), partial(fused.check_zeros, vectors))
+    else:
+        yield from _of_parts(mine)
     more = replace(mine, problem=_grown(mine.problem, 0, 1, 1, 5))
     yield from (partial(fused.check_whole, more, 0), partial(fused.check_zeros, more))
     if mine in fused.KERNELS:
@@ -301,14 +341,26 @@ def _of_blocks(mine: ManyBlocks, theirs: Iterable[Any]) -> Iterator[Trial]:
     yield from map(_trial, _plain(mine, theirs))
 
 
+def _of_parts(mine: ManyBlocks) -> Iterator[Trial]:
+    """Fused calls whose filters end within each part of a tile; images with columns for all of one that has many."""
+    further = (20, 50) if any(word in mine.kernel for word in ("_stem_", "_grouped_")) else (0, 0)
+    for filters, out in ((56, "channels last"), (56, "strided"), (40, "channels last"), (24, "channels last")):
+        problem = _grown(_of_filters(mine.problem, filters), 0, 0, *further)
+        yield partial(fused.check_whole, replace(mine, problem=problem, out=out), 0)
+
+
 def _plain(mine: ManyBlocks, theirs: Iterable[Any]) -> Iterator[ManyBlocks]:
     yield from (replace(mine, kinds=kinds) for kinds in _KINDS)
-    yield from (replace(mine, problem=_deep(mine.problem), kinds=kinds) for kinds in (mine.kinds, *_KINDS[:2]))
+    yield from (replace(mine, layout=lies) for lies in ("contiguous", "channels last", "off the vectors", "reversed"))
+    if "depth_to_space" in mine.kernel or "transpose_matrix" in mine.kernel:
+        yield from (replace(mine, problem=one, out=None) for one in _PAIRS)
+    deep = _deepest(mine.problem, mine.kernel)
+    yield from (replace(mine, problem=deep, kinds=kinds) for kinds in (mine.kinds, *_KINDS[:2]))
     for number, growth in enumerate(_GROWTHS):
         yield replace(mine, problem=_grown(mine.problem, *growth), kinds=_KINDS[number % 3])
     if mine.problem.attributes.get("group", 1) == mine.problem.x_shape[1]:
         groups = [_of_groups(mine.problem, *one) for one in ((16, 1), (40, 1), (9, 1), (3, 4))]
-        yield replace(mine, problem=_deep(groups[0]))
+        yield replace(mine, problem=_deepest(groups[0], mine.kernel))
         yield from (
             replace(mine, problem=one, out=out) for one in groups for out in (mine.out, "pixels off the vectors")
         )
@@ -318,7 +370,6 @@ def _plain(mine: ManyBlocks, theirs: Iterable[Any]) -> Iterator[ManyBlocks]:
     yield from (replace(mine, problem=_grown(mine.problem, 0, more, 0, 0)) for more in _FILTERS)
     yield from (replace(one, kernel=mine.kernel) for one in theirs)
     yield from (replace(mine, out=out) for out in ("contiguous", "channels last", "strided", "pixels off the vectors"))
-    yield from (replace(mine, layout=lies) for lies in ("contiguous", "channels last", "off the vectors", "reversed"))
 
 
 _POOL_VALUES = {"f": ("nonfinite", "ties", "lowest"), "i": ("any integer", "the ends")}
@@ -326,9 +377,12 @@ _POOL_LAYOUTS = ("contiguous", "channels last", "off the vectors", "pixels off t
 
 
 def _of_pools(mine: ManyBlocks, theirs: Iterable[Any]) -> Iterator[ManyBlocks]:
-    yield from (replace(one, kernel=mine.kernel, kinds=mine.kinds) for one in theirs)
+    for one in theirs:
+        yield replace(one, kernel=mine.kernel, kinds=mine.kinds)
+        if one.problem.x_shape[1] % 16:
+            yield replace(one, kernel=mine.kernel, kinds=mine.kinds, problem=_in_vectors(one.problem))
     yield from (replace(mine, problem=_padded(mine.problem, more)) for more in (-2, -1, 1, 2))
-    yield replace(mine, problem=_deep(mine.problem))
+    yield replace(mine, problem=_deepest(mine.problem, mine.kernel))
     for kind in _POOL_VALUES["i" if mine.dtype.name in ("int8", "uint8") else "f"]:
         yield replace(mine, kinds=(kind,))
     for lies in (*_POOL_LAYOUTS, "strided rows", "strided pixels", "strided"):
@@ -372,39 +426,88 @@ def _of_passes(mine: passes.Moved, theirs: Iterable[Any]) -> Iterator[Trial]:
 
 
 def _of_gradients(mine: Any, theirs: Iterable[Any]) -> Iterator[Trial]:
-    if not isinstance(mine, partial):
-        return
-    if mine.func is many_gradients._tile:
-        shape, problem, dtype, layout, precision = mine.args
-        same = [
-            *(_grown(problem, *growth) for growth in _GROWTHS),
-            *(_padded(problem, more) for more in (-2, -1, 1, 2)),
-            *([_deep(problem)] if problem.rank == 2 else []),
-        ]
-        pairs = [(problem, lies) for lies in ("pixels off the vectors", "strided pixels", "off the vectors")]
-        pairs += [*((one, layout) for one in same), *(one.args[1:4:2] for one in theirs)]
-        yield from (partial(mine.func, shape, other, dtype, lies, precision) for other, lies in pairs)
-    elif mine.func is many_gradients._weights:
-        kernel, problem, dtype, layout = mine.args
-        problems = [_grown(problem, *growth) for growth in _GROWTHS]
-        problems += [_padded(problem, more) for more in (-2, -1, 1, 2)]
-        problems += [_deep(problem)] if problem.rank == 2 else []
-        problems += [one.args[1] for one in (*many_gradients.LARGE_WEIGHTS, *many_gradients.WEIGHTS)]
-        for options in ({"multiprocessors": 1}, {}, {"multiprocessors": 3}):
-            yield partial(mine.func, *mine.args, **{**mine.keywords, **options}, both=True)
-        yield from (partial(mine.func, kernel, other, dtype, layout, **mine.keywords, both=True) for other in problems)
-    elif mine.func is many_gradients._walk:
-        kernel, shape, _, dtype, attributes = mine.args
-        for layout in ("off the vectors", "reversed", "channels last", "contiguous"):
-            yield partial(mine.func, kernel, shape, layout, dtype, attributes)
-        yield from (partial(mine.func, kernel, *one.args[1:3], dtype, one.args[4]) for one in theirs)
-    elif mine.func is many_gradients._sums:
-        (batch, *shape), dtype, layout = mine.args
-        for lies in ("strided pixels", "strided rows", "reversed"):
-            yield partial(mine.func, (batch, *shape), dtype, lies, **mine.keywords)
-        for more, part in product((1, 2, 3, 4, 5), (3, 5, 7)):
-            yield partial(mine.func, (batch * more, *shape[:-1], shape[-1] + part), dtype, layout, **mine.keywords)
-    elif mine.func is many_gradients._complex:
-        yield partial(
-            mine.func, *mine.args, **mine.keywords, extents=(60, 60) if "wide" in mine.keywords else (120, 110)
-        )
+    further = _FURTHER.get(mine.func) if isinstance(mine, partial) else None
+    return iter(()) if further is None else further(mine, tuple(theirs))
+
+
+def _of_tiles(mine: Any, theirs: Iterable[Any]) -> Iterator[Trial]:
+    shape, problem, dtype, layout, precision = mine.args
+    same = [
+        *(_grown(problem, *growth) for growth in _GROWTHS),
+        *(_padded(problem, more) for more in (-2, -1, 1, 2)),
+        *([_deepest(problem, shape)] if problem.rank < 3 else []),
+    ]
+    pairs = [(problem, lies) for lies in ("pixels off the vectors", "strided pixels", "off the vectors")]
+    pairs += [*((one, layout) for one in same), *(one.args[1:4:2] for one in theirs)]
+    yield from (partial(mine.func, shape, other, dtype, lies, precision) for other, lies in pairs)
+
+
+def _of_weights(mine: Any, _: Iterable[Any]) -> Iterator[Trial]:
+    kernel, problem, dtype, layout = mine.args
+    problems = [_grown(problem, *growth) for growth in _GROWTHS]
+    problems += [_padded(problem, more) for more in (-2, -1, 1, 2)]
+    problems += [_deepest(problem, kernel)]
+    problems += [one.args[1] for one in (*many_gradients.LARGE_WEIGHTS, *many_gradients.WEIGHTS)]
+    for options in ({"multiprocessors": 1}, {}, {"multiprocessors": 3}):
+        yield partial(mine.func, *mine.args, **{**mine.keywords, **options}, both=True)
+    yield from (partial(mine.func, kernel, other, dtype, layout, **mine.keywords, both=True) for other in problems)
+
+
+def _of_walks(mine: Any, theirs: Iterable[Any]) -> Iterator[Trial]:
+    kernel, shape, _, dtype, attributes = mine.args
+    for layout in ("off the vectors", "reversed", "channels last", "contiguous"):
+        yield partial(mine.func, kernel, shape, layout, dtype, attributes)
+    yield from (partial(mine.func, kernel, *one.args[1:3], dtype, one.args[4]) for one in theirs)
+
+
+def _of_sums(mine: Any, _: Iterable[Any]) -> Iterator[Trial]:
+    (batch, *shape), dtype, layout = mine.args
+    for lies in ("strided pixels", "strided rows", "reversed"):
+        yield partial(mine.func, (batch, *shape), dtype, lies, **mine.keywords)
+    for more, part in product((1, 2, 3, 4, 5), (3, 5, 7)):
+        yield partial(mine.func, (batch * more, *shape[:-1], shape[-1] + part), dtype, layout, **mine.keywords)
+
+
+def _of_pool_gradients(mine: Any, _: Iterable[Any]) -> Iterator[Trial]:
+    for lies, deep in product(("contiguous", "channels last", "strided", "reversed"), (True, False)):
+        yield partial(mine.func, lies, *mine.args[1:], **mine.keywords, deep=deep)
+
+
+def _of_planes(mine: Any, theirs: Iterable[Any]) -> Iterator[Trial]:
+    """Windows of one part and of several, of as many elements as threads take in turns or not."""
+    kernel, (batch, channels, *extents), layout, dtype = mine.args
+    for lies, times in product((layout, "contiguous", "strided rows", "channels last"), (1, 2, 3)):
+        shape = (batch, channels, *[extent * times + times - 1 for extent in extents])
+        for options in ({}, {"multiprocessors": 1}):
+            yield partial(mine.func, kernel, shape, lies, dtype, **options)
+    yield from (partial(mine.func, kernel, one.args[1], layout, dtype) for one in theirs)
+
+
+def _of_unpools(mine: Any, theirs: Iterable[Any]) -> Iterator[Trial]:
+    layout, dtype, extents = mine.args
+    for one in theirs:
+        yield partial(mine.func, layout, dtype, one.args[2], **mine.keywords)
+        yield partial(mine.func, one.args[0], dtype, extents, **mine.keywords)
+
+
+def _of_copies(mine: Any, _: Iterable[Any]) -> Iterator[Trial]:
+    for lies, out in product(("contiguous", "channels last", "reversed", "strided"), repeat=2):
+        yield partial(mine.func, mine.args[0], lies, out, **mine.keywords)
+
+
+def _of_complex(mine: Any, _: Iterable[Any]) -> Iterator[Trial]:
+    yield partial(mine.func, *mine.args, **mine.keywords, extents=(60, 60) if "wide" in mine.keywords else (120, 110))
+
+
+_FURTHER: dict[Any, Callable[[Any, Iterable[Any]], Iterator[Trial]]] = {
+    many_gradients._tile: _of_tiles,
+    many_gradients._weights: _of_weights,
+    many_gradients._walk: _of_walks,
+    many_gradients._sums: _of_sums,
+    many_gradients._pool: _of_pool_gradients,
+    many_gradients._average: _of_pool_gradients,
+    many_gradients._plane: _of_planes,
+    many_gradients._unpool: _of_unpools,
+    many_gradients._copy: _of_copies,
+    many_gradients._complex: _of_complex,
+}

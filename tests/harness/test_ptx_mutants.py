@@ -144,7 +144,7 @@ def test_problems_that_are_made_of_a_convolution_differ() -> None:
         ptx_problems._of_groups(one.problem, 4, 2),
     )
     assert (deep.x_shape, deep.w_shape, deep.attributes["pads"]) == (
-        *((3, 35, 3, 13, 11), (300, 35, 2, 1, 1)),
+        *((3, 35, 3, 13, 11), (300, 35, 1, 1, 1)),
         [2, 0, 0, 1, 0, 0],
     )
     assert padded.attributes["pads"] == [0, 1, 0, 1]
