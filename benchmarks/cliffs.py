@@ -43,6 +43,7 @@ _CALLS = {  # how often each is drawn
 _DTYPES = {"bfloat16": 4, "float16": 1, "float32": 3, "tf32": 2, "3xtf32": 1, "float64": 1}
 _EXTENTS = {1: (64, 65536), 2: (7, 512), 3: (6, 96)}  # by rank
 _WINDOWS = {1: (1, 3, 4, 7, 9, 11, 15, 31), 2: (1, 1, 3, 3, 3, 5, 7), 3: (1, 3, 3, 5)}
+_POOLED = {"MaxPool": (2, 3, 3, 5, 13), "AveragePool": (2, 3, 3, 5, 7)}  # windows
 CHANGES: dict[str, Callable[[Layer], Layer | None]] = {
     "channels + 1": lambda layer: _with_channels(layer, layer.x[1] + 1),
     "filters + 1": lambda layer: _with_filters(layer, layer.k_out + 1),
@@ -115,7 +116,7 @@ def _layer(random: Random, op: str, call: str) -> Layer:
     grouped = not pools and not depthwise and random.random() < 0.08
     group = channels if depthwise else next(g for g in (32, 8, 4, 2, 1) if channels % g == 0) if grouped else 1
     filters = channels * random.choice((1, 1, 1, 2)) if group > 1 else _width(random)
-    window = random.choice(_WINDOWS[rank]) if not pools else random.choice((2, 3, 3, 5, 13))
+    window = random.choice(_WINDOWS[rank]) if not pools else random.choice(_POOLED[op])
     stride = random.choice((1, 1, 1, 2)) if op == "Conv" else 2 if op == "ConvTranspose" else random.choice((1, 2, 2))
     stride = min(stride, window)
     dilation = random.choice((1, 1, 1, 1, 1, 2, 4)) if op == "Conv" and window > 1 else 1

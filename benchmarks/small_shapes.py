@@ -189,6 +189,7 @@ AVERAGES = (
     replace(_average((2, 5, 11, 18), [4, 2], strides=[4, 2]), gradients=True),
     replace(_average((2, 12, 9, 5), [2, 4], pads=[1, 1, 1, 1], count_include_pad=1, layout="NHWC"), gradients=True),
     replace(_average((1, 3, 12, 11), [4, 8], strides=[1, 2]), gradients=True),
+    replace(_average((2, 2, 17, 5), [8, 2]), gradients=True),
 )
 
 

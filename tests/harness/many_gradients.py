@@ -448,6 +448,8 @@ AVERAGE_WALKS: tuple[Trial, ...] = (
             {"kernel_shape": [5, 9], "strides": [1, 2], "pads": [1, 3, 4, 2]}),
     partial(_average_walk, "average_pool_grad_float16_3d_walks_5xany", (2, 19, 9, 5, 6), "contiguous", "float16",
             {"kernel_shape": [3, 3, 2], "strides": [1, 2, 1], "pads": [1, 2, 0, 1, 0, 1], "count_include_pad": 1}),
+    partial(_average_walk, "average_pool_grad_float64_3d_walks_13xany", (3, 31, 16, 9), "contiguous", "float64",
+            {"kernel_shape": [13, 3], "pads": [6, 1, 6, 1]}),
     partial(_average_walk, "average_pool_grad_bfloat16_3d_walks_5xany", (9, 75, 40), "channels last", "bfloat16",
             {"kernel_shape": [9], "strides": [2], "pads": [3, 4]}),
 )  # fmt: skip

@@ -48,6 +48,7 @@ template <class T, class Acc, int REACHING, int ACROSS> struct AverageWalk {
     int out_row, row;       // of windows the next one to be loaded; where the one in hand begins
     const T* dy;            // the first window of `across` in that row, of slice 0
     T* dx;                  // of the column, row 0
+    Acc widths[kPart];      // taps that count along the width, of `across`; where they are few, and not always as many
     T next[kPart];
     Acc totals[REACHING]; // of rows of windows, the one in hand first
 
@@ -67,6 +68,10 @@ template <class T, class Acc, int REACHING, int ACROSS> struct AverageWalk {
            + (image * p.dx_batch + channel * p.dx_channel + depth * p.dx_stride[0] + column * p.dx_stride[2]);
         dy = static_cast<const T*>(p.dy) + static_cast<long long>(out_row) * p.dy_stride[1]
            + (image * p.dy_batch + channel * p.dy_channel + across.first * p.dy_stride[2]);
+        if (ACROSS > 0 && !constant) {
+#pragma unroll
+            for (int i = 0; i < kPart; ++i) widths[i] = counts(2, across.first + i);
+        }
         clear(totals);
     }
     DEVICE bool there() const { return inside(out_row, p.y_extent[1]) && slices.first < slices.end; }
@@ -76,19 +81,20 @@ template <class T, class Acc, int REACHING, int ACROSS> struct AverageWalk {
         for (int i = 0; i < kPart; ++i)
             if (there && first + i < across.end) windows[i] = from[i * p.dy_stride[2]];
     }
-    // What they have for the column, if there are any. The taps of their slice and row count so often.
-    DEVICE void add(Acc& total, const T (&windows)[kPart], int first, Acc counts) const {
+    DEVICE Acc counts(int axis, int window) const {
+        return Acc(count(p.counted, axis, window * int(p.stride[axis].divisor)));
+    }
+    // What they have for the column, if there are any; `counted` taps along the other axes.
+    DEVICE void add(Acc& total, const T (&windows)[kPart], int first, Acc counted) const {
 #pragma unroll
         for (int i = 0; i < kPart; ++i) {
             if (first + i >= across.end) continue;
             const Acc value = widen(windows[i]);
-            const int begin = (first + i) * int(p.stride[2].divisor);
-            total += constant ? value : value / (counts * Acc(count(p.counted, 2, begin)));
+            total += constant ? value : value / (counted * (ACROSS > 0 ? widths[i] : counts(2, first + i)));
         }
     }
-    DEVICE Acc counts(int axis, int window) const {
-        return constant ? Acc(1) : Acc(count(p.counted, axis, window * int(p.stride[axis].divisor)));
-    }
+    // The taps that count along the depth and the height.
+    DEVICE Acc counts_of(int slice) const { return constant ? Acc(1) : counts(0, slice) * counts(1, out_row); }
     DEVICE void prefetch() {
         if constexpr (ACROSS > 0) load(next, dy + slices.first * p.dy_stride[0], across.first, there());
     }
@@ -100,7 +106,7 @@ template <class T, class Acc, int REACHING, int ACROSS> struct AverageWalk {
 #pragma unroll
             for (int i = 0; i < kPart; ++i) windows[i] = next[i];
             const bool found = there();
-            const Acc counted = found ? counts(0, slices.first) * counts(1, out_row) : Acc(1);
+            const Acc counted = found ? counts_of(slices.first) : Acc(1);
             ++out_row;
             dy += p.dy_stride[1];
             prefetch();
@@ -108,7 +114,7 @@ template <class T, class Acc, int REACHING, int ACROSS> struct AverageWalk {
         } else {
             if (there())
                 for (int slice = slices.first; slice < slices.end; ++slice) {
-                    const Acc counted = counts(0, slice) * counts(1, out_row);
+                    const Acc counted = counts_of(slice);
                     const T* from = dy + slice * p.dy_stride[0];
                     for (int first = across.first; first < across.end; first += kPart) {
                         T windows[kPart];

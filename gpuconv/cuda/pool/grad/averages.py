@@ -24,8 +24,8 @@ _THREADS_WANTED = 1024  # of each multiprocessor; fewer of them take longer
 _PART = 4  # windows that are loaded at once where there may be any number
 # Instructions of a thread, of each of its rows of windows, of each part of one, of a window; of a row and of a window,
 # more where not as many taps count in each; of an element, and more of it where it is divided. Counted.
-_WALK, _ROW, _OF_PART, _WINDOW = 170, 40, 10, 10
-_COUNTED_ROW, _COUNTED = 40, 38
+_WALK, _ROW, _OF_PART, _WINDOW = 170, 32, 10, 10
+_COUNTED_ROW, _COUNTED, _COUNTED_BEFORE = 40, 38, 12  # the last: of a window whose width is counted once for a walk
 _ELEMENT, _OF_REACHING, _DIVISION = 16, 3, 14
 
 
@@ -64,7 +64,8 @@ def _fits(columns: WalkView, form: Form) -> bool:
 # ---------------------------------------------------------------- tiles
 
 
-_FORMS = (Form(1, 0, 1, 1), Form(2, 0, 1, 2), Form(3, 0, 1, 4), Form(5, 0, 1, 0))  # the first that fits is taken
+# The first that fits is taken.
+_FORMS = (Form(1, 0, 1, 1), Form(2, 0, 1, 2), Form(3, 0, 1, 4), Form(5, 0, 1, 0), Form(13, 0, 1, 0))
 
 
 # ---------------------------------------------------------------- cost
@@ -76,9 +77,8 @@ def _instructions(problem: PoolGradProblem, columns: WalkView, form: Form, limit
     windows = columns.met(form) * windows_met(columns.depth)
     loaded = form.across or -(-windows // _PART) * _PART
     constant = getattr(problem.geometry, "constant", True)
-    row = (
-        _ROW + loaded // (form.across or _PART) * _OF_PART + loaded * _WINDOW + (0 if constant else windows * _COUNTED)
-    )
+    row = _ROW + loaded // (form.across or _PART) * _OF_PART + loaded * _WINDOW
+    row += 0 if constant else _COUNTED_ROW + windows * (_COUNTED_BEFORE if form.across else _COUNTED)
     element = _ELEMENT + _OF_REACHING * form.rows + (_DIVISION if constant and form.rows > 1 else 0)
     items = columns.items(form, walk)
     thread = _WALK + row * (walk + columns.halo(form)) + element * walk * columns.step(form)
@@ -142,7 +142,9 @@ _KERNEL = Kernel(
 def variant(dtype: str, form: Form) -> Variant:
     """Return the kernel for a dtype and for so many windows that reach an element."""
     label = f"walks_{form.rows}x{form.across or 'any'}"
-    return _KERNEL.over(dtype, 3, label, types=types(dtype), sizes=(form.rows, form.across), blocks_per_sm=4)
+    wide = dtypes.entry(dtype).itemsize == 8
+    blocks = 4 - wide * (2 if form.rows > 5 else 1)  # 64 registers; 80 with wide sums, 128 with many of them
+    return _KERNEL.over(dtype, 3, label, types=types(dtype), sizes=(form.rows, form.across), blocks_per_sm=blocks)
 
 
 def variants() -> list[Variant]:

@@ -55,6 +55,7 @@ def plan(x: Ints, dtype: str = "float32", last: bool = False, **attributes: Any)
         ([2, 4], [1, 1], "3x4"),
         ([5, 5], [1, 1], "5xany"),
         ([2, 30], [2, 1], "5xany"),
+        ([13, 3], [1, 1], "13xany"),
     ],
 )
 def test_windows_have_the_kernel_for_as_many_as_reach_an_element(
@@ -69,7 +70,7 @@ def test_windows_have_the_kernel_for_as_many_as_reach_an_element(
     [
         ((2, 3, 20, 20), {"kernel_shape": [3, 3], "dilations": [2, 1]}, "dilated windows"),
         ((2, 3, 4, 4, 4, 4), {"kernel_shape": [1, 1, 1, 1]}, "4 spatial axes"),
-        ((2, 3, 20, 20), {"kernel_shape": [6, 3]}, "elements that 6 rows of windows reach"),
+        ((2, 3, 20, 20), {"kernel_shape": [14, 3]}, "elements that 14 rows of windows reach"),
         ((2, 3, 2, 20), {"kernel_shape": [1, 3], "strides": [9, 1], "pads": [5, 0, 0, 0]}, "no window meets x"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -96,7 +97,7 @@ def test_one_long_column_is_not_for_one_thread() -> None:
 
 @pytest.mark.emulator
 @pytest.mark.parametrize("counted", [0, 1], ids=["borders", "everywhere"])
-@pytest.mark.parametrize(("size", "stride"), [(2, 2), (3, 2), (3, 1), (5, 1)])
+@pytest.mark.parametrize(("size", "stride"), [(2, 2), (3, 2), (3, 1), (5, 1), (9, 1)])
 def test_threads_take_about_as_many_instructions_as_the_plan_takes_them_to(
     size: int, stride: int, counted: int
 ) -> None:
