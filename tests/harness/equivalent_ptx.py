@@ -21,12 +21,8 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
     "A loop of at least one turn: the compiler's guard before it never skips it.": (
         "conv/wgmma/ring.cuh: for (int i = 0; i < count(); ++i) {  [setp.lt.s32 -> setp.le.s32]",
         "pool/channels.cu: for (int slice = walk.slices.first; slice < walk.slices.end; ++slice) {  [setp.ge.s32 -> setp.gt.s32]",  # noqa: E501
-        "pool/channels.cu: for (int row = walk.rows.first; row < walk.rows.end; row += kBatch) {  [setp.ge.s32 -> setp.gt.s32]",  # noqa: E501
-        "pool/channels.cu: for (int q = walk.column; q < walk.end; ++q)  [setp.ge.s32 -> setp.gt.s32]",
+        "pool/channels.cu: for (int row = walk.rows.first; row < walk.rows.end; row += ROWS) {  [setp.ge.s32 -> setp.gt.s32]",  # noqa: E501
         "pool/channels.cu: for (int q = walk.column; q < walk.end; ++q) {  [setp.ge.s32 -> setp.gt.s32]",
-        "pool/channels.cu: for (int i = walk.slices.first; i < walk.slices.end; ++i)  [setp.ge.s32 -> setp.gt.s32]",
-        "pool/channels.cu: for (int j = walk.rows.first; j < walk.rows.end; ++j)  [setp.ge.s32 -> setp.gt.s32]",
-        "pool/channels.cu: for (int k = columns.first; k < columns.end; ++k)  [setp.ge.s32 -> setp.gt.s32]",
     ),
     "Either of the two fences lets TMA know of the mbarriers.": (
         "conv/wgmma/ring.cuh: barrier_fence();  [fence.proxy.async.shared::cta removed]",

@@ -444,10 +444,6 @@ EXACT: dict[str, dict[str, tuple[str, ...]]] = {
             "prod(self.positions) // self.vector",
         ),
         "cuda/conv/direct/rows.py": ("rows * row // unit", "self.extent[0] * self.inner_pitches[2] // self.unit"),
-        "cuda/pool/channels.py": (
-            "pixels.channel.extent // count",
-            "pixels.channel.extent // channels_of_vector(problem)",
-        ),
         "cuda/pool/tiles.py": ("whole_vectors(tile.lines.columns, vector) // vector",),
     },
     "Groups divide channels and filters: others are refused before.": {

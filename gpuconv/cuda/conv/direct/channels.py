@@ -30,10 +30,12 @@ _WEIGHT_BYTES = 32 * 1024  # of those in shared memory, as far as one row of the
 _LINE, _BURST = 128, 64  # bytes, of the L1 cache and of the memory bus
 _VECTORS = (1, 2, 4, 6, 8, 12, 16, 20, 24, 32, 48, 64, 128)  # threads along the channels, at most
 # Instructions, as the main loops of sm_90a have them: of an input in registers, loaded at once or one element after
-# another; of a row of the kernel; of a tap, with a load of its weights. Estimated: of a thread's tile but for that, and
-# more of each element that is written alone; of a weight that is widened.
+# another; then also of each element but one of a row of x, to find it; of a row of the kernel; of a tap, with a load of
+# its weights. Estimated: of a thread's tile but for that, and more of each element that is written alone; of a weight
+# that is widened.
 _INPUT = {"float16": 11, "bfloat16": 11, "float32": 8, "float64": 8}
-_INPUT_SINGLY = {"float16": 18, "bfloat16": 18, "float32": 14, "float64": 11}
+_INPUT_SINGLY = {"float16": 16, "bfloat16": 16, "float32": 12, "float64": 8}
+_FOUND = 14
 _ROW, _TAP, _REST, _SINGLY, _WEIGHT = 10, 3, 400, 4, 30
 # Taps from one window of a thread to the next, 0 for any; taps at once; columns.
 FORMS = ((1, 7, 8), (2, 4, 4), (0, 1, 4))
@@ -177,12 +179,15 @@ class ChannelThread:
 
     def inputs(self, chunk: int) -> int:
         """Return how many vectors of x a thread meets, of a last chunk of so many taps of a row."""
-        depth, height, width = self.view.taps
-        rows, columns = self.outputs
         stride, taps, _ = self.form
-        more, chunks = (columns - 1) * max(stride, 1), -(-width // taps)
-        in_a_row = chunks * more + (chunks - 1) * taps + chunk
-        return depth * (height + self.parts * (rows - 1) * self.advance) * in_a_row
+        more, chunks = (self.outputs[1] - 1) * max(stride, 1), -(-self.view.taps[2] // taps)
+        return self.rows_of_x * (chunks * more + (chunks - 1) * taps + chunk)
+
+    @cached_property
+    def rows_of_x(self) -> int:
+        """Rows of x that a thread meets."""
+        depth, height, _ = self.view.taps
+        return depth * (height + self.parts * (self.outputs[0] - 1) * self.advance)
 
     @cached_property
     def loads(self) -> int:
@@ -205,11 +210,13 @@ class ChannelThread:
     def instructions(self) -> tuple[float, float]:
         """Instructions of a thread: on each step of its walk, and for weights, which steps share where they stay."""
         depth, height, width = self.view.taps
-        rows = self.outputs[0] * depth * height * -(-width // self.form[1])
-        inputs = (_INPUT if self.whole else _INPUT_SINGLY)[self.view.dtype] * self.inputs(self.form[1])
-        weights = _WEIGHT * self.vectors * self.view.vector * prod(self.view.taps) / THREADS
-        written = 0 if self.whole else _SINGLY * prod(self.outputs) * self.view.vector
-        return self.products + inputs + _ROW * rows + _TAP * self.factors + _REST + written, weights
+        vector, chunks = self.view.vector, -(-width // self.form[1])
+        rows = self.outputs[0] * depth * height * chunks
+        inputs = float((_INPUT if self.whole else _INPUT_SINGLY)[self.view.dtype] * self.inputs(self.form[1]))
+        weights = _WEIGHT * self.vectors * vector * prod(self.view.taps) / THREADS
+        if not self.whole:
+            inputs += _FOUND * (vector - 1) * self.rows_of_x * chunks + _SINGLY * prod(self.outputs) * vector
+        return self.products + inputs + _ROW * rows + _TAP * self.factors + _REST, weights
 
     def met(self, rows: int, columns: int) -> int:
         """Return the bytes of x that a block of so many threads meets."""
