@@ -94,9 +94,8 @@ template <class T, class Acc, int ROWS, int ACROSS, int COLUMNS> struct WeightGr
         const int at[3] = {origin(0, depth), origin(1, row), origin(2, column)};
         Walk walk;
         walk.row = at[1];
-        walk.rows = 0;
-        if (inside(at[0], p.x_extent[0]))
-            walk.rows = min(p.walk, p.apart[0].quotient(p.dy_extent[1] - row + int(p.apart[0].divisor) - 1));
+        const int rows = p.apart[0].quotient(p.dy_extent[1] - row + int(p.apart[0].divisor) - 1);
+        walk.rows = inside(at[0], p.x_extent[0]) ? min(p.walk, rows) : 0;
         walk.x_bits = existing<kWindow>(at[2], int(p.step[1].divisor), p.x_extent[2]);
         walk.dy_bits = existing<COLUMNS>(column, int(p.apart[1].divisor), p.dy_extent[2]);
         walk.x = x + dot(at, p.x_stride, image * p.x_batch);
@@ -119,15 +118,9 @@ template <class T, class Acc, int ROWS, int ACROSS, int COLUMNS> struct WeightGr
         Row row;
         const unsigned dy_bits = walk.rows > 0 ? walk.dy_bits : 0;
 #pragma unroll
-        for (int i = 0; i < kWindow; ++i) {
-            row.x[i] = T(0.f);
-            if (walk.x_bits >> i & 1) row.x[i] = walk.x[(long long)i * x_step()];
-        }
+        for (int i = 0; i < kWindow; ++i) row.x[i] = walk.x_bits >> i & 1 ? walk.x[(long long)i * x_step()] : T(0.f);
 #pragma unroll
-        for (int i = 0; i < COLUMNS; ++i) {
-            row.dy[i] = T(0.f);
-            if (dy_bits >> i & 1) row.dy[i] = walk.dy[(long long)i * dy_step()];
-        }
+        for (int i = 0; i < COLUMNS; ++i) row.dy[i] = dy_bits >> i & 1 ? walk.dy[(long long)i * dy_step()] : T(0.f);
         step_down(walk, 1);
         return row;
     }

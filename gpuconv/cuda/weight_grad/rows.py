@@ -67,13 +67,13 @@ class RowForm:
 
 
 FORMS = (
-    RowForm(1, 4, 8, (354, 347, 352), (153, 127, 151)),
-    RowForm(1, 16, 8, (475, 466, 474), (398, 352, 396)),
-    RowForm(3, 3, 4, (282, 278, 282), (110, 102, 115)),
-    RowForm(5, 5, 4, (327, 295, 314), (204, 199, 219)),
-    RowForm(7, 7, 4, (391, 362, 362), (314, 312, 312)),
+    RowForm(1, 4, 8, (370, 343, 349), (157, 130, 152)),
+    RowForm(1, 16, 8, (504, 466, 474), (400, 352, 396)),
+    RowForm(3, 3, 4, (286, 269, 282), (112, 101, 115)),
+    RowForm(5, 5, 4, (342, 297, 320), (205, 200, 218)),
+    RowForm(7, 7, 4, (373, 326, 326), (314, 312, 312)),
 )
-_DOUBLE = (*FORMS[:-1], RowForm(7, 7, 2, (321, 321, 321), (195, 195, 195)))  # whose registers hold half as much
+_DOUBLE = (*FORMS[:-1], RowForm(7, 7, 2, (312, 312, 312), (193, 193, 193)))  # whose registers hold half as much
 
 
 def forms(dtype: str) -> tuple[RowForm, ...]:
@@ -279,7 +279,7 @@ class RowTile:
         """Return in how many lines of the L1 cache an element of each thread of a warp lies, by an array's strides."""
         size, across = self.view.problem.itemsize, _WARP // self.lanes
         if self.lanes > 1:
-            return min(_WARP, across * max(1, self.lanes * abs(channel) * size // _LINE))
+            return min(_WARP, across * -(-self.lanes * max(1, abs(channel)) * size // _LINE))
         run = min(self.view.apart[1], across)  # of neighbours in a row; the next ones are further apart
         runs = -(-across // run) * -(-run * abs(step) * size // _LINE)
         lines = min(runs, -(-across * self.form.columns * abs(step) * size // _LINE))
