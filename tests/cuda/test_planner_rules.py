@@ -229,7 +229,7 @@ def test_other_pixels_are_several(more: dict[str, Any]) -> None:
 def test_when_channels_are_fetched_as_they_lie(group: int, channels: int, more: dict[str, Any], fetched: bool) -> None:
     shapes = (2, channels * group, 5, 7, 9), (32 * group, channels, 1, 1, 1)
     one = replace(problem("conv", *shapes, layout="NHWC", group=group), **more)
-    assert sources._channels_last(one, 128) is fetched
+    assert sources._channels_last(one) is fetched
 
 
 @pytest.mark.parametrize(
@@ -275,9 +275,12 @@ def test_why_a_kernel_on_tensor_cores_reads_as_it_does() -> None:
         "a tap for every 8 bytes of K: runs of 8 elements of x for the taps along W, slices of 64"
     )
     assert mma._reason(seen, MmaForm("scalar", 32, 4, 1.0)) == (
-        "one tap per slice of K: 5 channels of a group, filled up to 32; one element of x a copy"
+        "one tap per slice of K: 5 channels of a group, filled up to 32, of which 16 are multiplied; "
+        "one element of x a copy"
     )
-    assert mma._reason(seen, MmaForm("vector", 64, 3, 1.0)).endswith("filled up to 64; 16 bytes of x a copy")
+    assert mma._reason(Pieces(replace(one, channels=50), one), MmaForm("vector", 64, 3, 1.0)).endswith(
+        "50 channels of a group, filled up to 64; 16 bytes of x a copy"
+    )
 
 
 # ---------------------------------------------------------------- copies with channels last
