@@ -116,7 +116,9 @@ bra.uni BOTH;
 
 def test_how_64_bit_numbers_are_divided_is_left_alone() -> None:
     assert not mutants("divide", DIVISION)
+    assert not mutants("divide", DIVISION.replace("@%p2", ".loc 4 28 9\nmul.lo.s64 %rd6, %rd1, %rd2;\n@%p2"))
     assert len(mutants("divide", DIVISION.replace("-4294967296", "-8"))) == 3
+    assert len(mutants("divide", DIVISION.replace("@%p2", "@%p1"))) == 2
 
 
 def test_groups_matter_where_there_are_copies() -> None:
@@ -145,10 +147,22 @@ def test_problems_that_are_made_of_a_convolution_differ() -> None:
     )
     assert (deep.x_shape, deep.w_shape, deep.attributes["pads"]) == (
         *((3, 35, 3, 13, 11), (300, 35, 1, 1, 1)),
-        [2, 0, 0, 1, 0, 0],
+        [1, 0, 0, 1, 0, 0],
     )
     assert padded.attributes["pads"] == [0, 1, 0, 1]
     assert (grouped.x_shape, grouped.w_shape, grouped.b_shape) == ((3, 4, 13, 11), (8, 1, 1, 1), (8,))
+
+
+def test_another_axis_keeps_what_a_kernel_needs() -> None:
+    disjoint, wide, pool = many_blocks.DISJOINT[1], many_blocks.CONVS[5], many_blocks.CHANNEL_POOLS[0]
+    deep = ptx_problems._deepest(disjoint.problem, disjoint.kernel)
+    assert tuple(deep.attributes["strides"]) == (deep.w_shape or ())[2:]
+    assert deep.rank == 3
+    assert ptx_problems._deepest(wide.problem, wide.kernel).rank == 4
+    deep = ptx_problems._deepest(pool.problem, pool.kernel)
+    assert deep.rank == 3
+    pads, kernel = deep.attributes["pads"], deep.attributes["kernel_shape"]
+    assert all(pad < extent for pad, extent in zip(pads, [*kernel, *kernel], strict=True)), "no window misses x"
 
 
 REGISTER = "\t{ .reg .b32 other;"
