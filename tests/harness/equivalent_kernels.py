@@ -132,6 +132,10 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
         "pool/vectors.cu: for (int i = 0; i < COUNT; ++i) elements[AROUND + i] = own[i];  [< -> <=]",
         "weight_grad/rows.cu: for (int i = 0; i < COLUMNS; ++i) row.dy[i] = dy_bits >> i & 1 ? walk.dy[(long long)i * dy_step()] : T(0.f);  [< -> <=]",  # noqa: E501
         "weight_grad/rows.cu: for (int i = 0; i < COLUMNS; ++i)  [< -> <=]",
+        "weight_grad/rows.cu: for (int i = 0; i < kTaps; ++i)  [< -> <=]",
+    ),
+    "A place of shared memory that nobody reads is written too.": (
+        "weight_grad/rows.cu: if (int(threadIdx.x) / 32 == warp && lane < lanes) {  [< -> <=]",
     ),
     "Places of the window that no product takes are loaded as well.": (
         "weight_grad/rows.cu: static constexpr int kWindow = COLUMNS - 1 + ACROSS;  [- -> +]",
@@ -149,6 +153,7 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
         "weight_grad/rows.cu: int left = min(walk.rows + ROWS - 1, end) - above;  [1 -> 0]",
         "weight_grad/rows.cu: while (left > 0) {  [> -> >=]",
         "weight_grad/rows.cu: if (left <= 0) break;  [<= -> <]",
+        "weight_grad/rows.cu: if (left <= 0) break;  [left <= 0 -> false && (left <= 0)]",
     ),
     "Without rows outside of x there is no gradient to load before a walk; what stands ROWS rows above is replaced.": (
         "weight_grad/rows.cu: if (above > 0) {  [> -> >=]",
