@@ -154,6 +154,11 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
         "weight_grad/rows.cu: while (left > 0) {  [> -> >=]",
         "weight_grad/rows.cu: if (left <= 0) break;  [<= -> <]",
         "weight_grad/rows.cu: if (left <= 0) break;  [left <= 0 -> false && (left <= 0)]",
+        "weight_grad/rows.cu: if (left <= 0) break;  [break; -> ;]",
+    ),
+    "There is no such warp, and no bit of such a column.": (
+        "weight_grad/rows.cu: for (int warp = 0; warp < kWarps; ++warp) {  [< -> <=]",
+        "weight_grad/rows.cu: for (int i = 0; i < COLUMNS; ++i) {  [< -> <=]",
     ),
     "Without rows outside of x there is no gradient to load before a walk; what stands ROWS rows above is replaced.": (
         "weight_grad/rows.cu: if (above > 0) {  [> -> >=]",
