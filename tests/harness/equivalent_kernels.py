@@ -130,6 +130,40 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
     ),
     "Registers have no element behind the last one: what reads or writes it is left out.": (
         "pool/vectors.cu: for (int i = 0; i < COUNT; ++i) elements[AROUND + i] = own[i];  [< -> <=]",
+        "weight_grad/rows.cu: for (int i = 0; i < COLUMNS; ++i) row.dy[i] = dy_bits >> i & 1 ? walk.dy[(long long)i * dy_step()] : T(0.f);  [< -> <=]",  # noqa: E501
+        "weight_grad/rows.cu: for (int i = 0; i < COLUMNS; ++i)  [< -> <=]",
+        "weight_grad/rows.cu: for (int i = 0; i < kTaps; ++i)  [< -> <=]",
+    ),
+    "A place of shared memory that nobody reads is written too.": (
+        "weight_grad/rows.cu: if (int(threadIdx.x) / 32 == warp && lane < lanes) {  [< -> <=]",
+    ),
+    "Places of the window that no product takes are loaded as well.": (
+        "weight_grad/rows.cu: static constexpr int kWindow = COLUMNS - 1 + ACROSS;  [- -> +]",
+        "weight_grad/rows.cu: static constexpr int kWindow = COLUMNS - 1 + ACROSS;  [1 -> 0]",
+    ),
+    "Bits beyond those that are asked for mean nothing, and asked for one by one the others come out the same.": (
+        "weight_grad/rows.cu: unsigned bits = (1u << COUNT) - 1;  [<< -> >>]",
+        "weight_grad/rows.cu: if (inside(first, extent) && first + (COUNT - 1) * step < extent) return bits;  [- -> +]",
+        "weight_grad/rows.cu: if (inside(first, extent) && first + (COUNT - 1) * step < extent) return bits;  [1 -> 0]",
+        "weight_grad/rows.cu: if (inside(first, extent) && first + (COUNT - 1) * step < extent) return bits;  [inside(first, extent) && first + (COUNT - 1) * step < extent -> false && (inside(first, extent) && first + (COUNT - 1) * step < extent)]",  # noqa: E501
+        "weight_grad/rows.cu: for (int i = 0; i < COUNT; ++i)  [< -> <=]",
+    ),
+    "A row more meets no gradient but zeros, or is one of zeros.": (
+        "weight_grad/rows.cu: int left = min(walk.rows + ROWS - 1, end) - above;  [- -> +]",
+        "weight_grad/rows.cu: int left = min(walk.rows + ROWS - 1, end) - above;  [1 -> 0]",
+        "weight_grad/rows.cu: while (left > 0) {  [> -> >=]",
+        "weight_grad/rows.cu: if (left <= 0) break;  [<= -> <]",
+        "weight_grad/rows.cu: if (left <= 0) break;  [left <= 0 -> false && (left <= 0)]",
+        "weight_grad/rows.cu: if (left <= 0) break;  [break; -> ;]",
+    ),
+    "There is no such warp, and no bit of such a column.": (
+        "weight_grad/rows.cu: for (int warp = 0; warp < kWarps; ++warp) {  [< -> <=]",
+        "weight_grad/rows.cu: for (int i = 0; i < COLUMNS; ++i) {  [< -> <=]",
+    ),
+    "Without rows outside of x there is no gradient to load before a walk; what stands ROWS rows above is replaced.": (
+        "weight_grad/rows.cu: if (above > 0) {  [> -> >=]",
+        "weight_grad/rows.cu: if (above > 0) {  [above > 0 -> true || (above > 0)]",
+        "weight_grad/rows.cu: for (int r = 1; r < ROWS; ++r) {  [< -> <=]",
     ),
     "Addresses are below 2**63.": (
         "pool/staging.cuh: return int(reinterpret_cast<unsigned long long>(address) % 16) / int(sizeof(T));"
