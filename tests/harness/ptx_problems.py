@@ -213,7 +213,9 @@ _GROWTHS = (
     *((0, 0, 0, 1), (0, 0, 1, 1), (0, 1, 1, 2), (1, 2, 0, 3), (2, 3, 3, 5), (3, 5, 2, 7)),
     *((0, 16, 0, 8), (16, 0, 1, 4), (8, 8, 0, 0), (64, 0, 0, 0)),
 )
-_CHANNELS = (3, 5, 13, 20, 33, 200, 201)  # slices of K for every buffer, of which the last one is not whole
+# All of a fragment but one; slices of K for every buffer, of which the last one is not whole.
+_CHANNELS = (3, 5, 15, 20, 33, 201, 200)
+_IMAGES = ((4, 8), (3, 4), (3, 2), (3, 3))  # rows of channels begin on 16 bytes, on fewer
 # Outputs of a kernel that is its stride: two at once along W, if only all else were even; and all is.
 _PAIRS = (
     Problem("conv_transpose", (2, 36, 9, 18), (36, 50, 3, 2), (50,), {"strides": [3, 2], "pads": [2, 0, 1, 1]}),
@@ -260,6 +262,12 @@ def _of_channels(problem: Problem, channels: int) -> Problem:
     group, (first, second, *taps) = problem.attributes.get("group", 1), problem.w_shape or (0, 0)
     shape = (first, channels, *taps) if problem.operator == "conv" else (channels * group, second, *taps)
     return replace(problem, x_shape=(problem.x_shape[0], channels * group, *problem.x_shape[2:]), w_shape=shape)
+
+
+def _of_extents(problem: Problem, rows: int, columns: int) -> Problem:
+    """The same with so many rows and columns."""
+    batch, channels, *extents = problem.x_shape
+    return replace(problem, x_shape=(batch, channels, *[*extents[:-2], rows, columns][-len(extents) :]))
 
 
 def _of_filters(problem: Problem, filters: int) -> Problem:
@@ -351,9 +359,13 @@ def _of_parts(mine: ManyBlocks) -> Iterator[Trial]:
 
 def _plain(mine: ManyBlocks, theirs: Iterable[Any]) -> Iterator[ManyBlocks]:
     yield from (replace(mine, kinds=kinds) for kinds in _KINDS)
+    yield from (replace(mine, problem=_of_channels(mine.problem, channels), kinds=_KINDS[0]) for channels in _CHANNELS)
     yield from (replace(mine, layout=lies) for lies in ("contiguous", "channels last", "off the vectors", "reversed"))
     if "depth_to_space" in mine.kernel or "transpose_matrix" in mine.kernel:
         yield from (replace(mine, problem=one, out=None) for one in _PAIRS)
+    if "_matrix_" in mine.kernel:  # which copies rows, as much at once as images are aligned to
+        deep = _of_channels(mine.problem, _CHANNELS[-1])
+        yield from (replace(mine, problem=_of_extents(deep, *extents), kinds=_KINDS[2]) for extents in _IMAGES)
     deep = _deepest(mine.problem, mine.kernel)
     yield from (replace(mine, problem=deep, kinds=kinds) for kinds in (mine.kinds, *_KINDS[:2]))
     for number, growth in enumerate(_GROWTHS):
@@ -365,7 +377,6 @@ def _plain(mine: ManyBlocks, theirs: Iterable[Any]) -> Iterator[ManyBlocks]:
             replace(mine, problem=one, out=out) for one in groups for out in (mine.out, "pixels off the vectors")
         )
         yield from (replace(mine, problem=groups[0], layout=lies) for lies in ("pixels off the vectors", "reversed"))
-    yield from (replace(mine, problem=_of_channels(mine.problem, channels), kinds=_KINDS[0]) for channels in _CHANNELS)
     yield from (replace(mine, problem=_padded(mine.problem, more)) for more in (-2, -1, 1, 2))
     yield from (replace(mine, problem=_grown(mine.problem, 0, more, 0, 0)) for more in _FILTERS)
     yield from (replace(one, kernel=mine.kernel) for one in theirs)
