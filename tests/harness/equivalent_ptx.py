@@ -62,10 +62,17 @@ def _guards_a_window(one: Mutant, whole: str) -> bool:
     return of_window and one.change.words == "setp.ge.s32 -> setp.gt.s32" and one.kernel.startswith("max_pool")
 
 
+def _counts_nothing_that_is_given(one: Mutant, whole: str) -> bool:
+    """Tell whether a walk's window of no taps is only counted otherwise: it reaches no element, nor does its row."""
+    none = one.source_words.startswith("pool/average.cuh: if (last < 0) return 0;") and "lt" not in one.change.words
+    return none and "walks" in one.kernel
+
+
 RULES: dict[str, Callable[[Mutant, str], bool]] = {
     "Products of a step are waited for with those of the next one, of the same stage.": _joins_the_next_group,
     "Every walk has a column.": _has_a_column,
     "Every window of MaxPool meets x.": _guards_a_window,
+    "No element is in a window of which nothing counts.": _counts_nothing_that_is_given,
 }
 
 

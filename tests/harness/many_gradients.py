@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import gpuconv
+from gpuconv.cuda.call import device
 from gpuconv.rules import geometry
 from tests.emulator import emulated_cuda
 from tests.harness.emulated import indices, long_walks, preferred
@@ -128,6 +129,13 @@ def _average(
     return emulated
 
 
+@cache
+def _of_walks(shape: Ints, dtype: str, attributes: tuple[tuple[str, Any], ...]) -> tuple[Any, Any]:
+    given: dict[str, Any] = {name: list(value) if isinstance(value, tuple) else value for name, value in attributes}
+    dy = values("integers", 2, geometry.average_pool(shape, **given).y_shape, dtype)
+    return dy, gradients.average_pool_grad(dy, shape, **given)
+
+
 def _average_walk(
     kernel: str,
     shape: Ints,
@@ -137,15 +145,17 @@ def _average_walk(
     architecture: str | None,
     **options: Any,
 ) -> Any:
-    """The same down long columns."""
-    y_shape = geometry.average_pool(shape, **attributes).y_shape
-    dy = LAYOUTS[layout](values("integers", 2, y_shape, dtype))
-    out = LAYOUTS[layout](np.full(shape, 7, dy.dtype))
-    with preferred(kernel), long_walks(True), emulated_cuda(architecture, **options) as emulated:
-        dx = gpuconv.average_pool_grad(dy, shape, out=out, **attributes)
-    assert_close(dx, gradients.average_pool_grad(dy, shape, **attributes), dtype)
-    assert emulated.launches[-1].variant.name == kernel
-    assert emulated.launches[-1].grid[0] >= 3
+    """The same down columns: one walk for each, and one for each row of windows."""
+    dy, expected = _of_walks(shape, dtype, tuple(attributes.items()))
+    dy, out = LAYOUTS[layout](dy), LAYOUTS[layout](np.full(shape, 7, dy.dtype))
+    with preferred(kernel), emulated_cuda(architecture, **options) as emulated:
+        for far in (False, True):
+            with long_walks(far):
+                dx = gpuconv.average_pool_grad(dy, shape, out=out, **attributes)
+            assert_close(dx, expected, dtype)
+            device.prepared.clear()
+    assert {launch.variant.name for launch in emulated.launches} == {kernel}
+    assert emulated.launches[-1].grid[0] >= 2
     return emulated
 
 
@@ -438,29 +448,38 @@ WALKS: tuple[Trial, ...] = (
     partial(_walk, "max_pool_grad_bfloat16_3d_walks_5xany", (9, 75, 40), "channels last", "bfloat16",
             {"kernel_shape": [4], "strides": [3], "pads": [1, 2]}),
 )  # fmt: skip
+# Of each form: taps that do not count at both ends of all axes, windows of one tap, and as many taps everywhere.
 AVERAGE_WALKS: tuple[Trial, ...] = (
-    partial(_average_walk, "average_pool_grad_float32_3d_walks_1x1", (7, 19, 15, 14), "contiguous", "float32",
-            {"kernel_shape": [2, 2], "strides": [2, 2], "ceil_mode": 1}),
+    partial(_average_walk, "average_pool_grad_float32_3d_walks_1x1", (5, 13, 15, 14), "contiguous", "float32",
+            {"kernel_shape": (2, 2), "strides": (2, 2), "ceil_mode": 1}),
+    partial(_average_walk, "average_pool_grad_float64_3d_walks_1x1", (2, 17, 5, 7, 8), "channels last", "float64",
+            {"kernel_shape": (2, 3, 2), "strides": (2, 3, 3), "pads": (1, 2, 1, 1, 2, 1)}),
     partial(_average_walk, "average_pool_grad_bfloat16_3d_walks_1x1", (3, 70, 9, 7), "channels last", "bfloat16",
-            {"kernel_shape": [9, 7]}),
-    partial(_average_walk, "average_pool_grad_float64_3d_walks_1x1", (3, 37, 130), "strided rows", "float64",
-            {"kernel_shape": [3], "strides": [4], "pads": [1, 2]}),
+            {"kernel_shape": (9, 7)}),
+    partial(_average_walk, "average_pool_grad_float64_3d_walks_1x1", (3, 37, 70), "strided rows", "float64",
+            {"kernel_shape": (3,), "strides": (4,), "pads": (1, 2)}),
     partial(_average_walk, "average_pool_grad_float16_3d_walks_2x2", (2, 20, 5, 7, 9), "contiguous", "float16",
-            {"kernel_shape": [2, 3, 3], "strides": [3, 2, 2], "pads": [1, 0, 0, 0, 2, 1], "count_include_pad": 1}),
-    partial(_average_walk, "average_pool_grad_float32_3d_walks_2x2", (5, 40, 15, 13), "channels last", "float32",
-            {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [2, 0, 1, 1]}),
+            {"kernel_shape": (2, 3, 3), "strides": (3, 2, 2), "pads": (1, 0, 0, 0, 2, 1), "count_include_pad": 1}),
+    partial(_average_walk, "average_pool_grad_float32_3d_walks_2x2", (2, 20, 5, 7, 8), "contiguous", "float32",
+            {"kernel_shape": (3, 3, 2), "strides": (3, 2, 1), "pads": (2, 2, 1, 2, 2, 1)}),
+    partial(_average_walk, "average_pool_grad_float32_3d_walks_2x2", (3, 40, 15, 13), "channels last", "float32",
+            {"kernel_shape": (3, 2), "strides": (2, 1), "pads": (2, 0, 2, 1)}),
     partial(_average_walk, "average_pool_grad_bfloat16_3d_walks_3x4", (3, 29, 20, 11), "contiguous", "bfloat16",
-            {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}),
+            {"kernel_shape": (3, 3), "pads": (1, 1, 1, 1)}),
+    partial(_average_walk, "average_pool_grad_float32_3d_walks_3x4", (2, 13, 5, 6, 9), "channels last", "float32",
+            {"kernel_shape": (2, 3, 4), "strides": (2, 1, 1), "pads": (1, 2, 3, 1, 2, 3)}),
     partial(_average_walk, "average_pool_grad_float64_3d_walks_3x4", (2, 43, 12, 15), "channels last", "float64",
-            {"kernel_shape": [3, 4], "pads": [1, 2, 1, 0], "count_include_pad": 1}),
-    partial(_average_walk, "average_pool_grad_float32_3d_walks_5xany", (3, 23, 12, 14), "reversed", "float32",
-            {"kernel_shape": [5, 9], "strides": [1, 2], "pads": [1, 3, 4, 2]}),
-    partial(_average_walk, "average_pool_grad_float16_3d_walks_5xany", (2, 19, 9, 5, 6), "contiguous", "float16",
-            {"kernel_shape": [3, 3, 2], "strides": [1, 2, 1], "pads": [1, 2, 0, 1, 0, 1], "count_include_pad": 1}),
-    partial(_average_walk, "average_pool_grad_float64_3d_walks_13xany", (3, 31, 16, 9), "contiguous", "float64",
-            {"kernel_shape": [13, 3], "pads": [6, 1, 6, 1]}),
+            {"kernel_shape": (3, 4), "pads": (1, 2, 1, 0), "count_include_pad": 1}),
+    partial(_average_walk, "average_pool_grad_float32_3d_walks_5xany", (3, 17, 12, 14), "reversed", "float32",
+            {"kernel_shape": (5, 9), "strides": (1, 2), "pads": (4, 3, 4, 8)}),
+    partial(_average_walk, "average_pool_grad_float16_3d_walks_5xany", (2, 19, 6, 5, 6), "contiguous", "float16",
+            {"kernel_shape": (3, 3, 2), "strides": (1, 2, 1), "pads": (1, 2, 0, 1, 0, 1), "count_include_pad": 1}),
+    partial(_average_walk, "average_pool_grad_float64_3d_walks_5xany", (1, 19, 5, 6, 6), "contiguous", "float64",
+            {"kernel_shape": (3, 4, 3), "strides": (2, 1, 2), "pads": (2, 3, 2, 2, 3, 2)}),
     partial(_average_walk, "average_pool_grad_bfloat16_3d_walks_5xany", (9, 75, 40), "channels last", "bfloat16",
-            {"kernel_shape": [9], "strides": [2], "pads": [3, 4]}),
+            {"kernel_shape": (9,), "strides": (2,), "pads": (3, 4)}),
+    partial(_average_walk, "average_pool_grad_float64_3d_walks_13xany", (3, 31, 16, 9), "contiguous", "float64",
+            {"kernel_shape": (13, 3), "pads": (6, 1, 6, 1)}),
 )  # fmt: skip
 PLANES: tuple[Trial, ...] = (
     partial(_plane, "average_pool_float32_3d_planes_8", (3, 33, 9, 7), "contiguous", "float32"),
