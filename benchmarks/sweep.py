@@ -36,7 +36,7 @@ STEP, REFERENCE = "sweep", "reference"
 REPLAYS = 5
 _FAR = 3.0  # times the best: not repeated
 _UNSURE = 3e-4  # seconds that the host, or a cold kernel, may add to a single run
-_TURN = 3  # layers by which each stratum begins later than the one before: all families come in the first quarter
+_TURN = 54  # layers by which each stratum begins later than the one before: all families come in the first quarter
 _RESERVE = 2.0  # seconds left below which no case is begun
 
 

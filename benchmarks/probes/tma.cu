@@ -23,9 +23,9 @@ template <class Copy> __device__ __forceinline__ void dump(unsigned* y, const in
         __syncthreads();
     }
 }
-extern "C" __global__ void boxes_3(const __grid_constant__ CUtensorMap map, unsigned* y, const int* places, int copies, int bytes)
+extern "C" __global__ void boxes_4(const __grid_constant__ CUtensorMap map, unsigned* y, const int* places, int copies, int bytes)
 {
-    dump(y, places, copies, bytes, [&](unsigned to, unsigned barrier, const int* at) { copy_box(to, map, barrier, at[0], at[1], at[2]); });
+    dump(y, places, copies, bytes, [&](unsigned to, unsigned barrier, const int* at) { copy_box(to, map, barrier, at[0], at[1], at[2], at[3]); });
 }
 extern "C" __global__ void boxes_5(const __grid_constant__ CUtensorMap map, unsigned* y, const int* places, int copies, int bytes)
 {
@@ -88,8 +88,8 @@ extern "C" __global__ void __launch_bounds__(288) ring_of_copies(const __grid_co
         if (threadIdx.x != 256) return;
         ring.wait_empty();
         barrier_expect(ring.full(), kStageWords * 4);
-        copy_box(ring.address(), map, ring.full(), 0, round * 3 % 61, 0);
-        copy_box(ring.address() + kStageWords * 2, map, ring.full(), 0, round * 3 % 61 + 5, 0);
+        copy_box(ring.address(), map, ring.full(), 0, round * 3 % 61, 0, 0);
+        copy_box(ring.address() + kStageWords * 2, map, ring.full(), 0, round * 3 % 61 + 5, 0, 0);
     });
 }
 extern "C" __global__ void __launch_bounds__(288) ring_of_stores(const unsigned* x, unsigned* y, int rounds)

@@ -142,10 +142,10 @@ def _stored(device: Device) -> Iterator[Comparison]:
 
 
 def _copied(device: Device) -> Iterator[Comparison]:
-    array = _array("float32", (1, 64, 32), 34)
-    arguments = [_described(array, "float32", box=(32, 32, 1), swizzle=0), Result((_ROUNDS, 256)), _ROUNDS]
+    array = _array("float32", (1, 1, 64, 32), 34)
+    arguments = [_described(array, "float32", box=(32, 32, 1, 1), swizzle=0), Result((_ROUNDS, 256)), _ROUNDS]
     (got,) = device.run(Program("tma", "ring_of_copies"), 288, arguments, shared_bytes=3 * _STAGE * 4 + 48)
-    halves = [[box_of(array, (0, i * 3 % 61 + more, 0), (32, 32, 1)) for more in (0, 5)] for i in range(_ROUNDS)]
+    halves = [[box_of(array, (0, i * 3 % 61 + more, 0, 0), (32, 32, 1, 1)) for more in (0, 5)] for i in range(_ROUNDS)]
     yield "what readers found", _read(np.array(halves)), got
 
 
@@ -187,7 +187,8 @@ _IN_PATCHES = [
     (0, 3, -3, 1, 2),
     (8, -1, 6, 1, 1),
 ]
-_OF_WEIGHTS = [(0, 0, 0), (64, 32, 1), (128, 64, 2), (32, -8, 0), (0, 0, 3), (576, 0, 0)]
+# Channel, tap, filter, group: the last channels of a tap are few.
+_OF_WEIGHTS = [(0, 0, 0, 0), (64, 2, 32, 1), (0, 4, 64, 2), (32, 1, -8, 0), (0, 0, 0, 3), (64, 4, 0, 0)]
 
 # Columns of a Conv 3 x 3 with pads of 1 and strides of 1; with strides of 2 x 3, the last of which does not meet the
 # end; and phases of a ConvTranspose, whose taps' offsets differ in one box. Places: channel, W, H, image, offsets along
@@ -242,13 +243,19 @@ PROBES = (
         _boxes("float32", (2, 3, 7, 20, 80), (32, 16, 5, 1, 1), 128, _IN_PATCHES),
     ),
     _probe(
-        "TMA boxes of weights, 128 bytes", "boxes_3", _boxes("bfloat16", (3, 100, 584), (64, 128, 1), 128, _OF_WEIGHTS)
+        "TMA boxes of weights, 128 bytes",
+        "boxes_4",
+        _boxes("bfloat16", (3, 100, 5, 72), (64, 1, 128, 1), 128, _OF_WEIGHTS),
     ),
     _probe(
-        "TMA boxes of weights, 64 bytes", "boxes_3", _boxes("float16", (3, 100, 584), (32, 128, 1), 64, _OF_WEIGHTS)
+        "TMA boxes of weights, 64 bytes",
+        "boxes_4",
+        _boxes("float16", (3, 100, 5, 72), (32, 1, 128, 1), 64, _OF_WEIGHTS),
     ),
     _probe(
-        "TMA boxes with a pitch", "boxes_3", _boxes("float16", (3, 20, 584), (64, 64, 1), 128, _OF_WEIGHTS, padding=24)
+        "TMA boxes with a pitch",
+        "boxes_4",
+        _boxes("float16", (3, 20, 5, 72), (64, 1, 64, 1), 128, _OF_WEIGHTS, padding=24),
     ),
     _probe("mbarrier: a ring of TMA copies", "ring_of_copies", _copied),
     _planes("TMA im2col of a Conv", "float16", _CONV),

@@ -130,7 +130,7 @@ FAULTS = [
     ("mbarrier: a ring of ordinary stores", "conv/wgmma/ring.cuh", "parity ^ 1", "parity"),
     ("mbarrier: a ring of TMA copies", "tma.cu", "kStageWords * 4);\n        copy", "kStageWords * 2);\n        copy"),
     ("setmaxnreg", "base/hopper.cuh", "setmaxnreg.dec.sync.aligned.u32 %0;", ""),
-    ("TMA boxes with a pitch", "base/hopper.cuh", "{%3, %4, %5}], [%2];", "{%3, %5, %4}], [%2];"),
+    ("TMA boxes with a pitch", "base/hopper.cuh", "{%3, %4, %5, %6}], [%2];", "{%3, %5, %4, %6}], [%2];"),
     (
         "TMA boxes of patches, 64 bytes",
         "base/hopper.cuh",

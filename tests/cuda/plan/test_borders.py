@@ -148,7 +148,7 @@ def blocks(family: ModuleType, one: ManyBlocks, launch: Launch) -> int:
     if family is pool_channels:  # each thread makes one output of a vector of channels
         y = getattr(geometries, one.problem.operator)(x, **one.problem.attributes).y_shape
         vector = 2 if one.kernel.endswith("indices") else 16 // one.dtype.itemsize
-        return -(-prod(y) // vector // 256)
+        return -(-(prod(y) // y[1] * -(-y[1] // vector)) // 256)
     return launch.grid[0]
 
 
