@@ -484,6 +484,28 @@ def _of_pool_gradients(mine: Any, _: Iterable[Any]) -> Iterator[Trial]:
         yield partial(mine.func, lies, *mine.args[1:], **mine.keywords, deep=deep)
 
 
+# Windows by the form of walks: kernel, strides, pads.
+_AVERAGED: dict[str, tuple[tuple[tuple[int, ...], ...], ...]] = {
+    "1x1": (((3, 4, 2), (3, 5, 2), (1, 2, 1, 1, 3, 1)), ((2, 2, 3), (4, 2, 5), (1, 0, 2, 0, 1, 1))),
+    "2x2": (((2, 4, 3), (2, 2, 2), (1, 3, 2, 1, 2, 1)), ((3, 3, 3), (4, 2, 2), (2, 1, 0, 1, 2, 2))),
+    "3x4": (((2, 3, 4), (3, 1, 1), (1, 2, 3, 1, 2, 3)), ((3, 5, 4), (3, 2, 1), (2, 4, 1, 2, 3, 2))),
+    "5xany": (((2, 8, 5), (1, 2, 2), (1, 5, 4, 1, 7, 3)), ((3, 4, 9), (3, 1, 2), (2, 3, 8, 1, 3, 7))),
+    "13xany": (((2, 12, 3), (2, 1, 1), (1, 9, 2, 1, 8, 2)),),
+}
+
+
+def _of_average_walks(mine: Any, theirs: Iterable[Any]) -> Iterator[Trial]:
+    """Windows of the same form, in which as many taps count everywhere and not."""
+    kernel, _, _, dtype, _ = mine.args
+    form = kernel.rpartition("_")[2]
+    known = [(one.args[1], one.args[4]) for one in theirs if one.args[0].endswith(f"_{form}")]
+    for sizes in _AVERAGED[form]:
+        extents = (4, 14, 5) if form == "13xany" else (7, 8, 9)
+        known.append(((2, 11, *extents), dict(zip(("kernel_shape", "strides", "pads"), sizes, strict=True))))
+    for counted, lies, (shape, given) in product((0, 1), ("contiguous", "channels last"), known):
+        yield partial(mine.func, kernel, shape, lies, dtype, {**given, "count_include_pad": counted})
+
+
 def _of_planes(mine: Any, theirs: Iterable[Any]) -> Iterator[Trial]:
     """Windows of one part and of several, of as many elements as threads take in turns or not."""
     kernel, (batch, channels, *extents), layout, dtype = mine.args
@@ -517,6 +539,7 @@ _FURTHER: dict[Any, Callable[[Any, Iterable[Any]], Iterator[Trial]]] = {
     many_gradients._sums: _of_sums,
     many_gradients._pool: _of_pool_gradients,
     many_gradients._average: _of_pool_gradients,
+    many_gradients._average_walk: _of_average_walks,
     many_gradients._plane: _of_planes,
     many_gradients._unpool: _of_unpools,
     many_gradients._copy: _of_copies,

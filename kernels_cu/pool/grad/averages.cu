@@ -148,7 +148,8 @@ template <class T, class Acc, int REACHING, int ACROSS> struct AverageWalk {
     }
     DEVICE void run() {
         prefetch();
-        for (int i = 0; i < p.halo; ++i) step_down();
+        if constexpr (REACHING > 1)
+            for (int i = 0; i < p.halo; ++i) step_down();
         for (int i = 0; i < p.walk; ++i) {
             step_down();
             write();
