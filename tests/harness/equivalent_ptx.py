@@ -62,10 +62,29 @@ def _guards_a_window(one: Mutant, whole: str) -> bool:
     return of_window and one.change.words == "setp.ge.s32 -> setp.gt.s32" and one.kernel.startswith("max_pool")
 
 
+def _compares_again(one: Mutant, whole: str) -> bool:
+    """Tell whether only a copy changes of how a walk down rows compares what is left of it, in the first turn.
+
+    The loads of the row keep the first comparison. The copy makes the number of rows that goes on: with two rows left
+    the next turn takes zero in its place.
+    """
+    if one.source_words != "weight_grad/rows.cu: if (--left <= 0) walk.x_bits = walk.rows = 0;":
+        return False
+    lines = whole.split("\n")
+    found = re.match(r"\s*setp\.lt\.s32\s+(%p\d+), (%r\d+), 2;", one.old)
+    if found is None or one.change.words != "setp.lt.s32 -> setp.le.s32":
+        return False
+    predicate, left = found.groups()
+    is_copy = any(re.match(rf"\s*setp\.lt\.s32\s+%p\d+, {left}, 2;", line) for line in lines[: one.line])
+    users = [line for line in lines if re.search(rf"{predicate}\b", line)]
+    return is_copy and len(users) == 2 and re.match(r"\s*selp\.b32\s+%r\d+, 0, ", users[1]) is not None
+
+
 RULES: dict[str, Callable[[Mutant, str], bool]] = {
     "Products of a step are waited for with those of the next one, of the same stage.": _joins_the_next_group,
     "Every walk has a column.": _has_a_column,
     "Every window of MaxPool meets x.": _guards_a_window,
+    "Rows of dy that are left after a walk's last row are left out anyway.": _compares_again,
 }
 
 
