@@ -342,8 +342,12 @@ _ROWS_DEEP = Problem(
 )  # fmt: skip
 _ROWS_AROUND = Problem("conv", (2, 3, 6, 9), (3, 1, 7, 17), None, {"pads": [7, 23, 5, 9], "group": 3})
 _ROWS_LONG = Problem(
-    "conv", (4, 18, 18, 53), (36, 1, 9, 7), None,
-    {"strides": [2, 1], "dilations": [1, 2], "pads": [4, 3, 5, 5], "group": 18},
+    "conv", (3, 18, 18, 21), (36, 1, 9, 7), None,
+    {"strides": [2, 1], "dilations": [1, 2], "pads": [4, 8, 5, 0], "group": 18},
+)  # fmt: skip
+_ROWS_WIDE = Problem(
+    "conv", (3, 18, 9, 72), (36, 1, 3, 16), None,
+    {"strides": [2, 1], "dilations": [1, 2], "pads": [2, 7, 3, 0], "group": 18},
 )  # fmt: skip
 
 # For large tiles: channels that are whole 16 bytes, or not, or few; images whose pixels are copied one by one or not.
@@ -402,7 +406,7 @@ ROW_WEIGHTS: tuple[Trial, ...] = (
     partial(_weights, "conv_weight_grad_float32_3d_rows_3x3", _ROWS_LONG, "float32", "channels last", **_FEW_PARTS),
     partial(_weights, "conv_weight_grad_float16_3d_rows_1x16", _ROWS_LINE, "float16", "strided", **_FEW_PARTS),
     partial(_weights, "conv_weight_grad_float16_3d_rows_1x16", _ROWS_AROUND, "float16", "contiguous", **_FEW_PARTS),
-    partial(_weights, "conv_weight_grad_float16_3d_rows_1x16", _ROWS_LONG, "float16", "channels last", **_FEW_PARTS),
+    partial(_weights, "conv_weight_grad_float16_3d_rows_1x16", _ROWS_WIDE, "float16", "channels last", **_FEW_PARTS),
     partial(_weights, "conv_weight_grad_float64_3d_rows_1x4", _ROWS_DEEP, "float64", "reversed", **_FEW_PARTS),
     partial(_weights, "conv_weight_grad_float64_3d_rows_1x4", _ROWS_AROUND, "float64", "contiguous", **_FEW_PARTS),
     partial(_weights, "conv_weight_grad_float64_3d_rows_1x4", _ROWS_LONG, "float64", "channels last", **_FEW_PARTS),
