@@ -340,7 +340,7 @@ _ROWS_DEEP = Problem(
     "conv", (2, 3, 4, 6, 13), (3, 1, 3, 2, 5), None,
     {"strides": [1, 1, 2], "dilations": [2, 1, 3], "pads": [2, 1, 4, 3, 4, 6], "group": 3},
 )  # fmt: skip
-_ROWS_AROUND = Problem("conv", (2, 3, 6, 9), (3, 1, 7, 17), None, {"pads": [7, 23, 5, 9], "group": 3})
+_ROWS_AROUND = Problem("conv", (1, 3, 6, 9), (3, 1, 7, 17), None, {"pads": [7, 23, 5, 9], "group": 3})
 _ROWS_LONG = Problem(
     "conv", (3, 18, 18, 21), (36, 1, 9, 7), None,
     {"strides": [2, 1], "dilations": [1, 2], "pads": [4, 8, 5, 0], "group": 18},
