@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from tests.harness.ptx_changes import Mutant
+from tests.harness.ptx_changes import Mutant, _source_line
 
 EQUIVALENT: dict[str, tuple[str, ...]] = {
     "The groups that are still open hold no copies.": (
@@ -80,11 +80,21 @@ def _compares_again(one: Mutant, whole: str) -> bool:
     return is_copy and len(users) == 2 and re.match(r"\s*selp\.b32\s+%r\d+, 0, ", users[1]) is not None
 
 
+def _column_of_a_walk(one: Mutant, whole: str) -> bool:
+    """Tell whether the first column of dy of a walk down rows, never below 0, is only compared with -1 otherwise."""
+    if one.source_words != "weight_grad/rows.cu: if (first >= 0 && first + (COUNT - 1) * step < extent) return bits;":
+        return False
+    places = re.findall(r"\.loc\s+\d+ \d+ \d+.*inlined_at \d+ (\d+) ", "\n".join(whole.split("\n")[: one.line]))
+    of_dy = _source_line("weight_grad/rows.cu", int(places[-1])).startswith("walk.dy_bits = existing")
+    return of_dy and one.change.words == "setp.gt.s32 -> setp.ge.s32"
+
+
 RULES: dict[str, Callable[[Mutant, str], bool]] = {
     "Products of a step are waited for with those of the next one, of the same stage.": _joins_the_next_group,
     "Every walk has a column.": _has_a_column,
     "Every window of MaxPool meets x.": _guards_a_window,
     "Rows of dy that are left after a walk's last row are left out anyway.": _compares_again,
+    "Columns of dy are 0 or more.": _column_of_a_walk,
 }
 
 

@@ -342,8 +342,8 @@ _ROWS_DEEP = Problem(
 )  # fmt: skip
 _ROWS_AROUND = Problem("conv", (1, 3, 6, 9), (3, 1, 7, 17), None, {"pads": [7, 23, 5, 9], "group": 3})
 _ROWS_LONG = Problem(
-    "conv", (3, 18, 18, 21), (36, 1, 9, 7), None,
-    {"strides": [2, 1], "dilations": [1, 2], "pads": [4, 8, 5, 0], "group": 18},
+    "conv", (3, 18, 18, 21), (36, 1, 14, 7), None,
+    {"strides": [2, 1], "dilations": [1, 2], "pads": [4, 8, 10, 0], "group": 18},
 )  # fmt: skip
 _ROWS_WIDE = Problem(
     "conv", (3, 18, 9, 72), (36, 1, 3, 16), None,
