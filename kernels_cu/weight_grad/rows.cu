@@ -81,7 +81,7 @@ template <class T, class Acc, int ROWS, int ACROSS, int COLUMNS> struct WeightGr
     // Which of COUNT coordinates exist, a bit each.
     template <int COUNT> static DEVICE unsigned existing(int first, int step, int extent) {
         unsigned bits = (1u << COUNT) - 1;
-        if (inside(first, extent) && first + (COUNT - 1) * step < extent) return bits;
+        if (first >= 0 && first + (COUNT - 1) * step < extent) return bits;
 #pragma unroll 1
         for (int i = 0; i < COUNT; ++i)
             if (!inside(first + i * step, extent)) bits &= ~(1u << i);

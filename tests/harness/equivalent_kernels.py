@@ -143,9 +143,11 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
     ),
     "Bits beyond those that are asked for mean nothing, and asked for one by one the others come out the same.": (
         "weight_grad/rows.cu: unsigned bits = (1u << COUNT) - 1;  [<< -> >>]",
-        "weight_grad/rows.cu: if (inside(first, extent) && first + (COUNT - 1) * step < extent) return bits;  [- -> +]",
-        "weight_grad/rows.cu: if (inside(first, extent) && first + (COUNT - 1) * step < extent) return bits;  [1 -> 0]",
-        "weight_grad/rows.cu: if (inside(first, extent) && first + (COUNT - 1) * step < extent) return bits;  [inside(first, extent) && first + (COUNT - 1) * step < extent -> false && (inside(first, extent) && first + (COUNT - 1) * step < extent)]",  # noqa: E501
+        "weight_grad/rows.cu: if (first >= 0 && first + (COUNT - 1) * step < extent) return bits;  [>= -> >]",
+        "weight_grad/rows.cu: if (first >= 0 && first + (COUNT - 1) * step < extent) return bits;  [0 -> 1]",
+        "weight_grad/rows.cu: if (first >= 0 && first + (COUNT - 1) * step < extent) return bits;  [- -> +]",
+        "weight_grad/rows.cu: if (first >= 0 && first + (COUNT - 1) * step < extent) return bits;  [1 -> 0]",
+        "weight_grad/rows.cu: if (first >= 0 && first + (COUNT - 1) * step < extent) return bits;  [first >= 0 && first + (COUNT - 1) * step < extent -> false && (first >= 0 && first + (COUNT - 1) * step < extent)]",  # noqa: E501
         "weight_grad/rows.cu: for (int i = 0; i < COUNT; ++i)  [< -> <=]",
     ),
     "A row more meets no gradient but zeros, or is one of zeros.": (

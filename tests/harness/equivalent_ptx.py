@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from tests.harness.ptx_changes import Mutant
+from tests.harness.ptx_changes import Mutant, _source_line
 
 EQUIVALENT: dict[str, tuple[str, ...]] = {
     "The groups that are still open hold no copies.": (
@@ -68,11 +68,40 @@ def _counts_nothing_that_is_given(one: Mutant, whole: str) -> bool:
     return none and "walks" in one.kernel
 
 
+def _compares_again(one: Mutant, whole: str) -> bool:
+    """Tell whether only a copy changes of how a walk down rows compares what is left of it, in the first turn.
+
+    The loads of the row keep the first comparison. The copy makes the number of rows that goes on: with two rows left
+    the next turn takes zero in its place.
+    """
+    if one.source_words != "weight_grad/rows.cu: if (--left <= 0) walk.x_bits = walk.rows = 0;":
+        return False
+    lines = whole.split("\n")
+    found = re.match(r"\s*setp\.lt\.s32\s+(%p\d+), (%r\d+), 2;", one.old)
+    if found is None or one.change.words != "setp.lt.s32 -> setp.le.s32":
+        return False
+    predicate, left = found.groups()
+    is_copy = any(re.match(rf"\s*setp\.lt\.s32\s+%p\d+, {left}, 2;", line) for line in lines[: one.line])
+    users = [line for line in lines if re.search(rf"{predicate}\b", line)]
+    return is_copy and len(users) == 2 and re.match(r"\s*selp\.b32\s+%r\d+, 0, ", users[1]) is not None
+
+
+def _column_of_a_walk(one: Mutant, whole: str) -> bool:
+    """Tell whether the first column of dy of a walk down rows, never below 0, is only compared with -1 otherwise."""
+    if one.source_words != "weight_grad/rows.cu: if (first >= 0 && first + (COUNT - 1) * step < extent) return bits;":
+        return False
+    places = re.findall(r"\.loc\s+\d+ \d+ \d+.*inlined_at \d+ (\d+) ", "\n".join(whole.split("\n")[: one.line]))
+    of_dy = _source_line("weight_grad/rows.cu", int(places[-1])).startswith("walk.dy_bits = existing")
+    return of_dy and one.change.words == "setp.gt.s32 -> setp.ge.s32"
+
+
 RULES: dict[str, Callable[[Mutant, str], bool]] = {
     "Products of a step are waited for with those of the next one, of the same stage.": _joins_the_next_group,
     "Every walk has a column.": _has_a_column,
     "Every window of MaxPool meets x.": _guards_a_window,
     "No element is in a window of which nothing counts.": _counts_nothing_that_is_given,
+    "Rows of dy that are left after a walk's last row are left out anyway.": _compares_again,
+    "Columns of dy are 0 or more.": _column_of_a_walk,
 }
 
 

@@ -335,7 +335,8 @@ _FEW_DEEP = Problem(
     {"strides": [1, 2, 1], "dilations": [1, 1, 2], "pads": [1, 0, 2, 2, 1, 3], "group": 2},
 )  # fmt: skip
 # Down rows: walks that begin above x and end below it, taps of two phases, filters of two blocks, images in the place
-# of rows, and a depth of taps.
+# of rows, and a depth of taps. Around x: walks of one row, of which each row and column of a tile's window is outside.
+# Far down: walks of more rows than a tile has taps, some without a column.
 _ROWS = Problem(
     "conv", (2, 3, 13, 21), (6, 1, 3, 5), None,
     {"strides": [1, 2], "dilations": [2, 1], "pads": [9, 4, 7, 7], "group": 3},
@@ -348,6 +349,15 @@ _ROWS_LINE = Problem("conv", (3, 2, 61), (4, 1, 19), None, {"strides": [2], "pad
 _ROWS_DEEP = Problem(
     "conv", (2, 3, 4, 6, 13), (3, 1, 3, 2, 5), None,
     {"strides": [1, 1, 2], "dilations": [2, 1, 3], "pads": [2, 1, 4, 3, 4, 6], "group": 3},
+)  # fmt: skip
+_ROWS_AROUND = Problem("conv", (1, 3, 6, 9), (3, 1, 7, 17), None, {"pads": [7, 23, 5, 9], "group": 3})
+_ROWS_LONG = Problem(
+    "conv", (3, 18, 18, 21), (36, 1, 14, 7), None,
+    {"strides": [2, 1], "dilations": [1, 2], "pads": [4, 8, 10, 0], "group": 18},
+)  # fmt: skip
+_ROWS_WIDE = Problem(
+    "conv", (3, 18, 9, 72), (36, 1, 3, 16), None,
+    {"strides": [2, 1], "dilations": [1, 2], "pads": [2, 7, 3, 0], "group": 18},
 )  # fmt: skip
 
 # For large tiles: channels that are whole 16 bytes, or not, or few; images whose pixels are copied one by one or not.
@@ -401,11 +411,20 @@ FEW_WEIGHTS: tuple[Trial, ...] = (
 )
 ROW_WEIGHTS: tuple[Trial, ...] = (
     partial(_weights, "conv_weight_grad_float32_3d_rows_3x3", _ROWS, "float32", "contiguous", multiprocessors=40),
-    partial(_weights, "conv_weight_grad_bfloat16_3d_rows_3x3", _ROWS_LAST, "bfloat16", "channels last", **_FEW_PARTS),
+    partial(_weights, "conv_weight_grad_float32_3d_rows_3x3", _ROWS_LAST, "float32", "channels last", **_FEW_PARTS),
+    partial(_weights, "conv_weight_grad_float32_3d_rows_3x3", _ROWS_AROUND, "float32", "contiguous", **_FEW_PARTS),
+    partial(_weights, "conv_weight_grad_float32_3d_rows_3x3", _ROWS_LONG, "float32", "channels last", **_FEW_PARTS),
     partial(_weights, "conv_weight_grad_float16_3d_rows_1x16", _ROWS_LINE, "float16", "strided", **_FEW_PARTS),
+    partial(_weights, "conv_weight_grad_float16_3d_rows_1x16", _ROWS_AROUND, "float16", "contiguous", **_FEW_PARTS),
+    partial(_weights, "conv_weight_grad_float16_3d_rows_1x16", _ROWS_WIDE, "float16", "channels last", **_FEW_PARTS),
     partial(_weights, "conv_weight_grad_float64_3d_rows_1x4", _ROWS_DEEP, "float64", "reversed", **_FEW_PARTS),
+    partial(_weights, "conv_weight_grad_float64_3d_rows_1x4", _ROWS_AROUND, "float64", "contiguous", **_FEW_PARTS),
+    partial(_weights, "conv_weight_grad_float64_3d_rows_1x4", _ROWS_LONG, "float64", "channels last", **_FEW_PARTS),
     partial(_weights, "conv_weight_grad_float32_3d_rows_5x5", _ROWS_DEEP, "float32", "channels last", **_FEW_PARTS),
-    partial(_weights, "conv_weight_grad_bfloat16_3d_rows_7x7", _DEPTHWISE, "bfloat16", "contiguous", **_FEW_PARTS),
+    partial(_weights, "conv_weight_grad_float32_3d_rows_5x5", _ROWS_AROUND, "float32", "contiguous", **_FEW_PARTS),
+    partial(_weights, "conv_weight_grad_float32_3d_rows_5x5", _ROWS_LONG, "float32", "channels last", **_FEW_PARTS),
+    partial(_weights, "conv_weight_grad_bfloat16_3d_rows_7x7", _ROWS_AROUND, "bfloat16", "contiguous", **_FEW_PARTS),
+    partial(_weights, "conv_weight_grad_bfloat16_3d_rows_7x7", _ROWS_LONG, "bfloat16", "channels last", **_FEW_PARTS),
 )
 SUMS: tuple[Trial, ...] = (
     partial(_sums, (3, 5, 40, 50), "float32", "contiguous"),
