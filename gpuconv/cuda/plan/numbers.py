@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 RANK = 3  # of kernels for problems of this rank and of lower ones, which get axes of one element
+_MUCH_EMPTY = 0.25  # of the rows of tiles, which explanations name
+_FEW = 64  # filters, that one tile may well be too large for
 
 
 def whole(number: int, unit: int) -> int:
@@ -16,3 +20,11 @@ def congruent(least: int, factor: int, target: int, modulus: int) -> int:
         if (number * factor - target) % modulus == 0:
             return number
     return least
+
+
+def empty_rows(filters: int, block_m: int) -> Iterator[str]:
+    """Say how much of the tiles is empty along M, where that is a quarter or more of several or large ones."""
+    tiles = -(-filters // block_m)
+    empty = 1 - filters / (tiles * block_m)
+    if (tiles > 1 or filters > _FEW) and empty >= _MUCH_EMPTY:
+        yield f"{filters} output channels of a group leave {empty:.0%} of {tiles} tiles of {block_m} rows empty"

@@ -15,7 +15,7 @@ from gpuconv.cuda.conv.gemm import fragments
 from gpuconv.cuda.conv.gemm.fragments import Arithmetic, WarpTile
 from gpuconv.cuda.passes import sums
 from gpuconv.cuda.plan import Candidate, Launch, Limits, Offer, Plan, Refusal, model, strided
-from gpuconv.cuda.plan.numbers import RANK, whole
+from gpuconv.cuda.plan.numbers import RANK, empty_rows, whole
 from gpuconv.cuda.weight_grad import copies
 from gpuconv.cuda.weight_grad.problem import OPERATOR, WeightGradProblem, pixels_of_part
 from gpuconv.rules import dtypes
@@ -338,12 +338,12 @@ def _plan(problem: WeightGradProblem, tile: WeightGradTile, arithmetic: Arithmet
     roles = {"common.x": "x", "common.dy": "dy", "common.sums": "workspace"}
     blocks, shared = prod(tiles) * g.group * parts, shared_bytes(problem.dtype, tile)
     launch = Launch.of_blocks(OPERATOR, kernel, blocks, fields, roles, shared)
-    reason = f"{problem.pixels} pixels in {parts} parts of {pixels}"
+    reasons = (f"{problem.pixels} pixels in {parts} parts of {pixels}", *empty_rows(problem.filters, tile.block_m))
     # The sums of a filter have their channels innermost.
     filters, channels, *taps = g.w_shape
     of_filter, of_channel, *of_taps = problem.w_strides
     shape, strides = (filters, *taps, channels), (of_filter, *of_taps, of_channel)
-    return sums.plan(OPERATOR, launch, parts, shape, strides, problem.result, reason)
+    return sums.plan(OPERATOR, launch, parts, shape, strides, problem.result, "; ".join(reasons))
 
 
 _KERNEL = Kernel("weight_grad/tiles.cu", "conv_weight_grad_mma", "WeightGradTileParams", name="conv_weight_grad")

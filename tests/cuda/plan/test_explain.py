@@ -303,3 +303,19 @@ def test_the_peak_is_that_of_the_quickest_unit() -> None:
     assert hopper.peak("float32", "3xtf32") == pytest.approx(8 / 3 * hopper.rate("float32"), rel=1e-2)
     assert hopper.peak("float64") == 2 * hopper.rate("float64")
     assert ada.peak("float32", "3xtf32") == ada.rate("float32")  # whose tensor cores make a third of 128
+
+
+@pytest.mark.parametrize(
+    ("operator", "x", "w", "said"),
+    [
+        ("conv_transpose_weight_grad", (1, 129, 55104), (129, 64, 4), "129 output channels of a group leave 33% of 3 "),
+        ("conv_input_grad", (32, 65, 56, 56), (64, 65, 3, 3), "65 output channels of a group leave 49% of 1 "),
+        ("conv_input_grad", (32, 64, 56, 56), (64, 64, 3, 3), ""),
+    ],
+)
+def test_tiles_that_are_a_quarter_empty_are_named(operator: str, x: Any, w: Any, said: str) -> None:
+    attributes = {"strides": [2]} if len(x) == 3 else {"pads": [1, 1, 1, 1]}
+    plan = gpuconv.explain(operator, x, w, arch="sm_90a", **attributes)
+    lines = [line for line in str(plan).split("\n") if "rows empty" in line]
+    assert bool(lines) == bool(said)
+    assert all(said in line for line in lines)

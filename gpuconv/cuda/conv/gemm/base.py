@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import gcd, prod
 from typing import Any
@@ -152,8 +152,6 @@ def _phased(axis: Axis, row: int) -> Mapping[str, int]:
 
 
 _STAGES = 3  # of the pipeline
-_MUCH_EMPTY = 0.25  # of the rows of tiles, which explanations name
-_FEW = 64  # filters, that one tile may well be too large for
 _ROWWISE = 0.75  # of the multiplications' share, where the tap of every row must be found
 
 
@@ -244,14 +242,6 @@ def order(problem: Problem, block_k: int) -> str:
     """Return how the products of an output are added by FFMA in slices of K, whatever the tile."""
     filled = f", filled up to {block_k}s" if problem.channels % block_k else ""
     return f"{problem.fused} over taps, {problem.channels} channels{filled}"
-
-
-def empty_rows(problem: Problem, block_m: int) -> Iterator[str]:
-    """Say how much of the tiles is empty along M, where that is a quarter or more of several or large ones."""
-    tiles = -(-problem.filters // block_m)
-    empty = 1 - problem.filters / (tiles * block_m)
-    if (tiles > 1 or problem.filters > _FEW) and empty >= _MUCH_EMPTY:
-        yield f"{problem.filters} output channels of a group leave {empty:.0%} of {tiles} tiles of {block_m} rows empty"
 
 
 def tap_reason(problem: Problem, tile: GemmTile, uniform: bool) -> str:

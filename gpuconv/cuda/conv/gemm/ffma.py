@@ -17,6 +17,7 @@ from gpuconv.cuda.conv.gemm import copies, split
 from gpuconv.cuda.conv.gemm.base import LARGE, MIDDLE, TILES, GemmTile
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan import RANK, Candidate, Limits, Offer, Plan, model
+from gpuconv.cuda.plan.numbers import empty_rows
 from gpuconv.rules import dtypes
 
 NAME = "implicit GEMM by FFMA"
@@ -151,7 +152,7 @@ def _divisible(problem: Problem, limits: Limits) -> Iterator[split.Divisible]:
 
 def _plan(problem: Problem, tile: GemmTile, uniform: bool, wide: bool) -> Plan:
     width = f"{64 if wide else 32}-bit indices: offsets and coordinates {'reach' if wide else 'are below'} 2**31"
-    reasons = (gemm_base.tap_reason(problem, tile, uniform), *gemm_base.empty_rows(problem, tile.block_m), width)
+    reasons = (gemm_base.tap_reason(problem, tile, uniform), *empty_rows(problem.filters, tile.block_m), width)
     kind = problem.operator, problem.dtype, wide, problem.rank, tile, uniform
     more = {"splits": split.splits(problem.blocks(tile.block_m, tile.block_n))} if _splits(*kind) else {}
     weights, shared = gemm_base.packed_weights(problem), _shared_bytes(problem, tile, wide)

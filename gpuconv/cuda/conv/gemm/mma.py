@@ -18,7 +18,7 @@ from gpuconv.cuda.conv.gemm.fragments import ARITHMETICS, FRAGMENT_BYTES, Arithm
 from gpuconv.cuda.conv.gemm.runs import Runs
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan import RANK, Candidate, Launch, Limits, Offer, Plan, Refusal, Space, kept, model
-from gpuconv.cuda.plan.numbers import whole
+from gpuconv.cuda.plan.numbers import empty_rows, whole
 
 NAME = "implicit GEMM on tensor cores"
 
@@ -340,7 +340,7 @@ def _plan(seen: Runs, tile: MmaTile, form: MmaForm) -> Plan:
     problem = seen.gathered
     launches = (_packing(seen.packed, tile, form), _gemm(problem, tile, form))
     size = _packed_bytes(problem, tile, form)
-    reasons = (_reason(seen, form), *gemm_base.empty_rows(problem, tile.block_m))
+    reasons = (_reason(seen, form), *empty_rows(problem.filters, tile.block_m))
     return Plan(problem.operator, launches, reasons, kept(Space.packed(size)))
 
 

@@ -25,6 +25,7 @@ from gpuconv.cuda.conv.wgmma import strips as wgmma_strips
 from gpuconv.cuda.conv.wgmma.cost import WgmmaWork
 from gpuconv.cuda.conv.wgmma.tiles import SLICE_BYTES, STEP_BYTES, PixelsTile, StripsTile, WgmmaTile
 from gpuconv.cuda.plan import RANK, Candidate, Launch, Limits, Offer, Plan, Refusal, Space, kept
+from gpuconv.cuda.plan.numbers import empty_rows
 
 NAME = "wgmma"
 ARCHITECTURE = "sm_90a"
@@ -188,7 +189,7 @@ def _reasons(work: WgmmaWork, limits: Limits) -> Iterator[str]:
         filled += f", the last one in {source.last_steps} of {steps} steps"
     how = "make tiles in turns (ping-pong)" if tile.turns else "make a tile together (cooperative)"
     yield f"one tap per slice of K: {filled}; two warpgroups {how}"
-    yield from gemm_base.empty_rows(source.problem, tile.block_m)
+    yield from empty_rows(source.problem.filters, tile.block_m)
     if source.form == "copied":
         fetched = "x is copied first, channels last"
         conv = correlation.as_conv(source.problem)
