@@ -200,7 +200,11 @@ def test_a_signal_leaves_no_process_behind(number: signal.Signals, tmp_path: Pat
     )
     words = [sys.executable, "-m", "gpuconv", "judge", "backend:hangs", "--suite", str(tmp_path / "suite")]
     path = os.pathsep.join([str(tmp_path), *sys.path])
-    judge = subprocess.Popen([*words, "--time-limit", "500"], env={**os.environ, "PYTHONPATH": path})
+
+    def heed() -> None:  # what starts the tests in the background may have let them ignore Ctrl-C
+        signal.signal(number, signal.SIG_DFL)
+
+    judge = subprocess.Popen([*words, "--time-limit", "500"], env={**os.environ, "PYTHONPATH": path}, preexec_fn=heed)
     try:
         left = _once(lambda: (tmp_path / "mark").exists() and (tmp_path / "mark").read_text().split())
         judge.send_signal(number)
@@ -209,6 +213,7 @@ def test_a_signal_leaves_no_process_behind(number: signal.Signals, tmp_path: Pat
         _once(lambda: not any(map(_runs, left)))
     finally:
         judge.kill()
+        judge.wait()
 
 
 def _once(condition: Callable[[], Any]) -> Any:
