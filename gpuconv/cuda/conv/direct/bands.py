@@ -102,7 +102,7 @@ def _steps(problem: Problem, axes: tuple[int, ...]) -> list[int]:
 
 _NEIGHBOURS = 8  # threads that copy a column's channels one by one
 _FORMS = (
-    BandForm(1, 7, 3, 3, 80, 0.86),
+    BandForm(1, 7, 3, 3, 88, 0.86),
     BandForm(1, 7, 5, 5, 96, 0.93),
     BandForm(1, 7, 3, 4, 104, 0.89),
     BandForm(3, 3, 2, 2, 96, 0.87),

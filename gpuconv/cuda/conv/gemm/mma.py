@@ -316,11 +316,17 @@ def _order(seen: Runs, form: MmaForm) -> str:
     return f"{arithmetic.instruction} over taps and {channels}, filled up to {_slices(problem, form) * form.block_k}"
 
 
+def _filled(problem: Problem, form: MmaForm) -> str:
+    """Return what segments of K depend on besides: they count the rows that a tap is filled up with."""
+    rows = _channels_of_tap(problem, form)
+    return f", filled up to {rows}" if rows > _multiplied(problem, form) else ""
+
+
 def _divisible(seen: Runs, tile: MmaTile, form: MmaForm, limits: Limits) -> split.Divisible:
     problem = seen.gathered
     return split.Divisible(
         variant=variant(problem.operator, problem.dtype, problem.precision, tile, form),
-        order=_order(seen, form),
+        order=_order(seen, form) + _filled(seen.gathered, form),
         shared_bytes=shared_bytes(problem, tile, form),
         tiles=problem.blocks(tile.block_m, tile.block_n),
         slices=_slices(problem, form) / prod(problem.phases),
