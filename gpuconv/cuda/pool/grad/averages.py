@@ -14,7 +14,7 @@ from typing import Any
 from gpuconv.cuda.build import params
 from gpuconv.cuda.build.variant import Kernel, Variant, types
 from gpuconv.cuda.plan import MOST_BLOCKS, Candidate, Limits, Offer, Plan, Refusal
-from gpuconv.cuda.pool.grad.base import THREADS, Form, WalkView, columns_of, windows_met
+from gpuconv.cuda.pool.grad.base import THREADS, Form, WalkView, walked, windows_met
 from gpuconv.cuda.pool.grad.problem import PoolGradProblem, one_launch, seconds
 from gpuconv.cuda.pool.problem import counted_fields
 from gpuconv.rules import dtypes
@@ -33,14 +33,9 @@ _ELEMENT, _OF_REACHING, _DIVISION = 16, 3, 14
 
 
 def _accepted(problem: PoolGradProblem) -> tuple[WalkView, Form] | str:
-    axes = problem.forward.axes
-    if len(axes) > 3:
-        return f"{len(axes)} spatial axes"
-    if any(axis.reach == 0 for axis in axes):
-        return "no window meets x"
-    if any(axis.dilation > 1 for axis in axes):
-        return "dilated windows"
-    columns = columns_of(problem)
+    columns = walked(problem)
+    if isinstance(columns, str):
+        return columns
     if columns.height.windows == 1:  # may be as far as it covers from the next one
         columns = replace(columns, height=replace(columns.height, stride=columns.height.reach))
     form = next((form for form in _FORMS if _fits(columns, form)), None)

@@ -16,6 +16,18 @@ WINDOWS_WANTED = 2048  # that threads of each multiprocessor load at a time; for
 _ONE = replace(MISSING, stride=1)
 
 
+def walked(problem: PoolGradProblem) -> WalkView | str:
+    """Return a problem as walks down columns see it, or why there are none."""
+    axes = problem.forward.axes
+    if len(axes) > 3:
+        return f"{len(axes)} spatial axes"
+    if any(axis.reach == 0 for axis in axes):
+        return "no window meets x"
+    if any(axis.dilation > 1 for axis in axes):
+        return "dilated windows"
+    return columns_of(problem)
+
+
 def columns_of(problem: PoolGradProblem) -> WalkView:
     """Return a problem of up to three axes as the kernel sees it.
 

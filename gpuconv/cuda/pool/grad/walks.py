@@ -15,7 +15,7 @@ import numpy as np
 from gpuconv.cuda.build import params, structs
 from gpuconv.cuda.build.variant import Kernel, Variant, types
 from gpuconv.cuda.plan import MOST_BLOCKS, Candidate, Limits, Offer, Plan, Refusal
-from gpuconv.cuda.pool.grad.base import THREADS, Form, WalkView, columns_of, windows_met
+from gpuconv.cuda.pool.grad.base import THREADS, Form, WalkView, walked, windows_met
 from gpuconv.cuda.pool.grad.problem import PoolGradProblem, one_launch, seconds
 from gpuconv.rules import dtypes
 
@@ -29,14 +29,9 @@ _NONE = 2**31  # from a number to one that no element has
 
 
 def _accepted(problem: PoolGradProblem) -> tuple[WalkView, WalkForm] | str:
-    axes = problem.forward.axes
-    if len(axes) > 3:
-        return f"{len(axes)} spatial axes"
-    if any(axis.reach == 0 for axis in axes):
-        return "no window meets x"
-    if any(axis.dilation > 1 for axis in axes):
-        return "dilated windows"
-    columns = columns_of(problem)
+    columns = walked(problem)
+    if isinstance(columns, str):
+        return columns
     form = next((form for form in _FORMS if _fits(columns, form)), None)
     if form is None:
         return f"windows of {columns.height.reach} rows"
