@@ -31,6 +31,9 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
     "All threads of the block meet here before any of them comes to a barrier of another number.": (
         "conv/wgmma/run.cuh: __syncthreads();  [bar.sync: number +1]",
     ),
+    "The two warpgroups change places: each makes the other's tiles.": (
+        "conv/wgmma/run.cuh: if (!Order::mine(turn)) {  [bra: predicate negated]",
+    ),
     "Products of the last two steps may still run: both read the stage in hand, and the one before goes back.": (
         "conv/wgmma/pixels.cuh: products_wait<1>();  [wgmma.wait_group.sync.aligned removed]",
         "conv/wgmma/pixels.cuh: products_wait<1>();  [wgmma.wait_group.sync.aligned 1 -> 2]",

@@ -77,14 +77,16 @@ class ManyBlocks:
 _DTYPES = ("bfloat16", "float16", "float32", "float64", "uint8", "int8")
 
 
-def _seldom_infinite(generator: np.random.Generator, shape: Ints) -> Any:
-    """Small integers and, one in 60, infinities: many sums stay finite, some for want of one tap inside the input."""
-    return np.where(generator.random(shape) < 1 / 60, np.inf, generator.integers(-4, 5, shape))
+def _seldom_infinite(generator: np.random.Generator, shape: Ints, often: int = 60) -> Any:
+    """Small integers and, one in so many, infinities: many sums stay finite, some for want of one tap inside x."""
+    return np.where(generator.random(shape) < 1 / often, np.inf, generator.integers(-4, 5, shape))
 
 
 def _filled(kind: str, seed: int, shape: Ints, dtype: Any) -> Any:
-    if kind == "seldom infinite":
-        return _seldom_infinite(np.random.default_rng(seed), shape).astype(dtype)
+    """Fill an array: "seldom infinite", or "one in 99 infinite", or as `operands.values` does."""
+    if kind.endswith("infinite"):
+        often = 60 if kind == "seldom infinite" else int(kind.split()[2])
+        return _seldom_infinite(np.random.default_rng(seed), shape, often).astype(dtype)
     return values(kind, seed, shape, dtype)
 
 

@@ -36,14 +36,22 @@ def _weights(
     wide: bool = False,
     precision: str = "ieee",
     both: bool = False,
+    first: bool = False,
     **options: Any,
 ) -> Any:
-    """The gradient of weights by one kernel, with an infinite gradient beside the padding; if both, also an input."""
+    """The gradient of weights by one kernel, with an infinite gradient beside the padding; if both, also an input.
+
+    If first, the first pixel of the last image is infinite in a channel of either: it lies behind the last pixel of the
+    channel before.
+    """
     shapes = problem.x_shape, gradients.shape_of_result(problem)
     x, dy = (values("integers", seed, shape, dtype) for seed, shape in enumerate(shapes))
     dy.reshape(-1)[-1] = np.inf
     if both:
         x.reshape(-1)[x.size // 2] = np.inf
+    if first:
+        for array in (x, dy):
+            array.reshape(*array.shape[:2], -1)[-1, array.shape[1] // 2, 0] = np.inf
     x, dy = LAYOUTS[layout](x), LAYOUTS[layout](dy)
     with indices(wide), preferred(kernel), emulated_cuda(architecture, **options) as emulated:
         out = LAYOUTS["reversed"](np.zeros(problem.w_shape, dtype))  # type: ignore[arg-type]
@@ -477,18 +485,32 @@ AVERAGE_WALKS: tuple[Trial, ...] = (
             {"kernel_shape": (9, 7)}),
     partial(_average_walk, "average_pool_grad_float64_3d_walks_1x1", (3, 37, 70), "strided rows", "float64",
             {"kernel_shape": (3,), "strides": (4,), "pads": (1, 2)}),
-    partial(_average_walk, "average_pool_grad_float16_3d_walks_2x2", (2, 20, 5, 7, 9), "contiguous", "float16",
-            {"kernel_shape": (2, 3, 3), "strides": (3, 2, 2), "pads": (1, 0, 0, 0, 2, 1), "count_include_pad": 1}),
-    partial(_average_walk, "average_pool_grad_float32_3d_walks_2x2", (2, 20, 5, 7, 8), "contiguous", "float32",
-            {"kernel_shape": (3, 3, 2), "strides": (3, 2, 1), "pads": (2, 2, 1, 2, 2, 1)}),
-    partial(_average_walk, "average_pool_grad_float32_3d_walks_2x2", (3, 40, 15, 13), "channels last", "float32",
-            {"kernel_shape": (3, 2), "strides": (2, 1), "pads": (2, 0, 2, 1)}),
-    partial(_average_walk, "average_pool_grad_bfloat16_3d_walks_3x4", (3, 29, 20, 11), "contiguous", "bfloat16",
+    partial(_average_walk, "average_pool_grad_float32_3d_strips_2s1", (3, 29, 7, 11), "channels last", "float32",
+            {"kernel_shape": (2, 2), "pads": (1, 0, 0, 1), "count_include_pad": 1}),
+    partial(_average_walk, "average_pool_grad_bfloat16_3d_strips_3s1", (3, 29, 20, 11), "contiguous", "bfloat16",
             {"kernel_shape": (3, 3), "pads": (1, 1, 1, 1)}),
-    partial(_average_walk, "average_pool_grad_float32_3d_walks_3x4", (2, 13, 5, 6, 9), "channels last", "float32",
+    partial(_average_walk, "average_pool_grad_float64_3d_strips_3s1", (2, 43, 12, 16), "contiguous", "float64",
+            {"kernel_shape": (2, 3), "pads": (1, 2, 0, 0), "count_include_pad": 1}),
+    partial(_average_walk, "average_pool_grad_float16_3d_strips_3s2", (2, 20, 5, 7, 12), "contiguous", "float16",
+            {"kernel_shape": (2, 3, 3), "strides": (3, 2, 2), "pads": (1, 0, 0, 0, 2, 1), "count_include_pad": 1}),
+    partial(_average_walk, "average_pool_grad_float32_3d_strips_3s2", (2, 20, 5, 7, 9), "strided rows", "float32",
+            {"kernel_shape": (3, 2, 3), "strides": (2, 2, 2), "pads": (2, 1, 1, 2, 0, 1)}),
+    partial(_average_walk, "average_pool_grad_bfloat16_3d_strips_3s2", (5, 70, 37), "contiguous", "bfloat16",
+            {"kernel_shape": (3,), "strides": (2,), "pads": (0, 2)}),
+    partial(_average_walk, "average_pool_grad_float32_3d_strips_4s2", (3, 40, 13, 15), "reversed", "float32",
+            {"kernel_shape": (3, 4), "strides": (2, 2), "pads": (2, 1, 0, 3)}),
+    partial(_average_walk, "average_pool_grad_float16_3d_strips_5s1", (3, 29, 9, 13), "contiguous", "float16",
+            {"kernel_shape": (4, 5), "pads": (2, 0, 3, 4)}),
+    partial(_average_walk, "average_pool_grad_float64_3d_strips_5s2", (3, 23, 11, 14), "channels last", "float64",
+            {"kernel_shape": (5, 5), "strides": (2, 2), "pads": (1, 2, 4, 3)}),
+    partial(_average_walk, "average_pool_grad_float32_3d_strips_7s1", (3, 31, 8, 11), "contiguous", "float32",
+            {"kernel_shape": (7, 7), "pads": (3, 3, 3, 3)}),
+    partial(_average_walk, "average_pool_grad_float64_3d_strips_7s1", (2, 15, 3, 4, 9), "contiguous", "float64",
+            {"kernel_shape": (2, 3, 7), "pads": (1, 2, 4, 0, 1, 5)}),
+    partial(_average_walk, "average_pool_grad_bfloat16_3d_strips_7s2", (3, 31, 15, 16), "contiguous", "bfloat16",
+            {"kernel_shape": (7, 7), "strides": (2, 2), "pads": (3, 2, 3, 4), "count_include_pad": 1}),
+    partial(_average_walk, "average_pool_grad_float32_3d_walks_5xany", (2, 13, 5, 6, 9), "channels last", "float32",
             {"kernel_shape": (2, 3, 4), "strides": (2, 1, 1), "pads": (1, 2, 3, 1, 2, 3)}),
-    partial(_average_walk, "average_pool_grad_float64_3d_walks_3x4", (2, 43, 12, 15), "channels last", "float64",
-            {"kernel_shape": (3, 4), "pads": (1, 2, 1, 0), "count_include_pad": 1}),
     partial(_average_walk, "average_pool_grad_float32_3d_walks_5xany", (3, 17, 12, 14), "reversed", "float32",
             {"kernel_shape": (5, 9), "strides": (1, 2), "pads": (4, 3, 4, 8)}),
     partial(_average_walk, "average_pool_grad_float16_3d_walks_5xany", (2, 19, 6, 5, 6), "contiguous", "float16",

@@ -44,7 +44,6 @@ from tests.harness.ptx_problems import ORDERS, Right, Trial, chained, others, ri
 
 SURVIVED, NEVER_RUN, KNOWN, NO_PROGRAM = "NOT NOTICED", "NOT RUN", "equivalent", "no program"
 TRAFFIC = "by traffic alone"
-MOST = 45  # further problems that a mutant is tried on
 OVERLAPPING = 1 / 4  # of the problems of several launches: those whose launches may overlap
 
 
@@ -203,7 +202,7 @@ def _tries(one: Drawn, with_others: bool) -> Iterator[tuple[Trial, Right, dict[s
         yield from ((own, expected, order) for order in ORDERS[1:])
     if with_others:
         further = others(one.family, one.number, one.mutant.kernel, one.whole, one.mutant.line, one.overlaps)
-        for trial, its in islice(further, MOST):
+        for trial, its in further:
             yield trial, its, {"counters": True, **ORDERS[0]}
 
 

@@ -10,12 +10,15 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import cache, partial
-from itertools import chain, product
+from itertools import chain, islice, product
+from math import prod
+from random import Random
 from typing import Any, NamedTuple
 from unittest import mock
 
 from gpuconv import GpuconvError
 from gpuconv.cuda.build.variant import Variant
+from gpuconv.rules import geometry
 from tests.emulated_cuda import control
 from tests.emulated_cuda.emulator import ptx
 from tests.emulated_cuda.emulator.counters import FIELDS
@@ -26,6 +29,8 @@ from tests.harness.many_blocks import ManyBlocks
 from tests.oracle.strategies import Problem
 
 Trial = Callable[..., Any]  # of an architecture and the emulator's options
+MOST = 45  # further problems of either kind that a mutant is tried on
+DRAWN = 120  # problems with numbers drawn at random, of which many may not run an instruction
 STEPS = tuple(3 * 10**power for power in range(3, 9))  # that one warp of a right kernel may take
 MORE = 4  # times as many a mutant may take
 CHAINED_ON = "sm_90a"
@@ -165,17 +170,17 @@ def others(
 ) -> Iterator[tuple[Trial, Right]]:
     """Yield further problems on which the right kernel runs an instruction, and what it does on them.
 
-    First the family's other ones, then some that are made of the mutant's own and of these; chained where the text is
-    of a kernel that overlaps others.
+    First the family's other ones and some that are made of the mutant's own and of these, then some with numbers drawn
+    at random, `MOST` of both; chained where the text is of a kernel that overlaps others.
     """
     theirs = (
         trial for other, trial in enumerate(trials(family)) if other != number and _may_launch(family, other, kernel)
     )
-    for trial in chain(theirs, made(family, number)):
-        one = chained(trial) if overlaps else trial
-        found = tried(family, one)
-        if found.runs(text, line):
-            yield one, found
+    like, unlike = chain(theirs, made(family, number)), drawn(family, number)
+    for trials_, most in ((like, MOST), (unlike, DRAWN)):
+        ones = (chained(trial) if overlaps else trial for trial in trials_)
+        those = ((one, tried(family, one)) for one in ones)
+        yield from islice(((one, found) for one, found in those if found.runs(text, line)), most)
 
 
 def _may_launch(family: str, number: int, kernel: str) -> bool:
@@ -197,6 +202,176 @@ def made(family: str, number: int) -> tuple[Trial, ...]:
     if isinstance(mine, passes.Moved):
         return tuple(_of_passes(mine, theirs))
     return tuple(_of_gradients(mine, theirs))
+
+
+@cache
+def drawn(family: str, number: int) -> tuple[Trial, ...]:
+    """Return problems like one of a family's own, with numbers drawn at random, always the same ones."""
+    mine, random = specimen.sources_of_kernels()[family][number], Random(f"{family} {number}")
+    return tuple(one for one in (_drawn(mine, random) for _ in range(DRAWN)) if one is not None)
+
+
+def _drawn(mine: Any, random: Random) -> Trial | None:
+    if isinstance(mine, ManyBlocks):
+        return _drawn_blocks(mine, random)
+    if isinstance(mine, many_wgmma.Trial):
+        return _drawn_wgmma(mine, random)
+    if isinstance(mine, partial) and mine.func is many_gradients._tile:
+        shape, problem, dtype, _, precision = mine.args
+        given = {"both": random.random() < 0.5, "first": random.random() < 0.5}
+        return partial(mine.func, shape, _varied(problem, random), dtype, random.choice(_LAYOUTS), precision, **given)
+    if isinstance(mine, partial) and mine.func is many_gradients._weights:
+        kernel, problem, dtype, _ = mine.args
+        given = {
+            **mine.keywords,
+            "both": random.random() < 0.5,
+            "first": random.random() < 0.5,
+            "multiprocessors": random.choice(_MULTIPROCESSORS),
+        }
+        return partial(mine.func, kernel, _varied(problem, random), dtype, random.choice(_LAYOUTS), **given)
+    return None
+
+
+# ---------------------------------------------------------------- with numbers drawn at random
+
+_LAYOUTS = (
+    *("contiguous", "contiguous", "contiguous", "channels last", "channels last", "strided", "reversed"),
+    *("off the vectors", "pixels off the vectors", "strided rows", "strided pixels"),
+)
+_MULTIPROCESSORS = (None, None, 1, 3, 7)
+_MOST_PRODUCTS = 6_000_000
+
+
+def _varied(problem: Problem, random: Random, least: int = 1, otherwise: float = 0.3) -> Problem:
+    """A problem of the same operator and rank with other numbers, of no more work than that.
+
+    Of at least so many filters; strides, dilations and taps are other ones as often as that.
+    """
+    drawn_ = (_with_other_numbers(problem, random, least, otherwise) for _ in range(20))
+    tries = [one for one in drawn_ if _products(one)]
+    few = [one for one in tries if _products(one) <= _MOST_PRODUCTS]
+    return (few or sorted(tries, key=_products) or [problem])[0]
+
+
+def _with_other_numbers(problem: Problem, random: Random, least: int, otherwise: float) -> Problem:
+    rank, attributes, taps = problem.rank, dict(problem.attributes), list((problem.w_shape or ())[2:])
+    batch, channels, *extents = problem.x_shape
+    turned = partial(_turned, random)
+    if random.random() < 0.5:
+        batch = random.randint(1, 3)
+    extents = turned(
+        extents, lambda n: max(1, random.choice((n - 2, n - 1, n + 1, n + 2, n + 5, 2 * n, 3 * n + 1))), 0.6
+    )
+    pads, reaches = list(attributes.get("pads", [0] * 2 * rank)), taps or attributes.get("kernel_shape", [1] * rank)
+    if random.random() < 0.7:
+        pads = turned(pads, lambda pad: random.randint(0, max(1, pad)), 0.5)
+        if problem.w_shape is not None:
+            pads = [
+                random.choice((pad, pad, random.randint(0, n + 1)))
+                for pad, n in zip(pads, 2 * [*reaches], strict=False)
+            ]
+    attributes["pads"] = pads
+    if problem.operator == "conv_transpose" and attributes.get("strides", [1] * rank) == taps:
+        if random.random() < 0.7:  # windows that do not overlap
+            attributes["strides"] = taps = turned(taps, lambda _: random.choice((1, 2, 2, 2, 3, 4, 5)), 0.7)
+        if random.random() < 0.5:  # outputs along W may be stored two at once
+            extents[-1] += extents[-1] % 2
+            attributes["pads"] = [pad - pad % 2 for pad in pads]
+    else:
+        for name in ("dilations", "strides"):
+            if random.random() < otherwise:
+                given = attributes.get(name, [1] * rank)
+                attributes[name] = turned(given, lambda _: random.choice((1, 2, 3, 3)), 0.5)
+        if random.random() < otherwise:
+            taps = turned(taps, lambda k: max(1, k + random.choice((-1, 1, 2))), 0.5)
+    if problem.w_shape is None:
+        channels = random.choice((channels, channels + random.randint(1, 16), random.randint(1, 40)))
+        return replace(problem, x_shape=(batch, channels, *extents), attributes=attributes)
+    group, deep, many = _other_channels(problem, random, least)
+    w_shape = (many * group, deep, *taps) if problem.operator == "conv" else (deep * group, many, *taps)
+    b_shape = None if problem.b_shape is None else (many * group,)
+    attributes["group"] = group
+    return replace(
+        problem, x_shape=(batch, deep * group, *extents), w_shape=w_shape, b_shape=b_shape, attributes=attributes
+    )
+
+
+def _other_channels(problem: Problem, random: Random, least: int) -> tuple[int, int, int]:
+    """Draw groups, where they are those of a depthwise one, and channels and filters of each."""
+    assert problem.w_shape is not None
+    group, channels = problem.attributes.get("group", 1), problem.x_shape[1]
+    deep, many = channels // group, problem.w_shape[0] // group if problem.operator == "conv" else problem.w_shape[1]
+    if channels == group > 1:
+        group = random.choice((group, random.randint(1, 40), 8 * random.randint(1, 5)))
+    elif random.random() < 0.7:
+        deep = max(1, random.choice((deep + random.randint(-4, 16), random.randint(1, 48), 8 * random.randint(1, 20))))
+    if random.random() < 0.7:
+        many = max(
+            least, random.choice((many + random.randint(-5, 16), random.randint(1, 48), 8 * random.randint(1, 16)))
+        )
+    return group, deep, many
+
+
+def _turned(random: Random, numbers: Iterable[int], other: Callable[[int], int], chance: float) -> list[int]:
+    return [other(number) if random.random() < chance else number for number in numbers]
+
+
+def _products(problem: Problem) -> int:
+    """How many products a problem has, or elements that windows meet; none where there is no result."""
+    try:
+        result = getattr(geometry, problem.operator)(*problem.shapes, **problem.attributes).y_shape
+    except GpuconvError:
+        return 0
+    taps = prod(problem.attributes.get("kernel_shape", [1]) if problem.w_shape is None else problem.w_shape[2:])
+    if problem.w_shape is None:
+        return prod(result) * taps
+    channels = problem.x_shape[1] // problem.attributes.get("group", 1)
+    if problem.operator == "conv_transpose":
+        return prod(problem.x_shape) * problem.w_shape[1] * taps if prod(result) else 0
+    return prod(result) * channels * taps
+
+
+def _seldom_infinite(problem: Problem) -> tuple[str, ...]:
+    """Kinds of values with infinities in x and in w, as few as let about a third of all sums stay finite."""
+    rows = prod((problem.w_shape or ())[2:]) * problem.x_shape[1] // problem.attributes.get("group", 1)
+    return (f"one in {2 * rows} infinite",) * 2 + ("integers",)
+
+
+def _drawn_blocks(mine: ManyBlocks, random: Random) -> Trial:
+    problem, out = _varied(mine.problem, random), random.choice((mine.out, None, *_LAYOUTS))
+    one = replace(mine, problem=problem, layout=random.choice((mine.layout, *_LAYOUTS)), out=out)
+    given: dict[str, Any] = {"multiprocessors": random.choice(_MULTIPROCESSORS)}
+    if mine.problem.w_shape is None:
+        return partial(many_blocks.run, one, **given)
+    one = replace(one, kinds=random.choice((mine.kinds, *_KINDS, *[_seldom_infinite(problem)] * 4)))
+    whole = one.kernel.removesuffix("_split")
+    if whole != one.kernel and random.random() < 0.2:
+        one = replace(one, kernel=whole)
+    elif whole == one.kernel and random.random() < 0.25:
+        one = replace(one, kernel=f"{whole}_split")
+    way = random.random()
+    if way < 0.25:
+        return partial(fused.check_whole, replace(one, out=out or "contiguous", kinds=_KINDS[2]), 0, **given)
+    if way < 0.3:
+        return partial(fused.check_zeros, replace(one, out=out or "contiguous"), **given)
+    return partial(many_blocks.run, replace(one, packed=random.random() < 0.3), **given)
+
+
+def _drawn_wgmma(mine: many_wgmma.Trial, random: Random) -> Trial:
+    problem = _varied(Problem(mine.operator, *mine.shapes, None, mine.attributes), random, 48, 0.1)
+    whole = mine.candidate.removesuffix("_split")
+    return replace(
+        mine,
+        shapes=(problem.x_shape, problem.w_shape or ()),
+        attributes=problem.attributes,
+        candidate=random.choice((mine.candidate, mine.candidate, whole, f"{whole}_split")),
+        kinds=random.choice((mine.kinds, *_KINDS, *[_seldom_infinite(problem)] * 4)),
+        multiprocessors=random.choice((1, 2, 3, 5)),
+        layout=mine.layout if random.random() < 0.8 else random.choice(_LAYOUTS),
+        out=random.choice((mine.out, *_LAYOUTS)),
+        finished=random.choice((None, None, "relu", ("leaky_relu", -2))),
+        packed=random.random() < 0.3,
+    )
 
 
 # ---------------------------------------------------------------- made of convolutions and pools

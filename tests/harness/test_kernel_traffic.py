@@ -302,7 +302,7 @@ def test_gradients_of_max_pool_read_neighbours_and_write_whole_sectors(
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize(("layout", "shape"), [("NCHW", _ROWS), ("NHWC", (2, 12, 14, 64))])
-@pytest.mark.parametrize(("kernel", "size", "stride", "pad"), [("1x1", 2, 2, 0), ("3x4", 3, 1, 1), ("5xany", 5, 1, 2)])
+@pytest.mark.parametrize(("kernel", "size", "stride", "pad"), [("1x1", 2, 2, 0), ("5xany", 5, 1, 2)])
 def test_gradients_of_averages_read_neighbours_and_write_whole_sectors(
     kernel: str, size: int, stride: int, pad: int, layout: str, shape: Ints, dtype: str
 ) -> None:

@@ -6,6 +6,9 @@
 // together, along the channels. What a row of windows has is prefetched while the row above is dealt with, if up to
 // ACROSS windows of one slice reach a column; ACROSS is 0 for any number of windows and slices.
 //
+// Windows of the usual sizes have kernels of their own, whose threads go down four neighbouring columns: each window is
+// loaded, and divided, once for all that it reaches. Which columns a window reaches is known when they are compiled.
+//
 // An element's windows come in row-major order, row by row: no atomics, and the same order always. Where as many taps
 // count in every window the sum is divided, else what each window has. None is dilated: another kernel makes those.
 #include "base/geometry.cuh"
@@ -19,7 +22,9 @@ struct AverageWalkParams {
     double counts;         // taps of every window; 0 where not as many count in each
     int items;             // walks
     int walk, first, halo; // rows of windows: of a walk, where the first walk begins, above it those that reach into it
-    int rows;              // of dx
+    int left, late;        // of several columns: the first window that can reach the first thread's; LATE, below
+    int rows, width;       // of dx
+    int vectors;           // every thread's columns are neighbours in memory, and begin with a vector if dx does
     int y_extent[3], pad[3], kernel[3];
     int dx_batch, dx_channel, dx_stride[3];
     int dy_batch, dy_channel, dy_stride[3];
@@ -39,6 +44,22 @@ DEVICE Windows reaching(const AverageWalkParams& p, int axis, int at) {
             from_begin < 0 ? 0 : min(p.stride[axis].quotient(from_begin) + 1, p.y_extent[axis])};
 }
 
+// Where a walk is, of so many columns.
+struct WalkPlace { int image, channel, depth, column, begin; };
+
+DEVICE WalkPlace place_of(const AverageWalkParams& p, int item) {
+    WalkPlace place;
+    int part, above = item;
+    if (p.channels_last) above = p.channels.split(above, place.channel);
+    above = p.depths.split(p.walks.split(p.columns.split(above, place.column), part), place.depth);
+    if (p.channels_last) place.image = above;
+    else place.image = p.channels.split(above, place.channel);
+    place.begin = p.first + part * p.walk;
+    return place;
+}
+
+// ---------------------------------------------------------------- one column
+
 template <class T, class Acc, int REACHING, int ACROSS> struct AverageWalk {
     static constexpr int kPart = ACROSS > 0 ? ACROSS : 4; // windows that are loaded at once
 
@@ -54,20 +75,16 @@ template <class T, class Acc, int REACHING, int ACROSS> struct AverageWalk {
 
     // Stands where the walk begins.
     DEVICE AverageWalk(const AverageWalkParams& p, int item) : p(p), constant(p.counts > 0) {
-        int image, channel, depth, part, column, above = item;
-        if (p.channels_last) above = p.channels.split(above, channel);
-        above = p.depths.split(p.walks.split(p.columns.split(above, column), part), depth);
-        if (p.channels_last) image = above;
-        else image = p.channels.split(above, channel);
-        slices = reaching(p, 0, depth);
-        across = reaching(p, 2, column);
-        const int begin = p.first + part * p.walk;
-        out_row = begin - p.halo;
-        row = begin * int(p.stride[1].divisor) - p.pad[1];
+        const WalkPlace at = place_of(p, item);
+        slices = reaching(p, 0, at.depth);
+        across = reaching(p, 2, at.column);
+        out_row = at.begin - p.halo;
+        row = at.begin * int(p.stride[1].divisor) - p.pad[1];
         dx = static_cast<T*>(p.dx)
-           + (image * p.dx_batch + channel * p.dx_channel + depth * p.dx_stride[0] + column * p.dx_stride[2]);
+           + (at.image * p.dx_batch + at.channel * p.dx_channel + at.depth * p.dx_stride[0]
+              + at.column * p.dx_stride[2]);
         dy = static_cast<const T*>(p.dy) + static_cast<long long>(out_row) * p.dy_stride[1]
-           + (image * p.dy_batch + channel * p.dy_channel + across.first * p.dy_stride[2]);
+           + (at.image * p.dy_batch + at.channel * p.dy_channel + across.first * p.dy_stride[2]);
         if (ACROSS > 0 && !constant) {
 #pragma unroll
             for (int i = 0; i < kPart; ++i) widths[i] = counts(2, across.first + i);
@@ -164,4 +181,133 @@ DEVICE void average_pool_grad_walks(const AverageWalkParams& p) {
     if (item >= p.items) return;
     AverageWalk<T, Acc, REACHING, ACROSS> walk(p, item);
     walk.run();
+}
+
+// ---------------------------------------------------------------- several columns
+
+// Windows are KERNEL wide, and STRIDE apart along the height and the width.
+template <class T, class Acc, int REACHING, int KERNEL, int STRIDE> struct AverageStrip {
+    static constexpr int kColumns = 4, kWindows = (kColumns + KERNEL - 2) / STRIDE + 1;
+
+    const AverageWalkParams& p;
+    const bool constant;
+    Windows slices;
+    int left, out_row, row; // the first window of `windows`; as above
+    int columns;            // that there are, to be written one by one; 0: all, as vectors
+    const T* dy;            // window `left`
+    T* dx;
+    unsigned exist; // a bit for each window
+    Acc widths[kWindows];
+    Acc totals[REACHING][kColumns];
+
+    DEVICE AverageStrip(const AverageWalkParams& p, int item) : p(p), constant(p.counts > 0) {
+        const WalkPlace at = place_of(p, item);
+        const int column = at.column * kColumns;
+        slices = reaching(p, 0, at.depth);
+        left = p.left + at.column * (kColumns / STRIDE);
+        out_row = at.begin - p.halo;
+        row = at.begin * STRIDE - p.pad[1];
+        columns = p.width - column;
+        if (p.vectors && columns >= kColumns
+            && reinterpret_cast<unsigned long long>(p.dx) % (kColumns * sizeof(T)) == 0)
+            columns = 0;
+        keep(columns);
+        dx = static_cast<T*>(p.dx) + static_cast<long long>(row) * p.dx_stride[1]
+           + (at.image * p.dx_batch + at.channel * p.dx_channel + at.depth * p.dx_stride[0] + column * p.dx_stride[2]);
+        dy = static_cast<const T*>(p.dy) + static_cast<long long>(out_row) * p.dy_stride[1]
+           + static_cast<long long>(left) * p.dy_stride[2] + (at.image * p.dy_batch + at.channel * p.dy_channel);
+        exist = 0;
+#pragma unroll
+        for (int i = 0; i < kWindows; ++i) {
+            const bool exists = inside(left + i, p.y_extent[2]);
+            exist |= unsigned(exists) << i;
+            widths[i] = exists && !constant ? counts(2, left + i) : Acc(1);
+        }
+#pragma unroll
+        for (int i = 0; i < REACHING; ++i) clear(totals[i]);
+    }
+    DEVICE Acc counts(int axis, int window) const { return Acc(count(p.counted, axis, window * STRIDE)); }
+    // The first window ends at the first column or, with a stride of two, LATE columns after it.
+    template <int LATE> static DEVICE constexpr bool reaches(int window, int column) {
+        const int first = window * STRIDE + LATE - (KERNEL - 1);
+        return first <= column && column < first + KERNEL;
+    }
+    template <int LATE> DEVICE void add(Acc (&total)[kColumns], const T* from, Acc counted) const {
+        T windows[kWindows];
+#pragma unroll
+        for (int i = 0; i < kWindows; ++i) windows[i] = exist >> i & 1 ? from[i * p.dy_stride[2]] : T(0.f);
+#pragma unroll
+        for (int i = 0; i < kWindows; ++i) {
+            const Acc value = constant ? widen(windows[i]) : widen(windows[i]) / (counted * widths[i]);
+#pragma unroll
+            for (int j = 0; j < kColumns; ++j)
+                if (reaches<LATE>(i, j)) total[j] += value;
+        }
+    }
+    // Takes the next row of windows into hand.
+    template <int LATE> DEVICE void step_down() {
+        Acc total[kColumns] = {};
+        if (inside(out_row, p.y_extent[1])) {
+            const Acc tall = constant ? Acc(1) : counts(1, out_row);
+#pragma unroll 1
+            for (int slice = slices.first; slice < slices.end; ++slice) {
+                const Acc counted = constant ? Acc(1) : Acc(count(p.counted, 0, slice * int(p.stride[0].divisor))) * tall;
+                add<LATE>(total, dy + slice * p.dy_stride[0], counted);
+            }
+        }
+        ++out_row;
+        dy += p.dy_stride[1];
+#pragma unroll
+        for (int j = 0; j < kColumns; ++j) {
+#pragma unroll
+            for (int i = REACHING - 1; i > 0; --i) totals[i][j] = totals[i - 1][j];
+            totals[0][j] = total[j];
+        }
+    }
+    // Writes the rows of x from where the row of windows in hand begins to where the next one does.
+    DEVICE void write() {
+#pragma unroll
+        for (int i = 0; i < STRIDE; ++i) {
+            if (inside(row + i, p.rows)) {
+                Acc sums[kColumns] = {};
+#pragma unroll
+                for (int j = REACHING - 1; j >= 0; --j)
+                    if (i + j * STRIDE < p.kernel[1]) {
+#pragma unroll
+                        for (int k = 0; k < kColumns; ++k) sums[k] += totals[j][k];
+                    }
+                if (constant) {
+#pragma unroll
+                    for (int k = 0; k < kColumns; ++k) sums[k] /= Acc(p.counts);
+                }
+                if (columns == 0) store_narrowed(dx, sums);
+                else {
+#pragma unroll
+                    for (int k = 0; k < kColumns; ++k)
+                        if (k < columns) dx[k * p.dx_stride[2]] = narrow<T>(sums[k]);
+                }
+            }
+            dx += p.dx_stride[1];
+        }
+        row += STRIDE;
+    }
+    template <int LATE> DEVICE void run() {
+#pragma unroll 1
+        for (int i = 0; i < p.halo; ++i) step_down<LATE>();
+#pragma unroll 1
+        for (int i = 0; i < p.walk; ++i) {
+            step_down<LATE>();
+            write();
+        }
+    }
+};
+
+template <class T, class Acc, int REACHING, int KERNEL, int STRIDE>
+DEVICE void average_pool_grad_strips(const AverageWalkParams& p) {
+    constexpr int kThreads = 256; // as the plan launches it
+    const int item = int(blockIdx.x) * kThreads + int(threadIdx.x);
+    if (item >= p.items) return;
+    AverageStrip<T, Acc, REACHING, KERNEL, STRIDE> strip(p, item);
+    if (STRIDE > 1 && p.late) strip.template run<STRIDE - 1>();
+    else strip.template run<0>();
 }

@@ -6,7 +6,8 @@ The kernel is in ``kernels_cu/pool/grad/averages.cu``.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from math import prod
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 from gpuconv.cuda.build import params
 from gpuconv.cuda.build.variant import Kernel, Variant, types
 from gpuconv.cuda.plan import MOST_BLOCKS, Candidate, Limits, Offer, Plan, Refusal
-from gpuconv.cuda.pool.grad.base import THREADS, Form, WalkView, walked, windows_met
+from gpuconv.cuda.pool.grad.base import ONE, THREADS, Form, WalkView, walked, windows_met
 from gpuconv.cuda.pool.grad.problem import PoolGradProblem, one_launch, seconds
 from gpuconv.cuda.pool.problem import counted_fields
 from gpuconv.rules import dtypes
@@ -27,12 +28,16 @@ _PART = 4  # windows that are loaded at once where there may be any number
 _WALK, _ROW, _OF_PART, _WINDOW = 170, 32, 10, 10
 _COUNTED_ROW, _COUNTED, _COUNTED_BEFORE = 40, 38, 12  # the last: of a window whose width is counted once for a walk
 _ELEMENT, _OF_REACHING, _DIVISION = 16, 3, 14
+# The same of a thread of several columns; the sum of a window for a column, and of a row for one, take one each.
+_STRIP, _STRIP_COUNTED, _STRIP_ROW, _STRIP_COUNTED_ROW = 130, 28, 60, 25
+_STRIP_WINDOW, _STRIP_DIVISION, _STRIP_ELEMENTS = 8, 17, 20
 
 
 # ---------------------------------------------------------------- what it sees
 
 
 def _accepted(problem: PoolGradProblem) -> tuple[WalkView, Form] | str:
+    """Return the problem as threads of one column see it, and their form, or why there are none."""
     columns = walked(problem)
     if isinstance(columns, str):
         return columns
@@ -41,9 +46,26 @@ def _accepted(problem: PoolGradProblem) -> tuple[WalkView, Form] | str:
     form = next((form for form in _FORMS if _fits(columns, form)), None)
     if form is None:
         return f"elements that {_rows_met(columns)} rows of windows reach"
+    return "64-bit indices" if _is_wide(problem, columns, form) else (columns, form)
+
+
+def _accepted_strip(problem: PoolGradProblem) -> tuple[WalkView, Strip] | str:
+    """Return the same of threads of four columns."""
+    columns = walked(problem)
+    if isinstance(columns, str):
+        return columns
+    if len(problem.forward.axes) == 1:  # is the width
+        columns = replace(columns, height=ONE, width=problem.forward.axes[0], channel=problem.forward.all_axes[1])
+    form = next((form for form in _STRIPS if _fits_strip(columns, form)), None)
+    if form is None:
+        return f"windows of {columns.height.reach} rows and {columns.width.reach} columns"
+    return "64-bit indices" if _is_wide(problem, columns, form) else (columns, form)
+
+
+def _is_wide(problem: PoolGradProblem, columns: WalkView, form: Form) -> bool:
     counted = [n for axis in columns.axes for n in (abs(axis.counted.shift), axis.counted.extent, axis.counted.taps)]
     wide = params.needs_wide(problem.operator, [*columns.magnitudes, *counted, *problem.spans])
-    return "64-bit indices" if wide or columns.items(form, 1) > MOST_BLOCKS else (columns, form)
+    return wide or columns.items(form, 1) > MOST_BLOCKS
 
 
 def _rows_met(columns: WalkView) -> int:
@@ -56,11 +78,33 @@ def _fits(columns: WalkView, form: Form) -> bool:
     return fits and _rows_met(columns) <= form.rows
 
 
+def _fits_strip(columns: WalkView, form: Strip) -> bool:
+    strides = {axis.stride for axis in (columns.height, columns.width) if axis.windows > 1}
+    rows = -(-columns.height.reach // form.stride)
+    return strides <= {form.stride} and columns.width.reach == form.kernel and rows <= form.rows
+
+
 # ---------------------------------------------------------------- tiles
 
 
 # The first that fits is taken.
-_FORMS = (Form(1, 0, 1, 1), Form(2, 0, 1, 2), Form(3, 0, 1, 4), Form(5, 0, 1, 0), Form(13, 0, 1, 0))
+_FORMS = (Form(1, 0, 1, 1), Form(5, 0, 1, 0), Form(13, 0, 1, 0))
+
+
+@dataclass(frozen=True, slots=True)
+class Strip(Form):
+    """One of several columns, for windows that are so many columns wide."""
+
+    kernel: int
+
+    @property
+    def windows(self) -> int:
+        """How many can reach a thread's columns."""
+        return (self.columns + self.kernel - 2) // self.stride + 1
+
+
+_SIZES = ((2, 1), (3, 1), (5, 1), (7, 1), (3, 2), (4, 2), (5, 2), (7, 2))  # kernels and strides
+_STRIPS = tuple(Strip(-(-kernel // stride), stride, 4, 0, kernel) for kernel, stride in _SIZES)
 
 
 # ---------------------------------------------------------------- cost
@@ -80,22 +124,41 @@ def _instructions(problem: PoolGradProblem, columns: WalkView, form: Form, limit
     return thread * max(items, _THREADS_WANTED * limits.multiprocessors)
 
 
+def _instructions_of_strips(problem: PoolGradProblem, columns: WalkView, form: Strip, limits: Limits) -> float:
+    """Return the same for threads of several columns."""
+    walk, slices = columns.walk(form, limits), windows_met(columns.depth)
+    constant = getattr(problem.geometry, "constant", True)
+    windows = slices * form.windows
+    row = _STRIP_ROW + _STRIP_WINDOW * windows + slices * form.columns * -(-form.kernel // form.stride)
+    row += form.columns * form.rows + (0 if constant else _STRIP_COUNTED_ROW + _STRIP_DIVISION * windows)
+    elements = _STRIP_ELEMENTS + form.columns * (form.rows + (_DIVISION if constant else 0))
+    thread = _STRIP + (0 if constant else _STRIP_COUNTED * form.windows) + row * (walk + columns.halo(form))
+    items = columns.items(form, walk)
+    return (thread + elements * walk * form.stride) * max(items, _THREADS_WANTED * limits.multiprocessors)
+
+
 # ---------------------------------------------------------------- offers
 
 
 def offers(problem: PoolGradProblem, limits: Limits) -> Iterator[Offer]:
-    """Yield the kernel, or why it does not take the problem."""
+    """Yield the kernels, or why they do not take the problem."""
     if not problem.forward.averages:
         yield Refusal("maxima", plain=True)
         return
-    accepted = _accepted(problem)
-    if isinstance(accepted, str):
-        yield Refusal(accepted)
-        return
-    columns, form = accepted
-    kernel = variant(problem.dtype, form)
-    time = seconds(problem, _instructions(problem, columns, form, limits), limits)
-    yield Candidate(kernel.name, time, lambda: _plan(problem, columns, form, kernel, limits))
+    walks, strips = _accepted(problem), _accepted_strip(problem)
+    if not isinstance(walks, str):
+        yield _candidate(problem, *walks, _instructions(problem, *walks, limits), limits)
+    if not isinstance(strips, str):
+        yield _candidate(problem, *strips, _instructions_of_strips(problem, *strips, limits), limits)
+    elif isinstance(walks, str):
+        yield Refusal(walks)
+
+
+def _candidate(
+    problem: PoolGradProblem, columns: WalkView, form: Form, instructions: float, limits: Limits
+) -> Candidate:
+    kernel, time = variant(problem.dtype, form), seconds(problem, instructions, limits)
+    return Candidate(kernel.name, time, partial(_plan, problem, columns, form, kernel, limits))
 
 
 # ---------------------------------------------------------------- launch
@@ -105,19 +168,24 @@ def _plan(problem: PoolGradProblem, columns: WalkView, form: Form, kernel: Varia
     walk = columns.walk(form, limits)
     items = columns.items(form, walk)
     constant = getattr(problem.geometry, "constant", False)
+    *others, step = columns.strides("x")
     fields: dict[str, Any] = {
         "counts": prod(problem.geometry.kernel_shape) if constant else 0,
         "items": items,
         "walk": walk,
         "first": columns.first(form),
         "halo": columns.halo(form),
+        "left": columns.left(form) if form.columns > 1 else 0,
+        "late": _late(columns, form),
         "rows": columns.height.extent,
+        "width": columns.width.extent,
+        "vectors": form.columns > 1 and step == 1 and not any(stride % form.columns for stride in others),
         "y_extent": [axis.windows for axis in columns.axes],
         "pad": [axis.pad for axis in columns.axes],
         "kernel": [axis.reach for axis in columns.axes],
         "stride": [axis.stride for axis in columns.axes],
         "channels": columns.channel.extent,
-        "columns": columns.width.extent,
+        "columns": -(-columns.width.extent // form.columns),
         "walks": -(-columns.steps(form) // walk),
         "depths": columns.depth.extent,
         "counted": counted_fields(columns.axes),
@@ -125,23 +193,39 @@ def _plan(problem: PoolGradProblem, columns: WalkView, form: Form, kernel: Varia
     }
     for name, array in (("dx", "x"), ("dy", "y")):
         fields |= params.array_fields(name, columns.strides(array))
-    reason = f"{'channels last: ' * columns.channels_last}a column of {walk * columns.step(form)} elements a thread"
+    of = f"{form.columns} columns" if form.columns > 1 else "a column"
+    reason = f"{'channels last: ' * columns.channels_last}{of} of {walk * columns.step(form)} elements a thread"
     return one_launch(problem, kernel, items, fields, reason)
 
 
-_KERNEL = Kernel(
-    "pool/grad/averages.cu", "average_pool_grad_walks", "AverageWalkParams", THREADS, name="average_pool_grad"
-)
+def _late(columns: WalkView, form: Form) -> int:
+    """Return how many columns after a thread's first one the first of its windows ends."""
+    if form.columns == 1:
+        return 0
+    return form.stride * columns.left(form) - columns.width.pad + columns.width.reach - 1
+
+
+_KERNELS = [
+    Kernel("pool/grad/averages.cu", f"average_pool_grad_{name}", "AverageWalkParams", THREADS, name="average_pool_grad")
+    for name in ("walks", "strips")
+]
 
 
 def variant(dtype: str, form: Form) -> Variant:
     """Return the kernel for a dtype and for so many windows that reach an element."""
-    label = f"walks_{form.rows}x{form.across or 'any'}"
     wide = dtypes.entry(dtype).itemsize == 8
-    blocks = 4 - wide * (2 if form.rows > 5 else 1)  # 64 registers; 80 with wide sums, 128 with many of them
-    return _KERNEL.over(dtype, 3, label, types=types(dtype), sizes=(form.rows, form.across), blocks_per_sm=blocks)
+    sizes: tuple[int, ...]
+    if isinstance(form, Strip):
+        label, sizes = f"strips_{form.kernel}s{form.stride}", (form.rows, form.kernel, form.stride)
+        many = form.rows * form.columns  # sums of a thread
+        blocks = (4, 3, 2)[(many > 16) + (many > 20)] // (1 + wide)
+    else:
+        label, sizes = f"walks_{form.rows}x{form.across or 'any'}", (form.rows, form.across)
+        blocks = 4 - wide * (2 if form.rows > 5 else 1)  # 64 registers; 80 with wide sums, 128 with many of them
+    kernel = _KERNELS[isinstance(form, Strip)]
+    return kernel.over(dtype, 3, label, types=types(dtype), sizes=sizes, blocks_per_sm=blocks)
 
 
 def variants() -> list[Variant]:
     """Return all variants."""
-    return [variant(dtype, form) for dtype, form in product(dtypes.CONV_DTYPES, _FORMS)]
+    return [variant(dtype, form) for dtype, form in product(dtypes.CONV_DTYPES, (*_FORMS, *_STRIPS))]

@@ -13,7 +13,7 @@ from gpuconv.cuda.pool.problem import MISSING, PoolAxis, PoolView
 THREADS = 256
 _WALKS = (32, 16, 8, 4, 2, 1)  # rows of windows
 WINDOWS_WANTED = 2048  # that threads of each multiprocessor load at a time; for fewer of them, shorter walks
-_ONE = replace(MISSING, stride=1)
+ONE = replace(MISSING, stride=1)
 
 
 def walked(problem: PoolGradProblem) -> WalkView | str:
@@ -34,13 +34,13 @@ def columns_of(problem: PoolGradProblem) -> WalkView:
     The columns of one axis go along it where channels lie closest together, else from channel to channel.
     """
     image, channel, *spatial = problem.forward.all_axes
-    depth, height, width = (*[_ONE] * (3 - len(spatial)), *spatial)
+    depth, height, width = (*[ONE] * (3 - len(spatial)), *spatial)
     view = WalkView(image, channel, depth, height, width, channels_last=problem.forward.channels_last)
     if len(spatial) > 1:
         return view if windows_met(depth) == 1 else replace(view, depth=height, height=depth)
     if view.channels_last:
         return replace(view, height=width, width=height)
-    return replace(view, channel=_ONE, height=channel)
+    return replace(view, channel=ONE, height=channel)
 
 
 def windows_met(axis: PoolAxis) -> int:

@@ -46,23 +46,28 @@ def plan(x: Ints, dtype: str = "float32", last: bool = False, **attributes: Any)
 @pytest.mark.parametrize(
     ("kernel", "steps", "name"),
     [
-        ([2, 2], [2, 2], "1x1"),
-        ([3, 3], [4, 5], "1x1"),
-        ([112, 112], [1, 1], "1x1"),
-        ([3, 3], [2, 2], "2x2"),
-        ([2, 1], [1, 1], "2x2"),
-        ([3, 3], [1, 1], "3x4"),
-        ([2, 4], [1, 1], "3x4"),
-        ([5, 5], [1, 1], "5xany"),
-        ([2, 30], [2, 1], "5xany"),
-        ([13, 3], [1, 1], "13xany"),
+        ([2, 2], [2, 2], "walks_1x1"),
+        ([3, 3], [4, 5], "walks_1x1"),
+        ([112, 112], [1, 1], "walks_1x1"),
+        ([2, 2], [1, 1], "strips_2s1"),
+        ([3, 3], [2, 2], "strips_3s2"),
+        ([2, 4], [2, 2], "strips_4s2"),
+        ([2, 3], [1, 1], "strips_3s1"),
+        ([5, 5], [1, 1], "strips_5s1"),
+        ([7, 7], [1, 1], "strips_7s1"),
+        ([8, 7], [2, 2], "strips_7s2"),
+        ([2, 1], [1, 1], "walks_5xany"),
+        ([2, 4], [1, 1], "walks_5xany"),
+        ([4, 3], [1, 1], "walks_5xany"),
+        ([2, 30], [2, 1], "walks_5xany"),
+        ([13, 3], [1, 1], "walks_13xany"),
     ],
 )
 def test_windows_have_the_kernel_for_as_many_as_reach_an_element(
     kernel: list[int], steps: list[int], name: str, last: bool
 ) -> None:
     found = plan(LARGE, "bfloat16", last, kernel_shape=kernel, strides=steps)
-    assert found.kernel == found.launches[0].variant.name == f"average_pool_grad_bfloat16_3d_walks_{name}"
+    assert found.kernel == found.launches[0].variant.name == f"average_pool_grad_bfloat16_3d_{name}"
 
 
 @pytest.mark.parametrize(
@@ -117,6 +122,30 @@ def test_threads_take_about_as_many_instructions_as_the_plan_takes_them_to(
     (counters,) = emulated.counters().values()
     assert items < 1024 * LIMITS.multiprocessors  # so the model takes them to be more
     assert counters.total["instructions"] * 32 / items == pytest.approx(few, rel=0.25)
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize("counted", [0, 1], ids=["borders", "everywhere"])
+@pytest.mark.parametrize(("size", "stride"), averages._SIZES)
+def test_threads_of_several_columns_take_about_as_many(size: int, stride: int, counted: int) -> None:
+    """But for divisions: machine code has 17 instructions in the place of one of PTX."""
+    shape, pad = (2, 16, 63, 64), size // 2
+    attributes: dict[str, Any] = {"kernel_shape": [size, size], "strides": [stride, stride], "pads": [pad] * 4}
+    attributes["count_include_pad"] = counted
+    dy = np.ones(geometry.average_pool(shape, **attributes).y_shape, np.float32)
+    device = emulated_cuda("sm_90a", counters=True, check_shared=False, check_global=False)
+    with long_walks(True), preferred("strips"), device as emulated:
+        gpuconv.average_pool_grad(dy, shape, **attributes)
+        problem = plan(shape, **attributes).problem
+        accepted = averages._accepted_strip(problem)
+        assert not isinstance(accepted, str)
+        few = averages._instructions_of_strips(problem, *accepted, LIMITS) / (1024 * LIMITS.multiprocessors)
+        columns, form = accepted
+        walk = columns.walk(form, LIMITS)
+    (counters,) = emulated.counters().values()
+    divided = walk * stride * form.columns if counted else (walk + columns.halo(form)) * form.windows
+    in_ptx = few - divided * (averages._DIVISION - 1 if counted else averages._STRIP_DIVISION - 1)
+    assert counters.total["instructions"] * 32 / columns.items(form, walk) == pytest.approx(in_ptx, rel=0.25)
 
 
 @needs_nvrtc
