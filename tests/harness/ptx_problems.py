@@ -247,10 +247,30 @@ def _varied(problem: Problem, random: Random, least: int = 1, otherwise: float =
 
     Of at least so many filters; strides, dilations and taps are other ones as often as that.
     """
-    drawn_ = (_with_other_numbers(problem, random, least, otherwise) for _ in range(20))
+    drawn_ = (_with_other_numbers(_of_other_rank(problem, random), random, least, otherwise) for _ in range(20))
     tries = [one for one in drawn_ if _products(one)]
     few = [one for one in tries if _products(one) <= _MOST_PRODUCTS]
     return (few or sorted(tries, key=_products) or [problem])[0]
+
+
+def _of_other_rank(problem: Problem, random: Random) -> Problem:
+    """Now and then a problem of one axis more, or less, where three are the most."""
+    way = random.random()
+    if way < 0.15 and problem.rank < 3:
+        return _deep(problem)
+    return _shallow(problem) if way > 0.9 and problem.rank in (2, 3) else problem
+
+
+def _shallow(problem: Problem) -> Problem:
+    """The same without its first axis."""
+    attributes, rank = dict(problem.attributes), problem.rank
+    for name in ("strides", "dilations", "output_padding", "kernel_shape"):
+        if name in attributes:
+            attributes[name] = attributes[name][1:]
+    if "pads" in attributes:
+        attributes["pads"] = attributes["pads"][1:rank] + attributes["pads"][rank + 1 :]
+    x_shape, w_shape = ((*shape[:2], *shape[3:]) if shape else None for shape in (problem.x_shape, problem.w_shape))
+    return Problem(problem.operator, x_shape or (), w_shape, problem.b_shape, attributes)
 
 
 def _with_other_numbers(problem: Problem, random: Random, least: int, otherwise: float) -> Problem:
