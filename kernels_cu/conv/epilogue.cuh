@@ -11,6 +11,7 @@
 //     pixel(column)                 the output that a column is
 //     weight(row, m)                one of the packed weights
 //     kExact                        its products are those of IEEE arithmetic
+//     kClips                        padding may cut taps off
 //
 // Padding is a zero in the gathered tile. Zero times an infinite or NaN weight would be NaN where the padding must add
 // nothing; since NaN sticks, only outputs that are NaN can be wrong, and these are computed again one by one
@@ -37,6 +38,7 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM, bool PHAS
     static constexpr int kRows = Multiplier::kRows, kColumns = Multiplier::kColumns, kPitch = Multiplier::kPitch;
     static constexpr int kRowStep = 32 / kColumns; // rows that a warp writes at once
     static constexpr int kPiece = kRows * kPitch;
+    static constexpr bool kRepairs = Multiplier::kClips || !Multiplier::kExact;
 
     const Correlation<Index, NDIM>& p;
     const Taps<Index, NDIM>& taps;
@@ -88,7 +90,7 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM, bool PHAS
         if constexpr (!Multiplier::kExact) sum = nan_unless_finite(sum);
         if constexpr (FINISH) sum = finished(p.finish, p.y, sum, &target);
         target = narrow<T>(sum);
-        return !finite;
+        return kRepairs && !finite;
     }
     // Lanes write neighbouring columns, kRowStep rows at once.
     template <bool FINISH> DEVICE bool write_pixels(const Acc* piece, bool exists, Index offset, Index m) const {

@@ -98,6 +98,18 @@ def _column_of_a_walk(one: Mutant, whole: str) -> bool:
     return of_dy and one.change.words == "setp.gt.s32 -> setp.ge.s32"
 
 
+def _sums_for_nobody(one: Mutant, whole: str) -> bool:
+    """Tell whether a thread of a depthwise kernel only adds up for a group or a filter that there is not.
+
+    What there is of the weights and inputs of a block is staged for whole tiles; whoever writes is asked again.
+    """
+    if not one.source_words.startswith("conv/direct/rows.cu: DEVICE bool works()"):
+        return False
+    places = re.findall(r"\.loc\s+\d+ \d+ \d+.*inlined_at \d+ (\d+) ", "\n".join(whole.split("\n")[: one.line]))
+    adds_up = "accumulate" in _source_line("conv/direct/rows.cu", int(places[-1]))
+    return adds_up and one.change.words == "setp.ge.s32 -> setp.gt.s32"
+
+
 RULES: dict[str, Callable[[Mutant, str], bool]] = {
     "Products of a step are waited for with those of the next one, of the same stage.": _joins_the_next_group,
     "Every walk has a column.": _has_a_column,
@@ -105,6 +117,7 @@ RULES: dict[str, Callable[[Mutant, str], bool]] = {
     "No element is in a window of which nothing counts.": _counts_nothing_that_is_given,
     "Rows of dy that are left after a walk's last row are left out anyway.": _compares_again,
     "Columns of dy are 0 or more.": _column_of_a_walk,
+    "Sums of what there is not are never written.": _sums_for_nobody,
 }
 
 

@@ -73,14 +73,14 @@ class Right(NamedTuple):
     texts : their PTX, by their names
     ran : of each text the lines, from 0, of the instructions that run
     steps : how many a mutant may take
-    traffic : sectors and wavefronts that they take together
+    traffic : sectors of global memory and wavefronts of shared memory that they take
     followers : names of those that are launched to overlap the kernel before
     """
 
     texts: dict[str, str]
     ran: dict[str, frozenset[int]]
     steps: int
-    traffic: int = 0
+    traffic: tuple[int, ...] = ()
     followers: frozenset[str] = frozenset()
 
     def runs(self, text: str, line: int) -> bool:
@@ -139,9 +139,10 @@ def _launched(family: str, trial: Trial, steps: int) -> Right:
 _MOVED = [FIELDS.index(field) for field in ("global_sectors", "shared_wavefronts")]
 
 
-def traffic(launches: Iterable[control.Launch]) -> int:
-    """Return how many sectors and wavefronts launches take together."""
-    return sum(int(launch.counts[:, _MOVED].sum()) for launch in launches if launch.counts is not None)
+def traffic(launches: Iterable[control.Launch]) -> tuple[int, ...]:
+    """Return how many sectors and how many wavefronts launches take."""
+    counted = [launch.counts[:, _MOVED].sum(axis=0) for launch in launches if launch.counts is not None]
+    return tuple(int(sum(each)) for each in zip(*counted, strict=True))
 
 
 @cache
@@ -192,9 +193,7 @@ def _may_launch(family: str, number: int, kernel: str) -> bool:
 @cache
 def made(family: str, number: int) -> tuple[Trial, ...]:
     """Return problems that are made of a family's own, of which planners may take other kernels."""
-    mine = specimen.sources_of_kernels()[family][number]
-    rest = [] if family in specimen.PASSES and isinstance(mine, ManyBlocks) else specimen.sources_of_kernels()[family]
-    theirs = [one for one in rest if one is not mine and type(one) is type(mine)]
+    mine, theirs = _alike(family, number)
     if isinstance(mine, ManyBlocks):
         return tuple(_of_blocks(mine, theirs))
     if isinstance(mine, many_wgmma.Trial):
@@ -204,31 +203,42 @@ def made(family: str, number: int) -> tuple[Trial, ...]:
     return tuple(_of_gradients(mine, theirs))
 
 
+def _alike(family: str, number: int) -> tuple[Any, list[Any]]:
+    """Return a problem of a family, and others whose kernels are of the same source."""
+    mine = specimen.sources_of_kernels()[family][number]
+    rest = [] if family in specimen.PASSES and isinstance(mine, ManyBlocks) else specimen.sources_of_kernels()[family]
+    return mine, [one for one in rest if one is not mine and type(one) is type(mine)]
+
+
 @cache
 def drawn(family: str, number: int) -> tuple[Trial, ...]:
-    """Return problems like one of a family's own, with numbers drawn at random, always the same ones."""
-    mine, random = specimen.sources_of_kernels()[family][number], Random(f"{family} {number}")
-    return tuple(one for one in (_drawn(mine, random) for _ in range(DRAWN)) if one is not None)
+    """Return problems like a family's own, with numbers drawn at random, for a kernel of one; always the same ones."""
+    (mine, theirs), random = _alike(family, number), Random(f"{family} {number}")
+    drawn_ = (
+        _drawn(mine, mine if random.random() < 0.5 else random.choice([mine, *theirs]), random) for _ in range(DRAWN)
+    )
+    return tuple(one for one in drawn_ if one is not None)
 
 
-def _drawn(mine: Any, random: Random) -> Trial | None:
+def _drawn(mine: Any, like: Any, random: Random) -> Trial | None:
     if isinstance(mine, ManyBlocks):
-        return _drawn_blocks(mine, random)
+        return _drawn_blocks(replace(like, kernel=mine.kernel, kinds=mine.kinds), random)
     if isinstance(mine, many_wgmma.Trial):
-        return _drawn_wgmma(mine, random)
-    if isinstance(mine, partial) and mine.func is many_gradients._tile:
-        shape, problem, dtype, _, precision = mine.args
-        given = {"both": random.random() < 0.5, "first": random.random() < 0.5}
-        return partial(mine.func, shape, _varied(problem, random), dtype, random.choice(_LAYOUTS), precision, **given)
-    if isinstance(mine, partial) and mine.func is many_gradients._weights:
-        kernel, problem, dtype, _ = mine.args
-        given = {
-            **mine.keywords,
-            "both": random.random() < 0.5,
-            "first": random.random() < 0.5,
-            "multiprocessors": random.choice(_MULTIPROCESSORS),
-        }
-        return partial(mine.func, kernel, _varied(problem, random), dtype, random.choice(_LAYOUTS), **given)
+        same = {"candidate": mine.candidate, "dtype": mine.dtype, "precision": mine.precision, "kinds": mine.kinds}
+        return _drawn_wgmma(replace(like, **same), random)
+    if isinstance(mine, passes.Moved):
+        return _drawn_move(replace(like, dtype=mine.dtype, precision=mine.precision, operator=mine.operator), random)
+    if not isinstance(mine, partial) or not isinstance(like, partial) or mine.func is not like.func:
+        return None
+    given: dict[str, Any] = {"both": random.random() < 0.5, "first": random.random() < 0.5}
+    if mine.func is many_gradients._tile:
+        shape, _, dtype, _, precision = mine.args
+        problem = _varied(like.args[1], random)
+        return partial(mine.func, shape, problem, dtype, random.choice(_LAYOUTS), precision, **given)
+    if mine.func is many_gradients._weights:
+        kernel, _, dtype, _ = mine.args
+        given = {**mine.keywords, **given, "multiprocessors": random.choice(_MULTIPROCESSORS)}
+        return partial(mine.func, kernel, _varied(like.args[1], random), dtype, random.choice(_LAYOUTS), **given)
     return None
 
 
@@ -322,9 +332,15 @@ def _other_channels(problem: Problem, random: Random, least: int) -> tuple[int, 
     group, channels = problem.attributes.get("group", 1), problem.x_shape[1]
     deep, many = channels // group, problem.w_shape[0] // group if problem.operator == "conv" else problem.w_shape[1]
     if channels == group > 1:
-        group = random.choice((group, random.randint(1, 40), 8 * random.randint(1, 5)))
-    elif random.random() < 0.7:
-        deep = max(1, random.choice((deep + random.randint(-4, 16), random.randint(1, 48), 8 * random.randint(1, 20))))
+        group, many = random.choice((group, random.randint(1, 40), _near(random))), random.choice((many, many, 1, 2, 3))
+        return group, deep, many
+    if random.random() < 0.7:
+        deep = max(
+            1,
+            random.choice(
+                (deep + random.randint(-4, 16), random.randint(1, 48), _near(random), _near(random), _near(random))
+            ),
+        )
     if random.random() < 0.7:
         many = max(
             least, random.choice((many + random.randint(-5, 16), random.randint(1, 48), 8 * random.randint(1, 16)))
@@ -351,10 +367,12 @@ def _products(problem: Problem) -> int:
     return prod(result) * channels * taps
 
 
-def _seldom_infinite(problem: Problem) -> tuple[str, ...]:
-    """Kinds of values with infinities in x and in w, as few as let about a third of all sums stay finite."""
-    rows = prod((problem.w_shape or ())[2:]) * problem.x_shape[1] // problem.attributes.get("group", 1)
-    return (f"one in {2 * rows} infinite",) * 2 + ("integers",)
+def _seldom_infinite(problem: Problem, random: Random) -> tuple[str, ...]:
+    """Kinds of values with infinities in x and in w: as few as let about a third of all sums stay finite, or fewer."""
+    assert problem.w_shape is not None
+    rows = prod(problem.w_shape[2:]) * problem.x_shape[1] // problem.attributes.get("group", 1)
+    of_x, of_w = ((2 * rows, prod(shape) // 2) for shape in (problem.x_shape, problem.w_shape))
+    return (f"one in {random.choice(of_x)} infinite", f"one in {random.choice(of_w)} infinite", "integers")
 
 
 def _drawn_blocks(mine: ManyBlocks, random: Random) -> Trial:
@@ -363,7 +381,7 @@ def _drawn_blocks(mine: ManyBlocks, random: Random) -> Trial:
     given: dict[str, Any] = {"multiprocessors": random.choice(_MULTIPROCESSORS)}
     if mine.problem.w_shape is None:
         return partial(many_blocks.run, one, **given)
-    one = replace(one, kinds=random.choice((mine.kinds, *_KINDS, *[_seldom_infinite(problem)] * 4)))
+    one = replace(one, kinds=random.choice((mine.kinds, *_KINDS, *[_seldom_infinite(problem, random)] * 4)))
     whole = one.kernel.removesuffix("_split")
     if whole != one.kernel and random.random() < 0.2:
         one = replace(one, kernel=whole)
@@ -377,6 +395,40 @@ def _drawn_blocks(mine: ManyBlocks, random: Random) -> Trial:
     return partial(many_blocks.run, replace(one, packed=random.random() < 0.3), **given)
 
 
+def _drawn_move(mine: passes.Moved, random: Random) -> Trial:
+    first, second, *extents = mine.shape
+    group = random.choice((mine.group, 1, 2, 3))
+    if mine.operator:
+        first, second = (first // mine.group, second) if mine.operator == "conv" else (second, first // mine.group)
+    else:
+        second //= mine.group
+    first, second = (random.choice((n, n + 1, n + 5, random.randint(1, 40), _near(random))) for n in (first, second))
+    if not mine.operator:
+        batch = random.randint(1, 9)
+        return _moved(mine, (batch, second * group, *extents), group, random)
+    shape = (first * group, second) if mine.operator == "conv" else (second * group, first)
+    return _moved(mine, (*shape, *extents), group, random)
+
+
+def _moved(mine: passes.Moved, shape: tuple[int, ...], group: int, random: Random) -> Trial:
+    extents = _turned(
+        random, shape[2:], lambda n: random.choice((n + 1, n + 2, n + 5, 2 * n, random.randint(1, 17))), 0.6
+    )
+    return replace(
+        mine,
+        shape=(*shape[:2], *extents),
+        group=group,
+        layout=random.choice((mine.layout, "every other channel", *_LAYOUTS)),
+        whole=random.random() < 0.5,
+        tickets=random.choice((0, 0, 3, 5000)),
+    )
+
+
+def _near(random: Random) -> int:
+    """Draw whole vectors, or one channel more or less."""
+    return 8 * random.randint(1, 16) + random.choice((-1, 0, 1))
+
+
 def _drawn_wgmma(mine: many_wgmma.Trial, random: Random) -> Trial:
     problem = _varied(Problem(mine.operator, *mine.shapes, None, mine.attributes), random, 48, 0.1)
     whole = mine.candidate.removesuffix("_split")
@@ -385,7 +437,7 @@ def _drawn_wgmma(mine: many_wgmma.Trial, random: Random) -> Trial:
         shapes=(problem.x_shape, problem.w_shape or ()),
         attributes=problem.attributes,
         candidate=random.choice((mine.candidate, mine.candidate, whole, f"{whole}_split")),
-        kinds=random.choice((mine.kinds, *_KINDS, *[_seldom_infinite(problem)] * 4)),
+        kinds=random.choice((mine.kinds, *_KINDS, *[_seldom_infinite(problem, random)] * 4)),
         multiprocessors=random.choice((1, 2, 3, 5)),
         layout=mine.layout if random.random() < 0.8 else random.choice(_LAYOUTS),
         out=random.choice((mine.out, *_LAYOUTS)),

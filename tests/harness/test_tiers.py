@@ -82,5 +82,5 @@ def test_parts_are_counted_from_one() -> None:
     assert part(checked("2/3")) == (2, 3)
     assert part(None) is None
     for text in ("0/3", "4/3", "2", "2/3/4", "a/b", "-1/3"):
-        with pytest.raises(ArgumentTypeError, match=f"^{text} is not K/N with K from 1 to N, as 2/3$"):
+        with pytest.raises(ArgumentTypeError, match=f"^{text} is not K/N with K from 1 to N, as 2/6$"):
             checked(text)

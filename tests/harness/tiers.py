@@ -32,7 +32,7 @@ def checked(text: str) -> str:
     try:
         part(text)
     except ValueError:
-        raise ArgumentTypeError(f"{text} is not K/N with K from 1 to N, as 2/3") from None
+        raise ArgumentTypeError(f"{text} is not K/N with K from 1 to N, as 2/6") from None
     return text
 
 

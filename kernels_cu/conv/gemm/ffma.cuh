@@ -32,7 +32,7 @@ struct Ffma {
     static constexpr int kGatherStep = kThreads / BLOCK_N;        // rows between two of them
     static constexpr int kWeightVectors = BLOCK_K * BLOCK_M / kVector;
     static constexpr bool kAsync = sizeof(T) == sizeof(Acc);
-    static constexpr bool kExact = true;
+    static constexpr bool kExact = true, kClips = true;
     static_assert(kThreads % BLOCK_N == 0 && BLOCK_K % kGatherStep == 0 && BLOCK_M % (kLanesM * THREAD_M) == 0);
     static_assert(kRows * kPitch * (kThreads / 32) <= kStages * kStageElements); // the epilogue's pieces
 

@@ -51,7 +51,7 @@ template <class Arithmetic, int BLOCK_M, int WARP_N, int WARPS> struct Grouped {
     using Wide = WideOutputs<T, WARP_N>;
     static constexpr int kRows = 16, kColumns = 32, kPitch = kColumns + 8;
     static constexpr int kChunksM = kFragmentsM, kChunksN = WARP_N / kColumns;
-    static constexpr bool kExact = false; // other groups spoil sums too
+    static constexpr bool kClips = true, kExact = false; // other groups spoil sums too
 
     const Correlation<int, 3>& p;
     const Taps<int, 3>& taps;

@@ -35,7 +35,7 @@ struct Mma {
     static constexpr int kWide = kPixelwise || sizeof(T) == 2 ? 1 : 16 / sizeof(T);
     static constexpr int kRows = 16, kColumns = 32, kPitch = kColumns + (kWide == 1 ? 8 : 16 / int(sizeof(Acc)));
     static constexpr int kChunksM = kFragmentsM, kChunksN = WARP_N / kColumns;
-    static constexpr bool kExact = Arithmetic::kExact;
+    static constexpr bool kExact = Arithmetic::kExact, kClips = true;
     static_assert(kRows * kPitch * sizeof(Acc) * (kThreads / 32) <= STAGES * kStageBytes); // its pieces
 
     const Correlation<int, 3>& p;

@@ -14,6 +14,7 @@ struct ConvPointwiseParams {
 
 template <class T, int BLOCK_M, int BLOCK_N, int BLOCK_K, int THREAD_M, int THREAD_N>
 struct Pointwise : Ffma<T, T, int, 1, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M, THREAD_N, true, false, BLOCK_M + 4> {
+    static constexpr bool kClips = false;
     static constexpr int kPitchM = BLOCK_M + 4;
     using Base = Ffma<T, T, int, 1, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M, THREAD_N, true, false, kPitchM>;
     using Base::kThreads, Base::kVector, Base::m0, Base::p, Base::taps, Base::x;

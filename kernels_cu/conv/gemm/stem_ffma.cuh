@@ -19,7 +19,7 @@ template <int CHUNK> struct StemFfma {
     // For the epilogue: a lane has every eighth column of a chunk.
     static constexpr int kRows = 16, kColumns = 32, kPitch = kColumns + 2;
     static constexpr int kChunksM = kBlockM / kRows, kChunksN = kWarpPixels / kColumns;
-    static constexpr bool kExact = true;
+    static constexpr bool kExact = true, kClips = true;
     static constexpr int kPieces = kRows * kPitch * (kThreads / 32);
     static constexpr int kBufferBytes =
         (kPieces > kStages * kStageElements ? kPieces : kStages * kStageElements) * sizeof(Acc);

@@ -33,7 +33,7 @@ struct PixelTile : WgmmaSums<float, BLOCK_N / 64, BLOCK_M> {
     using T = float;
     using Acc = float;
     static constexpr int kBlockM = BLOCK_M, kBlockN = BLOCK_N, kBlockK = 32, kSteps = 4;
-    static constexpr bool kTurns = true, kExact = false, kFromRows = ROWS;
+    static constexpr bool kTurns = true, kExact = false, kClips = true, kFromRows = ROWS;
     static constexpr int kWeightBytes = BLOCK_M * 128, kPixelBytes = BLOCK_N * 128;
     static constexpr int kColumnsOfWarp = BLOCK_N / 4;
     static constexpr int kProducts = BLOCK_N / 64, kPixels = 2 * kProducts;

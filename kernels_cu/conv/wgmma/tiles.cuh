@@ -20,7 +20,7 @@ struct WgmmaTile : WgmmaSums<typename Arithmetic::Element, (TURNS ? BLOCK_M : BL
     static constexpr int kBlockM = BLOCK_M, kBlockN = BLOCK_N;
     static constexpr int kBlockK = SLICE / int(sizeof(T)); // of a slice
     static constexpr int kSteps = SLICE / 32;
-    static constexpr bool kTurns = TURNS, kExact = Arithmetic::kExact;
+    static constexpr bool kTurns = TURNS, kExact = Arithmetic::kExact, kClips = true;
     static constexpr int kWeightBytes = BLOCK_M * SLICE, kPixelBytes = BLOCK_N * SLICE;
     static constexpr int kRowsOfGroup = TURNS ? BLOCK_M : BLOCK_M / 2;
     static constexpr int kRows = 16, kColumns = 32, kPitch = kColumns + 8;

@@ -251,7 +251,8 @@ template <class T, class Acc, int REACHING, int KERNEL, int STRIDE> struct Avera
             const Acc tall = constant ? Acc(1) : counts(1, out_row);
 #pragma unroll 1
             for (int slice = slices.first; slice < slices.end; ++slice) {
-                const Acc counted = constant ? Acc(1) : Acc(count(p.counted, 0, slice * int(p.stride[0].divisor))) * tall;
+                const Acc counted =
+                    constant ? Acc(1) : Acc(count(p.counted, 0, slice * int(p.stride[0].divisor))) * tall;
                 add<LATE>(total, dy + slice * p.dy_stride[0], counted);
             }
         }
