@@ -190,6 +190,13 @@ AVERAGES = (
     replace(_average((2, 12, 9, 5), [2, 4], pads=[1, 1, 1, 1], count_include_pad=1, layout="NHWC"), gradients=True),
     replace(_average((1, 3, 12, 11), [4, 8], strides=[1, 2]), gradients=True),
     replace(_average((2, 2, 17, 5), [8, 2]), gradients=True),
+    *(  # of two pixels along each axis, or one, in every window
+        replace(
+            _average((2, 3, 2, 2), [size] * 2, strides=[stride] * 2, pads=[*[size - 2] * 2, *[size - 1] * 2]),
+            gradients=True,
+        )
+        for size, stride in ((2, 1), (3, 1), (5, 1), (7, 1), (3, 2), (4, 2), (5, 2), (7, 2))
+    ),
 )
 
 

@@ -249,7 +249,7 @@ _LAYOUTS = (
     *("off the vectors", "pixels off the vectors", "strided rows", "strided pixels"),
 )
 _MULTIPROCESSORS = (None, None, 1, 3, 7)
-_MOST_PRODUCTS = 6_000_000
+_MOST_PRODUCTS = 2_000_000
 
 
 def _varied(problem: Problem, random: Random, least: int = 1, otherwise: float = 0.3) -> Problem:
