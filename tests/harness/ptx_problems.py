@@ -290,7 +290,7 @@ def _with_other_numbers(problem: Problem, random: Random, least: int, otherwise:
     if random.random() < 0.5:
         batch = random.randint(1, 3)
     extents = turned(
-        extents, lambda n: max(1, random.choice((n - 2, n - 1, n + 1, n + 2, n + 5, 2 * n, 3 * n + 1))), 0.6
+        extents, lambda n: max(1, random.choice((n // 3, n // 2, n - 1, n + 1, n + 2, n + 5, 2 * n, 3 * n + 1))), 0.6
     )
     pads, reaches = list(attributes.get("pads", [0] * 2 * rank)), taps or attributes.get("kernel_shape", [1] * rank)
     if random.random() < 0.7:
@@ -376,8 +376,12 @@ def _seldom_infinite(problem: Problem, random: Random) -> tuple[str, ...]:
 
 
 def _drawn_blocks(mine: ManyBlocks, random: Random) -> Trial:
-    problem, out = _varied(mine.problem, random), random.choice((mine.out, None, *_LAYOUTS))
-    one = replace(mine, problem=problem, layout=random.choice((mine.layout, *_LAYOUTS)), out=out)
+    problem, out = (
+        _varied(mine.problem, random),
+        mine.out if random.random() < 0.4 else random.choice((None, *_LAYOUTS)),
+    )
+    layout = mine.layout if random.random() < 0.6 else random.choice(_LAYOUTS)
+    one = replace(mine, problem=problem, layout=layout, out=out)
     given: dict[str, Any] = {"multiprocessors": random.choice(_MULTIPROCESSORS)}
     if mine.problem.w_shape is None:
         return partial(many_blocks.run, one, **given)
@@ -634,13 +638,24 @@ _POOL_VALUES = {"f": ("nonfinite", "ties", "lowest"), "i": ("any integer", "the 
 _POOL_LAYOUTS = ("contiguous", "channels last", "off the vectors", "pixels off the vectors")
 
 
+def _beyond(problem: Problem) -> Problem:
+    """The same with windows before and behind the first axis that miss x: they have none of its elements."""
+    attributes, rank = dict(problem.attributes), problem.rank
+    pads = list(attributes.get("pads", [0] * 2 * rank))
+    pads[0] = pads[rank] = attributes["kernel_shape"][0]
+    return replace(problem, attributes={**attributes, "pads": pads})
+
+
 def _of_pools(mine: ManyBlocks, theirs: Iterable[Any]) -> Iterator[ManyBlocks]:
     for one in theirs:
         yield replace(one, kernel=mine.kernel, kinds=mine.kinds)
         if one.problem.x_shape[1] % 16:
             yield replace(one, kernel=mine.kernel, kinds=mine.kinds, problem=_in_vectors(one.problem))
     yield from (replace(mine, problem=_padded(mine.problem, more)) for more in (-2, -1, 1, 2))
-    yield replace(mine, problem=_deepest(mine.problem, mine.kernel))
+    deep = _deepest(mine.problem, mine.kernel)
+    yield replace(mine, problem=deep)
+    if mine.problem.operator == "average_pool":
+        yield from (replace(mine, problem=_beyond(one)) for one in (deep, mine.problem))
     for kind in _POOL_VALUES["i" if mine.dtype.name in ("int8", "uint8") else "f"]:
         yield replace(mine, kinds=(kind,))
     for lies in (*_POOL_LAYOUTS, "strided rows", "strided pixels", "strided"):
