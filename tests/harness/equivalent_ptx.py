@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from gpuconv.cuda.build import kernel_files
 from tests.harness.ptx_changes import Mutant, _source_line
 
 EQUIVALENT: dict[str, tuple[str, ...]] = {
@@ -110,6 +111,25 @@ def _sums_for_nobody(one: Mutant, whole: str) -> bool:
     return adds_up and one.change.words == "setp.ge.s32 -> setp.gt.s32"
 
 
+def _frees_what_nobody_takes(one: Mutant, whole: str) -> bool:
+    """Tell whether weight gradients only lack the barrier before an epilogue, where theirs needs no shared memory."""
+    path, _, line = one.source.partition(":")
+    if path != "conv/gemm/implicit_gemm.cuh" or one.change.words != "bar.sync removed":
+        return False
+    comment = kernel_files.folder().joinpath(path).read_text(encoding="utf-8").split("\n")[int(line) - 1]
+    return one.kernel.startswith("conv_weight_grad") and "free for the epilogue" in comment
+
+
+def _copies_all(one: Mutant, whole: str) -> bool:
+    """Tell whether a copy only lacks its size, which is always that of all of it."""
+    found = re.search(r"(4|8|16), (%r\d+);", one.old)
+    if found is None or not one.change.words.endswith("size removed"):
+        return False
+    size, register = found.groups()
+    written = [line for line in whole.split("\n") if re.match(rf"\s*\S+\s+{register},", line)]
+    return len(written) == 1 and re.match(rf"\s*mov\.u32\s+{register}, {size};", written[0]) is not None
+
+
 RULES: dict[str, Callable[[Mutant, str], bool]] = {
     "Products of a step are waited for with those of the next one, of the same stage.": _joins_the_next_group,
     "Every walk has a column.": _has_a_column,
@@ -118,6 +138,8 @@ RULES: dict[str, Callable[[Mutant, str], bool]] = {
     "Rows of dy that are left after a walk's last row are left out anyway.": _compares_again,
     "Columns of dy are 0 or more.": _column_of_a_walk,
     "Sums of what there is not are never written.": _sums_for_nobody,
+    "Gradients of weights are written without shared memory.": _frees_what_nobody_takes,
+    "All bytes of the copy are there.": _copies_all,
 }
 
 
