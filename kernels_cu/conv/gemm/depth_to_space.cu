@@ -43,7 +43,7 @@ struct Pointwise : Ffma<T, Acc, Index, NDIM, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M
             const unsigned target = shared_address(this->weight_stage(stage) + row * BLOCK_M + m);
             const Acc* from = this->weights + (this->next_k + row) * this->p.pitch + this->m0 + m;
             const Index left = this->next_k + row < this->taps.rows ? this->p.pitch - this->m0 - m : 0;
-            if (vectors) {
+            if (!Base::kAsync || vectors) { // others are packed
                 copy_async<16>(target, from, left > 0 ? 16 : 0);
             } else {
 #pragma unroll
