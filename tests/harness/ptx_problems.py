@@ -436,7 +436,7 @@ def _near(random: Random) -> int:
 def _drawn_wgmma(mine: many_wgmma.Trial, random: Random) -> Trial:
     problem = _varied(Problem(mine.operator, *mine.shapes, None, mine.attributes), random, 48, 0.1)
     whole = mine.candidate.removesuffix("_split")
-    return replace(
+    one = replace(
         mine,
         shapes=(problem.x_shape, problem.w_shape or ()),
         attributes=problem.attributes,
@@ -448,6 +448,7 @@ def _drawn_wgmma(mine: many_wgmma.Trial, random: Random) -> Trial:
         finished=random.choice((None, None, "relu", ("leaky_relu", -2))),
         packed=random.random() < 0.3,
     )
+    return partial(many_wgmma.check_zeros, one) if random.random() < 0.1 else one
 
 
 # ---------------------------------------------------------------- made of convolutions and pools

@@ -110,31 +110,37 @@ _STRIPS = tuple(Strip(-(-kernel // stride), stride, 4, 0, kernel) for kernel, st
 # ---------------------------------------------------------------- cost
 
 
-def _instructions(problem: PoolGradProblem, columns: WalkView, form: Form, limits: Limits) -> float:
+def _walk(problem: PoolGradProblem, columns: WalkView, form: Form, limits: Limits) -> int:
+    """Return how many rows of windows threads make: as many as take least time."""
+    return min(columns.lengths(form), key=lambda walk: _instructions(problem, columns, form, walk, limits))
+
+
+def _instructions(problem: PoolGradProblem, columns: WalkView, form: Form, walk: int, limits: Limits) -> float:
     """Return how many instructions all threads execute, more where these are too few to fill the device."""
-    walk = columns.walk(form, limits)
+    given = walk, getattr(problem.geometry, "constant", True)
+    thread = _of_strip(columns, form, *given) if isinstance(form, Strip) else _of_walk(columns, form, *given)
+    return thread * max(columns.items(form, walk), _THREADS_WANTED * limits.multiprocessors)
+
+
+def _of_walk(columns: WalkView, form: Form, walk: int, constant: bool) -> float:
+    """Return how many a thread of one column executes; whether as many taps count in every window."""
     windows = columns.met(form) * windows_met(columns.depth)
     loaded = form.across or -(-windows // _PART) * _PART
-    constant = getattr(problem.geometry, "constant", True)
     row = _ROW + loaded // (form.across or _PART) * _OF_PART + loaded * _WINDOW
     row += 0 if constant else _COUNTED_ROW + windows * (_COUNTED_BEFORE if form.across else _COUNTED)
     element = _ELEMENT + _OF_REACHING * form.rows + (_DIVISION if constant and form.rows > 1 else 0)
-    items = columns.items(form, walk)
-    thread = _WALK + row * (walk + columns.halo(form)) + element * walk * columns.step(form)
-    return thread * max(items, _THREADS_WANTED * limits.multiprocessors)
+    return _WALK + row * (walk + columns.halo(form)) + element * walk * columns.step(form)
 
 
-def _instructions_of_strips(problem: PoolGradProblem, columns: WalkView, form: Strip, limits: Limits) -> float:
-    """Return the same for threads of several columns."""
-    walk, slices = columns.walk(form, limits), windows_met(columns.depth)
-    constant = getattr(problem.geometry, "constant", True)
+def _of_strip(columns: WalkView, form: Strip, walk: int, constant: bool) -> float:
+    """Return the same for a thread of several columns."""
+    slices = windows_met(columns.depth)
     windows = slices * form.windows
     row = _STRIP_ROW + _STRIP_WINDOW * windows + slices * form.columns * -(-form.kernel // form.stride)
     row += form.columns * form.rows + (0 if constant else _STRIP_COUNTED_ROW + _STRIP_DIVISION * windows)
     elements = _STRIP_ELEMENTS + form.columns * (form.rows + (_DIVISION if constant else 0))
-    thread = _STRIP + (0 if constant else _STRIP_COUNTED * form.windows) + row * (walk + columns.halo(form))
-    items = columns.items(form, walk)
-    return (thread + elements * walk * form.stride) * max(items, _THREADS_WANTED * limits.multiprocessors)
+    thread = _STRIP + (0 if constant else _STRIP_COUNTED * form.windows)
+    return thread + row * (walk + columns.halo(form)) + elements * walk * form.stride
 
 
 # ---------------------------------------------------------------- offers
@@ -145,27 +151,26 @@ def offers(problem: PoolGradProblem, limits: Limits) -> Iterator[Offer]:
     if not problem.forward.averages:
         yield Refusal("maxima", plain=True)
         return
-    walks, strips = _accepted(problem), _accepted_strip(problem)
-    if not isinstance(walks, str):
-        yield _candidate(problem, *walks, _instructions(problem, *walks, limits), limits)
-    if not isinstance(strips, str):
-        yield _candidate(problem, *strips, _instructions_of_strips(problem, *strips, limits), limits)
-    elif isinstance(walks, str):
-        yield Refusal(walks)
+    refused: list[str] = []
+    for accepted in (_accepted(problem), _accepted_strip(problem)):
+        if isinstance(accepted, str):
+            refused.append(accepted)
+        else:
+            yield _candidate(problem, *accepted, limits)
+    if len(refused) == 2:
+        yield Refusal(refused[0])
 
 
-def _candidate(
-    problem: PoolGradProblem, columns: WalkView, form: Form, instructions: float, limits: Limits
-) -> Candidate:
-    kernel, time = variant(problem.dtype, form), seconds(problem, instructions, limits)
-    return Candidate(kernel.name, time, partial(_plan, problem, columns, form, kernel, limits))
+def _candidate(problem: PoolGradProblem, columns: WalkView, form: Form, limits: Limits) -> Candidate:
+    kernel, walk = variant(problem.dtype, form), _walk(problem, columns, form, limits)
+    time = seconds(problem, _instructions(problem, columns, form, walk, limits), limits)
+    return Candidate(kernel.name, time, partial(_plan, problem, columns, form, kernel, walk))
 
 
 # ---------------------------------------------------------------- launch
 
 
-def _plan(problem: PoolGradProblem, columns: WalkView, form: Form, kernel: Variant, limits: Limits) -> Plan:
-    walk = columns.walk(form, limits)
+def _plan(problem: PoolGradProblem, columns: WalkView, form: Form, kernel: Variant, walk: int) -> Plan:
     items = columns.items(form, walk)
     constant = getattr(problem.geometry, "constant", False)
     *others, step = columns.strides("x")

@@ -114,6 +114,11 @@ class WalkView(PoolView):
         """Return how many walks of so many rows of windows there are."""
         return self.planes * self.depth.extent * -(-self.width.extent // form.columns) * -(-self.steps(form) // walk)
 
+    def lengths(self, form: Form) -> list[int]:
+        """Return how many rows of windows a thread may make, about as many in all walks down a column."""
+        steps, lengths = self.steps(form), _WALKS if WINDOWS_WANTED else _WALKS[:1]
+        return sorted({-(-steps // -(-steps // walk)) for walk in lengths})
+
     def walk(self, form: Form, limits: Limits) -> int:
         """Return how many rows of windows a thread makes: as many as leave every multiprocessor enough to do."""
         steps, wanted = self.steps(form), WINDOWS_WANTED * limits.multiprocessors

@@ -117,8 +117,9 @@ def test_threads_take_about_as_many_instructions_as_the_plan_takes_them_to(
         problem = plan(shape, **attributes).problem
         accepted = averages._accepted(problem)
         assert not isinstance(accepted, str)
-        few = averages._instructions(problem, *accepted, LIMITS) / (1024 * LIMITS.multiprocessors)
-        items = accepted[0].items(accepted[1], accepted[0].walk(accepted[1], LIMITS))
+        walk = averages._walk(problem, *accepted, LIMITS)
+        few = averages._instructions(problem, *accepted, walk, LIMITS) / (1024 * LIMITS.multiprocessors)
+        items = accepted[0].items(accepted[1], walk)
     (counters,) = emulated.counters().values()
     assert items < 1024 * LIMITS.multiprocessors  # so the model takes them to be more
     assert counters.total["instructions"] * 32 / items == pytest.approx(few, rel=0.25)
@@ -139,9 +140,9 @@ def test_threads_of_several_columns_take_about_as_many(size: int, stride: int, c
         problem = plan(shape, **attributes).problem
         accepted = averages._accepted_strip(problem)
         assert not isinstance(accepted, str)
-        few = averages._instructions_of_strips(problem, *accepted, LIMITS) / (1024 * LIMITS.multiprocessors)
         columns, form = accepted
-        walk = columns.walk(form, LIMITS)
+        walk = averages._walk(problem, *accepted, LIMITS)
+        few = averages._of_strip(columns, form, walk, bool(counted))
     (counters,) = emulated.counters().values()
     divided = walk * stride * form.columns if counted else (walk + columns.halo(form)) * form.windows
     in_ptx = few - divided * (averages._DIVISION - 1 if counted else averages._STRIP_DIVISION - 1)
