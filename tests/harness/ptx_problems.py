@@ -11,14 +11,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import cache, partial
 from itertools import chain, islice, product
-from math import prod
-from random import Random
 from typing import Any, NamedTuple
 from unittest import mock
 
 from gpuconv import GpuconvError
 from gpuconv.cuda.build.variant import Variant
-from gpuconv.rules import geometry
 from tests.emulated_cuda import control
 from tests.emulated_cuda.emulator import ptx
 from tests.emulated_cuda.emulator.counters import FIELDS
@@ -26,11 +23,11 @@ from tests.emulator import EmulatorError
 from tests.emulator.device import EmulatedCuda
 from tests.harness import fused, many_blocks, many_gradients, many_wgmma, passes, specimen
 from tests.harness.many_blocks import ManyBlocks
+from tests.harness.ptx_draws import DRAWN, KINDS, alike, deeper, drawn
 from tests.oracle.strategies import Problem
 
 Trial = Callable[..., Any]  # of an architecture and the emulator's options
 MOST = 45  # further problems of either kind that a mutant is tried on
-DRAWN = 120  # problems with numbers drawn at random, of which many may not run an instruction
 STEPS = tuple(3 * 10**power for power in range(3, 9))  # that one warp of a right kernel may take
 MORE = 4  # times as many a mutant may take
 CHAINED_ON = "sm_90a"
@@ -193,7 +190,7 @@ def _may_launch(family: str, number: int, kernel: str) -> bool:
 @cache
 def made(family: str, number: int) -> tuple[Trial, ...]:
     """Return problems that are made of a family's own, of which planners may take other kernels."""
-    mine, theirs = _alike(family, number)
+    mine, theirs = alike(family, number)
     if isinstance(mine, ManyBlocks):
         return tuple(_of_blocks(mine, theirs))
     if isinstance(mine, many_wgmma.Trial):
@@ -203,263 +200,10 @@ def made(family: str, number: int) -> tuple[Trial, ...]:
     return tuple(_of_gradients(mine, theirs))
 
 
-def _alike(family: str, number: int) -> tuple[Any, list[Any]]:
-    """Return a problem of a family, and others whose kernels are of the same source."""
-    mine = specimen.sources_of_kernels()[family][number]
-    rest = [] if family in specimen.PASSES and isinstance(mine, ManyBlocks) else specimen.sources_of_kernels()[family]
-    return mine, [one for one in rest if one is not mine and type(one) is type(mine)]
-
-
-@cache
-def drawn(family: str, number: int) -> tuple[Trial, ...]:
-    """Return problems like a family's own, with numbers drawn at random, for a kernel of one; always the same ones."""
-    (mine, theirs), random = _alike(family, number), Random(f"{family} {number}")
-    drawn_ = (
-        _drawn(mine, mine if random.random() < 0.5 else random.choice([mine, *theirs]), random) for _ in range(DRAWN)
-    )
-    return tuple(one for one in drawn_ if one is not None)
-
-
-def _drawn(mine: Any, like: Any, random: Random) -> Trial | None:
-    if isinstance(mine, ManyBlocks):
-        return _drawn_blocks(replace(like, kernel=mine.kernel, kinds=mine.kinds), random)
-    if isinstance(mine, many_wgmma.Trial):
-        same = {"candidate": mine.candidate, "dtype": mine.dtype, "precision": mine.precision, "kinds": mine.kinds}
-        return _drawn_wgmma(replace(like, **same), random)
-    if isinstance(mine, passes.Moved):
-        return _drawn_move(replace(like, dtype=mine.dtype, precision=mine.precision, operator=mine.operator), random)
-    if not isinstance(mine, partial) or not isinstance(like, partial) or mine.func is not like.func:
-        return None
-    given: dict[str, Any] = {"both": random.random() < 0.5, "first": random.random() < 0.5}
-    if mine.func is many_gradients._tile:
-        shape, _, dtype, _, precision = mine.args
-        problem = _varied(like.args[1], random)
-        return partial(mine.func, shape, problem, dtype, random.choice(_LAYOUTS), precision, **given)
-    if mine.func is many_gradients._weights:
-        kernel, _, dtype, _ = mine.args
-        given = {**mine.keywords, **given, "multiprocessors": random.choice(_MULTIPROCESSORS)}
-        return partial(mine.func, kernel, _varied(like.args[1], random), dtype, random.choice(_LAYOUTS), **given)
-    return None
-
-
-# ---------------------------------------------------------------- with numbers drawn at random
-
-_LAYOUTS = (
-    *("contiguous", "contiguous", "contiguous", "channels last", "channels last", "strided", "reversed"),
-    *("off the vectors", "pixels off the vectors", "strided rows", "strided pixels"),
-)
-_MULTIPROCESSORS = (None, None, 1, 3, 7)
-_MOST_PRODUCTS = 2_000_000
-
-
-def _varied(problem: Problem, random: Random, least: int = 1, otherwise: float = 0.3) -> Problem:
-    """A problem of the same operator and rank with other numbers, of no more work than that.
-
-    Of at least so many filters; strides, dilations and taps are other ones as often as that.
-    """
-    drawn_ = (_with_other_numbers(_of_other_rank(problem, random), random, least, otherwise) for _ in range(20))
-    tries = [one for one in drawn_ if _products(one)]
-    few = [one for one in tries if _products(one) <= _MOST_PRODUCTS]
-    return (few or sorted(tries, key=_products) or [problem])[0]
-
-
-def _of_other_rank(problem: Problem, random: Random) -> Problem:
-    """Now and then a problem of one axis more, or less, where three are the most."""
-    way = random.random()
-    if way < 0.15 and problem.rank < 3:
-        return _deep(problem)
-    return _shallow(problem) if way > 0.9 and problem.rank in (2, 3) else problem
-
-
-def _shallow(problem: Problem) -> Problem:
-    """The same without its first axis."""
-    attributes, rank = dict(problem.attributes), problem.rank
-    for name in ("strides", "dilations", "output_padding", "kernel_shape"):
-        if name in attributes:
-            attributes[name] = attributes[name][1:]
-    if "pads" in attributes:
-        attributes["pads"] = attributes["pads"][1:rank] + attributes["pads"][rank + 1 :]
-    x_shape, w_shape = ((*shape[:2], *shape[3:]) if shape else None for shape in (problem.x_shape, problem.w_shape))
-    return Problem(problem.operator, x_shape or (), w_shape, problem.b_shape, attributes)
-
-
-def _with_other_numbers(problem: Problem, random: Random, least: int, otherwise: float) -> Problem:
-    rank, attributes, taps = problem.rank, dict(problem.attributes), list((problem.w_shape or ())[2:])
-    batch, channels, *extents = problem.x_shape
-    turned = partial(_turned, random)
-    if random.random() < 0.5:
-        batch = random.randint(1, 3)
-    extents = turned(
-        extents, lambda n: max(1, random.choice((n // 3, n // 2, n - 1, n + 1, n + 2, n + 5, 2 * n, 3 * n + 1))), 0.6
-    )
-    pads, reaches = list(attributes.get("pads", [0] * 2 * rank)), taps or attributes.get("kernel_shape", [1] * rank)
-    if random.random() < 0.7:
-        pads = turned(pads, lambda pad: random.randint(0, max(1, pad)), 0.5)
-        if problem.w_shape is not None:
-            pads = [
-                random.choice((pad, pad, random.randint(0, n + 1)))
-                for pad, n in zip(pads, 2 * [*reaches], strict=False)
-            ]
-    attributes["pads"] = pads
-    if problem.operator == "conv_transpose" and attributes.get("strides", [1] * rank) == taps:
-        if random.random() < 0.7:  # windows that do not overlap
-            attributes["strides"] = taps = turned(taps, lambda _: random.choice((1, 2, 2, 2, 3, 4, 5)), 0.7)
-        if random.random() < 0.5:  # outputs along W may be stored two at once
-            extents[-1] += extents[-1] % 2
-            attributes["pads"] = [pad - pad % 2 for pad in pads]
-    else:
-        for name in ("dilations", "strides"):
-            if random.random() < otherwise:
-                given = attributes.get(name, [1] * rank)
-                attributes[name] = turned(given, lambda _: random.choice((1, 2, 3, 3)), 0.5)
-        if random.random() < otherwise:
-            taps = turned(taps, lambda k: max(1, k + random.choice((-1, 1, 2))), 0.5)
-    if problem.w_shape is None:
-        channels = random.choice((channels, channels + random.randint(1, 16), random.randint(1, 40)))
-        return replace(problem, x_shape=(batch, channels, *extents), attributes=attributes)
-    group, deep, many = _other_channels(problem, random, least)
-    w_shape = (many * group, deep, *taps) if problem.operator == "conv" else (deep * group, many, *taps)
-    b_shape = None if problem.b_shape is None else (many * group,)
-    attributes["group"] = group
-    return replace(
-        problem, x_shape=(batch, deep * group, *extents), w_shape=w_shape, b_shape=b_shape, attributes=attributes
-    )
-
-
-def _other_channels(problem: Problem, random: Random, least: int) -> tuple[int, int, int]:
-    """Draw groups, where they are those of a depthwise one, and channels and filters of each."""
-    assert problem.w_shape is not None
-    group, channels = problem.attributes.get("group", 1), problem.x_shape[1]
-    deep, many = channels // group, problem.w_shape[0] // group if problem.operator == "conv" else problem.w_shape[1]
-    if channels == group > 1:
-        group, many = random.choice((group, random.randint(1, 40), _near(random))), random.choice((many, many, 1, 2, 3))
-        return group, deep, many
-    if random.random() < 0.7:
-        deep = max(
-            1,
-            random.choice(
-                (deep + random.randint(-4, 16), random.randint(1, 48), _near(random), _near(random), _near(random))
-            ),
-        )
-    if random.random() < 0.7:
-        many = max(
-            least, random.choice((many + random.randint(-5, 16), random.randint(1, 48), 8 * random.randint(1, 16)))
-        )
-    return group, deep, many
-
-
-def _turned(random: Random, numbers: Iterable[int], other: Callable[[int], int], chance: float) -> list[int]:
-    return [other(number) if random.random() < chance else number for number in numbers]
-
-
-def _products(problem: Problem) -> int:
-    """How many products a problem has, or elements that windows meet; none where there is no result."""
-    try:
-        result = getattr(geometry, problem.operator)(*problem.shapes, **problem.attributes).y_shape
-    except GpuconvError:
-        return 0
-    taps = prod(problem.attributes.get("kernel_shape", [1]) if problem.w_shape is None else problem.w_shape[2:])
-    if problem.w_shape is None:
-        return prod(result) * taps
-    channels = problem.x_shape[1] // problem.attributes.get("group", 1)
-    if problem.operator == "conv_transpose":
-        return prod(problem.x_shape) * problem.w_shape[1] * taps if prod(result) else 0
-    return prod(result) * channels * taps
-
-
-def _seldom_infinite(problem: Problem, random: Random) -> tuple[str, ...]:
-    """Kinds of values with infinities in x and in w: as few as let about a third of all sums stay finite, or fewer."""
-    assert problem.w_shape is not None
-    rows = prod(problem.w_shape[2:]) * problem.x_shape[1] // problem.attributes.get("group", 1)
-    of_x, of_w = ((2 * rows, prod(shape) // 2) for shape in (problem.x_shape, problem.w_shape))
-    return (f"one in {random.choice(of_x)} infinite", f"one in {random.choice(of_w)} infinite", "integers")
-
-
-def _drawn_blocks(mine: ManyBlocks, random: Random) -> Trial:
-    problem, out = (
-        _varied(mine.problem, random),
-        mine.out if random.random() < 0.4 else random.choice((None, *_LAYOUTS)),
-    )
-    layout = mine.layout if random.random() < 0.6 else random.choice(_LAYOUTS)
-    one = replace(mine, problem=problem, layout=layout, out=out)
-    given: dict[str, Any] = {"multiprocessors": random.choice(_MULTIPROCESSORS)}
-    if mine.problem.w_shape is None:
-        return partial(many_blocks.run, one, **given)
-    one = replace(one, kinds=random.choice((mine.kinds, *_KINDS, *[_seldom_infinite(problem, random)] * 4)))
-    whole = one.kernel.removesuffix("_split")
-    if whole != one.kernel and random.random() < 0.2:
-        one = replace(one, kernel=whole)
-    elif whole == one.kernel and random.random() < 0.25:
-        one = replace(one, kernel=f"{whole}_split")
-    way = random.random()
-    if way < 0.25:
-        return partial(fused.check_whole, replace(one, out=out or "contiguous", kinds=_KINDS[2]), 0, **given)
-    if way < 0.3:
-        return partial(fused.check_zeros, replace(one, out=out or "contiguous"), **given)
-    return partial(many_blocks.run, replace(one, packed=random.random() < 0.3), **given)
-
-
-def _drawn_move(mine: passes.Moved, random: Random) -> Trial:
-    first, second, *extents = mine.shape
-    group = random.choice((mine.group, 1, 2, 3))
-    if mine.operator:
-        first, second = (first // mine.group, second) if mine.operator == "conv" else (second, first // mine.group)
-    else:
-        second //= mine.group
-    first, second = (random.choice((n, n + 1, n + 5, random.randint(1, 40), _near(random))) for n in (first, second))
-    if not mine.operator:
-        batch = random.randint(1, 9)
-        return _moved(mine, (batch, second * group, *extents), group, random)
-    shape = (first * group, second) if mine.operator == "conv" else (second * group, first)
-    return _moved(mine, (*shape, *extents), group, random)
-
-
-def _moved(mine: passes.Moved, shape: tuple[int, ...], group: int, random: Random) -> Trial:
-    extents = _turned(
-        random, shape[2:], lambda n: random.choice((n + 1, n + 2, n + 5, 2 * n, random.randint(1, 17))), 0.6
-    )
-    return replace(
-        mine,
-        shape=(*shape[:2], *extents),
-        group=group,
-        layout=random.choice((mine.layout, "every other channel", *_LAYOUTS)),
-        whole=random.random() < 0.5,
-        tickets=random.choice((0, 0, 3, 5000)),
-    )
-
-
-def _near(random: Random) -> int:
-    """Draw whole vectors, or one channel more or less."""
-    return 8 * random.randint(1, 16) + random.choice((-1, 0, 1))
-
-
-def _drawn_wgmma(mine: many_wgmma.Trial, random: Random) -> Trial:
-    problem = _varied(Problem(mine.operator, *mine.shapes, None, mine.attributes), random, 48, 0.1)
-    whole = mine.candidate.removesuffix("_split")
-    one = replace(
-        mine,
-        shapes=(problem.x_shape, problem.w_shape or ()),
-        attributes=problem.attributes,
-        candidate=random.choice((mine.candidate, mine.candidate, whole, f"{whole}_split")),
-        kinds=random.choice((mine.kinds, *_KINDS, *[_seldom_infinite(problem, random)] * 4)),
-        multiprocessors=random.choice((1, 2, 3, 5)),
-        layout=mine.layout if random.random() < 0.8 else random.choice(_LAYOUTS),
-        out=random.choice((mine.out, *_LAYOUTS)),
-        finished=random.choice((None, None, "relu", ("leaky_relu", -2))),
-        packed=random.random() < 0.3,
-    )
-    return partial(many_wgmma.check_zeros, one) if random.random() < 0.1 else one
-
-
 # ---------------------------------------------------------------- made of convolutions and pools
 
 
 _TURNS = (0, 1, 2, 4)  # pairs of fused calls
-_KINDS = (
-    ("seldom infinite", "integers", "integers"),
-    ("integers", "seldom infinite", "integers"),
-    ("integers", "integers", "integers"),
-)
 # More channels and filters of a group, rows and columns.
 _GROWTHS = (
     *((0, 0, 0, 1), (0, 0, 1, 1), (0, 1, 1, 2), (1, 2, 0, 3), (2, 3, 3, 5), (3, 5, 2, 7)),
@@ -529,35 +273,11 @@ def _of_filters(problem: Problem, filters: int) -> Problem:
     return replace(problem, w_shape=shape, b_shape=(filters * group,))
 
 
-def _deep(problem: Problem) -> Problem:
-    """The same with another axis before the others: with as many taps as its stride where all have, with one likewise.
-
-    Windows of pools reach beyond both ends of it, and none misses x; those of convolutions may.
-    """
-
-    def more(shape: Any, extent: int) -> Any:
-        return None if shape is None else (*shape[:2], extent, *shape[2:])
-
-    attributes, rank = dict(problem.attributes), problem.rank
-    strides, taps = attributes.get("strides", [1] * rank), (problem.w_shape or ())[2:]
-    is_disjoint = problem.operator == "conv_transpose" and tuple(strides) == taps
-    extent = 1 if set(taps) == {1} else 2
-    step = extent if is_disjoint else 1 if set(strides) == {1} else 2
-    first, last = (1, 1) if problem.w_shape is None or is_disjoint or extent == 1 else (2, 1)
-    pads = attributes.get("pads", [0] * 2 * rank)
-    attributes["pads"] = [first, *pads[:rank], last, *pads[rank:]]
-    for name, value in (("strides", step), ("dilations", 1), ("output_padding", 0), ("kernel_shape", 2)):
-        if name in attributes:
-            attributes[name] = [value, *attributes[name]]
-    shapes = more(problem.x_shape, 3), more(problem.w_shape, extent), problem.b_shape
-    return Problem(problem.operator, *shapes, attributes)
-
-
 def _deepest(problem: Problem, kernel: str) -> Problem:
     """The same with as many axes as the kernel has room for, and few images where there are more than three."""
     axes = 4 if "_4d" in kernel else 3
     while problem.rank < axes:
-        problem = _deep(problem)
+        problem = deeper(problem)
     return replace(problem, x_shape=(1, *problem.x_shape[1:])) if axes > 3 else problem
 
 
@@ -584,7 +304,7 @@ def _of_blocks(mine: ManyBlocks, theirs: Iterable[Any]) -> Iterator[Trial]:
     yield from (partial(fused.check_zeros, replace(mine, out=out)) for out in lies)
     if mine.precision != "ieee":
         yield partial(fused.beyond_tf32(mine).check, mine.precision)
-    spoilt = replace(mine, out="channels last", kinds=_KINDS[1])  # what padding spoils is made again by other lanes
+    spoilt = replace(mine, out="channels last", kinds=KINDS[1])  # what padding spoils is made again by other lanes
     yield from (_trial(spoilt), partial(fused.check_whole, spoilt, 0))
     if mine.problem.attributes.get("group", 1) == mine.problem.x_shape[1]:
         vectors = replace(mine, problem=_of_groups(mine.problem, 16, 1))
@@ -610,18 +330,18 @@ def _of_parts(mine: ManyBlocks) -> Iterator[Trial]:
 
 
 def _plain(mine: ManyBlocks, theirs: Iterable[Any]) -> Iterator[ManyBlocks]:
-    yield from (replace(mine, kinds=kinds) for kinds in _KINDS)
-    yield from (replace(mine, problem=_of_channels(mine.problem, channels), kinds=_KINDS[0]) for channels in _CHANNELS)
+    yield from (replace(mine, kinds=kinds) for kinds in KINDS)
+    yield from (replace(mine, problem=_of_channels(mine.problem, channels), kinds=KINDS[0]) for channels in _CHANNELS)
     yield from (replace(mine, layout=lies) for lies in ("contiguous", "channels last", "off the vectors", "reversed"))
     if "depth_to_space" in mine.kernel or "transpose_matrix" in mine.kernel:
         yield from (replace(mine, problem=one, out=None) for one in _PAIRS)
     if "_matrix_" in mine.kernel:  # which copies rows, as much at once as images are aligned to
         deep = _of_channels(mine.problem, _CHANNELS[-1])
-        yield from (replace(mine, problem=_of_extents(deep, *extents), kinds=_KINDS[2]) for extents in _IMAGES)
+        yield from (replace(mine, problem=_of_extents(deep, *extents), kinds=KINDS[2]) for extents in _IMAGES)
     deep = _deepest(mine.problem, mine.kernel)
-    yield from (replace(mine, problem=deep, kinds=kinds) for kinds in (mine.kinds, *_KINDS[:2]))
+    yield from (replace(mine, problem=deep, kinds=kinds) for kinds in (mine.kinds, *KINDS[:2]))
     for number, growth in enumerate(_GROWTHS):
-        yield replace(mine, problem=_grown(mine.problem, *growth), kinds=_KINDS[number % 3])
+        yield replace(mine, problem=_grown(mine.problem, *growth), kinds=KINDS[number % 3])
     if mine.problem.attributes.get("group", 1) == mine.problem.x_shape[1]:
         groups = [_of_groups(mine.problem, *one) for one in ((16, 1), (40, 1), (9, 1), (3, 4))]
         yield replace(mine, problem=_deepest(groups[0], mine.kernel))
@@ -681,7 +401,7 @@ def _of_wgmma(mine: many_wgmma.Trial, theirs: Iterable[Any]) -> Iterator[Trial]:
     whole = mine.candidate.removesuffix("_split")
     for one, candidate, packed in product((batch, mine), (f"{whole}_split", whole), (True, False)):
         yield replace(one, candidate=candidate, multiprocessors=5, packed=packed)
-    yield from (replace(mine, kinds=kinds) for kinds in _KINDS)
+    yield from (replace(mine, kinds=kinds) for kinds in KINDS)
 
 
 # ---------------------------------------------------------------- made of passes and gradients
@@ -701,7 +421,8 @@ def _of_passes(mine: passes.Moved, theirs: Iterable[Any]) -> Iterator[Trial]:
 
 def _of_gradients(mine: Any, theirs: Iterable[Any]) -> Iterator[Trial]:
     further = _FURTHER.get(mine.func) if isinstance(mine, partial) else None
-    return iter(()) if further is None else further(mine, tuple(theirs))
+    alike_ = [one for one in theirs if isinstance(one, partial) and one.func is getattr(mine, "func", None)]
+    return iter(()) if further is None else further(mine, alike_)
 
 
 def _of_tiles(mine: Any, theirs: Iterable[Any]) -> Iterator[Trial]:

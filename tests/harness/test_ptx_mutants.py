@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from functools import partial
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,11 @@ import pytest
 from gpuconv import ArgumentError, DeviceError
 from gpuconv.cuda.build import kernel_files
 from tests.emulator import Array, EmulatorError, module
-from tests.harness import fused, many_blocks, many_wgmma, mutate_ptx, ptx_problems
+from tests.harness import fused, many_blocks, many_wgmma, mutate_ptx, ptx_draws, ptx_problems
 from tests.harness.equivalent_ptx import EQUIVALENT, is_equivalent
 from tests.harness.mutate_ptx import NEVER_RUN, SURVIVED
 from tests.harness.ptx_changes import FOLLOWS, changes, mutants
+from tests.oracle.strategies import Problem
 
 # Each of 64 threads writes its number, and then the first `count` of them the number of the thread across.
 SWAP = """
@@ -141,7 +143,7 @@ def test_lines_of_instructions() -> None:
 def test_problems_that_are_made_of_a_convolution_differ() -> None:
     (one,) = many_blocks.POINTWISE[:1]
     deep, padded, grouped = (
-        ptx_problems._deep(one.problem),
+        ptx_draws.deeper(one.problem),
         ptx_problems._padded(one.problem, 1),
         ptx_problems._of_groups(one.problem, 4, 2),
     )
@@ -151,6 +153,24 @@ def test_problems_that_are_made_of_a_convolution_differ() -> None:
     )
     assert padded.attributes["pads"] == [0, 1, 0, 1]
     assert (grouped.x_shape, grouped.w_shape, grouped.b_shape) == ((3, 4, 13, 11), (8, 1, 1, 1), (8,))
+
+
+def test_drawn_problems_have_results_and_are_always_the_same() -> None:
+    for one in (many_blocks.CONVS[0], many_blocks.DISJOINT[1], many_blocks.AVERAGES[0]):
+        problems = [[ptx_draws._varied(one.problem, Random(seed)) for seed in range(40)] for _ in range(2)]
+        assert problems[0] == problems[1]
+        assert len({str(problem) for problem in problems[0]}) > 30
+        assert all(0 < ptx_draws._products(problem) <= ptx_draws._MOST_PRODUCTS for problem in problems[0])
+        assert len({problem.rank for problem in problems[0]}) > 1
+
+
+def test_flattened_problems_keep_their_other_axes() -> None:
+    problem = Problem(
+        "conv", (2, 3, 5, 6, 7), (4, 3, 1, 2, 3), None, {"pads": [1, 2, 3, 4, 5, 6], "strides": [1, 2, 3]}
+    )
+    flat = ptx_draws._shallow(problem)
+    assert (flat.x_shape, flat.w_shape) == ((2, 3, 6, 7), (4, 3, 2, 3))
+    assert flat.attributes == {"pads": [2, 3, 5, 6], "strides": [2, 3]}
 
 
 def test_another_axis_keeps_what_a_kernel_needs() -> None:

@@ -1,0 +1,350 @@
+"""Problems like those of the kernels' families, with numbers drawn at random, always the same: see `ptx_problems`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import cache, partial
+from math import prod
+from random import Random
+from typing import Any
+
+from gpuconv import GpuconvError
+from gpuconv.rules import geometry
+from tests.harness import fused, many_blocks, many_gradients, many_wgmma, passes, specimen
+from tests.harness.many_blocks import ManyBlocks
+from tests.oracle.strategies import Problem
+
+Trial = Callable[..., Any]  # of an architecture and the emulator's options
+DRAWN = 120  # problems, of which many may not run an instruction
+KINDS = (
+    ("seldom infinite", "integers", "integers"),
+    ("integers", "seldom infinite", "integers"),
+    ("integers", "integers", "integers"),
+)
+_LAYOUTS = (
+    *("contiguous", "contiguous", "contiguous", "channels last", "channels last", "strided", "reversed"),
+    *("off the vectors", "pixels off the vectors", "strided rows", "strided pixels"),
+)
+_MULTIPROCESSORS = (None, None, 1, 3, 7)
+_MOST_PRODUCTS = 2_000_000
+
+
+def alike(family: str, number: int) -> tuple[Any, list[Any]]:
+    """Return a problem of a family, and others whose kernels are of the same source."""
+    mine = specimen.sources_of_kernels()[family][number]
+    rest = [] if family in specimen.PASSES and isinstance(mine, ManyBlocks) else specimen.sources_of_kernels()[family]
+    return mine, [one for one in rest if one is not mine and type(one) is type(mine)]
+
+
+@cache
+def drawn(family: str, number: int) -> tuple[Trial, ...]:
+    """Return problems like a family's own, with numbers drawn at random, for a kernel of one; always the same ones."""
+    (mine, theirs), random = alike(family, number), Random(f"{family} {number}")
+    if isinstance(mine, ManyBlocks):
+        theirs = [one for one in theirs if one.problem.operator == mine.problem.operator]
+    drawn_ = (
+        _drawn(mine, mine if random.random() < 0.5 else random.choice([mine, *theirs]), random) for _ in range(DRAWN)
+    )
+    return tuple(one for one in drawn_ if one is not None)
+
+
+def _drawn(mine: Any, like: Any, random: Random) -> Trial | None:
+    if isinstance(mine, ManyBlocks):
+        return _drawn_blocks(replace(like, kernel=mine.kernel, kinds=mine.kinds), random)
+    if isinstance(mine, many_wgmma.Trial):
+        same = {"candidate": mine.candidate, "dtype": mine.dtype, "precision": mine.precision, "kinds": mine.kinds}
+        return _drawn_wgmma(replace(like, **same), random)
+    if isinstance(mine, passes.Moved):
+        return _drawn_move(replace(like, dtype=mine.dtype, precision=mine.precision, operator=mine.operator), random)
+    if not isinstance(mine, partial) or not isinstance(like, partial) or mine.func is not like.func:
+        return None
+    draw = _GRADIENTS.get(mine.func)
+    return None if draw is None else draw(mine, like, random)
+
+
+# ---------------------------------------------------------------- numbers
+
+
+def deeper(problem: Problem) -> Problem:
+    """The same with another axis before the others: with as many taps as its stride where all have, with one likewise.
+
+    Windows of pools reach beyond both ends of it, and none misses x; those of convolutions may.
+    """
+
+    def more(shape: Any, extent: int) -> Any:
+        return None if shape is None else (*shape[:2], extent, *shape[2:])
+
+    attributes, rank = dict(problem.attributes), problem.rank
+    strides, taps = attributes.get("strides", [1] * rank), (problem.w_shape or ())[2:]
+    is_disjoint = problem.operator == "conv_transpose" and tuple(strides) == taps
+    extent = 1 if set(taps) == {1} else 2
+    step = extent if is_disjoint else 1 if set(strides) == {1} else 2
+    first, last = (1, 1) if problem.w_shape is None or is_disjoint or extent == 1 else (2, 1)
+    pads = attributes.get("pads", [0] * 2 * rank)
+    attributes["pads"] = [first, *pads[:rank], last, *pads[rank:]]
+    for name, value in (("strides", step), ("dilations", 1), ("output_padding", 0), ("kernel_shape", 2)):
+        if name in attributes:
+            attributes[name] = [value, *attributes[name]]
+    shapes = more(problem.x_shape, 3), more(problem.w_shape, extent), problem.b_shape
+    return Problem(problem.operator, *shapes, attributes)
+
+
+def _varied(
+    problem: Problem, random: Random, least: int = 1, otherwise: float = 0.3, most: int = _MOST_PRODUCTS
+) -> Problem:
+    """A problem of the same operator with other numbers, of no more work than that.
+
+    Of at least so many filters; strides, dilations and taps are other ones as often as that.
+    """
+    drawn_ = (_with_other_numbers(_of_other_rank(problem, random), random, least, otherwise) for _ in range(20))
+    tries = [one for one in drawn_ if _products(one)]
+    few = [one for one in tries if _products(one) <= most]
+    return (few or sorted(tries, key=_products) or [problem])[0]
+
+
+def _of_other_rank(problem: Problem, random: Random) -> Problem:
+    """Now and then a problem of one axis more, or less, where three are the most."""
+    way = random.random()
+    if way < 0.15 and problem.rank < 3:
+        return deeper(problem)
+    return _shallow(problem) if way > 0.9 and problem.rank in (2, 3) else problem
+
+
+def _shallow(problem: Problem) -> Problem:
+    """The same without its first axis."""
+    attributes, rank = dict(problem.attributes), problem.rank
+    for name in ("strides", "dilations", "output_padding", "kernel_shape"):
+        if name in attributes:
+            attributes[name] = attributes[name][1:]
+    if "pads" in attributes:
+        attributes["pads"] = attributes["pads"][1:rank] + attributes["pads"][rank + 1 :]
+    x_shape, w_shape = ((*shape[:2], *shape[3:]) if shape else None for shape in (problem.x_shape, problem.w_shape))
+    return Problem(problem.operator, x_shape or (), w_shape, problem.b_shape, attributes)
+
+
+def _with_other_numbers(problem: Problem, random: Random, least: int, otherwise: float) -> Problem:
+    rank, attributes, taps = problem.rank, dict(problem.attributes), list((problem.w_shape or ())[2:])
+    batch, channels, *extents = problem.x_shape
+    turned = partial(_turned, random)
+    if random.random() < 0.5:
+        batch = random.randint(1, 3)
+    extents = turned(
+        extents, lambda n: max(1, random.choice((n // 3, n // 2, n - 1, n + 1, n + 2, n + 5, 2 * n, 3 * n + 1))), 0.6
+    )
+    pads, reaches = list(attributes.get("pads", [0] * 2 * rank)), taps or attributes.get("kernel_shape", [1] * rank)
+    if random.random() < 0.7:
+        pads = turned(pads, lambda pad: random.randint(0, max(1, pad)), 0.5)
+        if problem.w_shape is not None:
+            pads = [
+                random.choice((pad, pad, random.randint(0, n + 1)))
+                for pad, n in zip(pads, 2 * [*reaches], strict=False)
+            ]
+    attributes["pads"] = pads
+    if problem.operator == "conv_transpose" and attributes.get("strides", [1] * rank) == taps:
+        if random.random() < 0.7:  # windows that do not overlap
+            attributes["strides"] = taps = turned(taps, lambda _: random.choice((1, 2, 2, 2, 3, 4, 5)), 0.7)
+        if random.random() < 0.5:  # outputs along W may be stored two at once
+            extents[-1] += extents[-1] % 2
+            attributes["pads"] = [pad - pad % 2 for pad in pads]
+    else:
+        for name in ("dilations", "strides"):
+            if random.random() < otherwise:
+                given = attributes.get(name, [1] * rank)
+                attributes[name] = turned(given, lambda _: random.choice((1, 2, 3, 3)), 0.5)
+        if random.random() < otherwise:
+            taps = turned(taps, lambda k: max(1, k + random.choice((-1, 1, 2))), 0.5)
+    if problem.w_shape is None:
+        channels = random.choice((channels, channels + random.randint(1, 16), random.randint(1, 40)))
+        return replace(problem, x_shape=(batch, channels, *extents), attributes=attributes)
+    group, deep, many = _other_channels(problem, random, least)
+    w_shape = (many * group, deep, *taps) if problem.operator == "conv" else (deep * group, many, *taps)
+    b_shape = None if problem.b_shape is None else (many * group,)
+    attributes["group"] = group
+    return replace(
+        problem, x_shape=(batch, deep * group, *extents), w_shape=w_shape, b_shape=b_shape, attributes=attributes
+    )
+
+
+def _other_channels(problem: Problem, random: Random, least: int) -> tuple[int, int, int]:
+    """Draw groups, where they are those of a depthwise one, and channels and filters of each."""
+    assert problem.w_shape is not None
+    group, channels = problem.attributes.get("group", 1), problem.x_shape[1]
+    deep, many = channels // group, problem.w_shape[0] // group if problem.operator == "conv" else problem.w_shape[1]
+    if channels == group > 1:
+        group, many = random.choice((group, random.randint(1, 40), _near(random))), random.choice((many, many, 1, 2, 3))
+        return group, deep, many
+    if random.random() < 0.7:
+        deep = max(
+            1,
+            random.choice(
+                (deep + random.randint(-4, 16), random.randint(1, 48), _near(random), _near(random), _near(random))
+            ),
+        )
+    if random.random() < 0.7:
+        many = max(
+            least, random.choice((many + random.randint(-5, 16), random.randint(1, 48), 8 * random.randint(1, 16)))
+        )
+    return group, deep, many
+
+
+def _turned(random: Random, numbers: Iterable[int], other: Callable[[int], int], chance: float) -> list[int]:
+    return [other(number) if random.random() < chance else number for number in numbers]
+
+
+def _products(problem: Problem) -> int:
+    """How many products a problem has, or elements that windows meet; none where there is no result."""
+    try:
+        result = getattr(geometry, problem.operator)(*problem.shapes, **problem.attributes).y_shape
+    except GpuconvError:
+        return 0
+    taps = prod(problem.attributes.get("kernel_shape", [1]) if problem.w_shape is None else problem.w_shape[2:])
+    if problem.w_shape is None:
+        return prod(result) * taps
+    channels = problem.x_shape[1] // problem.attributes.get("group", 1)
+    if problem.operator == "conv_transpose":
+        return prod(problem.x_shape) * problem.w_shape[1] * taps if prod(result) else 0
+    return prod(result) * channels * taps
+
+
+def _seldom_infinite(problem: Problem, random: Random) -> tuple[str, ...]:
+    """Kinds of values with infinities in x and in w: as few as let about a third of all sums stay finite, or fewer."""
+    assert problem.w_shape is not None
+    rows = prod(problem.w_shape[2:]) * problem.x_shape[1] // problem.attributes.get("group", 1)
+    of_x, of_w = ((2 * rows, prod(shape) // 2) for shape in (problem.x_shape, problem.w_shape))
+    return (f"one in {random.choice(of_x)} infinite", f"one in {random.choice(of_w)} infinite", "integers")
+
+
+def _drawn_blocks(mine: ManyBlocks, random: Random) -> Trial:
+    problem, out = (
+        _varied(mine.problem, random),
+        mine.out if random.random() < 0.4 else random.choice((None, *_LAYOUTS)),
+    )
+    layout = mine.layout if random.random() < 0.6 else random.choice(_LAYOUTS)
+    one = replace(mine, problem=problem, layout=layout, out=out)
+    given: dict[str, Any] = {"multiprocessors": random.choice(_MULTIPROCESSORS)}
+    if mine.problem.w_shape is None:
+        return partial(many_blocks.run, one, **given)
+    one = replace(one, kinds=random.choice((mine.kinds, *KINDS, *[_seldom_infinite(problem, random)] * 4)))
+    whole = one.kernel.removesuffix("_split")
+    if whole != one.kernel and random.random() < 0.2:
+        one = replace(one, kernel=whole)
+    elif whole == one.kernel and random.random() < 0.25:
+        one = replace(one, kernel=f"{whole}_split")
+    way = random.random()
+    if way < 0.25:
+        return partial(fused.check_whole, replace(one, out=out or "contiguous", kinds=KINDS[2]), 0, **given)
+    if way < 0.3:
+        return partial(fused.check_zeros, replace(one, out=out or "contiguous"), **given)
+    return partial(many_blocks.run, replace(one, packed=random.random() < 0.3), **given)
+
+
+def _drawn_move(mine: passes.Moved, random: Random) -> Trial:
+    first, second, *extents = mine.shape
+    group = random.choice((mine.group, 1, 2, 3))
+    if mine.operator:
+        first, second = (first // mine.group, second) if mine.operator == "conv" else (second, first // mine.group)
+    else:
+        second //= mine.group
+    first, second = (random.choice((n, n + 1, n + 5, random.randint(1, 40), _near(random))) for n in (first, second))
+    if not mine.operator:
+        batch = random.randint(1, 9)
+        return _moved(mine, (batch, second * group, *extents), group, random)
+    shape = (first * group, second) if mine.operator == "conv" else (second * group, first)
+    return _moved(mine, (*shape, *extents), group, random)
+
+
+def _moved(mine: passes.Moved, shape: tuple[int, ...], group: int, random: Random) -> Trial:
+    extents = _turned(
+        random, shape[2:], lambda n: random.choice((n + 1, n + 2, n + 5, 2 * n, random.randint(1, 17))), 0.6
+    )
+    return replace(
+        mine,
+        shape=(*shape[:2], *extents),
+        group=group,
+        layout=random.choice((mine.layout, "every other channel", *_LAYOUTS)),
+        whole=random.random() < 0.5,
+        tickets=random.choice((0, 0, 3, 5000)),
+    )
+
+
+def _near(random: Random) -> int:
+    """Draw whole vectors, or one channel more or less."""
+    return 8 * random.randint(1, 16) + random.choice((-1, 0, 1))
+
+
+def _drawn_wgmma(mine: many_wgmma.Trial, random: Random) -> Trial:
+    problem = _varied(Problem(mine.operator, *mine.shapes, None, mine.attributes), random, 48, 0.1)
+    whole = mine.candidate.removesuffix("_split")
+    one = replace(
+        mine,
+        shapes=(problem.x_shape, problem.w_shape or ()),
+        attributes=problem.attributes,
+        candidate=random.choice((mine.candidate, mine.candidate, whole, f"{whole}_split")),
+        kinds=random.choice((mine.kinds, *KINDS, *[_seldom_infinite(problem, random)] * 4)),
+        multiprocessors=random.choice((1, 2, 3, 5)),
+        layout=mine.layout if random.random() < 0.8 else random.choice(_LAYOUTS),
+        out=random.choice((mine.out, *_LAYOUTS)),
+        finished=random.choice((None, None, "relu", ("leaky_relu", -2))),
+        packed=random.random() < 0.3,
+    )
+    return partial(many_wgmma.check_zeros, one) if random.random() < 0.1 else one
+
+
+# ---------------------------------------------------------------- gradients
+
+
+def _infinities(random: Random) -> dict[str, bool]:
+    return {"both": random.random() < 0.5, "first": random.random() < 0.5}
+
+
+def _drawn_tile(mine: Any, like: Any, random: Random) -> Trial:
+    shape, _, dtype, _, precision = mine.args
+    problem = _varied(like.args[1], random)
+    return partial(mine.func, shape, problem, dtype, random.choice(_LAYOUTS), precision, **_infinities(random))
+
+
+def _drawn_weights(mine: Any, like: Any, random: Random) -> Trial:
+    kernel, _, dtype, _ = mine.args
+    given = {**mine.keywords, **_infinities(random), "multiprocessors": random.choice(_MULTIPROCESSORS)}
+    return partial(mine.func, kernel, _varied(like.args[1], random), dtype, random.choice(_LAYOUTS), **given)
+
+
+def _drawn_plane(mine: Any, like: Any, random: Random) -> Trial:
+    kernel, (batch, channels, *extents), layout, dtype = mine.args
+    extents = _turned(random, extents, lambda n: random.choice((n // 2 + 1, n + 1, n + 2, 2 * n, 2 * n + 3)), 0.7)
+    shape = (batch + random.randint(0, 2), channels + random.randint(0, 9), *extents)
+    layout = layout if random.random() < 0.5 else random.choice(_LAYOUTS)
+    return partial(mine.func, kernel, shape, layout, dtype, multiprocessors=random.choice(_MULTIPROCESSORS))
+
+
+def _drawn_sums(mine: Any, like: Any, random: Random) -> Trial:
+    (batch, *shape), dtype, _ = mine.args
+    batch, shape = batch * random.randint(1, 3), _turned(random, shape, lambda n: n + random.randint(1, 9), 0.6)
+    return partial(mine.func, (batch, *shape), dtype, random.choice(_LAYOUTS), **mine.keywords)
+
+
+def _drawn_walk(mine: Any, like: Any, random: Random) -> Trial:
+    """A gradient of a pool down columns, with all that walks can be given; a definition takes long to divide."""
+    kernel, _, _, dtype, _ = mine.args
+    averages = mine.func is many_gradients._average_walk
+    given = {name: list(value) if isinstance(value, tuple) else value for name, value in like.args[4].items()}
+    problem = Problem("average_pool" if averages else "max_pool", like.args[1], attributes=given)
+    problem = _varied(problem, random, otherwise=0.1, most=20_000 if averages else _MOST_PRODUCTS)
+    attributes = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in problem.attributes.items()
+    }
+    attributes.pop("group", None)
+    if averages:
+        attributes["count_include_pad"] = random.randint(0, 1)
+    return partial(mine.func, kernel, problem.x_shape, random.choice(_LAYOUTS), dtype, attributes, blocks=1)
+
+
+_GRADIENTS: dict[Any, Callable[[Any, Any, Random], Trial]] = {
+    many_gradients._tile: _drawn_tile,
+    many_gradients._weights: _drawn_weights,
+    many_gradients._walk: _drawn_walk,
+    many_gradients._average_walk: _drawn_walk,
+    many_gradients._plane: _drawn_plane,
+    many_gradients._sums: _drawn_sums,
+}
