@@ -111,13 +111,20 @@ def _sums_for_nobody(one: Mutant, whole: str) -> bool:
     return adds_up and one.change.words == "setp.ge.s32 -> setp.gt.s32"
 
 
-def _frees_what_nobody_takes(one: Mutant, whole: str) -> bool:
-    """Tell whether weight gradients only lack the barrier before an epilogue, where theirs needs no shared memory."""
+# Barriers that others make needless, by the kernels' names and what the sources say of them.
+_NEEDLESS = (
+    ("conv_weight_grad_", "free for the epilogue"),  # theirs needs no shared memory
+    ("conv_few_", "have left the table"),  # before the barriers of the channels' loop, which has a turn
+)
+
+
+def _is_needless(one: Mutant, whole: str) -> bool:
+    """Tell whether a barrier is only removed where threads meet at others anyway, or share nothing after it."""
     path, _, line = one.source.partition(":")
-    if path != "conv/gemm/implicit_gemm.cuh" or one.change.words != "bar.sync removed":
+    if one.source_words != f"{path}: __syncthreads();" or one.change.words != "bar.sync removed":
         return False
-    comment = kernel_files.folder().joinpath(path).read_text(encoding="utf-8").split("\n")[int(line) - 1]
-    return one.kernel.startswith("conv_weight_grad") and "free for the epilogue" in comment
+    text = kernel_files.folder().joinpath(path).read_text(encoding="utf-8").split("\n")[int(line) - 1]
+    return any(one.kernel.startswith(kernel) and comment in text for kernel, comment in _NEEDLESS)
 
 
 def _copies_all(one: Mutant, whole: str) -> bool:
@@ -138,7 +145,7 @@ RULES: dict[str, Callable[[Mutant, str], bool]] = {
     "Rows of dy that are left after a walk's last row are left out anyway.": _compares_again,
     "Columns of dy are 0 or more.": _column_of_a_walk,
     "Sums of what there is not are never written.": _sums_for_nobody,
-    "Gradients of weights are written without shared memory.": _frees_what_nobody_takes,
+    "Threads meet elsewhere before they write what others read.": _is_needless,
     "All bytes of the copy are there.": _copies_all,
 }
 
