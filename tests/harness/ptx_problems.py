@@ -98,11 +98,18 @@ def right(family: str, trial: Trial) -> Right:
 
 @cache
 def tried(family: str, trial: Trial) -> Right:
-    """The same of a problem that was made of another; nothing where planners have no such candidate for it."""
+    """The same of a problem that was made of another; nothing where planners have no such candidate for it.
+
+    A wrong result, of which the comparison says more than that, is nothing to be left out.
+    """
     try:
         return right(family, trial)
-    except (AssertionError, StopIteration, GpuconvError, ValueError):
-        return Right({}, {}, 0)
+    except AssertionError as error:
+        if str(error):
+            raise
+    except (StopIteration, GpuconvError, ValueError, IndexError):
+        pass
+    return Right({}, {}, 0)
 
 
 def _launched(family: str, trial: Trial, steps: int) -> Right:
