@@ -32,7 +32,6 @@ struct MatrixProduct : MatrixMma<Arithmetic, BLOCK_M, BLOCK_N, BLOCK_K, WARP_M, 
     using Rows = MatrixRows<T, BLOCK_M, BLOCK_K, kThreads>;
     using Weights = typename Either<WEIGHT_ROWS, Rows, MatrixColumns<T, BLOCK_M, BLOCK_K, kThreads>>::Type;
 
-    static constexpr bool kClips = false;
     static constexpr int kStageBytes = (Gathering::kBytes + Weights::kBytes + 127) / 128 * 128;
     static constexpr int kTable = Gathering::kTableBytes;
     static constexpr int kTileBytes = BLOCK_M * (BLOCK_N * sizeof(Acc) + 64); // of conv/gemm/depth_to_space.cuh
