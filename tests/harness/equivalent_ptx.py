@@ -56,7 +56,7 @@ def _joins_the_next_group(one: Mutant, whole: str) -> bool:
 
 def _has_a_column(one: Mutant, whole: str) -> bool:
     """Tell whether a walk is only asked for no column or more, in place of one or more."""
-    found = one.source_words.startswith("pool/grad/walks.cu: if (p.pairs && walk.columns >= COLUMNS")
+    found = one.source_words.startswith("pool/grad/columns.cuh: return p.vectors && columns >= COLUMNS")
     return found and one.change.words == "setp.gt.s32 -> setp.ge.s32" and one.old.rstrip(" ;").endswith(", 0")
 
 

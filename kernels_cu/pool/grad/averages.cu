@@ -14,6 +14,7 @@
 #include "base/geometry.cuh"
 #include "base/numeric.cuh"
 #include "pool/average.cuh"
+#include "pool/grad/columns.cuh"
 
 // Axes are depth, height and width. Strides count elements.
 struct AverageWalkParams {
@@ -23,40 +24,16 @@ struct AverageWalkParams {
     int items;             // walks
     int walk, first, halo; // rows of windows: of a walk, where the first walk begins, above it those that reach into it
     int left, late;        // of several columns: the first window that can reach the first thread's; LATE, below
-    int rows, width;       // of dx
+    int rows, columns;     // of dx
     int vectors;           // every thread's columns are neighbours in memory, and begin with a vector if dx does
     int y_extent[3], pad[3], kernel[3];
     int dx_batch, dx_channel, dx_stride[3];
     int dy_batch, dy_channel, dy_stride[3];
-    Divider<int> stride[3]; // of windows; of the height's single one all that it covers
-    Divider<int> channels, columns, walks, depths;
+    Divider<int> stride[3];                       // of windows; of the height's single one all that it covers
+    Divider<int> channels, groups, walks, depths; // groups: of columns
     Counted<int, 3> counted;
     int channels_last;
 };
-
-// The windows [first, end) of an axis.
-struct Windows { int first, end; };
-
-// Those that reach a coordinate.
-DEVICE Windows reaching(const AverageWalkParams& p, int axis, int at) {
-    const int from_begin = at + p.pad[axis], beyond = from_begin - p.kernel[axis];
-    return {beyond < 0 ? 0 : p.stride[axis].quotient(beyond) + 1,
-            from_begin < 0 ? 0 : min(p.stride[axis].quotient(from_begin) + 1, p.y_extent[axis])};
-}
-
-// Where a walk is, of so many columns.
-struct WalkPlace { int image, channel, depth, column, begin; };
-
-DEVICE WalkPlace place_of(const AverageWalkParams& p, int item) {
-    WalkPlace place;
-    int part, above = item;
-    if (p.channels_last) above = p.channels.split(above, place.channel);
-    above = p.depths.split(p.walks.split(p.columns.split(above, place.column), part), place.depth);
-    if (p.channels_last) place.image = above;
-    else place.image = p.channels.split(above, place.channel);
-    place.begin = p.first + part * p.walk;
-    return place;
-}
 
 // ---------------------------------------------------------------- one column
 
@@ -65,11 +42,11 @@ template <class T, class Acc, int REACHING, int ACROSS> struct AverageWalk {
 
     const AverageWalkParams& p;
     const bool constant;
-    Windows slices, across; // that reach the column
-    int out_row, row;       // of windows the next one to be loaded; where the one in hand begins
-    const T* dy;            // the first window of `across` in that row, of slice 0
-    T* dx;                  // of the column, row 0
-    Acc widths[kPart];      // taps that count along the width, of `across`; where they are few, and not always as many
+    WindowRange slices, across; // that reach the column
+    int out_row, row;           // of windows the next one to be loaded; where the one in hand begins
+    const T* dy;                // the first window of `across` in that row, of slice 0
+    T* dx;                      // of the column, row 0
+    Acc widths[kPart]; // taps that count along the width, of `across`; where they are few, and not always as many
     T next[kPart];
     Acc totals[REACHING]; // of rows of windows, the one in hand first
 
@@ -77,12 +54,12 @@ template <class T, class Acc, int REACHING, int ACROSS> struct AverageWalk {
     DEVICE AverageWalk(const AverageWalkParams& p, int item) : p(p), constant(p.counts > 0) {
         const WalkPlace at = place_of(p, item);
         slices = reaching(p, 0, at.depth);
-        across = reaching(p, 2, at.column);
+        across = reaching(p, 2, at.group);
         out_row = at.begin - p.halo;
         row = at.begin * int(p.stride[1].divisor) - p.pad[1];
         dx = static_cast<T*>(p.dx)
            + (at.image * p.dx_batch + at.channel * p.dx_channel + at.depth * p.dx_stride[0]
-              + at.column * p.dx_stride[2]);
+              + at.group * p.dx_stride[2]);
         dy = static_cast<const T*>(p.dy) + static_cast<long long>(out_row) * p.dy_stride[1]
            + (at.image * p.dy_batch + at.channel * p.dy_channel + across.first * p.dy_stride[2]);
         if (ACROSS > 0 && !constant) {
@@ -191,7 +168,7 @@ template <class T, class Acc, int REACHING, int KERNEL, int STRIDE> struct Avera
 
     const AverageWalkParams& p;
     const bool constant;
-    Windows slices;
+    WindowRange slices;
     int left, out_row, row; // the first window of `windows`; as above
     int columns;            // that there are, to be written one by one; 0: all, as vectors
     const T* dy;            // window `left`
@@ -202,15 +179,12 @@ template <class T, class Acc, int REACHING, int KERNEL, int STRIDE> struct Avera
 
     DEVICE AverageStrip(const AverageWalkParams& p, int item) : p(p), constant(p.counts > 0) {
         const WalkPlace at = place_of(p, item);
-        const int column = at.column * kColumns;
+        const int column = at.group * kColumns;
         slices = reaching(p, 0, at.depth);
-        left = p.left + at.column * (kColumns / STRIDE);
+        left = p.left + at.group * (kColumns / STRIDE);
         out_row = at.begin - p.halo;
         row = at.begin * STRIDE - p.pad[1];
-        columns = p.width - column;
-        if (p.vectors && columns >= kColumns
-            && reinterpret_cast<unsigned long long>(p.dx) % (kColumns * sizeof(T)) == 0)
-            columns = 0;
+        columns = columns_from<kColumns, T>(p, column);
         keep(columns);
         dx = static_cast<T*>(p.dx) + static_cast<long long>(row) * p.dx_stride[1]
            + (at.image * p.dx_batch + at.channel * p.dx_channel + at.depth * p.dx_stride[0] + column * p.dx_stride[2]);

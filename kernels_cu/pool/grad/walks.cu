@@ -15,6 +15,7 @@
 #include "base/numeric.cuh"
 #include "base/ptx.cuh"
 #include "base/vectors.cuh"
+#include "pool/grad/columns.cuh"
 
 // The largest numbers of windows beside one another that meet several columns, of such columns, and of rows.
 constexpr int kMostWindows = 4, kMostColumns = 2, kMostRows = 13;
@@ -29,7 +30,7 @@ struct WalkPoolGradParams {
     int walk, first, halo; // rows of windows: of a walk, where the first walk begins, above it those that reach into it
     int left;              // of several columns: the first window that can meet those of the first thread
     int rows, columns;     // of dx
-    int pairs;             // every thread's columns are neighbours in memory, and begin with a vector if dx does
+    int vectors;           // every thread's columns are neighbours in memory, and begin with a vector if dx does
     int y_extent[3], pad[3], kernel[3];
     int dx_batch, dx_channel, dx_stride[3];
     int dy_batch, dy_channel, dy_stride[3];
@@ -56,50 +57,37 @@ template <class T> struct Walk {
     T* dx;
 };
 
-// The windows [first, end) of an axis that reach a coordinate.
-DEVICE void reaching(const WalkPoolGradParams& p, int axis, int at, int& first, int& end) {
-    const int from_begin = at + p.pad[axis], beyond = from_begin - p.kernel[axis];
-    first = beyond < 0 ? 0 : p.stride[axis].quotient(beyond) + 1;
-    end = from_begin < 0 ? 0 : min(p.stride[axis].quotient(from_begin) + 1, p.y_extent[axis]);
-}
-
 template <int COLUMNS, class T> DEVICE Walk<T> stand(const WalkPoolGradParams& p, int item, int stride) {
     Walk<T> walk;
-    int image, channel, depth, part, group, slice, beyond, above = item;
-    if (p.channels_last) above = p.channels.split(above, channel);
-    above = p.depths.split(p.walks.split(p.groups.split(above, group), part), depth);
-    if (p.channels_last) image = above;
-    else image = p.channels.split(above, channel);
-    const int column = group * COLUMNS, begin = p.first + part * p.walk, first = max(begin * stride - p.pad[1], 0);
-    reaching(p, 0, depth, slice, beyond);
-    walk.slices = beyond - slice;
+    const WalkPlace at = place_of(p, item);
+    const int column = at.group * COLUMNS, first = max(at.begin * stride - p.pad[1], 0);
+    const WindowRange slices = reaching(p, 0, at.depth);
+    walk.slices = slices.end - slices.first;
     if constexpr (COLUMNS == 1) {
-        int end;
-        reaching(p, 2, column, walk.left, end);
-        walk.across = end - walk.left;
+        const WindowRange across = reaching(p, 2, column);
+        walk.left = across.first;
+        walk.across = across.end - across.first;
     } else {
-        walk.left = p.left + group * (COLUMNS / stride);
+        walk.left = p.left + at.group * (COLUMNS / stride);
         walk.across = p.y_extent[2];
     }
-    walk.columns = p.columns - column;
-    if (p.pairs && walk.columns >= COLUMNS && reinterpret_cast<unsigned long long>(p.dx) % (COLUMNS * sizeof(T)) == 0)
-        walk.columns = 0;
+    walk.columns = columns_from<COLUMNS, T>(p, column);
     keep(walk.columns);
-    walk.out_row = begin - p.halo;
+    walk.out_row = at.begin - p.halo;
     walk.out_end = walk.slices > 0 ? p.y_extent[1] : 0;
     const int row = walk.out_row * stride - p.pad[1];
     walk.row = row - first;
-    walk.end = min((begin + p.walk) * stride - p.pad[1], p.rows) - first;
-    walk.place = image * p.place_batch + channel * p.place_channel + depth * p.place_stride[0] + row * p.place_stride[1]
-               + column * p.place_stride[2];
+    walk.end = min((at.begin + p.walk) * stride - p.pad[1], p.rows) - first;
+    walk.place = at.image * p.place_batch + at.channel * p.place_channel + at.depth * p.place_stride[0]
+               + row * p.place_stride[1] + column * p.place_stride[2];
     walk.dx = static_cast<T*>(p.dx) + static_cast<long long>(row) * p.dx_stride[1]
-            + (image * p.dx_batch + channel * p.dx_channel + depth * p.dx_stride[0] + column * p.dx_stride[2]);
+            + (at.image * p.dx_batch + at.channel * p.dx_channel + at.depth * p.dx_stride[0] + column * p.dx_stride[2]);
     walk.dy = static_cast<const T*>(p.dy) + static_cast<long long>(walk.out_row) * p.dy_stride[1]
             + static_cast<long long>(walk.left) * p.dy_stride[2]
-            + (image * p.dy_batch + channel * p.dy_channel + slice * p.dy_stride[0]);
+            + (at.image * p.dy_batch + at.channel * p.dy_channel + slices.first * p.dy_stride[0]);
     walk.indices = p.indices + static_cast<long long>(walk.out_row) * p.indices_stride[1]
                  + static_cast<long long>(walk.left) * p.indices_stride[2]
-                 + (image * p.indices_batch + channel * p.indices_channel + slice * p.indices_stride[0]);
+                 + (at.image * p.indices_batch + at.channel * p.indices_channel + slices.first * p.indices_stride[0]);
     return walk;
 }
 

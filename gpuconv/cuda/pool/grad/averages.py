@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from math import prod
-from typing import Any
 
 from gpuconv.cuda.build import params
 from gpuconv.cuda.build.variant import Kernel, Variant, types
@@ -36,11 +35,8 @@ _STRIP_WINDOW, _STRIP_DIVISION, _STRIP_ELEMENTS = 8, 17, 20
 # ---------------------------------------------------------------- what it sees
 
 
-def _accepted(problem: PoolGradProblem) -> tuple[WalkView, Form] | str:
+def _accepted(problem: PoolGradProblem, columns: WalkView) -> tuple[WalkView, Form] | str:
     """Return the problem as threads of one column see it, and their form, or why there are none."""
-    columns = walked(problem)
-    if isinstance(columns, str):
-        return columns
     if columns.height.windows == 1:  # may be as far as it covers from the next one
         columns = replace(columns, height=replace(columns.height, stride=columns.height.reach))
     form = next((form for form in _FORMS if _fits(columns, form)), None)
@@ -49,11 +45,8 @@ def _accepted(problem: PoolGradProblem) -> tuple[WalkView, Form] | str:
     return "64-bit indices" if _is_wide(problem, columns, form) else (columns, form)
 
 
-def _accepted_strip(problem: PoolGradProblem) -> tuple[WalkView, Strip] | str:
+def _accepted_strip(problem: PoolGradProblem, columns: WalkView) -> tuple[WalkView, Strip] | str:
     """Return the same of threads of four columns."""
-    columns = walked(problem)
-    if isinstance(columns, str):
-        return columns
     if len(problem.forward.axes) == 1:  # is the width
         columns = replace(columns, height=ONE, width=problem.forward.axes[0], channel=problem.forward.all_axes[1])
     form = next((form for form in _STRIPS if _fits_strip(columns, form)), None)
@@ -151,8 +144,12 @@ def offers(problem: PoolGradProblem, limits: Limits) -> Iterator[Offer]:
     if not problem.forward.averages:
         yield Refusal("maxima", plain=True)
         return
+    columns = walked(problem)
+    if isinstance(columns, str):
+        yield Refusal(columns)
+        return
     refused: list[str] = []
-    for accepted in (_accepted(problem), _accepted_strip(problem)):
+    for accepted in (_accepted(problem, columns), _accepted_strip(problem, columns)):
         if isinstance(accepted, str):
             refused.append(accepted)
         else:
@@ -171,36 +168,17 @@ def _candidate(problem: PoolGradProblem, columns: WalkView, form: Form, limits: 
 
 
 def _plan(problem: PoolGradProblem, columns: WalkView, form: Form, kernel: Variant, walk: int) -> Plan:
-    items = columns.items(form, walk)
     constant = getattr(problem.geometry, "constant", False)
-    *others, step = columns.strides("x")
-    fields: dict[str, Any] = {
+    fields = columns.fields_of(form, walk) | {
         "counts": prod(problem.geometry.kernel_shape) if constant else 0,
-        "items": items,
-        "walk": walk,
-        "first": columns.first(form),
-        "halo": columns.halo(form),
-        "left": columns.left(form) if form.columns > 1 else 0,
         "late": _late(columns, form),
-        "rows": columns.height.extent,
-        "width": columns.width.extent,
-        "vectors": form.columns > 1 and step == 1 and not any(stride % form.columns for stride in others),
-        "y_extent": [axis.windows for axis in columns.axes],
-        "pad": [axis.pad for axis in columns.axes],
-        "kernel": [axis.reach for axis in columns.axes],
-        "stride": [axis.stride for axis in columns.axes],
-        "channels": columns.channel.extent,
-        "columns": -(-columns.width.extent // form.columns),
-        "walks": -(-columns.steps(form) // walk),
-        "depths": columns.depth.extent,
         "counted": counted_fields(columns.axes),
-        "channels_last": columns.channels_last,
     }
     for name, array in (("dx", "x"), ("dy", "y")):
         fields |= params.array_fields(name, columns.strides(array))
     of = f"{form.columns} columns" if form.columns > 1 else "a column"
     reason = f"{'channels last: ' * columns.channels_last}{of} of {walk * columns.step(form)} elements a thread"
-    return one_launch(problem, kernel, items, fields, reason)
+    return one_launch(problem, kernel, fields["items"], fields, reason)
 
 
 def _late(columns: WalkView, form: Form) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
+from typing import Any
 
 from gpuconv.cuda.plan import Limits
 from gpuconv.cuda.pool.grad.problem import PoolGradProblem
@@ -82,9 +83,9 @@ class WalkView(PoolView):
         return self.planes * prod(axis.extent for axis in self.axes)
 
     def left(self, form: Form) -> int:
-        """Return the first window of a row that can meet the first of several columns."""
+        """Return the first window of a row that can meet the first of several columns; 0 for one column."""
         width = self.width
-        return (width.pad - width.reach) // form.stride + 1
+        return 0 if form.columns == 1 else (width.pad - width.reach) // form.stride + 1
 
     def met(self, form: Form) -> int:
         """Return how many windows of a row can meet a thread's columns."""
@@ -124,3 +125,26 @@ class WalkView(PoolView):
         steps, wanted = self.steps(form), WINDOWS_WANTED * limits.multiprocessors
         longest = next((walk for walk in _WALKS if self.items(form, walk) * self.met(form) >= wanted), 1)
         return -(-steps // -(-steps // longest))
+
+    def fields_of(self, form: Form, walk: int) -> dict[str, Any]:
+        """Return what the structs of all walks of so many rows of windows have, but for the arrays."""
+        *others, step = self.strides("x")
+        return {
+            "items": self.items(form, walk),
+            "walk": walk,
+            "first": self.first(form),
+            "halo": self.halo(form),
+            "left": self.left(form),
+            "rows": self.height.extent,
+            "columns": self.width.extent,
+            "vectors": step == 1 and not any(stride % form.columns for stride in others),
+            "y_extent": [axis.windows for axis in self.axes],
+            "pad": [axis.pad for axis in self.axes],
+            "kernel": [axis.reach for axis in self.axes],
+            "stride": [axis.stride for axis in self.axes],
+            "channels": self.channel.extent,
+            "groups": -(-self.width.extent // form.columns),
+            "walks": -(-self.steps(form) // walk),
+            "depths": self.depth.extent,
+            "channels_last": self.channels_last,
+        }

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
 
 import numpy as np
 
@@ -111,37 +110,14 @@ def offers(problem: PoolGradProblem, limits: Limits) -> Iterator[Offer]:
 
 def _plan(problem: PoolGradProblem, columns: WalkView, form: WalkForm, kernel: Variant, limits: Limits) -> Plan:
     walk = columns.walk(form, limits)
-    items = columns.items(form, walk)
-    *others, step = columns.strides("x")
-    pairs = step == 1 and not any(stride % form.columns for stride in others)
-    fields: dict[str, Any] = {
-        "numbers": columns.numbers,
-        "items": items,
-        "walk": walk,
-        "first": columns.first(form),
-        "halo": columns.halo(form),
-        "left": columns.left(form) if form.columns > 1 else 0,
-        "rows": columns.height.extent,
-        "columns": columns.width.extent,
-        "pairs": pairs,
-        "y_extent": [axis.windows for axis in columns.axes],
-        "pad": [axis.pad for axis in columns.axes],
-        "kernel": [axis.reach for axis in columns.axes],
-        "named": _named(columns, form),
-        "stride": [axis.stride for axis in columns.axes],
-        "channels": columns.channel.extent,
-        "groups": -(-columns.width.extent // form.columns),
-        "walks": -(-columns.steps(form) // walk),
-        "depths": columns.depth.extent,
-        "channels_last": columns.channels_last,
-    }
+    fields = columns.fields_of(form, walk) | {"numbers": columns.numbers, "named": _named(columns, form)}
     for name, array in (("dx", "x"), ("dy", "y"), ("indices", "indices"), ("place", "place")):
         fields |= params.array_fields(name, columns.strides(array))
     reason = (
         f"{'channels last: ' * columns.channels_last}{form.columns} columns of {walk * columns.step(form)} elements "
         "a thread"
     )
-    return one_launch(problem, kernel, items, fields, reason)
+    return one_launch(problem, kernel, fields["items"], fields, reason)
 
 
 def _named(view: WalkView, form: WalkForm) -> list[list[list[int]]]:

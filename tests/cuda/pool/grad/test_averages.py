@@ -12,7 +12,7 @@ import gpuconv
 from benchmarks import sass
 from gpuconv.cuda.call.prepared import contiguous_strides
 from gpuconv.cuda.plan.limits import representative
-from gpuconv.cuda.pool.grad import averages, families
+from gpuconv.cuda.pool.grad import averages, base, families
 from gpuconv.rules import dtypes, geometry
 from tests.emulator import emulated_cuda
 from tests.harness import machine_code
@@ -100,6 +100,30 @@ def test_one_long_column_is_not_for_one_thread() -> None:
 # ---------------------------------------------------------------- what they cost
 
 
+def taken(kernel: str, shape: Ints, size: int, stride: int, counted: int) -> tuple[float, Any, Any, Any, int]:
+    """What a thread takes in the emulator; the problem, its view, the kernel's form and how long walks are."""
+    attributes: dict[str, Any] = {
+        "kernel_shape": [size, size],
+        "strides": [stride, stride],
+        "pads": [size // 2] * 4,
+        "count_include_pad": counted,
+    }
+    dy = np.ones(geometry.average_pool(shape, **attributes).y_shape, np.float32)
+    device = emulated_cuda("sm_90a", counters=True, check_shared=False, check_global=False)
+    accept = averages._accepted if kernel == "walks" else averages._accepted_strip
+    with long_walks(True), preferred(kernel), device as emulated:
+        gpuconv.average_pool_grad(dy, shape, **attributes)
+        problem = plan(shape, **attributes).problem
+        view = base.walked(problem)
+        assert not isinstance(view, str)
+        accepted = accept(problem, view)
+        assert not isinstance(accepted, str)
+        walk = averages._walk(problem, *accepted, LIMITS)
+    (counters,) = emulated.counters().values()
+    view, form = accepted
+    return counters.total["instructions"] * 32 / view.items(form, walk), problem, view, form, walk
+
+
 @pytest.mark.emulator
 @pytest.mark.parametrize("counted", [0, 1], ids=["borders", "everywhere"])
 @pytest.mark.parametrize(("size", "stride"), [(2, 2), (3, 2), (3, 1), (5, 1), (9, 1)])
@@ -107,22 +131,10 @@ def test_threads_take_about_as_many_instructions_as_the_plan_takes_them_to(
     size: int, stride: int, counted: int
 ) -> None:
     """PTX has one for a division, and more where the machine code folds two into one."""
-    shape, pad = (4, 16, 63, 64), size // 2
-    attributes: dict[str, Any] = {"kernel_shape": [size, size], "strides": [stride, stride], "pads": [pad] * 4}
-    attributes["count_include_pad"] = counted
-    dy = np.ones(geometry.average_pool(shape, **attributes).y_shape, np.float32)
-    device = emulated_cuda("sm_90a", counters=True, check_shared=False, check_global=False)
-    with long_walks(True), preferred("walks"), device as emulated:
-        gpuconv.average_pool_grad(dy, shape, **attributes)
-        problem = plan(shape, **attributes).problem
-        accepted = averages._accepted(problem)
-        assert not isinstance(accepted, str)
-        walk = averages._walk(problem, *accepted, LIMITS)
-        few = averages._instructions(problem, *accepted, walk, LIMITS) / (1024 * LIMITS.multiprocessors)
-        items = accepted[0].items(accepted[1], walk)
-    (counters,) = emulated.counters().values()
-    assert items < 1024 * LIMITS.multiprocessors  # so the model takes them to be more
-    assert counters.total["instructions"] * 32 / items == pytest.approx(few, rel=0.25)
+    found, problem, view, form, walk = taken("walks", (4, 16, 63, 64), size, stride, counted)
+    assert view.items(form, walk) < 1024 * LIMITS.multiprocessors  # so the model takes them to be more
+    few = averages._instructions(problem, view, form, walk, LIMITS) / (1024 * LIMITS.multiprocessors)
+    assert found == pytest.approx(few, rel=0.25)
 
 
 @pytest.mark.emulator
@@ -130,23 +142,11 @@ def test_threads_take_about_as_many_instructions_as_the_plan_takes_them_to(
 @pytest.mark.parametrize(("size", "stride"), averages._SIZES)
 def test_threads_of_several_columns_take_about_as_many(size: int, stride: int, counted: int) -> None:
     """But for divisions: machine code has 17 instructions in the place of one of PTX."""
-    shape, pad = (2, 16, 63, 64), size // 2
-    attributes: dict[str, Any] = {"kernel_shape": [size, size], "strides": [stride, stride], "pads": [pad] * 4}
-    attributes["count_include_pad"] = counted
-    dy = np.ones(geometry.average_pool(shape, **attributes).y_shape, np.float32)
-    device = emulated_cuda("sm_90a", counters=True, check_shared=False, check_global=False)
-    with long_walks(True), preferred("strips"), device as emulated:
-        gpuconv.average_pool_grad(dy, shape, **attributes)
-        problem = plan(shape, **attributes).problem
-        accepted = averages._accepted_strip(problem)
-        assert not isinstance(accepted, str)
-        columns, form = accepted
-        walk = averages._walk(problem, *accepted, LIMITS)
-        few = averages._of_strip(columns, form, walk, bool(counted))
-    (counters,) = emulated.counters().values()
-    divided = walk * stride * form.columns if counted else (walk + columns.halo(form)) * form.windows
+    found, _, view, form, walk = taken("strips", (2, 16, 63, 64), size, stride, counted)
+    few = averages._of_strip(view, form, walk, bool(counted))
+    divided = walk * stride * form.columns if counted else (walk + view.halo(form)) * form.windows
     in_ptx = few - divided * (averages._DIVISION - 1 if counted else averages._STRIP_DIVISION - 1)
-    assert counters.total["instructions"] * 32 / columns.items(form, walk) == pytest.approx(in_ptx, rel=0.25)
+    assert found == pytest.approx(in_ptx, rel=0.25)
 
 
 @needs_nvrtc

@@ -156,7 +156,7 @@ def test_two_columns_are_written_at_once_where_all_rows_begin_with_whole_pairs(
     made = pool_grad_families.for_max_pool_grad(geometry, "float32", dy, dy, strides, LIMITS)
     assert made.kernel is not None
     assert "walks_2x2" in made.kernel
-    assert fields(made.launches[0])["pairs"] == pairs
+    assert fields(made.launches[0])["vectors"] == pairs
 
 
 def test_as_many_windows_beside_one_another_meet_the_columns_of_a_thread() -> None:
