@@ -154,7 +154,7 @@ def noticed(one: Drawn, text: str, trial: Trial, expected: Right, **options: Any
 
     with mock.patch.multiple(EmulatedCuda, ptx=changed, see=see):
         found = outcome(partial(trial, None, max_steps=expected.steps, **options))
-    more = any(its > 1.01 * usual for its, usual in zip(traffic(launches), expected.traffic, strict=False))
+    more = any(its > 1.01 * right for its, right in zip(traffic(launches), expected.traffic, strict=False))
     return found or (TRAFFIC if more else None)
 
 

@@ -302,17 +302,23 @@ def test_gradients_of_max_pool_read_neighbours_and_write_whole_sectors(
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize(("layout", "shape"), [("NCHW", _ROWS), ("NHWC", (2, 12, 14, 64))])
-@pytest.mark.parametrize(("kernel", "size", "stride", "pad"), [("1x1", 2, 2, 0), ("5xany", 5, 1, 2)])
+@pytest.mark.parametrize(
+    ("kernel", "size", "stride", "pad", "loads"),
+    [
+        *(("walks_1x1", 2, 2, 0, 2.2), ("walks_5xany", 5, 1, 2, 2.2)),
+        *(("strips_3s1", 3, 1, 1, 4.2), ("strips_3s2", 3, 2, 1, 2.4)),
+    ],
+)
 def test_gradients_of_averages_read_neighbours_and_write_whole_sectors(
-    kernel: str, size: int, stride: int, pad: int, layout: str, shape: Ints, dtype: str
+    kernel: str, size: int, stride: int, pad: int, loads: float, layout: str, shape: Ints, dtype: str
 ) -> None:
-    """Lanes that read the same window, or the next one, share its sector."""
-    name, windows = f"average_pool_grad_{dtype}_3d_walks_{kernel}", _windows(size, stride, pad)
+    """Lanes that read the same window, or the next one, share its sector; those of four columns read 4 apart, or 2."""
+    name, windows = f"average_pool_grad_{dtype}_3d_{kernel}", _windows(size, stride, pad)
     y = gpuconv.average_pool(np.zeros(shape, dtype), layout=layout, **windows)
     device = emulated_cuda("sm_90a", counters=True, check_shared=False, check_global=False)
     with preferred(name), long_walks(True), device as emulated:
         gpuconv.average_pool_grad(y, shape, layout=layout, **windows)
-    assert_within(emulated.counters()[name], loads=2.2, stores=1.2, shared=0)
+    assert_within(emulated.counters()[name], loads=loads if layout == "NCHW" else min(loads, 2.2), stores=1.2, shared=0)
 
 
 def test_traffic_is_by_kind_of_access() -> None:

@@ -27,8 +27,8 @@ template <class Arithmetic, int BLOCK_M> struct StemMma {
     // For the epilogue.
     static constexpr int kRows = 16, kColumns = 32, kPitch = kColumns + 8;
     static constexpr int kChunksM = kFragmentsM, kChunksN = 1;
-    static constexpr bool kClips = true,
-                          kExact = false; // words may reach beyond the taps, rows of K beyond the last one
+    static constexpr bool kClips = true;
+    static constexpr bool kExact = false; // words may reach beyond the taps, rows of K beyond the last one
     static constexpr int kPieces = kRows * kPitch * (kThreads / 32) * sizeof(Acc);
     static constexpr int kBufferBytes = kPieces > kStages* kStageBytes ? kPieces : kStages * kStageBytes;
 
