@@ -46,7 +46,7 @@ def _packs(gemm: Problem) -> bool:
 # ---------------------------------------------------------------- tiles
 
 
-_HALF = (GemmTile(64, 64, 16, 8, 4, 4, 0.72), GemmTile(16, 128, 16, 4, 4, 4, 0.51))
+_HALF = (GemmTile(64, 64, 16, 8, 4, 4, 0.75), GemmTile(16, 128, 16, 4, 4, 4, 0.51))
 TILES = {
     "conv": {"float32": (GemmTile(128, 128, 16, 8, 8, 2, 0.84), GemmTile(64, 64, 16, 8, 4, 4, 0.75))},
     "conv_transpose": {
