@@ -50,11 +50,13 @@ class Exact:
     value : float64 array, the exact sum rounded once; NaN and inf as IEEE arithmetic over the taps inside gives.
     magnitude : float64 array, S = sum |x||w| + |b|; inf where the value is NaN or made of an infinity.
     terms : K = C/group * prod(kernel) + 1.
+    partial : float64 array, what partial sums may come to: of averages S before the division, else None, which is S.
     """
 
     value: Array
     magnitude: Array
     terms: int
+    partial: Array | None = None
 
 
 # ---------------------------------------------------------------- sizes, by walking
@@ -517,8 +519,8 @@ def average_pool(x: Array, *, kernel_shape: Ints, count_include_pad: int = 0, **
     ones = np.ones((1, 1, *kernel_shape), x.dtype)
     sums = _with_bias(_summed(planes, ones, 1, size, gathered, terms), None, terms)
     with np.errstate(all="ignore"):
-        value, magnitude = (part.reshape(*x.shape[:2], *size) / counts for part in (sums.value, sums.magnitude))
-        return Exact(value, np.where(counts > 0, magnitude, np.inf), terms)
+        value, partial = (part.reshape(*x.shape[:2], *size) for part in (sums.value, sums.magnitude))
+        return Exact(value / counts, np.where(counts > 0, partial / counts, np.inf), terms, partial)
 
 
 def max_unpool(
@@ -598,5 +600,6 @@ def acceptable(actual: Array, exact: Exact, dtype: npt.DTypeLike, arithmetic: st
     infinite = np.isinf(actual) & ((actual == low) | (actual == high))
     nan = np.isnan(actual) & np.isnan(value)
     # A partial sum may overflow where the whole does not; then IEEE arithmetic gives what it gives.
-    unbounded = np.isfinite(value) & (exact.magnitude > accumulator)
+    partial = exact.magnitude if exact.partial is None else exact.partial
+    unbounded = np.isfinite(value) & (partial > accumulator)
     return np.asarray((within & finite) | infinite | nan | unbounded)

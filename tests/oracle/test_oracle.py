@@ -628,6 +628,16 @@ def test_averages_agree_with_onnxruntime(seed: int) -> None:
     oracle.assert_close(y, oracle.average_pool(arrays["x"], **attributes), np.float32)
 
 
+def test_the_sum_of_an_average_may_overflow_where_the_mean_does_not() -> None:
+    x = np.full((1, 1, 3), 0.75 * np.finfo(np.float32).max, np.float32)
+    for pads, actual in (([0, 0], INF), ([1, 1], 0.0)):  # of three elements, and of two, whose sum overflows as well
+        mean = oracle.average_pool(x, kernel_shape=[3], pads=pads)
+        oracle.assert_close(np.full(mean.value.shape, actual, np.float32), mean, np.float32)
+    alone = oracle.average_pool(x, kernel_shape=[3], pads=[2, 2])  # the first and last windows have one
+    with pytest.raises(AssertionError, match="2 of 5 elements"):
+        oracle.assert_close(np.full(alone.value.shape, INF, np.float32), alone, np.float32)
+
+
 def test_the_definition_of_an_average_s_count() -> None:
     count = oracle.counted_taps((6,), (3,), strides=(2,), ceil_mode=1)
     assert count.tolist() == [3, 3, 2]
