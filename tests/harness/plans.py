@@ -13,6 +13,7 @@ from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan.launch import Launch, Plan
 from gpuconv.cuda.plan.limits import Limits
+from gpuconv.cuda.weight_grad.problem import WeightGradProblem
 from gpuconv.rules import geometry as geometries
 from gpuconv.rules import layout as layouts
 
@@ -87,6 +88,14 @@ def problem(
     order = channels_last if layout == "NHWC" else contiguous_strides
     x_strides, w_strides = x_strides or order(x), w_strides or contiguous_strides(w)
     return correlation.of(geometry, dtype, x_strides, w_strides, None, order(geometry.y_shape), precision)
+
+
+def weight_grad(
+    x: Ints, w: Ints, dtype: str = "float32", layout: str = "NCHW", *, precision: str = "ieee", **attributes: Any
+) -> WeightGradProblem:
+    geometry = geometries.conv(x, w, **attributes)
+    lie = strides(x, layout), strides(geometry.y_shape, layout), contiguous_strides(w)
+    return WeightGradProblem(geometry, dtype, *lie, dtype, precision)
 
 
 def strides(shape: Ints, layout: str = "NHWC") -> Ints:

@@ -84,9 +84,10 @@ def of(problem: WeightGradProblem, x_in_chunks: bool, dy_in_chunks: bool) -> Cop
     g, vector = problem.geometry, 16 // problem.itemsize
     if problem.itemsize not in channels_last.ITEMSIZES:
         return None
+    x, dy = problem.roles
     arrays = (
-        ("x", g.x_shape, problem.x_strides, x_in_chunks),
-        ("dy", g.y_shape, problem.dy_strides, dy_in_chunks),
+        (x, g.x_shape, problem.x_strides, x_in_chunks),
+        (dy, g.y_shape, problem.dy_strides, dy_in_chunks),
     )
     copies = tuple(
         Copy(role, shape, strides, g.group, whole(shape[1] // g.group, vector))
@@ -97,6 +98,6 @@ def of(problem: WeightGradProblem, x_in_chunks: bool, dy_in_chunks: bool) -> Cop
         return None
     strides = {copy.role: channels_last.copy_strides(copy.shape[2:], copy.group * copy.filled) for copy in copies}
     copied = replace(
-        problem, x_strides=strides.get("x", problem.x_strides), dy_strides=strides.get("dy", problem.dy_strides)
+        problem, x_strides=strides.get(x, problem.x_strides), dy_strides=strides.get(dy, problem.dy_strides)
     )
     return None if copied.wide() else Copied(copied, copies)

@@ -96,7 +96,8 @@ def _plan(problem: WeightGradProblem, tile: PlainTile, parts: int, wide: bool) -
     kernel = variant(problem.dtype, wide, rank, tile)
     pixels = pixels_of_part(problem.pixels, tile.slice, parts)
     fields = problem.fields(rank, tiles, pixels)
-    roles = {"x": "x", "dy": "dy", "sums": "workspace"}
+    x, dy = problem.roles
+    roles = {"x": x, "dy": dy, "sums": "workspace"}
     launch = Launch.of_blocks(OPERATOR, kernel, blocks, fields, roles)
     reason = f"{problem.pixels} pixels in {parts} parts of {pixels}"
     products = 1 if problem.result == problem.dtype else g.w_shape[-1]

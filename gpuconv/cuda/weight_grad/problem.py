@@ -26,7 +26,8 @@ class WeightGradProblem:
 
     ``precision`` is that of float32 products: "ieee", "tf32" or "3xtf32". Of a complex gradient the geometry has one
     more axis, that of the parts, through whose 4 taps the products of parts go; ``dtype`` and the strides of x and dy
-    are those of parts, ``result`` and ``w_strides`` those of the numbers.
+    are those of parts, ``result`` and ``w_strides`` those of the numbers. Where x and dy are ``exchanged``
+    (weight_grad/exchanged.py), those of the call are here each other's.
     """
 
     geometry: ConvGeometry
@@ -36,6 +37,12 @@ class WeightGradProblem:
     w_strides: Ints
     result: str
     precision: str = "ieee"
+    exchanged: bool = False
+
+    @property
+    def roles(self) -> tuple[str, str]:
+        """The arrays of the call that are x and dy here."""
+        return ("dy", "x") if self.exchanged else ("x", "dy")
 
     @property
     def itemsize(self) -> int:

@@ -370,7 +370,8 @@ def _plan(problem: WeightGradProblem, tile: RowTile) -> Plan:
         **params.members(tile, "items", "each", "walk", "tap_tiles", "filter_blocks", "walks", "lanes"),
         "multiplier": problem.filters,
     }
-    roles = {"x": "x", "dy": "dy", "sums": "workspace"}
+    x, dy = problem.roles
+    roles = {"x": x, "dy": dy, "sums": "workspace"}
     launch = Launch.of_blocks(OPERATOR, kernel, tile.blocks, fields, roles)
     reason = (
         f"{tile.lanes} filters a block, {tile.form.columns} columns x {tile.walk} rows a walk, "

@@ -335,7 +335,8 @@ def _plan(problem: WeightGradProblem, tile: WeightGradTile, arithmetic: Arithmet
         "x_rows": x_in_rows(problem),
         "dy_chunks": dy_in_chunks(problem),
     }
-    roles = {"common.x": "x", "common.dy": "dy", "common.sums": "workspace"}
+    x, dy = problem.roles
+    roles = {"common.x": x, "common.dy": dy, "common.sums": "workspace"}
     blocks, shared = prod(tiles) * g.group * parts, shared_bytes(problem.dtype, tile)
     launch = Launch.of_blocks(OPERATOR, kernel, blocks, fields, roles, shared)
     reasons = (f"{problem.pixels} pixels in {parts} parts of {pixels}", *empty_rows(problem.filters, tile.block_m))

@@ -11,17 +11,15 @@ import pytest
 
 import gpuconv
 from benchmarks import sass
-from gpuconv.cuda.call.prepared import contiguous_strides
 from gpuconv.cuda.conv.gemm.fragments import Arithmetic
 from gpuconv.cuda.plan.limits import representative
 from gpuconv.cuda.weight_grad import families as weight_grad_families
 from gpuconv.cuda.weight_grad import tiles
 from gpuconv.cuda.weight_grad.problem import WeightGradProblem, pixels_of_part
 from gpuconv.cuda.weight_grad.tiles import WeightGradTile
-from gpuconv.rules import geometry as geometries
 from tests.harness import machine_code
 from tests.harness.offered import candidates, why_not
-from tests.harness.plans import fields
+from tests.harness.plans import Ints, fields, weight_grad
 from tests.harness.steady import steady
 from tests.harness.toolchain import needs_disassembler, needs_nvrtc
 
@@ -29,19 +27,8 @@ LIMITS = representative("sm_90a").limits
 KERNELS = [one for one in tiles.kernels() if one[0] != "bfloat16"]  # which are those of float16
 
 
-def channels_last(shape: tuple[int, ...]) -> tuple[int, ...]:
-    batch, *spatial, channel = contiguous_strides((shape[0], *shape[2:], shape[1]))
-    return batch, channel, *spatial
-
-
-def problem_of(
-    x_shape: tuple[int, ...], w_shape: tuple[int, ...], dtype: str, last: bool = False, **attributes: Any
-) -> WeightGradProblem:
-    precision = attributes.pop("precision", "ieee")
-    geometry = geometries.conv(x_shape, w_shape, **attributes)
-    lay = channels_last if last else contiguous_strides
-    strides = lay(x_shape), lay(geometry.y_shape), contiguous_strides(w_shape)
-    return WeightGradProblem(geometry, dtype, *strides, dtype, precision)
+def problem_of(x_shape: Ints, w_shape: Ints, dtype: str, last: bool = False, **attributes: Any) -> WeightGradProblem:
+    return weight_grad(x_shape, w_shape, dtype, "NHWC" if last else "NCHW", **attributes)
 
 
 def names(problem: WeightGradProblem) -> list[str]:

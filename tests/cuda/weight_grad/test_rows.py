@@ -11,18 +11,16 @@ import pytest
 
 import gpuconv
 from benchmarks import sass
-from gpuconv.cuda.call.prepared import contiguous_strides
 from gpuconv.cuda.plan.limits import representative
 from gpuconv.cuda.weight_grad import families as weight_grad_families
 from gpuconv.cuda.weight_grad import rows
 from gpuconv.cuda.weight_grad.problem import WeightGradProblem
 from gpuconv.cuda.weight_grad.rows import FORMS, RowForm, RowTile, RowView
-from gpuconv.rules import geometry as geometries
 from tests.emulator import emulated_cuda
 from tests.harness import machine_code
 from tests.harness.emulated import architecture, preferred
 from tests.harness.offered import candidates, said, why_not
-from tests.harness.plans import fields, strides
+from tests.harness.plans import fields, weight_grad
 from tests.harness.toolchain import needs_disassembler, needs_nvrtc
 from tests.oracle import gradients
 from tests.oracle.operands import CONV_DTYPES, CONV_KINDS, LAYOUTS, values
@@ -35,12 +33,6 @@ _FAR = "offsets or coordinates need 64-bit indices"
 READ = [(dtype, form) for dtype in ("float16", "float32", "float64") for form in rows.forms(dtype)]
 
 over_forms = pytest.mark.parametrize("form", FORMS, ids=str)
-
-
-def made(x: Ints, w: Ints, dtype: str = "float32", layout: str = "NCHW", **attributes: Any) -> WeightGradProblem:
-    geometry = geometries.conv(x, w, **attributes)
-    lie = strides(x, layout), strides(geometry.y_shape, layout), contiguous_strides(w)
-    return WeightGradProblem(geometry, dtype, *lie, dtype)
 
 
 def tiles_of(problem: WeightGradProblem, form: RowForm) -> list[RowTile]:
@@ -70,14 +62,14 @@ def tiles_of(problem: WeightGradProblem, form: RowForm) -> list[RowTile]:
 def test_what_is_refused_goes_to_other_kernels_with_the_reason(
     x: Ints, w: Ints, attributes: dict[str, Any], why: str
 ) -> None:
-    problem = made(x, w, **attributes)
+    problem = weight_grad(x, w, **attributes)
     assert why_not(rows, problem, LIMITS) == why
     assert candidates(weight_grad_families, problem, LIMITS)
 
 
 def test_the_largest_problems_that_it_takes() -> None:
-    assert candidates(rows, made((1, 1, 2**28 - 1), (1, 1, 1)), LIMITS)
-    assert candidates(rows, made((1, 1, 9), (1, 1, 2), dilations=[2**24], pads=[2**24, 0]), LIMITS)
+    assert candidates(rows, weight_grad((1, 1, 2**28 - 1), (1, 1, 1)), LIMITS)
+    assert candidates(rows, weight_grad((1, 1, 9), (1, 1, 2), dilations=[2**24], pads=[2**24, 0]), LIMITS)
 
 
 def test_parts_of_complex_numbers_are_not_for_it() -> None:
@@ -92,7 +84,7 @@ def test_depthwise_layers_go_down_rows(k: int, stride: int, dtype: str, layout: 
     """But for NCHW of stride 2 and few taps, where rows are no better: every tile of taps reads all lines of x."""
     for filters in (1, 2):
         shapes = (32, 144, 56, 56), (144 * filters, 1, k, k)
-        problem = made(*shapes, dtype, layout, strides=[stride] * 2, pads=[k // 2] * 4, group=144)
+        problem = weight_grad(*shapes, dtype, layout, strides=[stride] * 2, pads=[k // 2] * 4, group=144)
         best = min(candidates(weight_grad_families, problem, LIMITS), key=lambda one: one.seconds)
         assert "_rows_" in best.name or (k, stride, layout) == (3, 2, "NCHW")
 
@@ -103,7 +95,7 @@ def test_depthwise_layers_go_down_rows(k: int, stride: int, dtype: str, layout: 
 def test_the_fields_of_a_small_problem() -> None:
     # x (2, 3, 9, 8), w (2·3, 1, 3, 5): y (2, 6, 4, 6). Rows: stride 3, dilation 2. Columns: stride 2, dilation 4.
     attributes: dict[str, Any] = {"strides": [3, 2], "dilations": [2, 4], "pads": [1, 10, 4, 10], "group": 3}
-    problem = made((2, 3, 9, 8), (6, 1, 3, 5), layout="NHWC", **attributes)
+    problem = weight_grad((2, 3, 9, 8), (6, 1, 3, 5), layout="NHWC", **attributes)
     tile = RowTile(RowView(problem), FORMS[2], 4, 1, 2)
     launch, _ = rows._plan(problem, tile).launches
     assert fields(launch) | {"x": 0, "dy": 0, "sums": 0} == {
@@ -119,7 +111,7 @@ def test_the_fields_of_a_small_problem() -> None:
 
 
 def test_images_take_the_place_of_rows_on_a_single_axis() -> None:
-    view = RowView(made((5, 3, 40), (3, 1, 7), layout="NHWC", strides=[2], pads=[3, 3], group=3))
+    view = RowView(weight_grad((5, 3, 40), (3, 1, 7), layout="NHWC", strides=[2], pads=[3, 3], group=3))
     assert (view.batch, view.extents, view.x_extents, view.taps) == (1, (1, 5, 20), (1, 5, 40), (1, 1, 7))
     assert (view.x_strides, view.dy_strides) == ((0, 1, 0, 120, 3), (0, 1, 0, 60, 3))
     assert (view.strides, view.pads) == ((1, 1, 2), (0, 0, 3))
@@ -131,7 +123,7 @@ def made_at_random() -> list[tuple[RowTile, Problem]]:
         problem = some(random)
         assert problem.w_shape is not None
         layout = random.choice(("NCHW", "NHWC"))
-        of = made(problem.x_shape, problem.w_shape, dtype, layout, **problem.attributes)
+        of = weight_grad(problem.x_shape, problem.w_shape, dtype, layout, **problem.attributes)
         found += [(tile, problem) for tile in tiles_of(of, rows.forms(dtype)[form])]
     return found
 

@@ -1,7 +1,7 @@
 """Conv and ConvTranspose of few channels a group on tensor cores (``conv/gemm/grouped.cu``): one launch, w as it is.
 
-Several groups make one whose weights have zeros where a filter would meet another group's channels. The kernels have
-three spatial axes and 32-bit indices.
+Several groups make one whose weights have zeros where a filter would meet another group's channels; a single group is
+as welcome. The kernels have three spatial axes and 32-bit indices.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def _refusal(problem: Problem) -> Refusal | None:
     tensor_cores = fragments.refusal(problem)
     if problem.dtype == "float64":
         return Refusal("products of float64", plain=problem.group == 1)
-    if problem.group == 1 or problem.channels > _MOST_CHANNELS:
-        why = f"{problem.group} groups of {problem.channels} channels; it takes several, of up to {_MOST_CHANNELS}"
+    if problem.channels > _MOST_CHANNELS:
+        why = f"{problem.channels} channels in a group; it takes up to {_MOST_CHANNELS}"
         return Refusal(why, plain=problem.group == 1 or tensor_cores is not None)
     return None if tensor_cores is None else Refusal(tensor_cores)
 
@@ -79,7 +79,7 @@ def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     for work, (seconds, tile) in ways:
         name = variant(problem.operator, problem.dtype, problem.precision, work.form).name
         modelled = model.overlapped(seconds, model.memory(problem.bytes_by_phase, limits))
-        how = f" of {work.together} groups"
+        how = f" of {work.together} groups" if problem.group > 1 else ""
         order = fragments.order(work.arithmetic, work.channels, 32 // work.itemsize, how)
         yield Candidate(name, modelled, partial(_plan, tile), order)
 
@@ -99,8 +99,10 @@ def _plan(tile: GroupedTile) -> Plan:
     shared = tile.shared_bytes + _more_bytes(problem)
     launch = Launch.of_blocks(problem.operator, chosen, tile.blocks, _fields(tile), roles | {"weights.w": "w"}, shared)
     columns = " x ".join(map(str, tile.tile))
-    reason = f"{work.together} groups of {problem.channels} channels make one; tiles of {columns} columns"
-    return Plan(problem.operator, (launch,), (reason,))
+    together = f"{work.together} groups of {problem.channels} channels make one"
+    if problem.group == 1:
+        together = f"all {problem.channels} channels of a pixel are read at once"
+    return Plan(problem.operator, (launch,), (f"{together}; tiles of {columns} columns",))
 
 
 def _fields(tile: GroupedTile) -> Mapping[str, Any]:

@@ -48,8 +48,8 @@ def test_a_block_has_whole_groups_of_up_to_64_channels(channels: int) -> None:
             assert work.together * channels <= 64
 
 
-@pytest.mark.parametrize(("channels", "group", "taken"), [(64, 2, True), (65, 2, False), (1, 2, True), (8, 1, False)])
-def test_several_groups_of_up_to_64_channels_are_taken(channels: int, group: int, taken: bool) -> None:
+@pytest.mark.parametrize(("channels", "group", "taken"), [(64, 2, True), (65, 2, False), (1, 2, True), (64, 1, True)])
+def test_groups_of_up_to_64_channels_are_taken(channels: int, group: int, taken: bool) -> None:
     one = problem("conv", (1, channels * group, 9, 9), (32 * group, channels, 3, 3), group=group)
     assert bool(candidates(grouped_plan, one, HOPPER)) is taken
 
@@ -80,8 +80,8 @@ def test_as_many_groups_as_fill_fragments_make_one(
 @pytest.mark.parametrize(
     ("x_shape", "w_shape", "more", "why"),
     [
-        ((1, 16, 9), (16, 16, 3), {}, None),  # a single group, where nobody expects it
-        ((1, 130, 9), (4, 65, 3), {"group": 2}, "2 groups of 65 channels; it takes several, of up to 64"),
+        ((1, 65, 9), (16, 65, 3), {}, None),  # a single group, where nobody expects it
+        ((1, 130, 9), (4, 65, 3), {"group": 2}, "65 channels in a group; it takes up to 64"),
         ((1, 4, 9), (4, 2, 3), {"group": 2, "dtype": "float64"}, "products of float64"),
         ((1, 4, 9), (4, 2, 3), {"group": 2, "dtype": "float32"}, "float32 products are those of IEEE arithmetic"),
         ((1, 4, 3, 3, 3, 3), (4, 2, 2, 2, 2, 2), {"group": 2}, "4 spatial axes are more than 3"),
@@ -103,6 +103,15 @@ def test_it_is_the_quickest_for_grouped_layers(layout: str) -> None:
     x_strides = (1024 * 196, 1, 14 * 1024, 1024) if layout == "NHWC" else None
     made = plan("conv", x_shape, w_shape, dtype="bfloat16", x_strides=x_strides, group=32, pads=[1] * 4)
     assert made.launches[-1].variant.name == "conv_grouped_bfloat16_3d_mma_32x512"
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_it_is_the_quickest_for_one_group_of_few_channels_and_filters(dtype: str) -> None:
+    """As in the first layers of a U-Net, where NCHW would be copied, channels last, and w packed."""
+    made = plan("conv", (8, 16, 256, 256), (16, 16, 3, 3), dtype=dtype, pads=[1] * 4)
+    (launch,) = made.launches
+    assert launch.variant.name == f"conv_grouped_{dtype}_3d_mma_16x512"
+    assert any(reason.startswith("all 16 channels of a pixel are read at once; tiles of ") for reason in made.reasons)
 
 
 # ---------------------------------------------------------------- tiles

@@ -1,0 +1,56 @@
+"""The gradient of weights with x and dy in each other's place.
+
+With strides of 1, ``dw[m, c, t] = sum over q of dy[m, q] x[c, q + t d - p]`` is as well a sum over the pixels u of x,
+of ``x[c, u] dy[m, u + p - t d]``: the gradient of a Conv from M channels to C filters whose padding is
+``(k - 1) d - p``, with the taps of each axis in reverse order. Tiles that few filters would leave nearly empty are full
+of many channels, and the array that is read again for each tap is the one with few.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import partial
+
+from gpuconv.cuda.plan import Candidate, Offer, Plan
+from gpuconv.cuda.weight_grad.problem import WeightGradProblem
+from gpuconv.rules import dtypes
+from gpuconv.rules.geometry import ConvGeometry
+
+_LAST_TAP = "y from its last tap"
+
+
+def of(problem: WeightGradProblem) -> WeightGradProblem | None:
+    """Return the same sums as the gradient of another Conv's weights; None where there is no such Conv."""
+    g = problem.geometry
+    pads = tuple((k - 1) * d - pad for k, d, pad in zip(g.kernel_shape, g.dilations, g.pads_begin, strict=True))
+    moves = any(s != 1 and q != 1 for s, q in zip(g.strides, g.y_shape[2:], strict=True))
+    if g.group != 1 or moves or min(pads) < 0 or problem.result != problem.dtype or 0 in (*g.x_shape, *g.y_shape):
+        return None
+    ones, (filters, channels, *taps) = (1,) * len(pads), g.w_shape
+    w_shape = (channels, filters, *taps)
+    geometry = ConvGeometry(g.y_shape, g.x_shape, g.kernel_shape, ones, g.dilations, pads, pads, w_shape, 1)
+    of_filter, of_channel, *of_taps = problem.w_strides
+    return replace(
+        problem,
+        geometry=geometry,
+        x_strides=problem.dy_strides,
+        dy_strides=problem.x_strides,
+        w_strides=(of_channel, of_filter, *(-step for step in of_taps)),
+        exchanged=True,
+    )
+
+
+def candidates(problem: WeightGradProblem, offered: Iterable[Offer]) -> Iterator[Candidate]:
+    """Yield what the other gradient was offered, as candidates of the problem that it was made of."""
+    for one in offered:
+        if isinstance(one, Candidate):
+            yield Candidate(f"{one.name}_exchanged", one.seconds, partial(_plan, problem, one), one.order)
+
+
+def _plan(problem: WeightGradProblem, candidate: Candidate) -> Plan:
+    plan, taps = candidate.make(), problem.geometry.kernel_shape
+    size = dtypes.entry(problem.result).itemsize
+    start = sum((k - 1) * step for k, step in zip(taps, problem.w_strides[2:], strict=True)) * size
+    reason = "x and dy are exchanged: channels are what filters are elsewhere, and taps come in reverse order"
+    return replace(plan.renamed({"y": _LAST_TAP}), views=((_LAST_TAP, "y", start),), reasons=(reason, *plan.reasons))
