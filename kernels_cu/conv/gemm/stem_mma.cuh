@@ -135,10 +135,9 @@ template <class Arithmetic, int BLOCK_M> struct StemMma {
     template <class Writer> DEVICE bool write_rows(const Writer& writer, int f) const {
         const Pixel<int, 4> at = box.pixel(pixel_of_warp(f, lane() % 4 * 2));
         int offset;
-        const int left = writer.locate(at, offset) ? int(p.common.extent[3].divisor) - at.q[3] : 0;
+        if (!writer.locate(at, offset)) return false;
         T* y = writer.output() + (offset + (m0 + lane() / 4) * p.common.y_channel);
         Acc check = 0; // a sum of zeros, or NaN
-        if (left == 0) return false;
 #pragma unroll
         for (int row = 0; row < BLOCK_M; row += 8, y += 8 * p.common.y_channel) {
             const int m = m0 + lane() / 4 + row;
@@ -150,26 +149,10 @@ template <class Arithmetic, int BLOCK_M> struct StemMma {
                 out[i] = nan_unless_finite(sums[row / 16][f + i / 2][row / 8 % 2 * 2 + i % 2] + added);
                 check = multiply_add(out[i], Acc(0), check);
             }
-            if (p.common.finish.any()) finish_neighbours(out, y, left);
-            if (left >= kNeighbours) {
-                store_narrowed(y, out);
-            } else {
-#pragma unroll
-                for (int i = 0; i < kNeighbours - 1; ++i)
-                    if (i < left) y[i] = narrow<T>(out[i]);
-            }
+            if (p.common.finish.any()) finish_all(p.common.finish, p.common.y, out, y); // NaN are made again
+            store_narrowed(y, out);
         }
         return check != Acc(0);
-    }
-    // Those that exist; NaN are made again.
-    DEVICE void finish_neighbours(Acc (&out)[kNeighbours], const T* y, int left) const {
-        if (left >= kNeighbours) {
-            finish_all(p.common.finish, p.common.y, out, y);
-        } else {
-#pragma unroll
-            for (int i = 0; i < kNeighbours - 1; ++i)
-                if (i < left) out[i] = finished(p.common.finish, p.common.y, out[i], y + i);
-        }
     }
     // Sixteen channels at a time, by way of shared memory: lanes have a vector each, neighbours those of a pixel.
     template <class Writer> DEVICE bool write_channels(const Writer& writer, void* shared) const {
@@ -206,7 +189,7 @@ template <class Arithmetic, int BLOCK_M> struct StemMma {
 #pragma unroll
                 for (int k = 0; k < kNeighbours; ++k) out[k] = source[k];
                 if (targets[j] == nullptr || m0 + i * 16 + lane() % kLanes * kNeighbours >= p.common.filters) continue;
-                if (p.common.finish.any()) finish_neighbours(out, targets[j] + i * 16, kNeighbours);
+                if (p.common.finish.any()) finish_all(p.common.finish, p.common.y, out, targets[j] + i * 16);
                 store_narrowed(targets[j] + i * 16, out);
             }
         }

@@ -107,8 +107,11 @@ def test_channels_are_whole_chunks(channels: int, dtype: str, size: int, whole: 
         ("float16", (6144, 192, 64, 16, 2), False),
     ],
 )
-def test_rows_of_y_begin_with_whole_vectors(dtype: str, y_strides: Ints, whole: bool) -> None:
-    assert stem_tile.pixels_are_vectors(replace(made(dtype), y_strides=y_strides)) is whole
+def test_rows_of_y_consist_of_whole_vectors(dtype: str, y_strides: Ints, whole: bool) -> None:
+    problem = replace(made(dtype), y_shape=(2, 32, 3, 4, 8), y_strides=y_strides)
+    assert stem_tile.pixels_are_vectors(problem) is whole
+    narrower = replace(problem, y_shape=(2, 32, 3, 4, 7))  # of rows as far apart
+    assert not stem_tile.pixels_are_vectors(narrower)
 
 
 @pytest.mark.parametrize(

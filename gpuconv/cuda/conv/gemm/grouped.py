@@ -36,7 +36,7 @@ def _refusal(problem: Problem) -> Refusal | None:
     if problem.channels > _MOST_CHANNELS:
         why = f"{problem.channels} channels in a group; it takes up to {_MOST_CHANNELS}"
         return Refusal(why, plain=problem.group == 1 or tensor_cores is not None)
-    return None if tensor_cores is None else Refusal(tensor_cores)
+    return None if tensor_cores is None else Refusal(tensor_cores, plain=problem.group == 1)
 
 
 def works(problem: Problem, arithmetic: fragments.Arithmetic) -> Iterator[GroupedWork]:

@@ -129,6 +129,7 @@ _FLAT_OF_HALF = (MmaForm("vector", 64, 3, 5.2), MmaForm("chunks", 64, 3, 8.8), M
 _HALF = (
     MmaTile(128, 128, 64, 64, 2, (MmaForm("vector", 64, 2, 1.7), MmaForm("scalar", 32, 3, 3.1))),
     MmaTile(64, 256, 64, 64, 2, (MmaForm("vector", 64, 2, 1.8), MmaForm("chunks", 64, 2, 2.7))),
+    MmaTile(32, 256, 32, 64, 2, (MmaForm("vector", 64, 2, 2.6), MmaForm("chunks", 64, 2, 4.2))),
     MmaTile(64, 64, 32, 32, 4, _SQUARE_OF_HALF),
     MmaTile(16, 128, 16, 32, 4, _FLAT_OF_HALF),
 )
@@ -142,6 +143,7 @@ _FLAT_OF_SINGLE = (MmaForm("vector", 32, 3, 9.3), MmaForm("chunks", 32, 3, 12.9)
 _SINGLE = (
     MmaTile(128, 128, 64, 64, 2, (MmaForm("scalar", 16, 3, 3.3),)),
     MmaTile(64, 256, 64, 64, 2, (MmaForm("vector", 32, 2, 2.8),)),
+    MmaTile(32, 256, 32, 64, 2, (MmaForm("vector", 32, 2, 4.6), MmaForm("chunks", 32, 2, 6.2))),
     MmaTile(64, 64, 32, 32, 4, _SQUARE_OF_SINGLE),
     MmaTile(16, 128, 16, 32, 4, _FLAT_OF_SINGLE),
 )

@@ -200,9 +200,9 @@ def channels_are_vectors(problem: Problem) -> bool:
 
 
 def pixels_are_vectors(problem: Problem) -> bool:
-    """Tell whether every eight columns of y that a box has begin with a whole vector, if y does."""
+    """Tell whether rows of y consist of whole vectors, if y begins with one."""
     vector, (*outer, step) = 16 // problem.itemsize, problem.y_strides
-    return step == 1 and all(stride % vector == 0 for stride in outer)
+    return step == 1 and all(number % vector == 0 for number in (problem.y_shape[-1], *outer))
 
 
 # ---------------------------------------------------------------- shared memory
