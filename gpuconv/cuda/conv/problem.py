@@ -69,6 +69,7 @@ class Problem:
     pads: Ints  # at the beginnings
     phases: Ints  # of ConvTranspose's outputs per axis; empty for Conv, which has one
     strides: Ints  # of ConvTranspose; empty for Conv, whose strides are those of the columns
+    backwards: bool = False  # of Conv: the first tap meets the last input of a window
 
     @cached_property
     def itemsize(self) -> int:
@@ -308,6 +309,12 @@ def as_conv(problem: Problem) -> Problem | None:
         return None
     pads = tuple((axis.taps - 1) * axis.dilation - axis.pad for axis in problem.axes)
     return replace(problem, operator="conv", pads=pads, phases=(), strides=())
+
+
+def backwards(problem: Problem) -> Problem | None:
+    """Return the Conv that a ConvTranspose of stride 1 is, with its taps in their order; None where it is none."""
+    conv = as_conv(problem) if problem.operator == "conv_transpose" else None
+    return None if conv is None or min(conv.pads) < 0 else replace(conv, backwards=True)
 
 
 def merged_stride(extents: Sequence[int], strides: Sequence[int]) -> int | None:

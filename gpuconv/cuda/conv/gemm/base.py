@@ -113,9 +113,12 @@ def common(problem: Problem, tiles: tuple[int, int], weights: PackedWeights) -> 
 
 def taps(problem: Problem, weights: PackedWeights) -> Mapping[str, Any]:
     """Return the fields of ``Taps`` of a single phase."""
+    first, sign = [-pad for pad in problem.pads], -1 if problem.backwards else 1
+    if problem.backwards:
+        first = [axis.dilation * (axis.taps - 1) - axis.pad for axis in problem.axes]
     return {
-        "start": [-pad for pad in problem.pads],
-        "advance": problem.dilations,
+        "start": first,
+        "advance": [sign * dilation for dilation in problem.dilations],
         "row": weights.tap_rows(problem.taps),
         "count": problem.taps,
         "first_row": 0,

@@ -26,7 +26,7 @@ def along_w(problem: Problem, piece: int) -> Runs | None:
     Elements along W are contiguous, and channels, if there are several, take the place of an outermost axis of one
     element; or channels are contiguous, and elements along W follow them.
     """
-    if problem.operator != "conv" or problem.group != 1 or problem.channels == 0:
+    if problem.operator != "conv" or problem.backwards or problem.group != 1 or problem.channels == 0:
         return None
     single = problem.channels == 1 or problem.x_strides[1] == 1
     if single and problem.x_strides[-1] == problem.channels:
