@@ -137,6 +137,18 @@ def _copies_all(one: Mutant, whole: str) -> bool:
     return len(written) == 1 and re.match(rf"\s*mov\.u32\s+{register}, {size};", written[0]) is not None
 
 
+def _meets_alone(one: Mutant, whole: str) -> bool:
+    """Tell whether a barrier of all consumers only has another number: each comes to it next, and nobody else does.
+
+    Of consumers that take turns, the other ones have that number.
+    """
+    found = re.match(r"\s*bar\.sync (%r\d+), (%r\d+);", one.old)
+    if found is None or not one.source_words.startswith("conv/wgmma/split.cuh: static DEVICE void wait()"):
+        return False
+    count = re.search(rf"\smov\.u32\s+{found[2]}, (\d+);", whole)
+    return one.change.words == "bar.sync: number +1" and count is not None and count[1] == "256"
+
+
 RULES: dict[str, Callable[[Mutant, str], bool]] = {
     "Products of a step are waited for with those of the next one, of the same stage.": _joins_the_next_group,
     "Every walk has a column.": _has_a_column,
@@ -147,6 +159,7 @@ RULES: dict[str, Callable[[Mutant, str], bool]] = {
     "Sums of what there is not are never written.": _sums_for_nobody,
     "Threads meet elsewhere before they write what others read.": _is_needless,
     "All bytes of the copy are there.": _copies_all,
+    "All consumers meet here before any of them comes to a barrier of another number.": _meets_alone,
 }
 
 

@@ -400,6 +400,8 @@ def _of_wgmma(mine: many_wgmma.Trial, theirs: Iterable[Any]) -> Iterator[Trial]:
     yield from (
         replace(mine, out=out, finished=act) for act, out in product((("leaky_relu", -2), ("clip", -1.5, 6)), lies)
     )
+    for activation in (("leaky_relu", -2), None):
+        yield replace(_in_chunks(mine), out="channels last", finished=activation)
     yield from (partial(many_wgmma.check_zeros, replace(mine, out=out)) for out in lies)
     yield from (replace(mine, out=out) for out in lies)
     same = {"candidate": mine.candidate, "dtype": mine.dtype, "precision": mine.precision, "kinds": mine.kinds}
@@ -409,6 +411,17 @@ def _of_wgmma(mine: many_wgmma.Trial, theirs: Iterable[Any]) -> Iterator[Trial]:
     for one, candidate, packed in product((batch, mine), (f"{whole}_split", whole), (True, False)):
         yield replace(one, candidate=candidate, multiprocessors=5, packed=packed)
     yield from (replace(mine, kinds=kinds) for kinds in KINDS)
+
+
+def _in_chunks(mine: many_wgmma.Trial) -> many_wgmma.Trial:
+    """The same with filters of a group that are whole 16 bytes, whatever the type."""
+    x_shape, (first, second, *taps) = mine.shapes
+    group = mine.attributes.get("group", 1)
+    if mine.operator == "conv":
+        first = -(-first // (8 * group)) * 8 * group
+    else:
+        second = -(-second // 8) * 8
+    return replace(mine, shapes=(x_shape, (first, second, *taps)))
 
 
 # ---------------------------------------------------------------- made of passes and gradients
