@@ -414,13 +414,13 @@ def _of_wgmma(mine: many_wgmma.Trial, theirs: Iterable[Any]) -> Iterator[Trial]:
 
 
 def _in_chunks(mine: many_wgmma.Trial) -> many_wgmma.Trial:
-    """The same with filters of a group that are whole 16 bytes, whatever the type."""
+    """The same with filters of a group that a warp has all or none of, whatever the type."""
     x_shape, (first, second, *taps) = mine.shapes
     group = mine.attributes.get("group", 1)
     if mine.operator == "conv":
-        first = -(-first // (8 * group)) * 8 * group
+        first = -(-first // (16 * group)) * 16 * group
     else:
-        second = -(-second // 8) * 8
+        second = -(-second // 16) * 16
     return replace(mine, shapes=(x_shape, (first, second, *taps)))
 
 
@@ -491,11 +491,18 @@ def _of_pool_gradients(mine: Any, _: Iterable[Any]) -> Iterator[Trial]:
 # Windows by the form of walks: kernel, strides, pads.
 _AVERAGED: dict[str, tuple[tuple[tuple[int, ...], ...], ...]] = {
     "1x1": (((3, 4, 2), (3, 5, 2), (1, 2, 1, 1, 3, 1)), ((2, 2, 3), (4, 2, 5), (1, 0, 2, 0, 1, 1))),
-    "2x2": (((2, 4, 3), (2, 2, 2), (1, 3, 2, 1, 2, 1)), ((3, 3, 3), (4, 2, 2), (2, 1, 0, 1, 2, 2))),
-    "3x4": (((2, 3, 4), (3, 1, 1), (1, 2, 3, 1, 2, 3)), ((3, 5, 4), (3, 2, 1), (2, 4, 1, 2, 3, 2))),
     "5xany": (((2, 8, 5), (1, 2, 2), (1, 5, 4, 1, 7, 3)), ((3, 4, 9), (3, 1, 2), (2, 3, 8, 1, 3, 7))),
     "13xany": (((2, 12, 3), (2, 1, 1), (1, 9, 2, 1, 8, 2)),),
 }
+
+
+def _of_strips(kernel: int, stride: int) -> tuple[tuple[tuple[int, ...], ...], ...]:
+    """Windows of threads of several columns, by the width and the stride of windows."""
+    most = kernel - 1
+    return (
+        ((2, 4, kernel), (2, 3, stride), (1, 2, most, 1, 3, most)),
+        ((3, 3, kernel), (1, 2, stride), (2, 1, 0, 1, 2, most // 2)),
+    )
 
 
 def _of_average_walks(mine: Any, theirs: Iterable[Any]) -> Iterator[Trial]:
@@ -503,7 +510,7 @@ def _of_average_walks(mine: Any, theirs: Iterable[Any]) -> Iterator[Trial]:
     kernel, _, _, dtype, _ = mine.args
     form = kernel.rpartition("_")[2]
     known = [(one.args[1], one.args[4]) for one in theirs if one.args[0].endswith(f"_{form}")]
-    for sizes in _AVERAGED[form]:
+    for sizes in _AVERAGED.get(form) or _of_strips(*map(int, form.split("s"))):
         extents = (4, 14, 5) if form == "13xany" else (7, 8, 9)
         known.append(((2, 11, *extents), dict(zip(("kernel_shape", "strides", "pads"), sizes, strict=True))))
     for counted, lies, (shape, given) in product((0, 1), ("contiguous", "channels last"), known):
