@@ -57,7 +57,7 @@ def test_the_kernel_follows_the_output_channels(filters: int, most: int | None) 
     [
         ((1, 0, 9), (4, 0, 3), {}),  # nothing to multiply
         ((1, 3, 3, 3, 3, 3), (4, 3, 2, 2, 2, 2), {}),  # four axes
-        ((1, 3, 9), (3, 4, 3), {"operator": "conv_transpose"}),
+        ((1, 3, 9), (3, 4, 3), {"operator": "conv_transpose", "strides": [2]}),
         ((2, 3, 9), (4, 3, 3), {"x_strides": (2**31, 9, 1)}),  # 64-bit indices
     ],
 )
