@@ -63,6 +63,20 @@ def preferred(text: str) -> Iterator[None]:
         yield
 
 
+def every_candidate(names: list[str]) -> Iterator[AbstractContextManager[None]]:
+    """Yield contexts as :func:`offers.every_candidate`, and keep the names of all that planners could take."""
+    for turn in offers.every_candidate():
+        with turn:
+            of_turn = offers.picked()
+        assert of_turn is not None
+
+        def pick(candidates: Sequence[Candidate], of_turn: offers.Pick = of_turn) -> Candidate:
+            names[:] = [one.name for one in candidates]
+            return of_turn(candidates)
+
+        yield offers.picking(pick)
+
+
 @contextmanager
 def some_candidate(number: int) -> Iterator[None]:
     """Let planners take one of the candidates that a problem has, another one for each number."""

@@ -16,6 +16,7 @@ from unittest import mock
 
 from gpuconv import GpuconvError
 from gpuconv.cuda.build.variant import Variant
+from gpuconv.cuda.plan.numbers import whole
 from tests.emulated_cuda import control
 from tests.emulated_cuda.emulator import ptx
 from tests.emulated_cuda.emulator.counters import FIELDS
@@ -249,7 +250,7 @@ def _grown(problem: Problem, channels: int, filters: int, rows: int, columns: in
 
 def _in_vectors(problem: Problem) -> Problem:
     """The same with channels that are whole vectors of 16 bytes, of elements of any type."""
-    channels = -(-problem.x_shape[1] // 16) * 16
+    channels = whole(problem.x_shape[1], 16)
     return replace(problem, x_shape=(problem.x_shape[0], channels, *problem.x_shape[2:]))
 
 
@@ -418,9 +419,9 @@ def _in_chunks(mine: many_wgmma.Trial) -> many_wgmma.Trial:
     x_shape, (first, second, *taps) = mine.shapes
     group = mine.attributes.get("group", 1)
     if mine.operator == "conv":
-        first = -(-first // (16 * group)) * 16 * group
+        first = whole(first, 16 * group)
     else:
-        second = -(-second // 16) * 16
+        second = whole(second, 16)
     return replace(mine, shapes=(x_shape, (first, second, *taps)))
 
 

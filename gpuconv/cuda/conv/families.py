@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from functools import partial
-from itertools import chain
 
-from gpuconv.cuda.build.variant import Variant
 from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.direct import bands, channels, few, rows, transpose
 from gpuconv.cuda.conv.gemm import ffma, grouped, interleaved, matrix, mma, pointwise, stem
 from gpuconv.cuda.conv.wgmma import family as wgmma
-from gpuconv.cuda.plan import Candidate, Family, Limits, Offer, Plan, offers
+from gpuconv.cuda.plan import Candidate, Family, Limits, Plan, offers
 from gpuconv.rules.geometry import ConvGeometry, ConvTransposeGeometry, Ints
 
 # Of equally quick candidates the earlier family's is taken; the first accepts every problem.
@@ -20,44 +16,16 @@ FAMILIES: tuple[Family, ...] = (
     *(ffma, mma, wgmma, rows, channels, few, bands),
     *(pointwise, matrix, interleaved, transpose, grouped, stem),
 )
-_EITHER_WAY = (ffma, mma, grouped, few)  # whose kernels of Conv take taps that run backwards
 
 
-class _Backwards:
-    """A ConvTranspose of stride 1 by kernels of Conv: as input gradients mostly are."""
-
-    NAME = "Conv, backwards"
-
-    def offers(self, problem: correlation.Problem, limits: Limits) -> Iterator[Candidate]:
-        """Yield the candidates of the Conv that a problem is, if it is one."""
-        return _of_conv(problem, lambda family, conv: family.offers(conv, limits))
-
-    def offers_in_order(self, problem: correlation.Problem, limits: Limits) -> Iterator[Candidate]:
-        """Yield them as families' ``offers_in_order``."""
-        return _of_conv(problem, lambda family, conv: _in_order(family, conv, limits))
-
-    def variants(self) -> Iterable[Variant]:
-        """Yield no kernel: all are other families'."""
-        return ()
+def _of_transpose(problem: correlation.Problem, candidate: Candidate) -> Candidate:
+    return replace(candidate, make=lambda: replace(candidate.make(), operator=problem.operator))
 
 
-def _of_conv(
-    problem: correlation.Problem, asked: Callable[[Family, correlation.Problem], Iterable[Offer]]
-) -> Iterator[Candidate]:
-    conv = correlation.backwards(problem)
-    if conv is not None:
-        for offer in chain.from_iterable(asked(family, conv) for family in _EITHER_WAY):
-            if isinstance(offer, Candidate):
-                yield replace(offer, make=partial(_of_transpose, offer))
-
-
-def _of_transpose(candidate: Candidate) -> Plan:
-    return replace(candidate.make(), operator="conv_transpose")
-
-
-def _in_order(family: Family, problem: correlation.Problem, limits: Limits) -> Iterable[Offer]:
-    found: Iterable[Offer] = getattr(family, "offers_in_order", family.offers)(problem, limits)
-    return found
+# ConvTranspose of stride 1, as input gradients mostly are, by those kernels of Conv whose taps may run backwards.
+_BACKWARDS: offers.Offering = offers.Rewritten(
+    "Conv, backwards", (ffma, mma, grouped, few), correlation.backwards, _of_transpose
+)
 
 
 def for_conv(
@@ -79,7 +47,7 @@ def in_order(problem: correlation.Problem, limits: Limits) -> list[Candidate]:
 
     Families that otherwise choose an order by the batch have ``offers_in_order`` besides.
     """
-    offered = (_in_order(family, problem, limits) for family in (*FAMILIES, _Backwards()))
+    offered = (offers.in_order(family, problem, limits) for family in (*FAMILIES, _BACKWARDS))
     return [offer for those in offered for offer in those if isinstance(offer, Candidate)]
 
 
@@ -87,4 +55,4 @@ def plan(problem: correlation.Problem, limits: Limits) -> Plan:
     """Plan what both operators come down to."""
     if 0 in problem.y_shape:
         return Plan.of_nothing(problem.operator)
-    return offers.choose(problem, (*FAMILIES, _Backwards()), limits)
+    return offers.choose(problem, (*FAMILIES, _BACKWARDS), limits)

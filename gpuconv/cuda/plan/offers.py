@@ -34,19 +34,61 @@ class Refusal(NamedTuple):
 Offer = Candidate | Refusal
 
 
-class Family(Protocol):
-    """Kernels for one kind of problem: a module."""
+class Offering(Protocol):
+    """What has offers for a kind of problem."""
 
     NAME: str  # by which explanations call it
 
     def offers(self, problem: Any, limits: Limits) -> Iterator[Offer]:
         """Yield a candidate for every kernel that takes the problem, or one refusal."""
 
+
+class Family(Offering, Protocol):
+    """Kernels for one kind of problem: a module."""
+
     def variants(self) -> Iterable[Variant]:
         """Yield every kernel that a candidate can launch, those that several families share being one family's."""
 
 
-def of(families: Iterable[Family], problem: Any, limits: Limits) -> tuple[list[Candidate], list[str]]:
+def in_order(family: Offering, problem: Any, limits: Limits) -> Iterable[Offer]:
+    """Return a family's offers of which no order of sums depends on the batch: ``offers_in_order``, if it has them."""
+    found: Iterable[Offer] = getattr(family, "offers_in_order", family.offers)(problem, limits)
+    return found
+
+
+def _any(family: Offering, problem: Any, limits: Limits) -> Iterable[Offer]:
+    return family.offers(problem, limits)
+
+
+@dataclass(eq=False, slots=True)
+class Rewritten:
+    """Families that solve a problem as another one of its kind; what they refuse of that goes without saying."""
+
+    NAME: str
+    families: tuple[Family, ...]
+    of: Callable[[Any], Any]  # returns the other problem, None where there is none
+    candidate: Callable[[Any, Candidate], Candidate]  # returns one of the other's as one of the problem's
+
+    def offers(self, problem: Any, limits: Limits) -> Iterator[Candidate]:
+        """Yield the candidates of the other problem."""
+        return self._candidates(_any, problem, limits)
+
+    def offers_in_order(self, problem: Any, limits: Limits) -> Iterator[Candidate]:
+        """Yield those that families offer :func:`in_order`."""
+        return self._candidates(in_order, problem, limits)
+
+    def _candidates(
+        self, ask: Callable[[Offering, Any, Limits], Iterable[Offer]], problem: Any, limits: Limits
+    ) -> Iterator[Candidate]:
+        other = self.of(problem)
+        if other is not None:
+            for family in self.families:
+                for offer in ask(family, other, limits):
+                    if isinstance(offer, Candidate):
+                        yield self.candidate(problem, offer)
+
+
+def of(families: Iterable[Offering], problem: Any, limits: Limits) -> tuple[list[Candidate], list[str]]:
     """Return all candidates in the families' order, and a line for each reason that families have for having none."""
     candidates, refusals = [], dict[str, list[str]]()
     for family in families:
@@ -109,7 +151,7 @@ def line(candidate: Candidate, best: Candidate, why: str) -> str:
     return f"{candidate.name}: predicted {candidate.seconds * 1e6:.1f} us{against}"
 
 
-def choose(problem: Any, families: Iterable[Family], limits: Limits) -> Plan:
+def choose(problem: Any, families: Iterable[Offering], limits: Limits) -> Plan:
     """Return the plan of the candidate that was measured to be the quickest, or else of the one predicted to be.
 
     Of equally quick ones the first is taken; at least one family must have one. All are among the plan's reasons, and

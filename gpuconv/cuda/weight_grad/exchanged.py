@@ -8,11 +8,10 @@ of many channels, and the array that is read again for each tap is the one with 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 
-from gpuconv.cuda.plan import Candidate, Offer, Plan
+from gpuconv.cuda.plan import Candidate, Plan
 from gpuconv.cuda.weight_grad.problem import WeightGradProblem
 from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import ConvGeometry
@@ -41,11 +40,9 @@ def of(problem: WeightGradProblem) -> WeightGradProblem | None:
     )
 
 
-def candidates(problem: WeightGradProblem, offered: Iterable[Offer]) -> Iterator[Candidate]:
-    """Yield what the other gradient was offered, as candidates of the problem that it was made of."""
-    for one in offered:
-        if isinstance(one, Candidate):
-            yield Candidate(f"{one.name}_exchanged", one.seconds, partial(_plan, problem, one), one.order)
+def candidate(problem: WeightGradProblem, other: Candidate) -> Candidate:
+    """Return a candidate of the other gradient as one of the problem that it was made of."""
+    return Candidate(f"{other.name}_exchanged", other.seconds, partial(_plan, problem, other), other.order)
 
 
 def _plan(problem: WeightGradProblem, candidate: Candidate) -> Plan:

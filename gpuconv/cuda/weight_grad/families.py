@@ -2,31 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-
-from gpuconv.cuda.build.variant import Variant
-from gpuconv.cuda.plan import Candidate, Family, Limits, Plan, offers
+from gpuconv.cuda.plan import Family, Limits, Plan, offers
 from gpuconv.cuda.weight_grad import exchanged, plain, rows, tiles
 from gpuconv.cuda.weight_grad.problem import OPERATOR, WeightGradProblem
 from gpuconv.rules.geometry import ConvGeometry, Ints
 
 # Of equally quick candidates the earlier family's is taken; the first accepts every problem.
 FAMILIES: tuple[Family, ...] = (plain, tiles, rows)
-
-
-class _Exchanged:
-    """All of them, for the same sums with x and dy in each other's place."""
-
-    NAME = "x and dy exchanged"
-
-    def offers(self, problem: WeightGradProblem, limits: Limits) -> Iterator[Candidate]:
-        other = exchanged.of(problem)
-        if other is not None:
-            for family in FAMILIES:
-                yield from exchanged.candidates(problem, family.offers(other, limits))
-
-    def variants(self) -> Iterable[Variant]:
-        return ()
+_EXCHANGED = offers.Rewritten("x and dy exchanged", FAMILIES, exchanged.of, exchanged.candidate)
 
 
 def for_weight_grad(
@@ -44,4 +27,4 @@ def for_weight_grad(
         return Plan.of_nothing(OPERATOR)
     precision = precision if dtype == "float32" else "ieee"
     problem = WeightGradProblem(geometry, dtype, x_strides, dy_strides, w_strides, result or dtype, precision)
-    return offers.choose(problem, (*FAMILIES, _Exchanged()), limits)
+    return offers.choose(problem, (*FAMILIES, _EXCHANGED), limits)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import count
 from random import Random
 from typing import Any
 
@@ -13,9 +11,9 @@ import pytest
 import gpuconv
 from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.gemm import base as gemm_base
-from gpuconv.cuda.plan import Candidate, offers
 from gpuconv.rules import dtypes
 from tests.emulator import emulated_cuda
+from tests.harness.emulated import every_candidate
 from tests.harness.plans import plan, problem
 from tests.oracle import oracle
 from tests.oracle.operands import LAYOUTS, values
@@ -63,19 +61,12 @@ def test_every_kernel_makes_the_same_outputs(dtype: Any, seed: int) -> None:
     random, precision = Random(f"{dtype} {seed}"), dtype if "tf32" in dtype else "ieee"
     dtype = "float32" if precision != "ieee" else dtype
     x, w, b, attributes = _arrays(random, dtype)
-    exact, names = oracle.conv_transpose(x, w, b, **attributes), [""]
+    exact, names = oracle.conv_transpose(x, w, b, **attributes), list[str]()
     x, w = (LAYOUTS[random.choice(("contiguous", "channels last", "reversed"))](array) for array in (x, w))
     bound = "tensor cores" if dtype in ("float16", "bfloat16") else precision
-    for number in count():
-        if number == len(names):
-            break
+    for turn in every_candidate(names):
         out = LAYOUTS[random.choice(("contiguous", "reversed", "channels last"))](np.zeros(exact.value.shape, dtype))
-
-        def pick(found: Sequence[Candidate], number: int = number) -> Candidate:
-            names[:] = [one.name for one in found]
-            return found[number]
-
-        with offers.picking(pick), emulated_cuda(seed=seed):
+        with turn, emulated_cuda(seed=seed):
             y = gpuconv.conv_transpose(x, w, b, **attributes, out=out, precision=precision)
         oracle.assert_close(y, exact, dtype, bound)
     assert sum(name.startswith("conv_transpose_") for name in names) < len(names)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from itertools import count
 from random import Random
 from typing import Any
 
@@ -12,11 +10,11 @@ import numpy as np
 import pytest
 
 import gpuconv
-from gpuconv.cuda.plan import Candidate, offers
 from gpuconv.cuda.weight_grad import exchanged, tiles
 from gpuconv.rules import dtypes
 from tests.emulator import emulated_cuda
-from tests.harness.emulated import preferred
+from tests.harness.emulated import every_candidate, preferred
+from tests.harness.offered import candidates
 from tests.harness.plans import HOPPER, weight_grad
 from tests.oracle import gradients
 from tests.oracle.operands import LAYOUTS, values
@@ -41,8 +39,8 @@ def test_the_result_is_written_from_its_last_tap() -> None:
     given = weight_grad((2, 5, 9, 8), (3, 5, 4, 2), "float16", pads=[1] * 4)
     other = exchanged.of(given)
     assert other is not None
-    for candidate in exchanged.candidates(given, tiles.offers(other, HOPPER)):
-        plan = candidate.make()
+    for candidate in candidates(tiles, other, HOPPER):
+        plan = exchanged.candidate(given, candidate).make()
         assert plan.views == (("y from its last tap", "y", 2 * (3 * 2 + 1)),)
         assert {role for role, _ in plan.launches[-1].pointers} == {"workspace", "y from its last tap"}
         assert {role for launch in plan.launches for role, _ in launch.pointers} >= {"x", "dy"}
@@ -102,18 +100,11 @@ def test_every_kernel_makes_the_same_sums(dtype: str, seed: int) -> None:
     x, dy = (values("integers", number, shape, dtype) for number, shape in enumerate(shapes))
     x.reshape(-1)[random.randrange(x.size)] = dy.reshape(-1)[random.randrange(dy.size)] = np.inf
     x, dy = (LAYOUTS[random.choice(("contiguous", "channels last", "reversed"))](array) for array in (x, dy))
-    exact, names = gradients.weight_grad(problem, x, dy), [""]
+    exact, names = gradients.weight_grad(problem, x, dy), list[str]()
     assert problem.w_shape is not None
-    for number in count():
-        if number == len(names):
-            break
+    for turn in every_candidate(names):
         out = LAYOUTS[random.choice(("contiguous", "reversed", "strided"))](np.zeros(problem.w_shape, dtype))
-
-        def pick(found: Sequence[Candidate], number: int = number) -> Candidate:
-            names[:] = [one.name for one in found]
-            return found[number]
-
-        with offers.picking(pick), emulated_cuda(seed=seed):
+        with turn, emulated_cuda(seed=seed):
             dw = gpuconv.conv_weight_grad(x, dy, problem.w_shape, **problem.attributes, out=out)
         assert_close(dw, exact, dtype, "tensor cores" if dtype in ("float16", "bfloat16") else "ieee")
     assert any(name.endswith("_exchanged") for name in names)

@@ -113,12 +113,11 @@ def common(problem: Problem, tiles: tuple[int, int], weights: PackedWeights) -> 
 
 def taps(problem: Problem, weights: PackedWeights) -> Mapping[str, Any]:
     """Return the fields of ``Taps`` of a single phase."""
-    first, sign = [-pad for pad in problem.pads], -1 if problem.backwards else 1
-    if problem.backwards:
-        first = [axis.dilation * (axis.taps - 1) - axis.pad for axis in problem.axes]
+    way = -1 if problem.backwards else 1
+    reaches = [(k - 1) * d for k, d in zip(problem.taps, problem.dilations, strict=True)]
     return {
-        "start": first,
-        "advance": [sign * dilation for dilation in problem.dilations],
+        "start": [problem.backwards * reach - pad for reach, pad in zip(reaches, problem.pads, strict=True)],
+        "advance": [way * dilation for dilation in problem.dilations],
         "row": weights.tap_rows(problem.taps),
         "count": problem.taps,
         "first_row": 0,
