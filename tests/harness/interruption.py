@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -47,16 +48,19 @@ class Interrupts:
 def interrupts(times: int = 0) -> Iterator[Interrupts]:
     """Let SIGALRM raise an Interrupt in the main thread, so often or when told so.
 
-    The handler stays afterwards and does nothing: another thread may have been given a last signal already.
+    The handler stays afterwards and does nothing: another thread may have been given a last signal already. Meanwhile
+    the garbage collector calls nobody back, as test libraries ask it to: an Interrupt there would reach no call.
     """
-    handler = Interrupts()
+    handler, called_back = Interrupts(), gc.callbacks[:]
     handler.arm(times)
+    gc.callbacks.clear()
     signal.signal(signal.SIGALRM, handler.handle)
     try:
         yield handler
     finally:
         handler.arm(0)
         signal.setitimer(signal.ITIMER_REAL, 0)
+        gc.callbacks[:] = called_back
 
 
 def eventually(condition: Callable[[], bool], seconds: float = DEADLINE) -> bool:
