@@ -12,7 +12,7 @@ from gpuconv.cuda import complex as complex_plan
 from gpuconv.cuda.conv.direct import bands, channels, few, rows, transpose
 from gpuconv.cuda.conv.direct.rows import FORMS, RowTile
 from gpuconv.cuda.conv.gemm import depth_to_space, grouped, interleaved, matrix, mma, pointwise, runs, stem, stem_tile
-from gpuconv.cuda.conv.gemm.mma import MmaForm
+from gpuconv.cuda.conv.gemm.mma_tile import MmaForm
 from gpuconv.cuda.conv.gemm.runs import Runs as Pieces
 from gpuconv.cuda.conv.gemm.stem_tile import StemBox
 from gpuconv.cuda.conv.wgmma import sources

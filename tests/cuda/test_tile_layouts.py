@@ -13,7 +13,7 @@ from gpuconv.cuda.conv.direct import channels as channels_plan
 from gpuconv.cuda.conv.direct import rows as rows_plan
 from gpuconv.cuda.conv.direct.bands_tile import BandAxis, BandForm, BandTile, BandView
 from gpuconv.cuda.conv.gemm import base as gemm_base
-from gpuconv.cuda.conv.gemm import interleaved, matrix, mma, pointwise
+from gpuconv.cuda.conv.gemm import interleaved, matrix, mma_tile, pointwise
 from gpuconv.cuda.conv.gemm.grouped_tile import GroupedTile, GroupedWork
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan import numbers
@@ -340,7 +340,7 @@ def test_how_a_warp_of_groups_writes(more: dict[str, Any], way: str) -> None:
 
 
 def test_tiles_on_tensor_cores_are_whole_fragments_of_whole_warps() -> None:
-    tiles: list[Any] = [tile for group in mma.TILES.values() for tile in group]
+    tiles: list[Any] = [tile for group in mma_tile.TILES.values() for tile in group]
     tiles += [tile for ways in matrix.TILES.values() for group in ways.values() for tile in group]
     tiles += [tile for group in weight_grad_tiles.TILES.values() for tile in group]
     assert len(tiles) > 30

@@ -95,26 +95,26 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
         "conv/phases.cuh: taps.count[axis] = divider(count == 0 ? Index(1) : count);  [1 -> 0]",
     ),
     "Which lane writes which row of a tile is all the same; only neighbours in y lie with other lanes.": (
-        "conv/gemm/depth_to_space.cuh: DEVICE const Divider<Index>& taps_along_w() const { return p.axes[NDIM - 1].taps; }  [1 -> 2]",  # noqa: E501
-        "conv/gemm/depth_to_space.cuh: taps_along_w().split(m0, before);  [m0 -> column0]",
+        "conv/gemm/depth_to_space.cuh: DEVICE const Divider<Index>& phases_along_w() const { return p.axes[NDIM - 1].phases; }  [1 -> 2]",  # noqa: E501
+        "conv/gemm/depth_to_space.cuh: phases_along_w().split(m0, before);  [m0 -> column0]",
     ),
     "Rows before the first of a tile are never written.": (
         "conv/gemm/depth_to_space.cuh: const Row& found = rows[row < 0 ? 0 : row];  [? -> && false ?]",
-        "conv/gemm/depth_to_space.cuh: const Row& found = rows[row < 0 ? 0 : row];  [row -> tap]",
+        "conv/gemm/depth_to_space.cuh: const Row& found = rows[row < 0 ? 0 : row];  [row -> phase]",
         "conv/gemm/depth_to_space.cuh: const Row& found = rows[row < 0 ? 0 : row];  [0 -> 1] no. 2",
     ),
     "It only keeps lanes off each other's banks, and fits into the buffers.": (
-        "conv/gemm/depth_to_space.cuh: const int parts = taps_along_w().divisor < 2 ? 2 : int(taps_along_w().divisor);  [< -> >]",  # noqa: E501
-        "conv/gemm/depth_to_space.cuh: const int parts = taps_along_w().divisor < 2 ? 2 : int(taps_along_w().divisor);  [? -> || true ?]",  # noqa: E501
-        "conv/gemm/depth_to_space.cuh: const int parts = taps_along_w().divisor < 2 ? 2 : int(taps_along_w().divisor);  [? -> && false ?]",  # noqa: E501
-        "conv/gemm/depth_to_space.cuh: const int parts = taps_along_w().divisor < 2 ? 2 : int(taps_along_w().divisor);  [2 -> 3] no. 2",  # noqa: E501
-        "conv/gemm/depth_to_space.cuh: const int parts = taps_along_w().divisor < 2 ? 2 : int(taps_along_w().divisor);  [2 -> 1]",  # noqa: E501
-        "conv/gemm/depth_to_space.cuh: const int parts = taps_along_w().divisor < 2 ? 2 : int(taps_along_w().divisor);  [2 -> 1] no. 2",  # noqa: E501
+        "conv/gemm/depth_to_space.cuh: const int parts = phases_along_w().divisor < 2 ? 2 : int(phases_along_w().divisor);  [< -> >]",  # noqa: E501
+        "conv/gemm/depth_to_space.cuh: const int parts = phases_along_w().divisor < 2 ? 2 : int(phases_along_w().divisor);  [? -> || true ?]",  # noqa: E501
+        "conv/gemm/depth_to_space.cuh: const int parts = phases_along_w().divisor < 2 ? 2 : int(phases_along_w().divisor);  [? -> && false ?]",  # noqa: E501
+        "conv/gemm/depth_to_space.cuh: const int parts = phases_along_w().divisor < 2 ? 2 : int(phases_along_w().divisor);  [2 -> 3] no. 2",  # noqa: E501
+        "conv/gemm/depth_to_space.cuh: const int parts = phases_along_w().divisor < 2 ? 2 : int(phases_along_w().divisor);  [2 -> 1]",  # noqa: E501
+        "conv/gemm/depth_to_space.cuh: const int parts = phases_along_w().divisor < 2 ? 2 : int(phases_along_w().divisor);  [2 -> 1] no. 2",  # noqa: E501
     ),
     "The block has no fewer threads than the tile has rows, and rows beyond the last are never written.": (
         "conv/gemm/depth_to_space.cuh: for (int i = threadIdx.x; i < Multiplier::kBlockM && m0 + i < p.common.filters; i += Multiplier::kThreads) {  [+= -> =]",  # noqa: E501
         "conv/gemm/depth_to_space.cuh: for (int i = threadIdx.x; i < Multiplier::kBlockM && m0 + i < p.common.filters; i += Multiplier::kThreads) {  [filters -> pitch]",  # noqa: E501
-        "conv/gemm/depth_to_space.cuh: for (int row = int(tap - before); row < Multiplier::kBlockM && m0 + row < p.common.filters;  [filters -> pitch]",  # noqa: E501
+        "conv/gemm/depth_to_space.cuh: for (int row = int(phase - before); row < Multiplier::kBlockM && m0 + row < p.common.filters;  [filters -> pitch]",  # noqa: E501
     ),
     "Any one thread of the block will do.": (
         "conv/gemm/conv_transpose.cu: if (threadIdx.x == 0) {  [0 -> 1]",

@@ -322,6 +322,22 @@ DISJOINT_TENSOR = (
     _gemm("conv_transpose_matrix_float32_3d_tf32_128x128x32", (2, 36, 9, 18), (36, 50, 3, 2), strides=[3, 2],
           pads=[2, 0, 1, 2], dilations=[1, 1], kinds=_INFINITE_INPUTS),
 )  # fmt: skip
+# All phases are rows: some with a tap less than others, of blocks that the padding cuts off, and that no input reaches.
+PHASE_ROWS = (
+    _gemm("conv_transpose_phase_rows_float16_3d_mma_16x128x64_vector", (2, 72, 13, 20), (72, 9, 5, 4), strides=[2, 2],
+          pads=[2, 1, 0, 3], dilations=[1, 1], kinds=_INFINITE_WEIGHTS, layout="channels last"),
+    _gemm("conv_transpose_phase_rows_bfloat16_3d_mma_16x128x64_vector", (2, 16, 11, 19), (16, 12, 3, 7), group=2,
+          strides=[1, 3], pads=[0, 5, 2, 1], dilations=[2, 1], output_padding=[0, 2], kinds=_INFINITE_INPUTS,
+          layout="channels last", out="channels last"),
+    _gemm("conv_transpose_phase_rows_float16_3d_mma_32x256x64_vector", (2, 136, 17, 26), (136, 6, 7, 5),
+          strides=[3, 4], pads=[4, 1, 3, 2], dilations=[1, 1], kinds=_INFINITE_INPUTS, layout="channels last",
+          bias=False, out="reversed"),
+    _gemm("conv_transpose_phase_rows_bfloat16_3d_mma_32x256x64_vector", (3, 48, 5, 9, 20), (48, 7, 2, 1, 3),
+          strides=[2, 3, 2], pads=[1, 0, 1, 0, 2, 0], dilations=[1, 1, 1], output_padding=[1, 0, 1],
+          kinds=_INFINITE_WEIGHTS, layout="channels last", out="strided"),
+    _gemm("conv_transpose_phase_rows_float64_3d_mma_64x64x16_scalar", (2, 21, 4, 5, 9), (21, 33, 3, 2, 5),
+          strides=[2, 1, 2], pads=[1, 0, 2, 0, 1, 1], dilations=[1, 3, 1], kinds=_INFINITE_INPUTS, layout="reversed"),
+)  # fmt: skip
 
 _POOL_2D: dict[str, Any] = {"kernel_shape": [3, 4], "strides": [2, 1], "pads": [4, 3, 3, 2], "dilations": [1, 2]}
 _POOL_2D_TURNED: dict[str, Any] = {
@@ -622,7 +638,7 @@ GEMMS = (*CONVS, *SPLIT, *SPLIT_PHASES, *FEW, *POINTWISE, *TRANSPOSED, *INTERLEA
 FAST_POOLS = (*VECTOR_POOLS, *TILE_POOLS, *CHANNEL_POOLS, *PATCH_POOLS)
 ALL: tuple[ManyBlocks, ...] = (
     *(*GEMMS, *BANDS, *GROUPED, *TENSOR, *MATRIX),
-    *(*DISJOINT_TENSOR, *DIRECT, *STEMS, *CHANNELS, *DEPTHWISE_TRANSPOSED),
+    *(*DISJOINT_TENSOR, *PHASE_ROWS, *DIRECT, *STEMS, *CHANNELS, *DEPTHWISE_TRANSPOSED),
     *(*POOLS, *FAST_POOLS, *AVERAGES),
 )
 

@@ -377,7 +377,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "cuda/conv/gemm/test_transpose.py -every_candidate",
         *_PLANS,
         "cuda/conv/gemm/test_matrix.py -little -knows",
-        "harness/test_many_blocks.py depth_to_space transpose_matrix",
+        "harness/test_many_blocks.py depth_to_space transpose_matrix phase_rows",
         *_FAMILY,
     ),
     "cuda/conv/direct/transpose.py": (
@@ -430,8 +430,10 @@ TESTS: dict[str, tuple[str, ...]] = {
         "harness/test_many_blocks.py conv_matrix transpose_matrix",
         *_FAMILY,
     ),
-    "cuda/conv/gemm/mma.py": (
+    "cuda/conv/gemm/mma*.py": (
         _RULES,
+        "cuda/conv/gemm/test_transpose.py phase",
+        "harness/test_many_blocks.py phase_rows",
         "cuda/test_tile_layouts.py whole_fragments",
         "cuda/conv/gemm/test_ffma.py",
         "cuda/conv/gemm/test_runs.py",

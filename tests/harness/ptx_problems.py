@@ -228,6 +228,12 @@ _PAIRS = (
         {"strides": [2, 3, 2], "pads": [1, 0, 0, 0, 0, 0]},
     ),
 )
+_PAIRS_OF_SEVERAL_TAPS = (
+    Problem("conv_transpose", (2, 36, 9, 18), (36, 10, 5, 4), (10,), {"strides": [3, 2], "pads": [2, 0, 1, 2]}),
+    Problem(
+        "conv_transpose", (1, 20, 3, 5, 9), (20, 7, 2, 3, 5), None, {"strides": [1, 3, 2], "pads": [0, 1, 2, 0, 0, 1]}
+    ),
+)
 _FILTERS = (4, 6, 7, 9, 10, 11, 12)  # more of them: what is left of a tile stands at each of its rows
 
 
@@ -343,6 +349,8 @@ def _plain(mine: ManyBlocks, theirs: Iterable[Any]) -> Iterator[ManyBlocks]:
     yield from (replace(mine, layout=lies) for lies in ("contiguous", "channels last", "off the vectors", "reversed"))
     if "depth_to_space" in mine.kernel or "transpose_matrix" in mine.kernel:
         yield from (replace(mine, problem=one, out=None) for one in _PAIRS)
+    if "phase_rows" in mine.kernel:
+        yield from (replace(mine, problem=one, out=None) for one in _PAIRS_OF_SEVERAL_TAPS)
     if "_matrix_" in mine.kernel:  # which copies rows, as much at once as images are aligned to
         deep = _of_channels(mine.problem, _CHANNELS[-1])
         yield from (replace(mine, problem=_of_extents(deep, *extents), kinds=KINDS[2]) for extents in _IMAGES)

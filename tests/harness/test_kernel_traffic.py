@@ -18,7 +18,18 @@ import pytest
 import gpuconv
 from gpuconv.cuda.conv.direct import bands, channels, few, transpose
 from gpuconv.cuda.conv.gemm import base as gemm_base
-from gpuconv.cuda.conv.gemm import ffma, fragments, grouped, interleaved, matrix, mma, pointwise, stem, stem_tile
+from gpuconv.cuda.conv.gemm import (
+    ffma,
+    fragments,
+    grouped,
+    interleaved,
+    matrix,
+    mma,
+    mma_tile,
+    pointwise,
+    stem,
+    stem_tile,
+)
 from gpuconv.cuda.plan.numbers import RANK
 from gpuconv.rules import dtypes
 from tests.emulated_cuda.emulator.counters import FIELDS, Counters
@@ -105,7 +116,7 @@ def gemms() -> Iterator[Case]:
 
 def tensor_cores() -> Iterator[Case]:
     for (dtype, precision), arithmetic in fragments.ARITHMETICS.items():
-        for tile, form in mma.kernels(arithmetic):
+        for tile, form in mma_tile.kernels(arithmetic):
             own = {"rowwise": 5, "chunks": form.block_k * 3 // 2, "halves": 12}
             c = own.get(form.gather, form.block_k)
             name = mma.variant("conv", dtype, precision, tile, form).name

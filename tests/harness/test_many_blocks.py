@@ -10,8 +10,8 @@ import pytest
 from gpuconv.cuda.conv.direct import bands
 from gpuconv.cuda.conv.direct import rows as rows_plan
 from gpuconv.cuda.conv.gemm import base as gemm_base
+from gpuconv.cuda.conv.gemm import fragments, matrix, mma, mma_tile, pointwise
 from gpuconv.cuda.conv.gemm import interleaved as interleaved_plan
-from gpuconv.cuda.conv.gemm import matrix, mma, pointwise
 from gpuconv.rules import dtypes
 from tests.harness import many_blocks
 from tests.harness.many_blocks import (
@@ -23,6 +23,7 @@ from tests.harness.many_blocks import (
     GEMMS,
     INTERLEAVED,
     MATRIX,
+    PHASE_ROWS,
     POINTWISE,
     POOLS,
     TENSOR,
@@ -65,6 +66,7 @@ FIXED = {  # what kernels have the same of for all axes, or for height and width
     "_transpose_depthwise": {"dilations"},
     "_depth_to_space_": {"dilations"},
     "_transpose_matrix_": {"dilations"},
+    "_phase_rows_": {"strides", "dilations"},
 }
 
 
@@ -102,7 +104,9 @@ def test_every_tile_of_every_dtype_is_there() -> None:
     met = {f"{one.dtype} {one.kernel.split('d_')[-1].removesuffix('_wide')}" for one in GEMMS}
     assert forms <= met
     kernels = {one.kernel.replace("bfloat16", "float16") for one in TENSOR}
-    forms = {f"{form.gather} {tile.block_m}" for tiles in mma.TILES.values() for tile in tiles for form in tile.forms}
+    forms = {
+        f"{form.gather} {tile.block_m}" for tiles in mma_tile.TILES.values() for tile in tiles for form in tile.forms
+    }
     assert forms <= {f"{name.split('_')[-1]} {name.split('_')[-2].split('x')[0]}" for name in kernels}
     assert {one.kernel.split("_")[2] for one in POOLS} == set(dtypes.MAX_POOL_DTYPES)
 
@@ -113,6 +117,15 @@ def test_every_product_of_matrices_is_there() -> None:
     assert met <= kernels
     found, expected = ({name.replace("bfloat16", "float16") for name in names} for names in (met, kernels))
     assert found == expected
+
+
+def test_every_tile_whose_rows_are_phases_is_there() -> None:
+    kernels = {
+        mma.phase_rows_variant(dtype, precision, tile, form).name
+        for (dtype, precision), arithmetic in fragments.ARITHMETICS.items()
+        for tile, form in mma_tile.of_phases(arithmetic)
+    }
+    assert kernels == {one.kernel for one in PHASE_ROWS}
 
 
 def test_every_tile_that_writes_whole_rows_is_there_and_every_dtype() -> None:

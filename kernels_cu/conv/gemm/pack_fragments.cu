@@ -1,6 +1,8 @@
 // Weights (group, M, C, taps), in any strides, to the fragments that the tensor cores take (conv/gemm/fragments.cuh):
 // (group, slices of K, M / 16, depths of a slice, parts, 512 bytes). A fragment has kDepth rows of the implicit GEMM:
 // (tap, channel), with the channels of each tap filled up to whole slices with zeros; or all of K is, where C is small.
+// Where the phases of ConvTranspose are rows, M = (output channel, phase) and tap t of a phase is tap
+// phase + t * phases of the kernel, zero where there is none.
 //
 // A block makes the fragments of 16 output channels and kDepth channels for up to kTaps taps, by way of shared memory:
 // it reads along the taps, which are contiguous in w, and writes 512 contiguous bytes per warp.
@@ -18,7 +20,9 @@ template <int NDIM> struct PackFragmentsParams {
     Divider<int> columns;      // of fragments: M / 16, in whole tiles
     Divider<int> depths;       // fragments along K of a slice
     Divider<int> by_channel;   // rows of the GEMM from tap to tap
-    Divider<int> extent[NDIM]; // taps along each axis
+    Divider<int> extent[NDIM]; // taps along each axis, of one phase
+    Divider<int> phases[NDIM]; // of ConvTranspose, of which each filter has its own rows; 1 where it has not
+    int kernel[NDIM];          // taps along each axis
     int outer_taps;            // with their own rows of fragments: all, or 1
     Tickets tickets;
 };
@@ -37,11 +41,17 @@ template <class Arithmetic> DEVICE void pack_fragments(const PackFragmentsParams
 
     for (int i = threadIdx.x; i < kTile * taps; i += kThreads) {
         const int outer = i % taps, m = i / taps / Place::kDepth, k = i / taps % Place::kDepth;
-        int channel, tap[3];
+        int channel, tap[3], phase[3];
         const int inner = p.by_channel.split(row * Place::kDepth + k, channel), number = first_tap + outer + inner;
         unravel<3>(number, p.extent, tap);
-        const bool found = column * 16 + m < p.filters && channel < p.channels && number < p.taps;
-        const int offset = dot(tap, p.w_stride, (column * 16 + m) * p.w_filter + channel * p.w_channel);
+        const int filter = unravel<3>(column * 16 + m, p.phases, phase);
+        bool found = filter < p.filters && channel < p.channels && number < p.taps;
+#pragma unroll
+        for (int axis = 0; axis < 3; ++axis) {
+            tap[axis] = phase[axis] + tap[axis] * int(p.phases[axis].divisor);
+            found = found && tap[axis] < p.kernel[axis];
+        }
+        const int offset = dot(tap, p.w_stride, filter * p.w_filter + channel * p.w_channel);
         tile[outer * kPitch + m * Place::kDepth + k] = found ? w[offset] : T(0.f);
     }
     __syncthreads();

@@ -178,7 +178,7 @@ def test_blocks_fill_a_grid_or_are_refused() -> None:
 
 # ---------------------------------------------------------------- indices
 
-TO_SPACE = ("conv_transpose_depth_to_space", "conv_transpose_matrix")
+TO_SPACE = ("conv_transpose_depth_to_space", "conv_transpose_matrix", "conv_transpose_phase_rows")
 
 
 @families

@@ -7,7 +7,7 @@ from math import prod
 
 import pytest
 
-from gpuconv.cuda.conv.gemm import mma
+from gpuconv.cuda.conv.gemm import fragments, mma_tile
 from gpuconv.cuda.plan import limits, model
 
 A100 = limits.representative("sm_80").limits
@@ -39,7 +39,9 @@ def test_products_take_longer_where_a_scheduler_has_one_warp() -> None:
 @pytest.mark.parametrize("architecture", ["sm_86", "sm_89", "sm_120"])
 def test_blocks_of_single_elements_come_in_pairs_on_cards_of_100_kilobytes(architecture: str) -> None:
     """Three stages of (128 + 128) x 32 elements of 2 bytes, and the system's 1024 bytes: twice that is 100 KiB."""
-    tile, form = next(found for found in mma.kernels(mma.ARITHMETICS["float16", "ieee"]) if found[1].gather == "scalar")
+    tile, form = next(
+        found for found in mma_tile.kernels(fragments.ARITHMETICS["float16", "ieee"]) if found[1].gather == "scalar"
+    )
     assert (tile.block_m, tile.block_n, form.block_k, form.stages) == (128, 128, 32, 3)
     device = limits.representative(architecture).limits
     assert tile.residence(3 * 256 * 32 * 2, device) == (4, 2)

@@ -12,6 +12,7 @@ from gpuconv.cuda.build.variant import Kernel, Variant
 from gpuconv.cuda.conv.gemm import base as gemm_base
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan import RANK, Launch, Limits, model, numbers
+from gpuconv.rules.geometry import Ints
 
 FRAGMENT_BYTES = 16 * 32  # 16 output channels by 32 bytes of K
 _TAPS = 64  # of a block of conv/gemm/pack_fragments.cu
@@ -101,20 +102,28 @@ def order(arithmetic: Arithmetic, channels: int, unit: int, how: str = "") -> st
 
 
 def packing(
-    problem: Problem, weights: gemm_base.PackedWeights, columns: int, depths: int, outer_taps: int, tickets: int = 0
+    problem: Problem,
+    weights: gemm_base.PackedWeights,
+    columns: int,
+    depths: int,
+    outer_taps: int,
+    tickets: int = 0,
+    phases: Ints = (1,) * RANK,
 ) -> Launch:
     """Return the launch that packs weights, in slices of K, as fragments, and sets so many tickets to zero.
 
     ``columns`` and ``depths`` count fragments along M of all filters and along K of a slice, ``outer_taps`` those taps
-    that are filled up to whole slices each: 1 where K is, as a whole.
+    that are filled up to whole slices each: 1 where K is, as a whole. Where each filter has a row for each of its
+    ``phases`` axis by axis, ``columns`` and ``outer_taps`` are those of phases, the problem is that of the filters.
     """
     chosen = packing_variant(problem.dtype, problem.precision)
     rows, parts = weights.all_rows * depths // outer_taps, -(-outer_taps // _TAPS)
     blocks = problem.group * columns * rows * parts
+    taps = tuple(-(-taps // phases) for taps, phases in zip(problem.taps, phases, strict=True))
     fields = {
         "filters": problem.filters,
         "channels": problem.channels,
-        "taps": prod(problem.taps),
+        "taps": prod(taps),
         **problem.w_steps,
         "w_stride": problem.w_strides[3:],
         "tap_parts": parts,
@@ -122,7 +131,9 @@ def packing(
         "columns": columns,
         "depths": depths,
         "by_channel": weights.channels,
-        "extent": problem.taps,
+        "extent": taps,
+        "phases": phases,
+        "kernel": problem.taps,
         "outer_taps": outer_taps,
     }
     return gemm_base.packing_launch(problem.operator, chosen, blocks, fields, tickets)

@@ -182,8 +182,7 @@ def _stage_bytes(count: int, itemsize: int, rows: bool) -> int:
 # ---------------------------------------------------------------- cost
 
 
-# Instructions of a warp for 32 scattered outputs after the main loop, which padding does not cut off; or in pairs.
-_WRITING, _IN_PAIRS = 20, 13
+_IN_PAIRS = 13  # instructions of a warp for 32 scattered outputs that are written in pairs; counted
 
 
 def _seconds(product: Product, tile: MatrixTile, limits: Limits) -> float:
@@ -206,7 +205,7 @@ def _writing(product: Product, tile: MatrixTile) -> float:
     if not problem.phases:
         return 0.0
     pairs = problem.taps[-1] == 2 and not any(number % 2 for number in (*problem.y_strides[:-1], problem.pads[-1]))
-    return tile.block_m * tile.block_n / 32 * (_IN_PAIRS if pairs else _WRITING)
+    return tile.block_m * tile.block_n / 32 * (_IN_PAIRS if pairs else depth_to_space.WRITING)
 
 
 # ---------------------------------------------------------------- offers

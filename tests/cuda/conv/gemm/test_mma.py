@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import gpuconv
 from gpuconv.cuda.conv import families as conv_families
-from gpuconv.cuda.conv.gemm import mma
+from gpuconv.cuda.conv.gemm import mma_tile
 from gpuconv.cuda.plan import offers
 from gpuconv.cuda.plan.limits import representative
 from gpuconv.cuda.plan.offers import Candidate
@@ -233,7 +233,7 @@ def test_addresses_that_are_not_aligned_serve_too(dtype: str, itemsize: int) -> 
 
 
 def test_every_form_says_what_it_takes() -> None:
-    lifted = {form.gather for tiles in mma.TILES.values() for tile in tiles for form in tile.forms}
+    lifted = {form.gather for tiles in mma_tile.TILES.values() for tile in tiles for form in tile.forms}
     assert lifted == {"vector", "scalar", "rowwise", "chunks", "halves"}
     text = reasons((2, 20, 9, 9), (8, 20, 3, 3), "float16")
     assert "20 channels" in text

@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 
 from benchmarks.sass import Instruction
-from gpuconv.cuda.conv.gemm import fragments, mma
-from gpuconv.cuda.conv.gemm.mma import MmaForm, MmaTile
+from gpuconv.cuda.conv.gemm import fragments, mma, mma_tile
+from gpuconv.cuda.conv.gemm.mma_tile import MmaForm, MmaTile
 from tests.harness import machine_code
 from tests.harness.steady import steady
 from tests.harness.toolchain import needs_disassembler, needs_nvrtc
@@ -19,7 +19,7 @@ HALF, SINGLE, SPLIT, DOUBLE = ("float16", "ieee"), ("float32", "tf32"), ("float3
 FORMS = [
     (operands, tile, form)
     for operands in (HALF, SINGLE, SPLIT, DOUBLE)
-    for tile, form in mma.kernels(fragments.ARITHMETICS[operands])
+    for tile, form in mma_tile.kernels(fragments.ARITHMETICS[operands])
 ]
 FORMS += [(("bfloat16", "ieee"), tile, form) for operands, tile, form in FORMS[:1]]
 over_forms = pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_a_slice_is_multiplied_once_and_loaded_in_wide_accesses(
 @pytest.mark.parametrize("operator", ["conv", "conv_transpose"])
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90a"])
 def test_little_but_products_and_copies_where_channels_lie_side_by_side(operator: str, architecture: str) -> None:
-    tile, form = next(mma.kernels(fragments.ARITHMETICS[HALF]))
+    tile, form = next(mma_tile.kernels(fragments.ARITHMETICS[HALF]))
     assert (tile.block_m, tile.block_n, form.gather) == (128, 128, "vector")
     way = round_of(HALF, tile, form, architecture, operator)
     opcodes = Counter(one.opcode for one in way)
@@ -91,6 +91,14 @@ def test_the_plan_knows_how_many_instructions_go_with_a_multiplication(
 ) -> None:
     ratio = len(round_of(operands, tile, form, "sm_90a")) / products(operands, tile, form, "sm_90a")
     assert form.issued == pytest.approx(ratio, rel=0.1)
+
+
+@pytest.mark.parametrize("operands", [HALF, DOUBLE])
+def test_tiles_whose_rows_are_phases_have_the_main_loop_of_others(operands: tuple[str, str]) -> None:
+    for tile, form in mma_tile.of_phases(fragments.ARITHMETICS[operands]):
+        code = machine_code.code(mma.phase_rows_variant(*operands, tile, form), "sm_90a")
+        way = steady(code, parts(operands, tile, form, "sm_90a"))
+        assert form.issued == pytest.approx(len(way) / products(operands, tile, form, "sm_90a"), rel=0.1)
 
 
 # ---------------------------------------------------------------- the tests' own tools

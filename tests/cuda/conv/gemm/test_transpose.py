@@ -65,7 +65,7 @@ def test_weights_in_memory_are_the_rows_of_the_gemm() -> None:
     common = struct["common"]
     assert [common[name] for name in ("filters", "pitch", "channels", "pixels")] == [30, 30, 20, 540]
     assert common["extent"]["divisor"].tolist() == [1, 9, 30]
-    assert struct["axes"]["taps"]["divisor"].tolist() == [1, 2, 5]
+    assert struct["axes"]["phases"]["divisor"].tolist() == [1, 2, 5]
     assert struct["axes"]["extent"].tolist() == [1, 18, 150]
     assert struct["out_channels"] == 3
 
@@ -127,6 +127,69 @@ def test_outputs_cut_off_far_away_need_room_in_their_offsets() -> None:
     assert why_not(pointwise, one, HOPPER) is None
     apart = replace(one, y_strides=(*one.y_strides[:2], 8))
     assert why_not(pointwise, apart, HOPPER) == "it needs 64-bit indices"
+
+
+# ---------------------------------------------------------------- all phases as rows of one GEMM
+
+
+def test_phases_are_rows_of_blocks() -> None:
+    """Of 3 filters with strides of 2 and 3, 18 rows; phases of 5 x 7 taps have up to 3 x 3."""
+    made = plan(problem((2, 16, 9, 10), (16, 3, 5, 7), "bfloat16", strides=[2, 3], pads=[3, 4, 0, 2]), "phase_rows")
+    packing, last = made.launches[0], fields(made)
+    pack = np.frombuffer(packing.parameters, packing.variant.layout)[0]
+    assert (pack["filters"], pack["taps"], list(pack["kernel"])) == (3, 9, [1, 5, 7])
+    assert list(pack["phases"]["divisor"]) == [1, 2, 3]
+    assert list(pack["extent"]["divisor"]) == [1, 3, 3]
+    assert (last["common"]["filters"], last["out_channels"]) == (18, 3)
+    # Padding cuts off 3 rows and 4 columns, of which a block of 2 and one of 3 are whole: the first blocks that are
+    # made begin with the inputs 1 and 1, and lie 1 beyond the edge. Blocks of 2 x 3 make the 18 x 28 outputs.
+    assert list(last["axes"]["pad"]) == [0, 1, 1]
+    assert list(last["taps"]["start"]) == [0, 1, 1]
+    assert list(last["taps"]["advance"][1:]) == [-1, -1]
+    assert list(last["axes"]["extent"]) == [1, 18, 28]
+    assert list(last["common"]["extent"]["divisor"]) == [1, 10, 10]
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "dtype", "attributes"),
+    [
+        ((1, 16, 9), (16, 3, 5), "float32", {"strides": [2]}),
+        ((1, 16, 9), (16, 3, 5), "bfloat16", {}),
+        ((1, 16, 9), (16, 3, 5), "bfloat16", {"strides": [2], "dilations": [2]}),
+        ((1, 16, 9), (16, 3, 35), "bfloat16", {"strides": [33]}),
+        ((1, 16, 9, *[2] * 3), (16, 3, *[2] * 4), "bfloat16", {"strides": [2] * 4}),
+    ],
+    ids=["IEEE float32", "no strides", "dilated", "33 phases along W", "four axes"],
+)
+def test_other_phases_are_not_rows(x: Ints, w: Ints, dtype: str, attributes: dict[str, Any]) -> None:
+    assert not any("phase_rows" in name for name in names(problem(x, w, dtype, **attributes)))
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "strides", "pads"),
+    [((64, 64, 112, 112), (64, 3, 7, 7), 2, 3), ((1, 56, 270, 480), (56, 1, 9, 9), 4, 4)],
+    ids=["the first layer of ResNet, backwards", "the last layer of FSRCNN"],
+)
+def test_few_filters_of_strided_kernels_have_their_phases_as_rows(x: Ints, w: Ints, strides: int, pads: int) -> None:
+    one = problem(x, w, "float16", strides=[strides] * 2, pads=[pads] * 4)
+    made = plan(one)
+    assert "conv_transpose_phase_rows_float16_3d_mma_16x128x64_vector" in [each.variant.name for each in made.launches]
+    rows = w[1] * strides**2
+    assert any(f"are {rows} rows of one GEMM" in reason for reason in made.reasons)
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize("spoilt", ["x", "w"])
+def test_taps_that_a_phase_has_not_spoil_nothing(spoilt: str) -> None:
+    """A kernel of three with strides of two: the second phase has one tap, and a zero beside it."""
+    x, w = values("integers", 1, (1, 16, 5, 40), "bfloat16"), values("integers", 2, (16, 3, 1, 3), "bfloat16")
+    (x if spoilt == "x" else w)[0, 0, 0, 1] = np.inf
+    attributes: dict[str, Any] = {"strides": [1, 2], "pads": [0, 1, 0, 1]}
+    with emulated_cuda(), preferred("phase_rows"):
+        y = gpuconv.conv_transpose(x, w, **attributes)
+    expected = oracle.conv_transpose(x, w, **attributes)
+    assert 0 < np.isinf(y.astype(np.float32)).sum() < y.size
+    oracle.assert_close(y, expected, "bfloat16")
 
 
 # ---------------------------------------------------------------- all phases along W in one block

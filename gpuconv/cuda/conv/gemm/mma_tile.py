@@ -1,0 +1,227 @@
+"""Tiles of implicit GEMM on tensor cores, what they take of a multiprocessor, and what they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+from gpuconv.cuda.conv.gemm import base as gemm_base
+from gpuconv.cuda.conv.gemm import fragments, split
+from gpuconv.cuda.conv.gemm.fragments import FRAGMENT_BYTES, Arithmetic, WarpTile
+from gpuconv.cuda.conv.problem import Problem
+from gpuconv.cuda.plan import RANK, Limits, model
+from gpuconv.cuda.plan.numbers import whole
+
+# ---------------------------------------------------------------- tiles
+
+
+@dataclass(frozen=True, slots=True)
+class MmaForm:
+    """How a tile's inputs come into shared memory."""
+
+    # "vector", "scalar", "rowwise", "chunks" or "halves": 16 bytes of contiguous channels, single elements, or single
+    # elements that each have their own tap; or 16 or 8 bytes of contiguous channels that each have their own tap
+    gather: str
+    block_k: int  # rows of a slice of K
+    stages: int  # pipeline stages: slices in shared memory
+    issued: float  # instructions of a warp in the main loop for every one that multiplies fragments
+
+    @property
+    def rowwise(self) -> bool:
+        """K is filled up to whole slices as a whole, not tap by tap."""
+        return self.gather in ("rowwise", "chunks", "halves")
+
+    @property
+    def copied(self) -> int:
+        """Bytes of contiguous channels that are copied at once, or 0: single elements are."""
+        return {"vector": 16, "chunks": 16, "halves": 8}.get(self.gather, 0)
+
+    def entries(self, rows: int, itemsize: int) -> int:
+        """Return the entries of the table for so many rows of K: none for slices of one tap each."""
+        return rows // max(1, self.copied // itemsize) if self.rowwise else 0
+
+
+@dataclass(frozen=True, slots=True)
+class MmaTile(WarpTile):
+    """The outputs of a block and of a warp, and the forms that the kernel comes in."""
+
+    forms: tuple[MmaForm, ...]
+
+
+_SQUARE_OF_HALF = (
+    MmaForm("vector", 64, 3, 2.9),
+    MmaForm("chunks", 64, 3, 4.0),
+    MmaForm("halves", 64, 3, 5.1),
+    MmaForm("scalar", 32, 4, 6.4),
+    MmaForm("rowwise", 32, 4, 16.0),
+)
+_FLAT_OF_HALF = (MmaForm("vector", 64, 3, 5.2), MmaForm("chunks", 64, 3, 8.8), MmaForm("scalar", 32, 4, 17.0))
+# Two stages of 64 x 256 and the table of its pixels are 84 KiB, for either width of elements. Two blocks have room in
+# 228 KiB, one in 164 (two would need 170, or 4 bytes for each pixel in place of 16) and in 100. Registers would do for
+# two. Slices of half the depth would fit twice in 100, but need a barrier for half as many products.
+_HALF = (
+    MmaTile(128, 128, 64, 64, 2, (MmaForm("vector", 64, 2, 1.7), MmaForm("scalar", 32, 3, 3.1))),
+    MmaTile(64, 256, 64, 64, 2, (MmaForm("vector", 64, 2, 1.8), MmaForm("chunks", 64, 2, 2.7))),
+    MmaTile(32, 256, 32, 64, 2, (MmaForm("vector", 64, 2, 2.6), MmaForm("chunks", 64, 2, 4.2))),
+    MmaTile(64, 64, 32, 32, 4, _SQUARE_OF_HALF),
+    MmaTile(16, 128, 16, 32, 4, _FLAT_OF_HALF),
+)
+_SQUARE_OF_SINGLE = (
+    MmaForm("vector", 32, 3, 4.9),
+    MmaForm("chunks", 32, 3, 6.0),
+    MmaForm("scalar", 16, 4, 6.7),
+    MmaForm("rowwise", 16, 4, 11.2),
+)
+_FLAT_OF_SINGLE = (MmaForm("vector", 32, 3, 9.3), MmaForm("chunks", 32, 3, 12.9), MmaForm("scalar", 16, 4, 14.9))
+_SINGLE = (
+    MmaTile(128, 128, 64, 64, 2, (MmaForm("scalar", 16, 3, 3.3),)),
+    MmaTile(64, 256, 64, 64, 2, (MmaForm("vector", 32, 2, 2.8),)),
+    MmaTile(32, 256, 32, 64, 2, (MmaForm("vector", 32, 2, 4.6), MmaForm("chunks", 32, 2, 6.2))),
+    MmaTile(64, 64, 32, 32, 4, _SQUARE_OF_SINGLE),
+    MmaTile(16, 128, 16, 32, 4, _FLAT_OF_SINGLE),
+)
+_SQUARE_OF_SPLIT = (
+    MmaForm("vector", 16, 4, 3.2),
+    MmaForm("chunks", 16, 4, 3.5),
+    MmaForm("scalar", 16, 4, 3.4),
+    MmaForm("rowwise", 16, 4, 4.8),
+)
+_FLAT_OF_SPLIT = (MmaForm("vector", 16, 4, 5.4), MmaForm("chunks", 16, 4, 6.5), MmaForm("scalar", 16, 4, 6.1))
+_SPLIT = (
+    MmaTile(128, 128, 64, 64, 2, (MmaForm("scalar", 16, 3, 2.0),)),
+    MmaTile(64, 64, 32, 32, 3, _SQUARE_OF_SPLIT),
+    MmaTile(16, 128, 16, 32, 4, _FLAT_OF_SPLIT),
+)
+_DOUBLE = (MmaTile(64, 64, 32, 32, 3, (MmaForm("scalar", 16, 3, 16.5), MmaForm("rowwise", 16, 3, 25.5))),)
+TILES = {"HalfProducts": _HALF, "Bfloat16Products": _HALF, "Tf32Products": _SINGLE, "Tf32x3Products": _SPLIT}
+TILES["DoubleProducts"] = _DOUBLE
+
+
+def kernels(arithmetic: Arithmetic) -> Iterator[tuple[MmaTile, MmaForm]]:
+    """Yield every form of every tile."""
+    for tile in TILES[arithmetic.cuda]:
+        for form in tile.forms:
+            yield tile, form
+
+
+_OF_PHASES = {  # M and N of tiles whose rows can be phases of ConvTranspose, and how inputs come
+    "HalfProducts": ((16, 128, "vector"), (32, 256, "vector")),
+    "Bfloat16Products": ((16, 128, "vector"), (32, 256, "vector")),
+    "DoubleProducts": ((64, 64, "scalar"),),
+}
+
+
+def of_phases(arithmetic: Arithmetic) -> Iterator[tuple[MmaTile, MmaForm]]:
+    """Yield the forms of tiles whose rows can be phases of ConvTranspose."""
+    those = _OF_PHASES.get(arithmetic.cuda, ())
+    for tile, form in kernels(arithmetic):
+        if (tile.block_m, tile.block_n, form.gather) in those:
+            yield tile, form
+
+
+def divisible(arithmetic: Arithmetic, tile: MmaTile, form: MmaForm) -> bool:
+    """Tell whether several blocks could make a tile: not large ones in 3xTF32, whose products take all the time."""
+    if (tile.block_m, tile.block_n) == (64, 64):
+        return form.gather not in ("rowwise", "halves")
+    return (tile.block_m, tile.block_n) == (128, 128) and arithmetic.products == 1
+
+
+# ---------------------------------------------------------------- slices of K
+
+
+def channels_of_tap(problem: Problem, form: MmaForm) -> int:
+    """Rows of the GEMM from one tap to the next: whole slices, or no more than there are channels."""
+    return problem.channels if form.rowwise else -(-problem.channels // form.block_k) * form.block_k
+
+
+def multiplied(problem: Problem, form: MmaForm) -> int:
+    """Rows of the GEMM of a tap that are multiplied: of its last slice, those of the steps that have channels."""
+    if form.rowwise:
+        return problem.channels
+    return whole(problem.channels, 32 // problem.itemsize * _fragments_of_step(problem))
+
+
+def _fragments_of_step(problem: Problem) -> int:
+    """Fragments along K that an instruction multiplies."""
+    return 4 if fragments.arithmetic(problem).cuda == "DoubleProducts" else 1
+
+
+def slices(problem: Problem, form: MmaForm) -> int:
+    """Return the slices of K, of all phases together."""
+    return -(-prod(problem.taps) * channels_of_tap(problem, form) // form.block_k)
+
+
+def most_slices(problem: Problem, form: MmaForm) -> int:
+    """Slices of the phase whose outputs meet the most taps."""
+    if form.rowwise:
+        return slices(problem, form)
+    return problem.most_rows // problem.channels * (channels_of_tap(problem, form) // form.block_k)
+
+
+def depths(problem: Problem, form: MmaForm) -> int:
+    """Fragments along K of a slice."""
+    return form.block_k * problem.itemsize // 32
+
+
+def columns(problem: Problem, tile: MmaTile) -> int:
+    """Fragments along M, in whole tiles."""
+    return problem.tiles(tile.block_m, tile.block_n)[0] * tile.block_m // 16
+
+
+def packed_weights(problem: Problem, tile: MmaTile, form: MmaForm) -> gemm_base.PackedWeights:
+    """Return how the kernel finds them: in slices, their bytes from one to the next."""
+    parts = columns(problem, tile) * depths(problem, form) * fragments.arithmetic(problem).parts
+    pitch = parts * FRAGMENT_BYTES
+    return gemm_base.PackedWeights(pitch, slices(problem, form), channels_of_tap(problem, form))
+
+
+def packed_bytes(problem: Problem, tile: MmaTile, form: MmaForm) -> int:
+    weights = packed_weights(problem, tile, form)
+    return problem.group * weights.all_rows * weights.pitch
+
+
+# ---------------------------------------------------------------- shared memory
+
+
+_ENTRY = 16  # bytes, of a table
+
+
+def shared_bytes(problem: Problem, tile: MmaTile, form: MmaForm) -> int:
+    """Return the bytes of the pipeline's stages, the tables of pixels and of rows, and the taps of a phase."""
+    size = problem.itemsize
+    weights = tile.block_m * form.block_k * size * fragments.arithmetic(problem).parts
+    padding = 0 if size == 2 or form.copied else 32 * form.block_k  # of rows of K, against bank conflicts
+    inputs = tile.block_n * form.block_k * size + padding
+    kept = form.gather == "scalar" and tile.block_n == tile.threads  # each thread has a pixel: it needs no table
+    entries = (0 if kept else tile.block_n) + form.entries(slices(problem, form) * form.block_k, size)
+    taps = gemm_base.taps_bytes(RANK) if problem.phases else 0
+    return form.stages * (weights + inputs) + entries * _ENTRY + taps
+
+
+# ---------------------------------------------------------------- cost
+
+
+def _wavefronts(problem: Problem, tile: MmaTile, form: MmaForm) -> float:
+    """128 bytes that go to or from shared memory, or to L1, for every instruction that multiplies fragments."""
+    arithmetic = fragments.arithmetic(problem)
+    elements = 32 / problem.itemsize  # rows of K of a fragment
+    gathered = 0.0 if form.copied else elements / 4 / (tile.block_m / 16) * problem.lines  # of 32 pixels
+    return (tile.wavefronts(arithmetic.parts) + gathered) * _fragments_of_step(problem) / arithmetic.products
+
+
+def busy_with(problem: Problem, tile: MmaTile, form: MmaForm, limits: Limits, more: int = 0) -> split.Busy:
+    """Return what predicts the seconds of a number of blocks, by the slices of each and how many others there are.
+
+    A block has so many bytes of shared memory ``more``.
+    """
+    arithmetic = fragments.arithmetic(problem)
+    filled = multiplied(problem, form) / channels_of_tap(problem, form)
+    slice_of_tile = tile.block_m * tile.block_n * form.block_k * arithmetic.products * filled
+    # Cycles for all else that goes with one multiplication; four warps issue at a time. A slice that is filled in part
+    # takes as long to fetch as any.
+    besides = max(form.issued / 4, _wavefronts(problem, tile, form)) / filled
+    residence = tile.residence(shared_bytes(problem, tile, form) + more, limits)
+    return lambda blocks, slices, others=0: model.tensor(
+        blocks, slices * slice_of_tile, arithmetic.lanes, besides, limits, residence, others
+    )
