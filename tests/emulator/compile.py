@@ -22,7 +22,7 @@ _IS_READ = re.compile(
     r"conv_(transpose_(interleaved_)?)?[a-z]+\d+_3d_\d+x\d+x\d+(_uniform)?"
     r"|conv_float\d+_3d_(mma|tf32|3xtf32)_.+|conv_bfloat16_3d_mma_128x128x64_vector"
     r"|conv_transpose_float(16|64)_3d_mma_.+"
-    r"|conv_(bands|few|grouped|matrix|pointwise|stem)_.+|conv_transpose_(depth_to_space|depthwise|matrix|phase_rows)_.+"
+    r"|conv_(bands|few|grouped|matrix|pointwise|stem|tap_rows)_.+|conv_transpose_(depth_to_space|depthwise|matrix|phase_rows)_.+"
     r"|(depthwise|grouped)_[a-z]+\d+_3d_.+"
     r"|conv_weight_grad_[a-z]+\d+_3d_(64x64|few\d|rows_\d+x\d+)|conv_weight_grad_float\d+_3d_(mma|ffma|tf32|3xtf32)_.+"
     r"|max_pool_[a-z]+\d+_3d_(vectors_3x2|channels|tiles|patches)(_indices)?|(max|average)_pool_grad_[a-z]+\d+_3d_walks_.+"

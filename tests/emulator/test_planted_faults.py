@@ -33,6 +33,7 @@ pytestmark = [pytest.mark.emulator, pytest.mark.usefixtures("cache_of_broken_ker
 
 IMPLICIT, PACK, GATHER = "conv/gemm/implicit_gemm.cuh", "conv/gemm/pack_weights.cu", "conv/gather.cuh"
 EPILOGUE, TICKETS, TO_SPACE = "conv/epilogue.cuh", "base/tickets.cuh", "conv/gemm/depth_to_space.cuh"
+WHOLE_TILE = "conv/gemm/whole_tile.cuh"
 RUN, TILES, SLICES, STRIPS, PIXELS = (
     f"conv/wgmma/{name}.cuh" for name in ("run", "tiles", "slices", "strips", "pixels")
 )
@@ -40,7 +41,8 @@ PRODUCTS_WAITED = "        products_wait<0>();\n"
 FETCHED = "barrier_expect(ring.full(), Tile::kWeightBytes + Tile::kPixelBytes);"
 STRIP_READ = "        proxy_fence();\n        __syncwarp(); // all of the warp have read the strip\n"
 PIECE = "__syncwarp();\n                if (channels_last)"
-SUMS = "pairs = !finish && in_pairs();\n        __syncthreads();"
+MADE = "target = sum;\n    }\n    __syncthreads();"
+SOUND = "if (__syncthreads_and(multiplier.sound())) return;"
 
 
 def of(problems: Sequence[ManyBlocks], part: str) -> Callable[..., Any]:
@@ -51,6 +53,7 @@ def of(problems: Sequence[ManyBlocks], part: str) -> Callable[..., Any]:
 GEMM = of(many_blocks.CONVS, "conv_float32_3d_64x64x16_uniform")
 ROWWISE = of(many_blocks.CONVS, "conv_float64_3d_16x128x16")
 SPLIT = of(many_blocks.SPLIT, "conv_float32_3d_64x64x16_uniform_split")
+TAPS = of(many_blocks.TAP_ROWS, "float16_3d_mma_32x256")
 PHASES = of(many_blocks.PHASE_ROWS, "float16_3d_mma_16x128")
 MMA = of(many_blocks.TENSOR, "conv_float16_3d_mma_128x128x32_scalar")
 POOL = of(many_blocks.POOLS, "max_pool")
@@ -113,8 +116,10 @@ FAULTS = (
           "outside every variable", "square[i][along] = found"),
     Fault("more is filled than there is", "conv/gemm/interleaved.cu", "if (threadIdx.x >= phases.divisor) return;",
           "", of(many_blocks.INTERLEAVED, "float32_3d_64x64x16"), "shared memory out of bounds", "taps."),
-    Fault("sums are read before all are there", TO_SPACE, SUMS, SUMS.replace("__syncthreads();", ""), PHASES,
-          "shared memory race: read after write", "output<FINISH>(multiplier, sums["),
+    Fault("sums are made again before all are there", WHOLE_TILE, SOUND, SOUND.replace("__syncthreads_and", ""), TAPS,
+          "shared memory race: read after write", "sound<Multiplier>(target)"),
+    Fault("sums are read before they are made again", WHOLE_TILE, MADE, MADE.replace("__syncthreads();", ""), TAPS,
+          "shared memory race: read after write", "sum += *row"),
     Fault("a copy is not waited for", IMPLICIT, "copy_async_wait<kStages - 2>", "copy_async_wait<kStages - 1>", GEMM,
           "an asynchronous copy is in flight", "rows[i] = *reinterpret_cast<const Vector*>"),
     Fault("one group of copies less is waited for", IMPLICIT, "copy_async_wait<kStages - 2>",
@@ -124,6 +129,8 @@ FAULTS = (
           "global memory out of bounds: read of . bytes", "if constexpr (kAsync) copy_async<sizeof(T)>"),
     Fault("channels that are none are written", EPILOGUE, "!exists || m + row >= p.filters", "!exists", ROWWISE,
           "global memory out of bounds: write of . bytes", "= narrow<T>(sum);"),
+    Fault("pixels that begin no output are written", "conv/gemm/tap_rows.cu", "|| at.q[2] >= p.width", "", TAPS,
+          "global memory race between blocks", "*y ="),
     Fault("outputs that the padding cuts off are written", TO_SPACE, "inside(origin[axis] + found.phase[axis], ",
           "inside(found.phase[axis], ", PHASES, "global memory out of bounds: write of . bytes", "if (exists) y["),
     Fault("padding that nobody wrote is read", PACK, "m >= p.pitch", "m >= p.filters", ROWWISE,

@@ -337,6 +337,30 @@ PHASE_ROWS = (
     _gemm("conv_transpose_phase_rows_float64_3d_mma_64x64x16_scalar", (2, 21, 4, 5, 9), (21, 33, 3, 2, 5),
           strides=[2, 1, 2], pads=[1, 0, 2, 0, 1, 1], dilations=[1, 3, 1], kinds=_INFINITE_INPUTS, layout="reversed"),
 )  # fmt: skip
+# All taps along W are rows, of Conv and of ConvTranspose, whose taps run backwards: tiles with rows of no filter, and
+# taps that reach over a quarter of a tile.
+TAP_ROWS = (
+    _gemm("conv_tap_rows_float16_3d_mma_32x256x64_vector", (2, 72, 13, 40), (14, 72, 3, 5), strides=[2, 1],
+          pads=[1, 2, 0, 3], dilations=[1, 2], kinds=_INFINITE_WEIGHTS, layout="channels last"),
+    _transposed("conv_tap_rows_bfloat16_3d_mma_32x256x64_vector", (2, 32, 11, 33), (32, 9, 2, 7), group=2,
+                strides=[1, 1], pads=[0, 2, 1, 3], dilations=[3, 1], kinds=_INFINITE_INPUTS, layout="channels last",
+                out="channels last"),
+    _gemm("conv_tap_rows_float16_3d_mma_64x256x64_vector", (3, 40, 5, 6, 40), (33, 40, 2, 1, 4), strides=[2, 1, 1],
+          pads=[1, 0, 2, 0, 1, 3], dilations=[1, 2, 3], layout="channels last", bias=False, out="reversed"),
+    _gemm("conv_tap_rows_bfloat16_3d_mma_64x256x64_vector", (3, 24, 400), (5, 24, 31), strides=[1], pads=[7, 9],
+          dilations=[2], kinds=_INFINITE_WEIGHTS, layout="channels last"),
+    _transposed("conv_tap_rows_float32_3d_tf32_32x256x32_vector", (2, 20, 17, 30), (20, 17, 3, 4), strides=[1, 1],
+                pads=[1, 0, 2, 3], dilations=[1, 2], layout="channels last", out="strided"),
+    _gemm("conv_tap_rows_float32_3d_tf32_64x256x32_vector", (2, 36, 14, 33), (25, 36, 2, 7), strides=[2, 1],
+          pads=[0, 3, 1, 2], dilations=[2, 1], kinds=_INFINITE_INPUTS, layout="channels last"),
+    _gemm("conv_tap_rows_float32_3d_3xtf32_16x128x16_vector", (2, 16, 9, 25), (24, 8, 2, 3), group=2, strides=[1, 1],
+          pads=[1, 2, 0, 1], dilations=[1, 3], kinds=_INFINITE_WEIGHTS, layout="channels last"),
+    _transposed("conv_tap_rows_float32_3d_3xtf32_64x64x16_vector", (2, 12, 7, 20), (12, 46, 2, 3), strides=[1, 1],
+                pads=[1, 0, 0, 2], dilations=[2, 1], kinds=_INFINITE_INPUTS, layout="channels last",
+                out="channels last"),
+    _gemm("conv_tap_rows_float64_3d_mma_64x64x16_scalar", (2, 9, 8, 21), (20, 9, 2, 7), strides=[2, 1],
+          pads=[1, 4, 0, 2], dilations=[1, 2], kinds=_INFINITE_WEIGHTS, layout="reversed"),
+)  # fmt: skip
 
 _POOL_2D: dict[str, Any] = {"kernel_shape": [3, 4], "strides": [2, 1], "pads": [4, 3, 3, 2], "dilations": [1, 2]}
 _POOL_2D_TURNED: dict[str, Any] = {
@@ -637,7 +661,7 @@ GEMMS = (*CONVS, *SPLIT, *SPLIT_PHASES, *FEW, *POINTWISE, *TRANSPOSED, *INTERLEA
 FAST_POOLS = (*VECTOR_POOLS, *TILE_POOLS, *CHANNEL_POOLS, *PATCH_POOLS)
 ALL: tuple[ManyBlocks, ...] = (
     *(*GEMMS, *BANDS, *GROUPED, *TENSOR, *MATRIX),
-    *(*DISJOINT_TENSOR, *PHASE_ROWS, *DIRECT, *STEMS, *CHANNELS, *DEPTHWISE_TRANSPOSED),
+    *(*DISJOINT_TENSOR, *PHASE_ROWS, *TAP_ROWS, *DIRECT, *STEMS, *CHANNELS, *DEPTHWISE_TRANSPOSED),
     *(*POOLS, *FAST_POOLS, *AVERAGES),
 )
 

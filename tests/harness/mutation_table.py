@@ -433,7 +433,8 @@ TESTS: dict[str, tuple[str, ...]] = {
     "cuda/conv/gemm/mma*.py": (
         _RULES,
         "cuda/conv/gemm/test_transpose.py phase",
-        "harness/test_many_blocks.py phase_rows",
+        "harness/test_many_blocks.py phase_rows tap_rows",
+        "cuda/conv/gemm/test_mma.py tap_rows",
         "cuda/test_tile_layouts.py whole_fragments",
         "cuda/conv/gemm/test_ffma.py",
         "cuda/conv/gemm/test_runs.py",

@@ -26,6 +26,7 @@ from tests.harness.many_blocks import (
     PHASE_ROWS,
     POINTWISE,
     POOLS,
+    TAP_ROWS,
     TENSOR,
     ManyBlocks,
 )
@@ -67,6 +68,7 @@ FIXED = {  # what kernels have the same of for all axes, or for height and width
     "_depth_to_space_": {"dilations"},
     "_transpose_matrix_": {"dilations"},
     "_phase_rows_": {"strides", "dilations"},
+    "_tap_rows_": {"strides"},
 }
 
 
@@ -119,13 +121,17 @@ def test_every_product_of_matrices_is_there() -> None:
     assert found == expected
 
 
-def test_every_tile_whose_rows_are_phases_is_there() -> None:
-    kernels = {
-        mma.phase_rows_variant(dtype, precision, tile, form).name
-        for (dtype, precision), arithmetic in fragments.ARITHMETICS.items()
-        for tile, form in mma_tile.of_phases(arithmetic)
-    }
-    assert kernels == {one.kernel for one in PHASE_ROWS}
+def test_every_tile_whose_filters_have_several_rows_is_there() -> None:
+    for problems, variant, forms in (
+        (PHASE_ROWS, mma.phase_rows_variant, mma_tile.of_phases),
+        (TAP_ROWS, mma.tap_rows_variant, mma_tile.of_taps),
+    ):
+        kernels = {
+            variant(*operands, tile, form).name
+            for operands, arithmetic in fragments.ARITHMETICS.items()
+            for tile, form in forms(arithmetic)
+        }
+        assert kernels == {one.kernel for one in problems}
 
 
 def test_every_tile_that_writes_whole_rows_is_there_and_every_dtype() -> None:

@@ -11,7 +11,7 @@
 // blocks, which are contiguous in y: stores are coalesced. What depends on a row alone is in a table behind the
 // buffers.
 #pragma once
-#include "conv/gemm/implicit_gemm.cuh"
+#include "conv/gemm/whole_tile.cuh"
 
 template <class Index> struct BlockAxis {
     Index pad, extent; // of y
@@ -66,23 +66,32 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM, bool SEVE
         const int parts = phases_along_w().divisor < 2 ? 2 : int(phases_along_w().divisor);
         const int pitch = kBlockN + spread<Acc>(parts);
         Acc* sums = static_cast<Acc*>(shared);
-#pragma unroll
-        for (int i = 0; i < Multiplier::kChunksM; ++i)
-#pragma unroll
-            for (int j = 0; j < Multiplier::kChunksN; ++j)
-                multiplier.put(sums + multiplier.chunk_row(i) * pitch + multiplier.chunk_column(j), i, j, pitch);
+        lay_out(multiplier, sums, pitch);
         const bool finish = p.common.finish.any(), pairs = !finish && in_pairs();
-        __syncthreads();
+        if constexpr (SEVERAL || !Multiplier::kExact) {
+            const TilePlace<Index> tile{group, m0, column0};
+            repair<T>(multiplier, p.common, p.taps, tile, sums, pitch, [&](int row, const Index(&tap)[NDIM]) {
+                bool exists = true;
+#pragma unroll
+                for (int axis = 0; axis < NDIM; ++axis) {
+                    const BlockAxis<Index>& along = p.axes[axis];
+                    exists = exists && rows[row].phase[axis] + tap[axis] * Index(along.phases.divisor) < along.kernel;
+                }
+                return exists;
+            });
+        } else {
+            __syncthreads();
+        }
 #pragma unroll 1
         for (int i = threadIdx.x; i < kBlockN * (pairs ? 1 : int(phases_along_w().divisor));
              i += Multiplier::kThreads) {
             Index phase = 0;
             const Index column = pairs ? Index(i) : phases_along_w().split(Index(i), phase);
-            if (pairs && write_pairs(multiplier, sums + column, pitch, column0 + column)) continue;
+            if (pairs && write_pairs(sums + column, pitch, column0 + column)) continue;
 #pragma unroll 1
             for (const Index last = pairs ? 1 : phase; phase <= last; ++phase) {
-                if (finish) write_column<true>(multiplier, sums + column, pitch, phase, column0 + column);
-                else write_column<false>(multiplier, sums + column, pitch, phase, column0 + column);
+                if (finish) write_column<true>(sums + column, pitch, phase, column0 + column);
+                else write_column<false>(sums + column, pitch, phase, column0 + column);
             }
         }
     }
@@ -98,15 +107,14 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM, bool SEVE
     }
     // Writes of one block the rows that have one phase along W.
     template <bool FINISH>
-    DEVICE void write_column(const Multiplier& multiplier, const Acc* sums, int pitch, Index phase,
-                             Index column) const {
+    DEVICE void write_column(const Acc* sums, int pitch, Index phase, Index column) const {
         const Pixel<Index, NDIM> at = pixel(p.common, column);
         if (!at.exists) return;
         Index origin[NDIM], before;
         T* y = corner(at, origin);
         phases_along_w().split(m0, before);
         if (whole(origin)) {
-            write_whole<FINISH>(multiplier, sums, pitch, int(phase - before), int(before), at, y);
+            write_whole<FINISH>(sums, pitch, int(phase - before), int(before), y);
             return;
         }
         // Lanes keep in step: what they write at once has the same channel and the same phases along the other axes.
@@ -117,7 +125,7 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM, bool SEVE
 #pragma unroll
             for (int axis = 0; axis < NDIM; ++axis)
                 exists = exists && inside(origin[axis] + found.phase[axis], p.axes[axis].extent);
-            if (exists) y[found.offset] = output<FINISH>(multiplier, sums[row * pitch], found, at, m0 + row, y);
+            if (exists) y[found.offset] = output<FINISH>(sums[row * pitch], found, y);
         }
     }
     // Whether outputs along W are two of each block, contiguous, where that much can be stored at once.
@@ -129,7 +137,7 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM, bool SEVE
         return phases_along_w().divisor == 2 && p.axes[NDIM - 1].y_stride == 1 && steps % 2 == 0 && aligned;
     }
     // Writes all rows of one block; false, and nothing, where some outputs do not exist.
-    DEVICE bool write_pairs(const Multiplier& multiplier, const Acc* sums, int pitch, Index column) const {
+    DEVICE bool write_pairs(const Acc* sums, int pitch, Index column) const {
         const Pixel<Index, NDIM> at = pixel(p.common, column);
         Index origin[NDIM];
         T* y = corner(at, origin);
@@ -138,9 +146,8 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM, bool SEVE
 #pragma unroll 4
         for (int row = 0; row < end; row += 2) {
             const Row& found = rows[row]; // both have its bias
-            *reinterpret_cast<Pair*>(y + found.offset) = {
-                output<false>(multiplier, sums[row * pitch], found, at, m0 + row, y),
-                output<false>(multiplier, sums[(row + 1) * pitch], found, at, m0 + row + 1, y)};
+            *reinterpret_cast<Pair*>(y + found.offset) = {output<false>(sums[row * pitch], found, y),
+                                                          output<false>(sums[(row + 1) * pitch], found, y)};
         }
         return true;
     }
@@ -154,8 +161,7 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM, bool SEVE
         return exists;
     }
     template <bool FINISH>
-    DEVICE void write_whole(const Multiplier& multiplier, const Acc* sums, int pitch, int first, int before,
-                            const Pixel<Index, NDIM>& at, T* y) const {
+    DEVICE void write_whole(const Acc* sums, int pitch, int first, int before, T* y) const {
         const int step = int(phases_along_w().divisor), left = int(p.common.filters - m0);
         const int end = left < Multiplier::kBlockM ? left : Multiplier::kBlockM;
         int row = first;
@@ -164,39 +170,14 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM, bool SEVE
              --rounds, row += step) { // as many for all lanes
             const bool exists = inside(row, end);
             const int mine = exists ? row : 0;
-            const T value = output<FINISH>(multiplier, sums[mine * pitch], rows[mine], at, m0 + mine, y);
+            const T value = output<FINISH>(sums[mine * pitch], rows[mine], y);
             if (exists) y[rows[mine].offset] = value;
         }
     }
-    template <bool FINISH>
-    DEVICE T output(const Multiplier& multiplier, Acc sum, const Row& row, const Pixel<Index, NDIM>& at, Index m,
-                    const T* y) const {
-        if constexpr (SEVERAL || !Multiplier::kExact)
-            if (Multiplier::kExact ? sum != sum : !is_finite(sum)) sum = again(multiplier, at, m);
+    template <bool FINISH> DEVICE T output(Acc sum, const Row& row, const T* y) const {
         sum += row.bias;
         if constexpr (FINISH) sum = finished(p.common.finish, p.common.y, sum, y + row.offset);
         return narrow<T>(sum);
-    }
-    // The sum of a row's products, one by one, of the taps that there are and that lie inside x.
-    DEVICE Acc again(const Multiplier& multiplier, const Pixel<Index, NDIM>& at, Index m) const {
-        const Row& row = rows[m - m0];
-        const T* x = static_cast<const T*>(p.common.x) + group * p.common.channels * p.common.x_channel;
-        Window<Index, NDIM> window;
-        window.place(p.common, p.taps, at);
-        Acc sum = 0;
-#pragma unroll 1
-        for (Index k = 0; k < p.taps.rows && sum == sum; ++k) { // a NaN stays one
-            Index channel, tap[NDIM], offset;
-            split_row(p.common, p.taps, k, tap, channel);
-            bool found = window.find(p.common, p.taps, tap, offset);
-#pragma unroll
-            for (int axis = 0; axis < NDIM; ++axis)
-                found = found && row.phase[axis] + tap[axis] * Index(p.axes[axis].phases.divisor) < p.axes[axis].kernel;
-            if (found)
-                sum = multiply_add(multiplier.weight(tap_row(p.taps, tap) + channel, m),
-                                   widen(x[offset + channel * p.common.x_channel]), sum);
-        }
-        return sum;
     }
 };
 

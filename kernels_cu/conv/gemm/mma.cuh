@@ -174,6 +174,21 @@ struct Mma {
 
     // ---- for the epilogue
 
+    // Whether all of this thread's sums may be what they should be (conv/gemm/whole_tile.cuh).
+    DEVICE bool sound() const {
+        bool found = true;
+#pragma unroll
+        for (int i = 0; i < kFragmentsM; ++i)
+#pragma unroll
+            for (int j = 0; j < kFragmentsN; ++j)
+#pragma unroll
+                for (int e = 0; e < 4; ++e) {
+                    const Acc sum = sums[i][j][e];
+                    found = found && (kExact ? sum == sum : is_finite(sum));
+                }
+        return found;
+    }
+
     DEVICE Pixel<int, 3> pixel(int column) const { return ::pixel(p, column); }
     DEVICE int chunk_row(int i) const { return warp_m() * WARP_M + i * kRows; }
     DEVICE int chunk_column(int j) const { return warp_n() * WARP_N + j * kColumns; }

@@ -16,6 +16,7 @@ from gpuconv.rules.geometry import Ints
 
 FRAGMENT_BYTES = 16 * 32  # 16 output channels by 32 bytes of K
 _TAPS = 64  # of a block of conv/gemm/pack_fragments.cu
+_ALL = 2**30  # rows and filters of a tile, where filters have rows in any tile
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +110,14 @@ def packing(
     outer_taps: int,
     tickets: int = 0,
     phases: Ints = (1,) * RANK,
+    of_tile: tuple[int, int] = (_ALL, _ALL),
 ) -> Launch:
     """Return the launch that packs weights, in slices of K, as fragments, and sets so many tickets to zero.
 
     ``columns`` and ``depths`` count fragments along M of all filters and along K of a slice, ``outer_taps`` those taps
     that are filled up to whole slices each: 1 where K is, as a whole. Where each filter has a row for each of its
     ``phases`` axis by axis, ``columns`` and ``outer_taps`` are those of phases, the problem is that of the filters.
+    ``of_tile`` are the rows of a tile, and the filters that it has whole.
     """
     chosen = packing_variant(problem.dtype, problem.precision)
     rows, parts = weights.all_rows * depths // outer_taps, -(-outer_taps // _TAPS)
@@ -133,6 +136,8 @@ def packing(
         "by_channel": weights.channels,
         "extent": taps,
         "phases": phases,
+        "tile_rows": of_tile[0],
+        "tile_filters": of_tile[1],
         "kernel": problem.taps,
         "outer_taps": outer_taps,
     }

@@ -3,15 +3,15 @@
 Two launches, one that packs the weights as fragments and one that makes the tiles. The kernels have three spatial axes:
 problems with fewer get axes of one element in front. Indices have 32 bits.
 
-Of ConvTranspose, a block makes outputs of one phase (``conv/gemm/conv_transpose.cu``), or all phases are rows of one
-GEMM (``conv/gemm/phase_rows.cu``), for few output channels.
+Of ConvTranspose, a block makes outputs of one phase (``conv/gemm/conv_transpose.cu``). For few output channels all
+phases are rows of one GEMM (``conv/gemm/phase_rows.cu``), or all taps along W of a Conv (``conv/gemm/tap_rows.cu``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from math import prod
 
 from gpuconv.cuda.build.variant import Kernel, Variant
@@ -20,7 +20,7 @@ from gpuconv.cuda.conv.gemm import copies, depth_to_space, fragments, mma_tile, 
 from gpuconv.cuda.conv.gemm.fragments import ARITHMETICS
 from gpuconv.cuda.conv.gemm.mma_tile import MmaForm, MmaTile, divisible, kernels
 from gpuconv.cuda.conv.gemm.runs import Runs
-from gpuconv.cuda.conv.problem import Problem
+from gpuconv.cuda.conv.problem import Axis, Problem
 from gpuconv.cuda.plan import RANK, Candidate, Launch, Limits, Offer, Plan, Refusal, Space, kept, model
 from gpuconv.cuda.plan.numbers import empty_rows
 
@@ -74,14 +74,41 @@ def _rows_bytes(gemm: Problem, tile: MmaTile, form: MmaForm) -> int:
     return mma_tile.shared_bytes(gemm, tile, form) + tile.block_m * depth_to_space.ROW_BYTES
 
 
-def _seconds_of_rows(way: PhaseRows, tile: MmaTile, form: MmaForm, limits: Limits) -> float:
+# Instructions of a thread after the main loop: of blocks of outputs, those with one phase along W; of outputs that are
+# sums along W, of those that are neighbours of several filters, of one, and of each of its taps. Counted.
+_BLOCK, _NEIGHBOURS, _OUTPUT, _TAP = 95, 55, 60, 4.5
+
+
+def _seconds_of_phases(way: PhaseRows, tile: MmaTile, form: MmaForm, limits: Limits) -> float:
     """Model the time of both launches where phases are rows: tiles that are multiplied, and then scattered."""
-    blocks = way.gemm.blocks(tile.block_m, tile.block_n)
+    tiles = way.gemm.blocks(tile.block_m, tile.block_n)
+    rows = min(tile.block_m, way.gemm.filters)
+    scattered = tiles * tile.block_n * (way.problem.strides[-1] * _BLOCK + rows * depth_to_space.WRITING)
     more = tile.block_m * depth_to_space.ROW_BYTES
-    multiplied = mma_tile.busy_with(way.gemm, tile, form, limits, more)(blocks, mma_tile.slices(way.gemm, form))
-    scattered = model.instructions(blocks * tile.block_m * tile.block_n * depth_to_space.WRITING, limits)
-    memory = model.memory(way.problem.bytes, limits)
-    return model.overlapped(multiplied + scattered, memory) + limits.rates.launch
+    return _seconds_of_tiles(way.problem, way.gemm, tile, form, tiles, scattered, limits, more)
+
+
+def _seconds_of_taps(way: TapRows, limits: Limits) -> float:
+    """Model the time of both launches where taps along W are rows: tiles that are multiplied, and then added up."""
+    output = _OUTPUT + _TAP * way.width.taps
+    added = way.blocks * way.outputs * (_NEIGHBOURS + min(way.filters, way.problem.filters) * output)
+    return _seconds_of_tiles(way.problem, way.gemm, way.tile, way.form, way.blocks, added, limits)
+
+
+def _seconds_of_tiles(
+    problem: Problem,
+    gemm: Problem,
+    tile: MmaTile,
+    form: MmaForm,
+    tiles: int,
+    instructions: float,
+    limits: Limits,
+    more: int = 0,
+) -> float:
+    """Model the time of a launch that packs and of tiles whose threads execute so many instructions afterwards."""
+    multiplied = mma_tile.busy_with(gemm, tile, form, limits, more)(tiles, mma_tile.slices(gemm, form))
+    busy = multiplied + model.instructions(instructions, limits)
+    return model.overlapped(busy, model.memory(problem.bytes, limits)) + limits.rates.launch
 
 
 # ---------------------------------------------------------------- offers
@@ -107,12 +134,12 @@ def _offers(problem: Problem, divided: _Divided, limits: Limits) -> Iterator[Off
         yield Refusal(why)
         return
     yield from _of_ways(problem, _ways(problem), divided, limits)
-    yield from _in_rows(problem.lifted, limits)
+    yield from _of_rows(problem.lifted, limits)
     copied = None if fragments.has_chunks(problem) else copies.of(problem.lifted, 16 // problem.itemsize)
     if copied is not None:
         ways = [way for way in _ways(copied.problem) if way[1].copied]
         yield from copies.candidates(copied, _of_ways(copied.problem, ways, divided, limits), limits)
-        yield from copies.candidates(copied, _in_rows(copied.problem, limits), limits)
+        yield from copies.candidates(copied, _of_rows(copied.problem, limits), limits)
 
 
 def _ways(problem: Problem) -> list[_Way]:
@@ -142,6 +169,11 @@ def _divisible_of(problem: Problem, ways: list[_Way], limits: Limits) -> Iterato
             yield _divisible(seen, tile, form, limits)
 
 
+def _of_rows(problem: Problem, limits: Limits) -> Iterator[Candidate]:
+    """Yield a candidate for each tile in which filters have rows for all phases, or for all taps along W."""
+    yield from _of_tap_rows(problem, limits) if problem.operator == "conv" else _of_phase_rows(problem, limits)
+
+
 @dataclass(frozen=True, slots=True)
 class PhaseRows:
     """A ConvTranspose all of whose phases are rows, and the GEMM that these are of."""
@@ -150,7 +182,7 @@ class PhaseRows:
     gemm: Problem
 
 
-def _in_rows(problem: Problem, limits: Limits) -> Iterator[Candidate]:
+def _of_phase_rows(problem: Problem, limits: Limits) -> Iterator[Candidate]:
     """Yield a candidate for each tile whose rows phases of ConvTranspose can be."""
     gemm, arithmetic = depth_to_space.phases_of(problem), fragments.arithmetic(problem)
     if gemm is None:
@@ -161,8 +193,70 @@ def _in_rows(problem: Problem, limits: Limits) -> Iterator[Candidate]:
         way = PhaseRows(problem, gemm)
         name = phase_rows_variant(problem.dtype, problem.precision, tile, form).name
         order = fragments.order(arithmetic, mma_tile.multiplied(gemm, form), 1, ", of all phases together")
-        seconds = _seconds_of_rows(way, tile, form, limits)
+        seconds = _seconds_of_phases(way, tile, form, limits)
         yield Candidate(name, seconds, partial(_plan_of_rows, way, tile, form), order)
+
+
+@dataclass(frozen=True)
+class TapRows:
+    """A Conv all of whose taps along W are rows of a GEMM, in tiles that have whole filters."""
+
+    problem: Problem
+    tile: MmaTile
+    form: MmaForm
+
+    @property
+    def width(self) -> Axis:
+        """The axis whose taps are rows."""
+        return self.problem.axes[-1]
+
+    @property
+    def reach(self) -> int:
+        """Pixels along W that an output meets beyond its first one."""
+        return (self.width.taps - 1) * self.width.dilation
+
+    @property
+    def filters(self) -> int:
+        """Filters of a tile."""
+        return self.tile.block_m // self.width.taps
+
+    @property
+    def outputs(self) -> int:
+        """Pixels of a tile that outputs begin at."""
+        return self.tile.block_n - self.reach
+
+    @cached_property
+    def gemm(self) -> Problem:
+        """The GEMM as a Conv without taps along W: its filters are rows, its columns the pixels that outputs meet."""
+        *outer, width = self.problem.axes
+        rows = -(-self.problem.filters // self.filters) * self.tile.block_m
+        columns = width._replace(taps=1, columns=width.columns + self.reach)
+        return replace(self.problem.with_axes((*outer, columns)), filters=rows)
+
+    @property
+    def tiles(self) -> tuple[int, int]:
+        """Tiles along M and along N, of one group."""
+        return self.gemm.filters // self.tile.block_m, -(-self.gemm.pixels // self.outputs)
+
+    @property
+    def blocks(self) -> int:
+        """Tiles of all groups."""
+        return prod(self.tiles) * self.problem.group
+
+
+def _of_tap_rows(problem: Problem, limits: Limits) -> Iterator[Candidate]:
+    """Yield a candidate for each tile whose rows taps along W can be."""
+    arithmetic, width = fragments.arithmetic(problem), problem.axes[-1]
+    if width.taps == 1 or width.column_stride != 1:
+        return
+    for tile, form in mma_tile.of_taps(arithmetic):
+        way = TapRows(problem, tile, form)
+        if way.filters == 0 or 2 * way.reach > tile.block_n or _as_seen(way.gemm, tile, form) is None:
+            continue
+        if mma_tile.shared_bytes(way.gemm, tile, form) <= limits.shared_bytes_per_block:
+            name = tap_rows_variant(problem.dtype, problem.precision, tile, form).name
+            order = fragments.order(arithmetic, mma_tile.multiplied(way.gemm, form), 1, ", then over taps along W")
+            yield Candidate(name, _seconds_of_taps(way, limits), partial(_plan_of_taps, way), order)
 
 
 def _order(seen: Runs, form: MmaForm) -> str:
@@ -257,7 +351,35 @@ def _plan_of_rows(way: PhaseRows, tile: MmaTile, form: MmaForm) -> Plan:
     return Plan(problem.operator, (packing, scattering), reasons, kept(Space.packed(size)))
 
 
+def _plan_of_taps(way: TapRows) -> Plan:
+    problem, gemm, tile, form, width = way.problem, way.gemm, way.tile, way.form, way.width
+    weights = mma_tile.packed_weights(gemm, tile, form)
+    columns, depths = mma_tile.columns(gemm, tile), mma_tile.depths(gemm, form)
+    rows, of_tile = (1, 1, width.taps), (tile.block_m, way.filters)
+    packing = fragments.packing(problem, weights, columns, depths, prod(gemm.taps), phases=rows, of_tile=of_tile)
+    fields = {
+        **gemm_base.operands(gemm, way.tiles, weights),
+        "filters": problem.filters,
+        "of_tile": way.filters,
+        "along": width.taps,
+        "first": way.reach if problem.backwards else 0,
+        "step": -width.dilation if problem.backwards else width.dilation,
+        "outputs": way.outputs,
+        "width": width.columns,
+    }
+    chosen, shared = (
+        tap_rows_variant(problem.dtype, problem.precision, tile, form),
+        mma_tile.shared_bytes(gemm, tile, form),
+    )
+    adding = Launch.of_blocks(problem.operator, chosen, way.blocks, fields, gemm_base.roles(gemm), shared)
+    reason = f"{width.taps} taps along W are rows of {way.filters} filters a tile: x is fetched once for all of them"
+    unused = empty_rows(problem.filters * width.taps, way.tiles[0] * tile.block_m)
+    size = mma_tile.packed_bytes(gemm, tile, form)
+    return Plan(problem.operator, (packing, adding), (reason, *unused), kept(Space.packed(size)))
+
+
 _KERNELS = gemm_base.kernels("mma", f"int, {RANK}")
+_TAP_ROWS = Kernel("conv/gemm/tap_rows.cu", "conv_tap_rows", "TapRowsParams")
 _PHASE_ROWS = Kernel("conv/gemm/phase_rows.cu", "conv_transpose_phase_rows", f"DepthToSpaceParams<int, {RANK}>")
 
 
@@ -268,6 +390,11 @@ def variant(operator: str, dtype: str, precision: str, tile: MmaTile, form: MmaF
 def phase_rows_variant(dtype: str, precision: str, tile: MmaTile, form: MmaForm) -> Variant:
     """Return the kernel of a tile whose rows are phases of ConvTranspose."""
     return _over(_PHASE_ROWS, dtype, precision, tile, form)
+
+
+def tap_rows_variant(dtype: str, precision: str, tile: MmaTile, form: MmaForm) -> Variant:
+    """Return the kernel of a tile whose rows are taps along W of Conv."""
+    return _over(_TAP_ROWS, dtype, precision, tile, form)
 
 
 def _over(kernel: Kernel, dtype: str, precision: str, tile: MmaTile, form: MmaForm) -> Variant:
@@ -291,3 +418,5 @@ def variants() -> Iterator[Variant]:
                 yield variant("conv_transpose", dtype, precision, tile, form)
         for tile, form in mma_tile.of_phases(arithmetic):
             yield phase_rows_variant(dtype, precision, tile, form)
+        for tile, form in mma_tile.of_taps(arithmetic):
+            yield tap_rows_variant(dtype, precision, tile, form)

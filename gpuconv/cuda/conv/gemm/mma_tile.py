@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -105,16 +105,36 @@ def kernels(arithmetic: Arithmetic) -> Iterator[tuple[MmaTile, MmaForm]]:
             yield tile, form
 
 
-_OF_PHASES = {  # M and N of tiles whose rows can be phases of ConvTranspose, and how inputs come
-    "HalfProducts": ((16, 128, "vector"), (32, 256, "vector")),
-    "Bfloat16Products": ((16, 128, "vector"), (32, 256, "vector")),
-    "DoubleProducts": ((64, 64, "scalar"),),
+# M and N of tiles in which filters can have several rows, and how inputs come.
+_Forms = Mapping[str, tuple[tuple[int, int, str], ...]]
+_FLAT, _LOW, _WIDE = (16, 128, "vector"), (32, 256, "vector"), (64, 256, "vector")
+_SQUARE, _DOUBLE_SQUARE = (64, 64, "vector"), (64, 64, "scalar")
+_OF_PHASES: _Forms = {
+    "HalfProducts": (_FLAT, _LOW),
+    "Bfloat16Products": (_FLAT, _LOW),
+    "DoubleProducts": (_DOUBLE_SQUARE,),
+}
+_OF_TAPS: _Forms = {
+    "HalfProducts": (_LOW, _WIDE),
+    "Bfloat16Products": (_LOW, _WIDE),
+    "Tf32Products": (_LOW, _WIDE),
+    "Tf32x3Products": (_FLAT, _SQUARE),
+    "DoubleProducts": (_DOUBLE_SQUARE,),
 }
 
 
 def of_phases(arithmetic: Arithmetic) -> Iterator[tuple[MmaTile, MmaForm]]:
     """Yield the forms of tiles whose rows can be phases of ConvTranspose."""
-    those = _OF_PHASES.get(arithmetic.cuda, ())
+    return _among(_OF_PHASES, arithmetic)
+
+
+def of_taps(arithmetic: Arithmetic) -> Iterator[tuple[MmaTile, MmaForm]]:
+    """Yield the forms of tiles whose rows can be taps along W of Conv."""
+    return _among(_OF_TAPS, arithmetic)
+
+
+def _among(forms: _Forms, arithmetic: Arithmetic) -> Iterator[tuple[MmaTile, MmaForm]]:
+    those = forms.get(arithmetic.cuda, ())
     for tile, form in kernels(arithmetic):
         if (tile.block_m, tile.block_n, form.gather) in those:
             yield tile, form

@@ -26,8 +26,9 @@ from gpuconv.rules.cases import Case
 from tests.cuda.conv.gemm.tensor_cores import ARITHMETIC, assert_within
 from tests.emulator import emulated_cuda
 from tests.harness.emulated import architecture, preferred
+from tests.harness.plans import problem
 from tests.oracle import oracle
-from tests.oracle.operands import CONV_KINDS, operands
+from tests.oracle.operands import CONV_KINDS, operands, values
 from tests.oracle.strategies import Problem, checked, problems
 
 pytestmark = pytest.mark.emulator
@@ -251,3 +252,73 @@ def test_taps_beside_a_single_element_are_as_well_aligned_as_it_is(operator: str
         y = getattr(gpuconv, operator)(x, w, precision="tf32", **attributes)
     assert emulated.launches[-1].variant.name.endswith("tf32_64x64x32_vector")
     np.testing.assert_array_equal(y, getattr(gpuconv, operator)(x, w, **attributes))
+
+
+# ---------------------------------------------------------------- all taps along W as rows
+
+
+def tap_rows(x: Any, w: Any, operator: str = "conv", **attributes: Any) -> Any:
+    """The struct of the last launch of a plan that has taps along W as rows, or None where there is no such plan."""
+    with preferred("tap_rows"):
+        launch = conv_families.plan(
+            problem(operator, x, w, "bfloat16", layout="NHWC", **attributes), representative("sm_90a").limits
+        ).launches[-1]
+    if "tap_rows" not in launch.variant.name:
+        return None
+    return np.frombuffer(launch.parameters, launch.variant.layout)[0]
+
+
+def test_taps_along_w_are_rows_of_whole_filters() -> None:
+    """Six filters of 5 taps in 32 rows; outputs meet 8 pixels beyond their own, so that tiles of 256 make 248."""
+    struct = tap_rows((2, 64, 9, 40), (7, 64, 3, 5), dilations=[1, 2], pads=[1, 4, 1, 4])
+    names = ("filters", "of_tile", "along", "first", "step", "outputs", "width")
+    assert [int(struct[name]) for name in names] == [7, 6, 5, 0, 2, 248, 40]
+    assert struct["common"]["extent"]["divisor"].tolist() == [1, 9, 48]
+    assert [int(struct["common"][name]) for name in ("filters", "pixels")] == [64, 2 * 9 * 48]
+    assert struct["taps"]["count"]["divisor"].tolist() == [1, 3, 1]
+    assert struct["taps"]["start"].tolist() == [0, -1, -4]
+
+
+def test_taps_of_conv_transpose_run_backwards() -> None:
+    """The first tap meets the last pixel."""
+    struct = tap_rows((2, 64, 9, 40), (64, 7, 3, 5), "conv_transpose", dilations=[1, 2], pads=[1, 1, 1, 2])
+    assert [int(struct[name]) for name in ("first", "step", "width")] == [8, -2, 45]
+    assert struct["taps"]["start"].tolist() == [0, 1, -7]
+
+
+@pytest.mark.parametrize(
+    ("w", "attributes"),
+    [
+        ((7, 64, 3, 1), {}),
+        ((7, 64, 3, 5), {"strides": [1, 2]}),
+        ((7, 64, 1, 65), {}),
+        ((7, 64, 1, 5), {"dilations": [1, 33]}),
+    ],
+    ids=["one tap", "strides", "more taps than rows", "outputs reach over half a tile"],
+)
+def test_other_taps_along_w_are_no_rows(w: Any, attributes: dict[str, Any]) -> None:
+    assert tap_rows((2, 64, 9, 200), w, **attributes) is None
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "dtype"),
+    [((1, 304, 256, 384), (8, 304, 5, 5), "bfloat16"), ((8, 480, 63, 63), (10, 480, 7, 7), "float16")],
+)
+def test_few_filters_have_their_taps_along_w_as_rows(x: Any, w: Any, dtype: str) -> None:
+    plan = conv_families.plan(problem("conv", x, w, dtype, layout="NHWC"), representative("sm_90a").limits)
+    assert plan.kernel.startswith("conv_tap_rows_")
+    assert f"{w[-1]} taps along W are rows of" in "\n".join(plan.reasons)
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize(("operator", "w"), [("conv", (3, 16, 2, 5)), ("conv_transpose", (16, 3, 2, 5))])
+@pytest.mark.parametrize("spoilt", ["x", "w"])
+def test_padding_beside_rows_of_taps_spoils_nothing(operator: str, w: Any, spoilt: str) -> None:
+    x, weights = values("integers", 1, (1, 16, 4, 30), "bfloat16"), values("integers", 2, w, "bfloat16")
+    (x if spoilt == "x" else weights)[(0,) * 4] = np.inf
+    attributes: dict[str, Any] = {"pads": [1, 2, 0, 2]}
+    with emulated_cuda() as emulated, preferred("tap_rows"):
+        y = getattr(gpuconv, operator)(x, weights, **attributes)
+    assert "tap_rows" in emulated.launches[-1].variant.name
+    assert np.isfinite(y.astype(np.float32)).any()
+    oracle.assert_close(y, getattr(oracle, operator)(x, weights, **attributes), "bfloat16")

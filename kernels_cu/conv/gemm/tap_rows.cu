@@ -1,0 +1,82 @@
+// Conv to few output channels with a stride of one along W, on tensor cores: the taps along W are rows of the GEMM.
+//
+// M = (output channel, tap along W), N = the pixels along W that some output meets, K = (other taps, channel): an input
+// is fetched once for all taps along W. An output is the sum of its rows, each of another pixel, as far on as the tap
+// is:
+//
+//     y[n, m, q] = b[m] + sum over taps j along W of rows[m, j][n, q + j * dilation]
+//
+// The sums of the whole tile pass through shared memory, where threads of neighbouring outputs add them up. Tiles have
+// whole filters, and overlap along N by the pixels that one output meets beyond its first.
+#include "conv/gemm/mma.cuh"
+#include "conv/gemm/whole_tile.cuh"
+
+struct TapRowsParams {
+    Correlation<int, 3> common; // filters are rows, those of each tile filled up; columns are pixels
+    Taps<int, 3> taps;          // but for those along W
+    int filters, of_tile;       // of one group, of one tile
+    int along;                  // taps along W
+    int first, step;            // pixels from an output's own to that of its first tap, and from tap to tap
+    int outputs, width;         // of a tile; along W
+};
+
+template <class Multiplier> struct TapRows {
+    using T = typename Multiplier::T;
+    using Acc = typename Multiplier::Acc;
+    static constexpr int kPitch = Multiplier::kBlockN + Multiplier::kPitch - Multiplier::kColumns;
+    static_assert(Multiplier::kBlockM * kPitch * sizeof(Acc) <= Multiplier::kSharedBytes);
+
+    const TapRowsParams& p;
+    const Multiplier& multiplier;
+    int group, m_tile, column0; // of the block's tile
+
+    DEVICE void write(void* shared) const {
+        Acc* sums = static_cast<Acc*>(shared);
+        lay_out(multiplier, sums, kPitch);
+        const TilePlace<int> tile{group, m_tile * Multiplier::kBlockM, column0};
+        repair<T>(multiplier, p.common, p.taps, tile, sums, kPitch, [](int, const int (&)[3]) { return true; });
+        if (p.common.finish.any()) write<true>(sums);
+        else write<false>(sums);
+    }
+    template <bool FINISH> DEVICE void write(const Acc* sums) const {
+        const int filter = m_tile * p.of_tile, filters = min(p.of_tile, p.filters - filter);
+#pragma unroll 1
+        for (int i = threadIdx.x; i < p.outputs; i += Multiplier::kThreads) {
+            const Pixel<int, 3> at = pixel(p.common, column0 + i);
+            if (!at.exists || at.q[2] >= p.width) continue;
+            T* y = static_cast<T*>(p.common.y) + (group * p.filters + filter) * p.common.y_channel
+                 + dot(at.q, p.common.y_stride, at.n * p.common.y_batch);
+            const Acc* row = sums + i + p.first;
+#pragma unroll 1
+            for (int m = 0; m < filters; ++m, y += p.common.y_channel) {
+                Acc sum = 0;
+#pragma unroll 4
+                for (int tap = 0; tap < p.along; ++tap) {
+                    sum += *row;
+                    row += kPitch + p.step;
+                }
+                row -= p.along * p.step;
+                if (p.common.b != nullptr)
+                    sum +=
+                        widen(static_cast<const T*>(p.common.b)[(group * p.filters + filter + m) * p.common.b_stride]);
+                if constexpr (FINISH) sum = finished(p.common.finish, p.common.y, sum, y);
+                *y = narrow<T>(sum);
+            }
+        }
+    }
+};
+
+template <class Arithmetic, int BLOCK_M, int BLOCK_N, int BLOCK_K, int WARP_M, int WARP_N, int STAGES, Gather GATHER>
+DEVICE void conv_tap_rows(const TapRowsParams& p) {
+    extern __shared__ __align__(128) unsigned char shared[];
+    using Multiplier = Mma<Arithmetic, BLOCK_M, BLOCK_N, BLOCK_K, WARP_M, WARP_N, STAGES, GATHER, false>;
+    Multiplier multiplier(p.common, p.taps, shared);
+    int group, m_tile, n_tile;
+    tile_of(p.common, block_number(), group, m_tile, n_tile);
+    multiplier.stand(group, m_tile * BLOCK_M);
+    multiplier.start(n_tile * p.outputs);
+    accumulate(multiplier, multiplier.slices());
+    tile_of(p.common, block_number(), group, m_tile, n_tile);
+    multiplier.stand(group, m_tile * BLOCK_M);
+    TapRows<Multiplier>{p, multiplier, group, m_tile, n_tile * p.outputs}.write(shared);
+}
