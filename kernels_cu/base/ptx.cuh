@@ -50,6 +50,15 @@ DEVICE void store_shared(unsigned address, const uint4& v) {
 DEVICE void store_shared(unsigned address, float v) {
     asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(v) : "memory");
 }
+DEVICE void store_shared(unsigned address, double v) {
+    asm volatile("st.shared.f64 [%0], %1;" ::"r"(address), "d"(v) : "memory");
+}
+DEVICE void load_shared(unsigned address, float& v) {
+    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(address) : "memory");
+}
+DEVICE void load_shared(unsigned address, double& v) {
+    asm volatile("ld.shared.f64 %0, [%1];" : "=d"(v) : "r"(address) : "memory");
+}
 DEVICE void store_word(unsigned address, unsigned v) {
     asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
 }

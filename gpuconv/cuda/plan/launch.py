@@ -72,10 +72,16 @@ class Launch:
 
     @classmethod
     def of_threads(
-        cls, operator: str, variant: Variant, threads: int, fields: Mapping[str, Any], roles: Mapping[str, str]
+        cls,
+        operator: str,
+        variant: Variant,
+        threads: int,
+        fields: Mapping[str, Any],
+        roles: Mapping[str, str],
+        shared_bytes: int = 0,
     ) -> Launch:
         """Return the launch of so many threads along x, in whole blocks; as :meth:`of_blocks`."""
-        return cls.of_blocks(operator, variant, -(-threads // variant.threads), fields, roles)
+        return cls.of_blocks(operator, variant, -(-threads // variant.threads), fields, roles, shared_bytes)
 
     def renamed(self, names: Mapping[str, str]) -> Launch:
         """Return the launch with other roles for its arrays."""

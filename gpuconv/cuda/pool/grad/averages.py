@@ -171,6 +171,7 @@ def _plan(problem: PoolGradProblem, columns: WalkView, form: Form, kernel: Varia
     constant = getattr(problem.geometry, "constant", False)
     fields = columns.fields_of(form, walk) | {
         "counts": prod(problem.geometry.kernel_shape) if constant else 0,
+        "left": columns.left(form),
         "late": _late(columns, form),
         "counted": counted_fields(columns.axes),
     }

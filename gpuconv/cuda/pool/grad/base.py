@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
 from gpuconv.cuda.plan import Limits
 from gpuconv.cuda.pool.grad.problem import PoolGradProblem
 from gpuconv.cuda.pool.problem import MISSING, PoolAxis, PoolView
+from gpuconv.rules.geometry import Ints
 
 THREADS = 256
 _WALKS = (32, 16, 8, 4, 2, 1)  # rows of windows
@@ -57,6 +58,7 @@ class Form:
     stride: int  # of the windows' rows and, for several columns, of both axes; 0: any
     columns: int  # of a thread
     across: int  # windows beside one another that can meet those, of one slice; 0: any, of any number of slices
+    slices: int = field(default=1, kw_only=True)  # of a thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +115,12 @@ class WalkView(PoolView):
 
     def items(self, form: Form, walk: int) -> int:
         """Return how many walks of so many rows of windows there are."""
-        return self.planes * self.depth.extent * -(-self.width.extent // form.columns) * -(-self.steps(form) // walk)
+        groups = -(-self.depth.extent // form.slices) * -(-self.width.extent // form.columns)
+        return self.planes * groups * -(-self.steps(form) // walk)
 
-    def lengths(self, form: Form) -> list[int]:
+    def lengths(self, form: Form, walks: Ints = _WALKS) -> list[int]:
         """Return how many rows of windows a thread may make, about as many in all walks down a column."""
-        steps, lengths = self.steps(form), _WALKS if WINDOWS_WANTED else _WALKS[:1]
+        steps, lengths = self.steps(form), walks if WINDOWS_WANTED else walks[:1]
         return sorted({-(-steps // -(-steps // walk)) for walk in lengths})
 
     def walk(self, form: Form, limits: Limits) -> int:
@@ -134,7 +137,6 @@ class WalkView(PoolView):
             "walk": walk,
             "first": self.first(form),
             "halo": self.halo(form),
-            "left": self.left(form),
             "rows": self.height.extent,
             "columns": self.width.extent,
             "vectors": step == 1 and not any(stride % form.columns for stride in others),
@@ -145,6 +147,6 @@ class WalkView(PoolView):
             "channels": self.channel.extent,
             "groups": -(-self.width.extent // form.columns),
             "walks": -(-self.steps(form) // walk),
-            "depths": self.depth.extent,
+            "depths": -(-self.depth.extent // form.slices),
             "channels_last": self.channels_last,
         }

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from gpuconv.cuda.plan import Family, Limits, Plan, offers
-from gpuconv.cuda.pool.grad import averages, general, walks
+from gpuconv.cuda.pool.grad import averages, general, scatter, walks
 from gpuconv.cuda.pool.grad.problem import PoolGradProblem
 from gpuconv.cuda.pool.problem import used
 from gpuconv.rules.geometry import AveragePoolGeometry, Ints, MaxPoolGeometry
 
-FAMILIES: tuple[Family, ...] = (general, walks, averages)
+FAMILIES: tuple[Family, ...] = (general, walks, scatter, averages)
 
 
 def for_max_pool_grad(

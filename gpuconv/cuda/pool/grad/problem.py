@@ -50,12 +50,24 @@ class PoolGradProblem:
 
 def seconds(problem: PoolGradProblem, instructions: float, limits: Limits) -> float:
     """Model the time of a kernel whose threads execute so many instructions in all."""
+    return beside_memory(problem, model.instructions(instructions, limits), limits)
+
+
+def beside_memory(problem: PoolGradProblem, busy: float, limits: Limits) -> float:
+    """Model the time of a kernel whose multiprocessors are busy for so many seconds."""
     least = floor.work(problem.geometry, problem.dtype, backwards=True).bytes
-    return model.overlapped(model.instructions(instructions, limits), model.memory(least, limits))
+    return model.overlapped(busy, model.memory(least, limits))
 
 
-def one_launch(problem: PoolGradProblem, kernel: Variant, threads: int, fields: Mapping[str, Any], reason: str) -> Plan:
-    """Return the plan of a kernel with so many threads and these fields in its struct."""
+def one_launch(
+    problem: PoolGradProblem,
+    kernel: Variant,
+    threads: int,
+    fields: Mapping[str, Any],
+    reason: str,
+    shared_bytes: int = 0,
+) -> Plan:
+    """Return the plan of a kernel with so many threads and these fields in its struct, in whole blocks."""
     roles = {name: "y" if name == "dx" else name for name in problem.arrays}
-    launch = Launch.of_threads(problem.operator, kernel, threads, fields, roles)
+    launch = Launch.of_threads(problem.operator, kernel, threads, fields, roles, shared_bytes)
     return Plan(problem.operator, (launch,), (f"{kernel.name}: {reason}",))

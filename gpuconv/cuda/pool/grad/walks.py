@@ -110,7 +110,11 @@ def offers(problem: PoolGradProblem, limits: Limits) -> Iterator[Offer]:
 
 def _plan(problem: PoolGradProblem, columns: WalkView, form: WalkForm, kernel: Variant, limits: Limits) -> Plan:
     walk = columns.walk(form, limits)
-    fields = columns.fields_of(form, walk) | {"numbers": columns.numbers, "named": _named(columns, form)}
+    fields = columns.fields_of(form, walk) | {
+        "left": columns.left(form),
+        "numbers": columns.numbers,
+        "named": _named(columns, form),
+    }
     for name, array in (("dx", "x"), ("dy", "y"), ("indices", "indices"), ("place", "place")):
         fields |= params.array_fields(name, columns.strides(array))
     reason = (

@@ -1,0 +1,227 @@
+"""The gradient of MaxPool for large windows: what each gives goes to the element that it names.
+
+The kernel is in ``kernels_cu/pool/grad/scatter.cu``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
+
+from gpuconv.cuda.build import params
+from gpuconv.cuda.build.variant import Kernel, Variant, types
+from gpuconv.cuda.plan import MOST_BLOCKS, Candidate, Limits, Offer, Plan, Refusal, model
+from gpuconv.cuda.pool.grad.base import Form, WalkView, walked
+from gpuconv.cuda.pool.grad.problem import PoolGradProblem, beside_memory, one_launch
+from gpuconv.cuda.pool.problem import PoolAxis
+from gpuconv.rules import dtypes
+
+NAME = "scatter"
+_THREADS = 64
+_RESIDENT = 16  # blocks of a multiprocessor at most: they leave a thread 64 registers
+_COLUMNS, _SLICES = (1, 2, 4, 8, 16), (1, 2, 4, 8)  # of boxes
+_WALKS = (256, 128, 64, 32, 16, 8, 4)  # rows of windows
+_PART = 4  # windows that are loaded at a time
+# Instructions of a thread, of each sum that it begins with, of a row of windows, of a slice of one, of a window; of a
+# row of x, of a slice of one, and of columns that are written at once. Counted.
+_THREAD, _SUM, _ROW, _SLICE, _WINDOW = 210, 8, 35, 25, 38
+_ROW_OF_X, _SLICE_OF_X, _WRITTEN = 30, 20, 14
+# Clocks from one window of a thread to the next: a quarter of an index's way from the caches, and a sum's from shared
+# memory and back. From one column that is written to the next. Assumed.
+_WINDOW_TAKES, _COLUMN_TAKES = 80, 30
+_INDEX = 8  # bytes
+_LANES = 32
+# Bytes of what the L1 cache reads in one clock, and of what the L2 cache is given in one; the latter is assumed.
+_LINE, _SECTOR = 128, 32
+
+
+# ---------------------------------------------------------------- what it sees
+
+
+def _accepted(problem: PoolGradProblem, limits: Limits) -> tuple[WalkView, Box] | str:
+    view = _view(problem)
+    if isinstance(view, str):
+        return view
+    forward = problem.forward
+    if forward.column_major and len(forward.axes) > 1:
+        return "column-major numbers"
+    boxes = [box for box in _boxes(view, problem.dtype) if box.bytes <= limits.shared_bytes_per_block]
+    if not boxes:
+        return "shared memory does not hold the rows of a window"
+    wide = params.needs_wide(problem.operator, [*view.magnitudes, *problem.spans])
+    if wide or view.items(boxes[0], 1) > MOST_BLOCKS:
+        return "64-bit indices"
+    return view, _best(problem, view, boxes, limits)
+
+
+def _view(problem: PoolGradProblem) -> WalkView | str:
+    """Return the problem with the outermost of three axes as the height."""
+    view, axes = walked(problem), problem.forward.axes
+    if isinstance(view, str) or len(axes) < 3:
+        return view
+    return replace(view, depth=axes[1], height=axes[0])
+
+
+# ---------------------------------------------------------------- tiles
+
+
+@dataclass(frozen=True, slots=True)
+class Box(Form):
+    """What a thread has of a row, and the rows whose sums are in shared memory."""
+
+    size: int  # bytes of a sum
+    walk: int = 0  # rows of windows
+
+    @property
+    def slice_bytes(self) -> int:
+        """Bytes of a block's sums of a slice of a row."""
+        return _THREADS * self.columns * self.size
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a block's sums of a row."""
+        return self.slices * self.slice_bytes
+
+    @property
+    def bytes(self) -> int:
+        """Shared memory of a block."""
+        return self.rows * self.row_bytes
+
+    def __str__(self) -> str:
+        return f"boxes of {self.slices} x {self.columns} elements, {self.walk} rows of windows a thread"
+
+
+def _boxes(view: WalkView, dtype: str) -> Iterator[Box]:
+    """Yield boxes of all sizes that some smaller one is not enough for."""
+    size = dtypes.sums(dtype).itemsize
+    for columns, slices in product(_fitting(_COLUMNS, view.width.extent), _fitting(_SLICES, view.depth.extent)):
+        yield Box(view.height.reach, 0, columns, 0, size, slices=slices)
+
+
+def _fitting(sizes: tuple[int, ...], extent: int) -> list[int]:
+    return [size for size in sizes if size < 2 * extent]
+
+
+def _best(problem: PoolGradProblem, view: WalkView, boxes: list[Box], limits: Limits) -> Box:
+    tried = [replace(box, walk=walk) for box in boxes for walk in view.lengths(box, _WALKS)]
+    return min(tried, key=lambda box: _seconds(problem, view, box, limits))
+
+
+def _vector(problem: PoolGradProblem, view: WalkView, box: Box) -> int:
+    """Return how many columns are written at once."""
+    *others, step = view.strides("x")
+    count = 16 // box.size
+    whole = not any(number % count for number in (box.columns, view.width.extent, *others))
+    return count if step == 1 and whole else 1
+
+
+# ---------------------------------------------------------------- cost
+
+
+def _met(axis: PoolAxis, elements: int) -> int:
+    """Return how many windows of an axis reach so many neighbours at most."""
+    return min(-(-(elements - 1 + axis.reach) // max(axis.stride, 1)), axis.windows)
+
+
+def _seconds(problem: PoolGradProblem, view: WalkView, box: Box, limits: Limits) -> float:
+    """Model the time: of instructions, of windows that threads wait for, of lines of the L1 cache, or of memory."""
+    blocks = -(-view.items(box, box.walk) // _THREADS)
+    rounds = -(-blocks // limits.multiprocessors)
+    steps = box.walk + view.halo(box)
+    slices = min(steps, view.height.windows) * _met(view.depth, box.slices)
+    windows = slices * -(-_met(view.width, box.columns) // _PART) * _PART
+    of_x = steps * view.step(box) * box.slices
+    written = of_x * box.columns // _vector(problem, view, box)
+    instructions = _THREAD + _SUM * box.rows * box.slices * box.columns + _ROW * steps + _SLICE * slices
+    instructions += _WINDOW * windows + _ROW_OF_X * of_x // box.slices + _SLICE_OF_X * of_x + _WRITTEN * written
+    takes = windows * _WINDOW_TAKES + of_x * box.columns * _COLUMN_TAKES
+    waits = -(-rounds // min(limits.blocks_of(box.bytes), _RESIDENT)) / rounds
+    busy = max(
+        model.instructions(rounds * limits.multiprocessors * _THREADS * instructions, limits),
+        model.busy(blocks, takes * waits, limits),
+        _gathered(problem, view, box, windows, written, blocks, limits),
+    )
+    return beside_memory(problem, busy, limits)
+
+
+def _gathered(
+    problem: PoolGradProblem, view: WalkView, box: Box, windows: int, written: int, blocks: int, limits: Limits
+) -> float:
+    """Return the seconds that lines of the L1 cache take, and of windows of several channels those of the L2 cache.
+
+    Of one channel a block's threads look at neighbours: what one of them loads the L1 cache still has for others.
+    """
+    size = dtypes.entry(problem.dtype).itemsize
+    nearest, columns = (view.channel, 1) if view.channels_last else (view.width, box.columns)
+    beside = min(-(-nearest.extent // columns), _LANES)
+    apart = columns / max(nearest.stride, 1)  # windows
+    read = _asked(_INDEX * nearest.indices * apart, beside, _LINE) + _asked(size * nearest.y * apart, beside, _LINE)
+    requests = windows * read + written * _asked(size * nearest.x * columns, beside, _SECTOR)
+    seconds = model.gathering(blocks, _THREADS * requests, 1, limits)
+    if view.channels_last:
+        seconds = max(seconds, model.cached(blocks, _THREADS * windows * (_INDEX + size), limits))
+    return seconds
+
+
+def _asked(apart: float, beside: int, size: int) -> float:
+    """Return how many lines of a size have what a warp's lanes ask for, so many bytes apart where they are neighbours.
+
+    ``beside`` are neighbours; those lie somewhere else than others.
+    """
+    return min(_LANES, max(_LANES / beside, _LANES * abs(apart) / size))
+
+
+# ---------------------------------------------------------------- offers
+
+
+def offers(problem: PoolGradProblem, limits: Limits) -> Iterator[Offer]:
+    """Yield the kernel, or why it does not take the problem."""
+    if problem.forward.averages:
+        yield Refusal("averages", plain=True)
+        return
+    accepted = _accepted(problem, limits)
+    if isinstance(accepted, str):
+        yield Refusal(accepted)
+        return
+    view, box = accepted
+    kernel = variant(problem.dtype)
+    yield Candidate(kernel.name, _seconds(problem, view, box, limits), partial(_plan, problem, view, box, kernel))
+
+
+# ---------------------------------------------------------------- launch
+
+
+def _plan(problem: PoolGradProblem, view: WalkView, box: Box, kernel: Variant) -> Plan:
+    row, slice_ = view.height.place, view.depth.place
+    fields = view.fields_of(box, box.walk) | {
+        "extent": [axis.extent for axis in view.axes],
+        "box_slices": box.slices,
+        "box_columns": box.columns,
+        "vectors": _vector(problem, view, box) > 1,
+        "reached": view.height.reach * row,
+        "by_row": row,
+        "by_slice": slice_ or row,
+        **params.members(box, "slice_bytes", "row_bytes", "bytes"),
+    }
+    for name, array in (("dx", "x"), ("dy", "y"), ("indices", "indices"), ("place", "place")):
+        fields |= params.array_fields(name, view.strides(array))
+    fields = {name: value for name, value in fields.items() if name in (kernel.layout.names or ())}
+    reason = f"{'channels last: ' * view.channels_last}{box}; {box.bytes} bytes of shared memory"
+    return one_launch(problem, kernel, view.items(box, box.walk), fields, reason, box.bytes)
+
+
+_KERNEL = Kernel(
+    "pool/grad/scatter.cu", "max_pool_grad_scatter", "ScatterPoolGradParams", _THREADS, _RESIDENT, name="max_pool_grad"
+)
+
+
+def variant(dtype: str) -> Variant:
+    """Return the kernel for a dtype."""
+    return _KERNEL.over(dtype, 3, NAME, types=types(dtype))
+
+
+def variants() -> list[Variant]:
+    """Return all variants."""
+    return [variant(dtype) for dtype in dtypes.CONV_DTYPES]
