@@ -25,7 +25,8 @@ _IS_READ = re.compile(
     r"|conv_(bands|few|grouped|matrix|pointwise|stem|tap_rows)_.+|conv_transpose_(depth_to_space|depthwise|matrix|phase_rows)_.+"
     r"|(depthwise|grouped)_[a-z]+\d+_3d_.+"
     r"|conv_weight_grad_[a-z]+\d+_3d_(64x64|few\d|rows_\d+x\d+)|conv_weight_grad_float\d+_3d_(mma|ffma|tf32|3xtf32)_.+"
-    r"|max_pool_[a-z]+\d+_3d_(vectors_3x2|channels|tiles|patches)(_indices)?|(max|average)_pool_grad_[a-z]+\d+_3d_walks_.+"
+    r"|max_pool_[a-z]+\d+_3d_(vectors_3x2|channels|tiles|patches)(_indices)?"
+    r"|(max|average)_pool_grad_[a-z]+\d+_3d_(scatter|walks_.+)"
     r"|(channels_last|pack_rows)_.+"
 )
 

@@ -14,7 +14,7 @@ from gpuconv.cuda.build import params
 from gpuconv.cuda.call import device
 from gpuconv.cuda.plan import offers
 from gpuconv.cuda.plan.offers import Candidate
-from gpuconv.cuda.pool.grad import base
+from gpuconv.cuda.pool.grad import base, scatter
 from tests.emulator import emulated_cuda
 from tests.emulator.compile import ARCHITECTURES
 from tests.emulator.moving import moved_to_device
@@ -48,6 +48,13 @@ def long_walks(wanted: bool) -> Iterator[None]:
         yield
     finally:
         base.WINDOWS_WANTED = before
+
+
+@contextmanager
+def boxes(columns: int, slices: int, walk: int) -> Iterator[None]:
+    """Let threads that scatter gradients of pools have boxes of this size, and make so many rows of windows."""
+    with mock.patch.multiple(scatter, _COLUMNS=(columns,), _SLICES=(slices,), _WALKS=(walk,)):
+        yield
 
 
 @contextmanager

@@ -25,6 +25,10 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
         "pool/channels.cu: for (int row = walk.rows.first; row < walk.rows.end; row += ROWS) {  [setp.ge.s32 -> setp.gt.s32]",  # noqa: E501
         "pool/channels.cu: for (int q = walk.column; q < walk.end; ++q) {  [setp.ge.s32 -> setp.gt.s32]",
     ),
+    "A part more of a row, or a row more of a walk, that has no windows, and of which nothing is written.": (
+        "pool/grad/scatter.cu: for (int left = walk.along.count; left > 0; left -= kPart) {  [setp.gt.s32 -> setp.ge.s32]",  # noqa: E501
+        "pool/grad/scatter.cu: while (walk.row < walk.end) {  [setp.ge.s32 -> setp.gt.s32]",
+    ),
     "Either of the two fences lets TMA know of the mbarriers.": (
         "conv/wgmma/ring.cuh: barrier_fence();  [fence.proxy.async.shared::cta removed]",
         "conv/wgmma/ring.cuh: barrier_fence();  [fence.mbarrier_init.release.cluster removed]",
@@ -64,6 +68,15 @@ def _guards_a_window(one: Mutant, whole: str) -> bool:
     """Tell whether a loop over what a window of MaxPool meets, never nothing, only has a weaker guard."""
     of_window = one.source_words.startswith("pool/channels.cu: return {start, max(start, 0)")
     return of_window and one.change.words == "setp.ge.s32 -> setp.gt.s32" and one.kernel.startswith("max_pool")
+
+
+def _guards_a_box(one: Mutant, whole: str) -> bool:
+    """Tell whether a load is only for the guard of a loop over a box's slices or columns, of which there are some."""
+    found = re.match(r"\s*ld\.param\.u32\s+(%r\d+),", one.old)
+    if found is None or not re.match(r"pool/grad/scatter\.cu: for .* < p\.box_", one.source_words):
+        return False
+    users = [line for line in whole.split("\n") if re.search(rf"{found[1]}\b", line) and "ld.param" not in line]
+    return all(re.match(rf"\s*setp\.lt\.s32\s+%p\d+, {found[1]}, 1;", line) for line in users)
 
 
 def _counts_nothing_that_is_given(one: Mutant, whole: str) -> bool:
@@ -153,6 +166,7 @@ RULES: dict[str, Callable[[Mutant, str], bool]] = {
     "Products of a step are waited for with those of the next one, of the same stage.": _joins_the_next_group,
     "Every walk has a column.": _has_a_column,
     "Every window of MaxPool meets x.": _guards_a_window,
+    "Every box has slices and columns.": _guards_a_box,
     "No element is in a window of which nothing counts.": _counts_nothing_that_is_given,
     "Rows of dy that are left after a walk's last row are left out anyway.": _compares_again,
     "Columns of dy are 0 or more.": _column_of_a_walk,

@@ -17,7 +17,7 @@ import gpuconv
 from gpuconv.cuda.call import device
 from gpuconv.rules import geometry
 from tests.emulator import emulated_cuda
-from tests.harness.emulated import indices, long_walks, preferred
+from tests.harness.emulated import boxes, indices, long_walks, preferred
 from tests.oracle import gradients, oracle
 from tests.oracle.operands import LAYOUTS, values
 from tests.oracle.oracle import assert_close, assert_same
@@ -203,9 +203,10 @@ def _walk(
     attributes: dict[str, Any],
     architecture: str | None,
     blocks: int = 3,
+    box: Ints | None = None,
     **options: Any,
 ) -> Any:
-    """The gradient of MaxPool down long columns; some indices name what is not in their windows."""
+    """The gradient of MaxPool down long columns, or boxes; some indices name what is not in their windows."""
     x = values("ties", 1, shape, dtype)
     y, places = gpuconv.max_pool(x, return_indices=True, **attributes)
     random = np.random.default_rng(3)
@@ -213,7 +214,8 @@ def _walk(
     dy, places = LAYOUTS[layout](values("integers", 2, y.shape, dtype)), LAYOUTS[layout](places)
     expected = gpuconv.max_pool_grad(dy, places, x.shape, **attributes)
     out = LAYOUTS[layout](np.full_like(x, 7))
-    with preferred(kernel), long_walks(True), emulated_cuda(architecture, **options) as emulated:
+    far = long_walks(True) if box is None else boxes(*box)
+    with preferred(kernel), far, emulated_cuda(architecture, **options) as emulated:
         dx = gpuconv.max_pool_grad(dy, places, x.shape, out=out, **attributes)
         assert_same(dx, expected)
         wild = places + 2**32  # which number nothing, though their low words do
@@ -478,6 +480,25 @@ WALKS: tuple[Trial, ...] = (
     partial(_walk, "max_pool_grad_bfloat16_3d_walks_5xany", (9, 75, 40), "channels last", "bfloat16",
             {"kernel_shape": [4], "strides": [3], "pads": [1, 2]}),
 )  # fmt: skip
+# Boxes of so many columns and slices, for so many rows of windows: some end beyond x; whole vectors and single columns.
+SCATTERS: tuple[Trial, ...] = (
+    partial(_walk, "max_pool_grad_float32_3d_scatter", (3, 7, 20, 44), "contiguous", "float32",
+            {"kernel_shape": [5, 7], "strides": [2, 1], "pads": [4, 3, 1, 5]}, box=(8, 1, 4)),
+    partial(_walk, "max_pool_grad_float16_3d_scatter", (2, 35, 21, 13), "channels last", "float16",
+            {"kernel_shape": [6, 5], "strides": [1, 3], "pads": [5, 0, 2, 4]}, box=(4, 1, 7)),
+    partial(_walk, "max_pool_grad_float64_3d_scatter", (2, 7, 9, 10, 22), "contiguous", "float64",
+            {"kernel_shape": [3, 4, 5], "strides": [1, 2, 1], "pads": [2, 1, 4, 0, 3, 2]}, box=(4, 2, 6)),
+    partial(_walk, "max_pool_grad_bfloat16_3d_scatter", (2, 9, 12, 9, 15), "reversed", "bfloat16",
+            {"kernel_shape": [2, 4, 3], "strides": [3, 1, 2], "pads": [1, 3, 0, 1, 2, 2]}, box=(2, 4, 2)),
+    partial(_walk, "max_pool_grad_float32_3d_scatter", (2, 70, 37), "channels last", "float32",
+            {"kernel_shape": [5], "strides": [2], "pads": [3, 4]}, box=(1, 1, 8)),
+    partial(_walk, "max_pool_grad_float32_3d_scatter", (9, 40, 68), "off the vectors", "float32",
+            {"kernel_shape": [13], "pads": [6, 6]}, box=(16, 1, 8)),
+    partial(_walk, "max_pool_grad_bfloat16_3d_scatter", (3, 5, 30, 44), "strided rows", "bfloat16",
+            {"kernel_shape": [3, 2], "strides": [5, 4], "ceil_mode": 1}, box=(4, 1, 2)),
+    partial(_walk, "max_pool_grad_float16_3d_scatter", (3, 7, 5, 6, 32), "contiguous", "float16",
+            {"kernel_shape": [4, 6, 7], "pads": [2, 3, 1, 1, 2, 5]}, box=(16, 4, 4)),
+)  # fmt: skip
 # Of each form: taps that do not count at both ends of all axes, windows of one tap, and as many taps everywhere.
 AVERAGE_WALKS: tuple[Trial, ...] = (
     partial(_average_walk, "average_pool_grad_float32_3d_walks_1x1", (5, 13, 15, 14), "contiguous", "float32",
@@ -563,6 +584,7 @@ ALL = (
     *SUMS,
     *POOLS,
     *WALKS,
+    *SCATTERS,
     *AVERAGE_WALKS,
     *PLANES,
     *UNPOOLS,

@@ -455,6 +455,12 @@ TESTS: dict[str, tuple[str, ...]] = {
         "harness/test_many_blocks.py pointwise depth_to_space",
         *_FAMILY,
     ),
+    "cuda/pool/grad/scatter.py": (
+        "cuda/pool/grad/test_scatter.py",
+        "cuda/pool/grad/test_families.py",
+        "harness/test_many_gradients.py scatter",
+        *_RECORDED,
+    ),
     "cuda/pool/grad/*.py": (
         "cuda/test_variants.py",
         "cuda/pool/grad/test_families.py",

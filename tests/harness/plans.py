@@ -13,8 +13,10 @@ from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan.launch import Launch, Plan
 from gpuconv.cuda.plan.limits import Limits
+from gpuconv.cuda.pool.grad import families as pool_grad_families
 from gpuconv.cuda.weight_grad.problem import WeightGradProblem
 from gpuconv.rules import geometry as geometries
+from gpuconv.rules import gradients
 from gpuconv.rules import layout as layouts
 
 HOPPER = Limits("sm_90a", 132, 227 * 1024, 228 * 1024)
@@ -96,6 +98,13 @@ def weight_grad(
     geometry = geometries.conv(x, w, **attributes)
     lie = strides(x, layout), strides(geometry.y_shape, layout), contiguous_strides(w)
     return WeightGradProblem(geometry, dtype, *lie, dtype, precision)
+
+
+def max_pool_grad(x: Ints, dtype: str = "float32", last: bool = False, **attributes: Any) -> Plan:
+    y = geometries.max_pool(x, **attributes).y_shape
+    geometry = gradients.max_pool_grad(y, y, x_shape=x, **attributes)
+    dy, dx = map(channels_last if last else contiguous, (y, x))
+    return pool_grad_families.for_max_pool_grad(geometry, dtype, dy, dy, dx, HOPPER)
 
 
 def strides(shape: Ints, layout: str = "NHWC") -> Ints:

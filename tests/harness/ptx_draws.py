@@ -337,7 +337,8 @@ def _drawn_walk(mine: Any, like: Any, random: Random) -> Trial:
     attributes.pop("group", None)
     if averages:
         attributes["count_include_pad"] = random.randint(0, 1)
-    return partial(mine.func, kernel, problem.x_shape, random.choice(_LAYOUTS), dtype, attributes, blocks=1)
+    keywords = {**like.keywords, "blocks": 1}
+    return partial(mine.func, kernel, problem.x_shape, random.choice(_LAYOUTS), dtype, attributes, **keywords)
 
 
 _GRADIENTS: dict[Any, Callable[[Any, Any, Random], Trial]] = {

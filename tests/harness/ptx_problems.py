@@ -480,8 +480,8 @@ def _of_weights(mine: Any, _: Iterable[Any]) -> Iterator[Trial]:
 def _of_walks(mine: Any, theirs: Iterable[Any]) -> Iterator[Trial]:
     kernel, shape, _, dtype, attributes = mine.args
     for layout in ("off the vectors", "reversed", "channels last", "contiguous"):
-        yield partial(mine.func, kernel, shape, layout, dtype, attributes)
-    yield from (partial(mine.func, kernel, *one.args[1:3], dtype, one.args[4]) for one in theirs)
+        yield partial(mine.func, kernel, shape, layout, dtype, attributes, **mine.keywords)
+    yield from (partial(mine.func, kernel, *one.args[1:3], dtype, one.args[4], **one.keywords) for one in theirs)
 
 
 def _of_sums(mine: Any, _: Iterable[Any]) -> Iterator[Trial]:

@@ -166,6 +166,7 @@ PASSES: dict[str, tuple[Trial, ...]] = {
     "pool/grad/general.cu": many_gradients.POOLS,
     "pool/grad/averages.cu": many_gradients.AVERAGE_WALKS,
     "pool/grad/walks.cu": many_gradients.WALKS,
+    "pool/grad/scatter.cu": many_gradients.SCATTERS,
     "pool/planes.cu": many_gradients.PLANES,
     "pool/unpool.cu": many_gradients.UNPOOLS,
     "pool/indices.cu": (*many_gradients.UNPOOLS, *many_gradients.CHECKS),

@@ -35,7 +35,7 @@ from gpuconv.rules import dtypes
 from tests.emulated_cuda.emulator.counters import FIELDS, Counters
 from tests.emulator import emulated_cuda
 from tests.harness import direct_forms
-from tests.harness.emulated import long_walks, preferred
+from tests.harness.emulated import boxes, long_walks, preferred
 from tests.oracle.strategies import Problem
 
 pytestmark = [pytest.mark.emulator, pytest.mark.sampled(3)]
@@ -309,6 +309,20 @@ def test_gradients_of_max_pool_read_neighbours_and_write_whole_sectors(
     with preferred(name), long_walks(True), device as emulated:
         gpuconv.max_pool_grad(y, indices, shape, layout=layout, check_indices=False, **windows)
     assert_within(emulated.counters()[name], loads=2.2, stores=1.2, shared=0)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize(("layout", "shape", "loads"), [("NCHW", (2, 3, 30, 40), 4.2), ("NHWC", (2, 12, 14, 64), 1.2)])
+def test_gradients_of_large_windows_read_neighbours_and_no_bank_twice(
+    layout: str, shape: Ints, loads: float, dtype: str
+) -> None:
+    """Lanes of boxes of four columns read every fourth window of a row."""
+    name, windows = f"max_pool_grad_{dtype}_3d_scatter", _windows(9, 1, 4)
+    y, indices = gpuconv.max_pool(np.zeros(shape, dtype), return_indices=True, layout=layout, **windows)
+    device = emulated_cuda("sm_90a", counters=True, check_shared=False, check_global=False)
+    with preferred(name), boxes(4, 1, 16), device as emulated:
+        gpuconv.max_pool_grad(y, indices, shape, layout=layout, check_indices=False, **windows)
+    assert_within(emulated.counters()[name], loads=loads, stores=1.2, shared=1)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])

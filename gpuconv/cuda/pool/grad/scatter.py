@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
+from typing import NamedTuple
 
 from gpuconv.cuda.build import params
 from gpuconv.cuda.build.variant import Kernel, Variant, types
@@ -125,30 +126,44 @@ def _met(axis: PoolAxis, elements: int) -> int:
     return min(-(-(elements - 1 + axis.reach) // max(axis.stride, 1)), axis.windows)
 
 
-def _seconds(problem: PoolGradProblem, view: WalkView, box: Box, limits: Limits) -> float:
-    """Model the time: of instructions, of windows that threads wait for, of lines of the L1 cache, or of memory."""
-    blocks = -(-view.items(box, box.walk) // _THREADS)
-    rounds = -(-blocks // limits.multiprocessors)
+class _Work(NamedTuple):
+    """What a thread does."""
+
+    windows: int  # that it looks at, those of parts that there are not among them
+    written: int  # times that it writes columns
+    instructions: int
+    clocks: int  # that it takes at least
+
+
+def _work(problem: PoolGradProblem, view: WalkView, box: Box) -> _Work:
     steps = box.walk + view.halo(box)
     slices = min(steps, view.height.windows) * _met(view.depth, box.slices)
     windows = slices * -(-_met(view.width, box.columns) // _PART) * _PART
-    of_x = steps * view.step(box) * box.slices
-    written = of_x * box.columns // _vector(problem, view, box)
-    instructions = _THREAD + _SUM * box.rows * box.slices * box.columns + _ROW * steps + _SLICE * slices
-    instructions += _WINDOW * windows + _ROW_OF_X * of_x // box.slices + _SLICE_OF_X * of_x + _WRITTEN * written
-    takes = windows * _WINDOW_TAKES + of_x * box.columns * _COLUMN_TAKES
-    waits = -(-rounds // min(limits.blocks_of(box.bytes), _RESIDENT)) / rounds
+    rows_of_x = steps * view.step(box)
+    slices_of_x = rows_of_x * box.slices
+    written = slices_of_x * box.columns // _vector(problem, view, box)
+    of_windows = _ROW * steps + _SLICE * slices + _WINDOW * windows
+    of_x = _ROW_OF_X * rows_of_x + _SLICE_OF_X * slices_of_x + _WRITTEN * written
+    sums = _SUM * box.rows * box.slices * box.columns
+    clocks = windows * _WINDOW_TAKES + slices_of_x * box.columns * _COLUMN_TAKES
+    return _Work(windows, written, _THREAD + sums + of_windows + of_x, clocks)
+
+
+def _seconds(problem: PoolGradProblem, view: WalkView, box: Box, limits: Limits) -> float:
+    """Model the time: of instructions, of windows that threads wait for, of the caches, or of memory."""
+    work = _work(problem, view, box)
+    blocks = -(-view.items(box, box.walk) // _THREADS)
+    rounds = -(-blocks // limits.multiprocessors)
+    turns = -(-rounds // min(limits.blocks_of(box.bytes), _RESIDENT))
     busy = max(
-        model.instructions(rounds * limits.multiprocessors * _THREADS * instructions, limits),
-        model.busy(blocks, takes * waits, limits),
-        _gathered(problem, view, box, windows, written, blocks, limits),
+        model.instructions(rounds * limits.multiprocessors * _THREADS * work.instructions, limits),
+        model.busy(1, turns * work.clocks, limits),
+        _gathered(problem, view, box, work, blocks, limits),
     )
     return beside_memory(problem, busy, limits)
 
 
-def _gathered(
-    problem: PoolGradProblem, view: WalkView, box: Box, windows: int, written: int, blocks: int, limits: Limits
-) -> float:
+def _gathered(problem: PoolGradProblem, view: WalkView, box: Box, work: _Work, blocks: int, limits: Limits) -> float:
     """Return the seconds that lines of the L1 cache take, and of windows of several channels those of the L2 cache.
 
     Of one channel a block's threads look at neighbours: what one of them loads the L1 cache still has for others.
@@ -158,10 +173,10 @@ def _gathered(
     beside = min(-(-nearest.extent // columns), _LANES)
     apart = columns / max(nearest.stride, 1)  # windows
     read = _asked(_INDEX * nearest.indices * apart, beside, _LINE) + _asked(size * nearest.y * apart, beside, _LINE)
-    requests = windows * read + written * _asked(size * nearest.x * columns, beside, _SECTOR)
+    requests = work.windows * read + work.written * _asked(size * nearest.x * columns, beside, _SECTOR)
     seconds = model.gathering(blocks, _THREADS * requests, 1, limits)
     if view.channels_last:
-        seconds = max(seconds, model.cached(blocks, _THREADS * windows * (_INDEX + size), limits))
+        seconds = max(seconds, model.cached(blocks, _THREADS * work.windows * (_INDEX + size), limits))
     return seconds
 
 

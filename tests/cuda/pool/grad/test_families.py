@@ -9,30 +9,15 @@ import pytest
 
 from gpuconv.cuda.call import tuned
 from gpuconv.cuda.call.prepared import contiguous_strides
-from gpuconv.cuda.plan.limits import representative
 from gpuconv.cuda.pool.grad import base, walks
 from gpuconv.cuda.pool.grad import families as pool_grad_families
 from gpuconv.rules import geometry as geometries
 from gpuconv.rules import gradients
-from tests.harness.emulated import indices, long_walks
-from tests.harness.plans import fields
+from tests.harness.emulated import indices, long_walks, preferred
+from tests.harness.plans import HOPPER, fields
+from tests.harness.plans import max_pool_grad as plan
 
-LIMITS = representative("sm_90a").limits
 LARGE = (32, 64, 112, 112)
-
-
-def plan(x: tuple[int, ...], dtype: str = "float32", last: bool = False, **attributes: Any) -> Any:
-    y = geometries.max_pool(x, **attributes).y_shape
-    geometry = gradients.max_pool_grad(y, y, x_shape=x, **attributes)
-    dy, dx = (_strides(shape, last) for shape in (y, x))
-    return pool_grad_families.for_max_pool_grad(geometry, dtype, dy, dy, dx, LIMITS)
-
-
-def _strides(shape: tuple[int, ...], last: bool) -> tuple[int, ...]:
-    if not last:
-        return contiguous_strides(shape)
-    batch, *spatial, channel = contiguous_strides((shape[0], *shape[2:], shape[1]))
-    return batch, channel, *spatial
 
 
 @pytest.mark.parametrize("last", [False, True], ids=["NCHW", "NHWC"])
@@ -52,7 +37,8 @@ def _strides(shape: tuple[int, ...], last: bool) -> tuple[int, ...]:
     ],
 )
 def test_windows_have_the_kernel_for_their_size(kernel: list[int], strides: list[int], name: str, last: bool) -> None:
-    found = plan(LARGE, "bfloat16", last, kernel_shape=kernel, strides=strides)
+    with preferred("walks"):
+        found = plan(LARGE, "bfloat16", last, kernel_shape=kernel, strides=strides)
     assert found.kernel == found.launches[0].variant.name == f"max_pool_grad_bfloat16_3d_walks_{name}"
     assert found.reasons[0].startswith("max_pool_grad_bfloat16_3d: predicted ")
     assert not any(reason.startswith("not by") for reason in found.reasons)
@@ -68,23 +54,37 @@ def test_other_ranks_have_them_too(axes: int, last: bool) -> None:
 
 def test_columns_go_along_the_depth_where_windows_overlap_there() -> None:
     sizes: dict[str, Any] = {"kernel_shape": [3, 14, 3], "strides": [2, 1, 2]}
-    assert plan((8, 16, 40, 40, 40), **sizes).kernel.endswith("5xany")
+    with preferred("walks"):
+        assert plan((8, 16, 40, 40, 40), **sizes).kernel.endswith("5xany")
 
 
 @pytest.mark.parametrize(
     ("x", "attributes", "why"),
     [
-        ((2, 3, 20, 20), {"kernel_shape": [3, 3], "dilations": [2, 1]}, "dilated windows"),
-        ((2, 3, 4, 4, 4, 4), {"kernel_shape": [1, 1, 1, 1]}, "4 spatial axes"),
-        ((2, 3, 20, 20), {"kernel_shape": [14, 3]}, "windows of 14 rows"),
-        ((2, 3, 2, 20), {"kernel_shape": [1, 3], "strides": [9, 1], "pads": [5, 0, 0, 0]}, "no window meets x"),
+        ((2, 3, 20, 20), {"kernel_shape": [3, 3], "dilations": [2, 1]}, "walks, scatter: dilated windows"),
+        ((2, 3, 4, 4, 4, 4), {"kernel_shape": [1, 1, 1, 1]}, "walks, scatter: 4 spatial axes"),
+        ((2, 3, 20, 20), {"kernel_shape": [14, 3]}, "walks: windows of 14 rows"),
+        (
+            (2, 3, 2, 20),
+            {"kernel_shape": [1, 3], "strides": [9, 1], "pads": [5, 0, 0, 0]},
+            "walks, scatter: no window meets x",
+        ),
+        ((2, 3, 20, 20), {"kernel_shape": [5, 5], "storage_order": 1}, "scatter: column-major numbers"),
+        ((2, 3, 1, 20), {"kernel_shape": [1, 5], "storage_order": 1}, "scatter: column-major numbers"),
+        (
+            (2, 3, 909, 20),
+            {"kernel_shape": [909, 5]},
+            "scatter: shared memory does not hold the rows of a window",
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_refusal_is_told(x: tuple[int, ...], attributes: dict[str, Any], why: str) -> None:
-    found = plan(x, **attributes)
-    assert found.kernel == f"max_pool_grad_float32_{max(3, len(x) - 2)}d"
-    assert found.reasons[-1] == f"not by walks: {why}"
+    kernel = f"max_pool_grad_float32_{max(3, len(x) - 2)}d"
+    with preferred(kernel):
+        found = plan(x, **attributes)
+    assert found.kernel == kernel
+    assert found.reasons[-1] == f"not by {why}"
 
 
 def test_the_struct_of_the_general_kernel() -> None:
@@ -114,7 +114,10 @@ def test_what_must_fit_into_32_bits() -> None:
 def test_numbers_beyond_32_bits_are_refused() -> None:
     with indices(wide=True):
         found = plan((2, 3, 8, 8), kernel_shape=[2, 2], strides=[2, 2])
-    assert (found.kernel, found.reasons[-1]) == ("max_pool_grad_float32_4d_wide", "not by walks: 64-bit indices")
+    assert (found.kernel, found.reasons[-1]) == (
+        "max_pool_grad_float32_4d_wide",
+        "not by walks, scatter: 64-bit indices",
+    )
 
 
 def test_walks_are_as_long_as_leaves_every_multiprocessor_enough() -> None:
@@ -153,7 +156,7 @@ def test_two_columns_are_written_at_once_where_all_rows_begin_with_whole_pairs(
     y = geometries.max_pool(x, **attributes).y_shape
     geometry = gradients.max_pool_grad(y, y, x_shape=x, **attributes)
     dy = contiguous_strides(y)
-    made = pool_grad_families.for_max_pool_grad(geometry, "float32", dy, dy, strides, LIMITS)
+    made = pool_grad_families.for_max_pool_grad(geometry, "float32", dy, dy, strides, HOPPER)
     assert made.kernel is not None
     assert "walks_2x2" in made.kernel
     assert fields(made.launches[0])["vectors"] == pairs
