@@ -269,6 +269,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
         "cuda/pool/channels.py module: _THREADS_WANTED",
         "cuda/pool/grad/base.py module: WINDOWS_WANTED",
         "cuda/pool/grad/base.py module: _WALKS",
+        "cuda/pool/grad/scatter.py module: _COLUMNS, _SLICES",
+        "cuda/pool/grad/scatter.py module: _WALKS",
         "cuda/pool/patches.py module: _BYTES",
         "cuda/pool/tiles.py module: _BYTES",
         "cuda/pool/tiles.py module: _LEAST_COLUMNS",
