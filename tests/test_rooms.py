@@ -36,7 +36,7 @@ CUPY = {  # modules that know CuPy, which `import gpuconv` and the CPU do withou
 }
 
 # The parts of a folder that all its families share, and the file that lists them.
-SHARED = {"base", "copies", "depth_to_space", "families", "fragments", "general", "problem", "runs", "split", "structs"}
+SHARED = {"base", "copies", "families", "filter_rows", "fragments", "general", "problem", "runs", "split", "structs"}
 MORE = ("_tile",)  # a second file of one family
 NEIGHBOURS: dict[str, str] = {}
 

@@ -11,7 +11,7 @@ import pytest
 from gpuconv.cuda import complex as complex_plan
 from gpuconv.cuda.conv.direct import bands, channels, few, rows, transpose
 from gpuconv.cuda.conv.direct.rows import FORMS, RowTile
-from gpuconv.cuda.conv.gemm import depth_to_space, grouped, interleaved, matrix, mma, pointwise, runs, stem, stem_tile
+from gpuconv.cuda.conv.gemm import filter_rows, grouped, interleaved, matrix, mma, pointwise, runs, stem, stem_tile
 from gpuconv.cuda.conv.gemm.mma_tile import MmaForm
 from gpuconv.cuda.conv.gemm.runs import Runs as Pieces
 from gpuconv.cuda.conv.gemm.stem_tile import StemBox
@@ -162,7 +162,7 @@ def test_channels_are_an_axis_whose_taps_they_all_are() -> None:
 
 def test_a_transposed_conv_of_its_stride_is_a_product_of_pixels() -> None:
     one = problem("conv_transpose", (2, 6, 5, 7, 9), (6, 4, 2, 3, 4), "float32", group=2, strides=[2, 3, 4])
-    assert depth_to_space.rows_of(one) == replace(
+    assert filter_rows.rows_of(one) == replace(
         one,
         filters=4 * 24,
         taps=(1, 1, 1),
@@ -389,7 +389,7 @@ def test_windows_that_begin_inside_the_input_are_refused() -> None:
 def test_transposed_kernels_of_their_stride_have_32_taps_along_w_at_most() -> None:
     for kernel, why in (([40, 2], None), ([2, 32], None), ([2, 33], "33 taps along W; it takes up to 32")):
         one = problem("conv_transpose", (1, 3, 5, 4), (3, 4, *kernel), "float32", strides=kernel)
-        assert depth_to_space.unfit(one) == why
+        assert filter_rows.unfit(one) == why
 
 
 def test_what_is_added_to_complex_results_takes_one_launch_more() -> None:

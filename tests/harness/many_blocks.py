@@ -336,6 +336,8 @@ PHASE_ROWS = (
           kinds=_INFINITE_WEIGHTS, layout="channels last", out="strided"),
     _gemm("conv_transpose_phase_rows_float64_3d_mma_64x64x16_scalar", (2, 21, 4, 5, 9), (21, 33, 3, 2, 5),
           strides=[2, 1, 2], pads=[1, 0, 2, 0, 1, 1], dilations=[1, 3, 1], kinds=_INFINITE_INPUTS, layout="reversed"),
+    _gemm("conv_transpose_phase_rows_float32_3d_128x128x16_uniform", (2, 32, 9, 17), (32, 45, 3, 4), strides=[2, 3],
+          pads=[1, 2, 0, 3], dilations=[1, 1], output_padding=[1, 0], kinds=_INFINITE_WEIGHTS, out="channels last"),
 )  # fmt: skip
 # All taps along W are rows, of Conv and of ConvTranspose, whose taps run backwards: tiles with rows of no filter, and
 # taps that reach over a quarter of a tile.
@@ -360,6 +362,13 @@ TAP_ROWS = (
                 out="channels last"),
     _gemm("conv_tap_rows_float64_3d_mma_64x64x16_scalar", (2, 9, 8, 21), (20, 9, 2, 7), strides=[2, 1],
           pads=[1, 4, 0, 2], dilations=[1, 2], kinds=_INFINITE_WEIGHTS, layout="reversed"),
+    _gemm("conv_tap_rows_float32_3d_128x128x16_uniform", (2, 32, 13, 21), (102, 16, 3, 5), group=2, strides=[2, 1],
+          pads=[1, 2, 0, 3], dilations=[1, 2], kinds=_INFINITE_INPUTS, out="strided"),
+    _transposed("conv_tap_rows_float32_3d_64x64x16_uniform", (2, 16, 9, 17), (16, 33, 2, 4), strides=[1, 1],
+                pads=[0, 2, 1, 3], dilations=[3, 1], kinds=_INFINITE_WEIGHTS, layout="channels last",
+                out="channels last"),
+    _gemm("conv_tap_rows_float32_3d_64x64x16", (2, 5, 4, 5, 20), (43, 5, 2, 1, 3), strides=[1, 2, 1],
+          pads=[1, 0, 2, 0, 1, 3], dilations=[1, 2, 3], kinds=_INFINITE_WEIGHTS, bias=False, layout="reversed"),
 )  # fmt: skip
 
 _POOL_2D: dict[str, Any] = {"kernel_shape": [3, 4], "strides": [2, 1], "pads": [4, 3, 3, 2], "dilations": [1, 2]}

@@ -372,7 +372,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "cpu/test_gradients_elsewhere.py",
         "harness/test_many_gradients.py copy",
     ),
-    "cuda/conv/gemm/depth_to_space.py": (
+    "cuda/conv/gemm/filter_rows.py": (
         _RULES,
         "cuda/conv/gemm/test_transpose.py -every_candidate",
         *_PLANS,

@@ -10,7 +10,7 @@ import pytest
 from gpuconv.cuda.conv.direct import bands
 from gpuconv.cuda.conv.direct import rows as rows_plan
 from gpuconv.cuda.conv.gemm import base as gemm_base
-from gpuconv.cuda.conv.gemm import fragments, matrix, mma, mma_tile, pointwise
+from gpuconv.cuda.conv.gemm import ffma, fragments, matrix, mma, mma_tile, pointwise
 from gpuconv.cuda.conv.gemm import interleaved as interleaved_plan
 from gpuconv.rules import dtypes
 from tests.harness import many_blocks
@@ -122,15 +122,13 @@ def test_every_product_of_matrices_is_there() -> None:
 
 
 def test_every_tile_whose_filters_have_several_rows_is_there() -> None:
-    for problems, variant, forms in (
-        (PHASE_ROWS, mma.phase_rows_variant, mma_tile.of_phases),
-        (TAP_ROWS, mma.tap_rows_variant, mma_tile.of_taps),
-    ):
+    for operator, problems in (("conv", TAP_ROWS), ("conv_transpose", PHASE_ROWS)):
         kernels = {
-            variant(*operands, tile, form).name
+            mma.rows_variant(operator, *operands, tile, form).name
             for operands, arithmetic in fragments.ARITHMETICS.items()
-            for tile, form in forms(arithmetic)
+            for tile, form in mma_tile.of_rows(arithmetic, operator)
         }
+        kernels |= {ffma.rows_variant(operator, *form).name for form in ffma.ROWS[operator]}
         assert kernels == {one.kernel for one in problems}
 
 

@@ -38,7 +38,8 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM, bool SEVE
     using Row = OutputRow<Acc, Index, NDIM>;
     struct alignas(2 * sizeof(T)) Pair { T first, second; };
     static constexpr int kBlockN = Multiplier::kBlockN;
-    static_assert(Multiplier::kBlockM * (kBlockN * sizeof(Acc) + 64) <= Multiplier::kSharedBytes);
+    static constexpr int kSumsBytes = Multiplier::kBlockM * (kBlockN * sizeof(Acc) + 64); // in place of the slices
+    static constexpr int kRowsFrom = kSumsBytes > Multiplier::kSharedBytes ? kSumsBytes : Multiplier::kSharedBytes;
 
     const DepthToSpaceParams<Index, NDIM>& p;
     Row* rows;
@@ -188,7 +189,7 @@ DEVICE void make_blocks(const DepthToSpaceParams<Index, NDIM>& p, unsigned char*
     const auto writer = [&]() -> Writer {
         Index group, m_tile, n_tile;
         tile_of(p.common, block_number(), group, m_tile, n_tile);
-        const auto rows = reinterpret_cast<typename Writer::Row*>(shared + Multiplier::kSharedBytes);
+        const auto rows = reinterpret_cast<typename Writer::Row*>(shared + Writer::kRowsFrom);
         return {p, rows, group, m_tile * Multiplier::kBlockM, n_tile * Multiplier::kBlockN};
     };
     Multiplier multiplier(p.common, p.taps, shared);

@@ -168,6 +168,15 @@ struct Ffma {
 
     // ---- for the epilogue
 
+    // Whether all of this thread's sums may be what they should be (conv/gemm/whole_tile.cuh).
+    DEVICE bool sound() const {
+        bool found = true;
+#pragma unroll
+        for (int i = 0; i < THREAD_M; ++i)
+#pragma unroll
+            for (int j = 0; j < THREAD_N; ++j) found = found && sums[i][j] == sums[i][j];
+        return found;
+    }
     DEVICE Pixel<Index, NDIM> pixel(Index column) const { return ::pixel(p, column); }
     DEVICE int chunk_row(int i) const { return i * (BLOCK_M / kChunksM) + warp_m() * kRows; }
     DEVICE int chunk_column(int j) const { return j * (BLOCK_N / kChunksN) + warp_n() * kColumns; }

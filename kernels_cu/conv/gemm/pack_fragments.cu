@@ -1,12 +1,10 @@
 // Weights (group, M, C, taps), in any strides, to the fragments that the tensor cores take (conv/gemm/fragments.cuh):
 // (group, slices of K, M / 16, depths of a slice, parts, 512 bytes). A fragment has kDepth rows of the implicit GEMM:
 // (tap, channel), with the channels of each tap filled up to whole slices with zeros; or all of K is, where C is small.
-// Where filters have a row for each phase, M = (output channel, phase) and tap t of a phase is tap phase + t * phases
-// of the kernel, zero where there is none: phases of ConvTranspose, or all taps along an axis. Tiles of M may have
-// whole filters, and zeros behind them.
 //
 // A block makes the fragments of 16 output channels and kDepth channels for up to kTaps taps, by way of shared memory:
 // it reads along the taps, which are contiguous in w, and writes 512 contiguous bytes per warp.
+#include "conv/gemm/filter_rows.cuh"
 #include "conv/gemm/fragments.cuh"
 #include "base/geometry.cuh"
 #include "base/tickets.cuh"
@@ -16,17 +14,14 @@ template <int NDIM> struct PackFragmentsParams {
     void* packed;
     int filters, channels, taps; // M, C, of one group
     int w_group, w_filter, w_channel, w_stride[NDIM];
-    Divider<int> tap_parts;    // of up to kTaps taps
-    Divider<int> rows;         // of fragments, of each tap, or of all where K is filled up as a whole
-    Divider<int> columns;      // of fragments: M / 16, in whole tiles
-    Divider<int> depths;       // fragments along K of a slice
-    Divider<int> by_channel;   // rows of the GEMM from tap to tap
-    Divider<int> extent[NDIM]; // taps along each axis, of one phase
-    Divider<int> phases[NDIM]; // of which each filter has its own rows; 1 where it has not
-    Divider<int> tile_rows;    // rows of a tile, which has
-    int tile_filters;          // whole filters
-    int kernel[NDIM];          // taps along each axis
-    int outer_taps;            // with their own rows of fragments: all, or 1
+    Divider<int> tap_parts;          // of up to kTaps taps
+    Divider<int> rows;               // of fragments, of each tap, or of all where K is filled up as a whole
+    Divider<int> columns;            // of fragments: M / 16, in whole tiles
+    Divider<int> depths;             // fragments along K of a slice
+    Divider<int> by_channel;         // rows of the GEMM from tap to tap
+    Divider<int> extent[NDIM];       // taps along each axis, of one phase
+    FilterRows<int, NDIM> of_filter; // rows of M that one filter has
+    int outer_taps;                  // with their own rows of fragments: all, or 1
     Tickets tickets;
 };
 
@@ -44,19 +39,12 @@ template <class Arithmetic> DEVICE void pack_fragments(const PackFragmentsParams
 
     for (int i = threadIdx.x; i < kTile * taps; i += kThreads) {
         const int outer = i % taps, m = i / taps / Place::kDepth, k = i / taps % Place::kDepth;
-        int channel, tap[3], phase[3];
+        int channel, tap[3], own[3];
         const int inner = p.by_channel.split(row * Place::kDepth + k, channel), number = first_tap + outer + inner;
         unravel<3>(number, p.extent, tap);
-        int row_of_tile;
-        const int m_tile = p.tile_rows.split(column * 16 + m, row_of_tile);
-        const int of_tile = unravel<3>(row_of_tile, p.phases, phase), filter = m_tile * p.tile_filters + of_tile;
-        bool found = of_tile < p.tile_filters && filter < p.filters && channel < p.channels && number < p.taps;
-#pragma unroll
-        for (int axis = 0; axis < 3; ++axis) {
-            tap[axis] = phase[axis] + tap[axis] * int(p.phases[axis].divisor);
-            found = found && tap[axis] < p.kernel[axis];
-        }
-        const int offset = dot(tap, p.w_stride, filter * p.w_filter + channel * p.w_channel);
+        const int filter = p.of_filter.find(column * 16 + m, tap, own);
+        const bool found = inside(filter, p.filters) && channel < p.channels && number < p.taps;
+        const int offset = dot(own, p.w_stride, filter * p.w_filter + channel * p.w_channel);
         tile[outer * kPitch + m * Place::kDepth + k] = found ? w[offset] : T(0.f);
     }
     __syncthreads();

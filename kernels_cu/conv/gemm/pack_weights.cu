@@ -6,6 +6,7 @@
 #include "base/geometry.cuh"
 #include "base/numeric.cuh"
 #include "base/tickets.cuh"
+#include "conv/gemm/filter_rows.cuh"
 
 template <class Index, int NDIM> struct PackParams {
     const void* w;
@@ -17,9 +18,12 @@ template <class Index, int NDIM> struct PackParams {
     Divider<Index> taps[NDIM];
     Divider<int> m_squares, row_squares;
     Tickets tickets;
+    FilterRows<Index, NDIM> of_filter; // rows of M that one filter has
 };
 
-template <class T, class Acc, class Index, int NDIM> DEVICE void pack_weights(const PackParams<Index, NDIM>& p) {
+// SEVERAL: filters have several rows of M.
+template <class T, class Acc, class Index, int NDIM, bool SEVERAL> DEVICE void pack_weights(
+    const PackParams<Index, NDIM>& p) {
     constexpr int kSquare = 32, kThreads = 256, kStep = kThreads / kSquare;
     __shared__ Acc square[kSquare][kSquare + 1];
     p.tickets.clear();
@@ -38,8 +42,16 @@ template <class T, class Acc, class Index, int NDIM> DEVICE void pack_weights(co
 #pragma unroll
     for (int i = across; i < kSquare; i += kStep) {
         const Index m = first_m + i;
-        const bool found = channel < p.channels && m < p.filters;
-        square[i][along] = found ? widen(w[offset + m * p.w_filter]) : Acc(0);
+        if constexpr (SEVERAL) {
+            Index own[NDIM];
+            const Index filter = p.of_filter.find(m, tap, own);
+            const bool found = channel < p.channels && inside(filter, p.filters);
+            const Index place = dot(own, p.w_stride, channel * p.w_channel + filter * p.w_filter);
+            square[i][along] = found ? widen(w[place]) : Acc(0);
+        } else {
+            const bool found = channel < p.channels && m < p.filters;
+            square[i][along] = found ? widen(w[offset + m * p.w_filter]) : Acc(0);
+        }
     }
     __syncthreads();
     const Index m = first_m + along;

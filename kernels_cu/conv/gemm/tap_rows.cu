@@ -1,4 +1,4 @@
-// Conv to few output channels with a stride of one along W, on tensor cores: the taps along W are rows of the GEMM.
+// Conv to few output channels with a stride of one along W: the taps along W are rows of the GEMM.
 //
 // M = (output channel, tap along W), N = the pixels along W that some output meets, K = (other taps, channel): an input
 // is fetched once for all taps along W. An output is the sum of its rows, each of another pixel, as far on as the tap
@@ -8,6 +8,7 @@
 //
 // The sums of the whole tile pass through shared memory, where threads of neighbouring outputs add them up. Tiles have
 // whole filters, and overlap along N by the pixels that one output meets beyond its first.
+#include "conv/gemm/ffma.cuh"
 #include "conv/gemm/mma.cuh"
 #include "conv/gemm/whole_tile.cuh"
 
@@ -20,11 +21,8 @@ struct TapRowsParams {
     int outputs, width;         // of a tile; along W
 };
 
-template <class Multiplier> struct TapRows {
-    using T = typename Multiplier::T;
-    using Acc = typename Multiplier::Acc;
+template <class Multiplier, class T, class Acc> struct TapRows {
     static constexpr int kPitch = Multiplier::kBlockN + Multiplier::kPitch - Multiplier::kColumns;
-    static_assert(Multiplier::kBlockM * kPitch * sizeof(Acc) <= Multiplier::kSharedBytes);
 
     const TapRowsParams& p;
     const Multiplier& multiplier;
@@ -66,17 +64,28 @@ template <class Multiplier> struct TapRows {
     }
 };
 
-template <class Arithmetic, int BLOCK_M, int BLOCK_N, int BLOCK_K, int WARP_M, int WARP_N, int STAGES, Gather GATHER>
-DEVICE void conv_tap_rows(const TapRowsParams& p) {
-    extern __shared__ __align__(128) unsigned char shared[];
-    using Multiplier = Mma<Arithmetic, BLOCK_M, BLOCK_N, BLOCK_K, WARP_M, WARP_N, STAGES, GATHER, false>;
+template <class Multiplier, class T, class Acc> DEVICE void add_taps(const TapRowsParams& p, void* shared) {
     Multiplier multiplier(p.common, p.taps, shared);
     int group, m_tile, n_tile;
     tile_of(p.common, block_number(), group, m_tile, n_tile);
-    multiplier.stand(group, m_tile * BLOCK_M);
+    multiplier.stand(group, m_tile * Multiplier::kBlockM);
     multiplier.start(n_tile * p.outputs);
     accumulate(multiplier, multiplier.slices());
     tile_of(p.common, block_number(), group, m_tile, n_tile);
-    multiplier.stand(group, m_tile * BLOCK_M);
-    TapRows<Multiplier>{p, multiplier, group, m_tile, n_tile * p.outputs}.write(shared);
+    multiplier.stand(group, m_tile * Multiplier::kBlockM);
+    TapRows<Multiplier, T, Acc>{p, multiplier, group, m_tile, n_tile * p.outputs}.write(shared);
+}
+
+template <class T, class Acc, int BLOCK_M, int BLOCK_N, int BLOCK_K, int THREAD_M, int THREAD_N, bool UNIFORM_TAP>
+DEVICE void conv_tap_rows_ffma(const TapRowsParams& p) {
+    extern __shared__ __align__(128) unsigned char shared[];
+    add_taps<Ffma<T, Acc, int, 3, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M, THREAD_N, UNIFORM_TAP, false>, T, Acc>(p,
+                                                                                                              shared);
+}
+
+template <class Arithmetic, int BLOCK_M, int BLOCK_N, int BLOCK_K, int WARP_M, int WARP_N, int STAGES, Gather GATHER>
+DEVICE void conv_tap_rows_mma(const TapRowsParams& p) {
+    extern __shared__ __align__(128) unsigned char shared[];
+    using Multiplier = Mma<Arithmetic, BLOCK_M, BLOCK_N, BLOCK_K, WARP_M, WARP_N, STAGES, GATHER, false>;
+    add_taps<Multiplier, typename Multiplier::T, typename Multiplier::Acc>(p, shared);
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import gcd, prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpuconv.cuda.build import params, structs
 from gpuconv.cuda.build.variant import Kernel, Variant, index_name, types
@@ -253,6 +253,26 @@ def tap_reason(problem: Problem, tile: GemmTile, uniform: bool) -> str:
     return f"taps found row by row: {problem.channels} channels per group, slices of {tile.block_k}"
 
 
+# ---------------------------------------------------------------- several rows of a filter
+
+
+class Several(NamedTuple):
+    """Rows of a GEMM of which filters have several each."""
+
+    gemm: Problem
+    phases: Ints  # rows of a filter, axis by axis
+    of_tile: tuple[int, int] | None = None  # rows of a tile, and the filters that it has whole; None: any tile has any
+
+
+_ANY = 2**30, 2**30
+
+
+def of_filter(kernel: Ints, several: Several | None) -> Mapping[str, Any]:
+    """Return the fields of ``FilterRows``, of a kernel of these extents."""
+    phases, (rows, filters) = (several.phases, several.of_tile or _ANY) if several else ((1,) * len(kernel), _ANY)
+    return {"phases": phases, "kernel": kernel, "tile_rows": rows, "tile_filters": filters}
+
+
 # ---------------------------------------------------------------- weights of FFMA
 
 
@@ -270,34 +290,44 @@ def packed_weights(problem: Problem) -> PackedWeights:
     return PackedWeights(pitch(problem), problem.rows, problem.channels)
 
 
-def with_packing(problem: Problem, wide: bool, launch: Launch, reasons: tuple[str, ...]) -> Plan:
+def packed_bytes(problem: Problem) -> int:
+    """Return the bytes of packed weights."""
+    return problem.group * problem.rows * pitch(problem) * problem.word
+
+
+def with_packing(
+    problem: Problem, wide: bool, launch: Launch, reasons: tuple[str, ...], several: Several | None = None
+) -> Plan:
     """Return the plan of a launch on packed weights, after the one that packs them."""
-    launches = (packing(problem, wide), launch) if problem.rows else (launch,)
-    size = problem.group * problem.rows * pitch(problem) * problem.word
-    return Plan(problem.operator, launches, reasons, kept(Space.packed(size)))
+    launches = (packing(problem, wide, several=several), launch) if problem.rows else (launch,)
+    return Plan(
+        problem.operator, launches, reasons, kept(Space.packed(packed_bytes(several.gemm if several else problem)))
+    )
 
 
-def packing(problem: Problem, wide: bool, tickets: int = 0) -> Launch:
-    """Return the launch that packs the weights."""
-    squares = (-(-pitch(problem) // _SQUARE), -(-problem.rows // _SQUARE))
+def packing(problem: Problem, wide: bool, tickets: int = 0, several: Several | None = None) -> Launch:
+    """Return the launch that packs the weights, of filters that may have ``several`` rows."""
+    gemm = problem if several is None else several.gemm
+    squares = (-(-pitch(gemm) // _SQUARE), -(-gemm.rows // _SQUARE))
     blocks = prod(squares) * problem.group
-    chosen = packing_variant(problem.dtype, wide, problem.rank)
+    chosen = packing_variant(problem.dtype, wide, problem.rank, several=several is not None)
     fields = {
         "filters": problem.filters,
         "channels": problem.channels,
         "filled": problem.channels,
-        "pitch": pitch(problem),
-        "rows": problem.rows,
+        "pitch": pitch(gemm),
+        "rows": gemm.rows,
         **problem.w_steps,
         "w_stride": problem.w_strides[3:],
-        "by_tap": prod(problem.taps),
-        "taps": problem.taps,
+        "by_tap": prod(gemm.taps),
+        "taps": gemm.taps,
         "m_squares": squares[0],
         "row_squares": squares[1],
+        "of_filter": of_filter(problem.taps, several),
     }
     return packing_launch(problem.operator, chosen, blocks, fields, tickets)
 
 
-def packing_variant(dtype: str, wide: bool, rank: int) -> Variant:
+def packing_variant(dtype: str, wide: bool, rank: int, *, several: bool = False) -> Variant:
     """Return the kernel that packs weights."""
-    return _PACKING.over(dtype, rank, types=types(dtype), wide=wide)
+    return _PACKING.over(dtype, rank, "rows" * several, types=types(dtype), sizes=(several,), wide=wide)

@@ -13,8 +13,9 @@ from math import prod
 
 from gpuconv.cuda.build.variant import Variant
 from gpuconv.cuda.conv.gemm import base as gemm_base
-from gpuconv.cuda.conv.gemm import copies, split
+from gpuconv.cuda.conv.gemm import copies, filter_rows, split
 from gpuconv.cuda.conv.gemm.base import LARGE, MIDDLE, TILES, GemmTile
+from gpuconv.cuda.conv.gemm.filter_rows import FilterRows
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan import RANK, Candidate, Limits, Offer, Plan, model
 from gpuconv.cuda.plan.numbers import empty_rows
@@ -33,6 +34,8 @@ _WIDE_RANK = 4  # of kernels with 64-bit indices for problems of this rank and l
 
 
 _DIVISIBLE = {"conv": (LARGE, MIDDLE), "conv_transpose": (MIDDLE,)}
+# Those in which filters can have several rows, of float32, and whether every slice of K has one tap.
+ROWS = {"conv": ((LARGE, True), (MIDDLE, True), (MIDDLE, False)), "conv_transpose": ((LARGE, True),)}
 
 
 def _splits(operator: str, dtype: str, wide: bool, rank: int, tile: GemmTile, uniform: bool) -> bool:
@@ -73,6 +76,13 @@ def _busy(
     )
 
 
+def _seconds_of_rows(way: FilterRows, tile: GemmTile, uniform: bool, limits: Limits) -> float:
+    """Model the time of both launches where filters have several rows: tiles that are multiplied, and then written."""
+    busy = _busy(way.gemm, tile, uniform, limits, way.blocks, way.gemm.rows / tile.block_k)
+    busy += model.instructions(way.instructions, limits)
+    return model.overlapped(busy, model.memory(way.problem.bytes, limits)) + limits.rates.launch
+
+
 # ---------------------------------------------------------------- offers
 
 
@@ -99,6 +109,7 @@ def _with_copies(problem: Problem, of_tiles: Callable[..., Iterator[Candidate]],
 def _in_order_of_tiles(problem: Problem, limits: Limits, uniform: bool = False) -> Iterator[Candidate]:
     yield from _whole(problem, limits, uniform)
     if not _wide(problem):
+        yield from _of_rows(problem.lifted, limits, uniform)
         yield from split.in_segments(problem.lifted, _divisible(problem.lifted, limits), limits)
 
 
@@ -106,6 +117,7 @@ def _of_tiles(problem: Problem, limits: Limits, uniform: bool = False) -> Iterat
     """Yield the candidates for a problem; ``uniform`` ones have one tap per slice."""
     yield from _whole(problem, limits, uniform)
     if not _wide(problem):
+        yield from _of_rows(problem.lifted, limits, uniform)
         exact = problem.precision == "ieee"  # splits are for those that tensor cores are not faster for
         yield from split.candidates(problem.lifted, _divisible(problem.lifted, limits) if exact else (), limits)
 
@@ -124,6 +136,20 @@ def _whole(problem: Problem, limits: Limits, uniform: bool = False) -> Iterator[
             make = partial(_plan, lifted, tile, form, wide)
             order = gemm_base.order(problem, tile.block_k)
             yield Candidate(kernel.name, _seconds(lifted, tile, form, limits), make, order)
+
+
+def _of_rows(problem: Problem, limits: Limits, uniform: bool) -> Iterator[Candidate]:
+    """Yield a candidate for each tile in which filters have rows for all phases, or for all taps along W."""
+    if problem.dtype != "float32" or problem.rank > RANK or problem.rows == 0:
+        return
+    for tile, form in ROWS[problem.operator]:
+        way = filter_rows.of(problem, tile)
+        if way is None or tile.form_of(problem.channels) != form or form < uniform:
+            continue
+        if way.shared_bytes(tile.shared_bytes(problem.word)) <= limits.shared_bytes_per_block:
+            name, order = rows_variant(problem.operator, tile, form).name, gemm_base.order(problem, tile.block_k)
+            seconds = _seconds_of_rows(way, tile, form, limits)
+            yield Candidate(name, seconds, partial(_plan_of_rows, way, tile, form), order + way.order)
 
 
 def _divisible(problem: Problem, limits: Limits) -> Iterator[split.Divisible]:
@@ -160,7 +186,21 @@ def _plan(problem: Problem, tile: GemmTile, uniform: bool, wide: bool) -> Plan:
     return gemm_base.with_packing(problem, wide, launch, reasons)
 
 
+def _plan_of_rows(way: FilterRows, tile: GemmTile, uniform: bool) -> Plan:
+    problem = way.problem
+    chosen, shared = rows_variant(problem.operator, tile, uniform), way.shared_bytes(tile.shared_bytes(problem.word))
+    launch = way.launch(chosen, gemm_base.packed_weights(way.gemm), shared)
+    reasons = (*way.reasons, gemm_base.tap_reason(problem, tile, uniform))
+    return gemm_base.with_packing(problem, False, launch, reasons, way.several)
+
+
 _KERNELS = gemm_base.kernels("ffma", "{index}, {rank}")
+_ROWS_KERNELS = {operator: filter_rows.kernel(operator, "ffma") for operator in ROWS}
+
+
+def rows_variant(operator: str, tile: GemmTile, uniform: bool) -> Variant:
+    """Return the kernel of a tile in which filters have several rows."""
+    return gemm_base.tile_variant(_ROWS_KERNELS[operator], "float32", RANK, tile, uniform)
 
 
 def variant(operator: str, dtype: str, wide: bool, rank: int, tile: GemmTile, uniform: bool) -> Variant:
@@ -176,3 +216,6 @@ def variants() -> Iterator[Variant]:
             for uniform, operator in product(tile.forms, ("conv", "conv_transpose")):
                 if tile.wide or not wide:
                     yield variant(operator, dtype, wide, rank, tile, uniform)
+    yield gemm_base.packing_variant("float32", False, RANK, several=True)
+    for operator, forms in ROWS.items():
+        yield from (rows_variant(operator, *form) for form in forms)

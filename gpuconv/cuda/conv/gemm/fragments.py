@@ -12,11 +12,9 @@ from gpuconv.cuda.build.variant import Kernel, Variant
 from gpuconv.cuda.conv.gemm import base as gemm_base
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan import RANK, Launch, Limits, model, numbers
-from gpuconv.rules.geometry import Ints
 
 FRAGMENT_BYTES = 16 * 32  # 16 output channels by 32 bytes of K
 _TAPS = 64  # of a block of conv/gemm/pack_fragments.cu
-_ALL = 2**30  # rows and filters of a tile, where filters have rows in any tile
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,20 +107,18 @@ def packing(
     depths: int,
     outer_taps: int,
     tickets: int = 0,
-    phases: Ints = (1,) * RANK,
-    of_tile: tuple[int, int] = (_ALL, _ALL),
+    several: gemm_base.Several | None = None,
 ) -> Launch:
     """Return the launch that packs weights, in slices of K, as fragments, and sets so many tickets to zero.
 
     ``columns`` and ``depths`` count fragments along M of all filters and along K of a slice, ``outer_taps`` those taps
-    that are filled up to whole slices each: 1 where K is, as a whole. Where each filter has a row for each of its
-    ``phases`` axis by axis, ``columns`` and ``outer_taps`` are those of phases, the problem is that of the filters.
-    ``of_tile`` are the rows of a tile, and the filters that it has whole.
+    that are filled up to whole slices each: 1 where K is, as a whole. Where filters have ``several`` rows these are
+    columns and taps of those.
     """
     chosen = packing_variant(problem.dtype, problem.precision)
     rows, parts = weights.all_rows * depths // outer_taps, -(-outer_taps // _TAPS)
     blocks = problem.group * columns * rows * parts
-    taps = tuple(-(-taps // phases) for taps, phases in zip(problem.taps, phases, strict=True))
+    taps = problem.taps if several is None else several.gemm.taps
     fields = {
         "filters": problem.filters,
         "channels": problem.channels,
@@ -135,10 +131,7 @@ def packing(
         "depths": depths,
         "by_channel": weights.channels,
         "extent": taps,
-        "phases": phases,
-        "tile_rows": of_tile[0],
-        "tile_filters": of_tile[1],
-        "kernel": problem.taps,
+        "of_filter": gemm_base.of_filter(problem.taps, several),
         "outer_taps": outer_taps,
     }
     return gemm_base.packing_launch(problem.operator, chosen, blocks, fields, tickets)

@@ -16,7 +16,7 @@ from typing import Any
 
 from gpuconv.cuda.build.variant import Kernel, Variant
 from gpuconv.cuda.conv.gemm import base as gemm_base
-from gpuconv.cuda.conv.gemm import depth_to_space, fragments
+from gpuconv.cuda.conv.gemm import filter_rows, fragments
 from gpuconv.cuda.conv.gemm.fragments import ARITHMETICS, WarpTile
 from gpuconv.cuda.conv.problem import Problem, merged_stride
 from gpuconv.cuda.plan import RANK, Candidate, Limits, Offer, Plan, Refusal, model, numbers
@@ -57,7 +57,7 @@ def _products(problem: Problem) -> list[Product] | Refusal:
     if problem.wide(problem.group * abs(problem.w_strides[0]) * problem.itemsize):
         return Refusal("w needs 64-bit indices")
     if problem.phases:
-        views = [("pixels", of_pixels(depth_to_space.rows_of(problem.lifted)))]
+        views = [("pixels", of_pixels(filter_rows.rows_of(problem.lifted)))]
     else:
         views = [("pixels", of_pixels(problem)), ("channels", of_channels(problem))]
     products = [Product(problem, gemm, inputs) for inputs, gemm in views if gemm is not None]
@@ -82,12 +82,12 @@ def _unfit(problem: Problem) -> Refusal | None:
 
 def _unfit_transpose(problem: Problem) -> Refusal | None:
     """Return why a ConvTranspose's types, weights and outputs are not those of one GEMM."""
-    why = depth_to_space.unfit(problem) or fragments.refusal(problem)
+    why = filter_rows.unfit(problem) or fragments.refusal(problem)
     if why is not None:
         return Refusal(why)
     if problem.dtype == "float64":
         return Refusal("it has no float64")
-    gemm = depth_to_space.rows_of(problem.lifted)
+    gemm = filter_rows.rows_of(problem.lifted)
     _, w_row, w_channel, *_ = gemm.w_strides
     if w_row != 1 or w_channel * gemm.itemsize % 4 or gemm.filters * gemm.itemsize % 4:
         return Refusal("output channels and taps of an input channel are not contiguous in w, from 4 bytes on")
@@ -169,7 +169,7 @@ def shared_bytes(product: Product, tile: MatrixTile) -> int:
     slices = tile.stages * (weights + inputs)
     if scattered:
         sums = tile.block_m * (tile.block_n * _SUMS + 64)  # take the place of the slices
-        return max(slices, sums) + tile.block_m * depth_to_space.ROW_BYTES
+        return max(slices, sums) + tile.block_m * filter_rows.ROW_BYTES
     return slices + (0 if pixels else tile.block_n * _ENTRY)
 
 
@@ -205,7 +205,7 @@ def _writing(product: Product, tile: MatrixTile) -> float:
     if not problem.phases:
         return 0.0
     pairs = problem.taps[-1] == 2 and not any(number % 2 for number in (*problem.y_strides[:-1], problem.pads[-1]))
-    return tile.block_m * tile.block_n / 32 * (_IN_PAIRS if pairs else depth_to_space.WRITING)
+    return tile.block_m * tile.block_n / 32 * (_IN_PAIRS if pairs else filter_rows.WRITING)
 
 
 # ---------------------------------------------------------------- offers
@@ -241,7 +241,7 @@ def _plan(product: Product, tile: MatrixTile) -> Plan:
     reason = "one plain GEMM on tensor cores: one tap, weights as they are"
     if problem.phases:
         weights = gemm_base.PackedWeights(w_channel * gemm.itemsize, gemm.channels, gemm.channels)
-        more = depth_to_space.fields(problem)
+        more = filter_rows.fields(problem)
         reason = f"one GEMM of {gemm.filters} rows, channels and taps, on tensor cores; weights as they are"
     chosen = variant(problem.dtype, problem.precision, product.form, tile)
     launch = gemm_base.launch(gemm, chosen, tile, weights, shared_bytes(product, tile), more, "w")

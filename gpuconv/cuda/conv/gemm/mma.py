@@ -10,17 +10,17 @@ phases are rows of one GEMM (``conv/gemm/phase_rows.cu``), or all taps along W o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from math import prod
 
 from gpuconv.cuda.build.variant import Kernel, Variant
 from gpuconv.cuda.conv.gemm import base as gemm_base
-from gpuconv.cuda.conv.gemm import copies, depth_to_space, fragments, mma_tile, runs, split
+from gpuconv.cuda.conv.gemm import copies, filter_rows, fragments, mma_tile, runs, split
+from gpuconv.cuda.conv.gemm.filter_rows import FilterRows
 from gpuconv.cuda.conv.gemm.fragments import ARITHMETICS
 from gpuconv.cuda.conv.gemm.mma_tile import MmaForm, MmaTile, divisible, kernels
 from gpuconv.cuda.conv.gemm.runs import Runs
-from gpuconv.cuda.conv.problem import Axis, Problem
+from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan import RANK, Candidate, Launch, Limits, Offer, Plan, Refusal, Space, kept, model
 from gpuconv.cuda.plan.numbers import empty_rows
 
@@ -69,46 +69,16 @@ def _seconds(problem: Problem, tile: MmaTile, form: MmaForm, limits: Limits) -> 
     return model.overlapped(busiest, model.memory(problem.bytes_by_phase, limits)) + limits.rates.launch
 
 
-def _rows_bytes(gemm: Problem, tile: MmaTile, form: MmaForm) -> int:
-    """Return the bytes of shared memory where phases are rows, of which there is a table."""
-    return mma_tile.shared_bytes(gemm, tile, form) + tile.block_m * depth_to_space.ROW_BYTES
+def _seconds_of_rows(way: FilterRows, tile: MmaTile, form: MmaForm, limits: Limits) -> float:
+    """Model the time of both launches where filters have several rows: tiles that are multiplied, and then written."""
+    shared = _shared_bytes_of_rows(way, tile, form)
+    busy = mma_tile.busy_with(way.gemm, tile, form, limits, shared)(way.blocks, mma_tile.slices(way.gemm, form))
+    busy += model.instructions(way.instructions, limits)
+    return model.overlapped(busy, model.memory(way.problem.bytes, limits)) + limits.rates.launch
 
 
-# Instructions of a thread after the main loop: of blocks of outputs, those with one phase along W; of outputs that are
-# sums along W, of those that are neighbours of several filters, of one, and of each of its taps. Counted.
-_BLOCK, _NEIGHBOURS, _OUTPUT, _TAP = 95, 55, 60, 4.5
-
-
-def _seconds_of_phases(way: PhaseRows, tile: MmaTile, form: MmaForm, limits: Limits) -> float:
-    """Model the time of both launches where phases are rows: tiles that are multiplied, and then scattered."""
-    tiles = way.gemm.blocks(tile.block_m, tile.block_n)
-    rows = min(tile.block_m, way.gemm.filters)
-    scattered = tiles * tile.block_n * (way.problem.strides[-1] * _BLOCK + rows * depth_to_space.WRITING)
-    more = tile.block_m * depth_to_space.ROW_BYTES
-    return _seconds_of_tiles(way.problem, way.gemm, tile, form, tiles, scattered, limits, more)
-
-
-def _seconds_of_taps(way: TapRows, limits: Limits) -> float:
-    """Model the time of both launches where taps along W are rows: tiles that are multiplied, and then added up."""
-    output = _OUTPUT + _TAP * way.width.taps
-    added = way.blocks * way.outputs * (_NEIGHBOURS + min(way.filters, way.problem.filters) * output)
-    return _seconds_of_tiles(way.problem, way.gemm, way.tile, way.form, way.blocks, added, limits)
-
-
-def _seconds_of_tiles(
-    problem: Problem,
-    gemm: Problem,
-    tile: MmaTile,
-    form: MmaForm,
-    tiles: int,
-    instructions: float,
-    limits: Limits,
-    more: int = 0,
-) -> float:
-    """Model the time of a launch that packs and of tiles whose threads execute so many instructions afterwards."""
-    multiplied = mma_tile.busy_with(gemm, tile, form, limits, more)(tiles, mma_tile.slices(gemm, form))
-    busy = multiplied + model.instructions(instructions, limits)
-    return model.overlapped(busy, model.memory(problem.bytes, limits)) + limits.rates.launch
+def _shared_bytes_of_rows(way: FilterRows, tile: MmaTile, form: MmaForm) -> int:
+    return way.shared_bytes(mma_tile.shared_bytes(way.gemm, tile, form))
 
 
 # ---------------------------------------------------------------- offers
@@ -171,92 +141,16 @@ def _divisible_of(problem: Problem, ways: list[_Way], limits: Limits) -> Iterato
 
 def _of_rows(problem: Problem, limits: Limits) -> Iterator[Candidate]:
     """Yield a candidate for each tile in which filters have rows for all phases, or for all taps along W."""
-    yield from _of_tap_rows(problem, limits) if problem.operator == "conv" else _of_phase_rows(problem, limits)
-
-
-@dataclass(frozen=True, slots=True)
-class PhaseRows:
-    """A ConvTranspose all of whose phases are rows, and the GEMM that these are of."""
-
-    problem: Problem
-    gemm: Problem
-
-
-def _of_phase_rows(problem: Problem, limits: Limits) -> Iterator[Candidate]:
-    """Yield a candidate for each tile whose rows phases of ConvTranspose can be."""
-    gemm, arithmetic = depth_to_space.phases_of(problem), fragments.arithmetic(problem)
-    if gemm is None:
-        return
-    for tile, form in mma_tile.of_phases(arithmetic):
-        if _rows_bytes(gemm, tile, form) > limits.shared_bytes_per_block or _as_seen(gemm, tile, form) is None:
+    arithmetic, operator = fragments.arithmetic(problem), problem.operator
+    for tile, form in mma_tile.of_rows(arithmetic, operator):
+        way = filter_rows.of(problem, tile)
+        if way is None or _as_seen(way.gemm, tile, form) is None:
             continue
-        way = PhaseRows(problem, gemm)
-        name = phase_rows_variant(problem.dtype, problem.precision, tile, form).name
-        order = fragments.order(arithmetic, mma_tile.multiplied(gemm, form), 1, ", of all phases together")
-        seconds = _seconds_of_phases(way, tile, form, limits)
-        yield Candidate(name, seconds, partial(_plan_of_rows, way, tile, form), order)
-
-
-@dataclass(frozen=True)
-class TapRows:
-    """A Conv all of whose taps along W are rows of a GEMM, in tiles that have whole filters."""
-
-    problem: Problem
-    tile: MmaTile
-    form: MmaForm
-
-    @property
-    def width(self) -> Axis:
-        """The axis whose taps are rows."""
-        return self.problem.axes[-1]
-
-    @property
-    def reach(self) -> int:
-        """Pixels along W that an output meets beyond its first one."""
-        return (self.width.taps - 1) * self.width.dilation
-
-    @property
-    def filters(self) -> int:
-        """Filters of a tile."""
-        return self.tile.block_m // self.width.taps
-
-    @property
-    def outputs(self) -> int:
-        """Pixels of a tile that outputs begin at."""
-        return self.tile.block_n - self.reach
-
-    @cached_property
-    def gemm(self) -> Problem:
-        """The GEMM as a Conv without taps along W: its filters are rows, its columns the pixels that outputs meet."""
-        *outer, width = self.problem.axes
-        rows = -(-self.problem.filters // self.filters) * self.tile.block_m
-        columns = width._replace(taps=1, columns=width.columns + self.reach)
-        return replace(self.problem.with_axes((*outer, columns)), filters=rows)
-
-    @property
-    def tiles(self) -> tuple[int, int]:
-        """Tiles along M and along N, of one group."""
-        return self.gemm.filters // self.tile.block_m, -(-self.gemm.pixels // self.outputs)
-
-    @property
-    def blocks(self) -> int:
-        """Tiles of all groups."""
-        return prod(self.tiles) * self.problem.group
-
-
-def _of_tap_rows(problem: Problem, limits: Limits) -> Iterator[Candidate]:
-    """Yield a candidate for each tile whose rows taps along W can be."""
-    arithmetic, width = fragments.arithmetic(problem), problem.axes[-1]
-    if width.taps == 1 or width.column_stride != 1:
-        return
-    for tile, form in mma_tile.of_taps(arithmetic):
-        way = TapRows(problem, tile, form)
-        if way.filters == 0 or 2 * way.reach > tile.block_n or _as_seen(way.gemm, tile, form) is None:
-            continue
-        if mma_tile.shared_bytes(way.gemm, tile, form) <= limits.shared_bytes_per_block:
-            name = tap_rows_variant(problem.dtype, problem.precision, tile, form).name
-            order = fragments.order(arithmetic, mma_tile.multiplied(way.gemm, form), 1, ", then over taps along W")
-            yield Candidate(name, _seconds_of_taps(way, limits), partial(_plan_of_taps, way), order)
+        if _shared_bytes_of_rows(way, tile, form) <= limits.shared_bytes_per_block:
+            name = rows_variant(operator, problem.dtype, problem.precision, tile, form).name
+            order = fragments.order(arithmetic, mma_tile.multiplied(way.gemm, form), 1, way.order)
+            seconds = _seconds_of_rows(way, tile, form, limits)
+            yield Candidate(name, seconds, partial(_plan_of_rows, way, tile, form), order)
 
 
 def _order(seen: Runs, form: MmaForm) -> str:
@@ -336,65 +230,28 @@ def _gemm(problem: Problem, tile: MmaTile, form: MmaForm) -> Launch:
     return gemm_base.launch(problem, chosen, tile, weights, shared, more)
 
 
-def _plan_of_rows(way: PhaseRows, tile: MmaTile, form: MmaForm) -> Plan:
-    problem, gemm = way.problem, way.gemm
-    phases = f"{prod(problem.strides)} phases of {problem.filters} filters"
-    reason = f"{phases} are {gemm.filters} rows of one GEMM, of {prod(gemm.taps)} taps each: x is fetched once for all"
-    weights = mma_tile.packed_weights(gemm, tile, form)
+def _plan_of_rows(way: FilterRows, tile: MmaTile, form: MmaForm) -> Plan:
+    problem, gemm, weights = way.problem, way.gemm, mma_tile.packed_weights(way.gemm, tile, form)
     columns, depths = mma_tile.columns(gemm, tile), mma_tile.depths(gemm, form)
-    packing = fragments.packing(problem, weights, columns, depths, prod(gemm.taps), phases=problem.strides)
-    chosen = phase_rows_variant(problem.dtype, problem.precision, tile, form)
-    more, shared = depth_to_space.fields(problem, several=True), _rows_bytes(gemm, tile, form)
-    scattering = gemm_base.launch(gemm, chosen, tile, weights, shared, more)
-    reasons = (reason, *empty_rows(gemm.filters, tile.block_m))
-    size = mma_tile.packed_bytes(gemm, tile, form)
-    return Plan(problem.operator, (packing, scattering), reasons, kept(Space.packed(size)))
-
-
-def _plan_of_taps(way: TapRows) -> Plan:
-    problem, gemm, tile, form, width = way.problem, way.gemm, way.tile, way.form, way.width
-    weights = mma_tile.packed_weights(gemm, tile, form)
-    columns, depths = mma_tile.columns(gemm, tile), mma_tile.depths(gemm, form)
-    rows, of_tile = (1, 1, width.taps), (tile.block_m, way.filters)
-    packing = fragments.packing(problem, weights, columns, depths, prod(gemm.taps), phases=rows, of_tile=of_tile)
-    fields = {
-        **gemm_base.operands(gemm, way.tiles, weights),
-        "filters": problem.filters,
-        "of_tile": way.filters,
-        "along": width.taps,
-        "first": way.reach if problem.backwards else 0,
-        "step": -width.dilation if problem.backwards else width.dilation,
-        "outputs": way.outputs,
-        "width": width.columns,
-    }
-    chosen, shared = (
-        tap_rows_variant(problem.dtype, problem.precision, tile, form),
-        mma_tile.shared_bytes(gemm, tile, form),
-    )
-    adding = Launch.of_blocks(problem.operator, chosen, way.blocks, fields, gemm_base.roles(gemm), shared)
-    reason = f"{width.taps} taps along W are rows of {way.filters} filters a tile: x is fetched once for all of them"
-    unused = empty_rows(problem.filters * width.taps, way.tiles[0] * tile.block_m)
-    size = mma_tile.packed_bytes(gemm, tile, form)
-    return Plan(problem.operator, (packing, adding), (reason, *unused), kept(Space.packed(size)))
+    packing = fragments.packing(problem, weights, columns, depths, prod(gemm.taps), several=way.several)
+    chosen = rows_variant(problem.operator, problem.dtype, problem.precision, tile, form)
+    launch = way.launch(chosen, weights, _shared_bytes_of_rows(way, tile, form))
+    space = Space.packed(mma_tile.packed_bytes(gemm, tile, form))
+    return Plan(problem.operator, (packing, launch), way.reasons, kept(space))
 
 
 _KERNELS = gemm_base.kernels("mma", f"int, {RANK}")
-_TAP_ROWS = Kernel("conv/gemm/tap_rows.cu", "conv_tap_rows", "TapRowsParams")
-_PHASE_ROWS = Kernel("conv/gemm/phase_rows.cu", "conv_transpose_phase_rows", f"DepthToSpaceParams<int, {RANK}>")
+_TAP_ROWS = Kernel("conv/gemm/tap_rows.cu", "conv_tap_rows_mma", "TapRowsParams", name="conv_tap_rows")
+_ROWS_KERNELS = {operator: filter_rows.kernel(operator, "mma") for operator in ("conv", "conv_transpose")}
 
 
 def variant(operator: str, dtype: str, precision: str, tile: MmaTile, form: MmaForm) -> Variant:
     return _over(_KERNELS[operator, divisible(ARITHMETICS[dtype, precision], tile, form)], dtype, precision, tile, form)
 
 
-def phase_rows_variant(dtype: str, precision: str, tile: MmaTile, form: MmaForm) -> Variant:
-    """Return the kernel of a tile whose rows are phases of ConvTranspose."""
-    return _over(_PHASE_ROWS, dtype, precision, tile, form)
-
-
-def tap_rows_variant(dtype: str, precision: str, tile: MmaTile, form: MmaForm) -> Variant:
-    """Return the kernel of a tile whose rows are taps along W of Conv."""
-    return _over(_TAP_ROWS, dtype, precision, tile, form)
+def rows_variant(operator: str, dtype: str, precision: str, tile: MmaTile, form: MmaForm) -> Variant:
+    """Return the kernel of a tile in which filters have several rows."""
+    return _over(_ROWS_KERNELS[operator], dtype, precision, tile, form)
 
 
 def _over(kernel: Kernel, dtype: str, precision: str, tile: MmaTile, form: MmaForm) -> Variant:
@@ -416,7 +273,6 @@ def variants() -> Iterator[Variant]:
             yield variant("conv", dtype, precision, tile, form)
             if not form.rowwise:
                 yield variant("conv_transpose", dtype, precision, tile, form)
-        for tile, form in mma_tile.of_phases(arithmetic):
-            yield phase_rows_variant(dtype, precision, tile, form)
-        for tile, form in mma_tile.of_taps(arithmetic):
-            yield tap_rows_variant(dtype, precision, tile, form)
+        for operator in _ROWS_KERNELS:
+            for tile, form in mma_tile.of_rows(arithmetic, operator):
+                yield rows_variant(operator, dtype, precision, tile, form)

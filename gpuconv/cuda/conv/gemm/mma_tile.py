@@ -109,32 +109,25 @@ def kernels(arithmetic: Arithmetic) -> Iterator[tuple[MmaTile, MmaForm]]:
 _Forms = Mapping[str, tuple[tuple[int, int, str], ...]]
 _FLAT, _LOW, _WIDE = (16, 128, "vector"), (32, 256, "vector"), (64, 256, "vector")
 _SQUARE, _DOUBLE_SQUARE = (64, 64, "vector"), (64, 64, "scalar")
-_OF_PHASES: _Forms = {
-    "HalfProducts": (_FLAT, _LOW),
-    "Bfloat16Products": (_FLAT, _LOW),
-    "DoubleProducts": (_DOUBLE_SQUARE,),
+_WITH_ROWS: Mapping[str, _Forms] = {
+    "conv": {
+        "HalfProducts": (_LOW, _WIDE),
+        "Bfloat16Products": (_LOW, _WIDE),
+        "Tf32Products": (_LOW, _WIDE),
+        "Tf32x3Products": (_FLAT, _SQUARE),
+        "DoubleProducts": (_DOUBLE_SQUARE,),
+    },
+    "conv_transpose": {
+        "HalfProducts": (_FLAT, _LOW),
+        "Bfloat16Products": (_FLAT, _LOW),
+        "DoubleProducts": (_DOUBLE_SQUARE,),
+    },
 }
-_OF_TAPS: _Forms = {
-    "HalfProducts": (_LOW, _WIDE),
-    "Bfloat16Products": (_LOW, _WIDE),
-    "Tf32Products": (_LOW, _WIDE),
-    "Tf32x3Products": (_FLAT, _SQUARE),
-    "DoubleProducts": (_DOUBLE_SQUARE,),
-}
 
 
-def of_phases(arithmetic: Arithmetic) -> Iterator[tuple[MmaTile, MmaForm]]:
-    """Yield the forms of tiles whose rows can be phases of ConvTranspose."""
-    return _among(_OF_PHASES, arithmetic)
-
-
-def of_taps(arithmetic: Arithmetic) -> Iterator[tuple[MmaTile, MmaForm]]:
-    """Yield the forms of tiles whose rows can be taps along W of Conv."""
-    return _among(_OF_TAPS, arithmetic)
-
-
-def _among(forms: _Forms, arithmetic: Arithmetic) -> Iterator[tuple[MmaTile, MmaForm]]:
-    those = forms.get(arithmetic.cuda, ())
+def of_rows(arithmetic: Arithmetic, operator: str) -> Iterator[tuple[MmaTile, MmaForm]]:
+    """Yield the forms of tiles in which an operator's filters can have several rows."""
+    those = _WITH_ROWS[operator].get(arithmetic.cuda, ())
     for tile, form in kernels(arithmetic):
         if (tile.block_m, tile.block_n, form.gather) in those:
             yield tile, form
@@ -230,10 +223,10 @@ def _wavefronts(problem: Problem, tile: MmaTile, form: MmaForm) -> float:
     return (tile.wavefronts(arithmetic.parts) + gathered) * _fragments_of_step(problem) / arithmetic.products
 
 
-def busy_with(problem: Problem, tile: MmaTile, form: MmaForm, limits: Limits, more: int = 0) -> split.Busy:
+def busy_with(problem: Problem, tile: MmaTile, form: MmaForm, limits: Limits, shared: int = 0) -> split.Busy:
     """Return what predicts the seconds of a number of blocks, by the slices of each and how many others there are.
 
-    A block has so many bytes of shared memory ``more``.
+    A block has so many bytes of ``shared`` memory, if other ones than the tile's.
     """
     arithmetic = fragments.arithmetic(problem)
     filled = multiplied(problem, form) / channels_of_tap(problem, form)
@@ -241,7 +234,7 @@ def busy_with(problem: Problem, tile: MmaTile, form: MmaForm, limits: Limits, mo
     # Cycles for all else that goes with one multiplication; four warps issue at a time. A slice that is filled in part
     # takes as long to fetch as any.
     besides = max(form.issued / 4, _wavefronts(problem, tile, form)) / filled
-    residence = tile.residence(shared_bytes(problem, tile, form) + more, limits)
+    residence = tile.residence(shared or shared_bytes(problem, tile, form), limits)
     return lambda blocks, slices, others=0: model.tensor(
         blocks, slices * slice_of_tile, arithmetic.lanes, besides, limits, residence, others
     )

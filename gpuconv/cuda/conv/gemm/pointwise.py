@@ -14,7 +14,7 @@ from math import prod
 
 from gpuconv.cuda.build.variant import Kernel, Variant
 from gpuconv.cuda.conv.gemm import base as gemm_base
-from gpuconv.cuda.conv.gemm import depth_to_space
+from gpuconv.cuda.conv.gemm import filter_rows
 from gpuconv.cuda.conv.gemm.base import GemmTile, PackedWeights
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan import Candidate, Limits, Offer, Plan, Refusal, model, numbers
@@ -28,8 +28,8 @@ NAME = "plain GEMM by FFMA"
 def _gemm(problem: Problem) -> Problem | Refusal:
     """Return the GEMM as a problem of one tap, or why the problem is none."""
     if problem.phases:
-        why = depth_to_space.unfit(problem)
-        return depth_to_space.rows_of(problem.lifted) if why is None else Refusal(why)
+        why = filter_rows.unfit(problem)
+        return filter_rows.rows_of(problem.lifted) if why is None else Refusal(why)
     if problem.flat is None:
         why = "pixels are not contiguous in x and y, or there are strides or padding"
         return Refusal(why, plain=prod(problem.taps) != 1)
@@ -68,7 +68,7 @@ def _shared_bytes(gemm: Problem, tile: GemmTile) -> int:
     """Return the bytes of the pipeline's stages, and of the table of rows where outputs are scattered."""
     if gemm.operator == "conv":
         return replace(tile, block_m=tile.block_m + _PADDING).shared_bytes(gemm.word)
-    return tile.shared_bytes(gemm.word) + tile.block_m * depth_to_space.ROW_BYTES
+    return tile.shared_bytes(gemm.word) + tile.block_m * filter_rows.ROW_BYTES
 
 
 # ---------------------------------------------------------------- cost
@@ -111,7 +111,7 @@ def _plan(problem: Problem, gemm: Problem, tile: GemmTile) -> Plan:
     weights = gemm_base.packed_weights(gemm)
     if not packs:
         weights = PackedWeights(0 if conv else gemm.filters, gemm.rows, gemm.channels)
-    more = problem.w_steps if conv else depth_to_space.fields(problem)
+    more = problem.w_steps if conv else filter_rows.fields(problem)
     chosen, shared = variant(problem.operator, problem.dtype, tile), _shared_bytes(gemm, tile)
     launch = gemm_base.launch(gemm, chosen, tile, weights, shared, more, "packed" if packs else "w")
     if conv:

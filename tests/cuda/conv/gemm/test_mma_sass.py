@@ -96,12 +96,11 @@ def test_the_plan_knows_how_many_instructions_go_with_a_multiplication(
 @pytest.mark.parametrize("operands", [HALF, SINGLE, SPLIT, DOUBLE])
 def test_tiles_whose_filters_have_several_rows_have_the_main_loop_of_others(operands: tuple[str, str]) -> None:
     arithmetic = fragments.ARITHMETICS[operands]
-    several = [(mma.phase_rows_variant, *those) for those in mma_tile.of_phases(arithmetic)]
-    several += [(mma.tap_rows_variant, *those) for those in mma_tile.of_taps(arithmetic)]
-    for variant, tile, form in several:
-        code = machine_code.code(variant(*operands, tile, form), "sm_90a")
-        way = steady(code, parts(operands, tile, form, "sm_90a"))
-        assert form.issued == pytest.approx(len(way) / products(operands, tile, form, "sm_90a"), rel=0.1)
+    for operator in ("conv", "conv_transpose"):
+        for tile, form in mma_tile.of_rows(arithmetic, operator):
+            code = machine_code.code(mma.rows_variant(operator, *operands, tile, form), "sm_90a")
+            way = steady(code, parts(operands, tile, form, "sm_90a"))
+            assert form.issued == pytest.approx(len(way) / products(operands, tile, form, "sm_90a"), rel=0.1)
 
 
 # ---------------------------------------------------------------- the tests' own tools
