@@ -35,8 +35,9 @@ def test_run_model_on_cuda() -> None:
     for result, wanted in zip(results, expected, strict=True):
         assert type(result) is np.ndarray
         np.testing.assert_array_equal(result, wanted)
-    kernels = {record.variant.name.partition("_float32")[0] for record in emulated.launches}
-    assert kernels >= {"pack_weights", "conv", "conv_transpose", "max_pool"}
+    sources = {record.variant.source.partition("/")[0] for record in emulated.launches}
+    assert sources >= {"conv", "pool"}
+    assert any(record.variant.name.startswith("conv_transpose") for record in emulated.launches)
 
 
 def test_check_has_a_cuda_backend(capsys: pytest.CaptureFixture[str]) -> None:

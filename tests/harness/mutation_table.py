@@ -579,6 +579,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "cuda/conv/test_problem.py",
         "cuda/conv/gemm/test_ffma.py",
         "cuda/conv/gemm/test_split.py",
+        "harness/test_many_blocks.py rows_float32_3d_64x64x16 rows_float32_3d_128x128x16_uniform",
         _GEMMS,
         *_FAMILY,
     ),

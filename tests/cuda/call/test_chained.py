@@ -24,7 +24,7 @@ SWITCH = "GPUCONV_CHAINED_LAUNCHES"
 # Operator, kernel that is preferred, dtype, shapes of x and w, attributes; how the kernels' names begin
 CHAINS: dict[str, tuple[Any, ...]] = {
     "pack, product": (
-        *("conv", "128x128", np.float32, (1, 16, 9, 8), (20, 16, 3, 2), {}),
+        *("conv", "conv_float32_3d_128x128", np.float32, (1, 16, 9, 8), (20, 16, 3, 2), {}),
         ["pack_weights", "conv_float32"],
     ),
     "pack, product on tensor cores": (

@@ -180,7 +180,7 @@ def test_nbytes_counts_what_is_packed_and_goes_with_the_object(sent: Sent) -> No
     assert weights.nbytes == 480
     gpuconv.conv(x, weights)
     (prepared,) = device.prepared.values()
-    assert weights.nbytes == 480 + prepared.plan.bytes_of("packed") == 480 + 24 * 8 * 4
+    assert weights.nbytes == 480 + prepared.plan.bytes_of("packed") == 480 + 12 * 64 * 4  # rows of K, rows of a tile
     kept = [weakref.ref(array) for array in (weights._array, *weights._buffers.values())]
     assert len(kept) == 2
     del weights
@@ -324,9 +324,9 @@ def test_memory_that_does_not_suffice(sent: Sent) -> None:
         pytest.raises(gpuconv.OutOfDeviceMemory, match=r"^pack: a copy of w of shape \(5, 4, 3, 2\) needs 480 bytes"),
     ):
         gpuconv.pack(w)
-    with sent.room(512 + 767):
+    with sent.room(512 + 3071):
         weights = gpuconv.pack(w)
-        with pytest.raises(gpuconv.OutOfDeviceMemory, match=r"^conv: the packed weights needs 768 bytes"):
+        with pytest.raises(gpuconv.OutOfDeviceMemory, match=r"^conv: the packed weights needs 3072 bytes"):
             gpuconv.conv(x, weights)
     gpuconv.conv(x, weights)
     assert packs(of_calls(sent)) == [True, False]
@@ -367,9 +367,9 @@ def test_packed_weights_and_other_things_share_a_workspace(sent: Sent) -> None:
     with mock.patch.object(conv_families, "plan", _with_partial_sums):
         before = len(sent.allocations)
         gpuconv.conv(x, w, b)
-        assert sent.allocations[before:] == [960, 1024 + 999], "the result; 768 bytes up to the next 512, and the sums"
+        assert sent.allocations[before:] == [960, 3072 + 999], "the result; the packed weights, and the sums"
         packed, sums = (addresses(of_calls(sent)[-1])[role] for role in ("packed", "workspace"))
-        assert sums == packed + 1024
+        assert sums == packed + 3072
         gpuconv.conv(x, weights, b)
         gpuconv.conv(x, weights, b)
         assert packs(of_calls(sent)) == [True, False, True, False, False]

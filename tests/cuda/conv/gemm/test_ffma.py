@@ -46,6 +46,7 @@ def test_the_structs_of_a_small_conv() -> None:
         "w": 0, "packed": 0, "filters": 4, "channels": 3, "filled": 3, "pitch": 4, "rows": 18, "w_group": 72,
         "w_filter": 18, "w_channel": 6, "w_stride": [0, 3, 1], "by_tap": 6, "taps": [1, 2, 3], "m_squares": 1,
         "row_squares": 1, "tickets": {"first": 0, "count": 0},
+        "of_filter": {"phases": [1, 1, 1], "kernel": [1, 2, 3], "tile_rows": 2**30, "tile_filters": 2**30},
     }  # fmt: skip
     assert fields(gemm) == {
         "common": {
@@ -165,7 +166,7 @@ def test_the_packed_weights_have_rows_of_whole_vectors(dtype: str, filters: int,
         (256, 256, 16, "float32_3d_64x64x16_uniform"),  # fewer pixels: smaller tiles, on more multiprocessors
         (256, 256, 22, "float32_3d_128x128x16_uniform_split"),  # several blocks a tile, for less of it in vain
         (256, 256, 7, "float32_3d_64x64x16_uniform_split"),  # still fewer: several blocks a tile
-        (32, 9, 256, "float32_3d_16x128x16"),
+        (32, 9, 256, "tap_rows_float32_3d_64x64x16_uniform"),  # taps along W fill the tile that 9 filters do not
         (32, 1, 256, "bands_float32_3d_1x7_3x3"),  # too few output channels for a GEMM
     ],
 )
@@ -270,9 +271,11 @@ def test_every_candidate_gets_its_turn() -> None:
     for turn in offers.every_candidate():
         with turn:
             names.append(plan("conv", *problem).kernel)
-    whole = [f"conv_float32_3d_{tile}" for tile in ("128x128x16_uniform", "64x64x16_uniform", "16x128x16")]
-    assert names == [*whole, "conv_float32_3d_128x128x16_uniform_split", "conv_float32_3d_64x64x16_uniform_split"]
-    assert plan("conv", *problem).kernel == "conv_float32_3d_64x64x16_uniform"
+    large, middle = "float32_3d_128x128x16_uniform", "float32_3d_64x64x16_uniform"
+    whole = [f"conv_{large}", f"conv_{middle}", "conv_float32_3d_16x128x16"]
+    rows = [f"conv_tap_rows_{large}", f"conv_tap_rows_{middle}"]
+    assert names == [*whole, *rows, f"conv_{large}_split", f"conv_{middle}_split"]
+    assert plan("conv", *problem).kernel == rows[1]
 
 
 def test_an_architecture_without_a_known_device_is_modelled_as_the_one_below() -> None:

@@ -137,8 +137,8 @@ def test_phases_are_rows_of_blocks() -> None:
     made = plan(problem((2, 16, 9, 10), (16, 3, 5, 7), "bfloat16", strides=[2, 3], pads=[3, 4, 0, 2]), "phase_rows")
     packing, last = made.launches[0], fields(made)
     pack = np.frombuffer(packing.parameters, packing.variant.layout)[0]
-    assert (pack["filters"], pack["taps"], list(pack["kernel"])) == (3, 9, [1, 5, 7])
-    assert list(pack["phases"]["divisor"]) == [1, 2, 3]
+    assert (pack["filters"], pack["taps"], list(pack["of_filter"]["kernel"])) == (3, 9, [1, 5, 7])
+    assert list(pack["of_filter"]["phases"]["divisor"]) == [1, 2, 3]
     assert list(pack["extent"]["divisor"]) == [1, 3, 3]
     assert (last["common"]["filters"], last["out_channels"]) == (18, 3)
     # Padding cuts off 3 rows and 4 columns, of which a block of 2 and one of 3 are whole: the first blocks that are
@@ -153,13 +153,12 @@ def test_phases_are_rows_of_blocks() -> None:
 @pytest.mark.parametrize(
     ("x", "w", "dtype", "attributes"),
     [
-        ((1, 16, 9), (16, 3, 5), "float32", {"strides": [2]}),
         ((1, 16, 9), (16, 3, 5), "bfloat16", {}),
         ((1, 16, 9), (16, 3, 5), "bfloat16", {"strides": [2], "dilations": [2]}),
         ((1, 16, 9), (16, 3, 35), "bfloat16", {"strides": [33]}),
         ((1, 16, 9, *[2] * 3), (16, 3, *[2] * 4), "bfloat16", {"strides": [2] * 4}),
     ],
-    ids=["IEEE float32", "no strides", "dilated", "33 phases along W", "four axes"],
+    ids=["no strides", "dilated", "33 phases along W", "four axes"],
 )
 def test_other_phases_are_not_rows(x: Ints, w: Ints, dtype: str, attributes: dict[str, Any]) -> None:
     assert not any("phase_rows" in name for name in names(problem(x, w, dtype, **attributes)))
@@ -173,7 +172,7 @@ def test_other_phases_are_not_rows(x: Ints, w: Ints, dtype: str, attributes: dic
 def test_few_filters_of_strided_kernels_have_their_phases_as_rows(x: Ints, w: Ints, strides: int, pads: int) -> None:
     one = problem(x, w, "float16", strides=[strides] * 2, pads=[pads] * 4)
     made = plan(one)
-    assert "conv_transpose_phase_rows_float16_3d_mma_16x128x64_vector" in [each.variant.name for each in made.launches]
+    assert made.kernel.startswith("conv_transpose_phase_rows_float16_3d_mma_")
     rows = w[1] * strides**2
     assert any(f"are {rows} rows of one GEMM" in reason for reason in made.reasons)
 
