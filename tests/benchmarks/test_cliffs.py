@@ -112,7 +112,7 @@ def test_all_shares_and_jumps_are_those_of_the_file() -> None:
         ("srcnn.conv3", "float32", "NHWC", "element by element: 33 channels of a group, or gaps between pixels"),
         ("unet.enc1", "bfloat16", "NHWC", "the 65 channels of a pixel are not whole 16 bytes"),
         ("unet3d.enc2", "bfloat16", "NCHW", "33 channels of a group in 1 slices of 64, the last one in 3 of 4 steps"),
-        ("resnet50.l1.3x3/input_grad", "float32", "NCHW", "65 output channels of a group leave"),
+        ("resnet50.l1.3x3/input_grad", "bfloat16", "NCHW", "65 output channels of a group leave"),
         ("resnet50.l3.down", "bfloat16", "NHWC", "513 channels of a group, filled up to 520"),
     ],
 )

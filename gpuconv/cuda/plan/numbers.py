@@ -22,9 +22,12 @@ def congruent(least: int, factor: int, target: int, modulus: int) -> int:
     return least
 
 
-def empty_rows(filters: int, block_m: int) -> Iterator[str]:
-    """Say how much of the tiles is empty along M, where that is a quarter or more of several or large ones."""
-    tiles = -(-filters // block_m)
-    empty = 1 - filters / (tiles * block_m)
-    if (tiles > 1 or filters > _FEW) and empty >= _MUCH_EMPTY:
+def empty_rows(filters: int, block_m: int, rows: int = 1, tiles: int = 0) -> Iterator[str]:
+    """Say how much of the tiles is empty along M, where that is a quarter or more of several or large ones.
+
+    Filters have so many ``rows`` each, in so many ``tiles``, or as many as hold all rows.
+    """
+    tiles = tiles or -(-filters * rows // block_m)
+    empty = 1 - filters * rows / (tiles * block_m)
+    if (tiles > 1 or filters * rows > _FEW) and empty >= _MUCH_EMPTY:
         yield f"{filters} output channels of a group leave {empty:.0%} of {tiles} tiles of {block_m} rows empty"

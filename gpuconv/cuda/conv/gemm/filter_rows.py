@@ -209,7 +209,8 @@ class PhaseRows(FilterRows):
         phases = f"{prod(self.problem.strides)} phases of {self.problem.filters} filters"
         taps = f"{prod(self.gemm.taps)} taps each"
         rows = f"{phases} are {self.gemm.filters} rows of one GEMM, of {taps}"
-        return f"{rows}: x is fetched once for all", *empty_rows(self.gemm.filters, self.tile.block_m)
+        empty = empty_rows(self.problem.filters, self.tile.block_m, prod(self.problem.strides))
+        return f"{rows}: x is fetched once for all", *empty
 
     def shared_bytes(self, stages: int) -> int:
         """Return those of the table of rows besides."""
@@ -298,8 +299,8 @@ class TapRows(FilterRows):
     @property
     def reasons(self) -> tuple[str, ...]:
         rows = f"{self.width.taps} taps along W are rows of {self.filters} filters a tile"
-        unused = empty_rows(self.problem.filters * self.width.taps, self.gemm.filters)
-        return f"{rows}: x is fetched once for all of them", *unused
+        empty = empty_rows(self.problem.filters, self.tile.block_m, self.width.taps, self.tiles[0])
+        return f"{rows}: x is fetched once for all of them", *empty
 
 
 # ---------------------------------------------------------------- launch
