@@ -108,19 +108,19 @@ def kernels(arithmetic: Arithmetic) -> Iterator[tuple[MmaTile, MmaForm]]:
 # M and N of tiles in which filters can have several rows, and how inputs come.
 _Forms = Mapping[str, tuple[tuple[int, int, str], ...]]
 _FLAT, _LOW, _WIDE = (16, 128, "vector"), (32, 256, "vector"), (64, 256, "vector")
-_SQUARE, _DOUBLE_SQUARE = (64, 64, "vector"), (64, 64, "scalar")
+_SQUARE, _SINGLE_SQUARE, _LARGE = (64, 64, "vector"), (64, 64, "scalar"), (128, 128, "scalar")
 _WITH_ROWS: Mapping[str, _Forms] = {
     "conv": {
-        "HalfProducts": (_LOW, _WIDE),
-        "Bfloat16Products": (_LOW, _WIDE),
-        "Tf32Products": (_LOW, _WIDE),
+        "HalfProducts": (_LOW, _WIDE, _LARGE),
+        "Bfloat16Products": (_LOW, _WIDE, _LARGE),
+        "Tf32Products": (_LOW, _WIDE, _LARGE),
         "Tf32x3Products": (_FLAT, _SQUARE),
-        "DoubleProducts": (_DOUBLE_SQUARE,),
+        "DoubleProducts": (_SINGLE_SQUARE,),
     },
     "conv_transpose": {
         "HalfProducts": (_FLAT, _LOW),
         "Bfloat16Products": (_FLAT, _LOW),
-        "DoubleProducts": (_DOUBLE_SQUARE,),
+        "DoubleProducts": (_SINGLE_SQUARE,),
     },
 }
 
