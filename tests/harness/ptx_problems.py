@@ -233,6 +233,7 @@ _PAIRS_OF_SEVERAL_TAPS = (
     Problem(
         "conv_transpose", (1, 20, 3, 5, 9), (20, 7, 2, 3, 5), None, {"strides": [1, 3, 2], "pads": [0, 1, 2, 0, 0, 1]}
     ),
+    Problem("conv_transpose", (1, 20, 5, 9), (20, 11, 3, 4), None, {"strides": [1, 2], "pads": [1, 0, 0, 0]}),
 )
 _FILTERS = (4, 6, 7, 9, 10, 11, 12)  # more of them: what is left of a tile stands at each of its rows
 
@@ -350,7 +351,7 @@ def _plain(mine: ManyBlocks, theirs: Iterable[Any]) -> Iterator[ManyBlocks]:
     if "depth_to_space" in mine.kernel or "transpose_matrix" in mine.kernel:
         yield from (replace(mine, problem=one, out=None) for one in _PAIRS)
     if "phase_rows" in mine.kernel:
-        yield from (replace(mine, problem=one, out=None) for one in _PAIRS_OF_SEVERAL_TAPS)
+        yield from (replace(mine, problem=one, layout="contiguous", out=None) for one in _PAIRS_OF_SEVERAL_TAPS)
     if "_matrix_" in mine.kernel:  # which copies rows, as much at once as images are aligned to
         deep = _of_channels(mine.problem, _CHANNELS[-1])
         yield from (replace(mine, problem=_of_extents(deep, *extents), kinds=KINDS[2]) for extents in _IMAGES)
