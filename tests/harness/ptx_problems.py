@@ -350,6 +350,8 @@ def _plain(mine: ManyBlocks, theirs: Iterable[Any]) -> Iterator[ManyBlocks]:
     yield from (replace(mine, layout=lies) for lies in ("contiguous", "channels last", "off the vectors", "reversed"))
     if "depth_to_space" in mine.kernel or "transpose_matrix" in mine.kernel:
         yield from (replace(mine, problem=one, out=None) for one in _PAIRS)
+    if "_rows_" in mine.kernel:
+        yield replace(mine, layout="pixels off the vectors")
     if "phase_rows" in mine.kernel:
         yield from (replace(mine, problem=one, layout="contiguous", out=None) for one in _PAIRS_OF_SEVERAL_TAPS)
     if "_matrix_" in mine.kernel:  # which copies rows, as much at once as images are aligned to

@@ -174,7 +174,8 @@ struct Mma {
 
     // ---- for the epilogue
 
-    // Whether all of this thread's sums may be what they should be (conv/gemm/whole_tile.cuh).
+    // Whether all of this thread's sums may be what they should be: none is NaN, or all are finite if factors were
+    // rounded.
     DEVICE bool sound() const {
         bool found = true;
 #pragma unroll

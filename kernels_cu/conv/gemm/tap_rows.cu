@@ -23,6 +23,7 @@ struct TapRowsParams {
 
 template <class Multiplier, class T, class Acc> struct TapRows {
     static constexpr int kPitch = Multiplier::kBlockN + Multiplier::kPitch - Multiplier::kColumns;
+    static_assert((kPitch - Multiplier::kBlockN) * sizeof(Acc) <= 64); // for which the plan has room
 
     const TapRowsParams& p;
     const Multiplier& multiplier;
@@ -36,29 +37,32 @@ template <class Multiplier, class T, class Acc> struct TapRows {
         if (p.common.finish.any()) write<true>(sums);
         else write<false>(sums);
     }
+    // Threads beyond those that have a pixel each share its filters with them.
     template <bool FINISH> DEVICE void write(const Acc* sums) const {
+        constexpr int kBlockN = Multiplier::kBlockN, kThreads = Multiplier::kThreads;
+        constexpr int kSharing = kThreads > kBlockN ? kThreads / kBlockN : 1;
         const int filter = m_tile * p.of_tile, filters = min(p.of_tile, p.filters - filter);
 #pragma unroll 1
-        for (int i = threadIdx.x; i < p.outputs; i += Multiplier::kThreads) {
+        for (int i = threadIdx.x % (kThreads / kSharing); i < p.outputs; i += kThreads / kSharing) {
             const Pixel<int, 3> at = pixel(p.common, column0 + i);
             if (!at.exists || at.q[2] >= p.width) continue;
             T* y = static_cast<T*>(p.common.y) + (group * p.filters + filter) * p.common.y_channel
                  + dot(at.q, p.common.y_stride, at.n * p.common.y_batch);
-            const Acc* row = sums + i + p.first;
 #pragma unroll 1
-            for (int m = 0; m < filters; ++m, y += p.common.y_channel) {
+            for (int m = threadIdx.x / (kThreads / kSharing); m < filters; m += kSharing) {
+                const Acc* row = sums + m * p.along * kPitch + i + p.first;
                 Acc sum = 0;
 #pragma unroll 4
                 for (int tap = 0; tap < p.along; ++tap) {
                     sum += *row;
                     row += kPitch + p.step;
                 }
-                row -= p.along * p.step;
+                const int of_group = filter + m;
                 if (p.common.b != nullptr)
-                    sum +=
-                        widen(static_cast<const T*>(p.common.b)[(group * p.filters + filter + m) * p.common.b_stride]);
-                if constexpr (FINISH) sum = finished(p.common.finish, p.common.y, sum, y);
-                *y = narrow<T>(sum);
+                    sum += widen(static_cast<const T*>(p.common.b)[(group * p.filters + of_group) * p.common.b_stride]);
+                T* target = y + m * p.common.y_channel;
+                if constexpr (FINISH) sum = finished(p.common.finish, p.common.y, sum, target);
+                *target = narrow<T>(sum);
             }
         }
     }

@@ -299,10 +299,9 @@ def with_packing(
     problem: Problem, wide: bool, launch: Launch, reasons: tuple[str, ...], several: Several | None = None
 ) -> Plan:
     """Return the plan of a launch on packed weights, after the one that packs them."""
+    gemm = problem if several is None else several.gemm
     launches = (packing(problem, wide, several=several), launch) if problem.rows else (launch,)
-    return Plan(
-        problem.operator, launches, reasons, kept(Space.packed(packed_bytes(several.gemm if several else problem)))
-    )
+    return Plan(problem.operator, launches, reasons, kept(Space.packed(packed_bytes(gemm))))
 
 
 def packing(problem: Problem, wide: bool, tickets: int = 0, several: Several | None = None) -> Launch:

@@ -1,7 +1,7 @@
 """Conv and ConvTranspose as implicit GEMM by FFMA, the cores' own multipliers: kernels that accept every problem.
 
 Two launches, one that packs the weights and one that makes the tiles. Tiles of float32 with one tap per slice of K are
-also made in splits of K.
+also made in splits of K; some have several rows for each filter (``conv/gemm/tap_rows.cu``, ``phase_rows.cu``).
 """
 
 from __future__ import annotations
@@ -79,8 +79,7 @@ def _busy(
 def _seconds_of_rows(way: FilterRows, tile: GemmTile, uniform: bool, limits: Limits) -> float:
     """Model the time of both launches where filters have several rows: tiles that are multiplied, and then written."""
     busy = _busy(way.gemm, tile, uniform, limits, way.blocks, way.gemm.rows / tile.block_k)
-    busy += model.instructions(way.instructions, limits)
-    return model.overlapped(busy, model.memory(way.problem.bytes, limits)) + limits.rates.launch
+    return way.seconds(busy, limits)
 
 
 # ---------------------------------------------------------------- offers
@@ -144,7 +143,7 @@ def _of_rows(problem: Problem, limits: Limits, uniform: bool) -> Iterator[Candid
         return
     for tile, form in ROWS[problem.operator]:
         way = filter_rows.of(problem, tile)
-        if way is None or tile.form_of(problem.channels) != form or form < uniform:
+        if way is None or tile.form_of(problem.channels) != form or form < uniform or _wide(way.gemm):
             continue
         if way.shared_bytes(tile.shared_bytes(problem.word)) <= limits.shared_bytes_per_block:
             name, order = rows_variant(problem.operator, tile, form).name, gemm_base.order(problem, tile.block_k)

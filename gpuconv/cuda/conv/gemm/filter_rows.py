@@ -20,7 +20,7 @@ from gpuconv.cuda.build import params
 from gpuconv.cuda.build.variant import Kernel, Variant
 from gpuconv.cuda.conv.gemm import base as gemm_base
 from gpuconv.cuda.conv.problem import Axis, Problem, merged_stride
-from gpuconv.cuda.plan import RANK, Launch
+from gpuconv.cuda.plan import RANK, Launch, Limits, model
 from gpuconv.cuda.plan.numbers import empty_rows
 
 ROW_BYTES = 32  # of OutputRow
@@ -129,6 +129,11 @@ class FilterRows(ABC):
         """Tiles of all groups."""
         return prod(self.tiles) * self.problem.group
 
+    def seconds(self, multiplied: float, limits: Limits) -> float:
+        """Model the time of the launch that packs, and of tiles that are multiplied in so many seconds and written."""
+        busy = multiplied + model.instructions(self.instructions, limits)
+        return model.overlapped(busy, model.memory(self.problem.bytes, limits)) + limits.rates.launch
+
     def shared_bytes(self, stages: int) -> int:
         """Return the bytes of shared memory of stages of so many, in whose place all sums are laid out."""
         return max(stages, self.tile.block_m * (self.tile.block_n * self.problem.word + _SPREAD))
@@ -171,6 +176,8 @@ class PhaseRows(FilterRows):
         apart = any(axis.dilation != 1 and axis.stride != 1 for axis in problem.axes)
         if apart or all(stride == 1 for stride in problem.strides) or problem.strides[-1] > _MOST_PHASES:
             return None
+        if prod(problem.strides) * problem.filters >= params.INDEX_LIMIT:
+            return None
         way = cls(problem, tile)
         blocks = [columns * stride for columns, stride in zip(way.gemm.columns, problem.strides, strict=True)]
         return None if way.gemm.far() or _reach(problem, blocks) >= params.INDEX_LIMIT else way
@@ -206,9 +213,8 @@ class PhaseRows(FilterRows):
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        phases = f"{prod(self.problem.strides)} phases of {self.problem.filters} filters"
-        taps = f"{prod(self.gemm.taps)} taps each"
-        rows = f"{phases} are {self.gemm.filters} rows of one GEMM, of {taps}"
+        phases = f"{prod(self.problem.strides)} phases of each filter, in {prod(self.gemm.taps)} taps"
+        rows = f"{self.gemm.filters} rows of one GEMM are the {phases}"
         empty = empty_rows(self.problem.filters, self.tile.block_m, prod(self.problem.strides))
         return f"{rows}: x is fetched once for all", *empty
 

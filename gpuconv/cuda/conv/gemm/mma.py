@@ -73,8 +73,7 @@ def _seconds_of_rows(way: FilterRows, tile: MmaTile, form: MmaForm, limits: Limi
     """Model the time of both launches where filters have several rows: tiles that are multiplied, and then written."""
     shared = _shared_bytes_of_rows(way, tile, form)
     busy = mma_tile.busy_with(way.gemm, tile, form, limits, shared)(way.blocks, mma_tile.slices(way.gemm, form))
-    busy += model.instructions(way.instructions, limits)
-    return model.overlapped(busy, model.memory(way.problem.bytes, limits)) + limits.rates.launch
+    return way.seconds(busy, limits)
 
 
 def _shared_bytes_of_rows(way: FilterRows, tile: MmaTile, form: MmaForm) -> int:
@@ -241,7 +240,6 @@ def _plan_of_rows(way: FilterRows, tile: MmaTile, form: MmaForm) -> Plan:
 
 
 _KERNELS = gemm_base.kernels("mma", f"int, {RANK}")
-_TAP_ROWS = Kernel("conv/gemm/tap_rows.cu", "conv_tap_rows_mma", "TapRowsParams", name="conv_tap_rows")
 _ROWS_KERNELS = {operator: filter_rows.kernel(operator, "mma") for operator in ("conv", "conv_transpose")}
 
 

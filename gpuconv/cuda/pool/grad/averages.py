@@ -13,7 +13,7 @@ from math import prod
 
 from gpuconv.cuda.build import params
 from gpuconv.cuda.build.variant import Kernel, Variant, types
-from gpuconv.cuda.plan import MOST_BLOCKS, Candidate, Limits, Offer, Plan, Refusal
+from gpuconv.cuda.plan import Candidate, Limits, Offer, Plan, Refusal
 from gpuconv.cuda.pool.grad.base import ONE, THREADS, Form, WalkView, walked, windows_met
 from gpuconv.cuda.pool.grad.problem import PoolGradProblem, one_launch, seconds
 from gpuconv.cuda.pool.problem import counted_fields
@@ -57,8 +57,7 @@ def _accepted_strip(problem: PoolGradProblem, columns: WalkView) -> tuple[WalkVi
 
 def _is_wide(problem: PoolGradProblem, columns: WalkView, form: Form) -> bool:
     counted = [n for axis in columns.axes for n in (abs(axis.counted.shift), axis.counted.extent, axis.counted.taps)]
-    wide = params.needs_wide(problem.operator, [*columns.magnitudes, *counted, *problem.spans])
-    return wide or columns.items(form, 1) > MOST_BLOCKS
+    return columns.wide(form, (*counted, *problem.spans))
 
 
 def _rows_met(columns: WalkView) -> int:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
-from gpuconv.cuda.plan import Limits
+from gpuconv.cuda.build import params
+from gpuconv.cuda.plan import MOST_BLOCKS, Limits
 from gpuconv.cuda.pool.grad.problem import PoolGradProblem
 from gpuconv.cuda.pool.problem import MISSING, PoolAxis, PoolView
 from gpuconv.rules.geometry import Ints
 
 THREADS = 256
-_WALKS = (32, 16, 8, 4, 2, 1)  # rows of windows
+_LONGEST = 256  # walk of any kernel: rows of windows
+_WALKS = (32, 16, 8, 4, 2, 1)  # likewise
 WINDOWS_WANTED = 2048  # that threads of each multiprocessor load at a time; for fewer of them, shorter walks
 ONE = replace(MISSING, stride=1)
 
@@ -45,9 +47,9 @@ def columns_of(problem: PoolGradProblem) -> WalkView:
     return replace(view, channel=ONE, height=channel)
 
 
-def windows_met(axis: PoolAxis) -> int:
-    """Return how many windows of an axis reach an element at most."""
-    return min(-(-axis.reach // max(axis.stride, 1)), axis.windows)
+def windows_met(axis: PoolAxis, elements: int = 1) -> int:
+    """Return how many windows of an axis reach so many neighbours at most."""
+    return min(-(-(elements - 1 + axis.reach) // max(axis.stride, 1)), axis.windows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,18 +67,23 @@ class Form:
 class WalkView(PoolView):
     """A problem as the kernel sees it: x and y are dx and dy, windows may be empty.
 
-    Its columns go along the height: where windows overlap in depth that changes places with it, so that each element's
-    windows come in row-major order.
+    Its columns go along the height: where windows overlap in depth that changes places with it, or always, so that each
+    element's windows come in row-major order.
     """
 
     channels_last: bool
 
-    @property
-    def magnitudes(self) -> Iterator[int]:
-        """What must fit into 32 bits beside the arrays; numbers with the rows around them."""
+    def wide(self, form: Form, counted: Iterable[int]) -> bool:
+        """Tell whether 32 bits do not hold what a kernel counts, or arrays' spans and the like that are given too."""
+        return max(*self.magnitudes(form), *counted) >= params.INDEX_LIMIT or self.items(form, 1) > MOST_BLOCKS
+
+    def magnitudes(self, form: Form) -> Iterator[int]:
+        """Coordinates, rows up to where the last walk may end, and numbers with the rows around them."""
         for axis in self.axes:
             yield from axis.coordinates
             yield axis.extent + abs(axis.pad)
+        steps = self.steps(form)
+        yield (self.first(form) + steps + min(_LONGEST, steps) + 1) * self.step(form)
         yield self.numbers + 2 * (self.height.reach + abs(self.height.pad)) * self.height.place
 
     @property

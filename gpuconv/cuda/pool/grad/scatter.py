@@ -13,10 +13,9 @@ from typing import NamedTuple
 
 from gpuconv.cuda.build import params
 from gpuconv.cuda.build.variant import Kernel, Variant, types
-from gpuconv.cuda.plan import MOST_BLOCKS, Candidate, Limits, Offer, Plan, Refusal, model
-from gpuconv.cuda.pool.grad.base import Form, WalkView, walked
+from gpuconv.cuda.plan import Candidate, Limits, Offer, Plan, Refusal, model
+from gpuconv.cuda.pool.grad.base import Form, WalkView, walked, windows_met
 from gpuconv.cuda.pool.grad.problem import PoolGradProblem, beside_memory, one_launch
-from gpuconv.cuda.pool.problem import PoolAxis
 from gpuconv.rules import dtypes
 
 NAME = "scatter"
@@ -51,8 +50,7 @@ def _accepted(problem: PoolGradProblem, limits: Limits) -> tuple[WalkView, Box] 
     boxes = [box for box in _boxes(view, problem.dtype) if box.bytes <= limits.shared_bytes_per_block]
     if not boxes:
         return "shared memory does not hold the rows of a window"
-    wide = params.needs_wide(problem.operator, [*view.magnitudes, *problem.spans])
-    if wide or view.items(boxes[0], 1) > MOST_BLOCKS:
+    if view.wide(boxes[0], problem.spans):
         return "64-bit indices"
     return view, _best(problem, view, boxes, limits)
 
@@ -121,11 +119,6 @@ def _vector(problem: PoolGradProblem, view: WalkView, box: Box) -> int:
 # ---------------------------------------------------------------- cost
 
 
-def _met(axis: PoolAxis, elements: int) -> int:
-    """Return how many windows of an axis reach so many neighbours at most."""
-    return min(-(-(elements - 1 + axis.reach) // max(axis.stride, 1)), axis.windows)
-
-
 class _Work(NamedTuple):
     """What a thread does."""
 
@@ -137,8 +130,8 @@ class _Work(NamedTuple):
 
 def _work(problem: PoolGradProblem, view: WalkView, box: Box) -> _Work:
     steps = box.walk + view.halo(box)
-    slices = min(steps, view.height.windows) * _met(view.depth, box.slices)
-    windows = slices * -(-_met(view.width, box.columns) // _PART) * _PART
+    slices = min(steps, view.height.windows) * windows_met(view.depth, box.slices)
+    windows = slices * -(-windows_met(view.width, box.columns) // _PART) * _PART
     rows_of_x = steps * view.step(box)
     slices_of_x = rows_of_x * box.slices
     written = slices_of_x * box.columns // _vector(problem, view, box)

@@ -13,7 +13,7 @@ import numpy as np
 
 from gpuconv.cuda.build import params, structs
 from gpuconv.cuda.build.variant import Kernel, Variant, types
-from gpuconv.cuda.plan import MOST_BLOCKS, Candidate, Limits, Offer, Plan, Refusal
+from gpuconv.cuda.plan import Candidate, Limits, Offer, Plan, Refusal
 from gpuconv.cuda.pool.grad.base import THREADS, Form, WalkView, walked, windows_met
 from gpuconv.cuda.pool.grad.problem import PoolGradProblem, one_launch, seconds
 from gpuconv.rules import dtypes
@@ -34,8 +34,7 @@ def _accepted(problem: PoolGradProblem) -> tuple[WalkView, WalkForm] | str:
     form = next((form for form in _FORMS if _fits(columns, form)), None)
     if form is None:
         return f"windows of {columns.height.reach} rows"
-    wide = params.needs_wide(problem.operator, [*columns.magnitudes, *problem.spans])
-    return "64-bit indices" if wide or columns.items(form, 1) > MOST_BLOCKS else (columns, form)
+    return "64-bit indices" if columns.wide(form, problem.spans) else (columns, form)
 
 
 def _fits(columns: WalkView, form: WalkForm) -> bool:

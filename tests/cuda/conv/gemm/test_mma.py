@@ -199,7 +199,7 @@ def reasons(x: Any, w: Any, dtype: str, precision: str = "ieee", operator: str =
     ("x", "w", "dtype", "precision", "kernel"),
     [
         ((32, 256, 56, 56), (256, 256, 3, 3), "float16", "ieee", "conv_float16_3d_wgmma_128x256_rows"),
-        ((1, 128, 14, 14), (64, 128, 3, 3), "bfloat16", "ieee", "conv_tap_rows_bfloat16_3d_mma_32x256x64_vector"),
+        ((1, 128, 14, 14), (64, 128, 3, 3), "bfloat16", "ieee", "conv_tap_rows_bfloat16_3d_mma_128x128x32_scalar"),
         ((8, 3, 224, 224), (64, 3, 7, 7), "float16", "ieee", "conv_float16_3d_mma_64x64x32_rowwise"),
         ((8, 64, 56, 56), (64, 64, 3, 3), "float64", "ieee", "conv_float64_3d_mma_64x64x16_scalar"),
         ((32, 256, 56, 56), (256, 256, 3, 3), "float32", "tf32", "conv_float32_3d_tf32_wgmma_128x128_pixel_rows"),
@@ -291,7 +291,7 @@ def test_taps_of_conv_transpose_run_backwards() -> None:
     [
         ((7, 64, 3, 1), {}),
         ((7, 64, 3, 5), {"strides": [1, 2]}),
-        ((7, 64, 1, 65), {}),
+        ((7, 64, 1, 129), {}),
         ((7, 64, 1, 5), {"dilations": [1, 33]}),
     ],
     ids=["one tap", "strides", "more taps than rows", "outputs reach over half a tile"],

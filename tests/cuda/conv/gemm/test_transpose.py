@@ -174,7 +174,20 @@ def test_few_filters_of_strided_kernels_have_their_phases_as_rows(x: Ints, w: In
     made = plan(one)
     assert made.kernel.startswith("conv_transpose_phase_rows_float16_3d_mma_")
     rows = w[1] * strides**2
-    assert any(f"are {rows} rows of one GEMM" in reason for reason in made.reasons)
+    assert any(reason.startswith(f"{rows} rows of one GEMM are") for reason in made.reasons)
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "attributes"),
+    [
+        ((1, 1, 2, 2, 2), (1, 2**21, 4, 4, 8), {"strides": [46000, 46000, 32], "output_shape": [2, 2, 2]}),
+        ((1, 4096, 2, 2), (4096, 8, 1, 1), {"strides": [8192, 8]}),
+        ((1, 8192, 2, 2), (8192, 8, 1, 1), {"strides": [8192, 8]}),
+    ],
+    ids=["rows", "packed weights", "more packed weights"],
+)
+def test_rows_of_phases_are_left_out_where_they_need_64_bit_indices(x: Ints, w: Ints, attributes: Any) -> None:
+    assert not any("phase_rows" in name for name in names(problem(x, w, **attributes)))
 
 
 @pytest.mark.emulator

@@ -108,7 +108,28 @@ def test_what_must_fit_into_32_bits() -> None:
     view = base.columns_of(problem)
     depth, height, width = [0, 0, 1, 1, 1, 1], [18, 1, 18 - 1 + 3, 3, 1, 20 + 1], [27, 0, 27 + 2, 2, 1, 30]
     around = 2 * (3 + 1) * 30  # the rows of a window and of the padding, on either side
-    assert list(view.magnitudes) == [*depth, *height, *width, 2 * 3 * 20 * 30 + around]
+    beyond = (
+        0 + 11 + 11 + 1
+    ) * 2  # 11 rows of windows; a walk of as many that begins with the last one, and its next row
+    form = next(form for form in walks._FORMS if form.stride == 0)
+    assert list(view.magnitudes(form)) == [*depth, *height, *width, beyond, 2 * 3 * 20 * 30 + around]
+
+
+@pytest.mark.parametrize(
+    ("x", "attributes"),
+    [
+        ((1, 1, 30, 256), {"kernel_shape": [20, 2], "strides": [2**55, 1], "pads": [2**55, 0, 20, 0]}),
+        ((1, 1, 30, 256), {"kernel_shape": [2, 2], "strides": [2**55, 1], "pads": [2**55, 0, 2, 0]}),
+        ((1, 1, 30, 16, 16), {"kernel_shape": [2] * 3, "strides": [2**55, 1, 1], "pads": [2**55, 0, 0, 2, 0, 0]}),
+        ((1, 1, 2 * 10**9, 1), {"kernel_shape": [3, 1], "strides": [3 * 5 * 10**8, 1]}),
+    ],
+    ids=["rows around a window", "of a small one", "in depth", "where the last walk may end"],
+)
+def test_what_walks_count_beyond_32_bits_is_left_to_the_general_kernel(x: Any, attributes: dict[str, Any]) -> None:
+    found = plan(x, **attributes)
+    assert found.kernel.startswith(("max_pool_grad_float32_3d", "max_pool_grad_float32_4d"))
+    assert not any(name in found.kernel for name in ("walks", "scatter"))
+    assert found.reasons[-1].endswith("scatter: 64-bit indices")
 
 
 def test_numbers_beyond_32_bits_are_refused() -> None:
