@@ -100,7 +100,6 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
     ),
     "Rows before the first of a tile are never written.": (
         "conv/gemm/depth_to_space.cuh: const Row& found = rows[row < 0 ? 0 : row];  [? -> && false ?]",
-        "conv/gemm/depth_to_space.cuh: const Row& found = rows[row < 0 ? 0 : row];  [row -> phase]",
         "conv/gemm/depth_to_space.cuh: const Row& found = rows[row < 0 ? 0 : row];  [0 -> 1] no. 2",
     ),
     "It only keeps lanes off each other's banks, and fits into the buffers.": (

@@ -396,8 +396,8 @@ EXACT: dict[str, dict[str, tuple[str, ...]]] = {
         ),
         "cuda/conv/gemm/fragments.py": ("size // problem.itemsize",),
         "cuda/conv/gemm/matrix.py": ("_CHUNK // problem.itemsize", "_SLICE // itemsize"),
-        "cuda/conv/gemm/mma.py": (
-            "form.copied // problem.itemsize",
+        "cuda/conv/gemm/mma.py": ("form.copied // problem.itemsize",),
+        "cuda/conv/gemm/mma_tile.py": (
             "self.copied // itemsize",
             "form.block_k * problem.itemsize // 32",
             "32 // problem.itemsize",
@@ -426,8 +426,8 @@ EXACT: dict[str, dict[str, tuple[str, ...]]] = {
         "cuda/conv/gemm/base.py": ("self.block_m // self.thread_m", "self.block_n // self.thread_n"),
         "cuda/conv/gemm/grouped_tile.py": ("self.depths * self.form.block_m // 16",),
         "cuda/conv/gemm/fragments.py": ("self.block_m // self.warp_m", "self.block_n // self.warp_n"),
-        "cuda/conv/gemm/mma.py": (
-            "_channels_of_tap(problem, form) // form.block_k",
+        "cuda/conv/gemm/mma_tile.py": (
+            "channels_of_tap(problem, form) // form.block_k",
             "problem.tiles(tile.block_m, tile.block_n)[0] * tile.block_m // 16",
         ),
         "cuda/conv/gemm/stem.py": (
