@@ -1,5 +1,5 @@
-// The gradient of MaxPool for large windows: each is looked at once by a thread that it reaches, not once by an
-// element.
+// The gradient of MaxPool, for large windows above all: each is looked at once by a thread that it reaches, not once by
+// an element.
 //
 // A thread has a box of elements of a channel, some columns of some slices, and goes down its rows, from one row of
 // windows to the next, `walk` times. Of each window that reaches the box it loads the index; if that names an element

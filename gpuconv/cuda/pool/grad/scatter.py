@@ -1,4 +1,4 @@
-"""The gradient of MaxPool for large windows: what each gives goes to the element that it names.
+"""The gradient of MaxPool, for large windows above all: what each gives goes to the element that it names.
 
 The kernel is in ``kernels_cu/pool/grad/scatter.cu``.
 """
