@@ -195,8 +195,9 @@ def test_every_kernel_adds_windows_up_in_the_same_order(
     for turn in offers.every_candidate():
         with turn, any_cuda():
             found.append(gpuconv.max_pool_grad(dy, indices, x.shape, **attributes))
-    assert len(found) == 2
-    assert_same(found[1], found[0])
+    assert len(found) == 3
+    for one in found[1:]:
+        assert_same(one, found[0])
 
 
 @pytest.mark.parametrize("dtype", [*CONV_DTYPES, np.dtype("int8"), np.dtype("uint8")], ids=str)

@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.skipif(not cuda_device.emulated(), reason="a real device need not notice them"),
 ]
 
-PACKED_AND_SPLIT = ((1, 64, 7, 7), (80, 64, 3, 3), "float32")  # weights in another order, and sums of several blocks
+PACKED_AND_SPLIT = ((1, 128, 9, 7), (80, 128, 3, 1), "float32")  # weights in another order, and sums of several blocks
 OF_MUCH_SHARED_MEMORY = ((1, 48, 8, 9), (80, 48, 1, 1), "float16")
 
 
