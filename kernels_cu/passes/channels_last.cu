@@ -46,6 +46,7 @@ template <class T> struct Copied {
 };
 using Copied16 = Copied<unsigned short>;
 using Copied32 = Copied<float>;
+using Copied64 = Copied<double>;
 
 template <class T> DEVICE int bytes_after_vector(const T* place) {
     return int(reinterpret_cast<unsigned long long>(place) & 15);

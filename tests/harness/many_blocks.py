@@ -171,6 +171,12 @@ SPLIT = (
     _gemm("conv_bfloat16_3d_mma_64x64x64_vector_split", (2, 72, 13, 33), (300, 72, 2, 1), layout="channels last",
           kinds=_INFINITE_INPUTS, **_CONV_2D_TURNED),
     _gemm("conv_float32_3d_tf32_128x128x16_scalar_split", (2, 21, 18, 26), (300, 21, 3, 2), out="strided", **_CONV_2D),
+    _gemm("conv_float64_3d_mma_64x64x16_vector_split", (2, 38, 9, 23), (140, 38, 2, 3), layout="channels last",
+          kinds=_INFINITE_WEIGHTS, out="channels last", **_CONV_2D),
+    _gemm("conv_float64_3d_mma_16x128x16_vector_split", (3, 20, 7, 9, 8), (70, 10, 2, 3, 2), layout="channels last",
+          group=2, kinds=_INFINITE_INPUTS, **_CONV_3D),
+    _gemm("conv_float64_3d_mma_16x128x16_scalar_split", (2, 21, 11, 26), (35, 21, 3, 2), out="strided",
+          kinds=_INFINITE_INPUTS, **_CONV_2D_TURNED),
 )  # fmt: skip
 SPLIT_PHASES = (
     _gemm("conv_transpose_float32_3d_64x64x16_uniform_split", (2, 32, 7, 11), (32, 140, 3, 4), out="fortran",
@@ -180,6 +186,12 @@ SPLIT_PHASES = (
     _gemm("conv_transpose_float16_3d_mma_64x64x64_vector_split", (1, 72, 9, 31), (72, 300, 3, 4),
           layout="channels last", **_TRANSPOSE_2D),
     _gemm("conv_transpose_float64_3d_mma_64x64x16_scalar_split", (2, 40, 4, 5, 7), (40, 140, 3, 2, 2),
+          layout="reversed", group=2, kinds=_INFINITE_INPUTS, **_TRANSPOSE_3D),
+    _gemm("conv_transpose_float64_3d_mma_64x64x16_vector_split", (1, 34, 9, 31), (34, 140, 3, 4),
+          layout="channels last", **_TRANSPOSE_2D),
+    _gemm("conv_transpose_float64_3d_mma_16x128x16_vector_split", (2, 18, 9, 23), (18, 35, 3, 4),
+          layout="channels last", kinds=_INFINITE_WEIGHTS, **_TRANSPOSE_2D),
+    _gemm("conv_transpose_float64_3d_mma_16x128x16_scalar_split", (2, 20, 4, 5, 9), (20, 17, 3, 2, 2),
           layout="reversed", group=2, kinds=_INFINITE_INPUTS, **_TRANSPOSE_3D),
 )  # fmt: skip
 # More taps than a table has, and more channels than shared memory has room for the weights of.

@@ -71,7 +71,7 @@ def copy(x: Any, group: int, filled: int, precision: str, tickets: int = 0, **op
     """What the pass makes of x, and the device that it ran on."""
     parts = 2 if precision == "3xtf32" else 1
     result = np.empty((x.shape[0], prod(x.shape[2:]), group, parts, filled), x.dtype)
-    if precision == "ieee" and (x.itemsize == 4 or not tickets):
+    if precision == "ieee" and (x.itemsize >= 4 or not tickets):
         tickets = 0  # a copy of other elements than those of 16 bits is never before a split of wgmma
         roles = {"x": "x", "x_last": "x_last"}
         launch = channels_last.copy("conv", x.dtype.name, x.shape, elements(x), group, filled, roles)
@@ -208,6 +208,8 @@ MANY = (
     Moved((2, 40, 9, 13), "float32", "3xtf32", group=2, whole=True),
     Moved((4, 12, 5, 5), "float32", "tf32", layout="off the vectors"),
     Moved((3, 10, 9, 11), "float32", layout="channels last"),
+    Moved((2, 21, 9, 13), "float64", layout="off the vectors"),
+    Moved((2, 18, 5, 12, 3), "float64", group=2, layout="strided"),
     Moved((70, 20, 3, 3), operator="conv", group=2, whole=True),
     Moved((20, 30, 3, 3), "float32", "3xtf32", operator="conv_transpose"),
 )
@@ -225,7 +227,9 @@ WAYS = [
 
 
 over_ways = pytest.mark.parametrize(("dtype", "precision"), WAYS, ids=str)
-over_copies = pytest.mark.parametrize(("dtype", "precision"), [*WAYS, (np.dtype("float32"), "ieee")], ids=str)
+over_copies = pytest.mark.parametrize(
+    ("dtype", "precision"), [*WAYS, (np.dtype("float32"), "ieee"), (np.dtype("float64"), "ieee")], ids=str
+)
 
 
 @dataclass(frozen=True)

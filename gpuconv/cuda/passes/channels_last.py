@@ -17,7 +17,9 @@ from gpuconv.rules.geometry import Ints
 
 _VECTOR = 16  # bytes
 _BUNDLES = 8  # vectors of channels of a pixel, that a block makes
-_PIXELS = 112  # of a block, at most: wherever they begin, a warp copies two rows of 16-bit elements at once
+# Pixels of a block, and vectors of a row of them, at most: wherever they begin, a warp copies two rows of 16-bit
+# elements at once, or one of wider elements.
+_PIXELS, _ROW_VECTORS = 112, 30
 _TILE_VECTORS = structs.constant("kTileVectors", "passes/channels_last.cu")  # of a block, in shared memory
 _RUNS, _SINGLY, _BUNDLED = range(3)
 _AXES = ("image", "group", "channel")
@@ -145,14 +147,14 @@ def _vectors(pixels: int, size: int) -> int:
 
 def _tile(planes: Planes, size: int) -> tuple[int, int]:
     """Return the images and pixels of a block: several whole images, or a part of one, in whole sectors of a row."""
-    count, way = planes.all_pixels, _way(planes)
-    if count > _PIXELS:
-        tiles = -(-count // _PIXELS)
+    count, way, most = planes.all_pixels, _way(planes), min(_PIXELS, _ROW_VECTORS * size)
+    if count > most:
+        tiles = -(-count // most)
         return 1, -(-count // (tiles * 2 * size)) * 2 * size
     if way == _RUNS and planes.x[0] % size:  # images begin at different places between vectors
         return 1, count
     room = _TILE_VECTORS // _BUNDLES
-    images = _PIXELS // count if way == _BUNDLED else room // (size * _vectors(count, size) + 1)
+    images = most // count if way == _BUNDLED else room // (size * _vectors(count, size) + 1)
     return max(1, min(images, planes.images)), count
 
 
@@ -173,7 +175,7 @@ def _run(planes: Planes) -> dict[str, int]:
 
 
 KERNEL = Kernel("passes/channels_last.cu", "channels_last", "ChannelsLastParams", threads=128, blocks_per_sm=8)
-ITEMSIZES = (2, 4)  # of elements that are copied bit by bit
+ITEMSIZES = (2, 4, 8)  # of elements that are copied bit by bit
 
 
 def variant(itemsize: int, name: str = "channels_last") -> Variant:

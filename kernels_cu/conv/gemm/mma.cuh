@@ -71,9 +71,11 @@ struct Mma {
         clear(sums);
     }
     // Where this lane finds its first inputs. Of ldmatrix, lanes address the chunks of two fragments: 8 pixels' first
-    // and second ones, and those of the next 8.
+    // and second ones, and those of the next 8. It moves 4 bytes to a lane: elements of 8 are loaded one by one.
     DEVICE int place_of_inputs(int n) const {
-        if constexpr (kPixelwise) return Gathering::chunk(n + lane() / 16 * 8 + lane() % 8, lane() / 8 % 2);
+        if constexpr (kPixelwise && sizeof(T) == 8)
+            return Gathering::chunk(n + lane() / 4, lane() % 4 / 2) + lane() % 2 * 8;
+        else if constexpr (kPixelwise) return Gathering::chunk(n + lane() / 16 * 8 + lane() % 8, lane() / 8 % 2);
         else return lane() % 4 * Gathering::kPitch + n * sizeof(T) + lane() / 4 * 16;
     }
     // Goes to another slice than the first.
@@ -148,7 +150,8 @@ struct Mma {
                 for (int part = 0; part < kParts; ++part)
                     a[i][k][part] =
                         load_shared(a_stage + i * kWeightColumn + (depth + k) * kFragmentBytes + part * 512);
-        if constexpr (kPixelwise) load_pixels(b_stage ^ depth * 32, b);
+        if constexpr (kPixelwise && sizeof(T) == 8) load_doubles(b_stage ^ depth * 32, b);
+        else if constexpr (kPixelwise) load_pixels(b_stage ^ depth * 32, b);
         else load_rows(b_stage + depth * Place::kDepth * Gathering::kPitch, b);
 #pragma unroll
         for (int i = 0; i < kFragmentsM; ++i)
@@ -162,6 +165,13 @@ struct Mma {
             load_matrices(words, address + j * 8 * Gathering::kPitch);
             prepare_pair<Arithmetic>(words, b, j, 0);
         }
+    }
+    DEVICE void load_doubles(unsigned address, Inputs (&b)[kFragmentsN][kStep]) const {
+#pragma unroll
+        for (int k = 0; k < kStep; ++k)
+#pragma unroll
+            for (int j = 0; j < kFragmentsN; ++j)
+                load_shared((address ^ k * 32) + j * 8 * Gathering::kPitch, b[j][k].value);
     }
     DEVICE void load_rows(unsigned address, Inputs (&b)[kFragmentsN][kStep]) const {
 #pragma unroll

@@ -1,9 +1,9 @@
 // How the inputs of a slice of K come into shared memory, for the tensor cores.
 //
 //  - Pixel by pixel, 64 or 128 bytes of K each, as ldmatrix reads them: their 16-byte chunks are swizzled, in another
-//    order for each of eight pixels, against bank conflicts. Chunks are copied whole where channels are contiguous in x
-//    (Gather::kVector; Gather::kChunks and kHalves, of 8 bytes, each with a tap of its own), else made of single 16-bit
-//    elements that pass through registers.
+//    order for each of eight pixels, or of four with 8-byte elements, against bank conflicts. Chunks are copied whole
+//    where channels are contiguous in x (Gather::kVector; Gather::kChunks and kHalves, of 8 bytes, each with a tap of
+//    its own), else made of single 16-bit elements that pass through registers.
 //  - Row of K by row of K, for wider elements, which are copied one by one.
 //
 // Where the block's pixels stand in x is in a table in shared memory, read where a new tap begins. If each thread has
@@ -137,9 +137,11 @@ template <class T, int BLOCK_N, int BLOCK_K, int THREADS, Gather GATHER> struct 
     DEVICE int first_pixel() const { return kVector ? threadIdx.x / kShares : threadIdx.x % BLOCK_N; }
     DEVICE int share() const { return kVector ? threadIdx.x % kShares : threadIdx.x / BLOCK_N; }
     // A chunk of a pixel; another chunk's place differs in some bits alone. Of neighbours, one has its first half of
-    // chunks where the other has its second.
+    // chunks where the other has its second. Elements of 8 bytes are read from two chunks of four pixels at once,
+    // others from one of eight.
     static DEVICE unsigned chunk(int pixel, int number) {
-        return pixel * kPitch + (number ^ (pixel / 2 % 4 + (kChunks == 8 ? pixel % 2 * 4 : 0))) * 16;
+        const int quarter = sizeof(T) == 8 ? pixel / 2 % 2 * 2 : pixel / 2 % 4;
+        return pixel * kPitch + (number ^ (quarter + (kChunks == 8 ? pixel % 2 * 4 : 0))) * 16;
     }
 
     // ---- one slice

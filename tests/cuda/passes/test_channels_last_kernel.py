@@ -76,6 +76,7 @@ LAYERS = [
     ((2, 256, 13, 13), 1.1),
     ((1, 64, 5, 7, 7), 1.1),
 ]
+SINGLE = {16: "LDG.E.U16", 64: "LDG.E.64"}  # loads of single elements, by their bits
 WAVEFRONTS = 1.08  # over the fewest; where a block has one image there is not one more
 SLOTS = 0.8  # of the instructions that multiprocessors can issue while memory does the same copy, counted in PTX
 
@@ -121,7 +122,7 @@ def test_instructions_are_as_wide_as_memory(variant: Variant) -> None:
     body = code(variant)
     everywhere = range(len(body))
     assert set(sass.names(body, everywhere, "LDGSTS")) == {"LDGSTS.E.BYPASS.128"}
-    single = "LDG.E.U16" if "16bit" in variant.name else "LDG.E"
+    single = next((name for size, name in SINGLE.items() if f"{size}bit" in variant.name), "LDG.E")
     loads = sass.names(body, everywhere, "LDG")
     assert (
         loads.pop("LDG.E.128") == 4

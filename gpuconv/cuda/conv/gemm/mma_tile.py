@@ -93,7 +93,13 @@ _SPLIT = (
     MmaTile(64, 64, 32, 32, 3, _SQUARE_OF_SPLIT),
     MmaTile(16, 128, 16, 32, 4, _FLAT_OF_SPLIT),
 )
-_DOUBLE = (MmaTile(64, 64, 32, 32, 3, (MmaForm("scalar", 16, 3, 16.5), MmaForm("rowwise", 16, 3, 25.5))),)
+_SQUARE_OF_DOUBLE = (
+    MmaForm("vector", 16, 3, 13.1),
+    MmaForm("scalar", 16, 3, 16.5),
+    MmaForm("rowwise", 16, 3, 25.5),
+)
+_FLAT_OF_DOUBLE = (MmaForm("vector", 16, 3, 22.5), MmaForm("scalar", 16, 3, 30.5))
+_DOUBLE = (MmaTile(64, 64, 32, 32, 3, _SQUARE_OF_DOUBLE), MmaTile(16, 128, 16, 32, 4, _FLAT_OF_DOUBLE))
 TILES = {"HalfProducts": _HALF, "Bfloat16Products": _HALF, "Tf32Products": _SINGLE, "Tf32x3Products": _SPLIT}
 TILES["DoubleProducts"] = _DOUBLE
 
@@ -134,8 +140,11 @@ def of_rows(arithmetic: Arithmetic, operator: str) -> Iterator[tuple[MmaTile, Mm
 
 
 def divisible(arithmetic: Arithmetic, tile: MmaTile, form: MmaForm) -> bool:
-    """Tell whether several blocks could make a tile: not large ones in 3xTF32, whose products take all the time."""
-    if (tile.block_m, tile.block_n) == (64, 64):
+    """Tell whether several blocks could make a tile: not large ones in 3xTF32, whose products take all the time.
+
+    Flat ones of float64 as well: their products take so long that few slices of K fill a multiprocessor.
+    """
+    if (tile.block_m, tile.block_n) == (64, 64) or arithmetic.cuda == "DoubleProducts":
         return form.gather not in ("rowwise", "halves")
     return (tile.block_m, tile.block_n) == (128, 128) and arithmetic.products == 1
 

@@ -68,6 +68,7 @@ def test_a_slice_is_multiplied_once_and_loaded_in_wide_accesses(
     accesses = {name for name in names if name.split(".")[0] in ("LDS", "LDSM", "STS", "LDG", "LDGSTS", "STG")}
     single = {2: {"LDG.E.U16", "STS.128"}, 4: {"LDGSTS.E"}, 8: {"LDGSTS.E.64"}}[_ITEMSIZE[operands[0]]]
     wide = {"LDS.128", "LDSM.16.M88.4", "LDGSTS.E.BYPASS.128"}
+    wide |= {"LDS.64"} if operands == DOUBLE and form.copied else set()
     assert accesses <= wide | {0: single, 8: {"LDGSTS.E.64"}, 16: set()}[form.copied]
 
 
