@@ -173,7 +173,7 @@ def general_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     from gpuconv.cuda.conv.gemm import ffma, split
 
     monkeypatch.setattr(conv_families, "FAMILIES", (ffma,))
-    monkeypatch.setattr(split, "candidates", lambda problem, divisible, limits: ())
+    monkeypatch.setattr(split, "candidates", lambda divisible, limits: ())
 
 
 @pytest.fixture(scope="module")

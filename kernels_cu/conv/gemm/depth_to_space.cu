@@ -58,5 +58,5 @@ template <class T, class Acc, class Index, int NDIM, int BLOCK_M, int BLOCK_N, i
 DEVICE void conv_transpose_depth_to_space(const DepthToSpaceParams<Index, NDIM>& p) {
     extern __shared__ __align__(16) unsigned char shared[];
     using Multiplier = Pointwise<T, Acc, Index, NDIM, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M, THREAD_N>;
-    make_blocks<Multiplier, T, Acc, false>(p, shared);
+    make_blocks<Multiplier, T, Acc>(p, shared);
 }

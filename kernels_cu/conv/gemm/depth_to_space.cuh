@@ -182,15 +182,22 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM, bool SEVE
     }
 };
 
-// Makes the tile of a block of threads.
-template <class Multiplier, class T, class Acc, bool SEVERAL, class Index, int NDIM>
+// Writes the tile with these numbers.
+template <class Writer, class Multiplier, class Index, int NDIM>
+DEVICE Writer writer_at(const DepthToSpaceParams<Index, NDIM>& p, unsigned char* shared, Index group, Index m_tile,
+                        Index n_tile) {
+    const auto rows = reinterpret_cast<typename Writer::Row*>(shared + Writer::kRowsFrom);
+    return {p, rows, group, m_tile * Multiplier::kBlockM, n_tile * Multiplier::kBlockN};
+}
+
+// Makes the tile of a block of threads, of blocks of one tap.
+template <class Multiplier, class T, class Acc, class Index, int NDIM>
 DEVICE void make_blocks(const DepthToSpaceParams<Index, NDIM>& p, unsigned char* shared) {
-    using Writer = DepthToSpace<Multiplier, T, Acc, Index, NDIM, SEVERAL>;
+    using Writer = DepthToSpace<Multiplier, T, Acc, Index, NDIM, false>;
     const auto writer = [&]() -> Writer {
         Index group, m_tile, n_tile;
         tile_of(p.common, block_number(), group, m_tile, n_tile);
-        const auto rows = reinterpret_cast<typename Writer::Row*>(shared + Writer::kRowsFrom);
-        return {p, rows, group, m_tile * Multiplier::kBlockM, n_tile * Multiplier::kBlockN};
+        return writer_at<Writer, Multiplier>(p, shared, group, m_tile, n_tile);
     };
     Multiplier multiplier(p.common, p.taps, shared);
     const Writer before = writer();

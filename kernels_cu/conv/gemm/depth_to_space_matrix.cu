@@ -7,5 +7,5 @@ template <class Arithmetic, int BLOCK_M, int BLOCK_N, int BLOCK_K, int WARP_M, i
 DEVICE void conv_transpose_matrix(const DepthToSpaceParams<int, 3>& p) {
     extern __shared__ __align__(128) unsigned char shared[];
     using Product = MatrixProduct<Arithmetic, BLOCK_M, BLOCK_N, BLOCK_K, WARP_M, WARP_N, STAGES, true, true>;
-    make_blocks<Product, typename Product::T, typename Product::Acc, false>(p, shared);
+    make_blocks<Product, typename Product::T, typename Product::Acc>(p, shared);
 }

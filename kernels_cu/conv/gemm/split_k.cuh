@@ -82,20 +82,21 @@ template <class Multiplier> DEVICE void accumulate_split(Multiplier& multiplier,
     accumulate(multiplier, left < each ? left : each);
 }
 
-// Makes a tile as `make_tile` does, or this block's part of it. `position` gets the tile's number.
-template <class T, class Acc, bool PHASED, class Multiplier, class Index, int NDIM, class Position>
-DEVICE void make_split_tile(Multiplier& multiplier, const Correlation<Index, NDIM>& p, const Taps<Index, NDIM>& taps,
-                            const Splits& splits, void* shared, Position&& position) {
+// Makes the sums of a tile, or this block's part of them. Returns whether this block then has all of them; the
+// multiplier stands at the tile, and these are the tile's numbers. `position` gets the numbers of a tile, which begins
+// so many `columns` after the one before it.
+template <class Acc, class Multiplier, class Index, class Position>
+DEVICE bool make_sums(Multiplier& multiplier, const Splits& splits, Index columns, Index& group, Index& m_tile,
+                      Index& n_tile, Position&& position) {
     constexpr int kSums = sizeof(multiplier.sums) / sizeof(Acc);
     Acc(&sums)[kSums] = reinterpret_cast<Acc(&)[kSums]>(multiplier.sums);
     const int count = int(splits.count.divisor);
     int split;
-    Index group, m_tile, n_tile;
     if (splits.part != Splits::TOTALS) {
         const int at = split_tile(splits, split);
         position(at, group, m_tile, n_tile);
         multiplier.stand(group, m_tile * Multiplier::kBlockM);
-        multiplier.start(n_tile * Multiplier::kBlockN);
+        multiplier.start(n_tile * columns);
         accumulate_split(multiplier, split, at < splits.whole ? 1 : count);
     }
     const int tile = split_tile(splits, split), divided = tile - splits.whole;
@@ -104,12 +105,21 @@ DEVICE void make_split_tile(Multiplier& multiplier, const Correlation<Index, NDI
         if (splits.part != Splits::TOTALS) {
             parts.leave(split, sums);
             if (splits.part == Splits::SUMS || !last_to_arrive(static_cast<int*>(splits.workspace) + divided, count))
-                return;
+                return false;
         }
         parts.add_up(count, sums);
     }
     position(tile, group, m_tile, n_tile);
     multiplier.stand(group, m_tile * Multiplier::kBlockM);
+    return true;
+}
+
+// Makes a tile as `make_tile` does, or this block's part of it. `position` gets the tile's number.
+template <class T, class Acc, bool PHASED, class Multiplier, class Index, int NDIM, class Position>
+DEVICE void make_split_tile(Multiplier& multiplier, const Correlation<Index, NDIM>& p, const Taps<Index, NDIM>& taps,
+                            const Splits& splits, void* shared, Position&& position) {
+    Index group, m_tile, n_tile;
+    if (!make_sums<Acc>(multiplier, splits, Index(Multiplier::kBlockN), group, m_tile, n_tile, position)) return;
     const Epilogue<Multiplier, T, Acc, Index, NDIM, PHASED> epilogue{
         p, taps, multiplier, group, m_tile * Multiplier::kBlockM, n_tile * Multiplier::kBlockN};
     if (epilogue.write(shared)) epilogue.repair();

@@ -7,9 +7,11 @@
 //     y[n, m, q] = b[m] + sum over taps j along W of rows[m, j][n, q + j * dilation]
 //
 // The sums of the whole tile pass through shared memory, where threads of neighbouring outputs add them up. Tiles have
-// whole filters, and overlap along N by the pixels that one output meets beyond its first.
+// whole filters, and overlap along N by the pixels that one output meets beyond its first. Where they are few, several
+// blocks share a tile's K (conv/gemm/split_k.cuh).
 #include "conv/gemm/ffma.cuh"
 #include "conv/gemm/mma.cuh"
+#include "conv/gemm/split_k.cuh"
 #include "conv/gemm/whole_tile.cuh"
 
 struct TapRowsParams {
@@ -19,6 +21,7 @@ struct TapRowsParams {
     int along;                  // taps along W
     int first, step;            // pixels from an output's own to that of its first tap, and from tap to tap
     int outputs, width;         // of a tile; along W
+    Splits splits;
 };
 
 template <class Multiplier, class T, class Acc> struct TapRows {
@@ -71,12 +74,10 @@ template <class Multiplier, class T, class Acc> struct TapRows {
 template <class Multiplier, class T, class Acc> DEVICE void add_taps(const TapRowsParams& p, void* shared) {
     Multiplier multiplier(p.common, p.taps, shared);
     int group, m_tile, n_tile;
-    tile_of(p.common, block_number(), group, m_tile, n_tile);
-    multiplier.stand(group, m_tile * Multiplier::kBlockM);
-    multiplier.start(n_tile * p.outputs);
-    accumulate(multiplier, multiplier.slices());
-    tile_of(p.common, block_number(), group, m_tile, n_tile);
-    multiplier.stand(group, m_tile * Multiplier::kBlockM);
+    const auto position = [&](int tile, int& group, int& m_tile, int& n_tile) {
+        tile_of(p.common, tile, group, m_tile, n_tile);
+    };
+    if (!make_sums<Acc>(multiplier, p.splits, p.outputs, group, m_tile, n_tile, position)) return;
     TapRows<Multiplier, T, Acc>{p, multiplier, group, m_tile, n_tile * p.outputs}.write(shared);
 }
 

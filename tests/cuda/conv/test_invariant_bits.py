@@ -7,6 +7,7 @@ emulated tensor cores adds in an order of its own, so that only what is equal by
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -172,7 +173,7 @@ def test_splits_that_depend_on_the_batch_are_noticed(monkeypatch: pytest.MonkeyP
     usual = split._plan
 
     def more_for_few_tiles(tiling: split.Divisible, parted: int, count: int, why: str) -> Any:
-        return usual(tiling, parted, count + (tiling.tiles == 1), why)
+        return usual(tiling, parted, count + (tiling.tiles < 10), why)
 
     monkeypatch.setattr(split, "_plan", more_for_few_tiles)
     assert differences(DIVIDED, 17)
@@ -190,11 +191,22 @@ def test_a_tile_of_another_order_is_noticed(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.usefixtures("cache_of_broken_kernels")
-def test_a_repair_of_what_was_right_is_noticed() -> None:
+@pytest.mark.parametrize(
+    ("kernel", "path", "condition", "without"),
+    [
+        ((3, 1), "conv/epilogue.cuh", "if (const Acc written = widen(target); written != written)", ""),
+        ((3, 3), "conv/gemm/whole_tile.cuh", " || sound<Multiplier>(target)", ""),  # taps along W are rows
+    ],
+)
+def test_a_repair_of_what_was_right_is_noticed(
+    kernel: tuple[int, int], path: str, condition: str, without: str
+) -> None:
     """Where another image's output is not finite. With channels last, a warp looks at all that it wrote."""
-    path = "conv/epilogue.cuh"
-    with changed_kernels({path: exchanged(path, "if (const Acc written = widen(target); written != written)", "")}):
-        assert differences(LAST, MANY, spoilt=True)
+    layer = replace(
+        LAST, w=(64, 128, *kernel), attributes={**LAST.attributes, "pads": [size // 2 for size in kernel] * 2}
+    )
+    with changed_kernels({path: exchanged(path, condition, without)}):
+        assert differences(layer, MANY, spoilt=True)
 
 
 def test_what_overflows_as_it_is_rounded_is_not_repaired_because_of_a_neighbour() -> None:

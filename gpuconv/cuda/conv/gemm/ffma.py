@@ -76,12 +76,6 @@ def _busy(
     )
 
 
-def _seconds_of_rows(way: FilterRows, tile: GemmTile, uniform: bool, limits: Limits) -> float:
-    """Model the time of both launches where filters have several rows: tiles that are multiplied, and then written."""
-    busy = _busy(way.gemm, tile, uniform, limits, way.blocks, way.gemm.rows / tile.block_k)
-    return way.seconds(busy, limits)
-
-
 # ---------------------------------------------------------------- offers
 
 
@@ -107,18 +101,25 @@ def _with_copies(problem: Problem, of_tiles: Callable[..., Iterator[Candidate]],
 
 def _in_order_of_tiles(problem: Problem, limits: Limits, uniform: bool = False) -> Iterator[Candidate]:
     yield from _whole(problem, limits, uniform)
-    if not _wide(problem):
-        yield from _of_rows(problem.lifted, limits, uniform)
-        yield from split.in_segments(problem.lifted, _divisible(problem.lifted, limits), limits)
+    divisible, rows = _several(problem, limits, uniform)
+    yield from split.whole(rows, limits)
+    yield from split.in_segments((*divisible, *rows), limits)
 
 
 def _of_tiles(problem: Problem, limits: Limits, uniform: bool = False) -> Iterator[Candidate]:
     """Yield the candidates for a problem; ``uniform`` ones have one tap per slice."""
     yield from _whole(problem, limits, uniform)
-    if not _wide(problem):
-        yield from _of_rows(problem.lifted, limits, uniform)
-        exact = problem.precision == "ieee"  # splits are for those that tensor cores are not faster for
-        yield from split.candidates(problem.lifted, _divisible(problem.lifted, limits) if exact else (), limits)
+    divisible, rows = _several(problem, limits, uniform)
+    yield from split.whole(rows, limits)
+    exact = problem.precision == "ieee"  # splits are for those that tensor cores are not faster for
+    yield from split.candidates((*divisible, *rows) if exact else (), limits)
+
+
+def _several(problem: Problem, limits: Limits, uniform: bool) -> tuple[list[split.Divisible], list[split.Divisible]]:
+    """Return the tiles that several blocks can make: those of one row for each filter, and those of several."""
+    if problem.dtype != "float32" or problem.rank > RANK or problem.rows == 0 or _wide(problem):
+        return [], []
+    return list(_divisible(problem.lifted, limits)), list(_of_rows(problem.lifted, limits, uniform))
 
 
 def _wide(problem: Problem) -> bool:
@@ -137,24 +138,8 @@ def _whole(problem: Problem, limits: Limits, uniform: bool = False) -> Iterator[
             yield Candidate(kernel.name, _seconds(lifted, tile, form, limits), make, order)
 
 
-def _of_rows(problem: Problem, limits: Limits, uniform: bool) -> Iterator[Candidate]:
-    """Yield a candidate for each tile in which filters have rows for all phases, or for all taps along W."""
-    if problem.dtype != "float32" or problem.rank > RANK or problem.rows == 0:
-        return
-    for tile, form in ROWS[problem.operator]:
-        way = filter_rows.of(problem, tile)
-        if way is None or tile.form_of(problem.channels) != form or form < uniform or _wide(way.gemm):
-            continue
-        if way.shared_bytes(tile.shared_bytes(problem.word)) <= limits.shared_bytes_per_block:
-            name, order = rows_variant(problem.operator, tile, form).name, gemm_base.order(problem, tile.block_k)
-            seconds = _seconds_of_rows(way, tile, form, limits)
-            yield Candidate(name, seconds, partial(_plan_of_rows, way, tile, form), order + way.order)
-
-
 def _divisible(problem: Problem, limits: Limits) -> Iterator[split.Divisible]:
-    """Yield the tiles that several blocks can make: those of float32 with one tap per slice."""
-    if problem.dtype != "float32" or problem.rank > RANK or problem.rows == 0:
-        return
+    """Yield those of float32 with one tap per slice."""
     for tile in _DIVISIBLE[problem.operator]:
         if tile.form_of(problem.channels):
             yield split.Divisible(
@@ -165,11 +150,38 @@ def _divisible(problem: Problem, limits: Limits) -> Iterator[split.Divisible]:
                 slices=problem.rows / prod(problem.phases) / tile.block_k,
                 most_slices=problem.most_rows // tile.block_k,
                 slice_rows=tile.block_k,
-                sums_bytes=tile.block_m * tile.block_n * 4,
+                sums_bytes=tile.block_m * tile.block_n * problem.word,
+                bytes=problem.bytes_by_phase,
+                phased=bool(problem.phases),
                 busy=partial(_busy, problem, tile, True, limits),
                 packing=partial(gemm_base.packing, problem, False),
                 plan=partial(_plan, problem, tile, True, False),
             )
+
+
+def _of_rows(problem: Problem, limits: Limits, uniform: bool) -> Iterator[split.Divisible]:
+    """Yield the tiles in which filters have rows for all phases, or for all taps along W."""
+    for tile, form in ROWS[problem.operator]:
+        way = filter_rows.of(problem, tile)
+        if way is None or tile.form_of(problem.channels) != form or form < uniform or _wide(way.gemm):
+            continue
+        slices = -(-way.gemm.rows // tile.block_k)
+        yield split.Divisible(
+            variant=rows_variant(problem.operator, tile, form),
+            order=gemm_base.order(problem, tile.block_k) + way.order,
+            shared_bytes=way.shared_bytes(tile.shared_bytes(problem.word)),
+            tiles=way.blocks,
+            slices=slices,
+            most_slices=slices,
+            slice_rows=tile.block_k,
+            sums_bytes=tile.block_m * tile.block_n * problem.word,
+            bytes=problem.bytes,
+            phased=False,
+            busy=partial(_busy, way.gemm, tile, form, limits),
+            packing=partial(gemm_base.packing, problem, False, several=way.several),
+            plan=partial(_plan_of_rows, way, tile, form),
+            writing=model.instructions(way.instructions, limits),
+        )
 
 
 # ---------------------------------------------------------------- launch

@@ -19,8 +19,9 @@ from typing import Any, ClassVar
 from gpuconv.cuda.build import params
 from gpuconv.cuda.build.variant import Kernel, Variant
 from gpuconv.cuda.conv.gemm import base as gemm_base
+from gpuconv.cuda.conv.gemm import split
 from gpuconv.cuda.conv.problem import Axis, Problem, merged_stride
-from gpuconv.cuda.plan import RANK, Launch, Limits, model
+from gpuconv.cuda.plan import Launch
 from gpuconv.cuda.plan.numbers import empty_rows
 
 ROW_BYTES = 32  # of OutputRow
@@ -129,18 +130,17 @@ class FilterRows(ABC):
         """Tiles of all groups."""
         return prod(self.tiles) * self.problem.group
 
-    def seconds(self, multiplied: float, limits: Limits) -> float:
-        """Model the time of the launch that packs, and of tiles that are multiplied in so many seconds and written."""
-        busy = multiplied + model.instructions(self.instructions, limits)
-        return model.overlapped(busy, model.memory(self.problem.bytes, limits)) + limits.rates.launch
-
     def shared_bytes(self, stages: int) -> int:
         """Return the bytes of shared memory of stages of so many, in whose place all sums are laid out."""
         return max(stages, self.tile.block_m * (self.tile.block_n * self.problem.word + _SPREAD))
 
     def launch(self, chosen: Variant, weights: gemm_base.PackedWeights, shared_bytes: int) -> Launch:
         """Return the launch that multiplies packed weights and writes outputs."""
-        fields = {**gemm_base.operands(self.gemm, self.tiles, weights), **self.fields}
+        fields = {
+            **gemm_base.operands(self.gemm, self.tiles, weights),
+            **self.fields,
+            "splits": split.splits(self.blocks),
+        }
         roles = gemm_base.roles(self.gemm)
         return Launch.of_blocks(self.problem.operator, chosen, self.blocks, fields, roles, shared_bytes)
 
@@ -154,7 +154,7 @@ def kernel(operator: str, multiplier: str) -> Kernel:
     """Return the kernel of an operator in which filters have several rows, on "ffma" or "mma"."""
     name, source, struct = {
         "conv": ("conv_tap_rows", "conv/gemm/tap_rows.cu", "TapRowsParams"),
-        "conv_transpose": ("conv_transpose_phase_rows", "conv/gemm/phase_rows.cu", f"DepthToSpaceParams<int, {RANK}>"),
+        "conv_transpose": ("conv_transpose_phase_rows", "conv/gemm/phase_rows.cu", "PhaseRowsParams"),
     }[operator]
     return Kernel(source, f"{name}_{multiplier}", struct, name=name)
 

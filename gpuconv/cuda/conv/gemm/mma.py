@@ -69,17 +69,6 @@ def _seconds(problem: Problem, tile: MmaTile, form: MmaForm, limits: Limits) -> 
     return model.overlapped(busiest, model.memory(problem.bytes_by_phase, limits)) + limits.rates.launch
 
 
-def _seconds_of_rows(way: FilterRows, tile: MmaTile, form: MmaForm, limits: Limits) -> float:
-    """Model the time of both launches where filters have several rows: tiles that are multiplied, and then written."""
-    shared = _shared_bytes_of_rows(way, tile, form)
-    busy = mma_tile.busy_with(way.gemm, tile, form, limits, shared)(way.blocks, mma_tile.slices(way.gemm, form))
-    return way.seconds(busy, limits)
-
-
-def _shared_bytes_of_rows(way: FilterRows, tile: MmaTile, form: MmaForm) -> int:
-    return way.shared_bytes(mma_tile.shared_bytes(way.gemm, tile, form))
-
-
 # ---------------------------------------------------------------- offers
 
 
@@ -94,7 +83,7 @@ def offers_in_order(problem: Problem, limits: Limits) -> Iterator[Offer]:
 
 
 _Way = tuple[MmaTile, MmaForm, Runs]
-_Divided = Callable[[Problem, Iterable[split.Divisible], Limits], Iterator[Candidate]]
+_Divided = Callable[[Iterable[split.Divisible], Limits], Iterator[Candidate]]
 
 
 def _offers(problem: Problem, divided: _Divided, limits: Limits) -> Iterator[Offer]:
@@ -103,12 +92,12 @@ def _offers(problem: Problem, divided: _Divided, limits: Limits) -> Iterator[Off
         yield Refusal(why)
         return
     yield from _of_ways(problem, _ways(problem), divided, limits)
-    yield from _of_rows(problem.lifted, limits)
+    yield from _of_rows(problem.lifted, divided, limits)
     copied = None if fragments.has_chunks(problem) else copies.of(problem.lifted, 16 // problem.itemsize)
     if copied is not None:
         ways = [way for way in _ways(copied.problem) if way[1].copied]
         yield from copies.candidates(copied, _of_ways(copied.problem, ways, divided, limits), limits)
-        yield from copies.candidates(copied, _of_rows(copied.problem, limits), limits)
+        yield from copies.candidates(copied, _of_rows(copied.problem, divided, limits), limits)
 
 
 def _ways(problem: Problem) -> list[_Way]:
@@ -120,7 +109,7 @@ def _ways(problem: Problem) -> list[_Way]:
 
 def _of_ways(problem: Problem, ways: list[_Way], divided: _Divided, limits: Limits) -> Iterator[Candidate]:
     yield from _whole(problem, ways, limits)
-    yield from divided(problem.lifted, _divisible_of(problem, ways, limits), limits)
+    yield from divided(_divisible_of(problem, ways, limits), limits)
 
 
 def _whole(problem: Problem, ways: list[_Way], limits: Limits) -> Iterator[Candidate]:
@@ -138,18 +127,37 @@ def _divisible_of(problem: Problem, ways: list[_Way], limits: Limits) -> Iterato
             yield _divisible(seen, tile, form, limits)
 
 
-def _of_rows(problem: Problem, limits: Limits) -> Iterator[Candidate]:
-    """Yield a candidate for each tile in which filters have rows for all phases, or for all taps along W."""
+def _of_rows(problem: Problem, divided: _Divided, limits: Limits) -> Iterator[Candidate]:
+    rows = list(_divisible_rows(problem, limits))
+    yield from split.whole(rows, limits)
+    yield from divided(rows, limits)
+
+
+def _divisible_rows(problem: Problem, limits: Limits) -> Iterator[split.Divisible]:
+    """Yield the tiles in which filters have rows for all phases, or for all taps along W."""
     arithmetic, operator = fragments.arithmetic(problem), problem.operator
     for tile, form in mma_tile.of_rows(arithmetic, operator):
         way = filter_rows.of(problem, tile)
         if way is None or _as_seen(way.gemm, tile, form) is None:
             continue
-        if _shared_bytes_of_rows(way, tile, form) <= limits.shared_bytes_per_block:
-            name = rows_variant(operator, problem.dtype, problem.precision, tile, form).name
-            order = fragments.order(arithmetic, mma_tile.multiplied(way.gemm, form), 1, way.order)
-            seconds = _seconds_of_rows(way, tile, form, limits)
-            yield Candidate(name, seconds, partial(_plan_of_rows, way, tile, form), order)
+        slices, shared = mma_tile.slices(way.gemm, form), way.shared_bytes(mma_tile.shared_bytes(way.gemm, tile, form))
+        order = fragments.order(arithmetic, mma_tile.multiplied(way.gemm, form), 1, way.order)
+        yield split.Divisible(
+            variant=rows_variant(operator, problem.dtype, problem.precision, tile, form),
+            order=order + _filled(way.gemm, form),
+            shared_bytes=shared,
+            tiles=way.blocks,
+            slices=slices,
+            most_slices=slices,
+            slice_rows=form.block_k,
+            sums_bytes=tile.block_m * tile.block_n * problem.word,
+            bytes=problem.bytes,
+            phased=False,
+            busy=mma_tile.busy_with(way.gemm, tile, form, limits, shared),
+            packing=partial(_packing_of_rows, way, tile, form),
+            plan=partial(_plan_of_rows, way, tile, form, shared),
+            writing=model.instructions(way.instructions, limits),
+        )
 
 
 def _order(seen: Runs, form: MmaForm) -> str:
@@ -181,6 +189,8 @@ def _divisible(seen: Runs, tile: MmaTile, form: MmaForm, limits: Limits) -> spli
         most_slices=mma_tile.most_slices(problem, form),
         slice_rows=form.block_k,
         sums_bytes=tile.block_m * tile.block_n * problem.word,
+        bytes=problem.bytes_by_phase,
+        phased=bool(problem.phases),
         busy=mma_tile.busy_with(problem, tile, form, limits),
         packing=partial(_packing, seen.packed, tile, form),
         plan=partial(_plan, seen, tile, form),
@@ -229,14 +239,19 @@ def _gemm(problem: Problem, tile: MmaTile, form: MmaForm) -> Launch:
     return gemm_base.launch(problem, chosen, tile, weights, shared, more)
 
 
-def _plan_of_rows(way: FilterRows, tile: MmaTile, form: MmaForm) -> Plan:
-    problem, gemm, weights = way.problem, way.gemm, mma_tile.packed_weights(way.gemm, tile, form)
-    columns, depths = mma_tile.columns(gemm, tile), mma_tile.depths(gemm, form)
-    packing = fragments.packing(problem, weights, columns, depths, prod(gemm.taps), several=way.several)
+def _packing_of_rows(way: FilterRows, tile: MmaTile, form: MmaForm, tickets: int = 0) -> Launch:
+    weights, outer_taps = mma_tile.packed_weights(way.gemm, tile, form), prod(way.gemm.taps)
+    columns, depths = mma_tile.columns(way.gemm, tile), mma_tile.depths(way.gemm, form)
+    return fragments.packing(way.problem, weights, columns, depths, outer_taps, tickets, way.several)
+
+
+def _plan_of_rows(way: FilterRows, tile: MmaTile, form: MmaForm, shared_bytes: int) -> Plan:
+    problem, weights = way.problem, mma_tile.packed_weights(way.gemm, tile, form)
     chosen = rows_variant(problem.operator, problem.dtype, problem.precision, tile, form)
-    launch = way.launch(chosen, weights, _shared_bytes_of_rows(way, tile, form))
-    space = Space.packed(mma_tile.packed_bytes(gemm, tile, form))
-    return Plan(problem.operator, (packing, launch), way.reasons, kept(space))
+    launches = _packing_of_rows(way, tile, form), way.launch(chosen, weights, shared_bytes)
+    return Plan(
+        problem.operator, launches, way.reasons, kept(Space.packed(mma_tile.packed_bytes(way.gemm, tile, form)))
+    )
 
 
 _KERNELS = gemm_base.kernels("mma", f"int, {RANK}")

@@ -1,7 +1,7 @@
 """Split-K: where tiles are too few for the multiprocessors, or for the last round of them, blocks share each one's K.
 
-The kernels are those of whole tiles, ``conv/gemm/split.cu`` and ``conv/gemm/split_transpose.cu``. Tiles that fill all
-multiprocessors are made by one block each.
+The kernels are those of whole tiles, ``conv/gemm/split.cu`` and ``conv/gemm/split_transpose.cu``, and those in which
+filters have several rows. Tiles that fill all multiprocessors are made by one block each.
 The launch that packs the weights also sets the tickets to zero by which blocks learn that they are the last of a tile,
 so that two launches are enough. Calls that share packed weights have no such launch: their second one adds up the sums.
 """
@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any, Protocol
 
 from gpuconv.cuda.build.variant import Variant
-from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan import Candidate, Launch, Limits, Plan, Space, model
 
 _COUNTS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32)  # of splits
@@ -43,11 +42,14 @@ class Divisible:
     most_slices: int  # of the tile that has the most
     slice_rows: int  # rows of K of each
     sums_bytes: int  # of a tile's sums
+    bytes: int  # of all arrays, as they cross the memory bus
+    phased: bool  # tiles are of ConvTranspose's phases, which differ in K
     busy: Busy
     # Takes a number of tickets, returns the launch that packs the weights and sets these to zero
     packing: Callable[[int], Launch]
     # Returns the plan with a block for each tile: a launch that packs the weights, and one that makes the tiles
     plan: Callable[[], Plan]
+    writing: float = 0.0  # seconds that all tiles take after the main loop, where the arithmetic does not hide them
 
 
 def divided(tiles: int, limits: Limits) -> int:
@@ -64,7 +66,13 @@ def counts(most_slices: int) -> list[int]:
 # ---------------------------------------------------------------- cost
 
 
-def _seconds(problem: Problem, tiling: Divisible, parted: int, count: int, limits: Limits) -> float:
+def whole_seconds(tiling: Divisible, limits: Limits) -> float:
+    """Model the time of both launches, one block to each tile."""
+    busy = max(tiling.busy(tiling.tiles, tiling.slices), tiling.busy(1, tiling.most_slices))
+    return model.overlapped(busy + tiling.writing, model.memory(tiling.bytes, limits)) + limits.rates.launch
+
+
+def _seconds(tiling: Divisible, parted: int, count: int, limits: Limits) -> float:
     """Model the time: of the whole tiles, of each block's share of K, and of the last one's adding up."""
     left = -(-parted * count // limits.multiprocessors)
     adding = model.adding_up((left + count) * tiling.sums_bytes, left, limits)
@@ -74,40 +82,47 @@ def _seconds(problem: Problem, tiling: Divisible, parted: int, count: int, limit
     if whole:
         most = tiling.most_slices
         busy += tiling.busy(whole, tiling.slices, parted * count)
-    memory = model.memory(problem.bytes_by_phase, limits)
-    return model.overlapped(max(busy, tiling.busy(1, most)), memory) + adding + limits.rates.launch
+    busy = max(busy, tiling.busy(1, most)) + tiling.writing
+    return model.overlapped(busy, model.memory(tiling.bytes, limits)) + adding + limits.rates.launch
 
 
 # ---------------------------------------------------------------- offers
 
 
-def candidates(problem: Problem, divisible: Iterable[Divisible], limits: Limits) -> Iterator[Candidate]:
+def whole(divisible: Iterable[Divisible], limits: Limits) -> Iterator[Candidate]:
+    """Yield each kernel with a block for each tile."""
+    for tiling in divisible:
+        if tiling.shared_bytes <= limits.shared_bytes_per_block:
+            yield Candidate(tiling.variant.name, whole_seconds(tiling, limits), tiling.plan, tiling.order)
+
+
+def candidates(divisible: Iterable[Divisible], limits: Limits) -> Iterator[Candidate]:
     """Yield each kernel with as many splits as the model takes for best, unless there are tiles enough."""
     for tiling in divisible:
         numbers, parted = counts(tiling.most_slices), divided(tiling.tiles, limits)
         room = tiling.shared_bytes <= limits.shared_bytes_per_block
         if room and numbers and parted:
-            seconds = {count: _seconds(problem, tiling, parted, count, limits) for count in numbers}
+            seconds = {count: _seconds(tiling, parted, count, limits) for count in numbers}
             best = min(numbers, key=seconds.__getitem__)
             why = f"{parted} tiles are few for {limits.multiprocessors} multiprocessors"
             yield Candidate(f"{tiling.variant.name}_split", seconds[best], partial(_plan, tiling, parted, best, why))
 
 
-def in_segments(problem: Problem, divisible: Iterable[Divisible], limits: Limits) -> Iterator[Candidate]:
+def in_segments(divisible: Iterable[Divisible], limits: Limits) -> Iterator[Candidate]:
     """Yield each kernel with K in every number of segments, with the sums of each added up at the end."""
     for tiling in divisible:
         if tiling.shared_bytes > limits.shared_bytes_per_block:
             continue
         for count in counts(tiling.most_slices):
-            seconds = _seconds(problem, tiling, tiling.tiles, count, limits)
+            seconds = _seconds(tiling, tiling.tiles, count, limits)
             make = partial(_plan, tiling, tiling.tiles, count, "every batch has the same")
-            order = f"{tiling.order}; {_segments(problem, tiling, count)}"
+            order = f"{tiling.order}; {_segments(tiling, count)}"
             yield Candidate(f"{tiling.variant.name}_split", seconds, make, order)
 
 
-def _segments(problem: Problem, tiling: Divisible, count: int) -> str:
+def _segments(tiling: Divisible, count: int) -> str:
     """Return how K is cut: of ConvTranspose's phases, each in its own way, by the count of its slices."""
-    if problem.phases:
+    if tiling.phased:
         return f"{count} segments of slices of {tiling.slice_rows}"
     return f"segments of {-(-tiling.most_slices // count) * tiling.slice_rows}"
 

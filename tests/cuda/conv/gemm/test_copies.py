@@ -114,7 +114,7 @@ def test_gradients_of_weights_from_copies_are_exact(dtype: Any, precision: str, 
 @pytest.mark.emulator
 def test_calls_that_share_weights_copy_x_each_time() -> None:
     x, w = values("integers", 1, (1, 37, 6, 7), "float32"), values("integers", 2, (70, 37, 3, 3), "float32")
-    with offers.picking(_named("uniform_split_of_copy")), emulated_cuda() as emulated:
+    with offers.picking(_named("conv_float32_3d_64x64x16_uniform_split_of_copy")), emulated_cuda() as emulated:
         packed = gpuconv.pack(w)
         found = [gpuconv.conv(one, packed) for one in (x, -x)]
     exact = oracle.conv(x, w, None).value
@@ -161,8 +161,8 @@ def chosen(operator: str, x: Ints, w: Ints, dtype: str, layout: str = "NHWC", **
     ("operator", "x", "w", "dtype", "layout", "copied"),
     [
         ("conv", (2, 93, 187, 187), (24, 93, 3, 3), "bfloat16", "NHWC", 96),  # 16 bytes of channels at once
-        ("conv", (8, 548, 10, 10), (32, 548, 3, 3), "float32", "NHWC", 560),  # one tap per slice of K, which is split
-        ("conv", (1, 250, 7, 7), (256, 250, 3, 3), "float32", "NCHW", 256),
+        ("conv", (8, 548, 10, 10), (32, 548, 5, 1), "float32", "NHWC", 560),  # one tap per slice of K, which is split
+        ("conv", (1, 250, 7, 7), (256, 250, 3, 1), "float32", "NCHW", 256),
         ("conv", (2, 96, 187, 187), (24, 96, 3, 3), "bfloat16", "NHWC", None),
         ("conv", (8, 544, 10, 10), (32, 544, 3, 3), "float32", "NHWC", None),
         ("conv", (32, 3, 224, 224), (64, 3, 7, 7), "bfloat16", "NCHW", None),  # a copy of few channels is mostly zeros

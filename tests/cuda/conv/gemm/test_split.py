@@ -20,7 +20,10 @@ from tests.harness.plans import HOPPER, fields, plan, problem
 from tests.oracle import oracle
 
 SMALL = (1, 256, 7, 7), (256, 256, 3, 3)  # one tile of pixels, four of channels, 144 slices of K
-KERNEL = "float32_3d_64x64x16_uniform_split"
+KERNEL = "conv_float32_3d_64x64x16_uniform_split"
+TRANSPOSED = "conv_transpose_float32_3d_64x64x16_uniform_split"
+ROWS = "conv_tap_rows_float32_3d_64x64x16_uniform_split"
+TRANSPOSED_ROWS = "conv_transpose_phase_rows_float32_3d_128x128x16_uniform_split"
 
 
 def split(x_shape: Any, w_shape: Any, operator: str = "conv", kernel: str = "_split", **more: Any) -> Plan | None:
@@ -88,9 +91,10 @@ def test_slices_of_a_tile_are_counted_tap_by_tap(
     one = problem(operator, (1, channels, 9, 9), (*w, *kernel), dtype, layout=layout, strides=strides)
     parted: list[Divisible] = []
     with monkeypatch.context() as patch:
-        patch.setattr(split_k, "candidates", lambda problem, divisible, limits: parted.extend(divisible) or ())
+        patch.setattr(split_k, "candidates", lambda divisible, limits: parted.extend(divisible) or ())
         assert list(family.offers(one, HOPPER))
-    (found,) = (whole for whole in parted if whole.variant.name.endswith(label))
+    name = f"{operator}_{dtype}_3d_{'mma_' * (family is mma)}{label}"
+    (found,) = (whole for whole in parted if whole.variant.name == name)
     assert (found.slices, found.most_slices) == (slices, most)
 
 
@@ -135,7 +139,7 @@ def test_tiles_that_fill_all_multiprocessors_stay_whole() -> None:
 
 def test_phases_have_splits_in_proportion_to_their_taps() -> None:
     """16 tiles of four phases, which meet 4, 2, 2 and 1 taps; no split has more than its share of the four taps."""
-    made = split((1, 256, 7, 7), (256, 256, 3, 3), "conv_transpose", strides=[2, 2], kernel=KERNEL)
+    made = split((1, 256, 7, 7), (256, 256, 3, 3), "conv_transpose", strides=[2, 2], kernel=TRANSPOSED)
     assert made is not None
     phases, splits = (fields(made.launches[-1])[name] for name in ("phases", "splits"))
     assert phases == 4
@@ -148,7 +152,7 @@ def test_phases_have_splits_in_proportion_to_their_taps() -> None:
     ("x_shape", "w_shape", "kernel"),
     [
         ((1, 1280, 32, 32), (640, 1280, 3, 3), "conv_float32_3d_128x128x16_uniform_split"),  # 40 large tiles
-        ((1, 256, 7, 7), (256, 256, 3, 3), "conv_float32_3d_64x64x16_uniform_split"),
+        ((1, 256, 7, 7), (256, 256, 3, 3), "conv_tap_rows_float32_3d_64x64x16_uniform_split"),  # 16 tiles instead of 4
         ((8, 256, 17, 17), (256, 256, 3, 3), "conv_float32_3d_64x64x16_uniform_split"),  # more than one round
         ((1, 512, 96, 88), (256, 512, 3, 3), "conv_float32_3d_128x128x16_uniform"),  # a large tile for each
     ],
@@ -171,15 +175,16 @@ def operands(operator: str = "conv", dtype: Any = np.float32) -> tuple[Any, Any,
 ATTRIBUTES: dict[str, dict[str, Any]] = {"conv": {"pads": [1] * 4}, "conv_transpose": {"strides": [2, 3]}}
 
 
-def bits(operator: str, share: bool, multiprocessors: int | None = None, **options: Any) -> bytes:
+def bits(kernel: str, share: bool, multiprocessors: int | None = None, **options: Any) -> bytes:
+    operator = "conv_transpose" if kernel.startswith("conv_transpose") else "conv"
     x, w, b = operands(operator)
     arguments = ATTRIBUTES[operator]
-    with preferred(KERNEL), emulated_cuda(multiprocessors=multiprocessors, **options) as emulated:
+    with preferred(kernel), emulated_cuda(multiprocessors=multiprocessors, **options) as emulated:
         packed = gpuconv.pack(w, operator) if share else w
         y = getattr(gpuconv, operator)(x, packed, b, **arguments)
     pack, *made = emulated.launches
-    assert pack.variant.name == "pack_weights_float32_3d"
-    assert [launch.variant.name for launch in made] == [f"{operator}_{KERNEL}".removesuffix("_split")] * (1 + share)
+    assert pack.variant.name == "pack_weights_float32_3d" + "_rows" * ("_rows_" in kernel)
+    assert [launch.variant.name for launch in made] == [kernel.removesuffix("_split")] * (1 + share)
     assert all(fields(launch)["splits"]["count"] > 1 for launch in made)
     assert emulated.launches[1].grid[0] > emulated.launches[-1].grid[0] or not share
     oracle.assert_close(y, getattr(oracle, operator)(x, w, b, **arguments), "float32")
@@ -188,10 +193,13 @@ def bits(operator: str, share: bool, multiprocessors: int | None = None, **optio
 
 @pytest.mark.sampled(2)
 @pytest.mark.emulator
-@pytest.mark.parametrize(("operator", "multiprocessors"), [("conv", None), ("conv", 3), ("conv_transpose", None)])
-def test_results_do_not_depend_on_the_order_of_blocks(operator: str, multiprocessors: int | None) -> None:
+@pytest.mark.parametrize(
+    ("kernel", "multiprocessors"),
+    [(KERNEL, None), (KERNEL, 3), (TRANSPOSED, None), (ROWS, None), (TRANSPOSED_ROWS, None)],
+)
+def test_results_do_not_depend_on_the_order_of_blocks(kernel: str, multiprocessors: int | None) -> None:
     schedules: list[dict[str, Any]] = [{"seed": 0}, {"seed": 1}, {"seed": 5, "threads": 2}]
-    found = {bits(operator, share, multiprocessors, **options) for share in (False, True) for options in schedules}
+    found = {bits(kernel, share, multiprocessors, **options) for share in (False, True) for options in schedules}
     assert len(found) == 1
 
 
@@ -200,7 +208,7 @@ def test_sums_in_the_order_of_arrival_show() -> None:
     line, kernel = "const Acc* source = of(split);", "conv/gemm/split_k.cuh"
     text = exchanged(kernel, line, line.replace("split)", "(split + block_number()) % splits)"))
     with changed_kernels({kernel: text}):
-        assert len({bits("conv", False, seed=seed) for seed in range(4)}) > 1
+        assert len({bits(KERNEL, False, seed=seed) for seed in range(4)}) > 1
 
 
 @pytest.mark.emulator
@@ -233,4 +241,4 @@ def test_every_candidate_is_offered_once() -> None:
     for turn in offers.every_candidate():
         with turn:
             names.append(plan("conv", *SMALL).kernel)
-    assert len(set(names)) == len(names) == 7
+    assert len(set(names)) == len(names) == 9
