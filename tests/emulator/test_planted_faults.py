@@ -196,7 +196,7 @@ FAULTS = (
           "* taps.advance[2 - axis];", many_wgmma.SMALL, "im2col offset .* out of range|elements are wrong"),
     # ---- results
     Fault("infinities on the padding are not made again", EPILOGUE, "return kRepairs && !finite;", "return false;",
-          of(many_blocks.CONVS, "conv_float16_3d_64x64x16_uniform"), "elements are wrong"),
+          of(many_blocks.CONVS, "conv_float16_3d_64x64x16"), "elements are wrong"),
     Fault("of equal elements the last one has the index", "pool/order.cuh", "return !(later <= best) && best == best;",
           "return !(later < best) && best == best;", of(many_blocks.VECTOR_POOLS, "float32_3d_vectors_2x2"),
           "elements differ"),

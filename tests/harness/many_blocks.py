@@ -141,7 +141,7 @@ CONVS = (
     _gemm("conv_float32_3d_16x128x16", (3, 13, 19, 11), (40, 13, 3, 2), out="channels last",
           **_CONV_2D),
     _gemm("conv_float32_3d_64x64x16_uniform", (2, 32, 9, 23), (140, 32, 2, 3), **_CONV_2D_TURNED),
-    _gemm("conv_float16_3d_64x64x16_uniform", (2, 32, 13, 19), (280, 16, 2, 3), group=2, kinds=_INFINITE_WEIGHTS,
+    _gemm("conv_float16_3d_64x64x16", (2, 32, 13, 19), (280, 16, 2, 3), group=2, kinds=_INFINITE_WEIGHTS,
           **_CONV_2D),
     _gemm("conv_float32_3d_16x128x16", (3, 2, 19, 11), (80, 1, 3, 2), group=2, kinds=_INFINITE_WEIGHTS,
           layout="reversed", **_CONV_2D),
@@ -151,7 +151,7 @@ CONVS = (
           layout="reversed", out="fortran", **_CONV_3D),
     _gemm("conv_float16_3d_64x64x16", (2, 7, 16, 19), (145, 7, 2, 3), kinds=_INFINITE_INPUTS,
           layout="channels last", **_CONV_2D_TURNED),
-    _gemm("conv_bfloat16_4d_64x64x16_uniform_wide", (2, 48, 95), (150, 48, 2), layout="strided", bias=False,
+    _gemm("conv_bfloat16_4d_64x64x16_wide", (2, 48, 95), (150, 48, 2), layout="strided", bias=False,
           strides=[1], pads=[2, 1], dilations=[3]),
     _gemm("conv_bfloat16_3d_64x64x16", (3, 5, 120), (133, 5, 7), strides=[1], pads=[5, 4], dilations=[2],
           kinds=_INFINITE_WEIGHTS),
@@ -175,7 +175,7 @@ SPLIT = (
           kinds=_INFINITE_WEIGHTS, out="channels last", **_CONV_2D),
     _gemm("conv_float64_3d_mma_16x128x16_vector_split", (3, 20, 7, 9, 8), (70, 10, 2, 3, 2), layout="channels last",
           group=2, kinds=_INFINITE_INPUTS, **_CONV_3D),
-    _gemm("conv_float64_3d_mma_16x128x16_scalar_split", (2, 21, 11, 26), (35, 21, 3, 2), out="strided",
+    _gemm("conv_float64_3d_mma_16x128x16_scalar_split", (3, 21, 17, 38), (43, 21, 3, 2), out="strided",
           kinds=_INFINITE_INPUTS, **_CONV_2D_TURNED),
 )  # fmt: skip
 SPLIT_PHASES = (
@@ -191,7 +191,7 @@ SPLIT_PHASES = (
           layout="channels last", **_TRANSPOSE_2D),
     _gemm("conv_transpose_float64_3d_mma_16x128x16_vector_split", (2, 18, 9, 23), (18, 35, 3, 4),
           layout="channels last", kinds=_INFINITE_WEIGHTS, **_TRANSPOSE_2D),
-    _gemm("conv_transpose_float64_3d_mma_16x128x16_scalar_split", (2, 20, 4, 5, 9), (20, 17, 3, 2, 2),
+    _gemm("conv_transpose_float64_3d_mma_16x128x16_scalar_split", (2, 20, 4, 5, 9), (20, 37, 3, 2, 2),
           layout="reversed", group=2, kinds=_INFINITE_INPUTS, **_TRANSPOSE_3D),
 )  # fmt: skip
 # More taps than a table has, and more channels than shared memory has room for the weights of.
@@ -281,7 +281,7 @@ TRANSPOSED = (
           kinds=_INFINITE_WEIGHTS, layout="reversed", **_TRANSPOSE_2D),
     _gemm("conv_transpose_float16_3d_64x64x16", (2, 9, 8, 17), (9, 137, 5, 6), kinds=_INFINITE_INPUTS,
           layout="fortran", **_TRANSPOSE_SHARED),
-    _gemm("conv_transpose_float16_3d_64x64x16_uniform", (1, 32, 7, 10), (32, 130, 5, 4), group=2, layout="strided",
+    _gemm("conv_transpose_float16_3d_64x64x16", (1, 32, 7, 10), (32, 130, 5, 4), group=2, layout="strided",
           out="channels last", kinds=_INFINITE_WEIGHTS, **_TRANSPOSE_SHARED),
     _gemm("conv_transpose_float64_4d_64x64x16_wide", (1, 7, 4, 5, 7), (7, 140, 3, 2, 2), kinds=_INFINITE_INPUTS,
           layout="reversed", out="strided", **_TRANSPOSE_3D),
@@ -300,13 +300,13 @@ INTERLEAVED = (
           kinds=_INFINITE_WEIGHTS, layout="reversed", **_TRANSPOSE_2D),
     _gemm("conv_transpose_interleaved_float16_3d_16x128x8", (2, 9, 8, 17), (9, 37, 5, 6), kinds=_INFINITE_INPUTS,
           layout="fortran", **_TRANSPOSE_SHARED),
-    _gemm("conv_transpose_interleaved_float16_3d_64x64x16_uniform", (1, 32, 7, 10), (32, 130, 5, 4), group=2,
+    _gemm("conv_transpose_interleaved_float16_3d_64x64x16", (1, 32, 7, 10), (32, 130, 5, 4), group=2,
           layout="strided", kinds=_INFINITE_WEIGHTS, **_TRANSPOSE_SHARED),
     _gemm("conv_transpose_interleaved_float64_3d_64x64x16", (2, 13, 75), (13, 137, 6), bias=False, strides=[2],
           pads=[2, 3], dilations=[3], kinds=_INFINITE_WEIGHTS),
     _gemm("conv_transpose_interleaved_float64_3d_16x128x16", (1, 7, 5, 9, 8), (7, 37, 3, 2, 3), strides=[3, 1, 2],
           pads=[1, 0, 2, 0, 1, 1], dilations=[2, 3, 1], kinds=_INFINITE_INPUTS, layout="reversed"),
-    _gemm("conv_transpose_interleaved_bfloat16_3d_64x64x16_uniform", (2, 48, 70), (48, 130, 7), strides=[2],
+    _gemm("conv_transpose_interleaved_bfloat16_3d_64x64x16", (2, 48, 70), (48, 130, 7), strides=[2],
           pads=[2, 3], dilations=[3], kinds=_INFINITE_WEIGHTS),
 )  # fmt: skip
 DISJOINT = (

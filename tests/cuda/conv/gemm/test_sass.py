@@ -69,6 +69,12 @@ def share(variant: Variant, tile: GemmTile) -> float:
     return sass.multiplications(body, loop) / executed
 
 
+def scale_of(dtype: str) -> float:
+    """Return what the plan counts for a share of a dtype's first tile: it compares tiles of one dtype."""
+    first = gemm_base.TILES[dtype][0]
+    return first.efficiency / share(ffma.variant("conv", dtype, False, RANK, first, first.uniform), first)
+
+
 def gathers(body: list[Instruction], part: range, variant: Variant) -> dict[str, int]:
     """Count the loads of single inputs in a part of the code."""
     name = {2: "LDG.E.U16", 4: "LDGSTS.E", 8: "LDGSTS.E.64"}[itemsize(variant)]
@@ -97,11 +103,9 @@ def test_most_of_the_main_loop_multiplies(operator: str) -> None:
 @needs_disassembler
 @over_forms
 def test_tiles_are_as_efficient_as_the_plan_takes_them_to_be(dtype: str, tile: GemmTile, uniform: bool) -> None:
-    first, *_ = gemm_base.TILES[dtype]
-    best = share(ffma.variant("conv", dtype, False, RANK, first, True), first)
-    found = share(ffma.variant("conv", dtype, False, RANK, tile, uniform), tile) / best * first.efficiency
+    found = share(ffma.variant("conv", dtype, False, RANK, tile, uniform), tile) * scale_of(dtype)
     planned = tile.efficiency if uniform or not tile.uniform else tile.efficiency * gemm_base._ROWWISE
-    assert found == pytest.approx(planned, abs=0.06)  # the plan compares tiles of one dtype: only their ratio counts
+    assert found == pytest.approx(planned, abs=0.06)
 
 
 @needs_nvrtc
@@ -184,10 +188,8 @@ def test_plain_products_are_as_efficient_as_the_plan_takes_them_to_be() -> None:
 @pytest.mark.parametrize("form", WHOLE_ROWS, ids=lambda form: form[0].name)
 def test_kernels_that_write_whole_rows_multiply_as_much_as_the_plan_takes_them_to(form: WholeRows) -> None:
     variant, dtype, tile, uniform = form
-    first, *others = gemm_base.TILES[dtype]
-    scale = first.efficiency / share(ffma.variant("conv", dtype, False, RANK, first, True), first)
-    planned = gemm_base.efficiency(tile, uniform)
-    if tile in (first, *others):  # the plan compares it with the same tile of one phase
+    scale, planned = scale_of(dtype), gemm_base.efficiency(tile, uniform)
+    if tile in gemm_base.TILES[dtype]:  # the plan compares it with the same tile of one phase
         planned = share(ffma.variant("conv_transpose", dtype, False, RANK, tile, uniform), tile) * scale
     assert share(variant, tile) * scale == pytest.approx(planned, abs=0.03)
 
