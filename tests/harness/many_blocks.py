@@ -389,6 +389,17 @@ TAP_ROWS = (
                 out="channels last"),
     _gemm("conv_tap_rows_float32_3d_64x64x16", (2, 5, 4, 5, 20), (43, 5, 2, 1, 3), strides=[1, 2, 1],
           pads=[1, 0, 2, 0, 1, 3], dilations=[1, 2, 3], kinds=_INFINITE_WEIGHTS, bias=False, layout="reversed"),
+    # ... with strides along W, runs of taps, of which the last is shorter
+    _gemm("conv_tap_rows_float16_3d_mma_64x256x64_vector", (2, 72, 13, 60), (43, 72, 3, 5), strides=[1, 2],
+          pads=[1, 2, 0, 3], dilations=[2, 1], kinds=_INFINITE_WEIGHTS, layout="channels last", out="channels last"),
+    _gemm("conv_tap_rows_bfloat16_3d_mma_128x128x32_scalar", (3, 37, 11, 90), (90, 37, 2, 7), strides=[2, 3],
+          pads=[0, 4, 1, 2], dilations=[2, 1], kinds=_INFINITE_INPUTS, layout="reversed"),
+    _gemm("conv_tap_rows_float32_3d_64x64x16", (2, 5, 7, 61), (70, 5, 2, 5), strides=[1, 4], pads=[1, 2, 0, 3],
+          dilations=[2, 1], kinds=_INFINITE_WEIGHTS, bias=False, out="strided"),
+    _gemm("conv_tap_rows_float32_3d_128x128x16_uniform", (2, 32, 9, 80), (140, 16, 3, 7), group=2, strides=[1, 2],
+          pads=[1, 4, 0, 3], dilations=[2, 1], kinds=_INFINITE_INPUTS, layout="channels last"),
+    _gemm("conv_tap_rows_float32_3d_3xtf32_64x64x16_vector", (1, 12, 5, 6, 33), (70, 12, 2, 1, 3), strides=[1, 3, 2],
+          pads=[1, 0, 2, 0, 1, 1], dilations=[1, 2, 1], kinds=_INFINITE_WEIGHTS, layout="channels last"),
     # ... K of each in several shares
     _gemm("conv_tap_rows_float32_3d_64x64x16_split", (2, 21, 9, 20), (43, 21, 2, 3), strides=[2, 1],
           pads=[1, 0, 1, 3], dilations=[1, 2], kinds=_INFINITE_INPUTS, layout="reversed"),

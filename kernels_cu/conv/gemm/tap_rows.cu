@@ -1,10 +1,13 @@
-// Conv to few output channels with a stride of one along W: the taps along W are rows of the GEMM.
+// Conv to few output channels: the taps along W are rows of the GEMM.
 //
 // M = (output channel, tap along W), N = the pixels along W that some output meets, K = (other taps, channel): an input
 // is fetched once for all taps along W. An output is the sum of its rows, each of another pixel, as far on as the tap
 // is:
 //
 //     y[n, m, q] = b[m] + sum over taps j along W of rows[m, j][n, q + j * dilation]
+//
+// With a stride along W, rows are runs of as many taps, of which the last may be shorter, N counts runs of as many
+// pixels, and K has the taps of a run too: what a run of taps makes of a run of pixels serves one output.
 //
 // The sums of the whole tile pass through shared memory, where threads of neighbouring outputs add them up. Tiles have
 // whole filters, and overlap along N by the pixels that one output meets beyond its first. Where they are few, several
@@ -18,8 +21,8 @@ struct TapRowsParams {
     Correlation<int, 3> common; // filters are rows, those of each tile filled up; columns are pixels
     Taps<int, 3> taps;          // but for those along W
     int filters, of_tile;       // of one group, of one tile
-    int along;                  // taps along W
-    int first, step;            // pixels from an output's own to that of its first tap, and from tap to tap
+    int along, run, kernel;     // rows of a filter; taps of each, and all of them, along W
+    int first, step;            // columns from an output's own to that of its first row, and from row to row
     int outputs, width;         // of a tile; along W
     Splits splits;
 };
@@ -36,7 +39,8 @@ template <class Multiplier, class T, class Acc> struct TapRows {
         Acc* sums = static_cast<Acc*>(shared);
         lay_out(multiplier, sums, kPitch);
         const TilePlace<int> tile{group, m_tile * Multiplier::kBlockM, column0};
-        repair<T>(multiplier, p.common, p.taps, tile, sums, kPitch, [](int, const int (&)[3]) { return true; });
+        repair<T>(multiplier, p.common, p.taps, tile, sums, kPitch,
+                  [&](int row, const int (&tap)[3]) { return row % p.along * p.run + tap[2] < p.kernel; });
         if (p.common.finish.any()) write<true>(sums);
         else write<false>(sums);
     }

@@ -260,7 +260,9 @@ class Several(NamedTuple):
     """Rows of a GEMM of which filters have several each."""
 
     gemm: Problem
-    phases: Ints  # rows of a filter, axis by axis
+    rows: Ints  # of a filter, axis by axis
+    row_step: Ints  # taps of the kernel from row to row, axis by axis,
+    tap_step: Ints  # and from one tap of a row to the next
     of_tile: tuple[int, int] | None = None  # rows of a tile, and the filters that it has whole; None: any tile has any
 
 
@@ -269,8 +271,11 @@ _ANY = 2**30, 2**30
 
 def of_filter(kernel: Ints, several: Several | None) -> Mapping[str, Any]:
     """Return the fields of ``FilterRows``, of a kernel of these extents."""
-    phases, (rows, filters) = (several.phases, several.of_tile or _ANY) if several else ((1,) * len(kernel), _ANY)
-    return {"phases": phases, "kernel": kernel, "tile_rows": rows, "tile_filters": filters}
+    one = (1,) * len(kernel)
+    rows, row_step, tap_step = several[1:4] if several else (one, one, one)
+    tile_rows, tile_filters = several.of_tile or _ANY if several else _ANY
+    steps = {"row_step": row_step, "tap_step": tap_step}
+    return {"rows": rows, **steps, "kernel": kernel, "tile_rows": tile_rows, "tile_filters": tile_filters}
 
 
 # ---------------------------------------------------------------- weights of FFMA

@@ -3,7 +3,7 @@
 ConvTranspose makes blocks of outputs as large as its stride (``conv/gemm/depth_to_space.cuh``). Where the kernel is its
 stride, without dilation, rows are output channels and taps: outputs do not overlap, the kernel scatters them. An axis
 of x with a single element has blocks of any size there. Where it is larger, rows are output channels and phases, of
-which each has taps. Of Conv, rows are output channels and taps along W, whose sums are added up
+which each has taps. Of Conv, rows are output channels and taps along W, or runs of these, whose sums are added up
 (``conv/gemm/tap_rows.cu``). In 32-bit indices and three spatial axes.
 """
 
@@ -195,7 +195,8 @@ class PhaseRows(FilterRows):
 
     @property
     def several(self) -> gemm_base.Several:
-        return gemm_base.Several(self.gemm, self.problem.strides)
+        strides = self.problem.strides
+        return gemm_base.Several(self.gemm, strides, (1,) * len(strides), strides)
 
     @property
     def tiles(self) -> tuple[int, int]:
@@ -233,18 +234,21 @@ def _of_blocks(axis: Axis) -> Axis:
 
 
 class TapRows(FilterRows):
-    """A Conv all of whose taps along W are rows of a GEMM without these, in tiles that have whole filters.
+    """A Conv whose taps along W are rows of a GEMM, in tiles that have whole filters.
 
-    Its columns are the pixels along W that outputs meet.
+    With a stride along W, rows are runs of as many taps. Columns are the pixels along W, or runs of them, that outputs
+    meet.
     """
 
     order = ", then over taps along W"
 
     @classmethod
     def of(cls, problem: Problem, tile: gemm_base.BlockTile) -> TapRows | None:
-        """Return a problem so; None where it has one tap, or strides along W, or the tile has no room for a filter."""
+        """Return a problem so; None where filters have one row, or taps do not make runs, or a tile has no room."""
         width, way = problem.axes[-1], cls(problem, tile)
-        if width.taps == 1 or width.column_stride != 1 or way.filters == 0 or 2 * way.reach > tile.block_n:
+        if width.column_stride > 1 and (width.dilation > 1 or problem.backwards):
+            return None
+        if way.rows == 1 or way.filters == 0 or 2 * way.reach > tile.block_n:
             return None
         return None if way.gemm.far() else way
 
@@ -254,31 +258,42 @@ class TapRows(FilterRows):
         return self.problem.axes[-1]
 
     @property
+    def run(self) -> int:
+        """Taps along W of a row."""
+        return self.width.column_stride
+
+    @property
+    def rows(self) -> int:
+        """Rows of a filter."""
+        return -(-self.width.taps // self.run)
+
+    @property
     def reach(self) -> int:
-        """Pixels along W that an output meets beyond its first one."""
-        return (self.width.taps - 1) * self.width.dilation
+        """Columns that an output meets beyond its first one."""
+        return (self.rows - 1) * self.width.dilation
 
     @property
     def filters(self) -> int:
         """Filters of a tile."""
-        return self.tile.block_m // self.width.taps
+        return self.tile.block_m // self.rows
 
     @property
     def outputs(self) -> int:
-        """Pixels of a tile that outputs begin at."""
+        """Columns of a tile that outputs begin at."""
         return self.tile.block_n - self.reach
 
     @cached_property
     def gemm(self) -> Problem:
         *outer, width = self.problem.axes
         rows = -(-self.problem.filters // self.filters) * self.tile.block_m
-        columns = width._replace(taps=1, columns=width.columns + self.reach)
+        columns = width._replace(taps=self.run, columns=width.columns + self.reach)
         return replace(self.problem.with_axes((*outer, columns)), filters=rows)
 
     @property
     def several(self) -> gemm_base.Several:
-        rows = (*(1,) * (self.problem.rank - 1), self.width.taps)
-        return gemm_base.Several(self.gemm, rows, (self.tile.block_m, self.filters))
+        outer = (1,) * (self.problem.rank - 1)
+        of_tile = self.tile.block_m, self.filters
+        return gemm_base.Several(self.gemm, (*outer, self.rows), (*outer, self.run), (*outer, 1), of_tile)
 
     @property
     def tiles(self) -> tuple[int, int]:
@@ -287,7 +302,7 @@ class TapRows(FilterRows):
     @property
     def instructions(self) -> float:
         filters = min(self.filters, self.problem.filters)
-        return self.blocks * self.outputs * (_NEIGHBOURS + filters * (_OUTPUT + _TAP * self.width.taps))
+        return self.blocks * self.outputs * (_NEIGHBOURS + filters * (_OUTPUT + _TAP * self.rows))
 
     @property
     def fields(self) -> Mapping[str, Any]:
@@ -295,7 +310,9 @@ class TapRows(FilterRows):
         return {
             "filters": self.problem.filters,
             "of_tile": self.filters,
-            "along": self.width.taps,
+            "along": self.rows,
+            "run": self.run,
+            "kernel": self.width.taps,
             "first": self.reach if backwards else 0,
             "step": -dilation if backwards else dilation,
             "outputs": self.outputs,
@@ -304,8 +321,10 @@ class TapRows(FilterRows):
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        rows = f"{self.width.taps} taps along W are rows of {self.filters} filters a tile"
-        empty = empty_rows(self.problem.filters, self.tile.block_m, self.width.taps, self.tiles[0])
+        taps = f"{self.width.taps} taps along W"
+        taps = taps if self.run == 1 else f"{self.rows} runs of {taps}, {self.run} each,"
+        rows = f"{taps} are rows of {self.filters} filters a tile"
+        empty = empty_rows(self.problem.filters, self.tile.block_m, self.rows, self.tiles[0])
         return f"{rows}: x is fetched once for all of them", *empty
 
 

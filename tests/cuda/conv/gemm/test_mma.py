@@ -257,9 +257,9 @@ def test_taps_beside_a_single_element_are_as_well_aligned_as_it_is(operator: str
 # ---------------------------------------------------------------- all taps along W as rows
 
 
-def tap_rows(x: Any, w: Any, operator: str = "conv", **attributes: Any) -> Any:
+def tap_rows(x: Any, w: Any, operator: str = "conv", kernel: str = "tap_rows", **attributes: Any) -> Any:
     """The struct of the last launch of a plan that has taps along W as rows, or None where there is no such plan."""
-    with preferred("tap_rows"):
+    with preferred(kernel):
         launch = conv_families.plan(
             problem(operator, x, w, "bfloat16", layout="NHWC", **attributes), representative("sm_90a").limits
         ).launches[-1]
@@ -279,6 +279,21 @@ def test_taps_along_w_are_rows_of_whole_filters() -> None:
     assert struct["taps"]["start"].tolist() == [0, -1, -4]
 
 
+def test_with_a_stride_runs_of_taps_are_rows() -> None:
+    """Five taps in runs of two are three rows, the last of one tap; outputs meet two runs beyond their own."""
+    attributes: dict[str, Any] = {"strides": [1, 2], "pads": [1, 1, 1, 2]}
+    struct = tap_rows(
+        (2, 64, 9, 41), (7, 64, 3, 5), kernel="conv_tap_rows_bfloat16_3d_mma_32x256x64_vector", **attributes
+    )
+    names = ("filters", "of_tile", "along", "run", "kernel", "first", "step", "outputs", "width")
+    assert [int(struct[name]) for name in names] == [7, 10, 3, 2, 5, 0, 1, 254, 20]
+    assert struct["common"]["extent"]["divisor"].tolist() == [1, 9, 22]
+    assert struct["common"]["stride"].tolist() == [1, 1, 2]
+    assert [int(struct["common"][name]) for name in ("filters", "pixels")] == [32, 2 * 9 * 22]
+    assert struct["taps"]["count"]["divisor"].tolist() == [1, 3, 2]
+    assert struct["taps"]["start"].tolist() == [0, -1, -1]
+
+
 def test_taps_of_conv_transpose_run_backwards() -> None:
     """The first tap meets the last pixel."""
     struct = tap_rows((2, 64, 9, 40), (64, 7, 3, 5), "conv_transpose", dilations=[1, 2], pads=[1, 1, 1, 2])
@@ -290,11 +305,18 @@ def test_taps_of_conv_transpose_run_backwards() -> None:
     ("w", "attributes"),
     [
         ((7, 64, 3, 1), {}),
-        ((7, 64, 3, 5), {"strides": [1, 2]}),
+        ((7, 64, 3, 5), {"strides": [1, 5]}),
+        ((7, 64, 3, 5), {"strides": [1, 2], "dilations": [1, 3]}),
         ((7, 64, 1, 129), {}),
         ((7, 64, 1, 5), {"dilations": [1, 33]}),
     ],
-    ids=["one tap", "strides", "more taps than rows", "outputs reach over half a tile"],
+    ids=[
+        "one tap",
+        "one run of taps",
+        "strides and dilations",
+        "more taps than rows",
+        "outputs reach over half a tile",
+    ],
 )
 def test_other_taps_along_w_are_no_rows(w: Any, attributes: dict[str, Any]) -> None:
     assert tap_rows((2, 64, 9, 200), w, **attributes) is None
@@ -311,12 +333,15 @@ def test_few_filters_have_their_taps_along_w_as_rows(x: Any, w: Any, dtype: str)
 
 
 @pytest.mark.emulator
-@pytest.mark.parametrize(("operator", "w"), [("conv", (3, 16, 2, 5)), ("conv_transpose", (16, 3, 2, 5))])
+@pytest.mark.parametrize(
+    ("operator", "w", "strides"),
+    [("conv", (3, 16, 2, 5), [1, 1]), ("conv_transpose", (16, 3, 2, 5), [1, 1]), ("conv", (3, 16, 2, 5), [2, 3])],
+)
 @pytest.mark.parametrize("spoilt", ["x", "w"])
-def test_padding_beside_rows_of_taps_spoils_nothing(operator: str, w: Any, spoilt: str) -> None:
+def test_padding_beside_rows_of_taps_spoils_nothing(operator: str, w: Any, strides: list[int], spoilt: str) -> None:
     x, weights = values("integers", 1, (1, 16, 4, 30), "bfloat16"), values("integers", 2, w, "bfloat16")
     (x if spoilt == "x" else weights)[(0,) * 4] = np.inf
-    attributes: dict[str, Any] = {"pads": [1, 2, 0, 2]}
+    attributes: dict[str, Any] = {"pads": [1, 2, 0, 2], "strides": strides}
     with emulated_cuda() as emulated, preferred("tap_rows"):
         y = getattr(gpuconv, operator)(x, weights, **attributes)
     assert "tap_rows" in emulated.launches[-1].variant.name
