@@ -65,8 +65,9 @@ def some(form: RowForm, random: Random) -> Problem:
     kernel = [random.choice((1, 2, 3)) for _ in range(free)]
     for _ in range(plane):
         kernel.append(form.kernel or random.choice((1, 2, 3, 4, 5, 8, 11)[form.stride > 0 and not form.line :]))
-        strides.append(form.stride or random.choice((1, 2, 3)))
-        dilations.append(1 if form.stride or kernel[-1] == 1 else random.choice((1, 2, 3)))
+        stride, dilation = _steps(form, random)
+        strides.append(stride)
+        dilations.append(dilation if kernel[-1] > 1 else 1)
     pads = [random.randrange(k * d + 1) for k, d in zip(kernel, dilations, strict=True)] * 2
     if random.random() < 0.5:
         pads[rank:] = [random.randrange(k * d + 1) for k, d in zip(kernel, dilations, strict=True)]
@@ -82,6 +83,14 @@ def some(form: RowForm, random: Random) -> Problem:
     b_shape = random.choice((None, (filters,)))
     x_shape, w_shape = (random.choice((1, 2)), group * channels, *extents), (filters, channels, *kernel)
     return Problem("conv", x_shape, w_shape, b_shape, attributes)
+
+
+def _steps(form: RowForm, random: Random) -> tuple[int, int]:
+    """Return a stride and a dilation: half of those that a form of stride 1 takes are ones."""
+    if form.stride == 1:
+        stride = random.choice((1, 1, 1, 2, 3))
+        return random.choice(((1, 1), (stride, stride * random.choice((1, 2, 3, 4, 5, 6)))))
+    return form.stride or random.choice((1, 2, 3)), 1 if form.stride else random.choice((1, 2, 3))
 
 
 def _extent(random: Random, most: int) -> int:
