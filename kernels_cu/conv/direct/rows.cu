@@ -13,10 +13,11 @@
 // ROWS are strips of the line. STRIDE = 0, any strides and dilations, tap by tap; a thread's outputs then lie rows or
 // columns apart, so that neighbouring threads make and read neighbours.
 //
-// A dilated Conv is several undilated ones, each of the rows and columns that lie a dilation apart: its phases. Forms of
-// STRIDE = 1 make those. A block has the rows of one phase, and the columns of all phases, which neighbouring threads
-// make: arrays are still met a row at a time. In shared memory the columns of a phase are neighbours, so that sums know
-// nothing of dilations. Where strides divide the dilations, x is met at every stride-th place, and the same holds.
+// A dilated Conv is several undilated ones, each of the rows and columns that lie a dilation apart: its phases. Forms
+// of STRIDE = 1 make those. A block has the rows of one phase, and the columns of all phases, which neighbouring
+// threads make: arrays are still met a row at a time. In shared memory the columns of a phase are neighbours, so that
+// sums know nothing of dilations. Where strides divide the dilations, x is met at every stride-th place, and the same
+// holds.
 //
 // Zero times an infinite or NaN weight would be NaN where the padding must add nothing: blocks with such a weight make
 // their outputs one by one over the taps inside x (`sum_inside`).
@@ -54,6 +55,7 @@ struct DirectParams {
     Divider<int> taps[3], by_step;                       // weights; of the row with those that fill vectors up
     Divider<int> row_phases, column_phases;              // blocks that have one phase of rows each; columns
     int row_taps;
+    int y_step; // from one row of a thread to the next in y
     Finish finish;
 };
 
@@ -136,8 +138,9 @@ template <class T, class Acc, int FILTERS, int ROWS, int KERNEL, int STRIDE, boo
 
     // ---- to shared memory
 
-    // Where a column of a staged row stands.
-    DEVICE int place(int at) const {
+    // Where a column of a staged row stands. Several together have one phase, or two in turn.
+    template <int WIDTH> DEVICE int place(int at) const {
+        if constexpr (STRIDE == 1 && WIDTH > 1) return at;
         if constexpr (STRIDE == 2) return at % 2 * p.phase_pitch + at / 2;
         int phase;
         const int number = p.column_phases.split(at, phase);
@@ -167,10 +170,10 @@ template <class T, class Acc, int FILTERS, int ROWS, int KERNEL, int STRIDE, boo
             const int d = first(0) * p.stride[0] + p.start[0] + depth;
 #pragma unroll 1
             for (int at = lane * WIDTH; at < p.extent[2]; at += WIDTH << lanes) {
-                const int w = first(2) * p.stride[2] + p.start[2] + (kDilates ? at * p.stride[2] : at);
+                const int w = first(2) * p.stride[2] + p.start[2] + (kDilates && WIDTH == 1 ? at * p.stride[2] : at);
                 const bool found = inside(d, p.x_extent[0]) && inside(w, p.x_extent[2]);
                 const T* source = x + d * p.x_stride[0] + w;
-                Acc* target = staged + depth * p.depth_pitch + place(at);
+                Acc* target = staged + depth * p.depth_pitch + place<WIDTH>(at);
                 int h = h0;
 #pragma unroll 1
                 for (int left = outer.count; left > 0; --left) {
@@ -354,7 +357,7 @@ template <class T, class Acc, int FILTERS, int ROWS, int KERNEL, int STRIDE, boo
         for (int kh = 0; kh < kernel_rows(); ++kh)
 #pragma unroll 1
             for (int kw = 0; kw < p.row_taps; ++kw) {
-                const Acc* from = x + kh * p.dilation[1] * p.row_pitch + place(kw * p.dilation[2]);
+                const Acc* from = x + kh * p.dilation[1] * p.row_pitch + place<1>(kw * p.dilation[2]);
                 Acc weight[FILTERS];
 #pragma unroll
                 for (int f = 0; f < FILTERS; ++f) weight[f] = weights[(kh * kernel_columns() + kw) * FILTERS + f];
@@ -385,25 +388,30 @@ template <class T, class Acc, int FILTERS, int ROWS, int KERNEL, int STRIDE, boo
 
     // ---- writing
 
+    // Rows of the thread's phase from one on.
+    DEVICE int rows_from(int row) const {
+        const int rows = p.y_extent[1] - row, apart = int(p.row_phases.divisor);
+        return kDilates ? p.row_phases.quotient(rows + apart - 1) : rows;
+    }
     // Where the thread's first output stands, in y and among the channels, and how far they go on: in rows, or along a
     // line in columns; in columns; in filters. It stays in registers during the sums.
     struct Output { int offset, channel, left, columns, filters; };
     DEVICE Output output() const {
         const bool here = works() && exists(0, 0, 0);
-        const int columns = p.y_extent[2] - column(0, 0), rows = LINE ? columns : p.y_extent[1] - row(0, 0);
+        const int columns = p.y_extent[2] - column(0, 0), rows = LINE ? columns : rows_from(row(0, 0));
         return {offset(0, 0, 0), channel(), here ? rows : 0, columns, p.filters - filter()};
     }
     DEVICE Acc bias(int channel, bool exists) const {
         return p.b == nullptr || !exists ? Acc(0) : widen(static_cast<const T*>(p.b)[channel * p.b_stride]);
     }
     DEVICE int further(int f, int r) const {
-        return f * p.y_channel + r * (LINE ? width() : p.y_stride[1] * row_step());
+        return f * p.y_channel + r * (LINE ? width() : kDilates ? p.y_step : p.y_stride[1]);
     }
     DEVICE void store(T* target, Acc sum) const {
         if (p.finish.any()) sum = finished(p.finish, p.y, sum, target);
         *target = narrow<T>(sum);
     }
-    DEVICE int taken(int r) const { return r * (LINE ? width() : row_step()); }
+    DEVICE int taken(int r) const { return LINE ? r * width() : r; }
     DEVICE void write_vectors(const Output& out) const {
         T* y = static_cast<T*>(p.y) + out.offset;
 #pragma unroll
@@ -433,10 +441,13 @@ template <class T, class Acc, int FILTERS, int ROWS, int KERNEL, int STRIDE, boo
 #pragma unroll
         for (int i = 0; i < kVector; ++i) { // of the lane whose element this lane writes
             int vector = (lane + i * 32) / kVector, j = lane % kVector;
-            if constexpr (kDilates) alternate(tiles, vector, j);
+            sources[i] = lane + i * 32 + vector / 8 * kVector;
+            if (kDilates && p.spread_column > 1) {
+                alternate(tiles, vector, j);
+                sources[i] = (vector + vector / 8) * kVector + j;
+            }
             const int from = (vector % tiles << p.filter_bits) + vector / tiles, column = j * column_step();
             const int columns = __shfl_sync(kAll, out.columns, from);
-            sources[i] = (vector + vector / 8) * kVector + j;
             targets[i] = __shfl_sync(kAll, out.offset, from) + column;
             left[i] = __shfl_sync(kAll, out.left, from);
             left[i] = LINE ? left[i] - column : column < columns ? left[i] : 0;
@@ -454,15 +465,14 @@ template <class T, class Acc, int FILTERS, int ROWS, int KERNEL, int STRIDE, boo
                 store_shared(piece + (place + place / 8) * kVector, part);
                 __syncwarp();
 #pragma unroll
-                for (int i = 0; i < kVector; ++i) {
+                for (int i = 0; i < kVector; ++i)
                     if (taken(r) < left[i] && f < filters[i]) store(y + targets[i] + further(f, r), piece[sources[i]]);
-                }
                 __syncwarp();
             }
         }
     }
-    // Takes the vectors of one filter in groups of one for each phase, and of a group the first column of each, then the
-    // next ones. Vectors that are too few for a group stay one after another.
+    // Takes the vectors of one filter in groups of one for each phase, and of a group the first column of each, then
+    // the next ones. Vectors that are too few for a group stay one after another.
     DEVICE void alternate(int tiles, int& vector, int& j) const {
         const int before = vector & -tiles, phases = p.spread_column;
         int phase;

@@ -1,9 +1,10 @@
 """Conv of few channels a group, depthwise above all, and ConvTranspose of stride 1, as a direct sum: one launch.
 
 The kernel is in ``kernels_cu/conv/direct/rows.cu``, where its forms are explained. Axes are depth, row and column;
-lower ranks are of unit depth and height. ConvTranspose of stride 1 is Conv with its taps turned round. Words of shared
-memory are of the accumulator's type; pitches let the threads of a warp read without bank conflicts, whichever way their
-tiles run on to the next row, depth or channel.
+lower ranks are of unit depth and height. ConvTranspose of stride 1 is Conv with its taps turned round. Forms of stride
+1 take dilations too, as several undilated Convs: each is of the rows and columns of one phase, a dilation apart. Words
+of shared memory are of the accumulator's type; pitches let the threads of a warp read without bank conflicts, whichever
+way their tiles run on to the next row, depth or channel.
 """
 
 from __future__ import annotations
@@ -64,16 +65,8 @@ class RowForm:
             return (view.column_strides[1:], view.dilations[1:]) == ((2, 2), (1, 1))
         if self.stride == 1:
             flat = view.columns[:2] + view.taps[:2] == (1, 1, 1, 1)
-            return self.line == flat and None not in _phases(view)
+            return self.line == flat and 0 not in _phases(view, self)
         return True
-
-
-def _phases(view: Problem) -> tuple[int | None, ...]:
-    """Return for each axis of the plane how far outputs of one undilated Conv lie apart; None if there is none."""
-    axes = zip(view.taps[1:], view.column_strides[1:], view.dilations[1:], strict=True)
-    return tuple(
-        1 if taps == 1 else None if dilation % stride else dilation // stride for taps, stride, dilation in axes
-    )
 
 
 FORMS = (
@@ -90,6 +83,14 @@ FORMS = (
     RowForm(GROUPED, 3, 3, 2, False, 128, 0.88),
     RowForm(GROUPED, 1, 0, 0, False, 80, 0.38),
 )
+
+
+def _phases(view: Problem, form: RowForm) -> Ints:
+    """Return how many undilated Convs a form makes along each axis, of outputs that lie so far apart; 0 for none."""
+    if form.stride != 1:
+        return 1, 1, 1
+    axes = zip(view.taps[1:], view.column_strides[1:], view.dilations[1:], strict=True)
+    return 1, *(1 if taps == 1 else 0 if dilation % stride else dilation // stride for taps, stride, dilation in axes)
 
 
 def _refusal(problem: Problem) -> Refusal | None:
@@ -127,16 +128,15 @@ class RowThreads:
     @cached_property
     def phases(self) -> Ints:
         """Undilated Convs along each axis: of outputs that lie so far apart."""
-        return _phases_of(self.view, self.form)
+        return _phases(self.view, self.form)
 
     @cached_property
     def dilations(self) -> Ints:
         """From one tap to the next, in x; where there is one tap, from one output to the next."""
         if self.form.stride != 1:
             return self.view.dilations
-        return self.view.dilations[0], *(
-            step * stride for step, stride in zip(self.phases[1:], self.view.column_strides[1:], strict=True)
-        )
+        (_, h, w), (_, across, along) = self.view.column_strides, self.phases
+        return self.view.dilations[0], h * across, w * along
 
     @cached_property
     def lead(self) -> int:
@@ -152,27 +152,30 @@ class RowThreads:
 
     @cached_property
     def blocks_by_axis(self) -> Ints:
-        depths, rows, columns = (
-            -(-extent // (threads * made))
-            for extent, threads, made in zip(self._extents, self.threads, self.per_thread, strict=True)
-        )
-        return depths, rows * self.row_phases, columns
-
-    @cached_property
-    def _extents(self) -> Ints:
-        """Outputs along each axis, of rows those of one phase."""
         depths, rows, columns = self.view.columns
-        return depths, -(-rows // self.phases[1]), columns
+        extents = depths, -(-rows // self.phases[1]), columns
+        tiles = zip(extents, self.threads, self.per_thread, strict=True)
+        deep, down, along = (-(-extent // (threads * made)) for extent, threads, made in tiles)
+        return deep, down * self.row_phases, along
 
     @cached_property
     def row_phases(self) -> int:
-        """Phases of rows that have any."""
+        """Phases that have rows."""
         return min(self.phases[1], self.view.columns[1])
 
     @cached_property
     def spatial_blocks(self) -> int:
         """Blocks along the axes and the images, for each group and tile of filters."""
         return prod(self.blocks_by_axis) * self.view.batch
+
+    def far(self) -> bool:
+        """Tell whether phases count rows or columns, also behind the last ones, that need 64-bit indices."""
+        view, (_, d, s) = self.view, self.dilations
+        if (d, s) == (1, 1):
+            return False
+        row = max(1, abs(view.x_strides[3]), abs(view.y_strides[3]))
+        rows = (view.coordinates[1] + 3 * d * self.extent[1]) * row
+        return max(rows, view.coordinates[2] + 3 * s * self.extent[2]) >= params.INDEX_LIMIT
 
     # ---- shared memory
 
@@ -182,7 +185,7 @@ class RowThreads:
         view, (_, made, last) = self.view, self.per_thread
         axes = zip(self.threads, self.per_thread, view.column_strides, view.taps, view.dilations, strict=True)
         depths, rows, columns = ((t * e - 1) * s + (k - 1) * d + 1 for t, e, s, k, d in axes)
-        stride, vector, phases = self.form.stride, self.view.vector, self.phases[2]
+        stride, vector, phases = self.form.stride, view.vector, self.phases[2]
         if stride:
             rows = (self.threads[1] * made - 1) * stride + view.taps[1]
         if self.form.kernel:
@@ -364,11 +367,6 @@ def _outputs_of_thread(view: Problem, form: RowForm) -> Ints:
     return (1, 1, vector * form.rows) if form.line else (1, form.rows, vector)
 
 
-def _phases_of(view: Problem, form: RowForm) -> Ints:
-    """Return the undilated Convs that a form makes of a problem along each axis."""
-    return (1, *(count or 1 for count in _phases(view))) if form.stride == 1 else (1, 1, 1)
-
-
 def _lanes(count: int) -> int:
     """Return the power of two of threads that so many columns keep busy."""
     return min(THREADS.bit_length() - 1, (count - 1).bit_length())
@@ -391,7 +389,7 @@ def best(view: Problem, form: RowForm, limits: Limits) -> RowTile | None:
 
 def _threads(view: Problem, form: RowForm) -> Iterator[RowThreads]:
     outputs = _outputs_of_thread(view, form)
-    phases = _phases_of(view, form)
+    phases = _phases(view, form)
     needed = [-(-extent // (count * phase)) for extent, count, phase in zip(view.columns, outputs, phases, strict=True)]
     depths, rows, columns = map(even_shares, needed)
     if form.stride == 0:  # neighbours make neighbours
@@ -433,7 +431,7 @@ def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
         if not form.takes(view):
             continue
         tile = best(view, form, limits)
-        if tile is not None and tile.blocks <= MOST_BLOCKS:
+        if tile is not None and tile.blocks <= MOST_BLOCKS and not tile.far():
             # Inputs that several tiles meet mostly come from the L2 cache.
             _, instructions = tile.work_of_block(tile.groups, tile.filter_tiles, tile.step)
             busy = model.arithmetic(tile.blocks, instructions, problem.accumulator, 1.0, limits)
@@ -472,6 +470,7 @@ def _fields(problem: Problem, tile: RowTile) -> dict[str, Any]:
         "start": [-pad for pad in (*view.pads[:2], first)],
         "x_width": gcd(_width(problem.x_shape, problem.x_strides, view.vector), first) if together else 1,
         "y_width": _width(problem.y_shape, problem.y_strides, view.vector) if together else 1,
+        "y_step": y_strides[3] * tile.phases[1],
         **tile.fields(),
     }
 
