@@ -173,9 +173,9 @@ class RowThreads:
         view, (_, d, s) = self.view, self.dilations
         if (d, s) == (1, 1):
             return False
-        row = max(1, abs(view.x_strides[3]), abs(view.y_strides[3]))
-        rows = (view.coordinates[1] + 3 * d * self.extent[1]) * row
-        return max(rows, view.coordinates[2] + 3 * s * self.extent[2]) >= params.INDEX_LIMIT
+        rows, columns = view.coordinates[1] + 3 * d * self.extent[1], view.coordinates[2] + 3 * s * self.extent[2]
+        offsets = (rows * abs(strides[3]) for strides in (view.x_strides, view.y_strides))
+        return max(rows, columns, *offsets) >= params.INDEX_LIMIT
 
     # ---- shared memory
 
