@@ -28,18 +28,23 @@ def title(form: RowForm) -> str:
     return f"{family(form)} {form}"
 
 
-def usual(form: RowForm, width: int = 40, height: int = 20) -> tuple[Ints, Ints, dict[str, Any]]:
-    """Return x, w and attributes of a small problem: 3 channels, or 2 groups of 4 to 8, with SAME padding."""
+def usual(form: RowForm, width: int = 40, height: int = 20, dilation: int = 1) -> tuple[Ints, Ints, dict[str, Any]]:
+    """Return x, w and attributes of a small problem: 3 channels, or 2 groups of 4 to 8, with SAME padding.
+
+    The dilation is for forms of stride 1.
+    """
     channels, group = (8, 2) if form.filters == GROUPED else (3, 3)
     filters = 16 if form.filters == GROUPED else 3
     attributes: dict[str, Any] = {"group": group}
     if form.line:
-        return (2, channels, 16 * width), (filters, channels // group, 4), {**attributes, "pads": [3, 0]}
+        attributes |= {"dilations": [dilation], "pads": [3 * dilation, 0]}
+        return (2, channels, 16 * width), (filters, channels // group, 4), attributes
     kernel = (form.kernel,) * 2 if form.kernel else (9, 6) if form.stride else (3, 3)
     if form.stride == 0:
         attributes |= {"dilations": [2, 2], "pads": [2, 2, 2, 2]}
     else:
-        attributes |= {"strides": [form.stride] * 2, "pads": [k // 2 for k in kernel] + [(k - 1) // 2 for k in kernel]}
+        pads = [k // 2 * dilation for k in kernel] + [(k - 1) // 2 * dilation for k in kernel]
+        attributes |= {"strides": [form.stride] * 2, "dilations": [dilation] * 2, "pads": pads}
     rows, columns = (extent * (form.stride or 1) for extent in (height, width))
     return (2, channels, rows, columns), (filters, channels // group, *kernel), attributes
 
@@ -65,8 +70,9 @@ def some(form: RowForm, random: Random) -> Problem:
     kernel = [random.choice((1, 2, 3)) for _ in range(free)]
     for _ in range(plane):
         kernel.append(form.kernel or random.choice((1, 2, 3, 4, 5, 8, 11)[form.stride > 0 and not form.line :]))
-        strides.append(form.stride or random.choice((1, 2, 3)))
-        dilations.append(1 if form.stride or kernel[-1] == 1 else random.choice((1, 2, 3)))
+        stride, dilation = _steps(form, random)
+        strides.append(stride)
+        dilations.append(dilation if kernel[-1] > 1 else 1)
     pads = [random.randrange(k * d + 1) for k, d in zip(kernel, dilations, strict=True)] * 2
     if random.random() < 0.5:
         pads[rank:] = [random.randrange(k * d + 1) for k, d in zip(kernel, dilations, strict=True)]
@@ -82,6 +88,14 @@ def some(form: RowForm, random: Random) -> Problem:
     b_shape = random.choice((None, (filters,)))
     x_shape, w_shape = (random.choice((1, 2)), group * channels, *extents), (filters, channels, *kernel)
     return Problem("conv", x_shape, w_shape, b_shape, attributes)
+
+
+def _steps(form: RowForm, random: Random) -> tuple[int, int]:
+    """Return a stride and a dilation: half of those that a form of stride 1 takes are ones."""
+    if form.stride == 1:
+        stride = random.choice((1, 1, 1, 2, 3))
+        return random.choice(((1, 1), (stride, stride * random.choice((1, 2, 3, 4, 5, 6)))))
+    return form.stride or random.choice((1, 2, 3)), 1 if form.stride else random.choice((1, 2, 3))
 
 
 def _extent(random: Random, most: int) -> int:

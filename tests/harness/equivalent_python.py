@@ -422,7 +422,7 @@ EXACT: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "Tiles are made of whole fragments, of whole tiles of warps and threads, and of whole runs.": {
         "cuda/conv/direct/channels.py": ("_OUTPUTS // self.form[2]",),
-        "cuda/conv/direct/rows.py": ("THREADS // 8",),
+        "cuda/conv/direct/rows.py": ("THREADS // 8", "self.threads[2] // self.phases[2]"),
         "cuda/conv/gemm/base.py": ("self.block_m // self.thread_m", "self.block_n // self.thread_n"),
         "cuda/conv/gemm/grouped_tile.py": ("self.depths * self.form.block_m // 16",),
         "cuda/conv/gemm/fragments.py": ("self.block_m // self.warp_m", "self.block_n // self.warp_n"),
@@ -445,7 +445,11 @@ EXACT: dict[str, dict[str, tuple[str, ...]]] = {
             "self.extent[0] * self.row_pitch // self.vector",
             "prod(self.positions) // self.vector",
         ),
-        "cuda/conv/direct/rows.py": ("rows * row // unit", "self.extent[0] * self.inner_pitches[2] // self.unit"),
+        "cuda/conv/direct/rows.py": (
+            "phase // unit",
+            "rows * row // unit",
+            "self.extent[0] * self.inner_pitches[2] // self.unit",
+        ),
         "cuda/pool/tiles.py": ("whole_vectors(tile.lines.columns, vector) // vector",),
     },
     "Groups divide channels and filters: others are refused before.": {
@@ -464,6 +468,7 @@ EXACT: dict[str, dict[str, tuple[str, ...]]] = {
         ),
     },
     "A common divisor divides, and so does what was asked first whether it does.": {
+        "cuda/conv/direct/rows.py": ("dilation // stride",),
         "cuda/conv/direct/channels.py": (
             "view.column_strides[2] // gcd(view.column_strides[2], view.dilations[2])",
             "d // gcd(s, d)",

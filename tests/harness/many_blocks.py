@@ -497,6 +497,17 @@ DIRECT = (
     _gemm("grouped_float64_3d_3x3s2", (3, 8, 17, 20), (10, 4, 3, 3), group=2, strides=[2, 2], pads=[1, 1, 1, 1],
           kinds=_INFINITE_WEIGHTS),
     _gemm("grouped_float32_3d_taps", (2, 50, 9, 37), (40, 25, 3, 2), group=2, **_CONV_2D_TURNED),
+    # Phases: of rows and columns, of either alone, more of them than rows; of every stride-th place.
+    _gemm("depthwise_float32_3d_7x7s1", (2, 3, 30, 41), (6, 1, 7, 7), group=3, dilations=[3, 4], pads=[8, 12, 10, 13]),
+    _gemm("depthwise_float16_3d_3x3s1", (2, 3, 37, 70), (3, 1, 3, 3), group=3, strides=[2, 1], dilations=[6, 3],
+          pads=[6, 0, 5, 7], kinds=_INFINITE_WEIGHTS),
+    _gemm("depthwise_bfloat16_3d_5x5s1", (1, 2, 5, 23, 40), (2, 1, 2, 5, 5), group=2, dilations=[3, 4, 1],
+          pads=[2, 7, 1, 1, 8, 2], kinds=_INFINITE_INPUTS),
+    _gemm("depthwise_float32_3d_rows", (2, 2, 26, 85), (4, 1, 4, 6), group=2, strides=[1, 2], dilations=[1, 10],
+          pads=[3, 21, 2, 27]),
+    _gemm("depthwise_float64_3d_line", (2, 3, 700), (3, 1, 5), group=3, dilations=[6], pads=[24, 1]),
+    _gemm("grouped_bfloat16_3d_3x3s1", (2, 15, 7, 54), (27, 5, 3, 3), group=3, dilations=[9, 8], pads=[9, 6, 8, 9],
+          kinds=_INFINITE_WEIGHTS),
 )  # fmt: skip
 
 # Windows that the faster kernels take: rows of whole vectors, with lanes that help on either side, on both, on none ...

@@ -157,10 +157,11 @@ def whole_rows() -> Iterator[Case]:
 
 
 def direct() -> Iterator[Case]:
-    """Forms with rows of whole vectors, which are copied as such, and others; taps that share nothing last."""
-    for dtype, form, width in product(("bfloat16", "float32"), direct_forms.FORMS, WIDTHS):
-        x, w, attributes = direct_forms.usual(form, width)
-        most = 1.21 if width == 64 and form.stride else 1.3 if dtype == "float32" else 1.75
+    """Forms with rows of whole vectors, which are copied as such, and others; phases; taps that share nothing."""
+    ways = product(("bfloat16", "float32"), direct_forms.FORMS, WIDTHS, (1, 2, 4))
+    for dtype, form, width, dilation in (way for way in ways if way[1].stride == 1 or way[3] == 1):
+        x, w, attributes = direct_forms.usual(form, width, dilation=dilation)
+        most = 1.21 if width == 64 and form.stride and dilation == 1 else 1.3 if dtype == "float32" else 1.75
         stores = most if form.stride else 2.0
         yield Case(direct_forms.name(form, dtype), _conv(x, w, **attributes), most, stores, 1.4 if form.kernel else 1.2)
 

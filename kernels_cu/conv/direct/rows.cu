@@ -13,6 +13,12 @@
 // ROWS are strips of the line. STRIDE = 0, any strides and dilations, tap by tap; a thread's outputs then lie rows or
 // columns apart, so that neighbouring threads make and read neighbours.
 //
+// A dilated Conv is several undilated ones, each of the rows and columns that lie a dilation apart: its phases. Forms
+// of STRIDE = 1 make those. A block has the rows of one phase, and the columns of all phases, which neighbouring
+// threads make: arrays are still met a row at a time. In shared memory the columns of a phase are neighbours, so that
+// sums know nothing of dilations. Where strides divide the dilations, x is met at every stride-th place, and the same
+// holds.
+//
 // Zero times an infinite or NaN weight would be NaN where the padding must add nothing: blocks with such a weight make
 // their outputs one by one over the taps inside x (`sum_inside`).
 #include "conv/finish.cuh"
@@ -32,22 +38,24 @@ struct DirectParams {
     int w_first, w_group, w_filter, w_channel, w_stride[3];
     int b_stride;
     int stride[3], dilation[3], start[3]; // input coordinate: q * stride + start + tap * dilation
-    int lead;      // columns before the first window, so that inputs stay aligned; counted in `start`
+    int lead;      // taps before the first window, so that inputs stay aligned; counted in `start`
     int step;      // channels of a group in shared memory at a time
     int extent[3]; // of x in shared memory; of the columns with those that fill vectors up
-    int phase_pitch, row_pitch, depth_pitch, channel_pitch; // columns a stride apart are neighbours there: phases
+    int phase_pitch, row_pitch, depth_pitch, channel_pitch; // columns of one phase are neighbours there
+    int strip;                                              // of a line, from one to the next there
     int weights;                                            // where the weights begin
     int filter_weights, filter_pitch; // of FILTERS filters: how many, and to those of the next ones
     int lanes[3], row_lanes; // log2 of the threads that copy one row by one, two or four elements; of rows at a time
     int x_width, y_width;    // neighbours of a row that lie in one vector, as strides, extents and pads have it
     int outputs[3];          // of a block, along each axis
-    int spread_row, spread_column;                       // of form STRIDE = 0: from one output of a thread to the next
+    int spread_row, spread_column;                       // from one output of a thread to the next
     int groups_here, filter_bits;                        // of a block; log2 of its tiles of filters
     Divider<int> tiles[3];                               // of threads in the block
     Divider<int> blocks[3], filter_blocks, group_blocks; // the rest are images
     Divider<int> taps[3], by_step;                       // weights; of the row with those that fill vectors up
-    Divider<int> by_stride;
+    Divider<int> row_phases, column_phases;              // blocks that have one phase of rows each; columns
     int row_taps;
+    int y_step; // from one row of a thread to the next in y
     Finish finish;
 };
 
@@ -61,7 +69,8 @@ template <class T, class Acc, int FILTERS, int ROWS, int KERNEL, int STRIDE, boo
     static constexpr int kColumns = kVector;
     static constexpr bool kChunked = KERNEL == 0 && STRIDE == 1; // kVector taps of a row lie above those of the next
     static constexpr bool kDeep = FILTERS > 1; // more than one channel a group, not all staged at once
-    static constexpr int kPhases = STRIDE == 0 ? 1 : STRIDE;
+    static constexpr bool kDilates = STRIDE == 1;
+    static constexpr int kPhases = STRIDE == 0 ? 1 : STRIDE; // of columns that are read together
     // Windows of the unrolled form begin so far into a vector that inputs with equal padding stay aligned.
     static constexpr int kLead = (kVector - KERNEL / 2 % kVector) % kVector;
 
@@ -69,8 +78,8 @@ template <class T, class Acc, int FILTERS, int ROWS, int KERNEL, int STRIDE, boo
 
     const DirectParams& p;
     Acc* shared;
-    int block[3], filter_block, group_block, image; // of the block
-    int tile[3], group_tile, filter_tile;           // of the thread in it
+    int block[3], row_phase, filter_block, group_block, image; // of the block
+    int tile[3], column_phase, group_tile, filter_tile;        // of the thread in it
     Acc sums[FILTERS][ROWS][kColumns];
 
     DEVICE Direct(const DirectParams& p, void* shared) : p(p), shared(static_cast<Acc*>(shared)), sums{} {}
@@ -81,18 +90,25 @@ template <class T, class Acc, int FILTERS, int ROWS, int KERNEL, int STRIDE, boo
 #pragma unroll
         for (int axis = 2; axis >= 0; --axis) rest = p.blocks[axis].split(rest, block[axis]);
         image = p.group_blocks.split(p.filter_blocks.split(rest, filter_block), group_block);
+        row_phase = column_phase = 0;
+        if constexpr (kDilates) block[1] = p.row_phases.split(block[1], row_phase);
         rest = thread_number();
         filter_tile = rest & (filters_here() - 1); // neighbours read the same inputs
         rest >>= p.filter_bits;
 #pragma unroll
         for (int axis = 2; axis >= 0; --axis) rest = p.tiles[axis].split(rest, tile[axis]);
+        if constexpr (kDilates) tile[2] = p.column_phases.split(tile[2], column_phase);
         group_tile = rest;
     }
 
     // ---- where things stand
 
     static constexpr int kTileRows = LINE || STRIDE == 0 ? 1 : ROWS;
-    DEVICE int width() const { return int(p.tiles[2].divisor); }
+    // From one row or column of a thread to the next.
+    DEVICE int row_step() const { return kDilates ? p.spread_row : 1; }
+    DEVICE int column_step() const { return kDilates ? p.spread_column : 1; }
+    // Columns of a strip, of all phases.
+    DEVICE int width() const { return int(p.tiles[2].divisor) * kColumns; }
     DEVICE int kernel_rows() const { return int(p.taps[1].divisor); }
     DEVICE int kernel_columns() const { return int(p.taps[2].divisor); }
     DEVICE int filters_here() const { return 1 << p.filter_bits; }
@@ -100,15 +116,15 @@ template <class T, class Acc, int FILTERS, int ROWS, int KERNEL, int STRIDE, boo
     DEVICE int filter() const { return (filter_block * filters_here() + filter_tile) * FILTERS; }
     DEVICE bool works() const { return group_tile < p.groups_here && group() < p.groups && filter() < p.filters; }
     // First output of the block along an axis.
-    DEVICE int first(int axis) const { return block[axis] * p.outputs[axis]; }
+    DEVICE int first(int axis) const { return block[axis] * p.outputs[axis] + (axis == 1 ? row_phase : 0); }
     DEVICE int depth() const { return first(0) + tile[0]; }
     DEVICE int row(int r, int j) const {
         if constexpr (STRIDE == 0) return first(1) + tile[1] + j * p.spread_row;
-        return first(1) + tile[1] * kTileRows + (LINE ? 0 : r);
+        return first(1) + (tile[1] * kTileRows + (LINE ? 0 : r)) * row_step();
     }
     DEVICE int column(int r, int j) const {
         if constexpr (STRIDE == 0) return first(2) + tile[2] + j * p.spread_column;
-        return first(2) + (LINE ? r * width() + tile[2] : tile[2]) * kColumns + j;
+        return first(2) + (LINE ? r * width() : 0) + column_phase + (tile[2] * kColumns + j) * column_step();
     }
     DEVICE int channel() const { return group() * p.filters + filter(); }
     DEVICE int offset(int f, int r, int j) const {
@@ -122,12 +138,12 @@ template <class T, class Acc, int FILTERS, int ROWS, int KERNEL, int STRIDE, boo
 
     // ---- to shared memory
 
-    // Where a column of a staged row stands.
-    DEVICE int place(int at) const {
-        if constexpr (STRIDE == 1) return at;
+    // Where a column of a staged row stands. Several together have one phase, or two in turn.
+    template <int WIDTH> DEVICE int place(int at) const {
+        if constexpr (STRIDE == 1 && WIDTH > 1) return at;
         if constexpr (STRIDE == 2) return at % 2 * p.phase_pitch + at / 2;
         int phase;
-        const int number = p.by_stride.split(at, phase);
+        const int number = p.column_phases.split(at, phase);
         return phase * p.phase_pitch + number;
     }
     // Steps of a thread: in rows of x, in x and in shared memory, and how many.
@@ -139,13 +155,14 @@ template <class T, class Acc, int FILTERS, int ROWS, int KERNEL, int STRIDE, boo
                   channels = kThreadBits - lanes - rows;
         const int lane = threadIdx.x & ((1 << lanes) - 1), line = threadIdx.x >> lanes;
         const int row = line & ((1 << rows) - 1), plane = line >> rows;
-        const Run down{1 << rows, p.x_stride[1] << rows, p.row_pitch << rows,
+        const int step = kDilates ? p.dilation[1] : 1; // from one staged row to the next, in x
+        const Run down{step << rows, p.x_stride[1] * step << rows, p.row_pitch << rows,
                        (p.extent[1] - row + (1 << rows) - 1) >> rows};
         const Run across{0, p.x_channel << channels, p.channel_pitch << channels,
                          (planes - plane + (1 << channels) - 1) >> channels};
         const bool turned = planes >= 4;
         const Run outer = turned ? down : across, inner = turned ? across : down;
-        const int h0 = first(1) * p.stride[1] + p.start[1] + row;
+        const int h0 = first(1) * p.stride[1] + p.start[1] + row * step;
         x += plane * p.x_channel + h0 * p.x_stride[1];
         Acc* staged = shared + plane * p.channel_pitch + row * p.row_pitch;
 #pragma unroll 1
@@ -153,10 +170,10 @@ template <class T, class Acc, int FILTERS, int ROWS, int KERNEL, int STRIDE, boo
             const int d = first(0) * p.stride[0] + p.start[0] + depth;
 #pragma unroll 1
             for (int at = lane * WIDTH; at < p.extent[2]; at += WIDTH << lanes) {
-                const int w = first(2) * p.stride[2] + p.start[2] + at;
+                const int w = first(2) * p.stride[2] + p.start[2] + (kDilates && WIDTH == 1 ? at * p.stride[2] : at);
                 const bool found = inside(d, p.x_extent[0]) && inside(w, p.x_extent[2]);
                 const T* source = x + d * p.x_stride[0] + w;
-                Acc* target = staged + depth * p.depth_pitch + place(at);
+                Acc* target = staged + depth * p.depth_pitch + place<WIDTH>(at);
                 int h = h0;
 #pragma unroll 1
                 for (int left = outer.count; left > 0; --left) {
@@ -321,8 +338,8 @@ template <class T, class Acc, int FILTERS, int ROWS, int KERNEL, int STRIDE, boo
             if (!ALL_ROWS && !LINE && !inside(i - r, kernel_rows())) continue;
             const Vector weight = load(weights - (LINE ? 0 : r * kVector));
             if constexpr (LINE) {
-                window[0] = load(x + r * width() * kVector);
-                window[1] = load(x + r * width() * kVector + kVector);
+                window[0] = load(x + r * p.strip);
+                window[1] = load(x + r * p.strip + kVector);
             }
 #pragma unroll
             for (int k = 0; k < kVector; ++k) {
@@ -340,7 +357,7 @@ template <class T, class Acc, int FILTERS, int ROWS, int KERNEL, int STRIDE, boo
         for (int kh = 0; kh < kernel_rows(); ++kh)
 #pragma unroll 1
             for (int kw = 0; kw < p.row_taps; ++kw) {
-                const Acc* from = x + kh * p.dilation[1] * p.row_pitch + place(kw * p.dilation[2]);
+                const Acc* from = x + kh * p.dilation[1] * p.row_pitch + place<1>(kw * p.dilation[2]);
                 Acc weight[FILTERS];
 #pragma unroll
                 for (int f = 0; f < FILTERS; ++f) weight[f] = weights[(kh * kernel_columns() + kw) * FILTERS + f];
@@ -354,7 +371,8 @@ template <class T, class Acc, int FILTERS, int ROWS, int KERNEL, int STRIDE, boo
     DEVICE void accumulate(int first_channel) {
         const int channels = kDeep ? min(p.channels - first_channel, p.step) : 1;
         const Acc* x = shared + group_tile * p.step * p.channel_pitch + tile[0] * p.stride[0] * p.depth_pitch
-                     + tile[1] * kTileRows * p.stride[1] * p.row_pitch + tile[2] * (STRIDE == 0 ? 1 : kColumns);
+                     + tile[1] * kTileRows * (STRIDE == 0 ? p.stride[1] : STRIDE) * p.row_pitch
+                     + column_phase * p.phase_pitch + tile[2] * (STRIDE == 0 ? 1 : kColumns);
         const Acc* weights = shared + p.weights + (group_tile * filters_here() + filter_tile) * p.filter_pitch;
         const int plane = kernel_rows() * kernel_columns() * FILTERS;
 #pragma unroll 1
@@ -370,23 +388,30 @@ template <class T, class Acc, int FILTERS, int ROWS, int KERNEL, int STRIDE, boo
 
     // ---- writing
 
+    // Rows of the thread's phase from one on.
+    DEVICE int rows_from(int row) const {
+        const int rows = p.y_extent[1] - row, apart = int(p.row_phases.divisor);
+        return kDilates ? p.row_phases.quotient(rows + apart - 1) : rows;
+    }
     // Where the thread's first output stands, in y and among the channels, and how far they go on: in rows, or along a
     // line in columns; in columns; in filters. It stays in registers during the sums.
     struct Output { int offset, channel, left, columns, filters; };
     DEVICE Output output() const {
         const bool here = works() && exists(0, 0, 0);
-        const int columns = p.y_extent[2] - column(0, 0), rows = LINE ? columns : p.y_extent[1] - row(0, 0);
+        const int columns = p.y_extent[2] - column(0, 0), rows = LINE ? columns : rows_from(row(0, 0));
         return {offset(0, 0, 0), channel(), here ? rows : 0, columns, p.filters - filter()};
     }
     DEVICE Acc bias(int channel, bool exists) const {
         return p.b == nullptr || !exists ? Acc(0) : widen(static_cast<const T*>(p.b)[channel * p.b_stride]);
     }
-    DEVICE int further(int f, int r) const { return f * p.y_channel + r * (LINE ? width() * kColumns : p.y_stride[1]); }
+    DEVICE int further(int f, int r) const {
+        return f * p.y_channel + r * (LINE ? width() : kDilates ? p.y_step : p.y_stride[1]);
+    }
     DEVICE void store(T* target, Acc sum) const {
         if (p.finish.any()) sum = finished(p.finish, p.y, sum, target);
         *target = narrow<T>(sum);
     }
-    DEVICE int taken(int r) const { return LINE ? r * width() * kColumns : r; }
+    DEVICE int taken(int r) const { return LINE ? r * width() : r; }
     DEVICE void write_vectors(const Output& out) const {
         T* y = static_cast<T*>(p.y) + out.offset;
 #pragma unroll
@@ -405,20 +430,27 @@ template <class T, class Acc, int FILTERS, int ROWS, int KERNEL, int STRIDE, boo
         }
     }
     // A warp transposes its vectors in shared memory, so that its stores are coalesced: those of one filter contiguous,
-    // and a gap of one vector after each eight, so that neither side has bank conflicts.
+    // and a gap of one vector after each eight, so that neither side has bank conflicts. Of several phases, the columns
+    // of as many neighbouring lanes alternate.
     DEVICE void write_turned(const Output& out) const {
         constexpr unsigned kAll = 0xffffffffu;
-        const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, j = lane % kVector, tiles = 32 >> p.filter_bits;
+        const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, tiles = 32 >> p.filter_bits;
         Acc* piece = shared + p.weights + (warp - kThreads / 32) * (36 * kVector);
         const int place = (lane & (filters_here() - 1)) * tiles + (lane >> p.filter_bits);
-        int targets[kVector], left[kVector], filters[kVector];
+        int sources[kVector], targets[kVector], left[kVector], filters[kVector];
 #pragma unroll
         for (int i = 0; i < kVector; ++i) { // of the lane whose element this lane writes
-            const int at = (lane + i * 32) / kVector, from = (at % tiles << p.filter_bits) + at / tiles;
+            int vector = (lane + i * 32) / kVector, j = lane % kVector;
+            sources[i] = lane + i * 32 + vector / 8 * kVector;
+            if (kDilates && p.spread_column > 1) {
+                alternate(tiles, vector, j);
+                sources[i] = (vector + vector / 8) * kVector + j;
+            }
+            const int from = (vector % tiles << p.filter_bits) + vector / tiles, column = j * column_step();
             const int columns = __shfl_sync(kAll, out.columns, from);
-            targets[i] = __shfl_sync(kAll, out.offset, from) + j;
+            targets[i] = __shfl_sync(kAll, out.offset, from) + column;
             left[i] = __shfl_sync(kAll, out.left, from);
-            left[i] = LINE ? left[i] - j : j < columns ? left[i] : 0;
+            left[i] = LINE ? left[i] - column : column < columns ? left[i] : 0;
             filters[i] = FILTERS == 1 ? 1 : __shfl_sync(kAll, out.filters, from);
         }
         T* y = static_cast<T*>(p.y);
@@ -433,13 +465,21 @@ template <class T, class Acc, int FILTERS, int ROWS, int KERNEL, int STRIDE, boo
                 store_shared(piece + (place + place / 8) * kVector, part);
                 __syncwarp();
 #pragma unroll
-                for (int i = 0; i < kVector; ++i) {
-                    const int at = lane + i * 32 + (lane + i * 32) / kVector / 8 * kVector;
-                    if (taken(r) < left[i] && f < filters[i]) store(y + targets[i] + further(f, r), piece[at]);
-                }
+                for (int i = 0; i < kVector; ++i)
+                    if (taken(r) < left[i] && f < filters[i]) store(y + targets[i] + further(f, r), piece[sources[i]]);
                 __syncwarp();
             }
         }
+    }
+    // Takes the vectors of one filter in groups of one for each phase, and of a group the first column of each, then
+    // the next ones. Vectors that are too few for a group stay one after another.
+    DEVICE void alternate(int tiles, int& vector, int& j) const {
+        const int before = vector & -tiles, phases = p.spread_column;
+        int phase;
+        const int number = p.column_phases.split((vector - before) * kVector + j, phase), group = number / kVector;
+        if ((group + 1) * phases > tiles) return;
+        vector = before + group * phases + phase;
+        j = number % kVector;
     }
     DEVICE void write_spread() const {
         if (!works()) return;
@@ -468,7 +508,7 @@ template <class T, class Acc, int FILTERS, int ROWS, int KERNEL, int STRIDE, boo
         const T* x = static_cast<const T*>(p.x) + image * p.x_batch + group() * p.channels * p.x_channel;
         const T* w = static_cast<const T*>(p.w) + p.w_first + group() * p.w_group + (filter() + f) * p.w_filter;
         const int d0 = depth() * p.stride[0] + p.start[0], h0 = row(r, j) * p.stride[1] + p.start[1];
-        const int w0 = column(r, j) * p.stride[2] + p.start[2] + p.lead;
+        const int w0 = column(r, j) * p.stride[2] + p.start[2] + p.lead * p.dilation[2];
         Acc sum = 0;
 #pragma unroll 1
         for (int channel = 0; channel < p.channels; ++channel)

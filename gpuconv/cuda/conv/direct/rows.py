@@ -1,9 +1,10 @@
 """Conv of few channels a group, depthwise above all, and ConvTranspose of stride 1, as a direct sum: one launch.
 
 The kernel is in ``kernels_cu/conv/direct/rows.cu``, where its forms are explained. Axes are depth, row and column;
-lower ranks are of unit depth and height. ConvTranspose of stride 1 is Conv with its taps turned round. Words of shared
-memory are of the accumulator's type; pitches let the threads of a warp read without bank conflicts, whichever way their
-tiles run on to the next row, depth or channel.
+lower ranks are of unit depth and height. ConvTranspose of stride 1 is Conv with its taps turned round. Forms of stride
+1 take dilations too, as several undilated Convs: each is of the rows and columns of one phase, a dilation apart. Words
+of shared memory are of the accumulator's type; pitches let the threads of a warp read without bank conflicts, whichever
+way their tiles run on to the next row, depth or channel.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class RowForm:
     filters: int  # of a thread
     rows: int  # of a thread, for each of its 16 bytes of columns
     kernel: int  # taps of both axes of the plane, 0 for any
-    stride: int  # of both axes of the plane, 0 for any and for any dilation
+    stride: int  # of both axes of the plane, 0 for any and for any dilation; of 1 also what divides the dilations
     line: bool  # a single axis: rows are strips of it
     registers: int  # that a thread needs for float32 sums
     efficiency: float  # share of multiplications among the main loop's instructions
@@ -58,12 +59,13 @@ class RowForm:
         """Tell whether this form can solve a problem."""
         if (self.filters == 1) != (view.channels == 1 and view.filters < GROUPED):
             return False
-        plane = view.taps[1:], view.column_strides[1:], view.dilations[1:]
-        if self.kernel:
-            return plane == ((self.kernel,) * 2, (self.stride,) * 2, (1, 1))
-        if self.stride:
+        if self.kernel and view.taps[1:] != (self.kernel,) * 2:
+            return False
+        if self.stride == 2:
+            return (view.column_strides[1:], view.dilations[1:]) == ((2, 2), (1, 1))
+        if self.stride == 1:
             flat = view.columns[:2] + view.taps[:2] == (1, 1, 1, 1)
-            return self.line == flat and plane[1:] == ((1, 1), (1, 1))
+            return self.line == flat and 0 not in _phases(view, self)
         return True
 
 
@@ -81,6 +83,14 @@ FORMS = (
     RowForm(GROUPED, 3, 3, 2, False, 128, 0.88),
     RowForm(GROUPED, 1, 0, 0, False, 80, 0.38),
 )
+
+
+def _phases(view: Problem, form: RowForm) -> Ints:
+    """Return how many undilated Convs a form makes along each axis, of outputs that lie so far apart; 0 for none."""
+    if form.stride != 1:
+        return 1, 1, 1
+    axes = zip(view.taps[1:], view.column_strides[1:], view.dilations[1:], strict=True)
+    return 1, *(1 if taps == 1 else 0 if dilation % stride else dilation // stride for taps, stride, dilation in axes)
 
 
 def _refusal(problem: Problem) -> Refusal | None:
@@ -116,11 +126,24 @@ class RowThreads:
     threads: Ints
 
     @cached_property
+    def phases(self) -> Ints:
+        """Undilated Convs along each axis: of outputs that lie so far apart."""
+        return _phases(self.view, self.form)
+
+    @cached_property
+    def dilations(self) -> Ints:
+        """From one tap to the next, in x; where there is one tap, from one output to the next."""
+        if self.form.stride != 1:
+            return self.view.dilations
+        (_, h, w), (_, across, along) = self.view.column_strides, self.phases
+        return self.view.dilations[0], h * across, w * along
+
+    @cached_property
     def lead(self) -> int:
-        """Columns before the first window of a row, so that inputs stay aligned; unrolled forms expect SAME padding."""
+        """Taps before the first window of a row, so that inputs stay aligned; unrolled forms expect SAME padding."""
         if self.form.kernel:
             return -(self.form.kernel // 2) % self.view.vector
-        return -self.view.pads[2] % self.view.vector if self.form.stride else 0
+        return -self.view.pads[2] % self.view.vector if self.form.stride and self.dilations[2] == 1 else 0
 
     @cached_property
     def per_thread(self) -> Ints:
@@ -129,28 +152,47 @@ class RowThreads:
 
     @cached_property
     def blocks_by_axis(self) -> Ints:
-        tiles = zip(self.view.columns, self.threads, self.per_thread, strict=True)
-        return tuple(-(-extent // (threads * made)) for extent, threads, made in tiles)
+        depths, rows, columns = self.view.columns
+        extents = depths, -(-rows // self.phases[1]), columns
+        tiles = zip(extents, self.threads, self.per_thread, strict=True)
+        deep, down, along = (-(-extent // (threads * made)) for extent, threads, made in tiles)
+        return deep, down * self.row_phases, along
+
+    @cached_property
+    def row_phases(self) -> int:
+        """Phases that have rows."""
+        return min(self.phases[1], self.view.columns[1])
 
     @cached_property
     def spatial_blocks(self) -> int:
         """Blocks along the axes and the images, for each group and tile of filters."""
         return prod(self.blocks_by_axis) * self.view.batch
 
+    def far(self) -> bool:
+        """Tell whether phases count rows or columns, also behind the last ones, that need 64-bit indices."""
+        view, (_, d, s) = self.view, self.dilations
+        if (d, s) == (1, 1):
+            return False
+        rows, columns = view.coordinates[1] + 3 * d * self.extent[1], view.coordinates[2] + 3 * s * self.extent[2]
+        offsets = (rows * abs(strides[3]) for strides in (view.x_strides, view.y_strides))
+        return max(rows, columns, *offsets) >= params.INDEX_LIMIT
+
     # ---- shared memory
 
     @cached_property
     def extent(self) -> Ints:
         """What is staged of x for one channel; of columns also what fills the last vectors up."""
-        view, (_, _, last) = self.view, self.per_thread
+        view, (_, made, last) = self.view, self.per_thread
         axes = zip(self.threads, self.per_thread, view.column_strides, view.taps, view.dilations, strict=True)
         depths, rows, columns = ((t * e - 1) * s + (k - 1) * d + 1 for t, e, s, k, d in axes)
-        stride, vector = self.form.stride, self.view.vector
+        stride, vector, phases = self.form.stride, view.vector, self.phases[2]
+        if stride:
+            rows = (self.threads[1] * made - 1) * stride + view.taps[1]
         if self.form.kernel:
             reach = self.lead + (vector - 1) * stride + self.form.kernel - 1
-            columns = stride * (self.threads[2] * vector + reach // stride // vector * vector)
+            columns = stride * (self.threads[2] * vector + phases * (reach // stride // vector * vector))
         elif stride:
-            columns = self.threads[2] * last + self.row_taps
+            columns = self.threads[2] * last + phases * self.row_taps
         return depths, rows, columns
 
     @cached_property
@@ -167,22 +209,36 @@ class RowThreads:
     def inner_pitches(self) -> Ints:
         """Words from one phase of columns, row and depth to the next."""
         _, rows, columns = self.extent
-        _, h, w = self.threads
-        stride = self.view.column_strides[2] if self.form.stride == 0 else self.form.stride
-        phase = -(-columns // stride)
-        if self.form.stride == 2 and self.view.word == 4:
+        _, h, w = self._positions
+        form, unit, banks, phases = self.form, self.unit, self.banks, self.input_phases
+        phase = -(-columns // phases)
+        if form.stride == 2 and self.view.word == 4:
             # Even and odd columns that are copied together go to other banks.
             phase = numbers.congruent(phase, 1, 16, 32)
-        unit, banks = self.unit, self.banks
-        apart = self.view.column_strides[1] * (self.form.rows if self.form.stride else 1)
-        row = unit * numbers.congruent(-(-phase * stride // unit), apart, w, banks)
+        elif form.stride == 1 and phases > 1:
+            # So do the vectors of neighbouring threads, which have phases in turn.
+            phase = unit * numbers.congruent(phase // unit, 1, phases if phases % 2 else max(banks // phases, 1), banks)
+        apart = form.stride * form.rows if form.stride else self.view.column_strides[1]
+        row = unit * numbers.congruent(-(-phase * phases // unit), apart, w, banks)
         depth = unit * numbers.congruent(rows * row // unit, self.view.column_strides[0], w * h, banks)
         return phase, row, depth
+
+    @cached_property
+    def input_phases(self) -> int:
+        """Phases of columns in shared memory."""
+        if self.form.stride == 1:
+            return self.phases[2]
+        return self.form.stride or self.view.column_strides[2]
+
+    @cached_property
+    def _positions(self) -> Ints:
+        """Threads along each axis, of columns those of one phase."""
+        return *self.threads[:2], self.threads[2] // self.phases[2]
 
     def channel_pitch(self, step: int) -> int:
         """Return the words from one of so many channels to the next."""
         least = self.extent[0] * self.inner_pitches[2] // self.unit
-        return self.unit * numbers.congruent(least, step, prod(self.threads), self.banks)
+        return self.unit * numbers.congruent(least, step, prod(self._positions), self.banks)
 
     @cached_property
     def row_taps(self) -> int:
@@ -265,7 +321,8 @@ class RowTile(RowThreads):
         view = self.view
         phase, row, depth, channel = self.pitches
         filter_blocks, group_blocks = self.channel_blocks(self.groups, self.filter_tiles)
-        columns = self.extent[2]
+        columns, (_, made, last) = self.extent[2], self.per_thread
+        _, h, w = self.threads
         return {
             **params.members(self, "lead", "step", "extent"),
             "phase_pitch": phase,
@@ -277,9 +334,10 @@ class RowTile(RowThreads):
             "filter_pitch": self.pitch_of_filters(self.step),
             "lanes": [_lanes(-(-columns // width)) for width in (1, 2, 4)],
             "row_lanes": _lanes(self.extent[1]),
-            "outputs": [threads * made for threads, made in zip(self.threads, self.per_thread, strict=True)],
-            "spread_row": self.threads[1] if self.per_thread[1] > 1 else 0,
-            "spread_column": self.threads[2] if self.per_thread[2] > 1 else 0,
+            "outputs": [self.threads[0], h * made * self.phases[1], w * last],
+            "spread_row": self.phases[1] if self.form.stride else h if made > 1 else 0,
+            "spread_column": self.phases[2] if self.form.stride else w if last > 1 else 0,
+            "strip": self._positions[2] * view.vector,
             "groups_here": self.groups,
             "filter_bits": self.filter_tiles.bit_length() - 1,
             "tiles": self.threads,
@@ -288,14 +346,16 @@ class RowTile(RowThreads):
             "group_blocks": group_blocks,
             "taps": (*view.taps[:2], self.row_taps),
             "by_step": self.step,
-            "by_stride": view.column_strides[2],
+            "row_phases": self.row_phases,
+            "column_phases": self.input_phases,
             "row_taps": view.taps[2],
         }
 
     def __str__(self) -> str:
         d, h, w = (threads * made for threads, made in zip(self.threads, self.per_thread, strict=True))
+        apart = f", in rows {self.phases[1]} apart" if self.phases[1] > 1 else ""
         return (
-            f"direct: blocks of {d}x{h}x{w} outputs of {self.filter_tiles * self.form.filters} filters in "
+            f"direct: blocks of {d}x{h}x{w} outputs{apart}, of {self.filter_tiles * self.form.filters} filters in "
             f"{self.groups} groups, {self.step} channels of each at a time; 32-bit indices"
         )
 
@@ -329,12 +389,14 @@ def best(view: Problem, form: RowForm, limits: Limits) -> RowTile | None:
 
 def _threads(view: Problem, form: RowForm) -> Iterator[RowThreads]:
     outputs = _outputs_of_thread(view, form)
-    needed = [-(-extent // count) for extent, count in zip(view.columns, outputs, strict=True)]
+    phases = _phases(view, form)
+    needed = [-(-extent // (count * phase)) for extent, count, phase in zip(view.columns, outputs, phases, strict=True)]
     depths, rows, columns = map(even_shares, needed)
     if form.stride == 0:  # neighbours make neighbours
         columns = [count for count in columns if count >= min(WARP, needed[2])]
     elif form.stride == 2:  # of odd numbers, no pitch lets the next row begin in the bank that comes next
         columns = sorted({count + count % 2 for count in columns})
+    columns = [count * phases[2] for count in columns]
     for d, h, w in product(depths, rows, columns):
         if w * h * d <= THREADS:
             yield RowThreads(view, form, (d, h, w))
@@ -369,7 +431,7 @@ def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
         if not form.takes(view):
             continue
         tile = best(view, form, limits)
-        if tile is not None and tile.blocks <= MOST_BLOCKS:
+        if tile is not None and tile.blocks <= MOST_BLOCKS and not tile.far():
             # Inputs that several tiles meet mostly come from the L2 cache.
             _, instructions = tile.work_of_block(tile.groups, tile.filter_tiles, tile.step)
             busy = model.arithmetic(tile.blocks, instructions, problem.accumulator, 1.0, limits)
@@ -392,6 +454,7 @@ def _fields(problem: Problem, tile: RowTile) -> dict[str, Any]:
     x_strides, y_strides = (
         (*strides[:2], *filled(strides[2:], RANK, 0)[:2], 1) for strides in (problem.x_strides, problem.y_strides)
     )
+    first, together = view.pads[2] + tile.lead * tile.dilations[2], tile.form.stride != 1 or tile.dilations[2] == 1
     return {
         "groups": view.group,
         "channels": view.channels,
@@ -403,10 +466,11 @@ def _fields(problem: Problem, tile: RowTile) -> dict[str, Any]:
         "w_stride": w_stride,
         "b_stride": problem.b_stride or 0,
         "stride": view.column_strides,
-        "dilation": view.dilations,
-        "start": [-pad for pad in (*view.pads[:2], view.pads[2] + tile.lead)],
-        "x_width": gcd(_width(problem.x_shape, problem.x_strides, tile.view.vector), view.pads[2] + tile.lead),
-        "y_width": _width(problem.y_shape, problem.y_strides, tile.view.vector),
+        "dilation": tile.dilations,
+        "start": [-pad for pad in (*view.pads[:2], first)],
+        "x_width": gcd(_width(problem.x_shape, problem.x_strides, view.vector), first) if together else 1,
+        "y_width": _width(problem.y_shape, problem.y_strides, view.vector) if together else 1,
+        "y_step": y_strides[3] * tile.phases[1],
         **tile.fields(),
     }
 

@@ -11,18 +11,19 @@ import pytest
 import gpuconv
 from gpuconv.cuda.conv.direct.rows import RowForm
 from tests.emulator import emulated_cuda
-from tests.harness import direct_forms
+from tests.harness import direct_forms, fused
 from tests.harness.direct_forms import FORMS, ROWWISE
 from tests.harness.emulated import architecture, preferred
 from tests.oracle import oracle
 from tests.oracle.operands import CONV_DTYPES, CONV_KINDS, LAYOUTS, values
-from tests.oracle.oracle import assert_close
+from tests.oracle.oracle import assert_close, assert_same
 from tests.oracle.strategies import Problem
 
 pytestmark = pytest.mark.emulator
 
 over_forms = pytest.mark.parametrize("form", FORMS, ids=direct_forms.title)
 over_dtypes = pytest.mark.parametrize("dtype", CONV_DTYPES, ids=str)
+Ints = tuple[int, ...]
 _ROUNDS = 4  # of random problems of each form and dtype
 
 
@@ -56,22 +57,28 @@ def test_random_problems_of_every_form(form: RowForm, dtype: Any) -> None:
 
 @pytest.mark.sampled(2)
 @over_dtypes
+@pytest.mark.parametrize("dilations", [(1, 1), (2, 3)])
 @pytest.mark.parametrize("form", [form for form in FORMS if form.stride == 1], ids=direct_forms.title)
-def test_conv_transpose_of_stride_1(form: RowForm, dtype: Any) -> None:
+def test_conv_transpose_of_stride_1(form: RowForm, dilations: tuple[int, int], dtype: Any) -> None:
     x_shape, w_shape, attributes = direct_forms.usual(form, width=21, height=9)
     group = attributes["group"]
     w_shape = (x_shape[1], w_shape[0] // group, *w_shape[2:])
-    pads = [1, 0, 2, 3] if len(w_shape) == 4 else [1, 2]
-    problem = Problem("conv_transpose", x_shape, w_shape, None, {"group": group, "pads": pads})
+    plane = len(w_shape) - 2
+    changes = {"pads": [1, 0, 2, 3] if plane == 2 else [1, 2], "dilations": list(dilations[-plane:])}
+    problem = Problem("conv_transpose", x_shape, w_shape, None, {"group": group, **changes})
     arrays = [values("integers", seed, shape, dtype) for seed, shape in enumerate((x_shape, w_shape))]
     expected = oracle.conv_transpose(*arrays, **problem.attributes)
     assert_close(computed(problem, arrays, direct_forms.name(form, dtype), 0), expected, dtype)
 
 
-@over_forms
-def test_padding_takes_no_part(form: RowForm) -> None:
+@pytest.mark.parametrize(
+    ("form", "dilation"),
+    [(form, dilation) for form in FORMS for dilation in (1, 2) if dilation == 1 or form.stride == 1],
+    ids=lambda value: direct_forms.title(value) if isinstance(value, RowForm) else str(value),
+)
+def test_padding_takes_no_part(form: RowForm, dilation: int) -> None:
     """An infinite weight on the padding adds nothing; on an input it gives what IEEE arithmetic gives."""
-    x_shape, w_shape, attributes = direct_forms.usual(form, width=10, height=8)
+    x_shape, w_shape, attributes = direct_forms.usual(form, 10 * dilation, 8 * dilation, dilation)
     x, w = np.ones(x_shape, np.float32), np.ones(w_shape, np.float32)
     w.reshape(len(w), -1)[:, 0] = (np.inf, np.nan, -np.inf, 1)[: len(w)] * (len(w) // 4 or 1)
     problem = Problem("conv", x_shape, w_shape, None, attributes)
@@ -79,6 +86,38 @@ def test_padding_takes_no_part(form: RowForm) -> None:
     assert_close(y, oracle.conv(x, w, **attributes), "float32")
     assert np.isfinite(y).any()
     assert not np.isfinite(y).all()
+
+
+@pytest.mark.sampled(2)
+@over_dtypes
+@pytest.mark.parametrize(
+    ("strides", "dilations", "pads"),
+    [
+        ((1, 1), (2, 2), (2, 2, 2, 2)),
+        ((1, 1), (3, 4), (7, 0, 2, 11)),  # more before the rows than taps reach, and behind the columns
+        ((1, 1), (4, 1), (0, 1, 1, 0)),
+        ((1, 1), (1, 6), (3, 5, 0, 4)),
+        ((1, 1), (40, 3), (40, 3, 41, 2)),  # every row is a phase
+        ((2, 3), (4, 3), (4, 2, 3, 5)),
+        ((2, 2), (6, 6), (5, 7, 6, 0)),
+    ],
+)
+@pytest.mark.parametrize("form", [form for form in FORMS if form.stride == 1 and not form.line], ids=direct_forms.title)
+def test_dilations(form: RowForm, strides: Ints, dilations: Ints, pads: Ints, dtype: Any) -> None:
+    """Two filters a group, or as many as a thread makes and more; a bias, a residual and an activation."""
+    _, w_shape, attributes = direct_forms.usual(form)
+    group, (_, channels, *kernel) = attributes["group"], w_shape
+    reach = [(k - 1) * d for k, d in zip(kernel, dilations, strict=True)]
+    extents = [max(least, r) - a - b + r for least, r, a, b in zip((23, 45), reach, pads, pads[2:], strict=False)]
+    x_shape, w_shape = (2, group * channels, *extents), (group * (6 if channels > 1 else 2), channels, *kernel)
+    more = {"strides": list(strides), "dilations": list(dilations), "pads": list(pads)}
+    problem = Problem("conv", x_shape, w_shape, w_shape[:1], {"group": group, **more})
+    x, w, b = (values("integers", seed, shape, dtype) for seed, shape in enumerate((x_shape, w_shape, w_shape[:1])))
+    sums = oracle.conv(x, w, b, **problem.attributes).value
+    residual = values("integers", 3, sums.shape, dtype)
+    y = computed(problem, [x, w, b], direct_forms.name(form, dtype), 0, residual=residual, activation="relu")
+    kind = fused.accumulator(dtype)
+    assert_same(y, fused.finished(sums.astype(kind), residual, "relu").astype(dtype))
 
 
 @pytest.mark.parametrize("layout", ["strided", "channels last"])
