@@ -298,8 +298,8 @@ def test_pools_along_an_axis_read_neighbours_and_write_whole_sectors(
         with preferred(kernel), device as emulated:
             windows: dict[str, Any] = {"kernel_shape": (size, width), "strides": (stride, 1)}
             gpuconv.max_pool(np.zeros(shape, dtype), return_indices=True, layout=layout, **windows)
-        most = 2.5 if dtype in ("int8", "uint8") else 1.8
-        assert_within(emulated.counters()[kernel], loads=most, stores=1.4, shared=0)
+        loads = 1.0 if layout == "NHWC" else 2.3 if dtype in ("int8", "uint8") else 1.5
+        assert_within(emulated.counters()[kernel], loads=loads, stores=1.3, shared=0)
 
 
 # Kernel, window, stride, pad, layout, x; rows of 14 or 40 elements do not all begin with a sector.
