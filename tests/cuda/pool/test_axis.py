@@ -150,7 +150,7 @@ def test_what_is_left_has_32_bit_indices_and_no_more_than_a_gibibyte(monkeypatch
     ],
 )
 def test_windows_of_a_thread_share_taps_where_they_overlap_enough(
-    windows: int, attributes: dict[str, int], expected: AxisRuns
+    windows: int, attributes: dict[str, Any], expected: AxisRuns
 ) -> None:
     stride, dilation = attributes.get("strides", 1), attributes.get("dilations", 1)
     extent = (windows - 1) * stride + (attributes["kernel_shape"] - 1) * dilation + 1
