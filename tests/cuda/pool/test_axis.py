@@ -120,6 +120,7 @@ def test_what_it_does_not_take_and_why(why: str, plain: bool, x: Ints, more: dic
 def test_what_is_left_has_32_bit_indices_and_no_more_than_a_gibibyte(monkeypatch: pytest.MonkeyPatch) -> None:
     one = made((1, 40, 2, 9, 5), indices=True, kernel_shape=[2, 1, 5], pads=[0, 0, 4, 0, 0, 4])
     left = 40 * 2 * 9 * 9
+    assert axis._MOST_BYTES == 2**30
     monkeypatch.setattr(axis, "_MOST_BYTES", left * (4 + 8))
     assert refused(axis, one, HOPPER) is None
     monkeypatch.setattr(axis, "_MOST_BYTES", left * (4 + 8) - 1)
