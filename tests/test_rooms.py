@@ -38,7 +38,8 @@ CUPY = {  # modules that know CuPy, which `import gpuconv` and the CPU do withou
 # The parts of a folder that all its families share, and the file that lists them.
 SHARED = {"base", "copies", "families", "filter_rows", "fragments", "general", "problem", "runs", "split", "structs"}
 MORE = ("_tile",)  # a second file of one family
-NEIGHBOURS: dict[str, str] = {}
+_PARTS = "axis by axis, other families may pool the rows or slices that come first"
+NEIGHBOURS = {f"pool.axis -> pool.{family}": _PARTS for family in ("channels", "patches", "tiles")}
 
 
 @cache

@@ -73,4 +73,5 @@ def test_maxima_and_their_indices_agree_bit_for_bit(case: Case, dtype: str, wide
         assert_same(y, expected_y)
         assert_same(places, expected_indices)
         assert_same(values, expected_y, bits=False)
-        assert cuda_device.hardware() or len(emulated.launches) == (2 if expected_y.size else 0)
+        launched = len(emulated.launches)
+        assert cuda_device.hardware() or (launched >= 2 if expected_y.size else launched == 0)

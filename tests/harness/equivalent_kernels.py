@@ -26,6 +26,7 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
     ),
     "It only spares the compiler a comparison that always holds.": (
         "conv/gemm/ffma.cuh: if (kWeightVectors % kThreads != 0 && vector >= kWeightVectors) break;  [0 -> 1]",
+        "pool/axis.cu: if (i > 0 && !inside(at[0] + i * step, p.windows)) return;  [> -> >=]",
     ),
     "A vector of channels begins below M just where it begins below M rounded up to whole vectors.": (
         "conv/gemm/ffma.cuh: bool found = m0 + m < p.pitch;  [pitch -> filters]",
@@ -118,6 +119,15 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
     "Any one thread of the block will do.": (
         "conv/gemm/conv_transpose.cu: if (threadIdx.x == 0) {  [0 -> 1]",
         "conv/gemm/split_transpose.cu: if (threadIdx.x == 0) {  [0 -> 1]",
+    ),
+    "An element that is taken again, or sooner but in its order, changes no maximum.": (
+        "pool/axis.cu: for (int tap = kLead + 1; tap < taps; ++tap) take(common, line[tap]);  [1 -> 0]",
+        "pool/axis.cu: for (int tap = 1; tap < SHIFT; ++tap) take(windows[i], line[i * SHIFT + tap]);  [< -> <=]",
+        "pool/axis.cu: for (int tap = 1; tap < SHIFT; ++tap) take(windows[i], line[i * SHIFT + tap]);  [1 -> 0]",
+    ),
+    "It only gives neighbouring threads neighbours in memory, which the tests of memory traffic look at.": (
+        "pool/axis.cu: if (p.channels_last) image = unravel(p.channels.split(item, channel), p.runs, at);  [p.channels_last -> false && (p.channels_last)]",  # noqa: E501
+        "pool/axis.cu: if (p.channels_last) image = unravel(p.channels.split(item, channel), p.runs, at);  [p.channels_last -> true || (p.channels_last)]",  # noqa: E501
     ),
     "Taps are taken in batches of any size.": (
         "pool/general.cu: constexpr int kBatch = 3;  [3 -> 4]",

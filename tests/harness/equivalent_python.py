@@ -89,6 +89,10 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
         "cpu/_product.py add: (flip_a, lda), (flip_b, ldb) = (_order(matrix.shape[1:], matrix.strides[1:], item) or (0, 0) for matrix in (a, b))  ->  (flip_a, lda), (flip_b, ldb) = (_order(matrix.shape[1:], matrix.strides[1:], item) or (0, 1) for matrix in (a, b))",  # noqa: E501
         "cpu/_product.py add: (flip_a, lda), (flip_b, ldb) = (_order(matrix.shape[1:], matrix.strides[1:], item) or (0, 0) for matrix in (a, b))  ->  (flip_a, lda), (flip_b, ldb) = (_order(matrix.shape[1:], matrix.strides[1:], item) or (1, 0) for matrix in (a, b))",  # noqa: E501
     ),
+    "A window of one element has no dilation, and no plan asks for the pads at the end.": (
+        "cuda/pool/axis.py _singly: single = {'kernel_shape': 1, 'strides': 1, 'dilations': 1, 'pads_begin': 0, 'pads_end': 0}  ->  single = {'kernel_shape': 1, 'strides': 1, 'dilations': 2, 'pads_begin': 0, 'pads_end': 0}",  # noqa: E501
+        "cuda/pool/axis.py _singly: single = {'kernel_shape': 1, 'strides': 1, 'dilations': 1, 'pads_begin': 0, 'pads_end': 0}  ->  single = {'kernel_shape': 1, 'strides': 1, 'dilations': 1, 'pads_begin': 0, 'pads_end': -1}",  # noqa: E501
+    ),
     "Bytes of an element divide those of a vector.": (
         "cuda/pool/problem.py channels_of_vector: return 2 if problem.named else 16 // problem.itemsize  ->  return 2 if problem.named else -(-16 // problem.itemsize)",  # noqa: E501
     ),
@@ -478,6 +482,7 @@ EXACT: dict[str, dict[str, tuple[str, ...]]] = {
         "cuda/conv/gemm/base.py": ("axis.dilation // common", "axis.stride // common"),
         "cuda/conv/gemm/grouped_tile.py": ("axis.dilation // gcd(axis.stride, axis.dilation)",),
         "cuda/pool/runs.py": ("dilation // stride",),
+        "cuda/pool/axis.py": ("axis.dilation // common", "axis.stride // common"),
         "cuda/conv/gemm/runs.py": ("taps // piece", "step // piece", "pad // piece"),
         "cuda/conv/wgmma/sources.py": ("stride // common", "dilation // common", "(place - tap * dilation) // stride"),
         "cuda/conv/wgmma/pixels.py": ("problem.taps[1] // inner_h", "problem.taps[2] // inner_w"),

@@ -607,6 +607,32 @@ PATCH_POOLS = (
           kernel_shape=[4, 7], strides=[2, 1], dilations=[1, 2], pads=[2, 5, 1, 8]),
 )  # fmt: skip
 
+# ... with Indices, one axis after the other: windows that share taps, one or two apart, dilated ones, single ones; the
+# launch that numbers elements, along each axis, in both orders.
+AXIS_POOLS = (
+    _pool("max_pool_float32_3d_axis_indices", (2, 3, 17, 11, 9), "nonfinite", kernel_shape=[7, 3, 2],
+          strides=[1, 2, 1], dilations=[1, 1, 2], pads=[3, 2, 0, 2, 0, 1]),
+    _pool("max_pool_float16_3d_axis_indices", (2, 20, 23, 19), "nonfinite", "channels last", "strided pixels",
+          kernel_shape=[9, 4], strides=[2, 1], dilations=[1, 2], pads=[4, 3, 3, 2]),
+    _pool("max_pool_bfloat16_3d_axis_indices", (5, 5, 37, 14), "zeros", "strided rows", kernel_shape=[9, 2],
+          strides=[2, 3], dilations=[3, 1], pads=[12, 1, 9, 0], storage_order=1),
+    _pool("max_pool_float64_3d_axis_indices", (2, 14, 25, 15), "lowest", "channels last", "channels last",
+          kernel_shape=[4, 3], strides=[3, 1], dilations=[1, 2], pads=[2, 1, 3, 2], ceil_mode=1),
+    _pool("max_pool_int8_3d_axis_indices", (2, 3, 10, 14, 11), "the ends", "pixels off the vectors", "channels last",
+          kernel_shape=[2, 6, 3], strides=[3, 1, 2], dilations=[2, 1, 3], pads=[1, 2, 5, 1, 3, 4]),
+    _pool("max_pool_uint8_3d_axis_indices", (3, 7, 26, 19), "any integer", "off the vectors", "strided rows",
+          kernel_shape=[10, 3], strides=[2, 1], dilations=[1, 2], pads=[9, 2, 4, 1]),
+    _pool("max_pool_float32_3d_axis_numbered_indices", (3, 12, 5, 40), "nonfinite", "channels last", "channels last",
+          kernel_shape=[1, 6], strides=[2, 1], dilations=[1, 3], pads=[0, 7, 0, 4]),
+    _pool("max_pool_float16_3d_axis_numbered_indices", (2, 7, 31, 40), "ties", "strided rows", "strided rows",
+          kernel_shape=[9, 1], strides=[2, 3], dilations=[1, 2], pads=[5, 0, 3, 0]),
+    _pool("max_pool_bfloat16_3d_axis_numbered_indices", (2, 6, 4, 33, 7), "nonfinite", "strided pixels",
+          "channels last", kernel_shape=[1, 10, 1], strides=[2, 1, 3], dilations=[1, 2, 1],
+          pads=[0, 8, 0, 0, 11, 0], storage_order=1),
+    _pool("max_pool_int8_3d_axis_numbered_indices", (2, 3, 14, 9, 11), "any integer", out="strided rows",
+          kernel_shape=[4, 1, 1], strides=[1, 2, 1], dilations=[3, 1, 1], pads=[4, 0, 0, 5, 0, 0]),
+)  # fmt: skip
+
 # On tensor cores: whole slices of channels and parts of one, chunks of channels, the table of rows, phases.
 TENSOR = (
     _gemm("conv_float16_3d_mma_128x128x64_vector", (2, 72, 13, 33), (300, 72, 3, 2), layout="channels last",
@@ -716,7 +742,7 @@ STEMS = (
 )  # fmt: skip
 
 GEMMS = (*CONVS, *SPLIT, *SPLIT_PHASES, *FEW, *POINTWISE, *TRANSPOSED, *INTERLEAVED, *DISJOINT)
-FAST_POOLS = (*VECTOR_POOLS, *TILE_POOLS, *CHANNEL_POOLS, *PATCH_POOLS)
+FAST_POOLS = (*VECTOR_POOLS, *TILE_POOLS, *CHANNEL_POOLS, *PATCH_POOLS, *AXIS_POOLS)
 ALL: tuple[ManyBlocks, ...] = (
     *(*GEMMS, *BANDS, *GROUPED, *TENSOR, *MATRIX),
     *(*DISJOINT_TENSOR, *PHASE_ROWS, *TAP_ROWS, *DIRECT, *STEMS, *CHANNELS, *DEPTHWISE_TRANSPOSED),
@@ -777,7 +803,10 @@ def run(one: ManyBlocks, architecture: str | None = None, **options: Any) -> Any
             both = [array.copy() for array in both]
         if one.packed:
             operands = [operands[0], gpuconv.pack(operands[1], one.problem.operator), *operands[2:]]
-        y = getattr(gpuconv, one.problem.operator)(*operands, **attributes, out=out)
+        if one.kernel.endswith("_indices"):  # which makes no values alone
+            y = both[0]
+        else:
+            y = getattr(gpuconv, one.problem.operator)(*operands, **attributes, out=out)
     if pooling:
         assert_same(y, expected[0], bits=False)
         for found, right in zip(both, expected, strict=True):

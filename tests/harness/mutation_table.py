@@ -473,6 +473,12 @@ TESTS: dict[str, tuple[str, ...]] = {
         "harness/test_many_blocks.py 3d_vectors",
         *_FAMILY,
     ),
+    "cuda/pool/axis.py": (
+        "cuda/pool/test_axis.py",
+        *_POOL_PLANS,
+        "harness/test_many_blocks.py 3d_axis",
+        *_FAMILY,
+    ),
     "cuda/pool/channels.py": (
         *_POOL_PLANS,
         "harness/test_many_blocks.py [max_pool_float32_3d_channels [max_pool_float16_3d_channels "

@@ -286,6 +286,23 @@ def test_direct_sums_read_no_more_of_shared_memory_than_in_whole_vectors(case: C
     assert 0 < wavefronts <= 4 * requests
 
 
+@pytest.mark.parametrize("dtype", dtypes.MAX_POOL_DTYPES)
+@pytest.mark.parametrize(("layout", "shape"), [("NCHW", (2, 3, 30, 40)), ("NHWC", (2, 30, 14, 64))])
+@pytest.mark.parametrize(("size", "stride"), [(5, 1), (3, 2)])
+def test_pools_along_an_axis_read_neighbours_and_write_whole_sectors(
+    size: int, stride: int, layout: str, shape: Ints, dtype: str
+) -> None:
+    """Down the height, with Indices of the elements and with those of a launch before; rows are no whole sectors."""
+    for width, name in ((1, "axis_numbered"), (2, "axis")):
+        kernel = f"max_pool_{dtype}_3d_{name}_indices"
+        device = emulated_cuda("sm_90a", counters=True, check_shared=False, check_global=False)
+        with preferred(kernel), device as emulated:
+            windows: dict[str, Any] = {"kernel_shape": (size, width), "strides": (stride, 1)}
+            gpuconv.max_pool(np.zeros(shape, dtype), return_indices=True, layout=layout, **windows)
+        loads = 1.0 if layout == "NHWC" else 2.3 if dtype in ("int8", "uint8") else 1.5
+        assert_within(emulated.counters()[kernel], loads=loads, stores=1.3, shared=0)
+
+
 # Kernel, window, stride, pad, layout, x; rows of 14 or 40 elements do not all begin with a sector.
 _POOL_GRADS = (
     ("3d", 3, 2, 1, "NCHW", (2, 3, 9, 40)),

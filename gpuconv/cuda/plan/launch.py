@@ -51,7 +51,7 @@ class Launch:
     # What the struct's members hold, as :func:`params.pack` takes it
     fields: Mapping[str, Any] = field(repr=False, hash=False)
     # Which array's address belongs into which member: "x", "w", "b", "dy", "y", "indices", "residual", "packed",
-    # "x_last", "expanded", "copied" or "workspace"
+    # "x_last", "expanded", "copied", "workspace" or another space of the plan
     roles: Mapping[str, str] = field(repr=False, hash=False)
     maps: tuple[TensorMap, ...] = field(default=(), repr=False)  # those that belong into the struct
 

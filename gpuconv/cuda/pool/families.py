@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from gpuconv.cuda.plan import Family, Limits, Plan, offers
-from gpuconv.cuda.pool import channels, general, patches, planes, tiles, vectors
+from gpuconv.cuda.pool import axis, channels, general, patches, planes, tiles, vectors
 from gpuconv.cuda.pool.problem import Geometry, PoolProblem
 from gpuconv.rules.geometry import Ints
 
 # Of equally quick candidates the earlier family's is taken; the first accepts every problem.
-FAMILIES: tuple[Family, ...] = (general, vectors, tiles, channels, patches, planes)
+FAMILIES: tuple[Family, ...] = (general, vectors, tiles, channels, patches, planes, axis)
 
 
 def for_pool(

@@ -345,7 +345,7 @@ def window_refusal(problem: PoolProblem, *, dilated: bool = False) -> str | None
     axes = problem.axes
     if len(axes) > 3:
         return f"{len(axes)} spatial axes"
-    if any(axis.reach == 0 or axis.pad >= axis.reach or _last(axis) >= axis.extent for axis in axes):
+    if has_empty_windows(axes):
         return "some windows are empty"
     if any(axis.dilation > (axis.extent if dilated else 1) for axis in axes):  # longer steps may miss the input
         return "dilated windows"
@@ -354,6 +354,11 @@ def window_refusal(problem: PoolProblem, *, dilated: bool = False) -> str | None
     if problem.column_major and sum(axis.extent > 1 for axis in axes) > 1:
         return "column-major numbers"
     return None
+
+
+def has_empty_windows(axes: Iterable[PoolAxis]) -> bool:
+    """Tell whether some window begins behind an axis, or ends before it."""
+    return any(axis.reach == 0 or axis.pad >= axis.reach or _last(axis) >= axis.extent for axis in axes)
 
 
 def _last(axis: PoolAxis) -> int:

@@ -26,6 +26,7 @@ from gpuconv.cuda.plan import launch as launches
 from gpuconv.cuda.plan.launch import Launch
 from gpuconv.cuda.plan.limits import Limits, representative
 from gpuconv.cuda.plan.offers import Candidate
+from gpuconv.cuda.pool import axis as pool_axis
 from gpuconv.cuda.pool import channels as pool_channels
 from gpuconv.cuda.pool import families as pool_families
 from gpuconv.cuda.pool import general, patches, planes, tiles, vectors
@@ -97,7 +98,7 @@ def planned(family: Any, one: ManyBlocks, limits: Limits = HOPPER, problem: Any 
 # ---------------------------------------------------------------- shared memory
 
 # Kernels that every device has room for ask nothing: blocks of weights of 24 KiB at most.
-WITHOUT = (few, transpose, general, vectors, pool_channels)
+WITHOUT = (few, transpose, general, vectors, pool_channels, pool_axis)
 UNASKED = "conv_few_"
 
 

