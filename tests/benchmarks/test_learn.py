@@ -139,7 +139,7 @@ def test_the_command_prints_and_writes(
     monkeypatch.setattr(measured_rates, "__file__", str(copy))
     assert learn.main([str(path), "--write", "--architecture"]) == 0
     out = capsys.readouterr().out
-    assert "made up (sm_90a): 5 kernels of 1 cases" in out
+    assert f"made up (sm_90a): {len(kernels)} kernels of 1 cases" in out
     regret = max(kernels.values()) / min(kernels.values())
     assert f"regret of 1 picks: mean {regret:.4f}, worst {regret:.3f}; the worst:\n  {regret:.3f}  {case}: " in out
     assert f"{slowest}, not {min(kernels, key=kernels.__getitem__)}" in out
