@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 import numpy as np
 
@@ -43,9 +42,19 @@ SWAPPED = np.dtype(np.float32).newbyteorder("S")
 
 
 def with_cupy(function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
-    """Call a function while CUPY_X is of the class that CuPy, which seems to be imported, has for its arrays."""
-    with mock.patch.dict(sys.modules, cupy=SimpleNamespace(ndarray=type(CUPY_X))):
+    """Call a function while CUPY_X is of the class that CuPy, which seems to be imported, has for its arrays.
+
+    `mock.patch.dict` would copy all of `sys.modules`: memory that calls are measured by.
+    """
+    imported = sys.modules.get("cupy")
+    sys.modules["cupy"] = SimpleNamespace(ndarray=type(CUPY_X))  # type: ignore[assignment]
+    try:
         return function(*arguments, **keywords)
+    finally:
+        if imported is None:
+            del sys.modules["cupy"]
+        else:
+            sys.modules["cupy"] = imported
 
 
 class Foreign:
