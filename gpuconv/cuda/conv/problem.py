@@ -160,7 +160,7 @@ class Problem:
     @cached_property
     def y_column_strides(self) -> Ints:
         """Strides of y from one column to the next: ConvTranspose's columns lie a stride apart."""
-        return tuple(axis.stride * axis.y_stride for axis in self.axes)
+        return tuple(step_between(axis.columns, axis.stride * axis.y_stride) for axis in self.axes)
 
     @cached_property
     def coordinates(self) -> Ints:
@@ -269,13 +269,14 @@ def of(
     if isinstance(g, ConvTransposeGeometry):
         channels = g.w_shape[0] // g.group
         strides = tuple(1 if size <= 1 else s for size, s in zip(g.x_shape[2:], g.strides, strict=True))
-        own["w_strides"] = (w_strides[0] * channels, w_strides[1], w_strides[0], *w_strides[2:])
+        w_group = step_between(g.group, channels * w_strides[0])
+        own["w_strides"] = (w_group, w_strides[1], w_strides[0], *w_strides[2:])
         own["columns"] = tuple(-(-size // s) for size, s in zip(out, strides, strict=True))
         own["column_strides"] = (1,) * len(out)
         own["phases"] = tuple(min(size, s) for size, s in zip(out, strides, strict=True))
     else:
         channels, strides = g.w_shape[1], ()
-        own["w_strides"] = (w_strides[0] * filters, *w_strides)
+        own["w_strides"] = (step_between(g.group, filters * w_strides[0]), *w_strides)
         own["columns"] = tuple(out)
         own["column_strides"] = tuple(1 if q == 1 else s for q, s in zip(out, g.strides, strict=True))
         own["phases"] = ()
@@ -299,6 +300,14 @@ def of(
         strides=strides,
         **own,
     )
+
+
+def step_between(count: int, step: int) -> int:
+    """Return the step from one of so many to the next: where there is one it is never taken, and too long a one is 0.
+
+    Arrays whose offsets fit into 32 bits so have steps that do.
+    """
+    return 0 if count == 1 and abs(step) >= params.INDEX_LIMIT else step
 
 
 def as_conv(problem: Problem) -> Problem | None:

@@ -196,3 +196,29 @@ def test_32_bits_are_enough_up_to_their_border(family: ModuleType, array: str) -
         near = problem_of(one, array, apart - 2**20)
         assert planned(family, one, problem=near) is not None, one
         assert planned(family, one, problem=problem_of(one, array, apart + 64)) is None, one
+
+
+@pytest.mark.parametrize(
+    ("operator", "shapes", "strides", "attributes"),
+    [
+        ("conv", ((1, 8, 10), (2, 8, 3)), {"w": (2**30, 3, 1)}, {}),
+        ("conv_transpose", ((1, 8, 10), (8, 2, 3)), {"w": (2**28, 3, 1)}, {}),
+        ("conv", ((1, 8, 9, 224), (8, 8, 3, 7)), {"x": (0, 2**28 + 2**22, 224, 1)}, {"strides": [1, 4]}),
+        ("conv_transpose", ((1, 3, 2), (3, 4, 1)), {"y": (0, 1, 2**30)}, {"strides": [2], "pads": [0, 1]}),
+    ],
+    ids=["filters", "channels", "channels of x", "outputs"],
+)
+def test_what_lies_behind_the_last_of_an_array_needs_no_index(
+    operator: str, shapes: tuple[Ints, Ints], strides: dict[str, Ints], attributes: dict[str, Any]
+) -> None:
+    """Where the next group of a single one would begin, or the next column, may be farther than 32 bits count."""
+    geometry = getattr(geometries, operator)(*shapes, **attributes)
+    arrays = zip("xwy", (*shapes, geometry.y_shape), strict=True)
+    x, w, y = (strides.get(name, lying(shape, "contiguous")) for name, shape in arrays)
+    problem = correlation.of(geometry, "float32", x, w, None, y)
+    assert not problem.wide()
+    offered = conv_families.in_order(problem, HOPPER)
+    assert offered
+    for candidate in offered:
+        for launch in candidate.make().launches:
+            assert len(launch.parameters) == launch.variant.layout.itemsize, candidate.name

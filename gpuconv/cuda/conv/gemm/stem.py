@@ -18,7 +18,7 @@ from gpuconv.cuda.build.variant import Kernel, Variant
 from gpuconv.cuda.conv.gemm import base as gemm_base
 from gpuconv.cuda.conv.gemm import fragments, stem_tile
 from gpuconv.cuda.conv.gemm.stem_tile import KERNELS, WORDS, StemBox, StemKernel
-from gpuconv.cuda.conv.problem import Axis, Problem
+from gpuconv.cuda.conv.problem import Axis, Problem, step_between
 from gpuconv.cuda.plan import (
     RANK,
     RESERVED_BYTES,
@@ -71,7 +71,7 @@ def _with_channels_as_axis(problem: Problem) -> Problem:
         problem,
         channels=1,
         x_shape=(problem.batch, problem.group, *problem.x_shape[2:]),
-        x_strides=(batch, problem.channels * channel, *spatial),
+        x_strides=(batch, step_between(problem.group, problem.channels * channel), *spatial),
         w_strides=(w_group, w_filter, 0, *w_spatial),
     )
     return single.with_axes((channels, *problem.axes))

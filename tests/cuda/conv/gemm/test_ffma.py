@@ -46,7 +46,10 @@ def test_the_structs_of_a_small_conv() -> None:
         "w": 0, "packed": 0, "filters": 4, "channels": 3, "filled": 3, "pitch": 4, "rows": 18, "w_group": 72,
         "w_filter": 18, "w_channel": 6, "w_stride": [0, 3, 1], "by_tap": 6, "taps": [1, 2, 3], "m_squares": 1,
         "row_squares": 1, "tickets": {"first": 0, "count": 0},
-        "of_filter": {"phases": [1, 1, 1], "kernel": [1, 2, 3], "tile_rows": 2**30, "tile_filters": 2**30},
+        "of_filter": {
+            "rows": [1, 1, 1], "row_step": [1, 1, 1], "tap_step": [1, 1, 1], "kernel": [1, 2, 3],
+            "tile_rows": 2**30, "tile_filters": 2**30,
+        },
     }  # fmt: skip
     assert fields(gemm) == {
         "common": {

@@ -138,7 +138,8 @@ def test_phases_are_rows_of_blocks() -> None:
     packing, last = made.launches[0], fields(made)
     pack = np.frombuffer(packing.parameters, packing.variant.layout)[0]
     assert (pack["filters"], pack["taps"], list(pack["of_filter"]["kernel"])) == (3, 9, [1, 5, 7])
-    assert list(pack["of_filter"]["phases"]["divisor"]) == [1, 2, 3]
+    assert list(pack["of_filter"]["rows"]["divisor"]) == list(pack["of_filter"]["tap_step"]) == [1, 2, 3]
+    assert list(pack["of_filter"]["row_step"]) == [1, 1, 1]
     assert list(pack["extent"]["divisor"]) == [1, 3, 3]
     assert (last["common"]["filters"], last["out_channels"]) == (18, 3)
     # Padding cuts off 3 rows and 4 columns, of which a block of 2 and one of 3 are whole: the first blocks that are
