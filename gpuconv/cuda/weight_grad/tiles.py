@@ -15,7 +15,7 @@ from gpuconv.cuda.conv.gemm import fragments
 from gpuconv.cuda.conv.gemm.fragments import Arithmetic, WarpTile
 from gpuconv.cuda.passes import sums
 from gpuconv.cuda.plan import Candidate, Launch, Limits, Offer, Plan, Refusal, model, strided
-from gpuconv.cuda.plan.numbers import RANK, empty_rows, whole
+from gpuconv.cuda.plan.numbers import RANK, empty_columns, empty_rows, whole
 from gpuconv.cuda.weight_grad import copies
 from gpuconv.cuda.weight_grad.problem import OPERATOR, WeightGradProblem, pixels_of_part
 from gpuconv.rules import dtypes
@@ -339,7 +339,11 @@ def _plan(problem: WeightGradProblem, tile: WeightGradTile, arithmetic: Arithmet
     roles = {"common.x": x, "common.dy": dy, "common.sums": "workspace"}
     blocks, shared = prod(tiles) * g.group * parts, shared_bytes(problem.dtype, tile)
     launch = Launch.of_blocks(OPERATOR, kernel, blocks, fields, roles, shared)
-    reasons = (f"{problem.pixels} pixels in {parts} parts of {pixels}", *empty_rows(problem.filters, tile.block_m))
+    reasons = (
+        f"{problem.pixels} pixels in {parts} parts of {pixels}",
+        *empty_rows(problem.filters, tile.block_m),
+        *empty_columns(g.w_shape[1], prod(g.w_shape[2:]), of_tap(problem, tile), tile.block_n),
+    )
     # The sums of a filter have their channels innermost.
     filters, channels, *taps = g.w_shape
     of_filter, of_channel, *of_taps = problem.w_strides

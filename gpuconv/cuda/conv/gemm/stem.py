@@ -32,6 +32,7 @@ from gpuconv.cuda.plan import (
     kept,
     numbers,
 )
+from gpuconv.cuda.plan.numbers import empty_rows
 from gpuconv.rules.geometry import Ints
 
 NAME = "stem"
@@ -136,7 +137,8 @@ def _plan(problem: Problem, kernel: StemKernel, box: StemBox, passes: int) -> Pl
     packing = gemm_base.packing(flat, False) if kernel.arithmetic is None else _packing(problem, kernel)
     extents = "x".join(str(1 << bits) for bits in box.bits)
     reason = f"{box.band_bytes} bytes of inputs for {extents} outputs in shared memory; {kernel.chunk} taps at a time"
-    return Plan(problem.operator, (packing, launch), (reason,), kept(Space.packed(_packed_bytes(problem, kernel))))
+    reasons = (reason, *empty_rows(problem.filters, kernel.block_m, tiles=parts * passes))
+    return Plan(problem.operator, (packing, launch), reasons, kept(Space.packed(_packed_bytes(problem, kernel))))
 
 
 def _weights(problem: Problem, kernel: StemKernel) -> gemm_base.PackedWeights:
