@@ -246,7 +246,8 @@ def average_pool(
     -------
     dask array (N, C, Q1, …, Qn)
         Of x's dtype, the values of :func:`gpuconv.average_pool` within its bound: sums may have another order. Cut as
-        in :func:`gpuconv.dask.max_pool`.
+        in :func:`gpuconv.dask.max_pool`; with ``count_include_pad``, windows that begin behind x have chunks of their
+        own.
 
     Raises
     ------

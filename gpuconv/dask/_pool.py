@@ -65,9 +65,8 @@ def _attributes(geometry: Windows, layout: str, spans: Sequence[Span]) -> dict[s
 
 def _task_of_averages(geometry: AveragePoolGeometry, layout: str, block: Block, window: Window) -> Any:
     spans, ceil_mode = list(block[2:]), 0
-    if geometry.count_include_pad:  # what ceil_mode adds at the end does not count, and so must not be a pad
-        axes = zip(spans, geometry.x_shape[2:], geometry.pads_begin, geometry.pads_end, strict=True)
-        spans = [_spans.within_pads(*axis) for axis in axes]
+    if geometry.count_include_pad and 0 not in geometry.y_shape:
+        spans = [_spans.cropped(geometry, axis, span) for axis, span in enumerate(spans)]
         ceil_mode = int(spans != list(block[2:]))
     more = {"ceil_mode": ceil_mode, "count_include_pad": geometry.count_include_pad}
     return partial(_tasks.pool, "average_pool", window, _attributes(geometry, layout, spans) | more)

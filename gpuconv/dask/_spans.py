@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
 from gpuconv._errors import ArgumentError
-from gpuconv.rules.geometry import ConvGeometry, ConvTransposeGeometry, Windows
+from gpuconv.rules.geometry import AveragePoolGeometry, ConvGeometry, ConvTransposeGeometry, Windows
 
 Chunks = Sequence[int]
-_LONGEST = 2**63 - 1  # pad of a call
+_LONGEST = 2**63 - 1  # largest pad of a call
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +66,8 @@ def spatial(geometry: Windows, axis: int, chunks: Chunks) -> list[Span]:
     taps = geometry.offsets[axis]
     if not isinstance(geometry, ConvTransposeGeometry):
         cuts = [-(-start // stride) for start in starts(chunks)]
+        if isinstance(geometry, AveragePoolGeometry) and geometry.count_include_pad:
+            cuts.append(max(0, -((taps[0] - n) // stride)))  # the first window that begins behind x, see `cropped`
         return [_of_windows(start, stop, n, stride, taps) for start, stop in _cut(cuts, count)]
     cuts = [start * stride for start in starts(chunks)]
     reached = max(0, (n - 1) * stride + taps[-1] + 1)  # outputs from here on are bias only
@@ -81,8 +83,15 @@ def spatial(geometry: Windows, axis: int, chunks: Chunks) -> list[Span]:
     return spans
 
 
-def within_pads(span: Span, n: int, begin: int, end: int) -> Span:
-    """Return a span of windows of an axis of n inputs without what ceil_mode adds beyond these pads."""
+def cropped(geometry: AveragePoolGeometry, axis: int, span: Span) -> Span:
+    """Return a span whose pads leave out what ceil_mode adds to the last window beyond the pads of the whole array.
+
+    With ``count_include_pad`` every pad of a call counts, so a block must not pad what lies beyond them. A call with
+    ``ceil_mode=1`` makes up for the missing end. It makes just the windows of the span, along every axis: it would drop
+    a last window that begins at or behind ``inputs + before``, but those that begin behind x have spans of their own,
+    without inputs, and there ``before`` alone reaches past the beginning of the last window.
+    """
+    n, begin, end = geometry.x_shape[2 + axis], geometry.pads_begin[axis], geometry.pads_end[axis]
     if n == 0 and span.before + span.after > begin + end:
         return replace(span, before=begin, after=end)
     return replace(span, after=min(span.after, end)) if span.low < span.high == n else span
@@ -98,9 +107,9 @@ def _of_windows(start: int, stop: int, n: int, stride: int, taps: range) -> Span
     first = start * stride + taps[0]
     last = (stop - 1) * stride + taps[-1] + 1 if stop > start else start * stride + taps[-1]
     low, high = min(max(first, 0), n), min(max(last, 0), n)
-    if high <= low:  # wholly in the padding
-        half = (last - first) // 2  # the whole may exceed what a pad may be
-        return Span(start, stop, 0, 0, half, last - first - half)
+    if high <= low:  # wholly in the padding, which may exceed what one pad may be
+        before = min(last - first, _LONGEST)
+        return Span(start, stop, 0, 0, before, last - first - before)
     return Span(start, stop, low, high, low - first, last - high)
 
 

@@ -105,6 +105,54 @@ def test_a_residual_in_any_other_chunks_and_an_activation(operator: str, data: A
     assert_same(found.compute(), expected, bits=False)
 
 
+_TWO_ROWS = np.array([[[[1, 2, 3], [4, 5, 6]]]], np.float64)
+
+
+@pytest.mark.parametrize(
+    ("x", "attributes", "expected"),
+    [
+        # Row 0 alone, since row 2 lies beyond the pads; the last column of windows lies in the pads.
+        (
+            _TWO_ROWS,
+            {"kernel_shape": [2, 1], "strides": [2, 1], "dilations": [2, 1], "pads": [0, 0, 0, 2], "ceil_mode": 1},
+            [[1, 2, 3, 0]],
+        ),
+        # The same with whole columns of pads in front.
+        (
+            _TWO_ROWS,
+            {"kernel_shape": [2, 1], "strides": [2, 1], "dilations": [2, 1], "pads": [0, 2, 0, 2], "ceil_mode": 1},
+            [[0, 0, 1, 2, 3, 0]],
+        ),
+        # Rows 0 and 1, then the end pad with a tap beyond it; columns 3 and 4 are pads.
+        (
+            _TWO_ROWS,
+            {"kernel_shape": [2, 1], "strides": [2, 1], "pads": [1, 0, 0, 2], "ceil_mode": 1},
+            [[0.5, 1, 1.5, 0], [4, 5, 6, 0]],
+        ),
+        (np.ones((1, 1, 1)), {"kernel_shape": 3, "strides": 3}, []),
+        (np.ones((1, 1, 1, 4)), {"kernel_shape": [3, 2], "strides": [3, 3], "ceil_mode": 0}, np.empty((0, 1))),
+    ],
+    ids=["an_end_beyond_the_pads", "pads_in_front", "an_end_within_the_pads", "no_window", "no_window_along_one_axis"],
+)
+def test_averages_that_count_padding(x: Any, attributes: dict[str, Any], expected: Any) -> None:
+    for cut in (in_ones(x), da.from_array(x, chunks=x.shape)):
+        y = dask_api.average_pool(cut, **attributes, count_include_pad=1)
+        assert y.shape == (1, 1, *np.shape(expected))
+        np.testing.assert_array_equal(y.compute()[0, 0], np.array(expected, np.float64), strict=True)
+
+
+@checked(4)
+@given(data=st.data(), seed=seeds)
+def test_averages_that_count_padding_in_any_chunks(data: Any, seed: int) -> None:
+    problem, random = data.draw(problems("average_pool")), Random(seed)
+    attributes = {**problem.attributes, "ceil_mode": random.randint(0, 1), "count_include_pad": 1}
+    (x,) = operands(problem, ["integers"], seed, np.dtype("float64"))
+    expected = gpuconv.average_pool(x, **attributes)
+    found = dask_api.average_pool(in_chunks(x, chunks(random, x.shape)), **attributes)
+    assert found.shape == expected.shape
+    np.testing.assert_allclose(found.compute(), expected, rtol=1e-14, atol=1e-14, strict=True)
+
+
 @pytest.mark.parametrize("dtype", ["complex64", "complex128"])
 def test_complex_numbers(dtype: str) -> None:
     x, w = (values("integers", seed, shape, "float32") for seed, shape in enumerate(((2, 3, 11), (4, 3, 3))))
