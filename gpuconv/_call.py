@@ -83,8 +83,10 @@ def _compute(kernel: str, arrays: dict[str, Any], result: Any, geometry: Any, al
         cpu.bias_grad(arrays["x"], result)
     elif kernel == "weight_grad":
         cpu.weight_grad(arrays["x"], arrays["dy"], result, geometry)
-    elif kernel in ("average_pool", "average_pool_grad"):
-        getattr(cpu, kernel)(*arrays.values(), result, geometry)
+    elif kernel == "average_pool":
+        cpu.average_pool(arrays["x"], result, geometry, alone=alone)
+    elif kernel == "average_pool_grad":
+        cpu.average_pool_grad(arrays["dy"], result, geometry)
     elif kernel == "max_pool_grad":
         cpu.max_pool_grad(arrays["dy"], arrays["indices"], result, geometry)
     else:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import lru_cache
 from math import prod
-from typing import TypeVar
 
 from gpuconv.cpu import _blas, _gather, _grouped, _scatter, _taps, _threads
 from gpuconv.cpu._finish import PLAIN, Finish, fill
@@ -15,8 +13,6 @@ from gpuconv.cpu._threads import quietly
 from gpuconv.cpu._workspace import ALONE, Array, Cut, in_order
 from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import ConvGeometry, ConvTransposeGeometry
-
-_Geometry = TypeVar("_Geometry", ConvGeometry, ConvTransposeGeometry)
 
 
 @quietly
@@ -40,7 +36,7 @@ def conv(
         return
 
     def compute(x: Array, y: Array, images: slice) -> None:
-        _conv(x, w, b, y, _of_images(geometry, x.shape[0]), finish.at(images), facts, ALONE)
+        _conv(x, w, b, y, geometry.of_images(x.shape[0]), finish.at(images), facts, ALONE)
 
     in_order(alone, x, y, compute)
 
@@ -87,7 +83,7 @@ def conv_transpose(
         return
 
     def compute(x: Array, y: Array, images: slice) -> None:
-        _conv_transpose(x, w, b, y, _of_images(geometry, x.shape[0]), finish.at(images), ALONE)
+        _conv_transpose(x, w, b, y, geometry.of_images(x.shape[0]), finish.at(images), ALONE)
 
     in_order(alone, x, y, compute)
 
@@ -111,13 +107,6 @@ def _conv_transpose(
 def _by_taps(compute: Callable[[], None], cut: Cut) -> None:
     """Compute tap by tap, with BLAS held at one thread where its number of threads must not show."""
     _blas.run(lambda _: compute(), [0], _blas.Share.ALONE if cut.alone else _blas.Share.AT_ONCE)
-
-
-def _of_images(geometry: _Geometry, images: int) -> _Geometry:
-    """Return the geometry of some of its images."""
-    if images == geometry.x_shape[0]:
-        return geometry
-    return replace(geometry, x_shape=(images, *geometry.x_shape[1:]), y_shape=(images, *geometry.y_shape[1:]))
 
 
 @lru_cache(maxsize=1024)

@@ -66,17 +66,22 @@ def plan(
     return replace(real_plan, launches=tuple(launches), sharing=(), reasons=(*real_plan.reasons, why))
 
 
-def for_average_pool(geometry: AveragePoolGeometry, dtype: str, strides: dict[str, Ints], limits: Limits) -> Plan:
+def for_average_pool(
+    geometry: AveragePoolGeometry, dtype: str, strides: dict[str, Ints], limits: Limits, invariant: bool = False
+) -> Plan:
     """Plan AveragePool for complex arrays: the parts are averaged on their own."""
     x, y = _of_parts(strides["x"]), _of_parts(strides["y"])
-    return _in_parts(pool_families.for_pool(_with_parts(geometry), dtypes.entry(dtype).real, x, y, None, limits))
+    real = dtypes.entry(dtype).real
+    return _in_parts(pool_families.for_pool(_with_parts(geometry), real, x, y, None, limits, invariant))
 
 
-def for_average_pool_grad(geometry: AveragePoolGeometry, dtype: str, strides: dict[str, Ints], limits: Limits) -> Plan:
+def for_average_pool_grad(
+    geometry: AveragePoolGeometry, dtype: str, strides: dict[str, Ints], limits: Limits, invariant: bool = False
+) -> Plan:
     """Plan the gradient of AveragePool for complex arrays likewise."""
     dy, dx = _of_parts(strides["dy"]), _of_parts(strides["y"])
-    lifted = _with_parts(geometry)
-    return _in_parts(pool_grad_families.for_average_pool_grad(lifted, dtypes.entry(dtype).real, dy, dx, limits))
+    lifted, real = _with_parts(geometry), dtypes.entry(dtype).real
+    return _in_parts(pool_grad_families.for_average_pool_grad(lifted, real, dy, dx, limits, invariant))
 
 
 def _in_parts(plan: Plan) -> Plan:

@@ -72,16 +72,17 @@ def _plan(
     invariant: bool,
 ) -> Plan:
     if kernel == "average_pool" and dtypes.entry(dtype).real:
-        return complex_plan.for_average_pool(geometry, dtype, strides, limits)
+        return complex_plan.for_average_pool(geometry, dtype, strides, limits, invariant)
     if kernel in ("max_pool", "average_pool"):
-        return pool_families.for_pool(geometry, dtype, strides["x"], strides["y"], strides.get("indices"), limits)
+        x, y, indices = strides["x"], strides["y"], strides.get("indices")
+        return pool_families.for_pool(geometry, dtype, x, y, indices, limits, invariant)
     if kernel == "average_pool_grad":
         if dtypes.entry(dtype).real:
-            return complex_plan.for_average_pool_grad(geometry, dtype, strides, limits)
-        return pool_grad_families.for_average_pool_grad(geometry, dtype, strides["dy"], strides["y"], limits)
+            return complex_plan.for_average_pool_grad(geometry, dtype, strides, limits, invariant)
+        return pool_grad_families.for_average_pool_grad(geometry, dtype, strides["dy"], strides["y"], limits, invariant)
     if kernel == "max_pool_grad":
         arrays = strides["dy"], strides["indices"], strides["y"]
-        return pool_grad_families.for_max_pool_grad(geometry, dtype, *arrays, limits)
+        return pool_grad_families.for_max_pool_grad(geometry, dtype, *arrays, limits, invariant)
     if kernel == "max_unpool":
         return unpool.for_max_unpool(geometry, dtype, strides["x"], strides["indices"], strides["y"])
     if kernel == "bias_grad":

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
-from typing import Any, Literal, SupportsIndex, get_args
+from typing import Any, Literal, SupportsIndex, TypeVar, get_args
 
 from gpuconv._errors import ArgumentError, ArgumentTypeError, shown
 from gpuconv.rules import layout as layouts
@@ -25,6 +25,7 @@ MOST_AXES = 62  # spatial ones: NumPy's arrays have 64 axes, two of which are ba
 _INT64_MAX = 2**63 - 1
 _MOST_ELEMENTS = _INT64_MAX // 16  # of an array of complex128, which has the largest elements
 _AUTO_PADS: tuple[str, ...] = get_args(AutoPad)
+_AnyWindows = TypeVar("_AnyWindows", bound="Windows")
 _Given = Ints | int | None  # what a call gives for all axes, once it is read
 
 
@@ -51,6 +52,12 @@ class Windows:
         """Per spatial axis, the taps through which any output meets an input."""
         axes = zip(self.y_shape[2:], self.x_shape[2:], self.strides, self.offsets, strict=True)
         return tuple(taps_met(*axis) for axis in axes)
+
+    def of_images(self: _AnyWindows, images: int) -> _AnyWindows:
+        """Return the geometry of the same call for another number of images."""
+        if images == self.x_shape[0]:
+            return self
+        return replace(self, x_shape=(images, *self.x_shape[1:]), y_shape=(images, *self.y_shape[1:]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,9 +41,10 @@ def invariant(value: Invariance | None) -> AbstractContextManager[None]:
     value : {"batch", None}
         With "batch", an image's result has the same bits whatever stands beside it: ``conv(x, w)[i]`` equals
         ``conv(x[i : i + 1], w)[0]`` bit for bit, for every number of images, place among them, memory layout and
-        number of threads. It holds for :func:`conv`, :func:`conv_transpose`, their input gradients, and
-        :func:`max_pool`. Gradients of weights and of biases add up images and do not depend on it. None promises
-        the same bits for the same call only.
+        number of threads. It holds for :func:`conv`, :func:`conv_transpose`, their input gradients, and for all
+        pooling and its gradients. On CUDA devices, averages of several windows and the gradients of pooling then take
+        the general kernel, which is slower. Gradients of weights and of biases add up images and do not depend on it.
+        None promises the same bits for the same call only.
 
     Returns
     -------

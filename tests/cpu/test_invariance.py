@@ -240,6 +240,32 @@ def test_maxima_have_zeros_of_one_sign(layout: str) -> None:
         np.testing.assert_array_equal(y, gpuconv.max_pool(values, [3, 2], pads=[1, 0, 0, 1], layout=layout))
 
 
+AVERAGES = {
+    "global": lambda x, layout: gpuconv.global_average_pool(x, layout=layout),
+    "one_window": lambda x, layout: gpuconv.average_pool(x, kernel_shape=[9, 21], layout=layout),
+    "windows": lambda x, layout: gpuconv.average_pool(x, kernel_shape=[9, 4], strides=[1, 3], layout=layout),
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: np.dtype(dtype).name)
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("name", AVERAGES)
+def test_averages_do_not_depend_on_the_batch_or_the_order_of_axes_in_memory(name: str, layout: str, dtype: Any) -> None:
+    x = _random((5, 3, 9, 21) if layout == "NCHW" else (5, 9, 21, 3), dtype, 0)
+    orders = [np.arange(4), np.arange(4)[::-1], np.array([0, 2, 3, 1]), np.array([2, 0, 3, 1]), np.array([3, 1, 0, 2])]
+    with gpuconv.invariant("batch"):
+        y = AVERAGES[name](x, layout)
+        for order in orders:
+            lying = np.ascontiguousarray(x.transpose(order)).transpose(np.argsort(order))
+            assert AVERAGES[name](lying, layout).tobytes() == y.tobytes()
+            assert AVERAGES[name](lying[3:4], layout)[0].tobytes() == y[3].tobytes()
+
+
+def test_averages_of_arrays_that_lie_otherwise_differ_without_the_word() -> None:
+    x = _random((5, 3, 9, 21), np.float32, 0)
+    assert (gpuconv.global_average_pool(x) != gpuconv.global_average_pool(np.asfortranarray(x))).any()
+
+
 def test_arrays_with_gaps_are_copied_some_images_at_a_time() -> None:
     layer = LAYERS[3]
     x = layer.images(64)

@@ -126,7 +126,8 @@ def _seen(geometry: PoolGeometry, windows: list[Offsets], block: PooledBlock) ->
 def order_of_axes(source: Array) -> Ints:
     """Return the axes as they are or, where channels are neighbours in memory, with these last."""
     axes = tuple(range(source.ndim))
-    last = source.shape[1] > 1 and abs(source.strides[1]) < min(abs(step) for step in source.strides[2:])
+    steps = [abs(step) for step, size in zip(source.strides[2:], source.shape[2:], strict=True) if size > 1]
+    last = source.shape[1] > 1 and abs(source.strides[1]) < min(steps, default=0)
     return (0, *axes[2:], 1) if last else axes
 
 

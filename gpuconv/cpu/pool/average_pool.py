@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from gpuconv.cpu import _threads
-from gpuconv.cpu._workspace import SCRATCH, Array, boxes, limit, shrink, spans
+from gpuconv.cpu._workspace import SCRATCH, Array, boxes, in_order, limit, shrink, spans
 from gpuconv.cpu.pool._blocks import PooledBlock, PooledBlocks, View, axis_of, cut, order_of_axes
 from gpuconv.cpu.pool._sums import sums
 from gpuconv.cpu.pool._windows import Axis
@@ -25,10 +25,21 @@ _TOUCHED = 4  # accumulators at work per input: itself, sums of one axis, of the
 
 
 @_threads.quietly
-def average_pool(x: Array, y: Array, geometry: AveragePoolGeometry) -> None:
-    """Write the averages of x's windows into y."""
+def average_pool(x: Array, y: Array, geometry: AveragePoolGeometry, *, alone: str | None = None) -> None:
+    """Write the averages of x's windows into y.
+
+    With ``alone``, the layout, an image's sums do not depend on how x and y lie in memory. They never depend on other
+    images or on the number of threads.
+    """
     if y.size == 0:
         return
+    if alone is None:
+        _average_pool(x, y, geometry)
+    else:
+        in_order(alone, x, y, lambda x, y, _: _average_pool(x, y, geometry.of_images(x.shape[0])))
+
+
+def _average_pool(x: Array, y: Array, geometry: AveragePoolGeometry) -> None:
     accumulator = np.dtype(dtypes.accumulator(x.dtype))
     volume = _volume(accumulator)
     if x.flags.c_contiguous and accumulator == _real(accumulator) and _is_whole(geometry, volume):

@@ -18,10 +18,16 @@ def for_pool(
     y_strides: Ints,
     indices_strides: Ints | None,
     limits: Limits,
+    invariant: bool = False,
 ) -> Plan:
-    """Plan pooling for arrays with these strides in elements (``indices_strides`` None for the values alone)."""
+    """Plan pooling for arrays with these strides in elements (``indices_strides`` None for the values only).
+
+    With ``invariant`` averages are summed in row-major order of the window, whatever else the launch depends on. Maxima
+    have the same bits in any order.
+    """
     problem = PoolProblem(geometry, dtype, x_strides, y_strides, indices_strides)
     if 0 in geometry.y_shape:
         return Plan.of_nothing(problem.operator)
-    families = (planes,) if planes.sums_alone(problem, limits) else FAMILIES
-    return offers.choose(problem, families, limits)
+    if planes.sums_alone(problem, limits):  # whose order of sums never depends on the batch
+        return offers.choose(problem, (planes,), limits)
+    return offers.choose(problem, (general,) if invariant and problem.averages else FAMILIES, limits)

@@ -238,3 +238,21 @@ def test_bits_are_those_of_the_last_release(layer: Layer, architecture: str) -> 
         f"invariant calls have other bits than in release {known['release']}, with sums {known['order']}: "
         "say so in the changelog, then run python -m tests.harness.alone --write"
     )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+@pytest.mark.parametrize("images", [2, 9])
+def test_averages_of_an_image_have_the_same_bits_in_every_batch(images: int, dtype: str) -> None:
+    random = np.random.default_rng(images)
+    x = (random.standard_normal((images, 3, 7, 26)) * np.exp2(random.integers(-5, 6, (images, 3, 7, 26)))).astype(dtype)
+    calls: list[Any] = [
+        gpuconv.global_average_pool,
+        lambda x: gpuconv.average_pool(x, kernel_shape=[3, 5], strides=[1, 2], pads=[1, 2, 1, 2]),
+        lambda x: gpuconv.average_pool_grad(x, (len(x), 3, 8, 27), kernel_shape=[2, 2]),
+    ]
+    with emulated_cuda(limits_of="sm_90a"), gpuconv.invariant("batch"):
+        for call in calls:
+            among = gpuconv.to_host(call(gpuconv.to_device(x)))
+            for place in range(images):
+                alone = gpuconv.to_host(call(gpuconv.to_device(x[place : place + 1])))
+                assert alone[0].tobytes() == among[place].tobytes()

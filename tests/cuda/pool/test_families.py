@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from gpuconv import ArgumentError
+from gpuconv.cuda import planning
 from gpuconv.cuda.build import params
 from gpuconv.cuda.plan import offers
 from gpuconv.cuda.plan.launch import Launch, Plan
@@ -16,6 +17,7 @@ from gpuconv.cuda.plan.limits import Limits
 from gpuconv.cuda.pool import families as pool_families
 from gpuconv.cuda.pool import general, vectors
 from gpuconv.rules import geometry as geometries
+from gpuconv.rules import gradients
 
 HOPPER = Limits("sm_90a", 132, 227 * 1024, 228 * 1024)
 HUGE = 2**62
@@ -349,3 +351,43 @@ def test_a_variant_says_what_it_is(row: tuple[str, bool, int, bool], name: str, 
     assert (variant.name, variant.arguments) == (name, arguments)
     assert variant.parameter == f"MaxPoolParams<{arguments[1]}, {arguments[2]}>"
     assert (variant.source, variant.function) == ("pool/general.cu", "max_pool")
+
+
+# ---------------------------------------------------------------- the same bits for every batch
+
+
+def _average_plan(kernel: str, images: int, invariant: bool, dtype: str = "float32") -> Plan:
+    attributes: dict[str, Any] = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}
+    x_shape = (images, 5, 30, 31)
+    forward = geometries.average_pool(x_shape, **attributes)
+    if kernel == "average_pool":
+        strides = {"x": _contiguous(x_shape), "y": _contiguous(forward.y_shape)}
+        return planning.plan(kernel, forward, dtype, strides, HOPPER, "ieee", invariant=invariant)
+    if kernel == "average_pool_grad":
+        backward: Any = gradients.average_pool_grad(forward.y_shape, x_shape=x_shape, **attributes)
+        strides = {"dy": _contiguous(forward.y_shape), "y": _contiguous(x_shape)}
+    else:
+        backward = gradients.max_pool_grad(forward.y_shape, forward.y_shape, x_shape=x_shape, **attributes)
+        strides = {name: _contiguous(forward.y_shape) for name in ("dy", "indices")} | {"y": _contiguous(x_shape)}
+    return planning.plan(kernel, backward, dtype, strides, HOPPER, "ieee", invariant=invariant)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "dtype"),
+    [
+        ("average_pool", "float32"),
+        ("average_pool", "complex64"),
+        ("average_pool_grad", "float32"),
+        ("average_pool_grad", "complex64"),
+        ("max_pool_grad", "float32"),
+    ],
+)
+def test_with_invariant_only_the_kernel_that_sums_in_row_major_order_is_asked(kernel: str, dtype: str) -> None:
+    def sources(invariant: bool) -> set[str]:
+        plans = [_average_plan(kernel, images, invariant, dtype) for images in (1, 64, 4096)]
+        return {launch.variant.source for plan in plans for launch in plan.launches}
+
+    general_only = {"pool/general.cu" if kernel == "average_pool" else "pool/grad/general.cu"}
+    assert sources(invariant=True) == general_only
+    if dtype == "float32":  # of complex numbers the general kernel is the fastest for some windows
+        assert sources(invariant=False) != general_only, "another kernel is faster, and sums in another order"

@@ -12,22 +12,38 @@ FAMILIES: tuple[Family, ...] = (general, walks, scatter, averages)
 
 
 def for_max_pool_grad(
-    geometry: MaxPoolGeometry, dtype: str, dy_strides: Ints, indices_strides: Ints, dx_strides: Ints, limits: Limits
+    geometry: MaxPoolGeometry,
+    dtype: str,
+    dy_strides: Ints,
+    indices_strides: Ints,
+    dx_strides: Ints,
+    limits: Limits,
+    invariant: bool = False,
 ) -> Plan:
-    """Plan the gradient of MaxPool for arrays with these strides in elements."""
+    """Plan the gradient of MaxPool for arrays with these strides in elements.
+
+    With ``invariant`` an element's windows are added in row-major order, whatever else the launch depends on.
+    """
     of_dy, of_indices = used(geometry.y_shape, dy_strides), used(geometry.y_shape, indices_strides)
-    return _chosen(PoolGradProblem(geometry, dtype, of_dy, of_indices, used(geometry.x_shape, dx_strides)), limits)
+    return _chosen(
+        PoolGradProblem(geometry, dtype, of_dy, of_indices, used(geometry.x_shape, dx_strides)), limits, invariant
+    )
 
 
 def for_average_pool_grad(
-    geometry: AveragePoolGeometry, dtype: str, dy_strides: Ints, dx_strides: Ints, limits: Limits
+    geometry: AveragePoolGeometry,
+    dtype: str,
+    dy_strides: Ints,
+    dx_strides: Ints,
+    limits: Limits,
+    invariant: bool = False,
 ) -> Plan:
     """Plan the gradient of AveragePool likewise."""
     of_dy, of_dx = used(geometry.y_shape, dy_strides), used(geometry.x_shape, dx_strides)
-    return _chosen(PoolGradProblem(geometry, dtype, of_dy, None, of_dx), limits)
+    return _chosen(PoolGradProblem(geometry, dtype, of_dy, None, of_dx), limits, invariant)
 
 
-def _chosen(problem: PoolGradProblem, limits: Limits) -> Plan:
+def _chosen(problem: PoolGradProblem, limits: Limits, invariant: bool) -> Plan:
     if 0 in problem.geometry.x_shape:
         return Plan.of_nothing(problem.operator)
-    return offers.choose(problem, FAMILIES, limits)
+    return offers.choose(problem, (general,) if invariant else FAMILIES, limits)
