@@ -15,11 +15,13 @@ import os
 import platform
 import re
 import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from . import compilers
 from .emulator import build
 
 HERE = Path(__file__).parent
@@ -81,25 +83,53 @@ class Settings:
         return cls(**{name: int(value) for name, value in given.items() if value is not None})
 
 
-def install(settings: Settings | None = None) -> Any:
-    """Let CuPy run in this process; return the library that is its driver.
+_installed: list[Any] = []  # the library, once there is one
+
+
+def install(settings: Settings | None = None, *, replace_nvrtc: bool = True) -> Any:
+    """Let CuPy run in this process on an emulated device; return the library that is its driver.
+
+    It must come before CuPy is imported for the first time. Further calls return the same library.
+
+    Parameters
+    ----------
+    settings : Settings, optional
+        The emulated machine; by default what the variables EMULATED_CUDA_… say.
+    replace_nvrtc : bool
+        Whether NVIDIA's binding ``cuda.bindings.nvrtc`` gives PTX to those who ask it for machine code, which cannot be
+        emulated. Libraries that keep what they compile then need a cache folder of their own: CuPy's and gpuconv's are
+        set here, by CUPY_CACHE_DIR and GPUCONV_CACHE_DIR, unless the environment names others.
 
     Raises
     ------
     Unsuitable
-        Where the platform or this CuPy is not a known one.
+        The platform or this CuPy is not a known one, CuPy has been imported already, or another call has installed
+        another machine.
     """
+    if _installed:
+        if settings is not None:
+            raise Unsuitable("it is installed already; emulated_cuda.control.changed changes settings for a while")
+        return _installed[0]
     if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
         raise Unsuitable("only Linux on x86-64 is known")
+    if "cupy" in sys.modules:
+        raise Unsuitable("CuPy has been imported already; call emulated_cuda.install() before the first import of it")
+    _installed.append(_install(settings or Settings.from_environment(), replace_nvrtc))
+    return _installed[0]
+
+
+def _install(settings: Settings, replace_nvrtc: bool) -> Any:
     folder = build.cache_folder()
     # PTX is compiled and kept apart from what a device would load.
     os.environ["CUPY_COMPILE_WITH_PTX"] = "1"
     os.environ.setdefault("CUPY_CACHE_DIR", str(folder / "cupy"))
     os.environ.setdefault("CUPY_ACCELERATORS", "")  # CUB's kernels are machine code inside of CuPy
+    if replace_nvrtc:
+        os.environ.setdefault("GPUCONV_CACHE_DIR", str(folder / "gpuconv"))
+        compilers.use_ptx()
     library = _driver()
     from . import libraries, modules
 
-    settings = settings or Settings.from_environment()
     modules.configure(library, settings)
     libraries.install(Path(library._name), headers())
     runtime = importlib.import_module("cupy_backends.cuda.api.runtime")

@@ -6,6 +6,7 @@ import atexit
 import ctypes
 import itertools
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import astuple
 from functools import wraps
@@ -131,7 +132,11 @@ class _Modules:
     def load(self, image: int, is_path: int, handle: Any) -> None:
         data = _file(image) if is_path else ctypes.string_at(image)
         if data.startswith(b"\x7fELF"):
-            raise DriverError(_INVALID_IMAGE, "machine code cannot be emulated; only PTX can")
+            raise DriverError(
+                _INVALID_IMAGE,
+                "machine code cannot be emulated; only PTX can. If it comes from a cache of "
+                "kernels that were compiled for a GPU, give that library another cache folder",
+            )
         try:
             module = LoadedModule(data.rstrip(b"\0").decode(), self._library)
         except (UnsupportedPtx, UnicodeDecodeError, ValueError) as error:
@@ -234,7 +239,25 @@ def configure(library: ctypes.CDLL, settings: Settings) -> None:
     )
     configure_again(library, settings, ctypes.byref(callbacks))
     _kept.extend((modules, callbacks))
-    atexit.register(library.emulated_shut_down)
+    atexit.register(_shut_down, library)
+
+
+def pending_error(library: ctypes.CDLL) -> str | None:
+    """Run all work that nothing has waited for yet; return what is wrong with it, or None."""
+    code = library.emulated_drain()
+    if code == 0:
+        return None
+    library.emulated_cudaGetErrorString.restype = ctypes.c_char_p
+    text: bytes = library.emulated_cudaGetErrorString(code)
+    return text.decode(errors="replace")
+
+
+def _shut_down(library: ctypes.CDLL) -> None:
+    """Run what is pending while the programs of kernels still exist: later, Python has freed them."""
+    error = pending_error(library)
+    library.emulated_shut_down()
+    if error is not None:
+        print(f"emulated_cuda: work that nothing waited for failed: {error}", file=sys.stderr)
 
 
 in_use: list[Settings] = []

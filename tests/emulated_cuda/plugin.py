@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from . import compilers
+from collections.abc import Generator
+
+import pytest
+
+from . import modules
 from .install import install
 
 library = install()  # before any test module imports CuPy
-compilers.use_ptx()
 
 
 def pytest_report_header() -> str:
@@ -14,6 +17,15 @@ def pytest_report_header() -> str:
     return "CUDA: emulated, from PTX"
 
 
-def pytest_terminal_summary(terminalreporter: object) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, None, None]:
+    """Let a test fail for its own work, also where it waits for none of it."""
+    yield
+    error = modules.pending_error(library)
+    if error is not None:
+        pytest.fail(f"work that the test did not wait for failed: {error}", pytrace=False)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say how much was emulated."""
     terminalreporter.write_line(f"{library.emulated_launches()} kernels were launched on the emulated device")

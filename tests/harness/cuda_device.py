@@ -54,8 +54,9 @@ def _installed() -> str | None:
     if reason is None and find_spec("cupy") is None:
         reason = "CuPy is not installed"
     if reason is None:
+        machine = replace(Settings.from_environment(), devices=2, l2_bytes=_L2_BYTES)
         try:
-            emulated_cuda.install(replace(Settings.from_environment(), devices=2, l2_bytes=_L2_BYTES))
+            emulated_cuda.install(machine, replace_nvrtc=False)  # tests look at machine code, too
         except (Unsuitable, RuntimeError) as error:
             reason = str(error)
     if reason is not None:
