@@ -125,12 +125,16 @@ def _leave(number: int, frame: FrameType | None) -> None:
 
 
 def _judged_suite(arguments: argparse.Namespace) -> int:
+    from gpuconv.judge import runner
+
     if arguments.suite is not None:
         if arguments.seed or arguments.count is not None:
             raise CommandError(
                 "judge: --seed and --count are of a suite that is written; --suite names one that is there"
             )
         return _judged(Path(arguments.suite), arguments)
+    with _named(arguments.target):
+        runner.version(arguments.target)  # before a suite is written for it
     with tempfile.TemporaryDirectory() as temporary:
         _write(Path(temporary), arguments)
         return _judged(Path(temporary), arguments)
@@ -146,11 +150,24 @@ def _check_target(target: str | None, known: Any) -> None:
         raise CommandError(f"judge: {kind} needs more: {known[kind].partition(',')[0]}")
 
 
+@contextmanager
+def _named(target: str) -> Iterator[None]:
+    """Let a target that is missing, and a test that is damaged, end the command with one line."""
+    from gpuconv.judge import runner, verdicts
+
+    try:
+        yield
+    except runner.TargetMissing as error:
+        raise CommandError(f"judge: {target} cannot be judged here: {error}") from None
+    except verdicts.DamagedTest as error:
+        raise CommandError(f"judge: the suite is damaged: {error}") from None
+
+
 def _judged(folder: Path, arguments: argparse.Namespace) -> int:
     from gpuconv.judge import report, runner, verdicts
 
-    tests, about = _tests(folder, arguments.filter)
-    try:
+    with _named(arguments.target):
+        tests, about = _tests(folder, arguments.filter)
         version = runner.version(arguments.target)
         with Progress() as progress:
             done: Counter[str] = Counter()
@@ -160,8 +177,6 @@ def _judged(folder: Path, arguments: argparse.Namespace) -> int:
                 progress.show(f"{done.total()}/{len(tests)} {outcome.test.folder.name}: {outcome.verdict.kind}")
 
             outcomes = runner.run(arguments.target, tests, arguments.time_limit, arguments.jobs, show)
-    except runner.TargetMissing as error:
-        raise CommandError(f"judge: {arguments.target} cannot be judged here: {error}") from None
     found = report.findings(outcomes, _problems(about, outcomes))
     if arguments.report is not None:
         text = f"Suite of seed {about['seed']}, {len(tests)} tests."
@@ -183,9 +198,18 @@ def _tests(folder: Path, wanted: str) -> tuple[list[Any], dict[str, Any]]:
         about = json.loads((folder / "suite.json").read_text())
     except (OSError, ValueError) as error:
         raise CommandError(f"judge: {folder} is no suite ({error})") from None
-    tests = [Test(folder / name) for name in about.pop("tests") if wanted in name]
+    names = about.pop("tests", None) if isinstance(about, dict) else None
+    if (
+        not isinstance(names, list)
+        or not all(isinstance(name, str) for name in names)
+        or not {"seed", "sweep"} <= {*about}
+    ):
+        raise CommandError(f"judge: {folder} is no suite (suite.json lacks a list of tests, seed or sweep)")
+    tests = [Test(folder / name) for name in names if wanted in name]
     if not tests:
         raise CommandError(f"judge: no test's name contains {wanted!r}")
+    for test in tests:
+        test.check()
     return tests, about
 
 

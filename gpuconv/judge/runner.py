@@ -18,10 +18,12 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from gpuconv._errors import one_line
 from gpuconv.judge.definition import Array
-from gpuconv.judge.verdicts import CRASHES, HANGS, REFUSES, WRONG, Test, Verdict, judge, read
+from gpuconv.judge.verdicts import CRASHES, HANGS, REFUSES, WRONG, DamagedTest, Test, Verdict, judge, read
 
 _START = 120.0  # seconds in which a target must be imported
+_LONGEST_REPLY = 2**20  # bytes
 
 
 class TargetMissing(Exception):
@@ -50,6 +52,7 @@ class _Worker:
 
     def __init__(self, target: str, living: set[_Worker]) -> None:
         self._living = living
+        self._asked = 0
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115, as long as the process
         words = [sys.executable, "-m", "gpuconv.judge.worker", target]
         self._process = subprocess.Popen(
@@ -59,19 +62,23 @@ class _Worker:
         try:
             first = self._answer(_START)
             if "missing" in first:
-                raise TargetMissing(first["missing"])
+                raise TargetMissing(str(first["missing"]))
+            self.version = str(first.get("version", ""))
         except BaseException:
             self.end()
             raise
-        self.version: str = first["version"]
 
     def ask(self, test: Path, outputs: Path, limit: float) -> dict[str, Any]:
-        """Send a test and wait for the reply."""
+        """Send a test and wait for the reply to it."""
         assert self._process.stdin is not None
+        self._asked += 1
         with suppress(BrokenPipeError):  # the answer will tell
-            self._process.stdin.write(json.dumps([str(test), str(outputs)]).encode() + b"\n")
+            self._process.stdin.write(json.dumps([self._asked, str(test), str(outputs)]).encode() + b"\n")
             self._process.stdin.flush()
-        return self._answer(limit)
+        reply = self._answer(limit)
+        if reply.get("number") != self._asked:
+            raise _Died("the target wrote into the pipe of the replies")
+        return reply
 
     def _answer(self, limit: float) -> dict[str, Any]:
         assert self._process.stdout is not None
@@ -85,7 +92,14 @@ class _Worker:
             if not part:
                 raise _Died(self._last_words())
             line += part
-        reply: dict[str, Any] = json.loads(line)
+            if len(line) > _LONGEST_REPLY:
+                break
+        try:
+            reply = json.loads(line)
+        except ValueError:
+            reply = None
+        if not isinstance(reply, dict):
+            raise _Died("the target wrote into the pipe of the replies")
         return reply
 
     def _last_words(self) -> str:
@@ -93,7 +107,7 @@ class _Worker:
         self._errors.seek(0)
         lines = self._errors.read().decode(errors="replace").strip().splitlines()
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        return f"{how}{': ' + lines[-1][:200] if lines else ''}"
+        return f"{how}{': ' + one_line(lines[-1], 200) if lines else ''}"
 
     def kill(self) -> None:
         """Stop the process and what it started; whoever waits for its answer is told that it died."""
@@ -137,7 +151,16 @@ def run(target: str, tests: Sequence[Test], limit: float, jobs: int, show: Calla
     show : callable
         Told each outcome as it comes.
 
-    Whatever ends the run, an exception of a signal's handler included, no process stays behind.
+    Returns
+    -------
+    list of Outcome
+        One for each test, in their order.
+
+    Raises
+    ------
+    DamagedTest
+        A test that cannot be read. This and any other exception, of ``show`` or of a signal's handler for example, ends
+        the run, and leaves no process behind.
     """
     waiting: SimpleQueue[int] = SimpleQueue()
     for number in range(len(tests)):
@@ -145,20 +168,25 @@ def run(target: str, tests: Sequence[Test], limit: float, jobs: int, show: Calla
     outcomes: dict[int, Outcome] = {}
     living: set[_Worker] = set()
     stopped = threading.Event()
-    done: SimpleQueue[None] = SimpleQueue()  # not Thread.join: what interrupts it makes is_alive lie
+    # What ended each thread. Not Thread.join: what interrupts it makes is_alive lie.
+    done: SimpleQueue[BaseException | None] = SimpleQueue()
 
     def serve() -> None:
         worker: _Worker | None = None
+        failure: BaseException | None = None
         try:
             with suppress(Empty):
                 while not stopped.is_set():
                     number = waiting.get_nowait()
                     outcomes[number], worker = _judged(worker, living, target, tests[number], limit)
                     show(outcomes[number])
-        finally:
+        except BaseException as error:
+            failure = error
+        try:
             if worker is not None:
                 worker.end()
-            done.put(None)
+        finally:
+            done.put(failure)
 
     threads = [threading.Thread(target=serve, daemon=True) for _ in range(min(jobs, len(tests)))]
     for thread in threads:
@@ -166,8 +194,10 @@ def run(target: str, tests: Sequence[Test], limit: float, jobs: int, show: Calla
     busy = len(threads)
     try:
         while busy:
-            done.get()
+            failure = done.get()
             busy -= 1
+            if failure is not None:
+                raise failure
     except BaseException:
         stopped.set()
         while busy:  # each may be about to start another process
@@ -177,7 +207,7 @@ def run(target: str, tests: Sequence[Test], limit: float, jobs: int, show: Calla
                 done.get(timeout=0.02)
                 busy -= 1
         raise
-    return [outcomes[number] for number in sorted(outcomes)]
+    return [outcomes[number] for number in range(len(tests))]
 
 
 def _judged(
@@ -194,10 +224,16 @@ def _judged(
             if worker is not None:
                 worker.end()
             return Outcome(test, Verdict(CRASHES, str(error))), None
+        if "unreadable" in reply:
+            raise DamagedTest(f"{test.folder.name}: {reply['unreadable']}")
         if "refused" in reply:
             return Outcome(test, Verdict(REFUSES, reply["refused"])), worker
         if "crashed" in reply:
             return Outcome(test, Verdict(CRASHES, reply["crashed"])), worker
-        got = tuple(read(Path(outputs, f"output_{number}.pb")) for number in range(reply["outputs"]))
+        try:
+            got = tuple(read(Path(outputs, f"output_{number}.pb")) for number in range(reply["outputs"]))
+        except Exception as error:
+            why = one_line(f"its outputs cannot be read: {type(error).__name__}: {error}", 200)
+            return Outcome(test, Verdict(CRASHES, why)), worker
         verdict = judge(test, got)
         return Outcome(test, verdict, got if verdict.kind == WRONG else ()), worker

@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from gpuconv._errors import one_line
 from gpuconv.judge.definition import FORMATS, Array
 from gpuconv.judge.suite import DATA
 
@@ -24,8 +25,13 @@ CRASHES = "crashes"
 HANGS = "hangs"
 ALL = (AGREES, DIFFERS, WRONG, REFUSES, CRASHES, HANGS)
 FAILURES = (WRONG, CRASHES, HANGS)
+FACTS = ("name", "operator", "opset", "type", "rule", "sentence", "status", "discussions", "alternatives", "bits")
 
 _LESS_PRECISE = 2.0**29  # how much larger u of float32 is than that of float64
+
+
+class DamagedTest(Exception):
+    """A test of a suite that cannot be used; the message names it and says why."""
 
 
 @dataclass(frozen=True)
@@ -45,20 +51,45 @@ class Test:
     @cached_property
     def facts(self) -> dict[str, Any]:
         """What case.json says."""
-        facts: dict[str, Any] = json.loads((self.folder / "case.json").read_text())
-        return facts
+        try:
+            facts = json.loads((self.folder / "case.json").read_text())
+        except (OSError, ValueError) as error:
+            raise self._damaged("case.json", error) from None
+        missing = [name for name in FACTS if not isinstance(facts, dict) or name not in facts]
+        if missing:
+            raise DamagedTest(f"{self.folder.name}: case.json has no {missing[0]!r}")
+        return dict(facts)
 
     @property
     def model(self) -> Any:
         """The model."""
-        return onnx.load(self.folder / "model.onnx")
+        try:
+            return onnx.load(self.folder / "model.onnx")
+        except Exception as error:
+            raise self._damaged("model.onnx", error) from None
+
+    def check(self) -> None:
+        """Raise DamagedTest where the description or the model cannot be read, or an array's file is missing."""
+        assert self.facts
+        graph = self.model.graph
+        for kind, count in (("input", len(graph.input)), ("output", len(graph.output)), ("bound", len(graph.output))):
+            for number in range(count):
+                if not (self.folder / DATA / f"{kind}_{number}.pb").is_file():
+                    raise DamagedTest(f"{self.folder.name}: there is no {DATA}/{kind}_{number}.pb")
 
     def tensors(self, kind: str) -> list[Array]:
         """Read input_N.pb, output_N.pb and so on, as many as there are."""
         found: list[Array] = []
         while (path := self.folder / DATA / f"{kind}_{len(found)}.pb").exists():
-            found.append(read(path))
+            try:
+                found.append(read(path))
+            except Exception as error:
+                raise self._damaged(f"{DATA}/{path.name}", error) from None
         return found
+
+    def _damaged(self, name: str, error: Exception) -> DamagedTest:
+        why = one_line(f"{type(error).__name__}: {error}")
+        return DamagedTest(f"{self.folder.name}: {name} cannot be read ({why})")
 
 
 def read(path: Path) -> Array:

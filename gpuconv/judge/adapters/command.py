@@ -37,8 +37,14 @@ def run(model: Any, inputs: Sequence[Any], option: str) -> list[Any]:
         for number, array in enumerate(inputs):
             onnx.save_tensor(numpy_helper.from_array(array, f"input_{number}"), data / f"input_{number}.pb")
         words = [*shlex.split(option), str(test), str(outputs)]
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
-        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        # A file, not a pipe: programs that the command leaves in the background may keep a pipe open.
+        with tempfile.TemporaryFile() as errors:
+            done = subprocess.run(
+                words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors, check=False
+            )
+            errors.seek(0)
+            said = errors.read().decode(errors="replace")
+        last = (said.strip().splitlines() or ["no message"])[-1]
         if done.returncode < 0 or _KILLED < done.returncode <= _KILLED + _SIGNALS:
             raise Crashed(f"the command died with code {done.returncode}: {last}")
         if done.returncode:
