@@ -193,6 +193,27 @@ def test_check_names_a_wrong_result(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert out.splitlines()[-1] == f"gpuconv {gpuconv.__version__}: 1 of 1 checks FAILED"
 
 
+@pytest.mark.parametrize("words", [[], ["--json"]])
+def test_check_fails_where_one_check_of_many_fails(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls, right = 0, gpuconv.max_pool
+
+    def wrong_once(*arguments: Any, **attributes: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 5:
+            raise RuntimeError("this one")
+        return right(*arguments, **attributes)
+
+    monkeypatch.setattr(gpuconv, "max_pool", wrong_once)
+    assert main(["check", "--filter", "max_pool: ", "--backend", "cpu", *words]) == 1
+    out = capsys.readouterr().out
+    assert out.count("raised RuntimeError: this one") == 1
+    if not words:
+        assert re.search(r": 1 of \d\d+ checks FAILED$", out.splitlines()[-1])
+
+
 def test_check_counts_what_raises(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def broken(*_: object) -> None:
         raise RuntimeError("out\nof order")

@@ -27,6 +27,19 @@ def test_the_bound_decides(tmp_path: Path) -> None:
     assert "(1 of 224 elements differ, by up to 20" in verdict.reason
 
 
+def test_an_error_of_exactly_the_bound_is_right() -> None:
+    expected, bound = np.array([1, 8, 0], np.float32), np.array([0.5, 0.25, 0])
+    at_the_bound = np.array([1.5, 7.75, 0], np.float32)
+    assert verdicts.difference([expected], [bound], [at_the_bound], bits=False) is None
+    beyond = np.nextafter(at_the_bound, np.array([9, 0, 1], np.float32))
+    for index in range(3):
+        got = at_the_bound.copy()
+        got[index] = beyond[index]
+        reason = verdicts.difference([expected], [bound], [got], bits=False)
+        assert reason is not None
+        assert reason.startswith(f"output 0[{index}] is ")
+
+
 def test_shapes_types_and_numbers_of_outputs(tmp_path: Path) -> None:
     test = written(problem("conv/2d/a bias"), tmp_path)
     (y,) = test.tensors("output")
