@@ -15,6 +15,7 @@ from gpuconv.rules import dtypes, memory
 from gpuconv.rules import geometry as geometries
 from gpuconv.rules import layout as layouts
 from gpuconv.rules.geometry import AutoPad, PerAxis
+from gpuconv.rules.indices import IndicesIn
 from gpuconv.rules.invariance import CURRENT
 from gpuconv.rules.layout import Layout
 from gpuconv.rules.signatures import Array, public, refuse
@@ -33,6 +34,7 @@ def max_pool(
     auto_pad: AutoPad | bytes = "NOTSET",
     ceil_mode: int = 0,
     dilations: PerAxis | None = None,
+    indices_in: IndicesIn = "tensor",
     pads: PerAxis | None = None,
     storage_order: int = 0,
     strides: PerAxis | None = None,
@@ -50,6 +52,7 @@ def max_pool(
     auto_pad: AutoPad | bytes = "NOTSET",
     ceil_mode: int = 0,
     dilations: PerAxis | None = None,
+    indices_in: IndicesIn = "tensor",
     pads: PerAxis | None = None,
     storage_order: int = 0,
     strides: PerAxis | None = None,
@@ -67,6 +70,7 @@ def max_pool(
     auto_pad: AutoPad | bytes = "NOTSET",
     ceil_mode: int = 0,
     dilations: PerAxis | None = None,
+    indices_in: IndicesIn = "tensor",
     pads: PerAxis | None = None,
     storage_order: int = 0,
     strides: PerAxis | None = None,
@@ -84,6 +88,7 @@ def max_pool(
     auto_pad: AutoPad | bytes = "NOTSET",
     ceil_mode: int = 0,
     dilations: PerAxis | None = None,
+    indices_in: IndicesIn = "tensor",
     pads: PerAxis | None = None,
     storage_order: int = 0,
     strides: PerAxis | None = None,
@@ -101,6 +106,7 @@ def max_pool(
     auto_pad: AutoPad | bytes = "NOTSET",
     ceil_mode: int = 0,
     dilations: PerAxis | None = None,
+    indices_in: IndicesIn = "tensor",
     pads: PerAxis | None = None,
     storage_order: int = 0,
     strides: PerAxis | None = None,
@@ -170,7 +176,7 @@ def max_pool(
         if array is not None:
             _arrays.check_out("max_pool", name, array, library, x)
     if library == "cuda":
-        attributes = auto_pad, ceil_mode, dilations, kernel_shape, pads, storage_order, strides
+        attributes = auto_pad, ceil_mode, dilations, indices_in, kernel_shape, pads, storage_order, strides
         results = cuda.run("max_pool", (x,), outs, attributes, layout, invariant=CURRENT.get())
         return tuple(results) if return_indices else results[0]
     geometry = geometries.max_pool(
@@ -179,6 +185,7 @@ def max_pool(
         auto_pad=auto_pad,
         ceil_mode=ceil_mode,
         dilations=dilations,
+        indices_in=indices_in,
         layout=layout,
         pads=pads,
         storage_order=storage_order,
@@ -214,6 +221,7 @@ def max_pool_grad(
     auto_pad: AutoPad | bytes = "NOTSET",
     ceil_mode: int = 0,
     dilations: PerAxis | None = None,
+    indices_in: IndicesIn = "tensor",
     pads: PerAxis | None = None,
     storage_order: int = 0,
     strides: PerAxis | None = None,
@@ -233,6 +241,7 @@ def max_pool_grad(
     auto_pad: AutoPad | bytes = "NOTSET",
     ceil_mode: int = 0,
     dilations: PerAxis | None = None,
+    indices_in: IndicesIn = "tensor",
     pads: PerAxis | None = None,
     storage_order: int = 0,
     strides: PerAxis | None = None,
@@ -252,6 +261,7 @@ def max_pool_grad(
     auto_pad: AutoPad | bytes = "NOTSET",
     ceil_mode: int = 0,
     dilations: PerAxis | None = None,
+    indices_in: IndicesIn = "tensor",
     pads: PerAxis | None = None,
     storage_order: int = 0,
     strides: PerAxis | None = None,
@@ -305,6 +315,7 @@ def max_pool_grad(
         "auto_pad": auto_pad,
         "ceil_mode": ceil_mode,
         "dilations": dilations,
+        "indices_in": indices_in,
         "kernel_shape": kernel_shape,
         "pads": pads,
         "storage_order": storage_order,
@@ -321,6 +332,7 @@ def max_unpool(
     output_shape: Iterable[int] | None = None,
     *,
     kernel_shape: PerAxis,
+    indices_in: IndicesIn = "tensor",
     pads: PerAxis | None = None,
     strides: PerAxis | None = None,
     layout: Layout = "NCHW",
@@ -336,6 +348,7 @@ def max_unpool(
     output_shape: Iterable[int] | None = None,
     *,
     kernel_shape: PerAxis,
+    indices_in: IndicesIn = "tensor",
     pads: PerAxis | None = None,
     strides: PerAxis | None = None,
     layout: Layout = "NCHW",
@@ -351,6 +364,7 @@ def max_unpool(
     output_shape: Iterable[int] | None = None,
     *,
     kernel_shape: PerAxis | None = None,
+    indices_in: IndicesIn = "tensor",
     pads: PerAxis | None = None,
     strides: PerAxis | None = None,
     layout: Layout = "NCHW",
@@ -401,7 +415,13 @@ def max_unpool(
     """
     if others:
         refuse(max_unpool, others)
-    attributes = {"kernel_shape": kernel_shape, "output_shape": output_shape, "pads": pads, "strides": strides}
+    attributes = {
+        "indices_in": indices_in,
+        "kernel_shape": kernel_shape,
+        "output_shape": output_shape,
+        "pads": pads,
+        "strides": strides,
+    }
     return run("max_unpool", {"y": y, "indices": indices}, attributes, layout, None, out, check_indices)
 
 
