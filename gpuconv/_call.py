@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from gpuconv import _arrays, cpu, cuda
@@ -38,7 +36,9 @@ def run(
             attributes = settled(attributes)  # the geometry is asked for twice
             geometry = operator.geometry(*(array.shape for array in arrays.values()), layout=layout, **attributes)
             dtypes.check(name, **arrays)
-            _check_indices(name, arrays["indices"], geometry.index_windows, layout, partial(cuda.first_impossible, name))
+            windows = geometry.index_windows
+            wrong = cuda.first_impossible(name, arrays["indices"], windows, layout)
+            _refuse_index(name, arrays["indices"], wrong, windows, layout)
         values = tuple(attributes[attribute] for attribute in operator.attributes)
         precise = CURRENT.get() if precision is None else precision
         word = ALONE.get() if invariant is None else invariant
@@ -49,7 +49,8 @@ def run(
         precisions.check(name, precision)
     alone = layout if invariance.asked(name, invariant) else None
     if check_indices:
-        _check_indices(name, arrays["indices"], geometry.index_windows, layout, cpu.first_impossible)
+        wrong = cpu.first_impossible(layouts.view(layout, arrays["indices"]), geometry.index_windows)
+        _refuse_index(name, arrays["indices"], wrong, geometry.index_windows, layout)
     order = operator.order("out", layout)
     result = memory.result(name, out, layouts.as_given(order, operator.result(geometry)), first.dtype, **arrays)
     views = {
@@ -59,15 +60,8 @@ def run(
     return result
 
 
-def _check_indices(
-    name: str,
-    indices: Any,
-    windows: IndexWindows,
-    layout: str,
-    search: Callable[[Any, IndexWindows], Ints | None],
-) -> None:
-    """Raise ArgumentError for the first index that the forward call cannot have returned, if there is one."""
-    wrong = search(layouts.view(layout, indices), windows)
+def _refuse_index(name: str, indices: Any, wrong: Ints | None, windows: IndexWindows, layout: str) -> None:
+    """Raise ArgumentError for an index that no forward call returns, if one was found, by N, C, Q1, …."""
     if wrong is not None:
         at = layouts.as_given(layout, wrong)
         refuse(name, int(indices[at]), at, windows)

@@ -130,6 +130,9 @@ def max_pool(
     dilations, strides : sequence of int, one per spatial axis, or an int for all of them, default 1
     pads : sequence of int, or an int for all sides of all axes, default 0
         All beginnings, then all ends. Windows are clipped to the input: no pad value exists.
+    indices_in : {"tensor", "plane"}
+        What Indices count the elements of: all of x, as in ONNX, or each plane (one channel of one image), as in
+        PyTorch: ``D1 * … * Dn * (n * C + c)`` less.
     storage_order : {0, 1}
         1 numbers the Indices column-major over the spatial axes (the offset of batch and channel is unchanged).
     layout : {"NCHW", "NHWC"}
@@ -146,8 +149,8 @@ def max_pool(
         Without return_indices a zero may have either sign and a NaN any payload; with it, y is the element at
         its index, bit for bit.
     indices : int64 array (N, C, Q1, …, Qn), with return_indices only
-        Position in x (N, C, D1, …, Dn) flattened, of the first maximum (first NaN, if any) in row-major order; the
-        two zeros are equal. -1 for a window without any element.
+        Position in x (N, C, D1, …, Dn) flattened, or in the plane (D1, …, Dn) flattened, of the first maximum (first
+        NaN, if any) in row-major order; the two zeros are equal. -1 for a window without any element.
 
     Raises
     ------
@@ -278,15 +281,15 @@ def max_pool_grad(
         Gradient with respect to the result of the forward call; float16, bfloat16, float32 or float64. NumPy and CuPy
         arrays as in :func:`conv`.
     indices : int64 array (N, C, Q1, …, Qn)
-        The forward call's Indices. A window whose index is -1, or that of an element outside the window,
-        passes its gradient to no element.
+        The forward call's Indices. A window whose index is -1 passes its gradient to no element.
     x_shape : sequence of int
         Shape of the forward call's x, in its layout.
-    kernel_shape, auto_pad, ceil_mode, dilations, pads, storage_order, strides, layout
-        The forward call's.
+    kernel_shape, auto_pad, ceil_mode, dilations, indices_in, pads, storage_order, strides, layout
+        The forward call's. With ``indices_in="plane"``, Indices of PyTorch's ``max_pool2d`` are what they should be.
     check_indices : bool
-        Whether to check Indices on a CUDA device first, for which the call waits for the device. Without the check,
-        invalid ones are ignored. On the CPU they are always checked.
+        Whether to refuse an index that the forward call cannot have returned, because its element lies outside its
+        window, before anything is written. With CUDA arrays the call waits for the device. Without the check, such a
+        window passes its gradient to no element.
     out : array of x_shape, optional
         Written in place and returned; must not share memory with an input.
 
@@ -299,7 +302,7 @@ def max_pool_grad(
     ------
     ArgumentError, ArgumentTypeError, DeviceError, MemoryError
         As :func:`max_pool` for the forward call; also dy or indices of another shape than its result's, indices that
-        are not int64, or one that is less than -1 or numbers no element of x.
+        are not int64, or one that is neither -1 nor the number of an element in its window.
 
     Examples
     --------
@@ -382,15 +385,19 @@ def max_unpool(
         Where each element goes: its number, row-major, among all elements of an array (N, C, D1, …, Dn) with
         ``D = stride * (Q - 1) + kernel - pads``, even if ``output_shape`` says otherwise. -1 means nowhere.
     output_shape : sequence of int, optional
-        Spatial extents of the result, with or without N and C in front, none smaller than D. The surplus is at
-        the end.
+        Spatial extents of the result, with or without N and C in front, none smaller than D unless Indices count
+        within planes. The surplus is at the end.
+    indices_in : {"tensor", "plane"}
+        "plane" if each index is a number among the elements of one plane of the result, of whatever shape that has, as
+        in PyTorch. With the shape of the forward call's x as ``output_shape`` they are its Indices.
     kernel_shape, pads, strides
         As in the forward call: one entry per spatial axis, for pads all beginnings before all ends, or an int for all
         of them.
     layout : {"NCHW", "NHWC"}
         As in :func:`max_pool`.
     check_indices : bool
-        As in :func:`max_pool_grad`.
+        As in :func:`max_pool_grad`; the forward call may have had any dilation and ceil_mode. Without the check, each
+        element goes where its index says, and nowhere if that numbers no element.
     out : array, optional
         Written in place and returned; must not share memory with an input.
 
@@ -403,8 +410,8 @@ def max_unpool(
     Raises
     ------
     ArgumentError, ArgumentTypeError, DeviceError, MemoryError
-        An attribute or a shape breaks a rule; indices that are not int64, or one that is less than -1 or numbers no
-        element.
+        An attribute or a shape breaks a rule; indices that are not int64, or one that is neither -1 nor the number of
+        an element that a window there can have.
 
     Examples
     --------

@@ -9,6 +9,7 @@ from dask.array.core import Array
 
 from gpuconv.dask import _convolve, _pool
 from gpuconv.rules.geometry import AutoPad, PerAxis
+from gpuconv.rules.indices import IndicesIn
 from gpuconv.rules.invariance import Invariance
 from gpuconv.rules.layout import Layout
 from gpuconv.rules.precision import Precision
@@ -170,6 +171,7 @@ def max_pool(
     auto_pad: AutoPad | bytes = "NOTSET",
     ceil_mode: int = 0,
     dilations: PerAxis | None = None,
+    indices_in: IndicesIn = "tensor",
     pads: PerAxis | None = None,
     storage_order: int = 0,
     strides: PerAxis | None = None,
@@ -182,7 +184,7 @@ def max_pool(
     ----------
     x : dask array (N, C, D1, …, Dn)
         Of NumPy or CuPy blocks, cut along any axes at any places, with known sizes.
-    kernel_shape, auto_pad, ceil_mode, dilations, pads, storage_order, strides, layout
+    kernel_shape, auto_pad, ceil_mode, dilations, indices_in, pads, storage_order, strides, layout
         As in :func:`gpuconv.max_pool`.
     return_indices : bool
         Also return the Indices. One task makes a block of both.
@@ -193,7 +195,7 @@ def max_pool(
         Of x's dtype, the values of :func:`gpuconv.max_pool`. Cut where x is: output q along a spatial axis goes with
         input ``q * stride``.
     indices : dask array of int64 (N, C, Q1, …, Qn), with return_indices only
-        They count elements of the whole x, wherever it is cut.
+        They count elements of the whole x, or of its planes, wherever it is cut.
 
     Raises
     ------
@@ -212,6 +214,7 @@ def max_pool(
         "auto_pad": auto_pad,
         "ceil_mode": ceil_mode,
         "dilations": dilations,
+        "indices_in": indices_in,
         "kernel_shape": kernel_shape,
         "pads": pads,
         "storage_order": storage_order,

@@ -115,7 +115,7 @@ def refuse(name: str, index: int, at: Ints, windows: IndexWindows) -> None:
             f"{windows.count - 1}, and -1 stands for none{_cure(windows, index >= windows.plane)}"
         )
     raise ArgumentError(
-        f"{name}: indices hold {index} at {at}, the number of an element outside that window"
+        f"{name}: indices hold {index} at {at}, the number of an element of {of} outside that window"
         f"{_cure(windows, index < windows.plane) or '; pass the Indices and the attributes of the forward call'}"
     )
 

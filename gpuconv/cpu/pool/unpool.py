@@ -73,9 +73,9 @@ def _limits(windows: IndexWindows, box: Box) -> list[_Limits]:
     limits, step = [], windows.plane
     shape = tuple(stop - start for start, stop in box)
     dtype = np.dtype(np.uint32 if windows.plane < 2**31 else np.uint64)
-    for axis in reversed(windows.fastest_first):
+    for axis in reversed(windows.fastest_first) if windows.plane else ():
         extent, reach = windows.numbered[2 + axis], windows.reach[axis]
-        step //= max(extent, 1)
+        step //= extent
         begin = np.arange(*box[axis]) * windows.strides[axis] - windows.pads[axis]
         first = begin.clip(0, extent)
         size = (begin + reach).clip(first, extent) - first
