@@ -34,12 +34,12 @@ def max_pool(
     auto_pad: AutoPad | bytes = "NOTSET",
     ceil_mode: int = 0,
     dilations: PerAxis | None = None,
-    indices_in: IndicesIn = "tensor",
     pads: PerAxis | None = None,
     storage_order: int = 0,
     strides: PerAxis | None = None,
     layout: Layout = "NCHW",
     return_indices: Literal[False] = False,
+    indices_in: IndicesIn = "tensor",
     out: NDArray[_T] | None = None,
 ) -> NDArray[_T]: ...
 
@@ -52,12 +52,12 @@ def max_pool(
     auto_pad: AutoPad | bytes = "NOTSET",
     ceil_mode: int = 0,
     dilations: PerAxis | None = None,
-    indices_in: IndicesIn = "tensor",
     pads: PerAxis | None = None,
     storage_order: int = 0,
     strides: PerAxis | None = None,
     layout: Layout = "NCHW",
     return_indices: Literal[True],
+    indices_in: IndicesIn = "tensor",
     out: tuple[NDArray[_T] | None, NDArray[np.int64] | None] | None = None,
 ) -> tuple[NDArray[_T], NDArray[np.int64]]: ...
 
@@ -70,12 +70,12 @@ def max_pool(
     auto_pad: AutoPad | bytes = "NOTSET",
     ceil_mode: int = 0,
     dilations: PerAxis | None = None,
-    indices_in: IndicesIn = "tensor",
     pads: PerAxis | None = None,
     storage_order: int = 0,
     strides: PerAxis | None = None,
     layout: Layout = "NCHW",
     return_indices: Literal[True],
+    indices_in: IndicesIn = "tensor",
     out: tuple[Array | None, Array | None] | None = None,
 ) -> tuple[Any, Any]: ...
 
@@ -88,12 +88,12 @@ def max_pool(
     auto_pad: AutoPad | bytes = "NOTSET",
     ceil_mode: int = 0,
     dilations: PerAxis | None = None,
-    indices_in: IndicesIn = "tensor",
     pads: PerAxis | None = None,
     storage_order: int = 0,
     strides: PerAxis | None = None,
     layout: Layout = "NCHW",
     return_indices: bool = False,
+    indices_in: IndicesIn = "tensor",
     out: Array | tuple[Array | None, Array | None] | None = None,
 ) -> Any: ...
 
@@ -106,12 +106,12 @@ def max_pool(
     auto_pad: AutoPad | bytes = "NOTSET",
     ceil_mode: int = 0,
     dilations: PerAxis | None = None,
-    indices_in: IndicesIn = "tensor",
     pads: PerAxis | None = None,
     storage_order: int = 0,
     strides: PerAxis | None = None,
     layout: Layout = "NCHW",
     return_indices: bool = False,
+    indices_in: IndicesIn = "tensor",
     out: Any = None,
     **others: Any,
 ) -> Any:
@@ -130,15 +130,15 @@ def max_pool(
     dilations, strides : sequence of int, one per spatial axis, or an int for all of them, default 1
     pads : sequence of int, or an int for all sides of all axes, default 0
         All beginnings, then all ends. Windows are clipped to the input: no pad value exists.
-    indices_in : {"tensor", "plane"}
-        What Indices count the elements of: all of x, as in ONNX, or each plane (one channel of one image), as in
-        PyTorch: ``D1 * … * Dn * (n * C + c)`` less.
     storage_order : {0, 1}
         1 numbers the Indices column-major over the spatial axes (the offset of batch and channel is unchanged).
     layout : {"NCHW", "NHWC"}
         As in :func:`conv`. Indices have the layout's shape, and count elements as if x were NCHW.
     return_indices : bool
         Also return the Indices, which are computed only when asked for.
+    indices_in : {"tensor", "plane"}
+        What Indices count the elements of: all of x, as in ONNX, or each plane (one channel of one image), as in
+        PyTorch: ``D1 * … * Dn * (n * C + c)`` less.
     out : array, or pair of arrays with return_indices, optional
         Written in place and returned. Either entry of the pair may be None.
 
@@ -224,12 +224,12 @@ def max_pool_grad(
     auto_pad: AutoPad | bytes = "NOTSET",
     ceil_mode: int = 0,
     dilations: PerAxis | None = None,
-    indices_in: IndicesIn = "tensor",
     pads: PerAxis | None = None,
     storage_order: int = 0,
     strides: PerAxis | None = None,
     layout: Layout = "NCHW",
     check_indices: bool = True,
+    indices_in: IndicesIn = "tensor",
     out: NDArray[_T] | None = None,
 ) -> NDArray[_T]: ...
 
@@ -244,12 +244,12 @@ def max_pool_grad(
     auto_pad: AutoPad | bytes = "NOTSET",
     ceil_mode: int = 0,
     dilations: PerAxis | None = None,
-    indices_in: IndicesIn = "tensor",
     pads: PerAxis | None = None,
     storage_order: int = 0,
     strides: PerAxis | None = None,
     layout: Layout = "NCHW",
     check_indices: bool = True,
+    indices_in: IndicesIn = "tensor",
     out: Array | None = None,
 ) -> Any: ...
 
@@ -264,12 +264,12 @@ def max_pool_grad(
     auto_pad: AutoPad | bytes = "NOTSET",
     ceil_mode: int = 0,
     dilations: PerAxis | None = None,
-    indices_in: IndicesIn = "tensor",
     pads: PerAxis | None = None,
     storage_order: int = 0,
     strides: PerAxis | None = None,
     layout: Layout = "NCHW",
     check_indices: bool = True,
+    indices_in: IndicesIn = "tensor",
     out: Any = None,
     **others: Any,
 ) -> Any:
@@ -284,12 +284,14 @@ def max_pool_grad(
         The forward call's Indices. A window whose index is -1 passes its gradient to no element.
     x_shape : sequence of int
         Shape of the forward call's x, in its layout.
-    kernel_shape, auto_pad, ceil_mode, dilations, indices_in, pads, storage_order, strides, layout
-        The forward call's. With ``indices_in="plane"``, Indices of PyTorch's ``max_pool2d`` are what they should be.
+    kernel_shape, auto_pad, ceil_mode, dilations, pads, storage_order, strides, layout
+        The forward call's.
     check_indices : bool
         Whether to refuse an index that the forward call cannot have returned, because its element lies outside its
         window, before anything is written. With CUDA arrays the call waits for the device. Without the check, such a
         window passes its gradient to no element.
+    indices_in : {"tensor", "plane"}
+        The forward call's; "plane" for Indices of PyTorch's ``max_pool2d``.
     out : array of x_shape, optional
         Written in place and returned; must not share memory with an input.
 
@@ -335,11 +337,11 @@ def max_unpool(
     output_shape: Iterable[int] | None = None,
     *,
     kernel_shape: PerAxis,
-    indices_in: IndicesIn = "tensor",
     pads: PerAxis | None = None,
     strides: PerAxis | None = None,
     layout: Layout = "NCHW",
     check_indices: bool = True,
+    indices_in: IndicesIn = "tensor",
     out: NDArray[_T] | None = None,
 ) -> NDArray[_T]: ...
 
@@ -351,11 +353,11 @@ def max_unpool(
     output_shape: Iterable[int] | None = None,
     *,
     kernel_shape: PerAxis,
-    indices_in: IndicesIn = "tensor",
     pads: PerAxis | None = None,
     strides: PerAxis | None = None,
     layout: Layout = "NCHW",
     check_indices: bool = True,
+    indices_in: IndicesIn = "tensor",
     out: Array | None = None,
 ) -> Any: ...
 
@@ -367,11 +369,11 @@ def max_unpool(
     output_shape: Iterable[int] | None = None,
     *,
     kernel_shape: PerAxis | None = None,
-    indices_in: IndicesIn = "tensor",
     pads: PerAxis | None = None,
     strides: PerAxis | None = None,
     layout: Layout = "NCHW",
     check_indices: bool = True,
+    indices_in: IndicesIn = "tensor",
     out: Any = None,
     **others: Any,
 ) -> Any:
@@ -387,9 +389,6 @@ def max_unpool(
     output_shape : sequence of int, optional
         Spatial extents of the result, with or without N and C in front, none smaller than D unless Indices count
         within planes. The surplus is at the end.
-    indices_in : {"tensor", "plane"}
-        "plane" if each index is a number among the elements of one plane of the result, of whatever shape that has, as
-        in PyTorch. With the shape of the forward call's x as ``output_shape`` they are its Indices.
     kernel_shape, pads, strides
         As in the forward call: one entry per spatial axis, for pads all beginnings before all ends, or an int for all
         of them.
@@ -398,6 +397,9 @@ def max_unpool(
     check_indices : bool
         As in :func:`max_pool_grad`; the forward call may have had any dilation and ceil_mode. Without the check, each
         element goes where its index says, and nowhere if that numbers no element.
+    indices_in : {"tensor", "plane"}
+        "plane" if Indices number the elements of each plane of the result, of whatever shape that has, as in PyTorch:
+        those of the forward call if ``output_shape`` is the shape of its x.
     out : array, optional
         Written in place and returned; must not share memory with an input.
 

@@ -171,12 +171,12 @@ def max_pool(
     auto_pad: AutoPad | bytes = "NOTSET",
     ceil_mode: int = 0,
     dilations: PerAxis | None = None,
-    indices_in: IndicesIn = "tensor",
     pads: PerAxis | None = None,
     storage_order: int = 0,
     strides: PerAxis | None = None,
     layout: Layout = "NCHW",
     return_indices: bool = False,
+    indices_in: IndicesIn = "tensor",
 ) -> Any:
     """Take the maximum of every window of a dask array as :func:`gpuconv.max_pool` does; nothing is computed yet.
 
@@ -184,10 +184,12 @@ def max_pool(
     ----------
     x : dask array (N, C, D1, …, Dn)
         Of NumPy or CuPy blocks, cut along any axes at any places, with known sizes.
-    kernel_shape, auto_pad, ceil_mode, dilations, indices_in, pads, storage_order, strides, layout
+    kernel_shape, auto_pad, ceil_mode, dilations, pads, storage_order, strides, layout
         As in :func:`gpuconv.max_pool`.
     return_indices : bool
         Also return the Indices. One task makes a block of both.
+    indices_in : {"tensor", "plane"}
+        As in :func:`gpuconv.max_pool`.
 
     Returns
     -------
