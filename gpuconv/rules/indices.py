@@ -112,7 +112,7 @@ def refuse(name: str, index: int, at: Ints, windows: IndexWindows) -> None:
     if not -1 <= index < windows.count:
         raise ArgumentError(
             f"{name}: indices hold {index} at {at}, but the elements of {of} have the numbers 0 to "
-            f"{windows.count - 1}, and -1 stands for none{_cure(windows, index >= windows.plane)}"
+            f"{windows.count - 1}, and -1 stands for none{_cure(windows, windows.in_planes and index > 0)}"
         )
     raise ArgumentError(
         f"{name}: indices hold {index} at {at}, the number of an element of {of} outside that window"

@@ -99,10 +99,9 @@ def for_check(windows: IndexWindows, strides: Ints, limits: Limits) -> Plan:
 def _magnitudes(windows: IndexWindows) -> Iterator[int]:
     """Yield what the search for impossible Indices computes beside numbers of elements."""
     yield windows.plane
-    for windows_along, stride, pad, reach, extent in zip(
-        windows.shape[2:], windows.strides, windows.pads, windows.reach, windows.numbered[2:], strict=True
-    ):
-        yield (windows_along - 1) * stride + pad + reach + extent
+    axes = zip(windows.shape[2:], windows.strides, windows.pads, windows.numbered[2:], strict=True)
+    for count, stride, pad, extent in axes:
+        yield from ((count - 1) * stride, extent + pad)
 
 
 def _clear(role: str, words: int) -> Launch:
