@@ -20,10 +20,10 @@ from gpuconv.rules.operators import OPERATORS, check_names, named, settled
 from gpuconv.rules.precision import Precision
 
 if TYPE_CHECKING:  # imported where they are used: importing gpuconv does not need them
-    from gpuconv.rules.indices import IndexWindows
     from gpuconv.cuda.plan.floor import Geometry
     from gpuconv.cuda.plan.launch import Launch, Plan
     from gpuconv.cuda.plan.limits import Representative
+    from gpuconv.rules.indices import IndexWindows
 
 _Arrays = dict[str, Ints]  # by the arrays' names, as the call has them
 
@@ -303,7 +303,7 @@ def _lines(call: _Call, geometry: Geometry, inputs: _Arrays, results: _Arrays, p
     yield f"  {taken} -> {made}"
     yield f"  floor      {_floor(call, geometry)}"
     if call.checks:
-        yield from _check(call, geometry.index_windows)
+        yield from _check(call, geometry)
     for number, launch in enumerate(plan.launches, 1):
         yield f"  launch {number}   {_launch(launch)}"
     for space in plan.spaces:
@@ -312,10 +312,11 @@ def _lines(call: _Call, geometry: Geometry, inputs: _Arrays, results: _Arrays, p
         yield f"  {'because' if number == 0 else '':9}  {reason}"
 
 
-def _check(call: _Call, windows: IndexWindows) -> Iterator[str]:
+def _check(call: _Call, geometry: Any) -> Iterator[str]:
     from gpuconv.cuda.call.prepared import contiguous_strides
     from gpuconv.cuda.pool import unpool
 
+    windows: IndexWindows = geometry.index_windows
     strides = contiguous_strides(layouts.as_given(call.layout, windows.shape))
     plan = unpool.for_check(windows, layouts.channels_second(call.layout, strides), call.device.limits)
     for number, launch in enumerate(plan.launches):

@@ -600,12 +600,25 @@ CHECKS: tuple[Trial, ...] = (
     partial(_check_each, "check_indices_3d", _MANY_PLACES),
     partial(_check_each, "check_indices_4d_wide", _TURNED, wide=True),
     partial(_check, "check_indices_3d", _PLACES.reshape(3, 4, 75)),
-    partial(_check_windows, "check_indices_3d", (2, 3, 7, 8),
-            {"kernel_shape": [2, 3], "strides": [2, 1], "dilations": [2, 3], "pads": [3, 1, 0, 4]}),
-    partial(_check_windows, "check_indices_4d", (2, 2, 3, 4, 3, 5),
-            {"kernel_shape": [2, 2, 1, 2], "strides": [1, 2, 2, 3], "ceil_mode": 1, "indices_in": "plane"}),
-    partial(_check_windows, "check_indices_4d_wide", (1, 3, 5, 6, 4),
-            {"kernel_shape": [2, 2, 2], "strides": [1, 3, 1], "pads": [1] * 6, "storage_order": 1}, wide=True),
+    partial(
+        _check_windows,
+        "check_indices_3d",
+        (2, 3, 7, 8),
+        {"kernel_shape": [2, 3], "strides": [2, 1], "dilations": [2, 3], "pads": [3, 1, 0, 4]},
+    ),
+    partial(
+        _check_windows,
+        "check_indices_4d",
+        (2, 2, 3, 4, 3, 5),
+        {"kernel_shape": [2, 2, 1, 2], "strides": [1, 2, 2, 3], "ceil_mode": 1, "indices_in": "plane"},
+    ),
+    partial(
+        _check_windows,
+        "check_indices_4d_wide",
+        (1, 3, 5, 6, 4),
+        {"kernel_shape": [2, 2, 2], "strides": [1, 3, 1], "pads": [1] * 6, "storage_order": 1},
+        wide=True,
+    ),
 )
 ALL = (
     *WEIGHTS,

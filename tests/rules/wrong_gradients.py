@@ -208,8 +208,8 @@ ROWS: list[tuple[str, str, tuple[Any, ...], dict[str, Any], str, str]] = [
         (MAXIMA, numbers(0, 2, 5, 7)),
         {"kernel_shape": [2], "strides": [2], "indices_in": "plane"},
         "value",
-        "indices hold 5 at (0, 1, 0), but the elements of a plane (4,) have the numbers 0 to 3, and -1 stands for none; "
-        "if they count through the whole tensor, as in ONNX, leave indices_in='plane' out",
+        "indices hold 5 at (0, 1, 0), but the elements of a plane (4,) have the numbers 0 to 3, and -1 stands for "
+        "none; if they count through the whole tensor, as in ONNX, leave indices_in='plane' out",
     ),
     (
         "an index outside its window of the only plane",

@@ -80,7 +80,7 @@ def _carried(source: Array, numbers: Array, axes: Sequence[Axis], scratch: Scrat
 
 
 def store(y: Array, indices: Array, part: Part, positions: Array, geometry: MaxPoolGeometry) -> None:
-    """Write the elements at ``positions`` of a part of x into y, and their numbers in x or in its plane into indices."""
+    """Write the elements at ``positions`` of a part of x into y, and their numbers in all of x, or in its planes."""
     plane, whole = part.source.shape[2:], geometry.x_shape[2:]
     source, y, indices = (array.transpose(part.order) for array in (part.source, y, indices))
     steps = [prod(source.shape[axis + 1 :]) for axis in range(source.ndim)]

@@ -82,9 +82,11 @@ def _limits(windows: IndexWindows, box: Box) -> list[_Limits]:
         if extent == 1 and size.all() and windows.dilations[axis] == 1:
             continue
         along = (1,) * axis + (len(begin),) + (1,) * (len(shape) - 1 - axis)
-        arrays = (first * step, size * step, (first - begin) % windows.dilations[axis])
-        full = (np.broadcast_to(array.reshape(along), shape).astype(dtype, order="C") for array in arrays)
-        limits.append(_Limits(step, *full, windows.dilations[axis]))
+        numbers, count, before = (
+            np.broadcast_to(array.reshape(along), shape).astype(dtype, order="C")
+            for array in (first * step, size * step, (first - begin) % windows.dilations[axis])
+        )
+        limits.append(_Limits(step, numbers, count, before, windows.dilations[axis]))
     return limits
 
 
