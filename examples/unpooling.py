@@ -118,8 +118,8 @@ assert np.count_nonzero(back) == 3
 # %% [markdown]
 # Several channels do not go with `output_shape` so easily: Indices count in the shape that MaxUnpool works out from
 # its attributes, stride · (Q − 1) + kernel − pads, also where `output_shape` is larger. Those of a tensor whose last
-# column no window met count otherwise; `max_unpool` would put their maxima elsewhere. The gradient below knows the
-# real shape.
+# column no window met count otherwise, and `max_unpool` refuses them. With `indices_in="plane"`, for both calls, they
+# count within the planes of the result, and go with any `output_shape`.
 #
 # ## The gradient
 #

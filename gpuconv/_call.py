@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from math import prod
 from typing import Any
 
 from gpuconv import _arrays, cpu, cuda
-from gpuconv._errors import ArgumentError
 from gpuconv.rules import dtypes, invariance, memory
 from gpuconv.rules import layout as layouts
 from gpuconv.rules import precision as precisions
 from gpuconv.rules.geometry import Ints
+from gpuconv.rules.indices import IndexWindows, refuse
 from gpuconv.rules.invariance import CURRENT as ALONE
 from gpuconv.rules.operators import OPERATORS, settled
 from gpuconv.rules.precision import CURRENT
@@ -37,8 +36,9 @@ def run(
             attributes = settled(attributes)  # the geometry is asked for twice
             geometry = operator.geometry(*(array.shape for array in arrays.values()), layout=layout, **attributes)
             dtypes.check(name, **arrays)
-            wrong = cuda.first_out_of_range(name, arrays["indices"], prod(_numbered(geometry)))
-            _refuse_index(name, arrays["indices"], wrong, geometry)
+            windows = geometry.index_windows
+            wrong = cuda.first_impossible(name, arrays["indices"], windows, layout)
+            _refuse_index(name, arrays["indices"], wrong, windows, layout)
         values = tuple(attributes[attribute] for attribute in operator.attributes)
         precise = CURRENT.get() if precision is None else precision
         word = ALONE.get() if invariant is None else invariant
@@ -48,9 +48,9 @@ def run(
     if precision is not None:
         precisions.check(name, precision)
     alone = layout if invariance.asked(name, invariant) else None
-    if "indices" in arrays:  # always: what numbers nothing cannot be left out here
-        wrong = cpu.first_out_of_range(arrays["indices"], prod(_numbered(geometry)))
-        _refuse_index(name, arrays["indices"], wrong, geometry)
+    if check_indices:
+        wrong = cpu.first_impossible(layouts.view(layout, arrays["indices"]), geometry.index_windows)
+        _refuse_index(name, arrays["indices"], wrong, geometry.index_windows, layout)
     order = operator.order("out", layout)
     result = memory.result(name, out, layouts.as_given(order, operator.result(geometry)), first.dtype, **arrays)
     views = {
@@ -60,19 +60,11 @@ def run(
     return result
 
 
-def _numbered(geometry: Any) -> Ints:
-    """Return the shape whose elements Indices number."""
-    return tuple(getattr(geometry, "numbered_shape", geometry.x_shape))
-
-
-def _refuse_index(name: str, indices: Any, wrong: Ints | None, geometry: Any) -> None:
-    """Raise ArgumentError for an index that numbers nothing, if there is one."""
-    numbered = _numbered(geometry)
+def _refuse_index(name: str, indices: Any, wrong: Ints | None, windows: IndexWindows, layout: str) -> None:
+    """Raise ArgumentError for an index that no forward call returns, if one was found, by N, C, Q1, …."""
     if wrong is not None:
-        raise ArgumentError(
-            f"{name}: indices hold {int(indices[wrong])} at {wrong}, but the elements of {numbered} (N, C, D1, …) "
-            f"have the numbers 0 to {prod(numbered) - 1}, and -1 stands for none"
-        )
+        at = layouts.as_given(layout, wrong)
+        refuse(name, int(indices[at]), at, windows)
 
 
 def _compute(kernel: str, arrays: dict[str, Any], result: Any, geometry: Any, alone: str | None) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import prod
 from typing import TYPE_CHECKING, Any
 
 from gpuconv._errors import ArgumentError, ArgumentTypeError, one_line, shown, text_of
@@ -24,6 +23,7 @@ if TYPE_CHECKING:  # imported where they are used: importing gpuconv does not ne
     from gpuconv.cuda.plan.floor import Geometry
     from gpuconv.cuda.plan.launch import Launch, Plan
     from gpuconv.cuda.plan.limits import Representative
+    from gpuconv.rules.indices import IndexWindows
 
 _Arrays = dict[str, Ints]  # by the arrays' names, as the call has them
 
@@ -303,7 +303,7 @@ def _lines(call: _Call, geometry: Geometry, inputs: _Arrays, results: _Arrays, p
     yield f"  {taken} -> {made}"
     yield f"  floor      {_floor(call, geometry)}"
     if call.checks:
-        yield from _check(call, geometry, inputs["indices"])
+        yield from _check(call, geometry)
     for number, launch in enumerate(plan.launches, 1):
         yield f"  launch {number}   {_launch(launch)}"
     for space in plan.spaces:
@@ -312,12 +312,13 @@ def _lines(call: _Call, geometry: Geometry, inputs: _Arrays, results: _Arrays, p
         yield f"  {'because' if number == 0 else '':9}  {reason}"
 
 
-def _check(call: _Call, geometry: Any, shape: Ints) -> Iterator[str]:
+def _check(call: _Call, geometry: Any) -> Iterator[str]:
     from gpuconv.cuda.call.prepared import contiguous_strides
     from gpuconv.cuda.pool import unpool
 
-    numbered = prod(getattr(geometry, "numbered_shape", geometry.x_shape))
-    plan = unpool.for_check(numbered, shape, contiguous_strides(shape), call.device.limits)
+    windows: IndexWindows = geometry.index_windows
+    strides = contiguous_strides(layouts.as_given(call.layout, windows.shape))
+    plan = unpool.for_check(windows, layouts.channels_second(call.layout, strides), call.device.limits)
     for number, launch in enumerate(plan.launches):
         yield f"  {'before' if number == 0 else '':9}  {_launch(launch)}"
     yield f"  {'':9}  for check_indices, {', '.join(plan.reasons)}; the call waits for what it finds"

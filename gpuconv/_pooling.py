@@ -15,6 +15,7 @@ from gpuconv.rules import dtypes, memory
 from gpuconv.rules import geometry as geometries
 from gpuconv.rules import layout as layouts
 from gpuconv.rules.geometry import AutoPad, PerAxis
+from gpuconv.rules.indices import IndicesIn
 from gpuconv.rules.invariance import CURRENT
 from gpuconv.rules.layout import Layout
 from gpuconv.rules.signatures import Array, public, refuse
@@ -38,6 +39,7 @@ def max_pool(
     strides: PerAxis | None = None,
     layout: Layout = "NCHW",
     return_indices: Literal[False] = False,
+    indices_in: IndicesIn = "tensor",
     out: NDArray[_T] | None = None,
 ) -> NDArray[_T]: ...
 
@@ -55,6 +57,7 @@ def max_pool(
     strides: PerAxis | None = None,
     layout: Layout = "NCHW",
     return_indices: Literal[True],
+    indices_in: IndicesIn = "tensor",
     out: tuple[NDArray[_T] | None, NDArray[np.int64] | None] | None = None,
 ) -> tuple[NDArray[_T], NDArray[np.int64]]: ...
 
@@ -72,6 +75,7 @@ def max_pool(
     strides: PerAxis | None = None,
     layout: Layout = "NCHW",
     return_indices: Literal[True],
+    indices_in: IndicesIn = "tensor",
     out: tuple[Array | None, Array | None] | None = None,
 ) -> tuple[Any, Any]: ...
 
@@ -89,6 +93,7 @@ def max_pool(
     strides: PerAxis | None = None,
     layout: Layout = "NCHW",
     return_indices: bool = False,
+    indices_in: IndicesIn = "tensor",
     out: Array | tuple[Array | None, Array | None] | None = None,
 ) -> Any: ...
 
@@ -106,6 +111,7 @@ def max_pool(
     strides: PerAxis | None = None,
     layout: Layout = "NCHW",
     return_indices: bool = False,
+    indices_in: IndicesIn = "tensor",
     out: Any = None,
     **others: Any,
 ) -> Any:
@@ -130,6 +136,9 @@ def max_pool(
         As in :func:`conv`. Indices have the layout's shape, and count elements as if x were NCHW.
     return_indices : bool
         Also return the Indices, which are computed only when asked for.
+    indices_in : {"tensor", "plane"}
+        What Indices count the elements of: all of x, as in ONNX, or each plane (one channel of one image), as in
+        PyTorch: ``D1 * … * Dn * (n * C + c)`` less.
     out : array, or pair of arrays with return_indices, optional
         Written in place and returned. Either entry of the pair may be None.
 
@@ -140,8 +149,8 @@ def max_pool(
         Without return_indices a zero may have either sign and a NaN any payload; with it, y is the element at
         its index, bit for bit.
     indices : int64 array (N, C, Q1, …, Qn), with return_indices only
-        Position in x (N, C, D1, …, Dn) flattened, of the first maximum (first NaN, if any) in row-major order; the
-        two zeros are equal. -1 for a window without any element.
+        Position in x (N, C, D1, …, Dn) flattened, or in the plane (D1, …, Dn) flattened, of the first maximum (first
+        NaN, if any) in row-major order; the two zeros are equal. -1 for a window without any element.
 
     Raises
     ------
@@ -170,7 +179,7 @@ def max_pool(
         if array is not None:
             _arrays.check_out("max_pool", name, array, library, x)
     if library == "cuda":
-        attributes = auto_pad, ceil_mode, dilations, kernel_shape, pads, storage_order, strides
+        attributes = auto_pad, ceil_mode, dilations, indices_in, kernel_shape, pads, storage_order, strides
         results = cuda.run("max_pool", (x,), outs, attributes, layout, invariant=CURRENT.get())
         return tuple(results) if return_indices else results[0]
     geometry = geometries.max_pool(
@@ -179,6 +188,7 @@ def max_pool(
         auto_pad=auto_pad,
         ceil_mode=ceil_mode,
         dilations=dilations,
+        indices_in=indices_in,
         layout=layout,
         pads=pads,
         storage_order=storage_order,
@@ -219,6 +229,7 @@ def max_pool_grad(
     strides: PerAxis | None = None,
     layout: Layout = "NCHW",
     check_indices: bool = True,
+    indices_in: IndicesIn = "tensor",
     out: NDArray[_T] | None = None,
 ) -> NDArray[_T]: ...
 
@@ -238,6 +249,7 @@ def max_pool_grad(
     strides: PerAxis | None = None,
     layout: Layout = "NCHW",
     check_indices: bool = True,
+    indices_in: IndicesIn = "tensor",
     out: Array | None = None,
 ) -> Any: ...
 
@@ -257,6 +269,7 @@ def max_pool_grad(
     strides: PerAxis | None = None,
     layout: Layout = "NCHW",
     check_indices: bool = True,
+    indices_in: IndicesIn = "tensor",
     out: Any = None,
     **others: Any,
 ) -> Any:
@@ -268,15 +281,17 @@ def max_pool_grad(
         Gradient with respect to the result of the forward call; float16, bfloat16, float32 or float64. NumPy and CuPy
         arrays as in :func:`conv`.
     indices : int64 array (N, C, Q1, …, Qn)
-        The forward call's Indices. A window whose index is -1, or that of an element outside the window,
-        passes its gradient to no element.
+        The forward call's Indices. A window whose index is -1 passes its gradient to no element.
     x_shape : sequence of int
         Shape of the forward call's x, in its layout.
     kernel_shape, auto_pad, ceil_mode, dilations, pads, storage_order, strides, layout
         The forward call's.
     check_indices : bool
-        Whether to check Indices on a CUDA device first, for which the call waits for the device. Without the check,
-        invalid ones are ignored. On the CPU they are always checked.
+        Whether to refuse an index that the forward call cannot have returned, because its element lies outside its
+        window, before anything is written. With CUDA arrays the call waits for the device. Without the check, such a
+        window passes its gradient to no element.
+    indices_in : {"tensor", "plane"}
+        The forward call's; "plane" for Indices of PyTorch's ``max_pool2d``.
     out : array of x_shape, optional
         Written in place and returned; must not share memory with an input.
 
@@ -289,7 +304,7 @@ def max_pool_grad(
     ------
     ArgumentError, ArgumentTypeError, DeviceError, MemoryError
         As :func:`max_pool` for the forward call; also dy or indices of another shape than its result's, indices that
-        are not int64, or one that is less than -1 or numbers no element of x.
+        are not int64, or one that is neither -1 nor the number of an element in its window.
 
     Examples
     --------
@@ -305,6 +320,7 @@ def max_pool_grad(
         "auto_pad": auto_pad,
         "ceil_mode": ceil_mode,
         "dilations": dilations,
+        "indices_in": indices_in,
         "kernel_shape": kernel_shape,
         "pads": pads,
         "storage_order": storage_order,
@@ -325,6 +341,7 @@ def max_unpool(
     strides: PerAxis | None = None,
     layout: Layout = "NCHW",
     check_indices: bool = True,
+    indices_in: IndicesIn = "tensor",
     out: NDArray[_T] | None = None,
 ) -> NDArray[_T]: ...
 
@@ -340,6 +357,7 @@ def max_unpool(
     strides: PerAxis | None = None,
     layout: Layout = "NCHW",
     check_indices: bool = True,
+    indices_in: IndicesIn = "tensor",
     out: Array | None = None,
 ) -> Any: ...
 
@@ -355,6 +373,7 @@ def max_unpool(
     strides: PerAxis | None = None,
     layout: Layout = "NCHW",
     check_indices: bool = True,
+    indices_in: IndicesIn = "tensor",
     out: Any = None,
     **others: Any,
 ) -> Any:
@@ -368,15 +387,19 @@ def max_unpool(
         Where each element goes: its number, row-major, among all elements of an array (N, C, D1, …, Dn) with
         ``D = stride * (Q - 1) + kernel - pads``, even if ``output_shape`` says otherwise. -1 means nowhere.
     output_shape : sequence of int, optional
-        Spatial extents of the result, with or without N and C in front, none smaller than D. The surplus is at
-        the end.
+        Spatial extents of the result, with or without N and C in front, none smaller than D unless Indices count
+        within planes. The surplus is at the end.
     kernel_shape, pads, strides
         As in the forward call: one entry per spatial axis, for pads all beginnings before all ends, or an int for all
         of them.
     layout : {"NCHW", "NHWC"}
         As in :func:`max_pool`.
     check_indices : bool
-        As in :func:`max_pool_grad`.
+        As in :func:`max_pool_grad`; the forward call may have had any dilation and ceil_mode. Without the check, each
+        element goes where its index says, and nowhere if that numbers no element.
+    indices_in : {"tensor", "plane"}
+        "plane" if Indices number the elements of each plane of the result, of whatever shape that has, as in PyTorch:
+        those of the forward call if ``output_shape`` is the shape of its x.
     out : array, optional
         Written in place and returned; must not share memory with an input.
 
@@ -389,8 +412,8 @@ def max_unpool(
     Raises
     ------
     ArgumentError, ArgumentTypeError, DeviceError, MemoryError
-        An attribute or a shape breaks a rule; indices that are not int64, or one that is less than -1 or numbers no
-        element.
+        An attribute or a shape breaks a rule; indices that are not int64, or one that is neither -1 nor the number of
+        an element that a window there can have.
 
     Examples
     --------
@@ -401,7 +424,13 @@ def max_unpool(
     """
     if others:
         refuse(max_unpool, others)
-    attributes = {"kernel_shape": kernel_shape, "output_shape": output_shape, "pads": pads, "strides": strides}
+    attributes = {
+        "indices_in": indices_in,
+        "kernel_shape": kernel_shape,
+        "output_shape": output_shape,
+        "pads": pads,
+        "strides": strides,
+    }
     return run("max_unpool", {"y": y, "indices": indices}, attributes, layout, None, out, check_indices)
 
 

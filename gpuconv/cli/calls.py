@@ -14,7 +14,7 @@ from gpuconv.cli.terminal import CommandError, as_json, table
 from gpuconv.cuda.call import device
 from gpuconv.rules.operators import OPERATORS
 
-_WORDS = ("auto_pad",)  # attributes that are no numbers
+_WORDS = ("auto_pad", "indices_in")  # attributes that are no numbers
 _SWITCHES = {
     "bias": "the call has a b",
     "residual": "the call has a residual",

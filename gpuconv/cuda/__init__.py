@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # imported where they are used: the CPU does not need them
     from gpuconv._packed import PackedWeights
     from gpuconv.cuda.call.prepared import Prepared
     from gpuconv.rules.activation import Activation
+    from gpuconv.rules.indices import IndexWindows
 
 __all__ = ["check_place", "complete", "prepare", "run", "runtime"]
 
@@ -94,8 +95,8 @@ def check_place(operator: str, name: str, array: Any) -> None:
     check_devices(operator, runtime.current_device(), {name: runtime.device_of(array)})
 
 
-def first_out_of_range(operator: str, indices: Any, limit: int) -> tuple[int, ...] | None:
-    """Return where the first index stands that is not from -1 to below a limit; waits for the device.
+def first_impossible(operator: str, indices: Any, windows: IndexWindows, layout: str) -> tuple[int, ...] | None:
+    """Return where the first index, by N, C, Q1, …, stands that no forward call returns; waits for the device.
 
     DeviceError where the stream captures a graph, or the array is not on the current device.
     """
@@ -105,14 +106,14 @@ def first_out_of_range(operator: str, indices: Any, limit: int) -> tuple[int, ..
     check_place(operator, "indices", indices)
     check_no_capture(operator, "in which Indices cannot be looked at; pass check_indices=False")
     current = device.current_device()
-    strides = element_strides(operator, "indices", indices)
-    plan = replace(unpool.for_check(limit, indices.shape, strides, device.limits(current)), operator=operator)
+    strides = layouts.channels_second(layout, element_strides(operator, "indices", indices))
+    plan = replace(unpool.for_check(windows, strides, device.limits(current)), operator=operator)
     results = [Result("y", "out", (1,), np.dtype(np.int64))]
     search = Prepared(current, plan, {"indices": indices}, {}, results, (None,))
     left = int(device.to_host(search.run((indices,), (None,))[0])[0])
     if left == 0:
         return None
-    return tuple(int(at) for at in np.unravel_index(indices.size - left, indices.shape))
+    return tuple(int(at) for at in np.unravel_index(indices.size - left, windows.shape))
 
 
 def check_no_capture(operator: str, rule: str) -> None:

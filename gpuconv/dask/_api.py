@@ -9,6 +9,7 @@ from dask.array.core import Array
 
 from gpuconv.dask import _convolve, _pool
 from gpuconv.rules.geometry import AutoPad, PerAxis
+from gpuconv.rules.indices import IndicesIn
 from gpuconv.rules.invariance import Invariance
 from gpuconv.rules.layout import Layout
 from gpuconv.rules.precision import Precision
@@ -175,6 +176,7 @@ def max_pool(
     strides: PerAxis | None = None,
     layout: Layout = "NCHW",
     return_indices: bool = False,
+    indices_in: IndicesIn = "tensor",
 ) -> Any:
     """Take the maximum of every window of a dask array as :func:`gpuconv.max_pool` does; nothing is computed yet.
 
@@ -186,6 +188,8 @@ def max_pool(
         As in :func:`gpuconv.max_pool`.
     return_indices : bool
         Also return the Indices. One task makes a block of both.
+    indices_in : {"tensor", "plane"}
+        As in :func:`gpuconv.max_pool`.
 
     Returns
     -------
@@ -193,7 +197,7 @@ def max_pool(
         Of x's dtype, the values of :func:`gpuconv.max_pool`. Cut where x is: output q along a spatial axis goes with
         input ``q * stride``.
     indices : dask array of int64 (N, C, Q1, …, Qn), with return_indices only
-        They count elements of the whole x, wherever it is cut.
+        They count elements of the whole x, or of its planes, wherever it is cut.
 
     Raises
     ------
@@ -212,6 +216,7 @@ def max_pool(
         "auto_pad": auto_pad,
         "ceil_mode": ceil_mode,
         "dilations": dilations,
+        "indices_in": indices_in,
         "kernel_shape": kernel_shape,
         "pads": pads,
         "storage_order": storage_order,

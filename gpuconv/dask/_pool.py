@@ -77,5 +77,5 @@ def _task(geometry: MaxPoolGeometry, layout: str, return_indices: bool, block: B
     if not return_indices:
         return partial(_tasks.pool, "max_pool", window, attributes)
     origin = tuple(span.low for span in block)
-    steps = _tasks.steps_of(geometry.x_shape, geometry.storage_order)
+    steps = _tasks.steps_of(geometry)
     return partial(_tasks.pool_with_indices, window, attributes, origin, steps)

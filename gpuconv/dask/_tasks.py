@@ -14,6 +14,7 @@ from gpuconv._packed import PackedWeights
 from gpuconv._transfer import pack
 from gpuconv.cpu._threads import alone
 from gpuconv.rules import layout
+from gpuconv.rules.geometry import MaxPoolGeometry
 
 Slices = tuple[slice, ...]
 
@@ -96,7 +97,7 @@ def pool_with_indices(
     steps: tuple[int, ...],
     pieces: Sequence[Any],
 ) -> tuple[Any, Any]:
-    """Make one block of MaxPool and its Indices, which count elements of the whole array.
+    """Make one block of MaxPool and its Indices, which count elements of the whole array or of its planes.
 
     Parameters
     ----------
@@ -117,8 +118,9 @@ def pool_with_indices(
     return y, whole
 
 
-def steps_of(shape: Sequence[int], storage_order: int) -> tuple[int, ...]:
-    """Return how many elements MaxPool's Indices count for one step along each axis of N, C, D1, …."""
+def steps_of(geometry: MaxPoolGeometry) -> tuple[int, ...]:
+    """Return by how much MaxPool's Indices grow for one step along each axis of x: N, C, D1, …."""
+    shape, storage_order, plane_step = geometry.x_shape, geometry.storage_order, geometry.plane_step
     sizes, axes = shape[2:], range(len(shape) - 2)
     along = [prod(sizes[:axis] if storage_order else sizes[axis + 1 :]) for axis in axes]
-    return shape[1] * prod(sizes), prod(sizes), *along
+    return shape[1] * plane_step, plane_step, *along

@@ -17,6 +17,7 @@ from typing import Any, Literal, SupportsIndex, TypeVar, get_args
 
 from gpuconv._errors import ArgumentError, ArgumentTypeError, shown
 from gpuconv.rules import layout as layouts
+from gpuconv.rules.indices import IndexWindows, parse_indices_in
 
 Ints = tuple[int, ...]
 PerAxis = SupportsIndex | Iterable[SupportsIndex]  # an integer stands for every axis, and for both of its ends
@@ -90,6 +91,19 @@ class MaxPoolGeometry(Windows):
     """MaxPool: window ``q`` holds those of the inputs ``q * s + offset`` that exist, axis by axis."""
 
     storage_order: int
+    indices_in: str = "tensor"
+
+    @property
+    def plane_step(self) -> int:
+        """From the number of a plane's first element to that of the next plane's, as Indices count them."""
+        return prod(self.x_shape[2:]) if self.indices_in == "tensor" else 0
+
+    @property
+    def index_windows(self) -> IndexWindows:
+        """What each index may name."""
+        reach = tuple(_extent(k, d) for k, d in zip(self.kernel_shape, self.dilations, strict=True))
+        windows = self.strides, self.pads_begin, reach, self.dilations
+        return IndexWindows.of(self.y_shape, self.x_shape, self.indices_in == "plane", self.storage_order, *windows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,6 +334,7 @@ def max_pool(
     auto_pad: str | bytes = "NOTSET",
     ceil_mode: int = 0,
     dilations: PerAxis | None = None,
+    indices_in: str = "tensor",
     layout: str = "NCHW",
     pads: PerAxis | None = None,
     storage_order: int = 0,
@@ -346,6 +361,7 @@ def max_pool(
         _auto_pad(name, auto_pad),
         _int(name, "ceil_mode", ceil_mode),
         per_axis(name, "dilations", dilations),
+        parse_indices_in(name, indices_in),
         layouts.check(name, layout),
         per_axis(name, "pads", pads),
         _int(name, "storage_order", storage_order),
@@ -361,6 +377,7 @@ def _max_pool(
     auto_pad: str,
     ceil_mode: int,
     dilations: _Given,
+    indices_in: str,
     layout: str,
     pads: _Given,
     storage_order: int,
@@ -368,7 +385,7 @@ def _max_pool(
 ) -> MaxPoolGeometry:
     _check_flag(name, "storage_order", storage_order)
     windows = _pooled(name, given, kernel_shape, auto_pad, ceil_mode, dilations, layout, pads, strides)
-    return MaxPoolGeometry(*windows, storage_order)
+    return MaxPoolGeometry(*windows, storage_order, indices_in)
 
 
 def average_pool(

@@ -22,6 +22,7 @@ from gpuconv.rules.geometry import (
     MaxPoolGeometry,
     PerAxis,
 )
+from gpuconv.rules.indices import IndexWindows, largest_reach, parse_indices_in
 
 Geometry = TypeVar("Geometry", ConvGeometry, ConvTransposeGeometry)
 
@@ -41,6 +42,7 @@ class MaxUnpoolGeometry:
     x_shape: Ints
     numbered_shape: Ints
     y_shape: Ints
+    index_windows: IndexWindows
 
 
 def conv_input_grad(
@@ -154,12 +156,15 @@ def max_unpool(
     indices_shape: Sequence[int],
     *,
     kernel_shape: PerAxis | None,
+    indices_in: str = "tensor",
     layout: str = "NCHW",
     output_shape: Iterable[int] | None = None,
     pads: PerAxis | None = None,
     strides: PerAxis | None = None,
 ) -> MaxUnpoolGeometry:
     """Geometry of MaxUnpool: without an output_shape, ``s * (n - 1) + k - pads`` places along each axis.
+
+    Indices number the elements of that shape or, where they count within each plane, of a plane of the result.
 
     Raises
     ------
@@ -169,6 +174,7 @@ def max_unpool(
     name = "max_unpool"
     geometry.require_kernel(name, kernel_shape)
     _check_indices(name, "y", y_shape, indices_shape)
+    in_planes = parse_indices_in(name, indices_in) == "plane"
     # The shape of ConvTranspose's result, with y for x and one channel after the other.
     given = geometry.per_axis(name, "kernel_shape", kernel_shape)
     shape = layouts.channels_second(layouts.check(name, layout), tuple(y_shape))
@@ -178,28 +184,42 @@ def max_unpool(
         )
     kernel = geometry.positive(name, "kernel_shape", given, geometry.check_rank(name, "y", len(shape) - 2))
     of_one = geometry.conv_transpose((1, 1, *shape[2:]), (1, 1, *kernel), pads=pads, strides=strides, name=name)
-    numbered = (*shape[:2], *of_one.y_shape[2:])
-    result = _unpooled(name, numbered, output_shape)
+    natural = (*shape[:2], *of_one.y_shape[2:])
+    result = _unpooled(name, natural, output_shape, in_planes)
     geometry.check_size(name, "the output shape", layouts.as_given(layout, result))
-    return MaxUnpoolGeometry(shape, numbered, result)
+    numbered = result if in_planes else natural
+    return MaxUnpoolGeometry(shape, numbered, result, _unpooled_windows(of_one, shape, numbered, result, in_planes))
 
 
-def _unpooled(name: str, numbered: Ints, output_shape: Iterable[int] | None) -> Ints:
+def _unpooled_windows(
+    of_one: ConvTransposeGeometry, shape: Ints, numbered: Ints, result: Ints, in_planes: bool
+) -> IndexWindows:
+    """Return what each index may name, if the forward call's x had the shape of the result."""
+    pads = [begin + end for begin, end in zip(of_one.pads_begin, of_one.pads_end, strict=True)]
+    axes = zip(result[2:], shape[2:], of_one.kernel_shape, of_one.strides, pads, strict=True)
+    reach = [largest_reach(*axis) for axis in axes]
+    return IndexWindows.of(shape, numbered, in_planes, 0, of_one.strides, of_one.pads_begin, reach, of_one.dilations)
+
+
+def _unpooled(name: str, natural: Ints, output_shape: Iterable[int] | None, in_planes: bool) -> Ints:
+    """Return the result's shape; Indices that number the natural shape must find room in it."""
     if output_shape is None:
-        return numbered
+        return natural
     given: Ints = geometry.integers(name, "output_shape", output_shape)
-    rank = len(numbered) - 2
+    rank = len(natural) - 2
     if len(given) not in (rank, rank + 2):
         raise ArgumentError(
             f"{name}: output_shape must have one entry per spatial axis ({rank}), or N and C in front of them "
             f"({rank + 2}), not {len(given)}: {shown(given)}"
         )
-    if any(size < needed for size, needed in zip(given[-rank:], numbered[2:], strict=True)):
+    if min(given[-rank:]) < 0:
+        raise ArgumentError(f"{name}: no entry of output_shape may be negative, but output_shape={shown(given)}")
+    if not in_planes and any(size < needed for size, needed in zip(given[-rank:], natural[2:], strict=True)):
         raise ArgumentError(
-            f"{name}: output_shape {given[-rank:]} is smaller than {numbered[2:]}, which the attributes give "
+            f"{name}: output_shape {given[-rank:]} is smaller than {natural[2:]}, which the attributes give "
             "and Indices number"
         )
-    return (*numbered[:2], *given[-rank:])
+    return (*natural[:2], *given[-rank:])
 
 
 def _check_indices(name: str, other: str, shape: Sequence[int], indices_shape: Sequence[int]) -> None:

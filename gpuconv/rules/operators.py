@@ -17,7 +17,7 @@ _TRANSPOSE = (
     *("auto_pad", "dilations", "group", "kernel_shape"),
     *("output_padding", "output_shape", "pads", "strides"),
 )
-_MAX_POOL = ("auto_pad", "ceil_mode", "dilations", "kernel_shape", "pads", "storage_order", "strides")
+_MAX_POOL = ("auto_pad", "ceil_mode", "dilations", "indices_in", "kernel_shape", "pads", "storage_order", "strides")
 _AVERAGE_POOL = ("auto_pad", "ceil_mode", "count_include_pad", "dilations", "kernel_shape", "pads", "strides")
 
 
@@ -166,7 +166,7 @@ OPERATORS = {
     ),
     "max_unpool": Operator(
         {"y": "x", "indices": "indices"},
-        ("kernel_shape", "output_shape", "pads", "strides"),
+        ("indices_in", "kernel_shape", "output_shape", "pads", "strides"),
         gradients.max_unpool,
         _y_shape,
         "max_unpool",

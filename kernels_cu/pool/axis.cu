@@ -20,7 +20,7 @@ struct AxisPoolParams {
     const long long* places; // of x's elements, where x is what a launch before has left
     void* y;
     long long* indices;
-    long long plane; // elements of a channel, for numbers of them
+    long long plane; // numbers per channel, or 0
     int items, channels_last;
     int extent, windows, stride, pad, taps, shift; // of the first axis; a shift of 0: one window a thread
     int x_first, x_along, place_first, place_along;

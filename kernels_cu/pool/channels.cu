@@ -21,7 +21,7 @@ struct ChannelPoolParams {
     const void* x;
     void* y;
     long long* indices;
-    long long plane; // elements of x per channel
+    long long plane; // numbers per channel, or 0
     int items;       // vectors times walks
     int x_extent[3], y_extent[3], kernel[3], stride[3], pad[3];
     int x_batch, x_stride[3];

@@ -15,7 +15,7 @@ template <class Index, int NDIM> struct MaxPoolParams {
     const void* x;
     void* y;
     long long* indices;
-    long long plane; // elements of x per channel
+    long long plane; // numbers per channel, or 0
     Index outputs;
     Index x_extent[NDIM], stride[NDIM], pad[NDIM], reach[NDIM];
     Index x_batch, x_channel, x_stride[NDIM];

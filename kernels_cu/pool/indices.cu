@@ -1,5 +1,6 @@
-// What comes before Indices are used: clearing memory that is claimed by them, and looking for one out of range.
-#include "base/device.cuh"
+// What comes before Indices are used: clearing memory that is claimed by them, and looking for one that no forward call
+// can have returned.
+#include "base/geometry.cuh"
 
 struct ClearParams {
     int* words;
@@ -12,28 +13,53 @@ DEVICE void clear(const ClearParams& p) {
         p.words[i] = 0;
 }
 
-template <int NDIM> struct CheckIndicesParams {
+// Window q of an axis may name the coordinates q * stride - pad + i, for multiples i of the dilation in [0, reach).
+template <class Index, int NDIM> struct CheckIndicesParams {
     const long long* indices;
-    long long* found; // elements left from the first one on that is out of range; 0 where none is
-    long long elements, limit;
-    long long extent[NDIM], stride[NDIM];
+    long long* found;     // elements left from the first one on that is impossible; 0 where none is
+    long long plane;      // elements of a plane
+    long long plane_step; // from the number of a plane's first element to the next plane's
+    Index elements;
+    Index indices_batch, indices_channel, indices_stride[NDIM];
+    Index stride[NDIM], pad[NDIM], reach[NDIM];
+    Divider<Index> channels, windows[NDIM], extent[NDIM], dilation[NDIM];
+    Index column_major; // the first axis is numbered fastest
 };
 
-// Indices from -1 to below the limit are in range. A thread tells of the first that it finds, when it has looked at
-// all: so that its loads need not wait for one another.
-template <int NDIM> DEVICE void check_indices(const CheckIndicesParams<NDIM>& p) {
+// Whether a window can name the coordinate that is so far from its beginning.
+template <class Index, int NDIM>
+DEVICE bool possible(const CheckIndicesParams<Index, NDIM>& p, int axis, Index q, Index coordinate) {
+    const Index offset = coordinate - (q * p.stride[axis] - p.pad[axis]);
+    Index between = 0;
+    if (inside(offset, p.reach[axis])) p.dilation[axis].split(offset, between);
+    return inside(offset, p.reach[axis]) && between == 0;
+}
+
+// A thread tells of the first impossible index that it finds, when it has looked at all: so that its loads need not
+// wait for one another.
+template <class Index, int NDIM> DEVICE void check_indices(const CheckIndicesParams<Index, NDIM>& p) {
     long long left = 0;
 #pragma unroll 4
-    for (long long element = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x; element < p.elements;
-         element += static_cast<long long>(gridDim.x) * blockDim.x) {
-        long long rest = element, offset = 0;
+    for (Index element = Index(blockIdx.x) * blockDim.x + threadIdx.x; element < p.elements;
+         element += Index(gridDim.x) * blockDim.x) {
+        Index q[NDIM], channel;
+        const Index plane = unravel(element, p.windows, q), image = p.channels.split(plane, channel);
+        const long long index =
+            p.indices[dot(q, p.indices_stride, image * p.indices_batch + channel * p.indices_channel)];
+        const long long in_plane = index - plane * p.plane_step;
+        bool named = inside(in_plane, p.plane);
+        Index rest = named ? Index(in_plane) : Index(0), coordinate;
 #pragma unroll
-        for (int axis = NDIM - 1; axis > 0; --axis) {
-            offset += rest % p.extent[axis] * p.stride[axis];
-            rest /= p.extent[axis];
+        for (int i = 0; i < NDIM; ++i) {
+            if (p.column_major) {
+                rest = p.extent[i].split(rest, coordinate);
+                named &= possible(p, i, q[i], coordinate);
+            } else {
+                rest = p.extent[NDIM - 1 - i].split(rest, coordinate);
+                named &= possible(p, NDIM - 1 - i, q[NDIM - 1 - i], coordinate);
+            }
         }
-        const long long index = p.indices[offset + rest * p.stride[0]];
-        if ((index < -1 || index >= p.limit) && left == 0) left = p.elements - element;
+        if (!named && index != -1 && left == 0) left = p.elements - element;
     }
     if (left > 0) atomicMax(p.found, left);
 }

@@ -25,7 +25,7 @@ struct TilePoolParams {
     const void* x;
     void* y;
     long long* indices;
-    long long plane;                                                                 // elements of x per channel
+    long long plane;                                                                 // numbers per channel, or 0
     int planes, x_extent[3], y_extent[3], kernel[3], stride[3], dilation[3], pad[3]; // kernel: taps
     int x_batch, x_channel, x_stride[2];
     int y_batch, y_channel, y_stride[2];

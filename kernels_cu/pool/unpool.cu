@@ -10,7 +10,8 @@ template <class Index, int NDIM> struct MaxUnpoolParams {
     const long long* indices;
     void* y;
     Index* claims;          // of each place of y, row-major: 1 + the number of the element that it holds, or 0
-    long long numbered;     // elements that indices can name; others are left out
+    long long numbered;     // numbers that elements can have; others name none
+    long long plane_step;   // elements of a plane, where indices count within each, else 0
     Index elements, places; // of x, of y
     Index x_batch, x_channel, x_stride[NDIM];
     Index indices_batch, indices_channel, indices_stride[NDIM];
@@ -44,7 +45,8 @@ template <class Index, int NDIM> DEVICE void max_unpool_claim(const MaxUnpoolPar
     from.split(element, p.x_extent, p.channels);
     const long long index = p.indices[from.offset(p.indices_batch, p.indices_channel, p.indices_stride)];
     if (index < 0 || index >= p.numbered) return;
-    to.split(Index(index), p.numbered_extent, p.channels);
+    const Index plane = from.image * Index(p.channels.divisor) + from.channel;
+    to.split(Index(index + plane * p.plane_step), p.numbered_extent, p.channels);
     atomicMax(p.claims + to.number(p.y_extent, p.channels), element + 1);
 }
 

@@ -18,7 +18,7 @@ struct VectorPoolParams {
     const void* x;
     void* y;
     long long* indices;
-    long long plane;                              // elements of x per channel
+    long long plane;                              // numbers per channel, or 0
     int items;                                    // strips times vectors
     int x_extent[3], y_extent[3], kernel, stride; // the window's, along the depth
     int pad[3];

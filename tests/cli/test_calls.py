@@ -37,6 +37,10 @@ RESIDUAL = ["--bias", "--residual", "--activation", "relu"]
             (["max_pool", (1, 2, 9, 9)], {"kernel_shape": [3, 3], "return_indices": True, "ceil_mode": 1}),
         ),
         (
+            ["max_pool_grad", "1,2,9,9", "--kernel-shape", "3", "--indices-in", "plane"],
+            (["max_pool_grad", (1, 2, 9, 9)], {"kernel_shape": 3, "indices_in": "plane"}),
+        ),
+        (
             ["conv_weight_grad", "2,8,9,9", "4,8,3,3", "--auto-pad", "SAME_UPPER", "--precision", "tf32"],
             (["conv_weight_grad", (2, 8, 9, 9), (4, 8, 3, 3)], {"auto_pad": "SAME_UPPER", "precision": "tf32"}),
         ),

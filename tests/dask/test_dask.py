@@ -321,6 +321,19 @@ def test_packed_weights_are_shared_by_threads_and_not_cut() -> None:
     assert_same(y.compute(), gpuconv.conv(x, w, group=6), bits=False)
 
 
+@pytest.mark.parametrize(("order", "layout"), [(0, "NCHW"), (1, "NCHW"), (0, "NHWC")])
+def test_indices_within_planes_count_those_of_the_whole_array(order: int, layout: str) -> None:
+    x = values("ties", 1, (3, 2, 7, 9), "float32")
+    window: dict[str, Any] = {"kernel_shape": [2, 3], "strides": [2, 2], "pads": [0, 4, 1, 0], "storage_order": order}
+    places = oracle.max_pool(x, **window)[1]
+    expected = np.where(places < 0, -1, places % (7 * 9))
+    if layout == "NHWC":
+        x, expected = np.moveaxis(x, 1, -1), np.moveaxis(expected, 1, -1)
+    cut = da.from_array(x, chunks=(2, 1, 3, 4) if layout == "NCHW" else (2, 3, 4, 1))
+    call = {**window, "layout": layout, "return_indices": True, "indices_in": "plane"}
+    np.testing.assert_array_equal(dask_api.max_pool(cut, **call)[1].compute(), expected)
+
+
 def test_the_same_call_has_the_same_name_and_no_other_one_has() -> None:
     x, bias = in_chunks(X, (1, 3, 4, 5)), np.zeros(4, np.float32)
     calls = [
@@ -336,6 +349,7 @@ def test_the_same_call_has_the_same_name_and_no_other_one_has() -> None:
         dask_api.conv(x + 1, W),
         dask_api.max_pool(x, kernel_shape=[3, 3]),
         dask_api.max_pool(x, kernel_shape=[3, 3], storage_order=1),
+        dask_api.max_pool(x, kernel_shape=[3, 3], indices_in="plane"),
         *dask_api.max_pool(x, kernel_shape=[3, 3], return_indices=True),
     ]
     assert len({array.name for array in calls}) == len(calls)

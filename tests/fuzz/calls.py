@@ -207,6 +207,7 @@ def _max_unpool(random: Random, name: str) -> Call:
         "kernel_shape": kernel,
         "strides": strides,
         "pads": pads,
+        "check_indices": False,
     }
     if layout == "NHWC":
         arguments["layout"] = layout

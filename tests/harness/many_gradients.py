@@ -7,6 +7,7 @@ AssertionError for a wrong result.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import cache, partial
 from typing import Any
 
@@ -212,6 +213,7 @@ def _walk(
     random = np.random.default_rng(3)
     places = np.where(random.random(y.shape) < 0.3, random.integers(-1, x.size, y.shape), places)
     dy, places = LAYOUTS[layout](values("integers", 2, y.shape, dtype)), LAYOUTS[layout](places)
+    attributes = {**attributes, "check_indices": False}
     expected = gpuconv.max_pool_grad(dy, places, x.shape, **attributes)
     out = LAYOUTS[layout](np.full_like(x, 7))
     far = long_walks(True) if box is None else boxes(*box)
@@ -219,7 +221,7 @@ def _walk(
         dx = gpuconv.max_pool_grad(dy, places, x.shape, out=out, **attributes)
         assert_same(dx, expected)
         wild = places + 2**32  # which number nothing, though their low words do
-        nothing = gpuconv.max_pool_grad(dy, wild, x.shape, out=out, check_indices=False, **attributes)
+        nothing = gpuconv.max_pool_grad(dy, wild, x.shape, out=out, **attributes)
         assert_same(nothing, np.zeros_like(x))
     assert emulated.launches[-1].variant.name == kernel
     assert emulated.launches[-1].grid[0] >= blocks
@@ -234,13 +236,14 @@ def _unpool(
     places[1, 2, 3, 4, 5], places[0, 1, 2, 3, 4] = 0, np.prod(numbered) - 1
     y, places = LAYOUTS[layout](y), LAYOUTS[layout](places)
     out = LAYOUTS[layout](np.zeros(shape, dtype))
+    attributes: dict[str, Any] = {"kernel_shape": [2, 2, 1], "strides": [1, 2, 3], "check_indices": False}
     with indices(wide), emulated_cuda(architecture, **options) as emulated:
-        x = gpuconv.max_unpool(y, places, shape, kernel_shape=[2, 2, 1], strides=[1, 2, 3], out=out)
+        x = gpuconv.max_unpool(y, places, shape, out=out, **attributes)
         beyond = np.where(places < 0, np.prod(numbered), places)  # the first number of nothing
-        same = gpuconv.max_unpool(y, beyond, shape, kernel_shape=[2, 2, 1], strides=[1, 2, 3], check_indices=False)
+        same = gpuconv.max_unpool(y, beyond, shape, **attributes)
     assert_same(x, gradients.max_unpool(y, places, numbered, shape))
     assert_same(same, x)
-    assert min(launch.grid[0] for launch in emulated.launches[2:]) >= 2
+    assert min(launch.grid[0] for launch in emulated.launches) >= 2
     return emulated
 
 
@@ -293,13 +296,13 @@ def _copy(dtype: str, lies: str, out: str, architecture: str | None, wide: bool 
     return emulated
 
 
-def _check(kernel: str, places: Any, architecture: str | None, **options: Any) -> Any:
-    """Only the first index that numbers nothing is reported, wherever it stands: alone in the end, too."""
+def _check(kernel: str, places: Any, architecture: str | None, wide: bool = False, **options: Any) -> Any:
+    """Only the first index that is not its window's is reported, wherever it stands: alone in the end, too."""
     last = tuple(extent - 1 for extent in places.shape)
     later = (*last[:-1], last[-1] - 4)
-    with emulated_cuda(architecture, **options) as emulated:
+    with indices(wide), emulated_cuda(architecture, **options) as emulated:
         gpuconv.max_unpool(np.zeros(places.shape, np.float32), places, kernel_shape=[1])
-        for wrong, *all_at in ((-2, (0, 1, 3), later), (places.size, later, last), (places.size, last)):
+        for wrong, *all_at in ((-2, (0, 1, 3), later), (places.size, later, last), (places.size - 2, last)):
             broken = places.copy(order="K")
             for at in all_at:
                 broken[at] = wrong
@@ -308,20 +311,42 @@ def _check(kernel: str, places: Any, architecture: str | None, **options: Any) -
     return emulated
 
 
-def _check_each(kernel: str, places: Any, architecture: str | None, **options: Any) -> Any:
+def _check_each(kernel: str, places: Any, architecture: str | None, wide: bool = False, **options: Any) -> Any:
     """The same where a thread looks at several elements: one of each is wrong, the first of a block's."""
-    with emulated_cuda(architecture, multiprocessors=1, **options) as emulated:
+    with indices(wide), emulated_cuda(architecture, multiprocessors=1, **options) as emulated:
         gpuconv.max_unpool(np.zeros(places.shape, np.float32), places, kernel_shape=[1])
         launch = emulated.launches[1]
         step = launch.grid[0] * launch.threads
         assert places.size > 7 * step
         for first in range(0, places.size, step):
-            for wrong in (-2, places.size):
+            for wrong in (-2, places.size, first + 1):
                 broken = places.copy(order="K")
                 at = np.unravel_index(first, places.shape)
                 broken[at] = wrong
                 _assert_found(broken, wrong, at)
     assert launch.variant.name == kernel
+    return emulated
+
+
+def _check_windows(
+    kernel: str, shape: Ints, attributes: dict[str, Any], architecture: str | None, wide: bool = False, **options: Any
+) -> Any:
+    """Of each number, whether a window may name it, is what its taps say."""
+    x = values("ties", 1, shape, np.float32)
+    y, places = gpuconv.max_pool(x, return_indices=True, **attributes)
+    random = np.random.default_rng(5)
+    taps = gradients.possible_indices(shape, y.shape, **attributes)
+    with indices(wide), emulated_cuda(architecture, **options) as emulated:
+        gpuconv.max_pool_grad(y, places, shape, **attributes)
+        for _ in range(24):
+            at = tuple(map(int, random.integers(0, y.shape)))
+            wrong = int(random.choice([*random.integers(-2, x.size + 2, 2), places[at] + random.integers(-4, 5)]))
+            broken = places.copy()
+            broken[at] = wrong
+            refused = nullcontext() if wrong in taps[at] else pytest.raises(gpuconv.ArgumentError, match=str(wrong))
+            with refused:
+                gpuconv.max_pool_grad(y, broken, shape, **attributes)
+    assert emulated.launches[1].variant.name == kernel
     return emulated
 
 
@@ -568,13 +593,32 @@ COPIES: tuple[Trial, ...] = (
     partial(_copy, "float16", "reversed", "fortran"),
     partial(_copy, "float64", "contiguous", "strided", wide=True),
 )
-_PLACES = np.arange(3 * 4 * 75) - 1
-_MANY_PLACES = np.arange(7 * 4 * 256 + 7).reshape(7, 25, 41) - 1
+_PLACES, _MANY_PLACES = np.arange(3 * 4 * 75), np.arange(7 * 4 * 256 + 7).reshape(7, 25, 41)
+_PLACES[5], _MANY_PLACES[0, 3, 4] = -1, -1
+_TURNED = np.ascontiguousarray(_MANY_PLACES.transpose(0, 2, 1)).transpose(0, 2, 1)
 CHECKS: tuple[Trial, ...] = (
-    partial(_check_each, "check_indices_1d", _MANY_PLACES),
-    partial(_check_each, "check_indices_6d", _MANY_PLACES.transpose(0, 2, 1)),
-    partial(_check, "check_indices_1d", _PLACES.reshape(3, 4, 75)),
-    partial(_check, "check_indices_6d", _PLACES.reshape(3, 75, 4).transpose(0, 2, 1)),
+    partial(_check_each, "check_indices_3d", _MANY_PLACES),
+    partial(_check_each, "check_indices_4d_wide", _TURNED, wide=True),
+    partial(_check, "check_indices_3d", _PLACES.reshape(3, 4, 75)),
+    partial(
+        _check_windows,
+        "check_indices_3d",
+        (2, 3, 7, 8),
+        {"kernel_shape": [2, 3], "strides": [2, 1], "dilations": [2, 3], "pads": [3, 1, 0, 4]},
+    ),
+    partial(
+        _check_windows,
+        "check_indices_4d",
+        (2, 2, 3, 4, 3, 5),
+        {"kernel_shape": [2, 2, 1, 2], "strides": [1, 2, 2, 3], "ceil_mode": 1, "indices_in": "plane"},
+    ),
+    partial(
+        _check_windows,
+        "check_indices_4d_wide",
+        (1, 3, 5, 6, 4),
+        {"kernel_shape": [2, 2, 2], "strides": [1, 3, 1], "pads": [1] * 6, "storage_order": 1},
+        wide=True,
+    ),
 )
 ALL = (
     *WEIGHTS,

@@ -185,6 +185,12 @@ TESTS: dict[str, tuple[str, ...]] = {
         "rules/test_sizes.py",
         "oracle/test_peers.py",
     ),
+    "rules/indices.py": (
+        "rules/test_errors.py index numbering output_shape",
+        "rules/test_gradient_errors.py",
+        "cuda/pool/test_unpool.py check",
+        "cpu/test_indices.py",
+    ),
     "_files.py": ("rules/test_host_rules.py another_kind", "onnx/test_untrusted.py", "cli/test_files.py"),
     "_call.py": (
         "rules/test_signatures.py onnx_s_defaults",
@@ -267,6 +273,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "cpu/test_memory.py gradients",
         "rules/test_gradient_errors.py",
         "rules/test_errors.py index",
+        "cpu/test_indices.py",
         *_GRADIENTS,
     ),
     "cpu/weight_grad.py": ("cpu/test_memory.py gradients", *_GRADIENTS, "compat/test_cudnn.py"),
@@ -545,6 +552,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "cuda/call/tensor_map.py": ("cuda/call/test_tensor_map.py", "harness/test_many_wgmma.py [0-at strips"),
     "cuda/pool/unpool.py": (
         "cuda/pool/test_unpool.py",
+        "cpu/test_indices.py",
         "cuda/test_variants.py",
         "cuda/plan/test_explain.py",
         "harness/test_many_gradients.py unpool check",

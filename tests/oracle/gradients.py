@@ -108,6 +108,25 @@ def max_unpool(y: Array, indices: Array, numbered: tuple[int, ...], shape: tuple
     return result
 
 
+def possible_indices(
+    x_shape: tuple[int, ...], y_shape: tuple[int, ...], indices_in: str = "tensor", **attributes: Any
+) -> Array:
+    """For every window, the set of numbers that its index can be: each tap's inside x, and -1."""
+    numbers, rank = _numbers(x_shape, attributes.get("storage_order", 0)), len(x_shape) - 2
+    strides, dilations = (attributes.get(name) or [1] * rank for name in ("strides", "dilations"))
+    pads, found = attributes.get("pads") or [0] * 2 * rank, np.empty(y_shape, object)
+    for n, c, *q in np.ndindex(*y_shape):
+        first = [at * s - pad for at, s, pad in zip(q, strides, pads[:rank], strict=True)]
+        less = int(numbers[n, c].flat[0]) if indices_in == "plane" else 0
+        found[(n, c, *q)] = {-1} | {
+            int(numbers[(n, c, *place)]) - less
+            for tap in np.ndindex(*attributes["kernel_shape"])
+            for place in [tuple(b + t * d for b, t, d in zip(first, tap, dilations, strict=True))]
+            if all(0 <= at < extent for at, extent in zip(place, x_shape[2:], strict=True))
+        }
+    return found
+
+
 def _numbers(x_shape: tuple[int, ...], storage_order: int) -> Array:
     plane = math.prod(x_shape[2:])
     planes = np.arange(math.prod(x_shape[:2])).reshape(*x_shape[:2], *(1,) * (len(x_shape) - 2)) * plane

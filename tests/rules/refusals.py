@@ -125,6 +125,8 @@ _MAX_POOL = [
     row("storage_order 2", "max_pool", "storage_order must be 0 or 1, not 2", storage_order=2),
     row("storage_order -1", "max_pool", "storage_order must be 0 or 1, not -1", storage_order=-1),
     row("a float ceil_mode", "max_pool", "ceil_mode must be an integer, not 1.0", "type", ceil_mode=1.0),
+    row("an unknown numbering", "max_pool", "indices_in must be one of tensor, plane, not 'all'", indices_in="all"),
+    row("a number for a numbering", "max_pool", "indices_in must be a string, not 1", "type", indices_in=1),
     row("a text for storage_order", "max_pool", "storage_order must be an integer, not '1'", "type", storage_order="1"),
     row("kernel_shape None", "max_pool",
         "kernel_shape is required, one integer per spatial axis or one for all of them", "type", kernel_shape=None),

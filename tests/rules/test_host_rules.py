@@ -127,7 +127,8 @@ def test_unpooling_goes_along_axes_of_two_elements_too() -> None:
         places = np.array(Random(0).sample(range(size), (size + 1) // 2)).reshape(-1)
         x_shape = (1, 1, 1, places.size)
         y = np.full(shape, 7.0, np.float32)
-        geometry = SimpleNamespace(numbered_shape=shape)
+        windows = SimpleNamespace(count=size, in_planes=False)
+        geometry = SimpleNamespace(numbered_shape=shape, index_windows=windows)
         x = np.arange(1, places.size + 1, dtype=np.float32).reshape(x_shape)
         unpool.max_unpool(x, places.reshape(x_shape), y, geometry)  # type: ignore[arg-type]
         expected = np.zeros(size, np.float32)

@@ -92,9 +92,9 @@ CALLS: list[tuple[str, Callable[[], Any], list[list[int]]]] = [
     (
         "max_unpool",
         lambda: gpuconv.max_unpool(
-            array([[5, 6], [7, 8]]), array([[3, 1], [2, 0]], np.int64), kernel_shape=2, pads=1, strides=2
+            array([[5, 6], [7, 8]]), array([[0, 1], [2, 3]], np.int64), kernel_shape=2, pads=1, strides=2
         ),
-        [[8, 6], [7, 5]],
+        [[5, 6], [7, 8]],
     ),
 ]
 
@@ -160,7 +160,8 @@ def test_tune_takes_what_calls_take() -> None:
 
 # ---------------------------------------------------------------- what everybody sees
 
-EXTRAS = ["layout", "precision", "invariant", "activation", "residual", "check_indices", "return_indices", "out"]
+EXTRAS = ["layout", "precision", "invariant", "activation", "residual", "check_indices", "return_indices"]
+EXTRAS += ["indices_in", "out"]
 SPECIFIED = [
     *("auto_pad", "ceil_mode", "dilations", "group", "kernel_shape"),
     *("output_padding", "output_shape", "pads", "storage_order", "strides"),
@@ -205,6 +206,7 @@ def test_type_checkers_see_the_parameters_that_there_are(function: Callable[...,
 
 def test_attributes_have_onnx_s_defaults() -> None:
     defaults = {"auto_pad": "NOTSET", "group": 1, "ceil_mode": 0, "storage_order": 0, "layout": "NCHW"}
+    defaults["indices_in"] = "tensor"
     defaults |= dict.fromkeys(("dilations", "pads", "strides", "output_padding"), None)
     for name in OPERATORS:
         for parameter in inspect.signature(getattr(gpuconv, name)).parameters.values():

@@ -50,6 +50,7 @@ def calls(
     assert_type(gpuconv.conv_transpose_bias_grad(x), NDArray[np.float32])
     assert_type(gpuconv.max_pool_grad(x, indices, x.shape, kernel_shape=[3, 3]), NDArray[np.float32])
     assert_type(gpuconv.max_unpool(x, indices, (6, 7), kernel_shape=2, strides=2), NDArray[np.float32])
+    assert_type(gpuconv.max_pool_grad(x, x, (6, 7), kernel_shape=2, indices_in="plane"), NDArray[np.float32])
     assert_type(gpuconv.to_host(x), NDArray[np.float32])
 
     # Integers of NumPy's, and whatever yields integers.

@@ -21,6 +21,7 @@ gpuconv.max_pool(x, 2, auto_pad="valid")  # E: call-overload
 gpuconv.max_pool(x, 2, precision="ieee")  # E: call-overload
 gpuconv.conv_input_grad(x, w, x.shape, precision="half")  # E: call-overload
 gpuconv.max_unpool(x, places, kernel_shape=2, layout="CHW")  # E: call-overload
+gpuconv.max_pool(x, 2, indices_in="planes")  # E: call-overload
 gpuconv.precision("TF32")  # E: arg-type
 gpuconv.explain("conv", x.shape, w.shape, precision="half")  # E: arg-type
 gpuconv.explain("conv", x.shape, w.shape, layout="CHW")  # E: arg-type

@@ -520,7 +520,9 @@ CONV_TAKES = (
     "x, w, b, auto_pad, dilations, group, kernel_shape, pads, strides, layout, precision, invariant, "
     "activation, residual"
 )
-POOL_TAKES = "x, kernel_shape, auto_pad, ceil_mode, dilations, pads, storage_order, strides, layout, return_indices"
+POOL_TAKES = (
+    "x, kernel_shape, auto_pad, ceil_mode, dilations, pads, storage_order, strides, layout, return_indices, indices_in"
+)
 KEYWORDS = [
     *(wrong for operator in ("conv", "conv_transpose", "max_pool") for wrong in _named_as_in_pytorch(operator)),
     _keyword("conv", "padding", "same", "padding='same' is a matter of auto_pad here, as in ONNX"),

@@ -17,6 +17,7 @@ GROUP = {"group": 2}
 INDICES = np.zeros((1, 2, 2), np.int64)
 MAXIMA = np.ones((1, 2, 2), F)
 NUMBERS = "but the elements of (1, 2, 4) (N, C, D1, …) have the numbers 0 to 7, and -1 stands for none"
+CURE = "; if they count within each plane, as PyTorch's do, pass indices_in='plane', or add 4 * (n * 2 + c)"
 
 
 def numbers(*numbers: int) -> Any:
@@ -175,6 +176,90 @@ ROWS: list[tuple[str, str, tuple[Any, ...], dict[str, Any], str, str]] = [
         {"kernel_shape": [2], "strides": [2]},
         "value",
         f"indices hold -2 at (0, 0, 1), {NUMBERS}",
+    ),
+    (
+        "an index outside its window",
+        "max_pool_grad",
+        (MAXIMA, numbers(0, 2, 4, 3), (1, 2, 4)),
+        {"kernel_shape": [2], "strides": [2]},
+        "value",
+        f"indices hold 3 at (0, 1, 1), the number of an element of (1, 2, 4) (N, C, D1, …) outside that window{CURE}",
+    ),
+    (
+        "an index of a later window",
+        "max_pool_grad",
+        (MAXIMA, numbers(0, 2, 6, 6), (1, 2, 4)),
+        {"kernel_shape": [2], "strides": [2]},
+        "value",
+        "indices hold 6 at (0, 1, 0), the number of an element of (1, 2, 4) (N, C, D1, …) outside that window; "
+        "pass the Indices and the attributes of the forward call",
+    ),
+    (
+        "indices within planes",
+        "max_unpool",
+        (MAXIMA, numbers(0, 2, 1, 3)),
+        {"kernel_shape": [2], "strides": [2]},
+        "value",
+        f"indices hold 1 at (0, 1, 0), the number of an element of (1, 2, 4) (N, C, D1, …) outside that window{CURE}",
+    ),
+    (
+        "indices of the whole tensor",
+        "max_unpool",
+        (MAXIMA, numbers(0, 2, 5, 7)),
+        {"kernel_shape": [2], "strides": [2], "indices_in": "plane"},
+        "value",
+        "indices hold 5 at (0, 1, 0), but the elements of a plane (4,) have the numbers 0 to 3, and -1 stands for "
+        "none; if they count through the whole tensor, as in ONNX, leave indices_in='plane' out",
+    ),
+    (
+        "an index outside its window of the only plane",
+        "max_unpool",
+        (np.ones((1, 1, 2), F), np.array([[[2, 0]]])),
+        {"kernel_shape": [2], "strides": [2], "pads": [1, 1]},
+        "value",
+        "indices hold 2 at (0, 0, 0), but the elements of (1, 1, 2) (N, C, D1, …) have the numbers 0 to 1, "
+        "and -1 stands for none",
+    ),
+    (
+        "an index before its window, channels last",
+        "max_unpool",
+        (np.ones((1, 2, 1), F), np.array([[[0], [1]]])),
+        {"kernel_shape": [2], "strides": [2], "layout": "NHWC"},
+        "value",
+        "indices hold 1 at (0, 1, 0), the number of an element of (1, 1, 4) (N, C, D1, …) outside that window; "
+        "pass the Indices and the attributes of the forward call",
+    ),
+    (
+        "an index into an empty plane",
+        "max_unpool",
+        (MAXIMA[:, :1], np.array([[[-1, 0]]])),
+        {"kernel_shape": [1], "strides": [1], "pads": [1, 1]},
+        "value",
+        "indices hold 0 at (0, 0, 1), but (1, 1, 0) (N, C, D1, …) has no elements, so that all must be -1",
+    ),
+    (
+        "an unknown numbering",
+        "max_pool_grad",
+        (MAXIMA, INDICES, (1, 2, 4)),
+        {"kernel_shape": [2], "strides": [2], "indices_in": "image"},
+        "value",
+        "indices_in must be one of tensor, plane, not 'image'",
+    ),
+    (
+        "a numbering that is no text",
+        "max_unpool",
+        (MAXIMA, INDICES),
+        {"kernel_shape": [2], "strides": [2], "indices_in": ["plane"]},
+        "type",
+        "indices_in must be a string, not ['plane']",
+    ),
+    (
+        "a negative output_shape",
+        "max_unpool",
+        (MAXIMA, INDICES, (-3,)),
+        {"kernel_shape": [2], "strides": [2], "indices_in": "plane"},
+        "value",
+        "no entry of output_shape may be negative, but output_shape=(-3,)",
     ),
     (
         "no kernel_shape",

@@ -80,7 +80,7 @@ def _carried(source: Array, numbers: Array, axes: Sequence[Axis], scratch: Scrat
 
 
 def store(y: Array, indices: Array, part: Part, positions: Array, geometry: MaxPoolGeometry) -> None:
-    """Write the elements at ``positions`` of a part of x into y, and their positions in the whole of x into indices."""
+    """Write the elements at ``positions`` of a part of x into y, and their numbers in all of x, or in its planes."""
     plane, whole = part.source.shape[2:], geometry.x_shape[2:]
     source, y, indices = (array.transpose(part.order) for array in (part.source, y, indices))
     steps = [prod(source.shape[axis + 1 :]) for axis in range(source.ndim)]
@@ -91,7 +91,7 @@ def store(y: Array, indices: Array, part: Part, positions: Array, geometry: MaxP
     if plane != whole or geometry.storage_order:
         offsets = _moved(positions, plane, part.starts, geometry)
     planes = (part.image + _along(images, source, 1)) * geometry.x_shape[1] + part.channel
-    np.add(offsets, (planes + _along(channels, source, 1)) * prod(whole), out=indices)
+    np.add(offsets, (planes + _along(channels, source, 1)) * geometry.plane_step, out=indices)
     if positions.min() < 0:
         nothing = positions < 0
         y[nothing] = lowest(y.dtype)

@@ -2,24 +2,115 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from itertools import product
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 
 from gpuconv.cpu._threads import quietly
-from gpuconv.cpu._workspace import Array, last_axes, limit, spans
+from gpuconv.cpu._workspace import Array, Box, boxes, last_axes, limit, shrink, spans
 from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import Ints, MaxPoolGeometry, tap_range
 from gpuconv.rules.gradients import MaxUnpoolGeometry
+from gpuconv.rules.indices import IndexWindows
+
+_CHECKED, _CHECKED_BYTES = 2**15, 32  # Indices that are checked at a time, and bytes at work for each
 
 
-def first_out_of_range(indices: Array, count: int) -> Ints | None:
-    """Return where the first index stands that is not from -1 to below a count."""
-    if indices.size == 0 or (indices.min() >= -1 and indices.max() < count):
+def first_impossible(indices: Array, windows: IndexWindows) -> Ints | None:
+    """Return where the first index (N, C, Q1, …), in row-major order, stands that no forward call returns.
+
+    That is one that numbers an element outside its window, or none, except -1. Some planes are looked at a time, or a
+    box of one, so that what is computed of them stays in the L2 cache.
+    """
+    if indices.size == 0:
         return None
-    wrong = (indices < -1) | (indices >= count)
-    return tuple(map(int, np.unravel_index(int(wrong.argmax()), indices.shape)))
+    most = min(_CHECKED, limit() // _CHECKED_BYTES)
+    if indices.size <= most:
+        block = tuple((0, extent) for extent in indices.shape)
+        return _first_of_block(indices, block, windows, _limits(windows, block[2:]))
+    images, channels, *rest = indices.shape
+    spatial = tuple(rest)
+    planes = max(1, most // prod(spatial))
+    deep, many = min(channels, planes), max(1, planes // channels)
+    found: list[Ints] = []
+    for box in boxes(spatial, shrink(spatial, most)):
+        limits = _limits(windows, box)
+        for some in product(spans(images, many), spans(channels, deep)):
+            wrong = _first_of_block(indices, (*some, *box), windows, limits)
+            if wrong is not None:
+                found.append(wrong)
+    return min(found, default=None)
+
+
+class _Limits(NamedTuple):
+    """What the windows of a box allow of the coordinates along one axis; arrays have the box's shape.
+
+    Attributes
+    ----------
+    step : int
+        From one element's number to its neighbour's.
+    first, size : array of unsigned integers
+        The number of the first element that a window can name, were all other coordinates 0, and how many numbers
+        there are from it to that after the last one.
+    before : array of unsigned integers
+        Elements of the window before that first one, which lie in the padding.
+    dilation : int
+    """
+
+    step: int
+    first: Array
+    size: Array
+    before: Array
+    dilation: int
+
+
+@lru_cache(maxsize=16)
+def _limits(windows: IndexWindows, box: Box) -> list[_Limits]:
+    """Return what the windows of a box allow, the axis with the largest step first; not an axis of one element."""
+    limits, step = [], windows.plane
+    shape = tuple(stop - start for start, stop in box)
+    dtype = np.dtype(np.uint32 if windows.plane < 2**31 else np.uint64)
+    for axis in reversed(windows.fastest_first) if windows.plane else ():
+        extent, reach = windows.numbered[2 + axis], windows.reach[axis]
+        step //= extent
+        begin = np.arange(*box[axis]) * windows.strides[axis] - windows.pads[axis]
+        first = begin.clip(0, extent)
+        size = (begin + reach).clip(first, extent) - first
+        if extent == 1 and size.all() and windows.dilations[axis] == 1:
+            continue
+        along = (1,) * axis + (len(begin),) + (1,) * (len(shape) - 1 - axis)
+        numbers, count, before = (
+            np.broadcast_to(array.reshape(along), shape).astype(dtype, order="C")
+            for array in (first * step, size * step, (first - begin) % windows.dilations[axis])
+        )
+        limits.append(_Limits(step, numbers, count, before, windows.dilations[axis]))
+    return limits
+
+
+def _first_of_block(array: Array, block: Box, windows: IndexWindows, limits: list[_Limits]) -> Ints | None:
+    """Return where the first such index of a block stands; of some images it has all channels."""
+    indices = offsets = array[tuple(slice(*span) for span in block)]
+    if not windows.in_planes:
+        count, (image, _), (channel, _) = prod(indices.shape[:2]), *block[:2]
+        planes = np.arange(count) + (image * windows.shape[1] + channel)
+        offsets = indices - (planes * windows.plane).reshape(*indices.shape[:2], *(1,) * (indices.ndim - 2))
+    possible = offsets.view(np.uint64) < windows.plane
+    rest = offsets.astype(limits[0].first.dtype) if limits else offsets
+    for axis in limits:
+        rest = rest - axis.first
+        possible &= rest < axis.size
+        if axis.dilation > 1:
+            possible &= (rest // axis.step + axis.before) % axis.dilation == 0
+        if axis is not limits[-1]:
+            rest -= rest // axis.step * axis.step
+    if possible.all():
+        return None
+    possible |= indices == -1
+    at = np.unravel_index(int(possible.argmin()), possible.shape)
+    return None if possible.all() else tuple(start + int(step) for (start, _), step in zip(block, at, strict=True))
 
 
 @quietly
@@ -44,7 +135,7 @@ def max_pool_grad(dy: Array, indices: Array, dx: Array, geometry: MaxPoolGeometr
 def _add_windows(total: Array, dy: Array, indices: Array, first: int, geometry: MaxPoolGeometry) -> None:
     channels, spatial = geometry.x_shape[1], geometry.x_shape[2:]
     planes = np.arange(first, first + len(dy))[:, None] * channels + np.arange(channels)
-    planes = (planes * prod(spatial)).reshape(*planes.shape, *(1,) * len(spatial))
+    planes = (planes * geometry.plane_step).reshape(*planes.shape, *(1,) * len(spatial))
     numbers = np.arange(prod(spatial)).reshape(spatial, order="F" if geometry.storage_order else "C")
     for tap in product(*geometry.met):
         offsets = [axis[t] for axis, t in zip(geometry.offsets, tap, strict=True)]
@@ -61,11 +152,20 @@ def _add_windows(total: Array, dy: Array, indices: Array, first: int, geometry: 
 
 
 def max_unpool(x: Array, indices: Array, y: Array, geometry: MaxUnpoolGeometry) -> None:
-    """Write every element of x into y where its index says, the last of several; zeros elsewhere."""
+    """Write every element of x into y where its index says, the last of several; zeros elsewhere.
+
+    An index that numbers no element is left out.
+    """
     y[...] = 0
+    windows = geometry.index_windows
     flat, values = indices.reshape(-1), x.reshape(-1)
-    if flat.size and flat.min() < 0:
-        named = flat >= 0
+    named = None
+    if flat.size and (flat.min() < 0 or flat.max() >= windows.count):
+        named = (flat >= 0) & (flat < windows.count)
+    if windows.in_planes:
+        planes = np.arange(prod(x.shape[:2])).reshape(*x.shape[:2], *(1,) * (x.ndim - 2))
+        flat = (indices + planes * windows.plane).reshape(-1)
+    if named is not None:
         flat, values = flat[named], values[named]
     if flat.size == 0:
         return

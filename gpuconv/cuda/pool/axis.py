@@ -215,7 +215,7 @@ def _fields(problem: PoolProblem, view: AxisView) -> dict[str, Any]:
     axis, others, (image, channel, *_) = view.axis, view.others, problem.all_axes
     y_extent = [view.runs.count, *(other.windows for other in others)]
     fields: dict[str, Any] = {
-        "plane": prod(problem.geometry.x_shape[2:]),
+        "plane": problem.plane_step,
         "items": view.items,
         "channels_last": problem.channels_last,
         **params.members(axis, "extent", "windows", "stride", "pad", "taps", "dilation"),

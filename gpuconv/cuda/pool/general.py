@@ -101,7 +101,7 @@ def _fields(problem: PoolProblem, ndim: int) -> dict[str, Any]:
     image, channel, *own = problem.all_axes
     axes = [MISSING] * (ndim - len(own)) + own
     fields: dict[str, Any] = {
-        "plane": prod(axis.extent for axis in own),
+        "plane": problem.plane_step,
         "outputs": prod(problem.geometry.y_shape),
         "x_extent": [axis.extent for axis in axes],
         "stride": [axis.stride for axis in axes],

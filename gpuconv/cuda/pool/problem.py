@@ -40,7 +40,7 @@ class PoolAxis:
     Taps that lie outside of the input for every window are cut off, and what then has no effect (the stride of a single
     window, the dilation of a single tap) is made small, so that it asks for no wider indices. ``x``, ``y`` and
     ``indices`` are the strides of these arrays, 0 where they are never stepped along; ``place`` is from one element's
-    number to the next one's; ``counted`` is of averages.
+    number to the next one's, as Indices count them; ``counted`` is of averages.
     """
 
     extent: int
@@ -121,12 +121,11 @@ class PoolProblem:
             axes[:2] = (replace(axis, counted=Counted(extent=axis.extent)) for axis in axes[:2])
             others = zip(axes[2:], g.kernel_shape, g.dilations, g.counted, g.pads_begin, strict=True)
             axes[2:] = [replace(axis, counted=count_of(axis, k, d, *limits, b)) for axis, k, d, limits, b in others]
-        plane = prod(shape[2:])
         strides = (
             used(shape, self.x_strides),
             used(g.y_shape, self.y_strides),
             used(g.y_shape, self.indices_strides or (0,) * len(shape)),
-            (shape[1] * plane, plane, *self.place_strides),
+            (shape[1] * self.plane_step, self.plane_step, *self.place_strides),
         )
         return tuple(
             replace(axis, x=x, y=y, indices=indices, place=place)
@@ -180,6 +179,13 @@ class PoolProblem:
         steps = [(channel.x, axis.x) for axis in spatial if axis.extent > 1]
         steps += [(channel.y, axis.y) for axis in spatial if axis.windows > 1]
         return channel.extent > 1 and all(abs(nearer) < abs(farther) for nearer, farther in steps)
+
+    @property
+    def plane_step(self) -> int:
+        """From the number of a plane's first element to that of the next plane's; 0 for Indices within each plane."""
+        if self.named and isinstance(self.geometry, MaxPoolGeometry):
+            return self.geometry.plane_step
+        return prod(self.geometry.x_shape[2:])
 
     @property
     def place_strides(self) -> Ints:
@@ -255,7 +261,7 @@ class PoolView:
     def folded(self) -> PoolView:
         """Return planes of one row each as rows of one plane, where numbers allow it: the results are the same."""
         flat = {self.depth.extent, self.depth.windows, self.height.extent, self.height.windows} == {1}
-        if not flat or self.planes == 1 or self.planes * self.width.extent >= MOST_BLOCKS:
+        if not flat or self.planes == 1 or self.planes * self.width.extent >= MOST_BLOCKS or self.channel.place == 0:
             return self
         rows, (image, channel) = self.planes, (self.image, self.channel)
         if image.extent > 1 and any(getattr(image, a) != getattr(channel, a) * channel.extent for a in _ARRAYS):
@@ -263,13 +269,14 @@ class PoolView:
         height = replace(
             channel if channel.extent > 1 else image, extent=rows, windows=rows, counted=Counted(extent=rows)
         )
-        return replace(self, image=replace(image, extent=self.planes // rows), channel=MISSING, height=height)
+        image = replace(image, extent=self.planes // rows, place=rows * self.width.extent)
+        return replace(self, image=image, channel=MISSING, height=height)
 
     def fields(self, kernel: Variant) -> dict[str, Any]:
         """Return what a kernel's struct has of these; those of rows of neighbours have no stride along the width."""
         members: dict[str, Any] = {
             "planes": self.planes,
-            "plane": prod(axis.extent for axis in self.axes),
+            "plane": (self.channel if self.channel.extent > 1 else self.image).place,
             "channels": self.channel.extent,
             "x_extent": [axis.extent for axis in self.axes],
             "y_extent": [axis.windows for axis in self.axes],

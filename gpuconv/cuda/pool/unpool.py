@@ -1,4 +1,4 @@
-"""Plans of MaxUnpool, and of looking for Indices out of range."""
+"""Plans of MaxUnpool, and of the search for Indices that no forward call returns."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from math import prod
 from gpuconv.cuda.build import params
 from gpuconv.cuda.build.variant import Kernel, Variant
 from gpuconv.cuda.plan import Launch, Limits, Plan, Space, kept, strided
-from gpuconv.cuda.plan.strided import array_fields, collapsed, filled
+from gpuconv.cuda.plan.strided import array_fields, filled
 from gpuconv.cuda.pool.problem import AHEAD, WIDTHS, used
 from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import Ints
 from gpuconv.rules.gradients import MaxUnpoolGeometry
+from gpuconv.rules.indices import IndexWindows
 
 _THREADS = 256
 _BLOCKS_PER_SM = 4
-_CHECKED_AXES = 6  # of Indices that are not one run
 _BITS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned", 8: "unsigned long long"}  # by bytes
 
 
@@ -37,8 +37,10 @@ def for_max_unpool(
     last = g.y_shape[1] > 1 and all(
         abs(of_y[1]) < abs(step) for n, step in zip(g.y_shape[2:], of_y[2:], strict=True) if n > 1
     )
+    windows = g.index_windows
     fields = {
-        "numbered": prod(g.numbered_shape),
+        "numbered": windows.count,
+        "plane_step": windows.plane if windows.in_planes else 0,
         "elements": elements,
         "places": places,
         **array_fields({"x": of_x, "indices": of_indices, "y": of_y}, rank),
@@ -61,26 +63,45 @@ def for_max_unpool(
     return Plan(operator, launches, (reason,), spaces, kernel=kernel.name)
 
 
-def for_check(limit: int, shape: Ints, strides: Ints, limits: Limits) -> Plan:
-    """Plan the search for the first of Indices (in row-major order) that is not from -1 to below a limit.
+def for_check(windows: IndexWindows, strides: Ints, limits: Limits) -> Plan:
+    """Plan the search for the first of Indices, in row-major order, that no forward call returns.
 
-    It leaves the number of elements from that one to the last, or 0, in a result of one element.
+    ``strides`` are those of the Indices (N, C, Q1, …), in elements. The search leaves the number of elements from that
+    one to the last, or 0, in a result of one element.
     """
-    operator = "check_indices"
+    operator, shape = "check_indices", windows.shape
     if 0 in shape:
         return Plan(operator, (_clear("y", 2),), ("there is nothing to look at",))
-    extents, steps = collapsed(shape, strides)
-    rank = 1 if len(extents) <= 1 else max(_CHECKED_AXES, len(extents))
-    kernel = _CHECK.over("", rank)
+    elements, of_indices = prod(shape), used(shape, strides)
+    blocks = min(-(-elements // _THREADS), _BLOCKS_PER_SM * limits.multiprocessors)
+    magnitudes = [*_magnitudes(windows), elements + blocks * _THREADS, params.span(shape, of_indices)]
+    wide = params.needs_wide(operator, magnitudes)
+    rank = strided.axes(len(shape) - 2, wide, AHEAD)
+    kernel = _CHECK.over("", rank, wide=wide)
     fields = {
-        "elements": prod(shape),
-        "limit": limit,
-        "extent": filled(extents, rank, 1),
-        "stride": filled(steps, rank, 0),
+        "plane": windows.plane,
+        "plane_step": 0 if windows.in_planes else windows.plane,
+        "elements": elements,
+        **array_fields({"indices": of_indices}, rank),
+        "stride": filled(windows.strides, rank, 0),
+        "pad": filled(windows.pads, rank, 0),
+        "reach": filled(windows.reach, rank, 1),
+        "channels": shape[1],
+        "windows": filled(shape[2:], rank, 1),
+        "extent": filled(windows.numbered[2:], rank, 1),
+        "dilation": filled(windows.dilations, rank, 1),
+        "column_major": windows.storage_order,
     }
-    blocks = min(-(-prod(shape) // _THREADS), _BLOCKS_PER_SM * limits.multiprocessors)
     launch = Launch(kernel, (blocks, 1, 1), 0, fields, {"indices": "indices", "found": "y"})
-    return Plan(operator, (_clear("y", 2), launch), (f"from -1 to below {limit}",))
+    return Plan(operator, (_clear("y", 2), launch), ("each in its window, or -1",))
+
+
+def _magnitudes(windows: IndexWindows) -> Iterator[int]:
+    """Yield what the search for impossible Indices computes beside numbers of elements."""
+    yield windows.plane
+    axes = zip(windows.shape[2:], windows.strides, windows.pads, windows.numbered[2:], strict=True)
+    for count, stride, pad, extent in axes:
+        yield from ((count - 1) * stride, extent + pad)
 
 
 def _clear(role: str, words: int) -> Launch:
@@ -92,7 +113,7 @@ def _clear(role: str, words: int) -> Launch:
 
 
 _CLEAR = Kernel("pool/indices.cu", "clear", "ClearParams", _THREADS)
-_CHECK = Kernel("pool/indices.cu", "check_indices", "CheckIndicesParams<{rank}>", _THREADS)
+_CHECK = Kernel("pool/indices.cu", "check_indices", "CheckIndicesParams<{index}, {rank}>", _THREADS)
 _CLAIM = Kernel("pool/unpool.cu", "max_unpool_claim", "MaxUnpoolParams<{index}, {rank}>", _THREADS)
 _UNPOOL = replace(_CLAIM, function="max_unpool")
 
@@ -105,9 +126,8 @@ def _unpool_variant(itemsize: int, wide: bool, rank: int) -> Variant:
 def variants() -> Iterator[Variant]:
     """Yield the variants that are built ahead; those for more axes are compiled when first needed."""
     yield _CLEAR.over("", 1)
-    yield _CHECK.over("", 1)
-    yield _CHECK.over("", _CHECKED_AXES)
     for wide, rank in WIDTHS:
+        yield _CHECK.over("", rank, wide=wide)
         yield _CLAIM.over("", rank, wide=wide)
         for itemsize in _BITS:
             yield _unpool_variant(itemsize, wide, rank)

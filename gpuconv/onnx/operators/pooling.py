@@ -14,7 +14,8 @@ from gpuconv.cpu import _threads
 from gpuconv.cpu.pool._sums import sums
 from gpuconv.cpu.pool._windows import Axis
 from gpuconv.onnx.operators.form import Form, Operator, blocks_of_channels, ints, namespace, wide
-from gpuconv.rules import geometry
+from gpuconv.rules import geometry, gradients
+from gpuconv.rules.indices import refuse
 
 _BLOCK = 2**17  # elements
 _WINDOW = ("auto_pad", "ceil_mode", "dilations", "kernel_shape", "pads", "strides")
@@ -98,10 +99,19 @@ def _global_max_pool(_: Form, x: Any) -> Any:
 
 
 def _max_unpool(form: Form, x: Any, indices: Any, output_shape: Any = None) -> Any:
-    """Put maxima back; on a device, indices that number nothing count for nothing, so that nobody has to wait."""
+    """Put maxima back where any Indices say, which ONNX does not ask to come from a MaxPool of these attributes.
+
+    Those that number no element are refused; on a device they are left out, so that the call need not wait for it.
+    """
     extents = None if output_shape is None else ints(output_shape)
     attributes = form.given(("kernel_shape", "pads", "strides"))
-    return gpuconv.max_unpool(x, indices, extents, check_indices=not on_device(x), **attributes)
+    if not on_device(x):
+        windows = gradients.max_unpool(x.shape, indices.shape, output_shape=extents, **attributes).index_windows
+        wrong = np.argwhere((indices < -1) | (indices >= windows.count))
+        if len(wrong):
+            at = tuple(map(int, wrong[0]))
+            refuse("max_unpool", int(indices[at]), at, windows)
+    return gpuconv.max_unpool(x, indices, extents, check_indices=False, **attributes)
 
 
 def _never(_: Form, *__: Any) -> int:

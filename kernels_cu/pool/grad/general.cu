@@ -12,7 +12,7 @@ template <class Index, int NDIM> struct MaxPoolGradParams {
     const void* dy;
     const long long* indices;
     void* dx;
-    long long plane;                              // elements of x per channel
+    long long plane;                              // numbers per channel, or 0
     Index elements;                               // of dx
     Index y_extent[NDIM], pad[NDIM], reach[NDIM]; // reach: of the dilated kernel
     Index dx_batch, dx_channel, dx_stride[NDIM];

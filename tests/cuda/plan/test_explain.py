@@ -136,12 +136,12 @@ def test_attributes_may_be_read_once_only(capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.emulator
-@pytest.mark.parametrize(("name", "numbers"), [("max_pool_grad", 2 * 8 * 9 * 7), ("max_unpool", 2 * 16 * 9 * 7)])
-def test_the_search_for_indices_out_of_range_comes_before(name: str, numbers: int, capsys: Any) -> None:
+@pytest.mark.parametrize("name", ["max_pool_grad", "max_unpool"])
+def test_the_search_for_indices_that_are_none_comes_before(name: str, capsys: Any) -> None:
     plan = gpuconv.explain(name, LARGE if name == "max_pool_grad" else SMALL, **WINDOWS)
     before, call = capsys.readouterr().out.split("  launch 1 ")
     assert "  before     clear_1d: grid 1, 256 threads\n" in before
-    assert f"             for check_indices, from -1 to below {numbers}; the call waits for what it finds\n" in before
+    assert "             for check_indices, each in its window, or -1; the call waits for what it finds\n" in before
     assert not any("check" in launch.variant.name for launch in plan.launches)
     (indices,) = (shape for array, shape in CALLS[name][0].items() if array == "indices")
     shape = indices if name == "max_pool_grad" else SMALL

@@ -11,6 +11,7 @@ from gpuconv.cuda.call.prepared import contiguous_strides
 from gpuconv.cuda.plan.launch import Launch, Plan
 from gpuconv.cuda.plan.limits import representative
 from gpuconv.cuda.pool import unpool as unpool_plan
+from gpuconv.rules import geometry as geometries
 from gpuconv.rules.operators import OPERATORS
 
 Ints = tuple[int, ...]
@@ -71,6 +72,7 @@ def test_the_structs_of_a_small_problem() -> None:
             "y": 0,
             "claims": 0,
             "numbered": places,
+            "plane_step": 0,
             "elements": 2 * 3 * 4 * 5,
             "places": places,
             "x_batch": 60,
@@ -124,30 +126,64 @@ def test_without_elements_places_are_cleared_and_without_places_nothing_is_done(
     assert planned((0, 3, 4)).launches == ()
 
 
-@pytest.mark.parametrize(
-    ("shape", "strides", "name", "extent", "stride"),
-    [
-        ((3, 4), (4, 1), "check_indices_1d", [12], [1]),  # one run
-        ((3, 4), (8, 2), "check_indices_1d", [12], [2]),
-        ((3, 4), (5, 1), "check_indices_6d", [1, 1, 1, 1, 3, 4], [0, 0, 0, 0, 5, 1]),
-        ((2, 3, 2, 3, 2, 3, 2), (999, 301, 150, 49, 24, 7, 3), "check_indices_7d", None, None),
-        ((1,), (1,), "check_indices_1d", [1], None),
-    ],
-)
-def test_the_check_of_indices(shape: Ints, strides: Ints, name: str, extent: Any, stride: Any) -> None:
-    clear, check = unpool_plan.for_check(9, shape, strides, LIMITS).launches
-    assert fields(clear)["count"] == 2
-    assert check.variant.name == name
+def test_indices_within_planes_number_those_of_the_result() -> None:
+    claim = planned((2, 3, 4, 5), strides=[2, 3], indices_in="plane", output_shape=(7, 16)).launches[1]
+    found = fields(claim)
+    assert (found["numbered"], found["plane_step"]) == (7 * 16, 7 * 16)
+    assert found["numbered_extent"] == found["y_extent"] == [1, 7, 16]
+
+
+def checked(apart: Ints, x: Ints = (2, 3, 9, 11), **attributes: Any) -> Plan:
+    """The check of Indices of windows of 2 x 3, of the given strides in memory where they are not contiguous."""
+    window = {"kernel_shape": [2, 3], "strides": [2, 1], "dilations": [3, 1], "pads": [1, 0, 0, 2], **attributes}
+    windows = geometries.max_pool(x, **window).index_windows
+    return unpool_plan.for_check(windows, apart or contiguous_strides(windows.shape), LIMITS)
+
+
+def test_the_struct_of_a_check() -> None:
+    clear, check = checked(()).launches
+    assert fields(clear)["count"] == 2  # words of the only result
+    assert (check.variant.name, check.grid) == ("check_indices_3d", (2, 1, 1))
+    assert fields(check) == {
+        "indices": 0, "found": 0, "plane": 99, "plane_step": 99, "elements": 2 * 3 * 4 * 11,
+        "indices_batch": 132, "indices_channel": 44, "indices_stride": [0, 11, 1],
+        "stride": [0, 2, 1], "pad": [0, 1, 0], "reach": [1, 4, 3], "channels": 3, "windows": [1, 4, 11],
+        "extent": [1, 9, 11], "dilation": [1, 3, 1], "column_major": 0,
+    }  # fmt: skip
+
+
+def test_the_struct_of_a_check_within_planes_by_columns() -> None:
+    found = fields(checked((7, 1, 500, 14), indices_in="plane", storage_order=1).launches[1])
+    assert (found["plane"], found["plane_step"], found["column_major"]) == (99, 0, 1)
+    assert [found[name] for name in ("indices_batch", "indices_channel", "indices_stride")] == [7, 1, [0, 500, 14]]
+
+
+def test_attributes_without_effect_ask_for_no_wider_numbers() -> None:
+    """The stride of a single window, a dilation past the input, and taps past it."""
+    huge = {"kernel_shape": [1, 2**40], "strides": [2**40, 2**41], "dilations": [2**50, 1], "pads": [0, 0, 0, 2**40]}
+    (_, check) = checked((), (2, 3, 1, 11), **huge).launches
+    assert check.variant.name == "check_indices_3d"
     found = fields(check)
-    assert (found["elements"], found["limit"]) == (int(np.prod(shape)), 9)
-    assert extent is None or found["extent"] == extent
-    assert stride is None or found["stride"] == stride
-    assert check.grid == (-(-int(np.prod(shape)) // 256), 1, 1)
+    assert [found[name] for name in ("stride", "reach", "dilation")] == [[0, 0, 0], [1, 1, 11], [1, 1, 1]]
+
+
+@pytest.mark.parametrize(
+    ("strides", "axes", "name"),
+    [((), 1, "3d"), ((), 4, "4d"), ((), 5, "5d"), ((2**40, 3, 1), 1, "4d_wide"), ((2**40, *(1,) * 6), 5, "5d_wide")],
+)
+def test_the_check_has_three_or_four_axes_or_as_many_as_are_needed(strides: Ints, axes: int, name: str) -> None:
+    window = {"kernel_shape": [1] * axes, "strides": [1] * axes, "dilations": [1] * axes, "pads": [0] * 2 * axes}
+    assert checked(strides, (2, 3, *(3,) * axes), **window).launches[1].variant.name == f"check_indices_{name}"
 
 
 def test_the_check_has_no_more_blocks_than_a_device_runs_at_once() -> None:
-    (_, check) = unpool_plan.for_check(9, (2**28,), (1,), LIMITS).launches
+    one = {"kernel_shape": [1], "strides": [1], "dilations": [1], "pads": [0, 0]}
+    (_, check) = checked((), (1, 1, 2**28), **one).launches
     assert check.grid == (check.variant.blocks_per_sm * LIMITS.multiprocessors, 1, 1)
-    (clear,) = unpool_plan.for_check(9, (0, 4), (4, 1), LIMITS).launches
+    assert check.variant.name == "check_indices_3d"
+    last = 2**31 - 2**16 - 256 * check.grid[0]  # a thread steps so far past the last element
+    for extent, name in ((last - 1, "3d"), (last, "4d_wide")):
+        assert checked((), (1, 1, extent), **one).launches[1].variant.name == f"check_indices_{name}"
+    (clear,) = checked((), (0, 4, 2), **one).launches
     assert fields(clear)["count"] == 2  # words of the only result
     assert clear.variant.name == "clear_1d"

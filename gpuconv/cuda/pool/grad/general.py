@@ -88,7 +88,7 @@ def _plan(problem: PoolGradProblem, kernel: Variant, wide: bool) -> Plan:
     fields = {
         "counts": prod(g.kernel_shape) if constant else 0,
         "counted": counted_fields(axes_of_windows),
-        "plane": prod(g.x_shape[2:]),
+        "plane": problem.forward.plane_step,
         "elements": elements,
         "y_extent": filled(g.y_shape[2:], ndim, 1),
         "pad": filled(g.pads_begin, ndim, 0),

@@ -202,7 +202,8 @@ def offers(problem: PoolGradProblem, limits: Limits) -> Iterator[Offer]:
 
 
 def _plan(problem: PoolGradProblem, view: WalkView, box: Box, kernel: Variant) -> Plan:
-    row, slice_ = view.height.place, view.depth.place
+    # Rows of another axis than the plane's are channels, and Indices within each plane number none of them further on.
+    row, slice_ = view.height.place or view.width.extent, view.depth.place
     fields = view.fields_of(box, box.walk) | {
         "extent": [axis.extent for axis in view.axes],
         "box_slices": box.slices,
