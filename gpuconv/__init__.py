@@ -1,5 +1,6 @@
 """Conv, ConvTranspose, MaxPool and AveragePool exactly as ONNX specifies them, on NumPy and CuPy arrays."""
 
+from gpuconv import _start  # noqa: F401  # before all that takes time
 from gpuconv._conv import conv, conv_transpose
 from gpuconv._errors import (
     ArgumentError,

@@ -11,6 +11,7 @@ from gpuconv.rules import dtypes, invariance, memory
 from gpuconv.rules import layout as layouts
 from gpuconv.rules import precision as precisions
 from gpuconv.rules.geometry import Ints
+from gpuconv.rules.integers import flag
 from gpuconv.rules.invariance import CURRENT as ALONE
 from gpuconv.rules.operators import OPERATORS, settled
 from gpuconv.rules.precision import CURRENT
@@ -23,7 +24,7 @@ def run(
     layout: str,
     precision: str | None,
     out: Any,
-    check_indices: bool = False,
+    check_indices: Any = False,
     invariant: str | None = None,
 ) -> Any:
     """Check a call of any operator with one result, choose the backend and run it."""
@@ -31,10 +32,15 @@ def run(
     library, arrays = _arrays.resolve_all(name, arrays)
     first = next(iter(arrays.values()))
     if out is not None:
-        _arrays.check_out(name, "out", out, library, first)
+        plain = _arrays.check_out(name, "out", out, library, first)
+        if plain is not out:
+            run(name, arrays, attributes, layout, precision, plain, check_indices, invariant)
+            return out
+    if check_indices is not True and check_indices is not False:
+        check_indices = flag(name, "check_indices", check_indices)
     if library == "cuda":
         if check_indices:
-            attributes = settled(attributes)  # the geometry is asked for twice
+            attributes = settled(name, attributes)  # the geometry is asked for twice
             geometry = operator.geometry(*(array.shape for array in arrays.values()), layout=layout, **attributes)
             dtypes.check(name, **arrays)
             wrong = cuda.first_out_of_range(name, arrays["indices"], prod(_numbered(geometry)))
@@ -69,9 +75,14 @@ def _refuse_index(name: str, indices: Any, wrong: Ints | None, geometry: Any) ->
     """Raise ArgumentError for an index that numbers nothing, if there is one."""
     numbered = _numbered(geometry)
     if wrong is not None:
+        count = prod(numbered)
         raise ArgumentError(
-            f"{name}: indices hold {int(indices[wrong])} at {wrong}, but the elements of {numbered} (N, C, D1, …) "
-            f"have the numbers 0 to {prod(numbered) - 1}, and -1 stands for none"
+            f"{name}: indices hold {int(indices[wrong])} at {wrong}, but "
+            + (
+                f"the elements of {numbered} (N, C, D1, …) have the numbers 0 to {count - 1}, and -1 stands for none"
+                if count
+                else f"{numbered} (N, C, D1, …) has no element, so that only -1 may be there, which stands for none"
+            )
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import numpy as np
@@ -15,6 +15,7 @@ from gpuconv.rules import layout as layouts
 from gpuconv.rules import precision as precisions
 from gpuconv.rules.activation import Activation
 from gpuconv.rules.geometry import AutoPad, PerAxis
+from gpuconv.rules.integers import held
 from gpuconv.rules.invariance import CURRENT as ALONE
 from gpuconv.rules.invariance import Invariance
 from gpuconv.rules.layout import Layout
@@ -331,10 +332,14 @@ def _convolve(
     if activation is not None or residual is not None:
         does, residual = _finish(operator, x, activation, residual)
     if out is not None:
-        _arrays.check_out(operator, "out", out, library, x)
+        plain = _arrays.check_out(operator, "out", out, library, x)
+        if plain is not out:
+            given = packed or w
+            _convolve(operator, x, given, b, attributes, layout, precision, invariant, activation, residual, plain)
+            return out
     if x.dtype is not w.dtype and _parts.are_mixed(x, w):
         arrays = {"x": x, "w": w, "b": b, "residual": residual}
-        settled = tuple(tuple(value) if isinstance(value, Iterator) else value for value in attributes)
+        settled = tuple(held(operator, *one) for one in zip(OPERATORS[operator].attributes, attributes, strict=True))
 
         def compute(part: dict[str, Any], y: Any) -> Any:
             weights = part["w"] if packed is None or part["w"] is not w else packed

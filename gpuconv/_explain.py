@@ -15,6 +15,7 @@ from gpuconv.rules import layout as layouts
 from gpuconv.rules import precision as precisions
 from gpuconv.rules.activation import Activation
 from gpuconv.rules.geometry import Ints
+from gpuconv.rules.integers import flag, integers
 from gpuconv.rules.invariance import Invariance
 from gpuconv.rules.layout import Layout
 from gpuconv.rules.operators import OPERATORS, check_names, named, settled
@@ -185,6 +186,8 @@ def _settled(
     """Check everything; return the call, its geometry, and the shapes of what goes in and what comes out."""
     from gpuconv.cuda.plan.limits import representative
 
+    bias, residual = flag("explain", "bias", bias), flag("explain", "residual", residual)
+    return_indices = flag("explain", "return_indices", return_indices)
     _check_operator(
         operator,
         w_shape=w_shape is not None,
@@ -197,10 +200,12 @@ def _settled(
     )
     device, name = representative(arch), _dtype_name(operator, dtype)
     precise = precisions.CURRENT.get() if precision is None else precisions.check(operator, precision)
-    checks = "indices" in OPERATORS[operator].inputs and bool(attributes.pop("check_indices", True))
+    checks = "indices" in OPERATORS[operator].inputs and flag(
+        operator, "check_indices", attributes.pop("check_indices", True)
+    )
     act = activations.parse(operator, activation)
     alone = invariance.asked(operator, invariant)
-    options = bool(bias), bool(return_indices), layout, precise, checks, act, bool(residual), alone
+    options = bias, return_indices, layout, precise, checks, act, residual, alone
     call = _Call(operator, name, device, *options)
     return call, *_shapes(call, x_shape, w_shape, attributes)
 
@@ -236,7 +241,7 @@ def _shapes(
     if called.has_weights and w_shape is None:
         raise ArgumentTypeError(f"{call.operator}: w_shape is required, as (16, 3, 3, 3)")
     check_names("explain", call.operator, attributes)
-    attributes = settled(attributes)
+    attributes = settled(call.operator, attributes)
     if "kernel_shape" in called.attributes:
         attributes.setdefault("kernel_shape", None)  # the geometry says where it is required
     try:
@@ -266,7 +271,7 @@ def _shapes(
 
 def _extents(operator: str, name: str, shape: Any) -> Ints:
     """Return a shape as the caller's array would have it."""
-    given: Ints | None = geometries.integers(operator, name, shape)
+    given: Ints | None = integers(operator, name, shape)
     if given is None or min(given, default=0) < 0:
         raise ArgumentError(f"{operator}: {name} must be the shape of an array, not {shown(given)}")
     return given

@@ -14,7 +14,8 @@ from gpuconv._errors import ArgumentTypeError
 from gpuconv.rules import dtypes, memory
 from gpuconv.rules import geometry as geometries
 from gpuconv.rules import layout as layouts
-from gpuconv.rules.geometry import AutoPad, PerAxis
+from gpuconv.rules.geometry import AutoPad, MaxPoolGeometry, PerAxis
+from gpuconv.rules.integers import flag
 from gpuconv.rules.invariance import CURRENT
 from gpuconv.rules.layout import Layout
 from gpuconv.rules.signatures import Array, public, refuse
@@ -105,7 +106,7 @@ def max_pool(
     storage_order: int = 0,
     strides: PerAxis | None = None,
     layout: Layout = "NCHW",
-    return_indices: bool = False,
+    return_indices: Any = False,
     out: Any = None,
     **others: Any,
 ) -> Any:
@@ -165,35 +166,54 @@ def max_pool(
     if others:
         refuse(max_pool, others)
     library, x = _arrays.resolve_one("max_pool", "x", x)
+    if return_indices is not False and return_indices is not True:
+        return_indices = flag("max_pool", "return_indices", return_indices)
     outs: tuple[Any, ...] = _pair(out) if return_indices else (out,)
-    for name, array in zip(("out[0]", "out[1]") if return_indices else ("out",), outs, strict=True):
-        if array is not None:
-            _arrays.check_out("max_pool", name, array, library, x)
+    given = outs
+    if out is not None:
+        outs = _checked_outs(outs, library, x)
     if library == "cuda":
         attributes = auto_pad, ceil_mode, dilations, kernel_shape, pads, storage_order, strides
         results = cuda.run("max_pool", (x,), outs, attributes, layout, invariant=CURRENT.get())
-        return tuple(results) if return_indices else results[0]
-    geometry = geometries.max_pool(
-        x.shape,
-        kernel_shape=kernel_shape,
-        auto_pad=auto_pad,
-        ceil_mode=ceil_mode,
-        dilations=dilations,
-        layout=layout,
-        pads=pads,
-        storage_order=storage_order,
-        strides=strides,
-    )
+    else:
+        geometry = geometries.max_pool(
+            x.shape,
+            kernel_shape=kernel_shape,
+            auto_pad=auto_pad,
+            ceil_mode=ceil_mode,
+            dilations=dilations,
+            layout=layout,
+            pads=pads,
+            storage_order=storage_order,
+            strides=strides,
+        )
+        results = _maxima(x, geometry, layout, outs)
+    if out is not None:
+        results = [made if own is None else own for own, made in zip(given, results, strict=True)]
+    return tuple(results) if return_indices else results[0]
+
+
+def _maxima(x: Any, geometry: MaxPoolGeometry, layout: Layout, outs: tuple[Any, ...]) -> list[Any]:
+    """Compute MaxPool of a NumPy array, and Indices too where there are two ``outs``."""
     dtypes.check("max_pool", x=x)
     shape, view = layouts.as_given(layout, geometry.y_shape), partial(layouts.view, layout)
-    if not return_indices:
-        y = memory.result("max_pool", out, shape, x.dtype, x=x)
+    if len(outs) == 1:
+        y = memory.result("max_pool", outs[0], shape, x.dtype, x=x)
         cpu.max_pool(view(x), view(y), None, geometry, alone=layout if CURRENT.get() else None)
-        return y
+        return [y]
     y = memory.result("max_pool", outs[0], shape, x.dtype, name="out[0]", x=x)
     indices = memory.result("max_pool", outs[1], shape, np.dtype(np.int64), name="out[1]", x=x, y=y)
     cpu.max_pool(view(x), view(y), view(indices), geometry)
-    return y, indices
+    return [y, indices]
+
+
+def _checked_outs(outs: tuple[Any, ...], library: str, x: Any) -> tuple[Any, ...]:
+    """Return what results are written into as plain arrays; None stays None."""
+    names = ("out[0]", "out[1]") if len(outs) == 2 else ("out",)
+    return tuple(
+        None if array is None else _arrays.check_out("max_pool", name, array, library, x)
+        for name, array in zip(names, outs, strict=True)
+    )
 
 
 def _pair(out: Any) -> tuple[Any, Any]:

@@ -144,7 +144,7 @@ def to_host(a: Any) -> Any:
     -------
     NumPy array, or PackedWeights
         Same dtype, shape and memory order, complete when the call returns. An array of another library that is
-        already on the host is not copied.
+        already on the host is not copied. An array of a subclass of ``numpy.ndarray`` is returned as it is.
 
     Raises
     ------
@@ -163,7 +163,7 @@ def to_host(a: Any) -> Any:
     weights = a if type(a) is PackedWeights else None
     library, array = _arrays.resolve_one("to_host", "a", a if weights is None else weights.array_for(weights.operator))
     if library == "numpy":
-        return array if weights is None else weights
+        return weights or (a if isinstance(a, np.ndarray) else array)
     cuda.check_no_capture("to_host", "so that there are no values yet; call it after the graph has run")
     copy = cuda.runtime.to_host(array)
     return copy if weights is None else PackedWeights(weights.operator, copy)

@@ -12,6 +12,7 @@ from gpuconv import _arrays, _conv, _gradients, _pooling, _trial, cuda
 from gpuconv._errors import ArgumentTypeError, OutOfDeviceMemory
 from gpuconv._trial import Call
 from gpuconv.rules import activation as activations
+from gpuconv.rules.integers import flag
 from gpuconv.rules.invariance import CURRENT as ALONE
 from gpuconv.rules.invariance import Invariance
 from gpuconv.rules.layout import Layout
@@ -80,6 +81,7 @@ def tune(
     from gpuconv.cuda.plan import offers
 
     named("tune", operator)
+    return_indices = flag("tune", "return_indices", return_indices)
     parameters = inspect.signature(_function(operator)).parameters
     options = {"precision": precision is not None, "invariant": invariant is not None, "return_indices": return_indices}
     given = _by_name(operator, parameters, arguments, keywords)
@@ -136,7 +138,7 @@ def _by_name(
     twice = next((name for name in given if name in keywords), None)
     if twice is not None:
         raise ArgumentTypeError(f"tune: {operator} is given {twice} twice")
-    return given | settled(keywords)
+    return given | settled(operator, keywords)
 
 
 def _inputs(operator: str, parameters: _Parameters, given: dict[str, Any]) -> tuple[Any, ...]:

@@ -6,8 +6,9 @@ its dtypes and its plan worked out, and its kernels compiled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
+from itertools import islice
 from operator import index
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,8 @@ from gpuconv.rules import activation as activations
 from gpuconv.rules import dtypes, invariance, memory
 from gpuconv.rules import layout as layouts
 from gpuconv.rules import precision as precisions
-from gpuconv.rules.operators import OPERATORS
+from gpuconv.rules.integers import MOST_ENTRIES, has_order
+from gpuconv.rules.operators import OPERATORS, settled
 
 if TYPE_CHECKING:  # imported where they are used: the CPU does not need them
     from gpuconv._packed import PackedWeights
@@ -68,16 +70,17 @@ def run(
                 key.append(bytes(value))  # of small integers only, and the quickest way to tell that they are
             else:
                 raise ValueError
-    except (TypeError, ValueError):  # larger integers, unusual types, or what is no integer at all
-        attributes = tuple(tuple(value) if isinstance(value, Iterator) else value for value in attributes)
+    except Exception:  # larger integers, unusual types, what is no integer at all, objects that cannot be read
+        named = dict(zip(OPERATORS[operator].attributes, attributes, strict=True))
+        attributes = tuple(settled(operator, named).values())
         try:
             key.append(tuple(map(_settled, attributes)))
-        except TypeError:  # the geometry says which
+        except Exception:  # the geometry says which
             prepared = prepare(operator, inputs, outs, attributes, layout, precision, activation, residual, invariant)
             return prepared.run(inputs, outs)
     try:
         prepared = device.prepared.get(tuple(key))
-    except TypeError:  # a layout or a precision that cannot be one
+    except Exception:  # a layout or a precision that cannot be one
         prepared = None
     if prepared is None:
         prepared = prepare(operator, inputs, outs, attributes, layout, precision, activation, residual, invariant)
@@ -138,8 +141,10 @@ def _settled(value: Any) -> Any:
         return value
     if isinstance(value, bytes):
         return value.decode("latin-1")
+    if not has_order(value):
+        raise TypeError
     several = hasattr(value, "__iter__") and getattr(value, "ndim", 1) > 0  # an array of no axes can only pretend to
-    return tuple(map(index, value)) if several else index(value)
+    return tuple(map(index, islice(value, MOST_ENTRIES + 1))) if several else index(value)
 
 
 def prepare(

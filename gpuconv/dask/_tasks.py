@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from gpuconv import _conv, _pooling
+from gpuconv._arrays import plain
 from gpuconv._packed import PackedWeights
 from gpuconv._transfer import pack
 from gpuconv.cpu._threads import alone
@@ -33,9 +34,9 @@ class Window:
         """Return the array that the pieces make; one alone is it already."""
         if len(pieces) == 1:
             return pieces[0]
-        whole = np.empty_like(pieces[0] if pieces else self.empty, order="C", shape=self.shape)
+        whole = np.empty_like(plain(pieces[0] if pieces else self.empty), order="C", shape=self.shape)
         for place, piece in zip(self.places, pieces, strict=True):
-            whole[place] = piece
+            whole[place] = plain(piece)
         return whole
 
 
@@ -59,7 +60,7 @@ class SharedWeights:
 
 def cut(part: Slices, block: Any) -> Any:
     """Return a part of a block; a small one is copied, for it would keep the whole block in memory."""
-    piece = block[part]
+    piece = plain(block)[part]
     return piece.copy() if 2 * piece.size <= block.size else piece
 
 
@@ -76,7 +77,7 @@ def convolve(
     ``parts`` has the names of the other arrays in order, and what of each the block's groups have.
     """
     arrays = {
-        name: array.packed() if isinstance(array, SharedWeights) else array[part]
+        name: array.packed() if isinstance(array, SharedWeights) else plain(array)[part]
         for (name, part), array in zip(parts.items(), others, strict=True)
     }
     with alone():

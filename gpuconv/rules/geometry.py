@@ -17,6 +17,7 @@ from typing import Any, Literal, SupportsIndex, get_args
 
 from gpuconv._errors import ArgumentError, ArgumentTypeError, shown
 from gpuconv.rules import layout as layouts
+from gpuconv.rules.integers import integer, integers, per_axis
 
 Ints = tuple[int, ...]
 PerAxis = SupportsIndex | Iterable[SupportsIndex]  # an integer stands for every axis, and for both of its ends
@@ -160,7 +161,7 @@ def conv(
         None if b_shape is None else _shape(b_shape),
         _auto_pad(name, auto_pad),
         per_axis(name, "dilations", dilations),
-        _int(name, "group", group),
+        integer(name, "group", group),
         per_axis(name, "kernel_shape", kernel_shape),
         layouts.check(name, layout),
         per_axis(name, "pads", pads),
@@ -248,7 +249,7 @@ def conv_transpose(
         None if b_shape is None else _shape(b_shape),
         _auto_pad(name, auto_pad),
         per_axis(name, "dilations", dilations),
-        _int(name, "group", group),
+        integer(name, "group", group),
         per_axis(name, "kernel_shape", kernel_shape),
         layouts.check(name, layout),
         per_axis(name, "output_padding", output_padding),
@@ -337,11 +338,11 @@ def max_pool(
         _shape(x_shape),
         per_axis(name, "kernel_shape", kernel_shape),
         _auto_pad(name, auto_pad),
-        _int(name, "ceil_mode", ceil_mode),
+        integer(name, "ceil_mode", ceil_mode),
         per_axis(name, "dilations", dilations),
         layouts.check(name, layout),
         per_axis(name, "pads", pads),
-        _int(name, "storage_order", storage_order),
+        integer(name, "storage_order", storage_order),
         per_axis(name, "strides", strides),
     )
 
@@ -390,8 +391,8 @@ def average_pool(
         _shape(x_shape),
         per_axis(name, "kernel_shape", kernel_shape),
         _auto_pad(name, auto_pad),
-        _int(name, "ceil_mode", ceil_mode),
-        _int(name, "count_include_pad", count_include_pad),
+        integer(name, "ceil_mode", ceil_mode),
+        integer(name, "count_include_pad", count_include_pad),
         per_axis(name, "dilations", dilations),
         layouts.check(name, layout),
         per_axis(name, "pads", pads),
@@ -655,71 +656,3 @@ def _auto_pad(name: str, value: Any) -> str:
     if value not in _AUTO_PADS and value != "":
         raise ArgumentError(f"{name}: auto_pad must be one of {', '.join(_AUTO_PADS)}, not {shown(value)}")
     return value or "NOTSET"
-
-
-def _int(name: str, attribute: str, value: Any) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise ArgumentTypeError(f"{name}: {attribute} must be an integer, not {shown(value)}") from None
-    return _int64(name, attribute, number)
-
-
-def integers(name: str, attribute: str, value: Any) -> Any:
-    """Return a tuple of Python integers, or None for None."""
-    if value is None:
-        return None
-    try:
-        return _integers(name, attribute, value)
-    except TypeError:
-        raise ArgumentTypeError(
-            f"{name}: {attribute} must be a sequence of integers such as [1, 1], not {shown(value)}"
-        ) from None
-
-
-def per_axis(name: str, attribute: str, value: Any) -> Any:
-    """Return a tuple of Python integers, the one integer that stands for every axis, or None for None."""
-    if value is None:
-        return None
-    try:
-        return _integers(name, attribute, value)
-    except TypeError:  # no sequence, or one of something else
-        pass
-    try:
-        return _int64(name, attribute, operator.index(value))
-    except TypeError:
-        pass
-    pairs = _pairs(value) if attribute == "pads" else None
-    if pairs:
-        flat = [pair[0] for pair in pairs] + [pair[1] for pair in pairs]
-        raise ArgumentTypeError(
-            f"{name}: pads must be [begin axis 1, begin axis 2, …, end axis 1, …], not a pair for each axis; "
-            f"for {shown(value)} pass {shown(flat)}"
-        )
-    raise ArgumentTypeError(
-        f"{name}: {attribute} must be an integer or a sequence of integers such as [1, 1], not {shown(value)}"
-    )
-
-
-def _integers(name: str, attribute: str, value: Iterable[Any]) -> Ints:
-    numbers = tuple(map(operator.index, value))
-    for number in numbers:
-        _int64(name, attribute, number)
-    return numbers
-
-
-def _pairs(value: Any) -> list[Ints] | None:
-    """Return pads that are a pair of integers for each axis, as other libraries want them; None for anything else."""
-    if not hasattr(value, "__len__"):  # an iterator, which has been read already
-        return None
-    try:
-        pairs = [tuple(map(operator.index, pair)) for pair in value]
-    except TypeError:
-        return None
-    return pairs if all(len(pair) == 2 for pair in pairs) else None
-
-
-def _int64(name: str, attribute: str, number: int) -> int:
-    if not -_INT64_MAX <= number <= _INT64_MAX:
-        raise ArgumentError(f"{name}: {attribute} must fit in 64 bits, but holds {shown(number)}")
-    return number

@@ -22,6 +22,7 @@ from gpuconv.rules.geometry import (
     MaxPoolGeometry,
     PerAxis,
 )
+from gpuconv.rules.integers import integers, per_axis
 
 Geometry = TypeVar("Geometry", ConvGeometry, ConvTransposeGeometry)
 
@@ -170,7 +171,7 @@ def max_unpool(
     geometry.require_kernel(name, kernel_shape)
     _check_indices(name, "y", y_shape, indices_shape)
     # The shape of ConvTranspose's result, with y for x and one channel after the other.
-    given = geometry.per_axis(name, "kernel_shape", kernel_shape)
+    given = per_axis(name, "kernel_shape", kernel_shape)
     shape = layouts.channels_second(layouts.check(name, layout), tuple(y_shape))
     if len(shape) < 3:
         raise ArgumentError(
@@ -187,7 +188,7 @@ def max_unpool(
 def _unpooled(name: str, numbered: Ints, output_shape: Iterable[int] | None) -> Ints:
     if output_shape is None:
         return numbered
-    given: Ints = geometry.integers(name, "output_shape", output_shape)
+    given: Ints = integers(name, "output_shape", output_shape)
     rank = len(numbered) - 2
     if len(given) not in (rank, rank + 2):
         raise ArgumentError(
@@ -232,7 +233,7 @@ def _shape(name: str, argument: str, value: Any) -> Ints:
     """Return a shape that is given in words, not as an array's."""
     if value is None:
         raise ArgumentTypeError(f"{name}: {argument} is required, the shape of the array whose gradient is asked for")
-    shape: Ints = geometry.integers(name, argument, value)
+    shape: Ints = integers(name, argument, value)
     if min(shape, default=0) < 0:
         raise ArgumentError(f"{name}: no entry of {argument} may be negative, but {argument}={shown(shape)}")
     geometry.check_size(name, argument, shape)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ from gpuconv._errors import ArgumentError, ArgumentTypeError, shown
 from gpuconv.rules import geometry as geometries
 from gpuconv.rules import gradients
 from gpuconv.rules.geometry import Ints
+from gpuconv.rules.integers import held
 from gpuconv.rules.signatures import our_name
 
 _CONV = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
@@ -100,9 +101,9 @@ def check_names(caller: str, operator: str, given: Iterable[str]) -> None:
         raise ArgumentTypeError(f"{caller}: {operator} has no attribute {shown(unknown[0])}; it has {has}")
 
 
-def settled(attributes: dict[str, Any]) -> dict[str, Any]:
+def settled(caller: str, attributes: dict[str, Any]) -> dict[str, Any]:
     """Return attributes that can be read more than once."""
-    return {name: tuple(value) if isinstance(value, Iterator) else value for name, value in attributes.items()}
+    return {name: held(caller, name, value) for name, value in attributes.items()}
 
 
 def _gradient_of_weights(

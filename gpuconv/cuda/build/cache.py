@@ -129,6 +129,20 @@ def _warn(folder: Path, error: trust.Untrusted) -> None:
         )
 
 
+def warn_unwritable(folder: Path | None, error: OSError | None) -> None:
+    """Warn, once for each folder, that compiled kernels cannot be kept for later processes."""
+    place = folder or Path()
+    cause = error or FileNotFoundError("there is neither XDG_CACHE_HOME nor a home folder")
+    if _warned.setdefault(place, cause) is cause:
+        where = f"{folder} cannot be written" if folder else "no folder can be found"
+        warnings.warn(
+            f"{where} for the cache of compiled kernels ({cause}), so that every process compiles them again; "
+            "set GPUCONV_CACHE_DIR to a folder that can be written",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+
 def store(
     folder: Path, title: str, key: str, suffix: str, content: bytes, log: str, *, for_others: bool = False
 ) -> Entry:

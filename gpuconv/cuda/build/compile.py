@@ -233,6 +233,7 @@ def _store_somewhere(title: str, key: str, suffix: str, content: bytes, log: str
             return cache.store(usual, title, key, suffix, content, log)
         except OSError as error:  # read-only, full, not a folder, others can write to it
             reason = error
+    cache.warn_unwritable(usual, reason)
     try:
         return cache.store(cache.private.make(), title, key, suffix, content, log)
     except OSError as error:
