@@ -9,7 +9,6 @@ from __future__ import annotations
 import _signal as signal  # the module signal imports enum first, during which Ctrl-C would print a traceback
 import os
 
-
 _INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 

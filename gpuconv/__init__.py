@@ -33,6 +33,7 @@ from gpuconv._transfer import pack, to_device, to_host
 from gpuconv._tune import tune
 from gpuconv.rules.invariance import invariant
 from gpuconv.rules.precision import precision
+from gpuconv.rules.strictness import strict
 
 __version__ = "0.1.0"
 
@@ -64,6 +65,7 @@ __all__ = [
     "max_unpool",
     "pack",
     "precision",
+    "strict",
     "to_device",
     "to_host",
     "tune",

@@ -22,6 +22,7 @@ from gpuconv.rules import layout as layouts
 from gpuconv.rules import precision as precisions
 from gpuconv.rules.integers import MOST_ENTRIES, has_order
 from gpuconv.rules.operators import OPERATORS, settled
+from gpuconv.rules.strictness import CURRENT as STRICT
 
 if TYPE_CHECKING:  # imported where they are used: the CPU does not need them
     from gpuconv._packed import PackedWeights
@@ -53,6 +54,8 @@ def run(
     ``attributes`` are in alphabetical order, as the public functions take them; of ``packed``, the input ``w`` is the
     snapshot. ``invariant`` is the word of the call or of its context.
     """
+    if STRICT.get():
+        attributes = _strictly(operator, inputs[: len(inputs) - residual], attributes, layout)
     key: list[Any] = [operator, device.current_device(), layout, precision, invariant, *map(device.layout, inputs)]
     for out in outs:
         if out is not None:
@@ -88,6 +91,14 @@ def run(
             device.prepared.clear()
         device.prepared[tuple(key)] = prepared
     return prepared.run(inputs, outs) if packed is None else prepared.run_packed(packed, inputs, outs)
+
+
+def _strictly(operator: str, inputs: tuple[Any, ...], attributes: tuple[Any, ...], layout: str) -> tuple[Any, ...]:
+    """Compute the geometry, which raises what strict mode refuses, and return the attributes for a second reading."""
+    called = OPERATORS[operator]
+    named = settled(operator, dict(zip(called.attributes, attributes, strict=True)))
+    called.geometry(*(array.shape for array in inputs), layout=layout, **named)
+    return tuple(named.values())
 
 
 def check_place(operator: str, name: str, array: Any) -> None:

@@ -15,6 +15,7 @@ from gpuconv._packed import PackedWeights
 from gpuconv._transfer import pack
 from gpuconv.cpu._threads import alone
 from gpuconv.rules import layout
+from gpuconv.rules.strictness import relaxed
 
 Slices = tuple[slice, ...]
 
@@ -80,13 +81,13 @@ def convolve(
         name: array.packed() if isinstance(array, SharedWeights) else plain(array)[part]
         for (name, part), array in zip(parts.items(), others, strict=True)
     }
-    with alone():
+    with alone(), relaxed():
         return getattr(_conv, operator)(window.assemble(pieces), **arrays, **attributes)
 
 
 def pool(operator: str, window: Window, attributes: dict[str, Any], pieces: Sequence[Any]) -> Any:
     """Make one block of MaxPool or AveragePool."""
-    with alone():
+    with alone(), relaxed():
         return getattr(_pooling, operator)(window.assemble(pieces), **attributes)
 
 
@@ -107,7 +108,7 @@ def pool_with_indices(
         What :func:`steps_of` returns for the whole array.
     """
     x = window.assemble(pieces)
-    with alone():
+    with alone(), relaxed():
         y, indices = _pooling.max_pool(x, return_indices=True, **attributes)
     shape = layout.channels_second(attributes["layout"], x.shape)
     whole, rest = np.zeros_like(indices), indices

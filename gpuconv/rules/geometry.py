@@ -17,7 +17,9 @@ from typing import Any, Literal, SupportsIndex, get_args
 
 from gpuconv._errors import ArgumentError, ArgumentTypeError, shown
 from gpuconv.rules import layout as layouts
+from gpuconv.rules import strictness
 from gpuconv.rules.integers import integer, integers, per_axis
+from gpuconv.rules.strictness import CURRENT as STRICT
 
 Ints = tuple[int, ...]
 PerAxis = SupportsIndex | Iterable[SupportsIndex]  # an integer stands for every axis, and for both of its ends
@@ -27,6 +29,10 @@ _INT64_MAX = 2**63 - 1
 _MOST_ELEMENTS = _INT64_MAX // 16  # of an array of complex128, which has the largest elements
 _AUTO_PADS: tuple[str, ...] = get_args(AutoPad)
 _Given = Ints | int | None  # what a call gives for all axes, once it is read
+_CROPPING = {  # what negative pads would do, by whether pads crop the result
+    False: "; crop x before the call, by slicing it or by a Pad with negative pads",
+    True: "; pad the result after the call, or pass output_padding or output_shape",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +160,7 @@ def conv(
     ArgumentError, ArgumentTypeError
         Where an attribute or a shape breaks a rule; the message names the rule and the numbers.
     """
-    return _conv(
+    geometry = _conv(
         name,
         _shape(x_shape),
         _shape(w_shape),
@@ -167,6 +173,9 @@ def conv(
         per_axis(name, "pads", pads),
         per_axis(name, "strides", strides),
     )
+    if STRICT.get():
+        strictness.check_kernel(name, geometry)
+    return geometry
 
 
 @lru_cache(maxsize=4096)
@@ -242,7 +251,8 @@ def conv_transpose(
     ArgumentError, ArgumentTypeError
         Where an attribute or a shape breaks a rule; the message names the rule and the numbers.
     """
-    return _conv_transpose(
+    target = integers(name, "output_shape", output_shape)
+    geometry = _conv_transpose(
         name,
         _shape(x_shape),
         _shape(w_shape),
@@ -253,10 +263,13 @@ def conv_transpose(
         per_axis(name, "kernel_shape", kernel_shape),
         layouts.check(name, layout),
         per_axis(name, "output_padding", output_padding),
-        integers(name, "output_shape", output_shape),
+        target,
         per_axis(name, "pads", pads),
         per_axis(name, "strides", strides),
     )
+    if STRICT.get() and target is None:
+        strictness.check_cropping(name, geometry)
+    return geometry
 
 
 @lru_cache(maxsize=4096)
@@ -333,18 +346,21 @@ def max_pool(
         Where an attribute or a shape breaks a rule; the message names the rule and the numbers.
     """
     require_kernel(name, kernel_shape)
-    return _max_pool(
+    geometry = _max_pool(
         name,
         _shape(x_shape),
-        per_axis(name, "kernel_shape", kernel_shape),
+        kernel := per_axis(name, "kernel_shape", kernel_shape),
         _auto_pad(name, auto_pad),
         integer(name, "ceil_mode", ceil_mode),
-        per_axis(name, "dilations", dilations),
+        dilation := per_axis(name, "dilations", dilations),
         layouts.check(name, layout),
-        per_axis(name, "pads", pads),
+        both := per_axis(name, "pads", pads),
         integer(name, "storage_order", storage_order),
-        per_axis(name, "strides", strides),
+        stride := per_axis(name, "strides", strides),
     )
+    if STRICT.get():
+        strictness.check_pooling(name, geometry, layout, (kernel, dilation, both, stride))
+    return geometry
 
 
 @lru_cache(maxsize=4096)
@@ -386,18 +402,21 @@ def average_pool(
         Where an attribute or a shape breaks a rule; the message names the rule and the numbers.
     """
     require_kernel(name, kernel_shape)
-    return _average_pool(
+    geometry = _average_pool(
         name,
         _shape(x_shape),
-        per_axis(name, "kernel_shape", kernel_shape),
+        kernel := per_axis(name, "kernel_shape", kernel_shape),
         _auto_pad(name, auto_pad),
         integer(name, "ceil_mode", ceil_mode),
         integer(name, "count_include_pad", count_include_pad),
-        per_axis(name, "dilations", dilations),
+        dilation := per_axis(name, "dilations", dilations),
         layouts.check(name, layout),
-        per_axis(name, "pads", pads),
-        per_axis(name, "strides", strides),
+        both := per_axis(name, "pads", pads),
+        stride := per_axis(name, "strides", strides),
     )
+    if STRICT.get():
+        strictness.check_pooling(name, geometry, layout, (kernel, dilation, both, stride))
+    return geometry
 
 
 @lru_cache(maxsize=4096)
@@ -427,6 +446,9 @@ def global_average_pool(
     rank = _spatial_rank(name, shape, layout)
     x = layouts.channels_second(layout, shape)
     ones, zeros, kernel = (1,) * rank, (0,) * rank, tuple(max(n, 1) for n in x[2:])
+    if STRICT.get():
+        windowed = name.replace("global_", "")
+        strictness.check_axes(name, "x", x, layout, f"the call to {windowed} with kernel_shape={list(kernel)}")
     y_shape = _output(name, (*x[:2], *ones), x, kernel, ones, ones, zeros, zeros, layout)
     return AveragePoolGeometry(x, y_shape, kernel, ones, ones, zeros, zeros, 0)
 
@@ -627,7 +649,8 @@ def positive(name: str, attribute: str, value: _Given, length: int) -> Ints:
 def _nonnegative(name: str, attribute: str, value: _Given, length: int) -> Ints:
     numbers = _of_length(name, attribute, 0 if value is None else value, length)
     if min(numbers) < 0:
-        raise ArgumentError(f"{name}: no entry of {attribute} may be negative, but {attribute}={value}")
+        advice = _CROPPING.get("transpose" in name or "unpool" in name, "") if attribute == "pads" else ""
+        raise ArgumentError(f"{name}: no entry of {attribute} may be negative, but {attribute}={value}{advice}")
     return numbers
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from gpuconv._errors import ArgumentError, ArgumentTypeError, shown
-from gpuconv.rules import geometry
+from gpuconv.rules import geometry, strictness
 from gpuconv.rules import layout as layouts
 from gpuconv.rules.geometry import (
     AveragePoolGeometry,
@@ -23,6 +23,7 @@ from gpuconv.rules.geometry import (
     PerAxis,
 )
 from gpuconv.rules.integers import integers, per_axis
+from gpuconv.rules.strictness import CURRENT as STRICT
 
 Geometry = TypeVar("Geometry", ConvGeometry, ConvTransposeGeometry)
 
@@ -178,7 +179,10 @@ def max_unpool(
             f"{name}: y must have a batch, a channel and at least one spatial axis, but y.shape={tuple(y_shape)}"
         )
     kernel = geometry.positive(name, "kernel_shape", given, geometry.check_rank(name, "y", len(shape) - 2))
+    pads, strides = per_axis(name, "pads", pads), per_axis(name, "strides", strides)
     of_one = geometry.conv_transpose((1, 1, *shape[2:]), (1, 1, *kernel), pads=pads, strides=strides, name=name)
+    if STRICT.get() and output_shape is None and not any(isinstance(each, tuple) for each in (given, pads, strides)):
+        strictness.check_axes(name, "y", shape, layout, f"kernel_shape=[{kernel[0]}]")
     numbered = (*shape[:2], *of_one.y_shape[2:])
     result = _unpooled(name, numbered, output_shape)
     geometry.check_size(name, "the output shape", layouts.as_given(layout, result))

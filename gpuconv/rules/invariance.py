@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any, Literal, get_args
 
 from gpuconv._errors import ArgumentError, ArgumentTypeError, shown
+from gpuconv.rules.settings import Setting
 
 Invariance = Literal["batch"]
 WORDS: tuple[str, ...] = get_args(Invariance)
@@ -48,7 +48,7 @@ def invariant(value: Invariance | None) -> AbstractContextManager[None]:
     Returns
     -------
     context manager
-        Also a decorator of functions, other than asynchronous ones and generators.
+        May be entered more than once. Also a decorator of functions, other than asynchronous ones and generators.
 
     Raises
     ------
@@ -65,13 +65,4 @@ def invariant(value: Invariance | None) -> AbstractContextManager[None]:
     True
     """
     check("invariant", value)
-    return _invariant(value)
-
-
-@contextmanager
-def _invariant(value: Invariance | None) -> Iterator[None]:
-    token = CURRENT.set(value)
-    try:
-        yield
-    finally:
-        CURRENT.reset(token)
+    return Setting(CURRENT, value)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any, Literal, get_args
 
 from gpuconv._errors import ArgumentError, ArgumentTypeError, shown
+from gpuconv.rules.settings import Setting
 
 Precision = Literal["ieee", "tf32", "3xtf32"]
 PRECISIONS: tuple[str, ...] = get_args(Precision)
@@ -40,7 +40,7 @@ def precision(value: Precision) -> AbstractContextManager[None]:
     Returns
     -------
     context manager
-        Also a decorator of functions, other than asynchronous ones and generators.
+        May be entered more than once. Also a decorator of functions, other than asynchronous ones and generators.
 
     Raises
     ------
@@ -62,13 +62,4 @@ def precision(value: Precision) -> AbstractContextManager[None]:
     ...     y = gpuconv.conv(x, w)  # as conv(x, w, precision="tf32")
     """
     check("precision", value)
-    return _precision(value)
-
-
-@contextmanager
-def _precision(value: Precision) -> Iterator[None]:
-    token = CURRENT.set(value)
-    try:
-        yield
-    finally:
-        CURRENT.reset(token)
+    return Setting(CURRENT, value)
