@@ -94,6 +94,8 @@ def _one(operator: str, name: str, array: Any) -> tuple[str, Any]:
     if library is not None:
         return library, plain(array)
     refuse_masked(operator, name, array)
+    if array is None:
+        raise ArgumentTypeError(f"{operator}: {name} is required, a NumPy or CuPy array")
     if not _is_foreign(operator, name, array):
         raise ArgumentTypeError(f"{operator}: {name} must be a NumPy or CuPy array, not {_kind(array)}")
     from gpuconv.cuda.call import interchange  # only where another library is at work

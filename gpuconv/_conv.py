@@ -71,12 +71,12 @@ def conv(
 ) -> Any: ...
 
 
-@public()
+@public("x", "w")
 def conv(
-    x: Any,
-    w: Any,
+    x: Any = None,
+    w: Any = None,
     b: Any = None,
-    *,
+    *more: Any,
     auto_pad: AutoPad | bytes = "NOTSET",
     dilations: PerAxis | None = None,
     group: int = 1,
@@ -174,8 +174,8 @@ def conv(
            [2., 0., 0.],
            [4., 2., 0.]], dtype=float32)
     """
-    if others:
-        refuse(conv, others)
+    if others or more:
+        refuse(conv, others, more)
     attributes = auto_pad, dilations, group, kernel_shape, pads, strides
     return _convolve("conv", x, w, b, attributes, layout, precision, invariant, activation, residual, out)
 
@@ -226,12 +226,12 @@ def conv_transpose(
 ) -> Any: ...
 
 
-@public()
+@public("x", "w")
 def conv_transpose(
-    x: Any,
-    w: Any,
+    x: Any = None,
+    w: Any = None,
     b: Any = None,
-    *,
+    *more: Any,
     auto_pad: AutoPad | bytes = "NOTSET",
     dilations: PerAxis | None = None,
     group: int = 1,
@@ -304,8 +304,8 @@ def conv_transpose(
     >>> gpuconv.conv_transpose(x, np.array([[[1, 10]]], np.float32), strides=[2])
     array([[[ 1., 10.,  2., 20.,  3., 30.]]], dtype=float32)
     """
-    if others:
-        refuse(conv_transpose, others)
+    if others or more:
+        refuse(conv_transpose, others, more)
     attributes = auto_pad, dilations, group, kernel_shape, output_padding, output_shape, pads, strides
     return _convolve("conv_transpose", x, w, b, attributes, layout, precision, invariant, activation, residual, out)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from inspect import signature
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from gpuconv.rules.invariance import Invariance
 from gpuconv.rules.layout import Layout
 from gpuconv.rules.operators import OPERATORS, check_names, named, settled
 from gpuconv.rules.precision import Precision
+from gpuconv.rules.signatures import refusing
 
 if TYPE_CHECKING:  # imported where they are used: importing gpuconv does not need them
     from gpuconv.cuda.plan.floor import Geometry
@@ -46,6 +48,7 @@ class _Call:
     invariant: bool
 
 
+@refusing
 def explain(
     operator: str,
     x_shape: Sequence[int],
@@ -240,7 +243,7 @@ def _shapes(
     called, layout = OPERATORS[call.operator], call.layout
     if called.has_weights and w_shape is None:
         raise ArgumentTypeError(f"{call.operator}: w_shape is required, as (16, 3, 3, 3)")
-    check_names("explain", call.operator, attributes)
+    check_names("explain", call.operator, attributes, signature(explain).parameters)
     attributes = settled(call.operator, attributes)
     if "kernel_shape" in called.attributes:
         attributes.setdefault("kernel_shape", None)  # the geometry says where it is required

@@ -94,11 +94,11 @@ def max_pool(
 ) -> Any: ...
 
 
-@public("kernel_shape")
+@public("x", "kernel_shape")
 def max_pool(
-    x: Any,
+    x: Any = None,
     kernel_shape: PerAxis | None = None,
-    *,
+    *more: Any,
     auto_pad: AutoPad | bytes = "NOTSET",
     ceil_mode: int = 0,
     dilations: PerAxis | None = None,
@@ -163,8 +163,8 @@ def max_pool(
     >>> y[0, 1:].tolist(), indices[0].tolist()
     ([[nan, 1.0], [nan, nan], [nan, nan]], [[-1, -1], [0, 3], [0, 4], [2, 4]])
     """
-    if others:
-        refuse(max_pool, others)
+    if others or more:
+        refuse(max_pool, others, more)
     library, x = _arrays.resolve_one("max_pool", "x", x)
     if return_indices is not False and return_indices is not True:
         return_indices = flag("max_pool", "return_indices", return_indices)
@@ -262,12 +262,12 @@ def max_pool_grad(
 ) -> Any: ...
 
 
-@public("kernel_shape")
+@public("dy", "indices", "x_shape", "kernel_shape")
 def max_pool_grad(
-    dy: Any,
-    indices: Any,
-    x_shape: Iterable[int],
-    *,
+    dy: Any = None,
+    indices: Any = None,
+    x_shape: Iterable[int] | None = None,
+    *more: Any,
     kernel_shape: PerAxis | None = None,
     auto_pad: AutoPad | bytes = "NOTSET",
     ceil_mode: int = 0,
@@ -319,8 +319,8 @@ def max_pool_grad(
     >>> gpuconv.max_pool_grad(np.ones_like(y), indices, x.shape, kernel_shape=[3])
     array([[[0., 0., 2., 0., 1.]]], dtype=float32)
     """
-    if others:
-        refuse(max_pool_grad, others)
+    if others or more:
+        refuse(max_pool_grad, others, more)
     attributes = {
         "auto_pad": auto_pad,
         "ceil_mode": ceil_mode,
@@ -364,12 +364,12 @@ def max_unpool(
 ) -> Any: ...
 
 
-@public("kernel_shape")
+@public("y", "indices", "kernel_shape")
 def max_unpool(
-    y: Any,
-    indices: Any,
+    y: Any = None,
+    indices: Any = None,
     output_shape: Iterable[int] | None = None,
-    *,
+    *more: Any,
     kernel_shape: PerAxis | None = None,
     pads: PerAxis | None = None,
     strides: PerAxis | None = None,
@@ -419,8 +419,8 @@ def max_unpool(
     >>> gpuconv.max_unpool(y, indices, kernel_shape=[2], strides=[2])
     array([[[0., 4., 5., 0.]]], dtype=float32)
     """
-    if others:
-        refuse(max_unpool, others)
+    if others or more:
+        refuse(max_unpool, others, more)
     attributes = {"kernel_shape": kernel_shape, "output_shape": output_shape, "pads": pads, "strides": strides}
     return run("max_unpool", {"y": y, "indices": indices}, attributes, layout, None, out, check_indices)
 
@@ -457,11 +457,11 @@ def average_pool(
 ) -> Any: ...
 
 
-@public("kernel_shape")
+@public("x", "kernel_shape")
 def average_pool(
-    x: Any,
+    x: Any = None,
     kernel_shape: PerAxis | None = None,
-    *,
+    *more: Any,
     auto_pad: AutoPad | bytes = "NOTSET",
     ceil_mode: int = 0,
     count_include_pad: int = 0,
@@ -514,8 +514,8 @@ def average_pool(
     >>> gpuconv.average_pool(x, 3, pads=1, strides=2, count_include_pad=1)[0, 0, ::2]
     array([1.3333334, 2.       ], dtype=float32)
     """
-    if others:
-        refuse(average_pool, others)
+    if others or more:
+        refuse(average_pool, others, more)
     attributes = {
         "auto_pad": auto_pad,
         "ceil_mode": ceil_mode,
@@ -562,11 +562,11 @@ def average_pool_grad(
 ) -> Any: ...
 
 
-@public("kernel_shape")
+@public("dy", "x_shape", "kernel_shape")
 def average_pool_grad(
-    dy: Any,
-    x_shape: Iterable[int],
-    *,
+    dy: Any = None,
+    x_shape: Iterable[int] | None = None,
+    *more: Any,
     kernel_shape: PerAxis | None = None,
     auto_pad: AutoPad | bytes = "NOTSET",
     ceil_mode: int = 0,
@@ -608,8 +608,8 @@ def average_pool_grad(
     >>> gpuconv.average_pool_grad(np.float32([[[2, 4]]]), (1, 1, 5), kernel_shape=[2], strides=[2])
     array([[[1., 1., 2., 2., 0.]]], dtype=float32)
     """
-    if others:
-        refuse(average_pool_grad, others)
+    if others or more:
+        refuse(average_pool_grad, others, more)
     attributes = {
         "auto_pad": auto_pad,
         "ceil_mode": ceil_mode,
@@ -631,8 +631,8 @@ def global_average_pool(x: NDArray[_T], *, layout: Layout = "NCHW", out: NDArray
 def global_average_pool(x: Array, *, layout: Layout = "NCHW", out: Array | None = None) -> Any: ...
 
 
-@public()
-def global_average_pool(x: Any, *, layout: Layout = "NCHW", out: Any = None, **others: Any) -> Any:
+@public("x")
+def global_average_pool(x: Any = None, *more: Any, layout: Layout = "NCHW", out: Any = None, **others: Any) -> Any:
     """Take the mean of every channel of every image as ONNX GlobalAveragePool does (opsets 1 to 28).
 
     Parameters
@@ -661,8 +661,8 @@ def global_average_pool(x: Any, *, layout: Layout = "NCHW", out: Any = None, **o
     >>> gpuconv.global_average_pool(np.arange(12, dtype=np.float32).reshape(1, 2, 2, 3)).tolist()
     [[[[2.5]], [[8.5]]]]
     """
-    if others:
-        refuse(global_average_pool, others)
+    if others or more:
+        refuse(global_average_pool, others, more)
     return run("global_average_pool", {"x": x}, {}, layout, None, out)
 
 
@@ -678,9 +678,14 @@ def global_average_pool_grad(
 ) -> Any: ...
 
 
-@public()
+@public("dy", "x_shape")
 def global_average_pool_grad(
-    dy: Any, x_shape: Iterable[int], *, layout: Layout = "NCHW", out: Any = None, **others: Any
+    dy: Any = None,
+    x_shape: Iterable[int] | None = None,
+    *more: Any,
+    layout: Layout = "NCHW",
+    out: Any = None,
+    **others: Any,
 ) -> Any:
     """Compute the gradient of :func:`global_average_pool`: for each element, dy over the number of its channel's.
 
@@ -711,6 +716,6 @@ def global_average_pool_grad(
     >>> gpuconv.global_average_pool_grad(np.float32([[[6]]]), (1, 1, 3))
     array([[[2., 2., 2.]]], dtype=float32)
     """
-    if others:
-        refuse(global_average_pool_grad, others)
+    if others or more:
+        refuse(global_average_pool_grad, others, more)
     return run("global_average_pool_grad", {"dy": dy}, {"x_shape": x_shape}, layout, None, out)

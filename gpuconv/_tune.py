@@ -18,10 +18,12 @@ from gpuconv.rules.invariance import Invariance
 from gpuconv.rules.layout import Layout
 from gpuconv.rules.operators import OPERATORS, check_names, named, settled
 from gpuconv.rules.precision import CURRENT, Precision
+from gpuconv.rules.signatures import refusing
 
 _Parameters = Mapping[str, inspect.Parameter]
 
 
+@refusing
 def tune(
     operator: str,
     *arguments: Any,
@@ -90,7 +92,7 @@ def tune(
     activation = activations.parse(operator, given.pop("activation", None)) if "activation" in parameters else None
     others = {name for name, is_there in options.items() if is_there and name not in parameters}
     arrays = {*OPERATORS[operator].inputs, *({"residual"} & set(parameters))}
-    check_names("tune", operator, others.union(given) - arrays)
+    check_names("tune", operator, others.union(given) - arrays, parameters)
     residual = "residual" in parameters and given.get("residual") is not None
     inputs, values = _inputs(operator, parameters, given), _values(operator, parameters, given)
     cuda.check_no_capture("tune", "in which no time can be measured; call it before the capture")

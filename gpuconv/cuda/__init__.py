@@ -87,10 +87,14 @@ def run(
         prepared = None
     if prepared is None:
         prepared = prepare(operator, inputs, outs, attributes, layout, precision, activation, residual, invariant)
-        if len(device.prepared) >= _MOST_PREPARED:
-            device.prepared.clear()
-        device.prepared[tuple(key)] = prepared
+        _keep(tuple(key), prepared)
     return prepared.run(inputs, outs) if packed is None else prepared.run_packed(packed, inputs, outs)
+
+
+def _keep(key: tuple[Any, ...], prepared: Prepared) -> None:
+    if len(device.prepared) >= _MOST_PREPARED:
+        device.prepared.clear()
+    device.prepared[key] = prepared
 
 
 def _strictly(operator: str, inputs: tuple[Any, ...], attributes: tuple[Any, ...], layout: str) -> tuple[Any, ...]:

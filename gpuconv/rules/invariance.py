@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 
 from gpuconv._errors import ArgumentError, ArgumentTypeError, shown
 from gpuconv.rules.settings import Setting
+from gpuconv.rules.signatures import refusing
 
 Invariance = Literal["batch"]
 WORDS: tuple[str, ...] = get_args(Invariance)
@@ -30,6 +31,7 @@ def asked(operator: str, invariant: Any) -> bool:
     return check(operator, CURRENT.get() if invariant is None else invariant)
 
 
+@refusing
 def invariant(value: Invariance | None) -> AbstractContextManager[None]:
     """Set what bits of results do not depend on, for a block of code or for a function.
 

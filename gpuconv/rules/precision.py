@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 
 from gpuconv._errors import ArgumentError, ArgumentTypeError, shown
 from gpuconv.rules.settings import Setting
+from gpuconv.rules.signatures import refusing
 
 Precision = Literal["ieee", "tf32", "3xtf32"]
 PRECISIONS: tuple[str, ...] = get_args(Precision)
@@ -23,6 +24,7 @@ def check(operator: str, precision: Any) -> str:
     return precision
 
 
+@refusing
 def precision(value: Precision) -> AbstractContextManager[None]:
     """Set the default precision of calls, for a block of code or for a function.
 

@@ -12,11 +12,13 @@ from typing import Any
 
 from gpuconv._errors import ArgumentError, ArgumentTypeError
 from gpuconv.rules.settings import Setting
+from gpuconv.rules.signatures import refusing
 
 CURRENT: ContextVar[bool] = ContextVar("gpuconv.strict", default=False)
 _AXES = {"NCHW": ("(N, C, L)", "(C, H, W)"), "NHWC": ("(N, L, C)", "(H, W, C)")}
 
 
+@refusing
 def strict(value: bool = True) -> AbstractContextManager[None]:
     """Refuse calls that are valid but rarely meant, for a block of code or for a function.
 
@@ -62,7 +64,7 @@ def strict(value: bool = True) -> AbstractContextManager[None]:
     >>> with gpuconv.strict():
     ...     gpuconv.max_pool(image, 2, strides=2)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    gpuconv._errors.ArgumentError: max_pool: in strict mode x.shape=(3, 32, 32) may not stand for both (N, C, L) and ...
+    gpuconv._errors.ArgumentError: max_pool: in strict mode x.shape=(3, 32, 32) must not leave open whether it is ...
     """
     if not isinstance(value, bool):
         raise ArgumentTypeError(
@@ -90,7 +92,7 @@ def check_pooling(name: str, windows: Any, layout: str, given: tuple[Any, ...]) 
         if max(begin, end) >= extent:
             raise ArgumentError(
                 f"{name}: in strict mode pads must be shorter than the kernel, but on spatial axis {axis} they have "
-                f"{begin} before and {end} after for a kernel that covers {extent}, so that a window could hold padding "
+                f"{begin} before and {end} after, and the kernel covers {extent}, so that a window could hold padding "
                 "only; pass smaller pads"
             )
 
@@ -118,7 +120,7 @@ def check_cropping(name: str, windows: Any) -> None:
 
 
 def check_axes(name: str, array: str, shape: tuple[int, ...], layout: str, advice: str) -> None:
-    """Raise ArgumentError for an array of three axes, in the order N, C, L, where nothing says that it is one of signals.
+    """Raise ArgumentError for an array of three axes (N, C, L), of which nothing says that they are signals.
 
     ``advice`` is what a call passes to say so.
     """
@@ -126,8 +128,8 @@ def check_axes(name: str, array: str, shape: tuple[int, ...], layout: str, advic
         signals, image = _AXES[layout]
         given = shape if layout == "NCHW" else (shape[0], shape[2], shape[1])
         raise ArgumentError(
-            f"{name}: in strict mode {array}.shape={given} may not stand for both {signals} and one image {image}; "
-            f"pass {advice} for the first, {array}[None] for the second"
+            f"{name}: in strict mode {array}.shape={given} must not leave open whether it is {signals} or one image "
+            f"{image}; pass {advice} for the first, {array}[None] for the second"
         )
 
 
