@@ -29,10 +29,6 @@ _INT64_MAX = 2**63 - 1
 _MOST_ELEMENTS = _INT64_MAX // 16  # of an array of complex128, which has the largest elements
 _AUTO_PADS: tuple[str, ...] = get_args(AutoPad)
 _Given = Ints | int | None  # what a call gives for all axes, once it is read
-_CROPPING = {  # what negative pads would do, by whether pads crop the result
-    False: "; crop x before the call, by slicing it or by a Pad with negative pads",
-    True: "; pad the result after the call, or pass output_padding or output_shape",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -649,9 +645,18 @@ def positive(name: str, attribute: str, value: _Given, length: int) -> Ints:
 def _nonnegative(name: str, attribute: str, value: _Given, length: int) -> Ints:
     numbers = _of_length(name, attribute, 0 if value is None else value, length)
     if min(numbers) < 0:
-        advice = _CROPPING.get("transpose" in name or "unpool" in name, "") if attribute == "pads" else ""
+        advice = _instead_of_negative_pads(name) if attribute == "pads" else ""
         raise ArgumentError(f"{name}: no entry of {attribute} may be negative, but {attribute}={value}{advice}")
     return numbers
+
+
+def _instead_of_negative_pads(name: str) -> str:
+    """Return the end of a message: what has the effect that negative pads of this function seem to ask for."""
+    if "unpool" in name:
+        return "; pass output_shape for a larger result"
+    if "transpose" in name:
+        return "; pass output_padding or output_shape for a larger result"
+    return "; crop x before the call, by slicing it or by a Pad with negative pads"
 
 
 def _of_length(name: str, attribute: str, value: Ints | int, length: int) -> Ints:

@@ -47,13 +47,13 @@ def per_axis(name: str, argument: str, value: Any) -> Any:
     if numbers is not None:
         return numbers
     try:
-        return _int64(name, argument, operator.index(value))
+        number = operator.index(value)
     except TypeError:
-        pass
-    except ArgumentError:
-        raise
+        number = None
     except Exception as error:
         _unreadable(name, argument, error)
+    if number is not None:
+        return _int64(name, argument, number)
     pairs = _pairs(value) if argument == "pads" else None
     if pairs:
         flat = [pair[0] for pair in pairs] + [pair[1] for pair in pairs]

@@ -98,15 +98,12 @@ def _no_array(name: str, thing: Any, kind: str, advice: str = "") -> list[Wrong]
     ]
 
 
-WHOSE_MASK = (
-    ", whose mask would play no part; pass {0}.filled(…), or {0}.data if the mask does not matter"
-)
+WHOSE_MASK = ", whose mask would play no part; pass {0}.filled(…), or {0}.data if the mask does not matter"
 
 
 NO_ARRAYS = [
     *_no_array("a list", [[[1.0]]], "builtins.list"),
     *_no_array("a number", 1.0, "builtins.float"),
-    *_no_array("None", None, "builtins.NoneType"),
     *_no_array("a NumPy scalar", np.float32(1), "numpy.float32"),
     *_no_array("a masked array", np.ma.zeros((1, 4, 5, 6)), "numpy.ma.MaskedArray", WHOSE_MASK),
     *_no_array("a torch tensor", elsewhere("torch", 1, 4, 5, 6, name="Tensor"), "torch.Tensor"),
@@ -512,7 +509,7 @@ def _named_as_in_pytorch(operator: str) -> list[Wrong]:
     names = {"stride": "strides", "padding": "pads", "dilation": "dilations", "kernel_size": "kernel_shape"}
     more = {} if operator == "max_pool" else {"groups": "group", "bias": "b"}
     return [
-        _keyword(operator, theirs, 2, f"{theirs} is called {ours} here, as in ONNX")
+        _keyword(operator, theirs, 2, f"{theirs} is called {ours} here{'' if ours == 'b' else ', as in ONNX'}")
         for theirs, ours in (names | more).items()
     ]
 
@@ -525,7 +522,9 @@ POOL_TAKES = "x, kernel_shape, auto_pad, ceil_mode, dilations, pads, storage_ord
 KEYWORDS = [
     *(wrong for operator in ("conv", "conv_transpose", "max_pool") for wrong in _named_as_in_pytorch(operator)),
     _keyword("conv", "padding", "same", "padding='same' is a matter of auto_pad here, as in ONNX"),
-    _keyword("conv", "autopad", 1, f"there is no argument 'autopad'; it takes {CONV_TAKES}, out"),
+    _keyword(
+        "conv", "autopad", 1, f"there is no argument 'autopad' (did you mean auto_pad?); it takes {CONV_TAKES}, out"
+    ),
     _keyword("conv", "return_indices", 1, f"there is no argument 'return_indices'; it takes {CONV_TAKES}, out"),
     _keyword("max_pool", "groups", 1, f"there is no argument 'groups'; it takes {POOL_TAKES}, out"),
     _keyword("max_pool", "group", 1, f"there is no argument 'group'; it takes {POOL_TAKES}, out"),
