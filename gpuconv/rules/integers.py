@@ -80,16 +80,15 @@ def flag(name: str, argument: str, value: Any) -> bool:
 
 
 def held(name: str, argument: str, value: Any) -> Any:
-    """Return the entries of an iterator, which can be read only once, and anything else unchanged.
-
-    Of an iterator with more entries than any argument has, the result has one too many, which :func:`integers` refuses.
-    """
+    """Return the entries of an iterator, which can be read only once, and anything else unchanged."""
     if not isinstance(value, Iterator):
         return value
     try:
-        return tuple(islice(value, MOST_ENTRIES + 1))
+        entries = tuple(islice(value, MOST_ENTRIES + 1))
     except Exception as error:
         _unreadable(name, argument, error)
+    _check_count(name, argument, value, len(entries))
+    return entries
 
 
 def has_order(value: Any) -> bool:
@@ -110,13 +109,17 @@ def _sequence(name: str, argument: str, value: Any) -> tuple[int, ...] | None:
         return None
     except Exception as error:
         _unreadable(name, argument, error)
-    if len(numbers) > MOST_ENTRIES:
-        raise ArgumentError(
-            f"{name}: {argument} has {_length(value)} entries, but never takes more than {MOST_ENTRIES}: {shown(value)}"
-        )
+    _check_count(name, argument, value, len(numbers))
     for number in numbers:
         _int64(name, argument, number)
     return numbers
+
+
+def _check_count(name: str, argument: str, value: Any, read: int) -> None:
+    if read > MOST_ENTRIES:
+        raise ArgumentError(
+            f"{name}: {argument} has {_length(value)} entries, but never takes more than {MOST_ENTRIES}: {shown(value)}"
+        )
 
 
 def _length(value: Any) -> str:
@@ -161,8 +164,6 @@ def _int64(name: str, argument: str, number: int) -> int:
 
 
 def _unreadable(name: str, argument: str, error: Exception) -> NoReturn:
-    """Raise ArgumentTypeError for what an object of the caller's raised when it was read; MemoryError as it is."""
-    if isinstance(error, MemoryError):
-        raise error
+    """Raise ArgumentTypeError for what an object of the caller's raised when it was read."""
     kind, text = type(error).__name__, one_line(str(error))
     raise ArgumentTypeError(f"{name}: {argument} cannot be read ({kind}{': ' if text else ''}{text})") from error

@@ -28,6 +28,7 @@ SAME = (
     "beginning"
 )
 INTEGERS = "must be an integer or a sequence of integers such as [1, 1]"
+SET, MAPPING = "a set, whose entries have no order", "a mapping, whose keys are no entries"
 CROP = "crop x before the call, by slicing it or by a Pad with negative pads"
 INSTEAD = {
     "conv": CROP,
@@ -100,18 +101,18 @@ def of_every_operator(operator: str) -> list[Refusal]:
         ("a None among pads", "pads", [None] * 4, f"pads {INTEGERS}, not {[None] * 4}"),
         ("a float kernel", "kernel_shape", (3.0, 2), f"kernel_shape {INTEGERS}, not (3.0, 2)"),
         ("pairs of strides", "strides", [(1, 1), (1, 1)], f"strides {INTEGERS}, not [(1, 1), (1, 1)]"),
-        ("a set", "strides", {2}, f"strides {INTEGERS}, not {{2}}, a set, whose entries have no order"),
+        ("a set", "strides", {2}, f"strides {INTEGERS}, not {{2}}, {SET}"),
         (
             "a frozen set",
             "pads",
             frozenset([1]),
-            f"pads {INTEGERS}, not frozenset({{1}}), a set, whose entries have no order",
+            f"pads {INTEGERS}, not frozenset({{1}}), {SET}",
         ),
         (
             "a mapping",
             "dilations",
             {2: 1, 1: 2},
-            f"dilations {INTEGERS}, not {{2: 1, 1: 2}}, a mapping, whose keys are no entries",
+            f"dilations {INTEGERS}, not {{2: 1, 1: 2}}, {MAPPING}",
         ),
         ("bytes", "strides", b"\x01\x01", f"strides {INTEGERS}, not b'\\x01\\x01', which are bytes"),
         ("an array of bytes", "pads", bytearray(4), f"pads {INTEGERS}, not {bytearray(4)}, which are bytes"),
@@ -119,7 +120,7 @@ def of_every_operator(operator: str) -> list[Refusal]:
             "a set of pairs of pads",
             "pads",
             {(1, 2)},
-            f"pads {INTEGERS}, not {{(1, 2)}}, a set, whose entries have no order",
+            f"pads {INTEGERS}, not {{(1, 2)}}, {SET}",
         ),
         ("threes of pads", "pads", [(1, 1, 1), (1, 1, 1)], f"pads {INTEGERS}, not [(1, 1, 1), (1, 1, 1)]"),
         ("a two and a three of pads", "pads", [(1, 1), (1, 1, 1)], f"pads {INTEGERS}, not [(1, 1), (1, 1, 1)]"),

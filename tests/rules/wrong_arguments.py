@@ -282,14 +282,14 @@ STRICTLY = [
     _value(
         "a dilated window longer than x",
         _strictly(lambda: gpuconv.max_pool(X, 3, dilations=3, pads=[0, 0, 1, 1], strides=2)),
-        f"max_pool: {STRICT} the result must not be empty, but on spatial axis 0 the kernel covers 7 elements, and x has "
-        "5 with pads of 0 before and 1 after; pad more or shrink the kernel",
+        f"max_pool: {STRICT} the result must not be empty, but on spatial axis 0 the kernel covers 7 elements, and x "
+        "has 5 with pads of 0 before and 1 after; pad more or shrink the kernel",
     ),
     _value(
         "pads that crop all",
         _strictly(lambda: gpuconv.conv_transpose(X, W, pads=[3, 0, 4, 0])),
-        f"conv_transpose: {STRICT} the result must not be empty, but on spatial axis 0 pads of 3 before and 4 after crop "
-        "all of 7 outputs; pass smaller pads",
+        f"conv_transpose: {STRICT} the result must not be empty, but on spatial axis 0 pads of 3 before and 4 after "
+        "crop all of 7 outputs; pass smaller pads",
     ),
     _value(
         "pads as long as the kernel",
