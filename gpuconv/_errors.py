@@ -21,10 +21,10 @@ def shown(value: Any) -> str:
 
 
 def text_of(value: Any) -> str:
-    """Return ``str(value)``, but for an integer of more digits than Python makes text of."""
+    """Return ``str(value)``, or a short text where that fails: of too many digits, or of a class of the caller's."""
     try:
         return str(value)
-    except ValueError:
+    except Exception:
         return shown(value)
 
 

@@ -230,7 +230,10 @@ def _check_operator(operator: str, **given: bool) -> None:
 
 def _dtype_name(operator: str, dtype: Any) -> str:
     allowed = dtypes.allowed(operator)
-    name = text_of(getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or dtype)
+    try:
+        name = text_of(getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or dtype)
+    except Exception:  # of a class of the caller's
+        name = shown(dtype)
     if name not in allowed:
         raise ArgumentTypeError(f"{operator}: dtype must be one of {', '.join(allowed)}, not {one_line(name)}")
     return name
