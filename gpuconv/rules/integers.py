@@ -43,6 +43,8 @@ def per_axis(name: str, argument: str, value: Any) -> Any:
     """Return a tuple of Python integers, the one integer that stands for every axis, or None for None."""
     if value is None:
         return None
+    if type(value) is int:
+        return _int64(name, argument, value)
     numbers = _sequence(name, argument, value)
     if numbers is not None:
         return numbers
@@ -101,10 +103,12 @@ def _sequence(name: str, argument: str, value: Any) -> tuple[int, ...] | None:
 
     The length is checked before more than :data:`MOST_ENTRIES` are read: ``range(10**9)`` costs nothing.
     """
-    if (kind := type(value)) is not list and kind is not tuple and not has_order(value):
+    is_plain = (kind := type(value)) is tuple or kind is list
+    if not is_plain and not has_order(value):
         return None
     try:
-        numbers = tuple(map(operator.index, islice(value, MOST_ENTRIES + 1)))
+        entries = value if is_plain and len(value) <= MOST_ENTRIES else islice(value, MOST_ENTRIES + 1)
+        numbers = tuple(map(operator.index, entries))
     except (TypeError, NotImplementedError):  # not iterable, no integers, or a memoryview of several axes
         return None
     except Exception as error:
