@@ -1,6 +1,12 @@
 """Conv, ConvTranspose, MaxPool and AveragePool exactly as ONNX specifies them, on NumPy and CuPy arrays."""
 
-from gpuconv import _start  # noqa: F401  # before all that takes time
+import sys
+
+if getattr(sys, "argv", ())[:1] == ["-m"] and "-m gpuconv" in " ".join(sys.orig_argv):  # Python is finding __main__
+    from gpuconv_command import exit_on_interrupt as _exit_on_interrupt
+
+    _exit_on_interrupt()
+
 from gpuconv._conv import conv, conv_transpose
 from gpuconv._errors import (
     ArgumentError,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import gpuconv
-from tests.rules.test_subclasses import CALLS, W, X
+from tests.rules.public_calls import CALLS, W, X
 
 
 class Breaks:
