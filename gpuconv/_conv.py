@@ -100,7 +100,8 @@ def conv(
         arrays run on the CPU and CuPy arrays on their CUDA device, which must be the current one, in order
         with CuPy's current stream and without waiting for it. Arrays of other libraries that share their memory by
         DLPack or by ``__cuda_array_interface__`` count as the NumPy or CuPy arrays that they can be seen as without a
-        copy; they must live until the result is complete if their library works on another stream.
+        copy; they must live until the result is complete if their library works on another stream. Subclasses of
+        ``numpy.ndarray`` count as plain arrays, and results are plain; masked arrays are refused.
     w : array (M, C/group, k1, …, kn), or PackedWeights
         Same dtype as x; group divides C and M. :func:`pack` makes weights that many calls share. One of x and w may be
         real where the other is complex, of the same precision (float32 with complex64, float64 with complex128): this
@@ -115,7 +116,8 @@ def conv(
     kernel_shape : sequence of int, or an int for all spatial axes, optional
         Must equal ``w.shape[2:]``.
     pads : sequence of int, or an int for all sides of all axes, default 0
-        All beginnings, then all ends, in elements; may exceed the kernel, may not be negative.
+        All beginnings, then all ends, in elements; may exceed the kernel, may not be negative. A kernel longer than the
+        padded input by less than a stride gives an empty result, without an error unless :func:`strict` is on.
     layout : {"NCHW", "NHWC"}
         Where x, out and the result have their channels: "NHWC" is (N, D1, …, Dn, C), last at every spatial rank.
         Weights, bias and attributes are the same.
@@ -135,7 +137,7 @@ def conv(
         activation, in the type of the sums: ``activation((sum + b) + residual)``. Never written. One that lies in
         memory as the result does costs a read; any other is copied first, in workspace, on CUDA devices.
     out : array (N, M, Q1, …, Qn), optional
-        Written in place and returned; must not share memory with an input.
+        Written in place and returned, as what it is where it is of a subclass; must not share memory with an input.
 
     Returns
     -------

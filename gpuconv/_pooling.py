@@ -115,7 +115,8 @@ def max_pool(
     Parameters
     ----------
     x : array (N, C, D1, …, Dn)
-        From 1 to 62 spatial axes; float16, bfloat16, float32, float64, int8 or uint8. Never written.
+        From 1 to 62 spatial axes; float16, bfloat16, float32, float64, int8 or uint8. Never written. Three axes are
+        (N, C, L): an image (C, H, W) needs a batch axis, as ``x[None]``, which :func:`strict` asks for.
     kernel_shape : sequence of int, one per spatial axis, or an int for all of them
     auto_pad : {"NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"}
         As in :func:`conv`.
@@ -124,7 +125,8 @@ def max_pool(
         it. Applies with VALID too; changes nothing with SAME.
     dilations, strides : sequence of int, one per spatial axis, or an int for all of them, default 1
     pads : sequence of int, or an int for all sides of all axes, default 0
-        All beginnings, then all ends. Windows are clipped to the input: no pad value exists.
+        All beginnings, then all ends. Windows are clipped to the input: no pad value exists. From the length of the
+        dilated kernel on, some windows hold padding only, which :func:`strict` refuses.
     storage_order : {0, 1}
         1 numbers the Indices column-major over the spatial axes (the offset of batch and channel is unchanged).
     layout : {"NCHW", "NHWC"}
@@ -477,7 +479,8 @@ def average_pool(
     Parameters
     ----------
     x : array (N, C, D1, …, Dn)
-        From 1 to 62 spatial axes; float16, bfloat16, float32, float64, complex64 or complex128. Never written.
+        From 1 to 62 spatial axes; float16, bfloat16, float32, float64, complex64 or complex128. Never written. Three
+        axes are (N, C, L), as in :func:`max_pool`.
     kernel_shape : sequence of int, one per spatial axis, or an int for all of them
     auto_pad, ceil_mode, dilations, pads, strides
         As in :func:`max_pool`.
