@@ -1,5 +1,12 @@
 """Conv, ConvTranspose, MaxPool and AveragePool exactly as ONNX specifies them, on NumPy and CuPy arrays."""
 
+import sys
+
+if getattr(sys, "argv", ())[:1] == ["-m"] and "-m gpuconv" in " ".join(sys.orig_argv):  # Python is finding __main__
+    from gpuconv_command import exit_on_interrupt as _exit_on_interrupt
+
+    _exit_on_interrupt()
+
 from gpuconv._conv import conv, conv_transpose
 from gpuconv._errors import (
     ArgumentError,
@@ -32,6 +39,7 @@ from gpuconv._transfer import pack, to_device, to_host
 from gpuconv._tune import tune
 from gpuconv.rules.invariance import invariant
 from gpuconv.rules.precision import precision
+from gpuconv.rules.strictness import strict
 
 __version__ = "0.1.0"
 
@@ -63,6 +71,7 @@ __all__ = [
     "max_unpool",
     "pack",
     "precision",
+    "strict",
     "to_device",
     "to_host",
     "tune",

@@ -1,6 +1,6 @@
 """Lets ``python -m gpuconv`` be the command ``gpuconv``."""
 
-from gpuconv.cli.main import main
+from gpuconv_command import main
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -1,4 +1,8 @@
-"""Which library an array is from, found by its type and without importing CuPy."""
+"""Which library an array is from, found by its type and without importing CuPy.
+
+Subclasses of ``numpy.ndarray`` are viewed as plain arrays here, once: what they make of operators and of NumPy's
+functions (``__array_ufunc__``, ``__array_function__``) then plays no part in a computation. Masked arrays are refused.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from gpuconv import cuda
-from gpuconv._errors import ArgumentTypeError
+from gpuconv._errors import ArgumentTypeError, one_line
 
 _LABEL = {"numpy": "NumPy", "cuda": "CuPy"}
 
@@ -17,7 +21,7 @@ def resolve(operator: str, x: Any, w: Any, b: Any) -> tuple[str, Any, Any, Any]:
     """Return "numpy" or "cuda", the one library that all arrays are from, and the arrays as that library's.
 
     None stands for an absent b. Arrays of other libraries that share their memory by DLPack or by
-    ``__cuda_array_interface__`` are taken for what they can be seen as without a copy.
+    ``__cuda_array_interface__`` are taken for what they can be seen as without a copy; subclasses as plain arrays.
     """
     kind = type(x)
     if type(w) is kind and (b is None or type(b) is kind):
@@ -37,14 +41,14 @@ def resolve_one(operator: str, name: str, array: Any) -> tuple[str, Any]:
     return ("numpy", array) if kind is np.ndarray else _one(operator, name, array)
 
 
-def check_out(operator: str, name: str, out: Any, library: str, x: Any) -> None:
-    """Refuse an ``out`` that is not an array of the library that x is from."""
-    if _library(out) is None and _is_foreign(out):
+def check_out(operator: str, name: str, out: Any, library: str, x: Any) -> Any:
+    """Return an ``out`` as a plain array of the same memory; refuse one that is not of the library that x is from."""
+    if _library(out) is None and not _is_masked(out) and _is_foreign(operator, name, out):
         raise ArgumentTypeError(
             f"{operator}: {name} must be a {_LABEL[library]} array, not {_kind(out)}; "
             f"pass {'cupy' if library == 'cuda' else 'numpy'}.from_dlpack({name}), which shares its memory"
         )
-    resolve_all(operator, {name: out, "x": x})
+    return resolve_all(operator, {name: out, "x": x})[1][name]
 
 
 def resolve_all(operator: str, arrays: dict[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -58,18 +62,41 @@ def resolve_all(operator: str, arrays: dict[str, Any]) -> tuple[str, dict[str, A
 
 
 def adopted(operator: str, name: str, value: Any) -> Any:
-    """Return another library's array as NumPy's or CuPy's of the same memory, and anything else as it is.
+    """Return another library's array as NumPy's or CuPy's of the same memory, and what is no array as it is.
 
-    Masked arrays are refused: nothing here would look at the mask.
+    Subclasses of NumPy's arrays are viewed as plain arrays; masked arrays are refused.
     """
-    return _one(operator, name, value)[1] if _is_masked(value) or _is_foreign(value) else value
+    is_array = isinstance(value, np.ndarray) or _is_masked(value) or _is_foreign(operator, name, value)
+    return _one(operator, name, value)[1] if is_array else value
+
+
+def plain(array: Any) -> Any:
+    """Return an array of a subclass of NumPy's or CuPy's as a plain one of the same memory; all else as it is."""
+    if isinstance(array, np.ndarray):
+        return np.asarray(array)
+    on_device = cuda.runtime.array_type()
+    if on_device is None or type(array) is on_device or not isinstance(array, on_device):
+        return array
+    return array.view(array.dtype, on_device)
+
+
+def refuse_masked(operator: str, name: str, array: Any) -> None:
+    """Raise ArgumentTypeError for a masked array, whose mask nothing would look at."""
+    if _is_masked(array):
+        raise ArgumentTypeError(
+            f"{operator}: {name} must be a NumPy or CuPy array, not {_kind(array)}, whose mask would play no part; "
+            f"pass {name}.filled(…), or {name}.data if the mask does not matter"
+        )
 
 
 def _one(operator: str, name: str, array: Any) -> tuple[str, Any]:
     library = _library(array)
     if library is not None:
-        return library, array
-    if not _is_foreign(array):
+        return library, plain(array)
+    refuse_masked(operator, name, array)
+    if array is None:
+        raise ArgumentTypeError(f"{operator}: {name} is required, a NumPy or CuPy array")
+    if not _is_foreign(operator, name, array):
         raise ArgumentTypeError(f"{operator}: {name} must be a NumPy or CuPy array, not {_kind(array)}")
     from gpuconv.cuda.call import interchange  # only where another library is at work
 
@@ -84,11 +111,16 @@ def _library(array: Any) -> str | None:
     return "numpy" if isinstance(array, np.ndarray) and not _is_masked(array) else None
 
 
-def _is_foreign(array: Any) -> bool:
-    """Tell whether an object is another library's array; masked arrays and NumPy's scalars are not, nor are classes."""
+def _is_foreign(operator: str, name: str, array: Any) -> bool:
+    """Tell whether an object is another library's array; NumPy's own are not, nor are its scalars and classes."""
     if isinstance(array, np.ndarray | np.generic | type):
         return False
-    return hasattr(array, "__dlpack_device__") or hasattr(array, "__cuda_array_interface__")
+    try:
+        return hasattr(array, "__dlpack_device__") or hasattr(array, "__cuda_array_interface__")
+    except Exception as error:  # of a class of the caller's
+        raise ArgumentTypeError(
+            f"{operator}: {name} ({_kind(array)}) cannot be read in place: {one_line(str(error))}"
+        ) from error
 
 
 def _kind(array: Any) -> str:

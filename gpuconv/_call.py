@@ -10,6 +10,7 @@ from gpuconv.rules import layout as layouts
 from gpuconv.rules import precision as precisions
 from gpuconv.rules.geometry import Ints
 from gpuconv.rules.indices import IndexWindows, refuse
+from gpuconv.rules.integers import flag
 from gpuconv.rules.invariance import CURRENT as ALONE
 from gpuconv.rules.operators import OPERATORS, settled
 from gpuconv.rules.precision import CURRENT
@@ -22,7 +23,7 @@ def run(
     layout: str,
     precision: str | None,
     out: Any,
-    check_indices: bool = False,
+    check_indices: Any = False,
     invariant: str | None = None,
 ) -> Any:
     """Check a call of any operator with one result, choose the backend and run it."""
@@ -30,10 +31,15 @@ def run(
     library, arrays = _arrays.resolve_all(name, arrays)
     first = next(iter(arrays.values()))
     if out is not None:
-        _arrays.check_out(name, "out", out, library, first)
+        plain = _arrays.check_out(name, "out", out, library, first)
+        if plain is not out:
+            run(name, arrays, attributes, layout, precision, plain, check_indices, invariant)
+            return out
+    if check_indices is not True and check_indices is not False:
+        check_indices = flag(name, "check_indices", check_indices)
     if library == "cuda":
         if check_indices:
-            attributes = settled(attributes)  # the geometry is asked for twice
+            attributes = settled(name, attributes)  # the geometry is asked for twice
             geometry = operator.geometry(*(array.shape for array in arrays.values()), layout=layout, **attributes)
             dtypes.check(name, **arrays)
             windows = geometry.index_windows

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import numpy as np
@@ -15,6 +15,7 @@ from gpuconv.rules import layout as layouts
 from gpuconv.rules import precision as precisions
 from gpuconv.rules.activation import Activation
 from gpuconv.rules.geometry import AutoPad, PerAxis
+from gpuconv.rules.integers import held
 from gpuconv.rules.invariance import CURRENT as ALONE
 from gpuconv.rules.invariance import Invariance
 from gpuconv.rules.layout import Layout
@@ -70,12 +71,12 @@ def conv(
 ) -> Any: ...
 
 
-@public()
+@public("x", "w")
 def conv(
-    x: Any,
-    w: Any,
+    x: Any = None,
+    w: Any = None,
     b: Any = None,
-    *,
+    *more: Any,
     auto_pad: AutoPad | bytes = "NOTSET",
     dilations: PerAxis | None = None,
     group: int = 1,
@@ -99,7 +100,8 @@ def conv(
         arrays run on the CPU and CuPy arrays on their CUDA device, which must be the current one, in order
         with CuPy's current stream and without waiting for it. Arrays of other libraries that share their memory by
         DLPack or by ``__cuda_array_interface__`` count as the NumPy or CuPy arrays that they can be seen as without a
-        copy; they must live until the result is complete if their library works on another stream.
+        copy; they must live until the result is complete if their library works on another stream. Subclasses of
+        ``numpy.ndarray`` count as plain arrays, and results are plain; masked arrays are refused.
     w : array (M, C/group, k1, …, kn), or PackedWeights
         Same dtype as x; group divides C and M. :func:`pack` makes weights that many calls share. One of x and w may be
         real where the other is complex, of the same precision (float32 with complex64, float64 with complex128): this
@@ -114,7 +116,8 @@ def conv(
     kernel_shape : sequence of int, or an int for all spatial axes, optional
         Must equal ``w.shape[2:]``.
     pads : sequence of int, or an int for all sides of all axes, default 0
-        All beginnings, then all ends, in elements; may exceed the kernel, may not be negative.
+        All beginnings, then all ends, in elements; may exceed the kernel, may not be negative. A kernel longer than the
+        padded input by less than a stride gives an empty result, without an error unless :func:`strict` is on.
     layout : {"NCHW", "NHWC"}
         Where x, out and the result have their channels: "NHWC" is (N, D1, …, Dn, C), last at every spatial rank.
         Weights, bias and attributes are the same.
@@ -134,7 +137,7 @@ def conv(
         activation, in the type of the sums: ``activation((sum + b) + residual)``. Never written. One that lies in
         memory as the result does costs a read; any other is copied first, in workspace, on CUDA devices.
     out : array (N, M, Q1, …, Qn), optional
-        Written in place and returned; must not share memory with an input.
+        Written in place and returned, as what it is where it is of a subclass; must not share memory with an input.
 
     Returns
     -------
@@ -173,8 +176,8 @@ def conv(
            [2., 0., 0.],
            [4., 2., 0.]], dtype=float32)
     """
-    if others:
-        refuse(conv, others)
+    if others or more:
+        refuse(conv, others, more)
     attributes = auto_pad, dilations, group, kernel_shape, pads, strides
     return _convolve("conv", x, w, b, attributes, layout, precision, invariant, activation, residual, out)
 
@@ -225,12 +228,12 @@ def conv_transpose(
 ) -> Any: ...
 
 
-@public()
+@public("x", "w")
 def conv_transpose(
-    x: Any,
-    w: Any,
+    x: Any = None,
+    w: Any = None,
     b: Any = None,
-    *,
+    *more: Any,
     auto_pad: AutoPad | bytes = "NOTSET",
     dilations: PerAxis | None = None,
     group: int = 1,
@@ -303,8 +306,8 @@ def conv_transpose(
     >>> gpuconv.conv_transpose(x, np.array([[[1, 10]]], np.float32), strides=[2])
     array([[[ 1., 10.,  2., 20.,  3., 30.]]], dtype=float32)
     """
-    if others:
-        refuse(conv_transpose, others)
+    if others or more:
+        refuse(conv_transpose, others, more)
     attributes = auto_pad, dilations, group, kernel_shape, output_padding, output_shape, pads, strides
     return _convolve("conv_transpose", x, w, b, attributes, layout, precision, invariant, activation, residual, out)
 
@@ -331,10 +334,14 @@ def _convolve(
     if activation is not None or residual is not None:
         does, residual = _finish(operator, x, activation, residual)
     if out is not None:
-        _arrays.check_out(operator, "out", out, library, x)
+        plain = _arrays.check_out(operator, "out", out, library, x)
+        if plain is not out:
+            given = packed or w
+            _convolve(operator, x, given, b, attributes, layout, precision, invariant, activation, residual, plain)
+            return out
     if x.dtype is not w.dtype and _parts.are_mixed(x, w):
         arrays = {"x": x, "w": w, "b": b, "residual": residual}
-        settled = tuple(tuple(value) if isinstance(value, Iterator) else value for value in attributes)
+        settled = tuple(held(operator, *one) for one in zip(OPERATORS[operator].attributes, attributes, strict=True))
 
         def compute(part: dict[str, Any], y: Any) -> Any:
             weights = part["w"] if packed is None or part["w"] is not w else packed

@@ -48,7 +48,8 @@ def integer(name: str, least: int, most: int = _LARGEST) -> int | None:
     if not text:
         return None
     digits = text.lstrip("0") or "0"
-    if text.isdecimal() and len(digits) <= len(str(_LARGEST)):  # int() refuses thousands of digits in its own words
+    # int() alone would read digits of other scripts, and refuse thousands of them in its own words.
+    if text.isascii() and text.isdecimal() and len(digits) <= len(str(_LARGEST)):
         number = int(digits)
         if least <= number <= most:
             return number

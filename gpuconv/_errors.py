@@ -6,21 +6,25 @@ from collections.abc import Sequence
 from typing import Any
 
 _LONGEST = 120  # characters of a value that a message shows
+_SLICED = (list, tuple, str, bytes, bytearray)  # each entry takes a character or more in their repr
 
 
 def shown(value: Any) -> str:
-    """Return what a caller passed as a message shows it: its repr as :func:`one_line` puts it."""
+    """Return what a caller passed as a message shows it: its repr as :func:`one_line` puts it.
+
+    Only as much of a long list or text is looked at as can be shown.
+    """
     try:
-        return one_line(repr(value))
+        return one_line(repr(value[:_LONGEST] if type(value) in _SLICED and len(value) > _LONGEST else value))
     except Exception:  # of a class of the caller's, or of an integer with too many digits
         return f"<{type(value).__name__}>"
 
 
 def text_of(value: Any) -> str:
-    """Return ``str(value)``, but for an integer of more digits than Python makes text of."""
+    """Return ``str(value)``, or a short text where that fails: of too many digits, or of a class of the caller's."""
     try:
         return str(value)
-    except ValueError:
+    except Exception:
         return shown(value)
 
 

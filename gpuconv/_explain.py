@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from gpuconv._errors import ArgumentError, ArgumentTypeError, one_line, shown, text_of
@@ -14,10 +15,12 @@ from gpuconv.rules import layout as layouts
 from gpuconv.rules import precision as precisions
 from gpuconv.rules.activation import Activation
 from gpuconv.rules.geometry import Ints
+from gpuconv.rules.integers import flag, integers
 from gpuconv.rules.invariance import Invariance
 from gpuconv.rules.layout import Layout
 from gpuconv.rules.operators import OPERATORS, check_names, named, settled
 from gpuconv.rules.precision import Precision
+from gpuconv.rules.signatures import refusing
 
 if TYPE_CHECKING:  # imported where they are used: importing gpuconv does not need them
     from gpuconv.cuda.plan.floor import Geometry
@@ -45,6 +48,7 @@ class _Call:
     invariant: bool
 
 
+@refusing
 def explain(
     operator: str,
     x_shape: Sequence[int],
@@ -185,6 +189,8 @@ def _settled(
     """Check everything; return the call, its geometry, and the shapes of what goes in and what comes out."""
     from gpuconv.cuda.plan.limits import representative
 
+    bias, residual = flag("explain", "bias", bias), flag("explain", "residual", residual)
+    return_indices = flag("explain", "return_indices", return_indices)
     _check_operator(
         operator,
         w_shape=w_shape is not None,
@@ -197,10 +203,12 @@ def _settled(
     )
     device, name = representative(arch), _dtype_name(operator, dtype)
     precise = precisions.CURRENT.get() if precision is None else precisions.check(operator, precision)
-    checks = "indices" in OPERATORS[operator].inputs and bool(attributes.pop("check_indices", True))
+    checks = "indices" in OPERATORS[operator].inputs and flag(
+        operator, "check_indices", attributes.pop("check_indices", True)
+    )
     act = activations.parse(operator, activation)
     alone = invariance.asked(operator, invariant)
-    options = bool(bias), bool(return_indices), layout, precise, checks, act, bool(residual), alone
+    options = bias, return_indices, layout, precise, checks, act, residual, alone
     call = _Call(operator, name, device, *options)
     return call, *_shapes(call, x_shape, w_shape, attributes)
 
@@ -222,7 +230,10 @@ def _check_operator(operator: str, **given: bool) -> None:
 
 def _dtype_name(operator: str, dtype: Any) -> str:
     allowed = dtypes.allowed(operator)
-    name = text_of(getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or dtype)
+    try:
+        name = text_of(getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or dtype)
+    except Exception:  # of a class of the caller's
+        name = shown(dtype)
     if name not in allowed:
         raise ArgumentTypeError(f"{operator}: dtype must be one of {', '.join(allowed)}, not {one_line(name)}")
     return name
@@ -235,8 +246,8 @@ def _shapes(
     called, layout = OPERATORS[call.operator], call.layout
     if called.has_weights and w_shape is None:
         raise ArgumentTypeError(f"{call.operator}: w_shape is required, as (16, 3, 3, 3)")
-    check_names("explain", call.operator, attributes)
-    attributes = settled(attributes)
+    check_names("explain", call.operator, attributes, signature(explain).parameters)
+    attributes = settled(call.operator, attributes)
     if "kernel_shape" in called.attributes:
         attributes.setdefault("kernel_shape", None)  # the geometry says where it is required
     try:
@@ -266,7 +277,7 @@ def _shapes(
 
 def _extents(operator: str, name: str, shape: Any) -> Ints:
     """Return a shape as the caller's array would have it."""
-    given: Ints | None = geometries.integers(operator, name, shape)
+    given: Ints | None = integers(operator, name, shape)
     if given is None or min(given, default=0) < 0:
         raise ArgumentError(f"{operator}: {name} must be the shape of an array, not {shown(given)}")
     return given

@@ -58,12 +58,12 @@ def conv_input_grad(
 ) -> Any: ...
 
 
-@public()
+@public("dy", "w", "x_shape")
 def conv_input_grad(
-    dy: Any,
-    w: Any,
-    x_shape: Iterable[int],
-    *,
+    dy: Any = None,
+    w: Any = None,
+    x_shape: Iterable[int] | None = None,
+    *more: Any,
     auto_pad: AutoPad | bytes = "NOTSET",
     dilations: PerAxis | None = None,
     group: int = 1,
@@ -117,8 +117,8 @@ def conv_input_grad(
     >>> np.vdot(y, y) == np.vdot(x, gpuconv.conv_input_grad(y, w.conj(), x.shape))
     np.True_
     """
-    if others:
-        refuse(conv_input_grad, others)
+    if others or more:
+        refuse(conv_input_grad, others, more)
     attributes = {
         "auto_pad": auto_pad,
         "dilations": dilations,
@@ -167,12 +167,12 @@ def conv_weight_grad(
 ) -> Any: ...
 
 
-@public()
+@public("x", "dy", "w_shape")
 def conv_weight_grad(
-    x: Any,
-    dy: Any,
-    w_shape: Iterable[int],
-    *,
+    x: Any = None,
+    dy: Any = None,
+    w_shape: Iterable[int] | None = None,
+    *more: Any,
     auto_pad: AutoPad | bytes = "NOTSET",
     dilations: PerAxis | None = None,
     group: int = 1,
@@ -226,8 +226,8 @@ def conv_weight_grad(
     >>> gpuconv.conv_weight_grad(x, dy, (2, 2, 3), group=2, pads=[0, 1])[:, :, 1:].tolist()
     [[[2.0, 0.0], [4.0, 0.0]], [[6.0, 0.0], [8.0, 0.0]]]
     """
-    if others:
-        refuse(conv_weight_grad, others)
+    if others or more:
+        refuse(conv_weight_grad, others, more)
     attributes = {
         "auto_pad": auto_pad,
         "dilations": dilations,
@@ -253,8 +253,8 @@ def conv_bias_grad(
 def conv_bias_grad(dy: Array, *, layout: Layout = "NCHW", out: Array | None = None) -> Any: ...
 
 
-@public()
-def conv_bias_grad(dy: Any, *, layout: Layout = "NCHW", out: Any = None, **others: Any) -> Any:
+@public("dy")
+def conv_bias_grad(dy: Any = None, *more: Any, layout: Layout = "NCHW", out: Any = None, **others: Any) -> Any:
     """Compute the gradient of :func:`conv` with respect to b: the sum of dy over batch and space.
 
     Parameters
@@ -282,8 +282,8 @@ def conv_bias_grad(dy: Any, *, layout: Layout = "NCHW", out: Any = None, **other
     >>> gpuconv.conv_bias_grad(np.arange(6, dtype=np.float32).reshape(1, 2, 3))
     array([ 3., 12.], dtype=float32)
     """
-    if others:
-        refuse(conv_bias_grad, others)
+    if others or more:
+        refuse(conv_bias_grad, others, more)
     return run("conv_bias_grad", {"dy": dy}, {}, layout, None, out)
 
 
@@ -329,12 +329,12 @@ def conv_transpose_input_grad(
 ) -> Any: ...
 
 
-@public()
+@public("dy", "w", "x_shape")
 def conv_transpose_input_grad(
-    dy: Any,
-    w: Any,
-    x_shape: Iterable[int],
-    *,
+    dy: Any = None,
+    w: Any = None,
+    x_shape: Iterable[int] | None = None,
+    *more: Any,
     auto_pad: AutoPad | bytes = "NOTSET",
     dilations: PerAxis | None = None,
     group: int = 1,
@@ -382,8 +382,8 @@ def conv_transpose_input_grad(
     >>> gpuconv.conv_transpose_input_grad(dy, w, (1, 1, 2), strides=[2])
     array([[[21., 43.]]], dtype=float32)
     """
-    if others:
-        refuse(conv_transpose_input_grad, others)
+    if others or more:
+        refuse(conv_transpose_input_grad, others, more)
     attributes = {
         "auto_pad": auto_pad,
         "dilations": dilations,
@@ -438,12 +438,12 @@ def conv_transpose_weight_grad(
 ) -> Any: ...
 
 
-@public()
+@public("x", "dy", "w_shape")
 def conv_transpose_weight_grad(
-    x: Any,
-    dy: Any,
-    w_shape: Iterable[int],
-    *,
+    x: Any = None,
+    dy: Any = None,
+    w_shape: Iterable[int] | None = None,
+    *more: Any,
     auto_pad: AutoPad | bytes = "NOTSET",
     dilations: PerAxis | None = None,
     group: int = 1,
@@ -489,8 +489,8 @@ def conv_transpose_weight_grad(
     >>> gpuconv.conv_transpose_weight_grad(x, dy, (1, 1, 2), strides=[2])
     array([[[ 7., 10.]]], dtype=float32)
     """
-    if others:
-        refuse(conv_transpose_weight_grad, others)
+    if others or more:
+        refuse(conv_transpose_weight_grad, others, more)
     attributes = {
         "auto_pad": auto_pad,
         "dilations": dilations,
@@ -518,8 +518,10 @@ def conv_transpose_bias_grad(
 def conv_transpose_bias_grad(dy: Array, *, layout: Layout = "NCHW", out: Array | None = None) -> Any: ...
 
 
-@public()
-def conv_transpose_bias_grad(dy: Any, *, layout: Layout = "NCHW", out: Any = None, **others: Any) -> Any:
+@public("dy")
+def conv_transpose_bias_grad(
+    dy: Any = None, *more: Any, layout: Layout = "NCHW", out: Any = None, **others: Any
+) -> Any:
     """Compute the gradient of :func:`conv_transpose` with respect to b, which is that of :func:`conv_bias_grad`.
 
     Parameters
@@ -547,6 +549,6 @@ def conv_transpose_bias_grad(dy: Any, *, layout: Layout = "NCHW", out: Any = Non
     >>> gpuconv.conv_transpose_bias_grad(np.ones((2, 1, 3, 3), np.float32))
     array([18.], dtype=float32)
     """
-    if others:
-        refuse(conv_transpose_bias_grad, others)
+    if others or more:
+        refuse(conv_transpose_bias_grad, others, more)
     return run("conv_transpose_bias_grad", {"dy": dy}, {}, layout, None, out)

@@ -14,8 +14,9 @@ from gpuconv._errors import ArgumentTypeError
 from gpuconv.rules import dtypes, memory
 from gpuconv.rules import geometry as geometries
 from gpuconv.rules import layout as layouts
-from gpuconv.rules.geometry import AutoPad, PerAxis
+from gpuconv.rules.geometry import AutoPad, MaxPoolGeometry, PerAxis
 from gpuconv.rules.indices import IndicesIn
+from gpuconv.rules.integers import flag
 from gpuconv.rules.invariance import CURRENT
 from gpuconv.rules.layout import Layout
 from gpuconv.rules.signatures import Array, public, refuse
@@ -98,11 +99,11 @@ def max_pool(
 ) -> Any: ...
 
 
-@public("kernel_shape")
+@public("x", "kernel_shape")
 def max_pool(
-    x: Any,
+    x: Any = None,
     kernel_shape: PerAxis | None = None,
-    *,
+    *more: Any,
     auto_pad: AutoPad | bytes = "NOTSET",
     ceil_mode: int = 0,
     dilations: PerAxis | None = None,
@@ -110,7 +111,7 @@ def max_pool(
     storage_order: int = 0,
     strides: PerAxis | None = None,
     layout: Layout = "NCHW",
-    return_indices: bool = False,
+    return_indices: Any = False,
     indices_in: IndicesIn = "tensor",
     out: Any = None,
     **others: Any,
@@ -120,7 +121,8 @@ def max_pool(
     Parameters
     ----------
     x : array (N, C, D1, …, Dn)
-        From 1 to 62 spatial axes; float16, bfloat16, float32, float64, int8 or uint8. Never written.
+        From 1 to 62 spatial axes; float16, bfloat16, float32, float64, int8 or uint8. Never written. Three axes are
+        (N, C, L): an image (C, H, W) needs a batch axis, as ``x[None]``, which :func:`strict` asks for.
     kernel_shape : sequence of int, one per spatial axis, or an int for all of them
     auto_pad : {"NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"}
         As in :func:`conv`.
@@ -129,7 +131,8 @@ def max_pool(
         it. Applies with VALID too; changes nothing with SAME.
     dilations, strides : sequence of int, one per spatial axis, or an int for all of them, default 1
     pads : sequence of int, or an int for all sides of all axes, default 0
-        All beginnings, then all ends. Windows are clipped to the input: no pad value exists.
+        All beginnings, then all ends. Windows are clipped to the input: no pad value exists. From the length of the
+        dilated kernel on, some windows hold padding only, which :func:`strict` refuses.
     storage_order : {0, 1}
         1 numbers the Indices column-major over the spatial axes (the offset of batch and channel is unchanged).
     layout : {"NCHW", "NHWC"}
@@ -171,39 +174,58 @@ def max_pool(
     >>> y[0, 1:].tolist(), indices[0].tolist()
     ([[nan, 1.0], [nan, nan], [nan, nan]], [[-1, -1], [0, 3], [0, 4], [2, 4]])
     """
-    if others:
-        refuse(max_pool, others)
+    if others or more:
+        refuse(max_pool, others, more)
     library, x = _arrays.resolve_one("max_pool", "x", x)
+    if return_indices is not False and return_indices is not True:
+        return_indices = flag("max_pool", "return_indices", return_indices)
     outs: tuple[Any, ...] = _pair(out) if return_indices else (out,)
-    for name, array in zip(("out[0]", "out[1]") if return_indices else ("out",), outs, strict=True):
-        if array is not None:
-            _arrays.check_out("max_pool", name, array, library, x)
+    given = outs
+    if out is not None:
+        outs = _checked_outs(outs, library, x)
     if library == "cuda":
         attributes = auto_pad, ceil_mode, dilations, indices_in, kernel_shape, pads, storage_order, strides
         results = cuda.run("max_pool", (x,), outs, attributes, layout, invariant=CURRENT.get())
-        return tuple(results) if return_indices else results[0]
-    geometry = geometries.max_pool(
-        x.shape,
-        kernel_shape=kernel_shape,
-        auto_pad=auto_pad,
-        ceil_mode=ceil_mode,
-        dilations=dilations,
-        indices_in=indices_in,
-        layout=layout,
-        pads=pads,
-        storage_order=storage_order,
-        strides=strides,
-    )
+    else:
+        geometry = geometries.max_pool(
+            x.shape,
+            kernel_shape=kernel_shape,
+            auto_pad=auto_pad,
+            ceil_mode=ceil_mode,
+            dilations=dilations,
+            indices_in=indices_in,
+            layout=layout,
+            pads=pads,
+            storage_order=storage_order,
+            strides=strides,
+        )
+        results = _maxima(x, geometry, layout, outs)
+    if out is not None:
+        results = [made if own is None else own for own, made in zip(given, results, strict=True)]
+    return tuple(results) if return_indices else results[0]
+
+
+def _maxima(x: Any, geometry: MaxPoolGeometry, layout: Layout, outs: tuple[Any, ...]) -> list[Any]:
+    """Compute MaxPool of a NumPy array, and Indices too where there are two ``outs``."""
     dtypes.check("max_pool", x=x)
     shape, view = layouts.as_given(layout, geometry.y_shape), partial(layouts.view, layout)
-    if not return_indices:
-        y = memory.result("max_pool", out, shape, x.dtype, x=x)
+    if len(outs) == 1:
+        y = memory.result("max_pool", outs[0], shape, x.dtype, x=x)
         cpu.max_pool(view(x), view(y), None, geometry, alone=layout if CURRENT.get() else None)
-        return y
+        return [y]
     y = memory.result("max_pool", outs[0], shape, x.dtype, name="out[0]", x=x)
     indices = memory.result("max_pool", outs[1], shape, np.dtype(np.int64), name="out[1]", x=x, y=y)
     cpu.max_pool(view(x), view(y), view(indices), geometry)
-    return y, indices
+    return [y, indices]
+
+
+def _checked_outs(outs: tuple[Any, ...], library: str, x: Any) -> tuple[Any, ...]:
+    """Return what results are written into as plain arrays; None stays None."""
+    names = ("out[0]", "out[1]") if len(outs) == 2 else ("out",)
+    return tuple(
+        None if array is None else _arrays.check_out("max_pool", name, array, library, x)
+        for name, array in zip(names, outs, strict=True)
+    )
 
 
 def _pair(out: Any) -> tuple[Any, Any]:
@@ -254,12 +276,12 @@ def max_pool_grad(
 ) -> Any: ...
 
 
-@public("kernel_shape")
+@public("dy", "indices", "x_shape", "kernel_shape")
 def max_pool_grad(
-    dy: Any,
-    indices: Any,
-    x_shape: Iterable[int],
-    *,
+    dy: Any = None,
+    indices: Any = None,
+    x_shape: Iterable[int] | None = None,
+    *more: Any,
     kernel_shape: PerAxis | None = None,
     auto_pad: AutoPad | bytes = "NOTSET",
     ceil_mode: int = 0,
@@ -314,8 +336,8 @@ def max_pool_grad(
     >>> gpuconv.max_pool_grad(np.ones_like(y), indices, x.shape, kernel_shape=[3])
     array([[[0., 0., 2., 0., 1.]]], dtype=float32)
     """
-    if others:
-        refuse(max_pool_grad, others)
+    if others or more:
+        refuse(max_pool_grad, others, more)
     attributes = {
         "auto_pad": auto_pad,
         "ceil_mode": ceil_mode,
@@ -362,12 +384,12 @@ def max_unpool(
 ) -> Any: ...
 
 
-@public("kernel_shape")
+@public("y", "indices", "kernel_shape")
 def max_unpool(
-    y: Any,
-    indices: Any,
+    y: Any = None,
+    indices: Any = None,
     output_shape: Iterable[int] | None = None,
-    *,
+    *more: Any,
     kernel_shape: PerAxis | None = None,
     pads: PerAxis | None = None,
     strides: PerAxis | None = None,
@@ -422,8 +444,8 @@ def max_unpool(
     >>> gpuconv.max_unpool(y, indices, kernel_shape=[2], strides=[2])
     array([[[0., 4., 5., 0.]]], dtype=float32)
     """
-    if others:
-        refuse(max_unpool, others)
+    if others or more:
+        refuse(max_unpool, others, more)
     attributes = {
         "indices_in": indices_in,
         "kernel_shape": kernel_shape,
@@ -466,11 +488,11 @@ def average_pool(
 ) -> Any: ...
 
 
-@public("kernel_shape")
+@public("x", "kernel_shape")
 def average_pool(
-    x: Any,
+    x: Any = None,
     kernel_shape: PerAxis | None = None,
-    *,
+    *more: Any,
     auto_pad: AutoPad | bytes = "NOTSET",
     ceil_mode: int = 0,
     count_include_pad: int = 0,
@@ -486,7 +508,8 @@ def average_pool(
     Parameters
     ----------
     x : array (N, C, D1, …, Dn)
-        From 1 to 62 spatial axes; float16, bfloat16, float32, float64, complex64 or complex128. Never written.
+        From 1 to 62 spatial axes; float16, bfloat16, float32, float64, complex64 or complex128. Never written. Three
+        axes are (N, C, L), as in :func:`max_pool`.
     kernel_shape : sequence of int, one per spatial axis, or an int for all of them
     auto_pad, ceil_mode, dilations, pads, strides
         As in :func:`max_pool`.
@@ -523,8 +546,8 @@ def average_pool(
     >>> gpuconv.average_pool(x, 3, pads=1, strides=2, count_include_pad=1)[0, 0, ::2]
     array([1.3333334, 2.       ], dtype=float32)
     """
-    if others:
-        refuse(average_pool, others)
+    if others or more:
+        refuse(average_pool, others, more)
     attributes = {
         "auto_pad": auto_pad,
         "ceil_mode": ceil_mode,
@@ -571,11 +594,11 @@ def average_pool_grad(
 ) -> Any: ...
 
 
-@public("kernel_shape")
+@public("dy", "x_shape", "kernel_shape")
 def average_pool_grad(
-    dy: Any,
-    x_shape: Iterable[int],
-    *,
+    dy: Any = None,
+    x_shape: Iterable[int] | None = None,
+    *more: Any,
     kernel_shape: PerAxis | None = None,
     auto_pad: AutoPad | bytes = "NOTSET",
     ceil_mode: int = 0,
@@ -617,8 +640,8 @@ def average_pool_grad(
     >>> gpuconv.average_pool_grad(np.float32([[[2, 4]]]), (1, 1, 5), kernel_shape=[2], strides=[2])
     array([[[1., 1., 2., 2., 0.]]], dtype=float32)
     """
-    if others:
-        refuse(average_pool_grad, others)
+    if others or more:
+        refuse(average_pool_grad, others, more)
     attributes = {
         "auto_pad": auto_pad,
         "ceil_mode": ceil_mode,
@@ -640,8 +663,8 @@ def global_average_pool(x: NDArray[_T], *, layout: Layout = "NCHW", out: NDArray
 def global_average_pool(x: Array, *, layout: Layout = "NCHW", out: Array | None = None) -> Any: ...
 
 
-@public()
-def global_average_pool(x: Any, *, layout: Layout = "NCHW", out: Any = None, **others: Any) -> Any:
+@public("x")
+def global_average_pool(x: Any = None, *more: Any, layout: Layout = "NCHW", out: Any = None, **others: Any) -> Any:
     """Take the mean of every channel of every image as ONNX GlobalAveragePool does (opsets 1 to 28).
 
     Parameters
@@ -670,8 +693,8 @@ def global_average_pool(x: Any, *, layout: Layout = "NCHW", out: Any = None, **o
     >>> gpuconv.global_average_pool(np.arange(12, dtype=np.float32).reshape(1, 2, 2, 3)).tolist()
     [[[[2.5]], [[8.5]]]]
     """
-    if others:
-        refuse(global_average_pool, others)
+    if others or more:
+        refuse(global_average_pool, others, more)
     return run("global_average_pool", {"x": x}, {}, layout, None, out)
 
 
@@ -687,9 +710,14 @@ def global_average_pool_grad(
 ) -> Any: ...
 
 
-@public()
+@public("dy", "x_shape")
 def global_average_pool_grad(
-    dy: Any, x_shape: Iterable[int], *, layout: Layout = "NCHW", out: Any = None, **others: Any
+    dy: Any = None,
+    x_shape: Iterable[int] | None = None,
+    *more: Any,
+    layout: Layout = "NCHW",
+    out: Any = None,
+    **others: Any,
 ) -> Any:
     """Compute the gradient of :func:`global_average_pool`: for each element, dy over the number of its channel's.
 
@@ -720,6 +748,6 @@ def global_average_pool_grad(
     >>> gpuconv.global_average_pool_grad(np.float32([[[6]]]), (1, 1, 3))
     array([[[2., 2., 2.]]], dtype=float32)
     """
-    if others:
-        refuse(global_average_pool_grad, others)
+    if others or more:
+        refuse(global_average_pool_grad, others, more)
     return run("global_average_pool_grad", {"dy": dy}, {"x_shape": x_shape}, layout, None, out)

@@ -11,7 +11,7 @@ from gpuconv import _arrays, cuda
 from gpuconv._errors import ArgumentError, shown
 from gpuconv._packed import PackedWeights
 from gpuconv.rules import dtypes
-from gpuconv.rules.signatures import Array
+from gpuconv.rules.signatures import Array, public, refuse, refusing
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T", bound=np.generic)
 
 
+@refusing
 def pack(w: Array, operator: str = "conv") -> PackedWeights:
     """Take a snapshot of weights for many calls, which then pack them only once.
 
@@ -85,7 +86,8 @@ def to_device(a: PackedWeights) -> PackedWeights: ...
 def to_device(a: Array) -> Any: ...
 
 
-def to_device(a: Any) -> Any:
+@public("a")
+def to_device(a: Any = None, *more: Any, **others: Any) -> Any:
     """Move an array or packed weights to the current CUDA device, or return them unchanged if they are already there.
 
     Parameters
@@ -108,6 +110,8 @@ def to_device(a: Any) -> Any:
     OutOfDeviceMemory
         The array does not fit.
     """
+    if others or more:
+        refuse(to_device, others, more)
     weights = a if type(a) is PackedWeights else None
     library, array = _arrays.resolve_one(
         "to_device", "a", a if weights is None else weights.array_for(weights.operator)
@@ -132,7 +136,8 @@ def to_host(a: NDArray[_T]) -> NDArray[_T]: ...
 def to_host(a: Array) -> NDArray[Any]: ...
 
 
-def to_host(a: Any) -> Any:
+@public("a")
+def to_host(a: Any = None, *more: Any, **others: Any) -> Any:
     """Move an array or packed weights to the host, or return them unchanged if they are already there.
 
     Parameters
@@ -144,7 +149,7 @@ def to_host(a: Any) -> Any:
     -------
     NumPy array, or PackedWeights
         Same dtype, shape and memory order, complete when the call returns. An array of another library that is
-        already on the host is not copied.
+        already on the host is not copied. An array of a subclass of ``numpy.ndarray`` is returned as it is.
 
     Raises
     ------
@@ -160,10 +165,12 @@ def to_host(a: Any) -> Any:
     >>> gpuconv.to_host(a) is a
     True
     """
+    if others or more:
+        refuse(to_host, others, more)
     weights = a if type(a) is PackedWeights else None
     library, array = _arrays.resolve_one("to_host", "a", a if weights is None else weights.array_for(weights.operator))
     if library == "numpy":
-        return array if weights is None else weights
+        return weights or (a if isinstance(a, np.ndarray) else array)
     cuda.check_no_capture("to_host", "so that there are no values yet; call it after the graph has run")
     copy = cuda.runtime.to_host(array)
     return copy if weights is None else PackedWeights(weights.operator, copy)

@@ -12,15 +12,18 @@ from gpuconv import _arrays, _conv, _gradients, _pooling, _trial, cuda
 from gpuconv._errors import ArgumentTypeError, OutOfDeviceMemory
 from gpuconv._trial import Call
 from gpuconv.rules import activation as activations
+from gpuconv.rules.integers import flag
 from gpuconv.rules.invariance import CURRENT as ALONE
 from gpuconv.rules.invariance import Invariance
 from gpuconv.rules.layout import Layout
 from gpuconv.rules.operators import OPERATORS, check_names, named, settled
 from gpuconv.rules.precision import CURRENT, Precision
+from gpuconv.rules.signatures import refusing
 
 _Parameters = Mapping[str, inspect.Parameter]
 
 
+@refusing
 def tune(
     operator: str,
     *arguments: Any,
@@ -80,6 +83,7 @@ def tune(
     from gpuconv.cuda.plan import offers
 
     named("tune", operator)
+    return_indices = flag("tune", "return_indices", return_indices)
     parameters = inspect.signature(_function(operator)).parameters
     options = {"precision": precision is not None, "invariant": invariant is not None, "return_indices": return_indices}
     given = _by_name(operator, parameters, arguments, keywords)
@@ -88,7 +92,7 @@ def tune(
     activation = activations.parse(operator, given.pop("activation", None)) if "activation" in parameters else None
     others = {name for name, is_there in options.items() if is_there and name not in parameters}
     arrays = {*OPERATORS[operator].inputs, *({"residual"} & set(parameters))}
-    check_names("tune", operator, others.union(given) - arrays)
+    check_names("tune", operator, others.union(given) - arrays, parameters)
     residual = "residual" in parameters and given.get("residual") is not None
     inputs, values = _inputs(operator, parameters, given), _values(operator, parameters, given)
     cuda.check_no_capture("tune", "in which no time can be measured; call it before the capture")
@@ -136,7 +140,7 @@ def _by_name(
     twice = next((name for name in given if name in keywords), None)
     if twice is not None:
         raise ArgumentTypeError(f"tune: {operator} is given {twice} twice")
-    return given | settled(keywords)
+    return given | settled(operator, keywords)
 
 
 def _inputs(operator: str, parameters: _Parameters, given: dict[str, Any]) -> tuple[Any, ...]:

@@ -82,6 +82,7 @@ def test_public_names() -> None:
         "max_unpool",
         "pack",
         "precision",
+        "strict",
         "to_device",
         "to_host",
         "tune",

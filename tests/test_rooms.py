@@ -26,7 +26,7 @@ WAYS = {
     "cuda.conv": PLANNING | {"cuda.passes", "rules", "_errors"},
     "cuda.pool": PLANNING | {"rules"},
     "cuda.weight_grad": PLANNING | {"cuda.passes", "cuda.conv.gemm.fragments", "rules"},
-    "judge": frozenset({"rules.cases", "onnx.backend"}),
+    "judge": frozenset({"rules.cases", "onnx.backend", "_errors"}),
     "judge.definition": frozenset(),  # the truth that all else is compared with
 }
 APART = ("onnx", "dask", "compat", "cli", "judge", "testing")  # the core does not know them

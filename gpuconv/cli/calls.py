@@ -10,7 +10,7 @@ import numpy as np
 
 import gpuconv
 from gpuconv import _explain
-from gpuconv.cli.terminal import CommandError, as_json, table
+from gpuconv.cli.terminal import CommandError, as_json, table, whole
 from gpuconv.cuda.call import device
 from gpuconv.rules.operators import OPERATORS
 
@@ -60,7 +60,7 @@ def _option(name: str) -> str:
 def extents(text: str) -> tuple[int, ...]:
     """Read a shape: whole numbers with commas between them."""
     try:
-        return tuple(int(part) for part in text.split(","))
+        return tuple(whole(part) for part in text.split(","))
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is no shape, as 8,64,56,56") from None
 
@@ -68,7 +68,7 @@ def extents(text: str) -> tuple[int, ...]:
 def numbers(text: str) -> int | list[int]:
     """Read an attribute: one whole number, or several with commas between them."""
     try:
-        values = [int(part) for part in text.split(",")]
+        values = [whole(part) for part in text.split(",")]
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number, nor several as 1,1") from None
     return values if "," in text else values[0]
@@ -79,7 +79,7 @@ def _keywords(arguments: argparse.Namespace) -> dict[str, Any]:
     given = vars(arguments)
     names = {name for operator in OPERATORS.values() for name in operator.attributes} - {"x_shape", "w_shape"}
     names |= {"dtype", "layout", "precision", "invariant", "activation", *_SWITCHES}
-    return {name: given[name] for name in sorted(names) if given[name] not in (None, False)}
+    return {name: given[name] for name in sorted(names) if not (given[name] is None or given[name] is False)}
 
 
 def _explain_call(arguments: argparse.Namespace) -> int:

@@ -21,7 +21,7 @@ from gpuconv.cli import check as _check
 from gpuconv.cli import compile as _compile
 from gpuconv.cli import judge as _judge
 from gpuconv.cli import run as _run
-from gpuconv.cli.terminal import CommandError, as_json
+from gpuconv.cli.terminal import CommandError, as_json, whole
 from gpuconv.cuda.call import device
 
 _FAILED = 2
@@ -166,7 +166,7 @@ def _positive(text: str) -> int:
 
 def _whole(text: str, least: int, what: str) -> int:
     try:
-        number = int(text)
+        number = whole(text)
     except ValueError:
         number = least - 1
     if number < least:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 import time
@@ -20,6 +21,13 @@ _SECONDS_BETWEEN_UPDATES = 0.1
 
 class CommandError(Exception):
     """A command cannot do what was asked; the message is the one line that the user sees."""
+
+
+def whole(text: str) -> int:
+    """Read a whole number of ASCII digits with an optional sign; ValueError for anything else that ``int`` reads."""
+    if not re.fullmatch("[+-]?[0-9]+", text):
+        raise ValueError(text)
+    return int(text)
 
 
 @contextmanager

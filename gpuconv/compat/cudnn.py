@@ -15,8 +15,8 @@ from typing import Any, NoReturn
 
 from gpuconv import _conv, _gradients, _pooling
 from gpuconv._errors import ArgumentError
-from gpuconv.rules import geometry
 from gpuconv.rules.geometry import Ints, PerAxis
+from gpuconv.rules.integers import per_axis
 from gpuconv.rules.layout import Layout
 
 CUDNN_TENSOR_NCHW = 0
@@ -305,13 +305,13 @@ def _windows(name: str, x: Any, y: Any, ksize: PerAxis, stride: PerAxis, pad: Pe
 
 
 def _pads(name: str, pad: PerAxis) -> PerAxis:
-    both: Ints | int = geometry.per_axis(name, "pad", pad)
+    both: Ints | int = per_axis(name, "pad", pad)
     return both if isinstance(both, int) else (*both, *both)
 
 
 def _lists(name: str, axes: int, **attributes: PerAxis) -> list[Ints]:
     """Return entries for as many spatial axes as there are of attributes that may be one integer for all of them."""
-    read = [geometry.per_axis(name, attribute, value) for attribute, value in attributes.items()]
+    read = [per_axis(name, attribute, value) for attribute, value in attributes.items()]
     return [(value,) * axes if isinstance(value, int) else value for value in read]
 
 

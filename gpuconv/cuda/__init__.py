@@ -6,8 +6,9 @@ its dtypes and its plan worked out, and its kernels compiled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
+from itertools import islice
 from operator import index
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,9 @@ from gpuconv.rules import activation as activations
 from gpuconv.rules import dtypes, invariance, memory
 from gpuconv.rules import layout as layouts
 from gpuconv.rules import precision as precisions
-from gpuconv.rules.operators import OPERATORS
+from gpuconv.rules.integers import MOST_ENTRIES, has_order
+from gpuconv.rules.operators import OPERATORS, settled
+from gpuconv.rules.strictness import CURRENT as STRICT
 
 if TYPE_CHECKING:  # imported where they are used: the CPU does not need them
     from gpuconv._packed import PackedWeights
@@ -52,6 +55,8 @@ def run(
     ``attributes`` are in alphabetical order, as the public functions take them; of ``packed``, the input ``w`` is the
     snapshot. ``invariant`` is the word of the call or of its context.
     """
+    if STRICT.get():
+        attributes = _strictly(operator, inputs[: len(inputs) - residual], attributes, layout)
     key: list[Any] = [operator, device.current_device(), layout, precision, invariant, *map(device.layout, inputs)]
     for out in outs:
         if out is not None:
@@ -69,23 +74,36 @@ def run(
                 key.append(bytes(value))  # of small integers only, and the quickest way to tell that they are
             else:
                 raise ValueError
-    except (TypeError, ValueError):  # larger integers, unusual types, or what is no integer at all
-        attributes = tuple(tuple(value) if isinstance(value, Iterator) else value for value in attributes)
+    except Exception:  # larger integers, unusual types, what is no integer at all, objects that cannot be read
+        named = dict(zip(OPERATORS[operator].attributes, attributes, strict=True))
+        attributes = tuple(settled(operator, named).values())
         try:
             key.append(tuple(map(_settled, attributes)))
-        except TypeError:  # the geometry says which
+        except Exception:  # the geometry says which
             prepared = prepare(operator, inputs, outs, attributes, layout, precision, activation, residual, invariant)
             return prepared.run(inputs, outs)
     try:
         prepared = device.prepared.get(tuple(key))
-    except TypeError:  # a layout or a precision that cannot be one
+    except Exception:  # a layout or a precision that cannot be one
         prepared = None
     if prepared is None:
         prepared = prepare(operator, inputs, outs, attributes, layout, precision, activation, residual, invariant)
-        if len(device.prepared) >= _MOST_PREPARED:
-            device.prepared.clear()
-        device.prepared[tuple(key)] = prepared
+        _keep(tuple(key), prepared)
     return prepared.run(inputs, outs) if packed is None else prepared.run_packed(packed, inputs, outs)
+
+
+def _keep(key: tuple[Any, ...], prepared: Prepared) -> None:
+    if len(device.prepared) >= _MOST_PREPARED:
+        device.prepared.clear()
+    device.prepared[key] = prepared
+
+
+def _strictly(operator: str, inputs: tuple[Any, ...], attributes: tuple[Any, ...], layout: str) -> tuple[Any, ...]:
+    """Compute the geometry, which raises what strict mode refuses, and return the attributes for a second reading."""
+    called = OPERATORS[operator]
+    named = settled(operator, dict(zip(called.attributes, attributes, strict=True)))
+    called.geometry(*(array.shape for array in inputs), layout=layout, **named)
+    return tuple(named.values())
 
 
 def check_place(operator: str, name: str, array: Any) -> None:
@@ -139,8 +157,10 @@ def _settled(value: Any) -> Any:
         return value
     if isinstance(value, bytes):
         return value.decode("latin-1")
+    if not has_order(value):
+        raise TypeError
     several = hasattr(value, "__iter__") and getattr(value, "ndim", 1) > 0  # an array of no axes can only pretend to
-    return tuple(map(index, value)) if several else index(value)
+    return tuple(map(index, islice(value, MOST_ENTRIES + 1))) if several else index(value)
 
 
 def prepare(

@@ -10,6 +10,7 @@ from typing import Any
 from dask.array.core import Array
 from dask.highlevelgraph import HighLevelGraph
 
+from gpuconv._arrays import plain
 from gpuconv.dask import _tasks
 from gpuconv.dask._spans import Chunks, Span, starts
 from gpuconv.dask._tasks import Window
@@ -73,7 +74,7 @@ class Graph:
             self._tasks[(self._name, *here)] = (task(block, window), keys, *others, *beside)
         sources = [x, *(array for array in wholes.values() if isinstance(array, Array)), *alongside]
         layers = HighLevelGraph.from_collections(self._name, self._tasks, dependencies=sources)
-        return Array(layers, self._name, made, meta=x._meta)
+        return Array(layers, self._name, made, meta=plain(x._meta))
 
     def _whole(self, label: str, array: Any) -> Key:
         if isinstance(array, Array):

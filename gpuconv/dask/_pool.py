@@ -11,6 +11,7 @@ import numpy as np
 from dask.array.core import Array
 from dask.base import tokenize
 
+from gpuconv._arrays import plain
 from gpuconv.dask import _checks, _spans, _tasks
 from gpuconv.dask._graph import Block, Graph
 from gpuconv.dask._spans import Span
@@ -19,20 +20,22 @@ from gpuconv.rules import dtypes
 from gpuconv.rules import geometry as geometries
 from gpuconv.rules import layout as layouts
 from gpuconv.rules.geometry import AveragePoolGeometry, MaxPoolGeometry, Windows
+from gpuconv.rules.integers import flag
 
 
 def lazy(x: Array, layout: str, return_indices: bool, attributes: dict[str, Any]) -> Any:
     """Return the maxima, or the maxima and their Indices, as dask arrays."""
     _checks.arrays("max_pool", x, {})
+    return_indices = flag("max_pool", "return_indices", return_indices)
     geometry = geometries.max_pool(x.shape, layout=layout, **attributes)
     dtypes.check("max_pool", x=x)
-    token = tokenize(x.name, geometry, layout, bool(return_indices))
+    token = tokenize(x.name, geometry, layout, return_indices)
     task = partial(_task, geometry, layout, return_indices)
     result = Graph(f"max_pool-{token}", layout).array(x, _axes(geometry, layout, x), task, {})
     if not return_indices:
         return result
     return tuple(
-        result.map_blocks(itemgetter(entry), name=f"{prefix}-{token}", dtype=dtype, meta=x._meta.astype(dtype))
+        result.map_blocks(itemgetter(entry), name=f"{prefix}-{token}", dtype=dtype, meta=plain(x._meta).astype(dtype))
         for entry, prefix, dtype in ((0, "max_pool-values", x.dtype), (1, "max_pool-indices", np.dtype(np.int64)))
     )
 

@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 
 from gpuconv import _conv, _pooling
+from gpuconv._arrays import plain
 from gpuconv._packed import PackedWeights
 from gpuconv._transfer import pack
 from gpuconv.cpu._threads import alone
 from gpuconv.rules import layout
 from gpuconv.rules.geometry import MaxPoolGeometry
+from gpuconv.rules.strictness import relaxed
 
 Slices = tuple[slice, ...]
 
@@ -34,9 +36,9 @@ class Window:
         """Return the array that the pieces make; one alone is it already."""
         if len(pieces) == 1:
             return pieces[0]
-        whole = np.empty_like(pieces[0] if pieces else self.empty, order="C", shape=self.shape)
+        whole = np.empty_like(plain(pieces[0] if pieces else self.empty), order="C", shape=self.shape)
         for place, piece in zip(self.places, pieces, strict=True):
-            whole[place] = piece
+            whole[place] = plain(piece)
         return whole
 
 
@@ -60,7 +62,7 @@ class SharedWeights:
 
 def cut(part: Slices, block: Any) -> Any:
     """Return a part of a block; a small one is copied, for it would keep the whole block in memory."""
-    piece = block[part]
+    piece = plain(block)[part]
     return piece.copy() if 2 * piece.size <= block.size else piece
 
 
@@ -77,16 +79,16 @@ def convolve(
     ``parts`` has the names of the other arrays in order, and what of each the block's groups have.
     """
     arrays = {
-        name: array.packed() if isinstance(array, SharedWeights) else array[part]
+        name: array.packed() if isinstance(array, SharedWeights) else plain(array)[part]
         for (name, part), array in zip(parts.items(), others, strict=True)
     }
-    with alone():
+    with alone(), relaxed():
         return getattr(_conv, operator)(window.assemble(pieces), **arrays, **attributes)
 
 
 def pool(operator: str, window: Window, attributes: dict[str, Any], pieces: Sequence[Any]) -> Any:
     """Make one block of MaxPool or AveragePool."""
-    with alone():
+    with alone(), relaxed():
         return getattr(_pooling, operator)(window.assemble(pieces), **attributes)
 
 
@@ -107,7 +109,7 @@ def pool_with_indices(
         What :func:`steps_of` returns for the whole array.
     """
     x = window.assemble(pieces)
-    with alone():
+    with alone(), relaxed():
         y, indices = _pooling.max_pool(x, return_indices=True, **attributes)
     shape = layout.channels_second(attributes["layout"], x.shape)
     whole, rest = np.zeros_like(indices), indices

@@ -25,7 +25,7 @@ from gpuconv.onnx.evaluator import CudaEvaluator, Evaluator, Observer
 from gpuconv.onnx.inputs import Input, NodeArg, as_arrays, bind, declared
 from gpuconv.onnx.messages import presentable, quoted, reason, warn
 from gpuconv.onnx.report import Report
-from gpuconv.rules import invariance
+from gpuconv.rules import invariance, strictness
 from gpuconv.rules.invariance import Invariance
 
 _EVALUATORS = {"CPU": Evaluator, "CUDA": CudaEvaluator, "CUDA:0": CudaEvaluator}
@@ -182,7 +182,7 @@ class Rep(onnx.backend.base.BackendRep):
             self._evaluator, self._unfolded = self._unfolded(), None
         word = invariance.CURRENT.get() if self._invariant is None else self._invariant
         quiet = np.errstate(all="ignore")  # infinities and NaNs are results of a model, not worth a warning
-        with invariance.invariant(word), quiet:
+        with invariance.invariant(word), strictness.relaxed(), quiet:
             images = None if word is None else of_inputs(values, self._tell)
             evaluate = partial(
                 self._evaluator.evaluate, self._evaluator.enter(values), observer=observer, images=images
@@ -290,7 +290,13 @@ class Backend(onnx.backend.base.Backend):
         """
         evaluator_class = _evaluator_class(device)
         invariance.check("prepare", invariant)
-        loaded = models.load(model)
+        with strictness.relaxed():
+            return cls._prepare(models.load(model), evaluator_class, fold, invariant)
+
+    @classmethod
+    def _prepare(
+        cls, loaded: models.Loaded, evaluator_class: type[Evaluator], fold: bool, invariant: Invariance | None
+    ) -> Rep:
         graph = loaded.proto.graph
         inputs, outputs = declared(graph.input, loaded.constants), declared(graph.output)
         unfolded = partial(_evaluator, evaluator_class, loaded.proto, constants=loaded.constants)

@@ -112,7 +112,10 @@ def bind(
         given = listed([_shown(name) for name in values]) or "nothing"
         raise ArgumentError(f"run: the input {missing[0]} is missing (given: {given}); {_listing(inputs)}")
     for name, value in values.items():
-        values[name] = _arrays.adopted("run", quoted(name)[1:-1], value)
+        title = quoted(name)[1:-1]
+        several = isinstance(value, list)  # a sequence
+        arrays = [_arrays.adopted("run", title, each) for each in (value if several else [value])]
+        values[name] = arrays if several else arrays[0]
         if by_name[name].dtype:
             values[name] = _checked(by_name[name], values[name], on_device(values[name]))
     _tell([spec for spec in inputs if spec.dtype and spec.name in values], values, set() if told is None else told)

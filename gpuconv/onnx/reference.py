@@ -28,6 +28,7 @@ from onnx.reference.op_run import OpRun
 from gpuconv._errors import GpuconvError
 from gpuconv.onnx import nodes, operators
 from gpuconv.onnx.messages import presentable
+from gpuconv.rules.strictness import relaxed
 
 
 class _Operator(OpRun):
@@ -46,7 +47,8 @@ class _Operator(OpRun):
     def _run(self, *inputs: Any, **attributes: Any) -> tuple[Any, ...]:
         linked = {name: attributes[name] for name in self._linked}
         nodes.check_linked(self.onnx_node, linked)
-        return nodes.call(self.onnx_node, self._opset, inputs, {**self._keywords, **linked})
+        with relaxed():
+            return nodes.call(self.onnx_node, self._opset, inputs, {**self._keywords, **linked})
 
     @presentable
     def run(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
@@ -92,7 +94,8 @@ class MaxUnpool(OpRun):
 
     def _run(self, *inputs: Any, **linked: Any) -> tuple[Any, ...]:
         form = replace(self._form, attributes={**self._form.attributes, **linked})
-        return (operators.TABLE["MaxUnpool"].function(form, *inputs),)
+        with relaxed():
+            return (operators.TABLE["MaxUnpool"].function(form, *inputs),)
 
 
 OPS: list[type[OpRun]] = [Conv, ConvTranspose, MaxPool, AveragePool, GlobalAveragePool, MaxUnpool]

@@ -7,7 +7,7 @@ from math import inf, isnan
 from numbers import Real
 from typing import Any
 
-from gpuconv._errors import ArgumentError, ArgumentTypeError, shown
+from gpuconv._errors import ArgumentError, ArgumentTypeError, one_line, shown
 from gpuconv.rules import dtypes
 
 _ARGUMENTS = {"relu": (), "leaky_relu": ("alpha",), "clip": ("low", "high")}
@@ -105,6 +105,10 @@ def _number(operator: str, name: str, of: str, value: Any) -> float:
         number = float(value)
     except OverflowError:
         raise ArgumentError(f"{operator}: {of} of activation {name} does not fit into a float64") from None
+    except Exception as error:  # of a class of the caller's
+        raise ArgumentTypeError(
+            f"{operator}: {of} of activation {name} cannot be read ({type(error).__name__}: {one_line(str(error))})"
+        ) from error
     if isnan(number):
         raise ArgumentError(f"{operator}: {of} of activation {name} is NaN")
     return number

@@ -17,7 +17,10 @@ from typing import Any, Literal, SupportsIndex, TypeVar, get_args
 
 from gpuconv._errors import ArgumentError, ArgumentTypeError, shown
 from gpuconv.rules import layout as layouts
+from gpuconv.rules import strictness
 from gpuconv.rules.indices import IndexWindows, parse_indices_in
+from gpuconv.rules.integers import integer, integers, per_axis
+from gpuconv.rules.strictness import CURRENT as STRICT
 
 Ints = tuple[int, ...]
 PerAxis = SupportsIndex | Iterable[SupportsIndex]  # an integer stands for every axis, and for both of its ends
@@ -174,19 +177,22 @@ def conv(
     ArgumentError, ArgumentTypeError
         Where an attribute or a shape breaks a rule; the message names the rule and the numbers.
     """
-    return _conv(
+    geometry = _conv(
         name,
         _shape(x_shape),
         _shape(w_shape),
         None if b_shape is None else _shape(b_shape),
         _auto_pad(name, auto_pad),
         per_axis(name, "dilations", dilations),
-        _int(name, "group", group),
+        integer(name, "group", group),
         per_axis(name, "kernel_shape", kernel_shape),
         layouts.check(name, layout),
         per_axis(name, "pads", pads),
         per_axis(name, "strides", strides),
     )
+    if STRICT.get():
+        strictness.check_kernel(name, geometry)
+    return geometry
 
 
 @lru_cache(maxsize=4096)
@@ -262,21 +268,25 @@ def conv_transpose(
     ArgumentError, ArgumentTypeError
         Where an attribute or a shape breaks a rule; the message names the rule and the numbers.
     """
-    return _conv_transpose(
+    target = integers(name, "output_shape", output_shape)
+    geometry = _conv_transpose(
         name,
         _shape(x_shape),
         _shape(w_shape),
         None if b_shape is None else _shape(b_shape),
         _auto_pad(name, auto_pad),
         per_axis(name, "dilations", dilations),
-        _int(name, "group", group),
+        integer(name, "group", group),
         per_axis(name, "kernel_shape", kernel_shape),
         layouts.check(name, layout),
         per_axis(name, "output_padding", output_padding),
-        integers(name, "output_shape", output_shape),
+        target,
         per_axis(name, "pads", pads),
         per_axis(name, "strides", strides),
     )
+    if STRICT.get() and target is None:
+        strictness.check_cropping(name, geometry)
+    return geometry
 
 
 @lru_cache(maxsize=4096)
@@ -354,19 +364,22 @@ def max_pool(
         Where an attribute or a shape breaks a rule; the message names the rule and the numbers.
     """
     require_kernel(name, kernel_shape)
-    return _max_pool(
+    geometry = _max_pool(
         name,
         _shape(x_shape),
-        per_axis(name, "kernel_shape", kernel_shape),
+        kernel := per_axis(name, "kernel_shape", kernel_shape),
         _auto_pad(name, auto_pad),
-        _int(name, "ceil_mode", ceil_mode),
-        per_axis(name, "dilations", dilations),
+        integer(name, "ceil_mode", ceil_mode),
+        dilation := per_axis(name, "dilations", dilations),
         parse_indices_in(name, indices_in),
         layouts.check(name, layout),
-        per_axis(name, "pads", pads),
-        _int(name, "storage_order", storage_order),
-        per_axis(name, "strides", strides),
+        both := per_axis(name, "pads", pads),
+        integer(name, "storage_order", storage_order),
+        stride := per_axis(name, "strides", strides),
     )
+    if STRICT.get():
+        strictness.check_pooling(name, geometry, layout, (kernel, dilation, both, stride))
+    return geometry
 
 
 @lru_cache(maxsize=4096)
@@ -409,18 +422,21 @@ def average_pool(
         Where an attribute or a shape breaks a rule; the message names the rule and the numbers.
     """
     require_kernel(name, kernel_shape)
-    return _average_pool(
+    geometry = _average_pool(
         name,
         _shape(x_shape),
-        per_axis(name, "kernel_shape", kernel_shape),
+        kernel := per_axis(name, "kernel_shape", kernel_shape),
         _auto_pad(name, auto_pad),
-        _int(name, "ceil_mode", ceil_mode),
-        _int(name, "count_include_pad", count_include_pad),
-        per_axis(name, "dilations", dilations),
+        integer(name, "ceil_mode", ceil_mode),
+        integer(name, "count_include_pad", count_include_pad),
+        dilation := per_axis(name, "dilations", dilations),
         layouts.check(name, layout),
-        per_axis(name, "pads", pads),
-        per_axis(name, "strides", strides),
+        both := per_axis(name, "pads", pads),
+        stride := per_axis(name, "strides", strides),
     )
+    if STRICT.get():
+        strictness.check_pooling(name, geometry, layout, (kernel, dilation, both, stride))
+    return geometry
 
 
 @lru_cache(maxsize=4096)
@@ -450,6 +466,9 @@ def global_average_pool(
     rank = _spatial_rank(name, shape, layout)
     x = layouts.channels_second(layout, shape)
     ones, zeros, kernel = (1,) * rank, (0,) * rank, tuple(max(n, 1) for n in x[2:])
+    if STRICT.get():
+        windowed = name.replace("global_", "")
+        strictness.check_axes(name, "x", x, layout, f"the call to {windowed} with kernel_shape={list(kernel)}")
     y_shape = _output(name, (*x[:2], *ones), x, kernel, ones, ones, zeros, zeros, layout)
     return AveragePoolGeometry(x, y_shape, kernel, ones, ones, zeros, zeros, 0)
 
@@ -650,8 +669,18 @@ def positive(name: str, attribute: str, value: _Given, length: int) -> Ints:
 def _nonnegative(name: str, attribute: str, value: _Given, length: int) -> Ints:
     numbers = _of_length(name, attribute, 0 if value is None else value, length)
     if min(numbers) < 0:
-        raise ArgumentError(f"{name}: no entry of {attribute} may be negative, but {attribute}={value}")
+        advice = _instead_of_negative_pads(name) if attribute == "pads" else ""
+        raise ArgumentError(f"{name}: no entry of {attribute} may be negative, but {attribute}={value}{advice}")
     return numbers
+
+
+def _instead_of_negative_pads(name: str) -> str:
+    """Return the end of a message: what has the effect that negative pads of this function seem to ask for."""
+    if "unpool" in name:
+        return "; pass output_shape for a larger result"
+    if "transpose" in name:
+        return "; pass output_padding or output_shape for a larger result"
+    return "; crop x before the call, by slicing it or by a Pad with negative pads"
 
 
 def _of_length(name: str, attribute: str, value: Ints | int, length: int) -> Ints:
@@ -679,71 +708,3 @@ def _auto_pad(name: str, value: Any) -> str:
     if value not in _AUTO_PADS and value != "":
         raise ArgumentError(f"{name}: auto_pad must be one of {', '.join(_AUTO_PADS)}, not {shown(value)}")
     return value or "NOTSET"
-
-
-def _int(name: str, attribute: str, value: Any) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise ArgumentTypeError(f"{name}: {attribute} must be an integer, not {shown(value)}") from None
-    return _int64(name, attribute, number)
-
-
-def integers(name: str, attribute: str, value: Any) -> Any:
-    """Return a tuple of Python integers, or None for None."""
-    if value is None:
-        return None
-    try:
-        return _integers(name, attribute, value)
-    except TypeError:
-        raise ArgumentTypeError(
-            f"{name}: {attribute} must be a sequence of integers such as [1, 1], not {shown(value)}"
-        ) from None
-
-
-def per_axis(name: str, attribute: str, value: Any) -> Any:
-    """Return a tuple of Python integers, the one integer that stands for every axis, or None for None."""
-    if value is None:
-        return None
-    try:
-        return _integers(name, attribute, value)
-    except TypeError:  # no sequence, or one of something else
-        pass
-    try:
-        return _int64(name, attribute, operator.index(value))
-    except TypeError:
-        pass
-    pairs = _pairs(value) if attribute == "pads" else None
-    if pairs:
-        flat = [pair[0] for pair in pairs] + [pair[1] for pair in pairs]
-        raise ArgumentTypeError(
-            f"{name}: pads must be [begin axis 1, begin axis 2, …, end axis 1, …], not a pair for each axis; "
-            f"for {shown(value)} pass {shown(flat)}"
-        )
-    raise ArgumentTypeError(
-        f"{name}: {attribute} must be an integer or a sequence of integers such as [1, 1], not {shown(value)}"
-    )
-
-
-def _integers(name: str, attribute: str, value: Iterable[Any]) -> Ints:
-    numbers = tuple(map(operator.index, value))
-    for number in numbers:
-        _int64(name, attribute, number)
-    return numbers
-
-
-def _pairs(value: Any) -> list[Ints] | None:
-    """Return pads that are a pair of integers for each axis, as other libraries want them; None for anything else."""
-    if not hasattr(value, "__len__"):  # an iterator, which has been read already
-        return None
-    try:
-        pairs = [tuple(map(operator.index, pair)) for pair in value]
-    except TypeError:
-        return None
-    return pairs if all(len(pair) == 2 for pair in pairs) else None
-
-
-def _int64(name: str, attribute: str, number: int) -> int:
-    if not -_INT64_MAX <= number <= _INT64_MAX:
-        raise ArgumentError(f"{name}: {attribute} must fit in 64 bits, but holds {shown(number)}")
-    return number

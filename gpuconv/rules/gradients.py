@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from gpuconv._errors import ArgumentError, ArgumentTypeError, shown
-from gpuconv.rules import geometry
+from gpuconv.rules import geometry, strictness
 from gpuconv.rules import layout as layouts
 from gpuconv.rules.geometry import (
     AveragePoolGeometry,
@@ -23,6 +23,8 @@ from gpuconv.rules.geometry import (
     PerAxis,
 )
 from gpuconv.rules.indices import IndexWindows, largest_reach, parse_indices_in
+from gpuconv.rules.integers import integers, per_axis
+from gpuconv.rules.strictness import CURRENT as STRICT
 
 Geometry = TypeVar("Geometry", ConvGeometry, ConvTransposeGeometry)
 
@@ -176,14 +178,17 @@ def max_unpool(
     _check_indices(name, "y", y_shape, indices_shape)
     in_planes = parse_indices_in(name, indices_in) == "plane"
     # The shape of ConvTranspose's result, with y for x and one channel after the other.
-    given = geometry.per_axis(name, "kernel_shape", kernel_shape)
+    given = per_axis(name, "kernel_shape", kernel_shape)
     shape = layouts.channels_second(layouts.check(name, layout), tuple(y_shape))
     if len(shape) < 3:
         raise ArgumentError(
             f"{name}: y must have a batch, a channel and at least one spatial axis, but y.shape={tuple(y_shape)}"
         )
     kernel = geometry.positive(name, "kernel_shape", given, geometry.check_rank(name, "y", len(shape) - 2))
+    pads, strides = per_axis(name, "pads", pads), per_axis(name, "strides", strides)
     of_one = geometry.conv_transpose((1, 1, *shape[2:]), (1, 1, *kernel), pads=pads, strides=strides, name=name)
+    if STRICT.get() and output_shape is None and not any(isinstance(each, tuple) for each in (given, pads, strides)):
+        strictness.check_axes(name, "y", shape, layout, f"kernel_shape=[{kernel[0]}]")
     natural = (*shape[:2], *of_one.y_shape[2:])
     result = _unpooled(name, natural, output_shape, in_planes)
     geometry.check_size(name, "the output shape", layouts.as_given(layout, result))
@@ -205,7 +210,7 @@ def _unpooled(name: str, natural: Ints, output_shape: Iterable[int] | None, in_p
     """Return the result's shape; Indices that number the natural shape must find room in it."""
     if output_shape is None:
         return natural
-    given: Ints = geometry.integers(name, "output_shape", output_shape)
+    given: Ints = integers(name, "output_shape", output_shape)
     rank = len(natural) - 2
     if len(given) not in (rank, rank + 2):
         raise ArgumentError(
@@ -252,7 +257,7 @@ def _shape(name: str, argument: str, value: Any) -> Ints:
     """Return a shape that is given in words, not as an array's."""
     if value is None:
         raise ArgumentTypeError(f"{name}: {argument} is required, the shape of the array whose gradient is asked for")
-    shape: Ints = geometry.integers(name, argument, value)
+    shape: Ints = integers(name, argument, value)
     if min(shape, default=0) < 0:
         raise ArgumentError(f"{name}: no entry of {argument} may be negative, but {argument}={shown(shape)}")
     geometry.check_size(name, argument, shape)

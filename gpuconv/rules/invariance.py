@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any, Literal, get_args
 
 from gpuconv._errors import ArgumentError, ArgumentTypeError, shown
+from gpuconv.rules.settings import Setting
+from gpuconv.rules.signatures import refusing
 
 Invariance = Literal["batch"]
 WORDS: tuple[str, ...] = get_args(Invariance)
@@ -30,6 +31,7 @@ def asked(operator: str, invariant: Any) -> bool:
     return check(operator, CURRENT.get() if invariant is None else invariant)
 
 
+@refusing
 def invariant(value: Invariance | None) -> AbstractContextManager[None]:
     """Set what bits of results do not depend on, for a block of code or for a function.
 
@@ -49,7 +51,7 @@ def invariant(value: Invariance | None) -> AbstractContextManager[None]:
     Returns
     -------
     context manager
-        Also a decorator of functions, other than asynchronous ones and generators.
+        May be entered more than once. Also a decorator of functions, other than asynchronous ones and generators.
 
     Raises
     ------
@@ -66,13 +68,4 @@ def invariant(value: Invariance | None) -> AbstractContextManager[None]:
     True
     """
     check("invariant", value)
-    return _invariant(value)
-
-
-@contextmanager
-def _invariant(value: Invariance | None) -> Iterator[None]:
-    token = CURRENT.set(value)
-    try:
-        yield
-    finally:
-        CURRENT.reset(token)
+    return Setting(CURRENT, value)

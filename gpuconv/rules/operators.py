@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,8 @@ from gpuconv._errors import ArgumentError, ArgumentTypeError, shown
 from gpuconv.rules import geometry as geometries
 from gpuconv.rules import gradients
 from gpuconv.rules.geometry import Ints
-from gpuconv.rules.signatures import our_name
+from gpuconv.rules.integers import held
+from gpuconv.rules.signatures import our_name, renamed, suggestion
 
 _CONV = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
 _TRANSPOSE = (
@@ -88,21 +89,24 @@ def named(caller: str, operator: Any) -> Operator:
     return entry
 
 
-def check_names(caller: str, operator: str, given: Iterable[str]) -> None:
-    """Raise ArgumentTypeError for what is given and is no attribute of an operator."""
+def check_names(caller: str, operator: str, given: Iterable[str], more: Iterable[str] = ()) -> None:
+    """Raise ArgumentTypeError for what is given and is no attribute of an operator.
+
+    ``more`` are the other parameters of the caller, which may have been meant.
+    """
     names = OPERATORS[operator].attributes
     unknown = sorted(set(given) - set(names))
     if unknown:
-        ours = our_name(unknown[0], names)
+        ours = our_name(unknown[0], (*names, *more))
         if ours is not None:
-            raise ArgumentTypeError(f"{caller}: {unknown[0]} of {operator} is called {ours} here, as in ONNX")
-        has = ", ".join(names) or "none"
-        raise ArgumentTypeError(f"{caller}: {operator} has no attribute {shown(unknown[0])}; it has {has}")
+            raise ArgumentTypeError(f"{caller}: {renamed(f'{unknown[0]} of {operator}', ours)}")
+        has, meant = ", ".join(names) or "none", suggestion(unknown[0], (*names, *more))
+        raise ArgumentTypeError(f"{caller}: {operator} has no attribute {shown(unknown[0])}{meant}; it has {has}")
 
 
-def settled(attributes: dict[str, Any]) -> dict[str, Any]:
+def settled(caller: str, attributes: dict[str, Any]) -> dict[str, Any]:
     """Return attributes that can be read more than once."""
-    return {name: tuple(value) if isinstance(value, Iterator) else value for name, value in attributes.items()}
+    return {name: held(caller, name, value) for name, value in attributes.items()}
 
 
 def _gradient_of_weights(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any, Literal, get_args
 
 from gpuconv._errors import ArgumentError, ArgumentTypeError, shown
+from gpuconv.rules.settings import Setting
+from gpuconv.rules.signatures import refusing
 
 Precision = Literal["ieee", "tf32", "3xtf32"]
 PRECISIONS: tuple[str, ...] = get_args(Precision)
@@ -23,6 +24,7 @@ def check(operator: str, precision: Any) -> str:
     return precision
 
 
+@refusing
 def precision(value: Precision) -> AbstractContextManager[None]:
     """Set the default precision of calls, for a block of code or for a function.
 
@@ -40,7 +42,7 @@ def precision(value: Precision) -> AbstractContextManager[None]:
     Returns
     -------
     context manager
-        Also a decorator of functions, other than asynchronous ones and generators.
+        May be entered more than once. Also a decorator of functions, other than asynchronous ones and generators.
 
     Raises
     ------
@@ -62,13 +64,4 @@ def precision(value: Precision) -> AbstractContextManager[None]:
     ...     y = gpuconv.conv(x, w)  # as conv(x, w, precision="tf32")
     """
     check("precision", value)
-    return _precision(value)
-
-
-@contextmanager
-def _precision(value: Precision) -> Iterator[None]:
-    token = CURRENT.set(value)
-    try:
-        yield
-    finally:
-        CURRENT.reset(token)
+    return Setting(CURRENT, value)

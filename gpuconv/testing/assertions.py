@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gpuconv._arrays import refuse_masked
 from gpuconv._errors import ArgumentError, ArgumentTypeError
 from gpuconv.judge.problems import KINDS, Answer, Problem, answer
 from gpuconv.judge.variants import explanations
@@ -85,6 +86,8 @@ def assert_conv_transpose_close(
 
 def _compare(op: str, got: Any, given: dict[str, Any], attributes: dict[str, Any]) -> None:
     __tracebackhide__ = True  # pytest shows the test's line
+    for name, array in {"got": got, **given}.items():
+        refuse_masked(f"assert_{op}_close", name, array)
     arrays = {name: np.asarray(array) for name, array in given.items() if array is not None}
     x, w = arrays["x"], arrays["w"]
     attributes = _checked(f"assert_{op}_close", op, arrays, attributes)

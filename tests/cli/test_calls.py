@@ -77,6 +77,34 @@ def test_what_is_wrong_with_a_call_is_one_line(words: list[str], message: str, e
     assert message in error("explain", *words)
 
 
+ZEROS = {
+    "strides": (["conv", "1,3,8,8", "4,3,3,3", "--strides", "0"], "every entry of strides must be at least 1"),
+    "dilations": (["conv", "1,3,8,8", "4,3,3,3", "--dilations", "0"], "every entry of dilations must be at least 1"),
+    "group": (["conv", "1,3,8,8", "4,3,3,3", "--group", "0"], "group must be at least 1, not 0"),
+    "kernel": (["max_pool", "1,3,8,8", "--kernel-shape", "0"], "every entry of kernel_shape must be at least 1"),
+}
+
+
+@pytest.mark.parametrize("command", ["explain", "tune"])
+@pytest.mark.parametrize(("words", "message"), ZEROS.values(), ids=ZEROS)
+def test_a_zero_is_refused_as_from_python(
+    command: str, words: list[str], message: str, error: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device, "unavailable_reason", lambda: None)
+    assert message in error(command, *words)
+
+
+def test_a_zero_that_is_a_number_of_pads_is_taken(ok: Run) -> None:
+    assert "y (1, 4, 6, 6)" in ok("explain", "conv", "1,3,8,8", "4,3,3,3", "--pads", "0")
+
+
+@pytest.mark.parametrize("text", ["٣", "1_0", " 1", "1 ", "1.0", "0x1", "", "３", "²"])
+def test_numbers_have_ascii_digits(text: str, error: Run) -> None:
+    assert "is no whole number" in error("explain", "conv", "1,3,8,8", "4,3,3,3", f"--group={text}")
+    assert "is no shape" in error("explain", "conv", f"1,{text},8,8", "4,3,3,3")
+    assert "is not a whole number from 1 on" in error("compile", f"--jobs={text}")
+
+
 def test_tune_needs_a_device(error: Run) -> None:
     found = error("tune", "conv", "1,2,8,8", "4,2,3,3")
     assert found.startswith("tune: kernels are measured on a CUDA device, and none was found (")

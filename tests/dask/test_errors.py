@@ -98,7 +98,8 @@ WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "blocks of another library": (
         lambda: dask_api.max_pool(da.ma.masked_equal(X, 0), kernel_shape=[2, 2]),
         ArgumentTypeError,
-        "max_pool: x must be a NumPy or CuPy array, not numpy.ma.MaskedArray",
+        "max_pool: x must be a NumPy or CuPy array, not numpy.ma.MaskedArray, whose mask would play no part; "
+        "pass x.filled(…), or x.data if the mask does not matter",
     ),
     "a w that is no array": (
         lambda: dask_api.conv(X, [1.0]),

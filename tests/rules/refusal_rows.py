@@ -28,6 +28,13 @@ SAME = (
     "beginning"
 )
 INTEGERS = "must be an integer or a sequence of integers such as [1, 1]"
+SET, MAPPING = "a set, whose entries have no order", "a mapping, whose keys are no entries"
+CROP = "crop x before the call, by slicing it or by a Pad with negative pads"
+INSTEAD = {
+    "conv": CROP,
+    "max_pool": CROP,
+    "conv_transpose": "pass output_padding or output_shape for a larger result",
+}
 PAIRS = "pads must be [begin axis 1, begin axis 2, …, end axis 1, …], not a pair for each axis"
 
 
@@ -52,12 +59,13 @@ def too_large(shape: tuple[int, ...], what: str = "the output shape") -> str:
 
 def of_every_operator(operator: str) -> list[Refusal]:
     """What the three operators refuse alike."""
+    negative = f"no entry of pads may be negative, but pads={{}}; {INSTEAD[operator]}"
     rows = [
         ("a stride of 0", "strides", [0, 1], "every entry of strides must be at least 1, but strides=(0, 1)"),
         ("a negative stride", "strides", [1, -1], "every entry of strides must be at least 1, but strides=(1, -1)"),
         ("a dilation of 0", "dilations", [1, 0], "every entry of dilations must be at least 1, but dilations=(1, 0)"),
-        ("a negative pad before", "pads", [-1, 0, 1, 1], "no entry of pads may be negative, but pads=(-1, 0, 1, 1)"),
-        ("a negative pad after", "pads", [1, 1, 1, -1], "no entry of pads may be negative, but pads=(1, 1, 1, -1)"),
+        ("a negative pad before", "pads", [-1, 0, 1, 1], negative.format((-1, 0, 1, 1))),
+        ("a negative pad after", "pads", [1, 1, 1, -1], negative.format((1, 1, 1, -1))),
         (
             "a kernel of 0",
             "kernel_shape",
@@ -79,7 +87,7 @@ def of_every_operator(operator: str) -> list[Refusal]:
         ("a bare stride of 0", "strides", 0, "every entry of strides must be at least 1, but strides=0"),
         ("a bare negative dilation", "dilations", -2, "every entry of dilations must be at least 1, but dilations=-2"),
         ("a bare kernel of 0", "kernel_shape", 0, "every entry of kernel_shape must be at least 1, but kernel_shape=0"),
-        ("a bare negative pad", "pads", -1, "no entry of pads may be negative, but pads=-1"),
+        ("a bare negative pad", "pads", -1, negative.format(-1)),
         ("a bare pad past 64 bits", "pads", 2**63, f"pads must fit in 64 bits, but holds {2**63}"),
         ("an auto_pad in small letters", "auto_pad", b"valid", f"auto_pad must be one of {NAMES}, not 'valid'"),
         ("an unknown layout", "layout", "NCWH", "layout must be one of NCHW, NHWC, not 'NCWH'"),
@@ -93,6 +101,27 @@ def of_every_operator(operator: str) -> list[Refusal]:
         ("a None among pads", "pads", [None] * 4, f"pads {INTEGERS}, not {[None] * 4}"),
         ("a float kernel", "kernel_shape", (3.0, 2), f"kernel_shape {INTEGERS}, not (3.0, 2)"),
         ("pairs of strides", "strides", [(1, 1), (1, 1)], f"strides {INTEGERS}, not [(1, 1), (1, 1)]"),
+        ("a set", "strides", {2}, f"strides {INTEGERS}, not {{2}}, {SET}"),
+        (
+            "a frozen set",
+            "pads",
+            frozenset([1]),
+            f"pads {INTEGERS}, not frozenset({{1}}), {SET}",
+        ),
+        (
+            "a mapping",
+            "dilations",
+            {2: 1, 1: 2},
+            f"dilations {INTEGERS}, not {{2: 1, 1: 2}}, {MAPPING}",
+        ),
+        ("bytes", "strides", b"\x01\x01", f"strides {INTEGERS}, not b'\\x01\\x01', which are bytes"),
+        ("an array of bytes", "pads", bytearray(4), f"pads {INTEGERS}, not {bytearray(4)}, which are bytes"),
+        (
+            "a set of pairs of pads",
+            "pads",
+            {(1, 2)},
+            f"pads {INTEGERS}, not {{(1, 2)}}, {SET}",
+        ),
         ("threes of pads", "pads", [(1, 1, 1), (1, 1, 1)], f"pads {INTEGERS}, not [(1, 1, 1), (1, 1, 1)]"),
         ("a two and a three of pads", "pads", [(1, 1), (1, 1, 1)], f"pads {INTEGERS}, not [(1, 1), (1, 1, 1)]"),
         ("a pair of pads for each axis", "pads", ((1, 2), (3, 4)), f"{PAIRS}; for ((1, 2), (3, 4)) pass [1, 3, 2, 4]"),

@@ -8,7 +8,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.rules.refusal_rows import ONE_PER_AXIS, Refusal, of_both_convolutions, of_every_operator, row, too_large
+from tests.rules.refusal_rows import (
+    CROP,
+    ONE_PER_AXIS,
+    Refusal,
+    of_both_convolutions,
+    of_every_operator,
+    row,
+    too_large,
+)
 
 
 def _negative(operator: str, situation: str, **problem: Any) -> Refusal:
@@ -20,8 +28,8 @@ def _negative(operator: str, situation: str, **problem: Any) -> Refusal:
 _LOWEST = -(2**63 - 1)  # the last number that is within 64 bits on both sides
 
 _CONV = [
-    row("a pad hardly within 64 bits", "conv", f"no entry of pads may be negative, but pads=({_LOWEST}, 0, 0, 0)",
-        pads=[_LOWEST, 0, 0, 0]),
+    row("a pad hardly within 64 bits", "conv",
+        f"no entry of pads may be negative, but pads=({_LOWEST}, 0, 0, 0); {CROP}", pads=[_LOWEST, 0, 0, 0]),
     row("too few channels", "conv",
         "x has 3 channels, but w expects 4 per group x group 2 = 8 (x.shape=(1, 3, 32, 32), w.shape=(16, 4, 3, 3))",
         x=(1, 3, 32, 32), w=(16, 4, 3, 3), group=2),

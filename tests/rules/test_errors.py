@@ -26,13 +26,26 @@ from gpuconv import (
     _transfer,
 )
 from gpuconv.cuda.call import device
-from gpuconv.rules import activation, dtypes, geometry, gradients, invariance, layout, memory, precision, signatures
+from gpuconv.rules import (
+    activation,
+    dtypes,
+    geometry,
+    gradients,
+    integers,
+    invariance,
+    layout,
+    memory,
+    precision,
+    signatures,
+    strictness,
+)
 from tests.emulator import emulated_cuda
+from tests.rules.wrong_arguments import ARGUMENTS
 from tests.rules.wrong_calls import LONGS, W, Wrong, X, Y, array
 from tests.rules.wrong_calls import WRONGS as FORWARD
 from tests.rules.wrong_gradients import GRADIENTS
 
-WRONGS = [*FORWARD, *GRADIENTS]
+WRONGS = [*FORWARD, *GRADIENTS, *ARGUMENTS]
 every_wrong_call = pytest.mark.parametrize("wrong", WRONGS, ids=lambda wrong: wrong.name)
 
 
@@ -161,7 +174,7 @@ def _raised_at(wrong: Wrong) -> tuple[str, int]:
 
 MODULES = (
     *(activation, _arrays, _call, _conv, dtypes, geometry, _gradients, gradients),
-    *(invariance, layout, memory, _packed, _pooling, precision, signatures, _transfer),
+    *(integers, invariance, layout, memory, _packed, _pooling, precision, signatures, strictness, _transfer),
 )
 
 
@@ -176,16 +189,11 @@ def test_every_raise_statement_is_reached_by_a_wrong_call(module: ModuleType) ->
     assert missed == set()
 
 
-# ---------------------------------------------------------------- what Python itself refuses
-
-
 def test_attributes_are_given_by_name() -> None:
     with pytest.raises(TypeError, match="positional argument"):
         gpuconv.conv(X, W, None, "SAME_UPPER")  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="positional argument"):
         gpuconv.max_pool(X, [3, 2], "SAME_UPPER")  # type: ignore[call-overload]
-    with pytest.raises(TypeError, match="argument: 'w'"):
-        gpuconv.conv(X)  # type: ignore[call-overload]
 
 
 # ---------------------------------------------------------------- out, and the device

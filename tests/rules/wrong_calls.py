@@ -84,30 +84,28 @@ def _refused(row: Refusal) -> Wrong:
     return Wrong(row.name, call, error, row.message)
 
 
-def _no_array(name: str, thing: Any, kind: str) -> list[Wrong]:
-    rest = f"must be a NumPy or CuPy array, not {kind}"
+def _no_array(name: str, thing: Any, kind: str, advice: str = "") -> list[Wrong]:
+    def refused(suffix: str, call: Callable[[], Any], function: str, argument: str) -> Wrong:
+        message = f"{function}: {argument} must be a NumPy or CuPy array, not {kind}{advice.format(argument)}"
+        return Wrong(f"{name} {suffix}", call, ArgumentTypeError, message)
+
     return [
-        Wrong(f"{name} for x", lambda: gpuconv.conv(thing, W), ArgumentTypeError, f"conv: x {rest}"),
-        Wrong(
-            f"{name} for w", lambda: gpuconv.conv_transpose(X, thing), ArgumentTypeError, f"conv_transpose: w {rest}"
-        ),
-        Wrong(
-            f"{name} to pool",
-            lambda: gpuconv.max_pool(thing, kernel_shape=[1]),
-            ArgumentTypeError,
-            f"max_pool: x {rest}",
-        ),
-        Wrong(f"{name} to the device", lambda: gpuconv.to_device(thing), ArgumentTypeError, f"to_device: a {rest}"),
-        Wrong(f"{name} to the host", lambda: gpuconv.to_host(thing), ArgumentTypeError, f"to_host: a {rest}"),
+        refused("for x", lambda: gpuconv.conv(thing, W), "conv", "x"),
+        refused("for w", lambda: gpuconv.conv_transpose(X, thing), "conv_transpose", "w"),
+        refused("to pool", lambda: gpuconv.max_pool(thing, kernel_shape=[1]), "max_pool", "x"),
+        refused("to the device", lambda: gpuconv.to_device(thing), "to_device", "a"),
+        refused("to the host", lambda: gpuconv.to_host(thing), "to_host", "a"),
     ]
+
+
+WHOSE_MASK = ", whose mask would play no part; pass {0}.filled(…), or {0}.data if the mask does not matter"
 
 
 NO_ARRAYS = [
     *_no_array("a list", [[[1.0]]], "builtins.list"),
     *_no_array("a number", 1.0, "builtins.float"),
-    *_no_array("None", None, "builtins.NoneType"),
     *_no_array("a NumPy scalar", np.float32(1), "numpy.float32"),
-    *_no_array("a masked array", np.ma.zeros((1, 4, 5, 6)), "numpy.ma.MaskedArray"),
+    *_no_array("a masked array", np.ma.zeros((1, 4, 5, 6)), "numpy.ma.MaskedArray", WHOSE_MASK),
     *_no_array("a torch tensor", elsewhere("torch", 1, 4, 5, 6, name="Tensor"), "torch.Tensor"),
     *_no_array("an ndarray of another library", elsewhere("cupyx", 1, 4, 5, 6), "cupyx.ndarray"),
     *_no_array("a sparse matrix of CuPy's", elsewhere("cupy.sparse", 1, 4, name="csr"), "cupy.sparse.csr"),
@@ -511,7 +509,7 @@ def _named_as_in_pytorch(operator: str) -> list[Wrong]:
     names = {"stride": "strides", "padding": "pads", "dilation": "dilations", "kernel_size": "kernel_shape"}
     more = {} if operator == "max_pool" else {"groups": "group", "bias": "b"}
     return [
-        _keyword(operator, theirs, 2, f"{theirs} is called {ours} here, as in ONNX")
+        _keyword(operator, theirs, 2, f"{theirs} is called {ours} here{'' if ours == 'b' else ', as in ONNX'}")
         for theirs, ours in (names | more).items()
     ]
 
@@ -526,7 +524,9 @@ POOL_TAKES = (
 KEYWORDS = [
     *(wrong for operator in ("conv", "conv_transpose", "max_pool") for wrong in _named_as_in_pytorch(operator)),
     _keyword("conv", "padding", "same", "padding='same' is a matter of auto_pad here, as in ONNX"),
-    _keyword("conv", "autopad", 1, f"there is no argument 'autopad'; it takes {CONV_TAKES}, out"),
+    _keyword(
+        "conv", "autopad", 1, f"there is no argument 'autopad' (did you mean auto_pad?); it takes {CONV_TAKES}, out"
+    ),
     _keyword("conv", "return_indices", 1, f"there is no argument 'return_indices'; it takes {CONV_TAKES}, out"),
     _keyword("max_pool", "groups", 1, f"there is no argument 'groups'; it takes {POOL_TAKES}, out"),
     _keyword("max_pool", "group", 1, f"there is no argument 'group'; it takes {POOL_TAKES}, out"),

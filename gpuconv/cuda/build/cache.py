@@ -33,7 +33,7 @@ _SHARED = 0o644
 _TEMPORARY = re.compile(r"\.[0-9a-f]{16}\.tmp")
 _ABANDONED = 3600.0  # seconds; writing takes a moment
 
-_warned: dict[Path, Exception] = {}
+_warned: dict[Path, Exception] = {}  # by folder, which one warning is enough for
 _tidied: set[Path] = set()
 
 
@@ -124,6 +124,22 @@ def _warn(folder: Path, error: trust.Untrusted) -> None:
         warnings.warn(
             f"the cache of compiled kernels in {folder} is not used as it is, since {error}; take that right from "
             "others (chmod go-w), or set GPUCONV_CACHE_DIR to a folder that only its owner can write to",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+
+def warn_unwritable(folder: Path | None, error: OSError | None) -> None:
+    """Warn, once for each folder, that compiled kernels cannot be kept for later processes; None where there is none.
+
+    A folder that is not trusted has had its warning.
+    """
+    cause = error or OSError("neither XDG_CACHE_HOME nor HOME names a folder")
+    if _warned.setdefault(folder or Path(), cause) is cause:
+        place = f"be stored in {folder}" if folder else "be kept"
+        warnings.warn(
+            f"compiled kernels cannot {place} ({cause.strerror or cause}), so that every process compiles them again; "
+            "set GPUCONV_CACHE_DIR to a folder that can be written",
             RuntimeWarning,
             stacklevel=3,
         )

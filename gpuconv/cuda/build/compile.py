@@ -234,9 +234,11 @@ def _store_somewhere(title: str, key: str, suffix: str, content: bytes, log: str
         except OSError as error:  # read-only, full, not a folder, others can write to it
             reason = error
     try:
-        return cache.store(cache.private.make(), title, key, suffix, content, log)
+        entry = cache.store(cache.private.make(), title, key, suffix, content, log)
     except OSError as error:
         failures = "; ".join(str(failure) for failure in (reason, error) if failure is not None)
         raise CompileError(
             f"{title} cannot be stored ({failures}); set GPUCONV_CACHE_DIR to a folder with space"
         ) from error
+    cache.warn_unwritable(usual, reason)
+    return entry

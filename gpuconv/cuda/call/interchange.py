@@ -27,13 +27,13 @@ def adopt(operator: str, name: str, array: Any) -> Any:
         It is on a CUDA device, but CuPy finds none.
     """
     kind = f"{type(array).__module__}.{type(array).__qualname__}"
-    if getattr(array, "requires_grad", False) is True:
-        raise ArgumentTypeError(
-            f"{operator}: {name} ({kind}) requires gradients, which are not computed here; pass {name}.detach()"
-        )
     try:
+        if getattr(array, "requires_grad", False) is True:
+            raise ArgumentTypeError(
+                f"{operator}: {name} ({kind}) requires gradients, which are not computed here; pass {name}.detach()"
+            )
         return _by_dlpack(array) if hasattr(array, "__dlpack_device__") else device.from_interface(array)
-    except DeviceError:
+    except (ArgumentTypeError, DeviceError):
         raise
     except Exception as error:  # of whatever kind another library raises: layouts, dtypes, streams, devices
         raise ArgumentTypeError(

@@ -10,7 +10,7 @@ device. Where none takes the arrays as they lie, they are copied; where a batch 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from math import exp, log
 from statistics import fmean
@@ -27,6 +27,7 @@ from gpuconv.rules.geometry import Ints
 BATCHES = (1, 2, 4, 8, 16, 32, 64)  # whose times are weighed alike
 _BEARABLE = 1.5  # times the quickest order's time that a batch may take before this outweighs others' gain
 _MOST_WORKSPACE = 2**28  # bytes of the sums of segments; larger batches come in parts
+_MOST_LAUNCHES = 2**16  # of a call: no device holds arrays that take more
 _LIKE = {"sm_89": "sm_86"}  # architectures that add alike and have the same room: one choice for both
 
 
@@ -144,6 +145,7 @@ class _Planner:
     limits: Limits
     finish: Finish
     steps: Mapping[str, int]
+    parts: dict[int, Plan] = field(default_factory=dict, compare=False)  # by number of images
 
     def plan(self, problem: Problem) -> Plan:
         """Return the plan for the arrays as they lie, or else for copies, or in two parts of the batch."""
@@ -204,12 +206,23 @@ class _Planner:
             otherwise=cast("Callable[[], Plan] | None", otherwise),
         )
 
+    def _plan_of(self, problem: Problem) -> Plan:
+        """Plan a part of a batch, once for each number of images: halves of halves have two of them at most."""
+        if problem.batch not in self.parts:
+            self.parts[problem.batch] = self.plan(problem)
+        return self.parts[problem.batch]
+
     def _in_halves(self, problem: Problem) -> Plan:
         """Return the plan for the first half of the images, and then for the others."""
-        count = -(-problem.batch // 2)
-        first, second = (self.plan(of_images(problem, images)) for images in (count, problem.batch - count))
+        counts = -(-problem.batch // 2), problem.batch // 2
+        first, second = (self._plan_of(of_images(problem, count)) for count in counts)
+        if len(first.launches) + len(second.launches) > _MOST_LAUNCHES:
+            raise ArgumentError(
+                f'{problem.operator}: with invariant="batch" a batch of {problem.batch} images takes more than '
+                f"{_MOST_LAUNCHES} launches; pass fewer images at a time"
+            )
         steps = {"x": problem.x_strides[0], "y": problem.y_strides[0], **self.steps}
-        return joined.joined(first, second, {role: count * step * problem.itemsize for role, step in steps.items()})
+        return joined.joined(first, second, {role: counts[0] * step * problem.itemsize for role, step in steps.items()})
 
 
 def _weights(problem: Problem) -> Ints:

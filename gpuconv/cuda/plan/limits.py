@@ -153,7 +153,7 @@ def representative(architecture: str) -> Representative:
 
     An ArgumentError for one that has none lists those that have.
     """
-    match = re.fullmatch(r"(?:sm_)?(\d{1,4})[af]?", text_of(architecture))
+    match = re.fullmatch(r"(?:sm_)?([0-9]{1,4})[af]?", text_of(architecture))
     device = _TABLE.get(int(match[1])) if match else None
     if device is None:
         known = ", ".join(f"sm_{number}" for number in _TABLE)

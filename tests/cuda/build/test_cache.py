@@ -122,7 +122,8 @@ def test_folders_where_files_should_be(tmp_path: Path) -> None:
     path = _built().path
     path.unlink()
     (path / "in the way").mkdir(parents=True)
-    built = _rebuilt()
+    with pytest.warns(RuntimeWarning, match="Is a directory"):
+        built = _rebuilt()
     assert built.path.name == path.name
     assert tmp_path not in built.path.parents
     assert not list(path.parent.glob(".*"))

@@ -41,6 +41,7 @@ def _built(**changes: Any) -> compiler.Built:
 
 SCRIPT = """
 import os, sys
+from dataclasses import replace
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from tests.harness.toolchain import variant
@@ -111,7 +112,11 @@ def test_without_a_usable_folder_the_process_has_its_own(tmp_path: Path, home: s
         "no home": "",
     }
     code = """
-first, second = build(), build()
+import warnings
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    first, second, _ = build(), build(), compiler.build(replace(variant(), name="another"), "sm_80")
+print(*(warning.category.__name__ + " " + str(warning.message) for warning in caught), sep="|")
 assert first.path == second.path and first.seconds and second.seconds is None
 assert first.path.read_bytes()[:4] == b"\\x7fELF"
 if hasattr(os, "fork"):
@@ -128,7 +133,18 @@ print(first.path)
         "HOME": "~",
         "TMPDIR": str(tmp_path / "temporary"),
     }
-    path = Path(_run(tmp_path, code, **variables).stdout.strip())
+    said, printed, *_ = _run(tmp_path, code, **variables).stdout.splitlines()
+    place, cause = {
+        "no folder": (f"be stored in {name[home]}", "Not a directory"),
+        "below a file": (f"be stored in {name[home]}", "Not a directory"),
+        "read-only": (f"be stored in {name[home]}", "Permission denied"),
+        "no home": ("be kept", "neither XDG_CACHE_HOME nor HOME names a folder"),
+    }[home]
+    assert said == (
+        f"RuntimeWarning compiled kernels cannot {place} ({cause}), so that every process compiles them again; "
+        "set GPUCONV_CACHE_DIR to a folder that can be written"
+    )
+    path = Path(printed)
     assert path.parent.parent == tmp_path / "temporary"
     assert not list((tmp_path / "temporary").iterdir())
     assert (tmp_path / "file").read_text() == "a file"
@@ -143,7 +159,8 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         whole(source, target)
 
     monkeypatch.setattr("os.replace", full)
-    built = _built()
+    with pytest.warns(RuntimeWarning, match="No space left on device"):
+        built = _built()
     assert tmp_path not in built.path.parents
     assert _built() == replace(built, seconds=None)
     assert not list((tmp_path / "cache").iterdir())

@@ -152,6 +152,29 @@ def test_a_batch_comes_in_halves_where_its_arrays_need_longer_indices(monkeypatc
     assert [space.role for space in quarters.spaces] == ["packed", "workspace"]
 
 
+def test_parts_of_one_size_are_planned_once_and_not_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    name, image = "few pixels, many channels", 512 * 7 * 7
+    planned(name, 1)  # which chooses the order
+    monkeypatch.setattr(params, "INDEX_LIMIT", 195 * image + 1000)
+    sizes: list[int] = []
+    candidates = invariant.candidates_of
+
+    def counted(problem: Any, limits: Limits) -> Any:
+        sizes.append(problem.batch)
+        return candidates(problem, limits)
+
+    monkeypatch.setattr(invariant, "candidates_of", counted)
+    parts = planned(name, 150 * 2**9 - 1)
+    assert len([launch for launch in parts.launches if "w" not in roles(launch) or not launch.packs]) >= 2**9
+    assert set(sizes) == {150 * 2**level - less for level in range(10) for less in (0, 1) if (level, less) != (9, 0)}
+    assert len(sizes) == len(set(sizes))
+    monkeypatch.setattr(invariant, "_MOST_LAUNCHES", 2**10)
+    with pytest.raises(
+        ArgumentError, match=r'conv: with invariant="batch" a batch of \d+ images takes more than 1024 '
+    ):
+        planned(name, 150 * 2**30)
+
+
 def test_a_device_without_room_for_the_order_is_an_error() -> None:
     limits = replace(representative("sm_90a").limits, shared_bytes_per_block=1000)
     with pytest.raises(ArgumentError, match=r'conv: with invariant="batch" the order .* 1000 bytes of shared memory'):

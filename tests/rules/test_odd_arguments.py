@@ -1,0 +1,107 @@
+"""Any parameter of any public function may be given an object that cannot be read: the error is gpuconv's own."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gpuconv
+from tests.rules.public_calls import CALLS, W, X
+
+
+class Breaks:
+    """An object that raises whatever is asked of it, attributes included."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise ZeroDivisionError(name)
+
+    def _raise(self, *_: Any) -> Any:
+        raise ZeroDivisionError("special")
+
+    __index__ = __int__ = __len__ = __float__ = __iter__ = __next__ = __bool__ = __contains__ = __getitem__ = _raise
+    __eq__ = __ne__ = __lt__ = __gt__ = __add__ = __repr__ = __str__ = __format__ = _raise  # type: ignore[assignment]
+    __hash__ = _raise  # type: ignore[assignment]
+
+
+class Text(str):
+    """A text that cannot be compared or shown."""
+
+    def _raise(self, *_: Any) -> Any:
+        raise ZeroDivisionError("special")
+
+    __hash__ = __eq__ = __ne__ = __repr__ = upper = startswith = _raise  # type: ignore[assignment]
+
+
+ODD = {
+    "breaks": Breaks(),
+    "list": [Breaks()],
+    "tuple": (Breaks(), 1),
+    "set": {1, 2},
+    "mapping": {1: 2},
+    "bytes": b"\x02\x02",
+    "matrix": memoryview(np.ones((2, 2), np.int64)),
+    "array": np.ones((2, 2)),
+    "nothing": np.ones(0, np.int64),
+    "endless": iter(int, 1),
+    "long": range(10**12),
+}
+SHAPES = {"x_shape": X.shape, "w_shape": W.shape}
+EXPLAINED = {
+    "explain": {"operator": "conv", **SHAPES},
+    "pack": {"w": W, "operator": "conv"},
+    "to_host": {"a": X},
+    "precision": {"value": "ieee"},
+    "invariant": {"value": None},
+    "strict": {"value": True},
+}
+# What objects of these kinds mean, where that is something.
+TRUE = {"list", "tuple", "set", "mapping", "bytes", "matrix", "endless", "long"}  # as Python counts it
+MEANT = {
+    ("to_host", "a"): {"array", "nothing"},
+    ("explain", "bias"): TRUE,
+    ("explain", "residual"): TRUE,
+    ("max_pool", "return_indices"): TRUE,
+    ("max_pool_grad", "check_indices"): TRUE,
+    ("max_unpool", "check_indices"): TRUE,
+}
+
+
+def _given() -> list[tuple[str, str, dict[str, Any]]]:
+    calls = {name: {**arrays, **others} for name, (arrays, others) in CALLS.items()} | EXPLAINED
+    return [
+        (name, parameter, given)
+        for name, given in calls.items()
+        for parameter, one in inspect.signature(getattr(gpuconv, name)).parameters.items()
+        if one.kind is not one.VAR_KEYWORD
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "parameter", "given"), _given(), ids=lambda part: part if isinstance(part, str) else ""
+)
+def test_what_cannot_be_read_is_refused(name: str, parameter: str, given: dict[str, Any]) -> None:
+    function = getattr(gpuconv, name)
+    for kind, value in ODD.items():
+        if kind in MEANT.get((name, parameter), set()):
+            continue
+        with pytest.raises((gpuconv.ArgumentError, gpuconv.ArgumentTypeError)) as caught:
+            function(**{**given, parameter: value})
+        assert len(str(caught.value)) < 600, kind
+        assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("name", ["conv", "conv_transpose", "max_pool", "average_pool"])
+def test_dask_refuses_it_too(name: str) -> None:
+    da, api = pytest.importorskip("dask.array"), importlib.import_module("gpuconv.dask")
+    function = getattr(api, name)
+    given = {"x": da.from_array(X, chunks=(1, 4, 7, 6)), **({"w": W} if "conv" in name else {"kernel_shape": 2})}
+    for parameter in inspect.signature(function).parameters:
+        for kind, value in ODD.items():
+            if kind in MEANT.get((name, parameter), set()):
+                continue
+            with pytest.raises((gpuconv.ArgumentError, gpuconv.ArgumentTypeError)):
+                function(**{**given, parameter: value})
