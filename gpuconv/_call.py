@@ -69,8 +69,7 @@ def run(
 def _refuse_index(name: str, indices: Any, wrong: Ints | None, windows: IndexWindows, layout: str) -> None:
     """Raise ArgumentError for an index that no forward call returns, if one was found, by N, C, Q1, …."""
     if wrong is not None:
-        at = layouts.as_given(layout, wrong)
-        refuse(name, int(indices[at]), at, windows)
+        refuse(name, int(indices[layouts.as_given(layout, wrong)]), wrong, windows, layout)
 
 
 def _compute(kernel: str, arrays: dict[str, Any], result: Any, geometry: Any, alone: str | None) -> None:

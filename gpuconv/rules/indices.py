@@ -8,6 +8,7 @@ from math import prod
 from typing import Any, Literal, get_args
 
 from gpuconv._errors import ArgumentError, ArgumentTypeError, shown
+from gpuconv.rules import layout as layouts
 
 Ints = tuple[int, ...]
 IndicesIn = Literal["tensor", "plane"]  # what Indices count the elements of: ONNX's whole tensor, or each (n, c) plane
@@ -104,30 +105,29 @@ def largest_reach(extent: int, windows: int, kernel: int, stride: int, pads: int
     return (kernel - 1) * max(1, (largest - 1) // max(1, kernel - 1)) + 1
 
 
-def refuse(name: str, index: int, at: Ints, windows: IndexWindows) -> None:
-    """Raise ArgumentError for an index that is none that the forward call can have returned."""
+def refuse(name: str, index: int, place: Ints, windows: IndexWindows, layout: str) -> None:
+    """Raise ArgumentError for an index at a place (n, c, q1, …) that the forward call cannot have returned."""
+    hold = f"{name}: indices hold {index} at {layouts.as_given(layout, place)}"
     of = f"a plane {windows.numbered[2:]}" if windows.in_planes else f"{windows.numbered} (N, C, D1, …)"
     if windows.count == 0:
-        raise ArgumentError(f"{name}: indices hold {index} at {at}, but {of} has no elements, so that all must be -1")
+        raise ArgumentError(f"{hold}, but {of} has no elements, so that all must be -1")
     if not -1 <= index < windows.count:
         raise ArgumentError(
-            f"{name}: indices hold {index} at {at}, but the elements of {of} have the numbers 0 to "
-            f"{windows.count - 1}, and -1 stands for none{_cure(windows, windows.in_planes and index > 0)}"
+            f"{hold}, but the elements of {of} have the numbers 0 to {windows.count - 1}, and -1 stands for none"
+            f"{_cure(index, place, windows)}"
         )
-    raise ArgumentError(
-        f"{name}: indices hold {index} at {at}, the number of an element of {of} outside that window"
-        f"{_cure(windows, index < windows.plane) or '; pass the Indices and the attributes of the forward call'}"
-    )
+    cure = _cure(index, place, windows) or "; pass the Indices and the attributes of the forward call"
+    raise ArgumentError(f"{hold}, the number of an element of {of} outside that window{cure}")
 
 
-def _cure(windows: IndexWindows, other_numbering: bool) -> str:
-    """Return what to do about Indices that count in the other way, where they may."""
-    images, channels = windows.numbered[:2]
-    if not other_numbering or images * channels < 2:
+def _cure(index: int, place: Ints, windows: IndexWindows) -> str:
+    """Return what to do about an index that may count in the other way, which is the same in the first plane."""
+    within = 0 <= index < windows.plane
+    if not any(place[:2]) or within == windows.in_planes or index < 0:
         return ""
     if windows.in_planes:
         return "; if they count through the whole tensor, as in ONNX, leave indices_in='plane' out"
     return (
         f"; if they count within each plane, as PyTorch's do, pass indices_in='plane', or add "
-        f"{windows.plane} * (n * {channels} + c)"
+        f"{windows.plane} * (n * {windows.numbered[1]} + c)"
     )

@@ -143,3 +143,17 @@ def test_max_unpool_at_every_opset(opset: int, given: list[int] | None) -> None:
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
     feeds = {"x": x, "indices": indices} | ({"shape": np.array(given, np.int64)} if given else {})
     np.testing.assert_array_equal(evaluate(proto, **feeds)[0], wanted)
+
+
+def test_max_unpool_takes_the_numbers_of_any_elements_as_onnx_does() -> None:
+    """ONNX asks that they are numbers of elements, not that a MaxPool with the node's attributes has returned them."""
+    values = [helper.make_tensor_value_info("x", 1, [1, 2, 2]), helper.make_tensor_value_info("indices", 7, [1, 2, 2])]
+    node = helper.make_node("MaxUnpool", ["x", "indices"], ["y"], kernel_shape=[2], strides=[2])
+    graph = helper.make_graph([node], "g", values, [helper.make_tensor_value_info("y", 1, None)])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)])
+    x = np.array([[[1, 2], [3, 4]]], np.float32)
+    (y,) = evaluate(proto, x=x, indices=np.array([[[7, 2], [0, -1]]]))
+    np.testing.assert_array_equal(y, np.float32([[[3, 0, 2, 0], [0, 0, 0, 1]]]))
+    for wrong in (8, -2):
+        with pytest.raises(gpuconv.ArgumentError, match=rf"indices hold {wrong} at \(0, 1, 0\), but the elements of"):
+            evaluate(proto, x=x, indices=np.array([[[7, 2], [wrong, -1]]]))

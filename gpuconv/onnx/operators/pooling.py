@@ -110,7 +110,7 @@ def _max_unpool(form: Form, x: Any, indices: Any, output_shape: Any = None) -> A
         wrong = np.argwhere((indices < -1) | (indices >= windows.count))
         if len(wrong):
             at = tuple(map(int, wrong[0]))
-            refuse("max_unpool", int(indices[at]), at, windows)
+            refuse("max_unpool", int(indices[at]), at, windows, "NCHW")
     return gpuconv.max_unpool(x, indices, extents, check_indices=False, **attributes)
 
 
