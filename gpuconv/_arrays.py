@@ -66,6 +66,8 @@ def adopted(operator: str, name: str, value: Any) -> Any:
 
     Subclasses of NumPy's arrays are viewed as plain arrays; masked arrays are refused.
     """
+    if type(value) is np.ndarray:
+        return value
     is_array = isinstance(value, np.ndarray) or _is_masked(value) or _is_foreign(operator, name, value)
     return _one(operator, name, value)[1] if is_array else value
 

@@ -60,7 +60,7 @@ def _add_sweep(parser: argparse.ArgumentParser, seed: Callable[[str], int], posi
 
 def _seconds(text: str) -> float:
     try:
-        number = float(text)
+        number = float(text) if text.isascii() else 0.0  # digits of other scripts are numbers for Python
     except ValueError:
         number = 0.0
     if not 0 < number < float("inf"):

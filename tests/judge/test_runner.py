@@ -49,6 +49,7 @@ def test_each_verdict_of_a_target_that_misbehaves(tmp_path: Path) -> None:
         (["backend"], "judge: backend needs more: backend:MODULE"),
         (["reference", "--suite", "/nowhere"], "judge: /nowhere is no suite ("),
         (["reference", "--time-limit", "0"], "argument --time-limit: '0' is not a positive number of seconds"),
+        (["reference", "--time-limit", "٣"], "argument --time-limit: '٣' is not a positive number of seconds"),
     ],
 )
 def test_wrong_words(words: list[str], message: str, error: Run) -> None:
