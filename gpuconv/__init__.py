@@ -18,6 +18,7 @@ from gpuconv._gradients import (
     conv_transpose_weight_grad,
     conv_weight_grad,
 )
+from gpuconv._graph import Graph, graph
 from gpuconv._packed import PackedWeights
 from gpuconv._pooling import (
     average_pool,
@@ -41,6 +42,7 @@ __all__ = [
     "CompileError",
     "DeviceError",
     "GpuconvError",
+    "Graph",
     "OutOfDeviceMemory",
     "PackedWeights",
     "__version__",
@@ -57,6 +59,7 @@ __all__ = [
     "explain",
     "global_average_pool",
     "global_average_pool_grad",
+    "graph",
     "invariant",
     "max_pool",
     "max_pool_grad",

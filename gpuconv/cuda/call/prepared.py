@@ -107,6 +107,8 @@ class Prepared:
             An address breaks its dtype's alignment, or an ``out`` shares memory with another array.
         DeviceError, OutOfDeviceMemory
         """
+        if runtime.captures:
+            runtime.keep_for_graph(*inputs, *outs)
         addresses = [*map(runtime.address, inputs)]
         if (addresses[0] | addresses[len(addresses) // 2] | addresses[-1]) & self._misaligned:  # of one to three inputs
             self._refuse_alignment(addresses)
