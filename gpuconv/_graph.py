@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
+
+import numpy as np
 
 from gpuconv import _arrays, cuda
 from gpuconv._errors import ArgumentError, ArgumentTypeError, shown
@@ -27,10 +29,10 @@ class Graph:
         Device memory that the graph owns.
     """
 
-    __slots__ = ("__weakref__", "_call", "_operator")
+    __slots__ = ("__weakref__", "_call")
 
-    def __init__(self, call: Any, operator: str) -> None:
-        self._call, self._operator = call, operator
+    def __init__(self, call: Any) -> None:
+        self._call = call
 
     inputs = property(lambda self: self._call.inputs)
     outputs = property(lambda self: _mapped(self._call.result, _itself))
@@ -69,20 +71,21 @@ class Graph:
         OutOfDeviceMemory
             The new arrays do not fit.
         """
-        operator, inputs = self._operator, self._call.inputs
+        names, inputs = self._call.names, self._call.inputs
         if len(arrays) != len(inputs):
-            raise ArgumentError(f"{operator}: the graph takes {len(inputs)} arrays, but got {len(arrays)}")
-        given = [_on_device(operator, at, array) for at, array in enumerate(arrays)]
-        for at, (static, array) in enumerate(zip(inputs, given, strict=True)):
+            listed = f" ({', '.join(names)})" if names else ""
+            raise ArgumentError(f"graph: got {len(arrays)} arrays, but the graph takes {len(inputs)}{listed}")
+        given = [_on_device("graph", name, array) for name, array in zip(names, arrays, strict=True)]
+        for name, static, array in zip(names, inputs, given, strict=True):
             if array.dtype != static.dtype:
                 raise ArgumentTypeError(
-                    f"{operator}: argument {at} has dtype {array.dtype}, but the graph was captured with "
-                    f"{static.dtype}; convert it with .astype({static.dtype.name!r}), or capture another graph"
+                    f"graph: {name} has dtype {array.dtype}, but the graph was captured with {static.dtype}; convert "
+                    f"it with .astype({static.dtype.name!r}), or capture another graph"
                 )
             if array.shape != static.shape:
                 raise ArgumentError(
-                    f"{operator}: argument {at} has shape {array.shape}, but the graph was captured with "
-                    f"{static.shape}; capture another graph for this shape"
+                    f"graph: {name} has shape {array.shape}, but the graph was captured with {static.shape}; capture "
+                    "another graph for this shape"
                 )
         leaf = _copied if copy else _itself
         return self._call.replay(given, lambda result: _mapped(result, leaf))
@@ -129,42 +132,48 @@ def graph(function: Callable[..., Any], *arrays: Any) -> Graph:
         for x in batches:
             y = step(x)  # the same array each time
     """
-    return captured(function, arrays, "graph", "the function")
-
-
-def captured(function: Callable[..., Any], arrays: tuple[Any, ...], operator: str, what: str) -> Graph:
-    """Capture a function for a public one of another name, ``operator``, which captures ``what``."""
     if not callable(function):
-        raise ArgumentTypeError(f"{operator}: function must be callable, not {shown(function)}")
-    given = [_on_device(operator, at, array) for at, array in enumerate(arrays)]
+        raise ArgumentTypeError(f"graph: function must be callable, not {shown(function)}")
+    return captured(function, {f"argument {at}": array for at, array in enumerate(arrays)}, "graph", "the function")
+
+
+def captured(function: Callable[..., Any], arrays: Mapping[str, Any], operator: str, what: str) -> Graph:
+    """Capture a function of arrays, by their names in messages, for the public function ``operator``.
+
+    ``what`` is what that captures, in messages.
+    """
+    given = [_on_device(operator, name, array) for name, array in arrays.items()]
     from gpuconv.cuda.call.graph import CapturedCall
 
     def check(result: Any) -> None:
         _mapped(result, lambda leaf: _check_result(operator, what, leaf))
 
-    return Graph(CapturedCall(function, given, check, operator, what), operator)
+    return Graph(CapturedCall(function, dict(zip(arrays, given, strict=True)), check, operator, what))
 
 
-def _on_device(operator: str, at: int, array: Any) -> Any:
+def _on_device(operator: str, name: str, array: Any) -> Any:
     """Return an argument as a CuPy array; ArgumentTypeError for anything that is not on a device."""
     kind = cuda.runtime.array_type()
-    array = _arrays.adopted(operator, f"argument {at}", array)
-    if kind is None or not isinstance(array, kind):
-        library = type(array).__module__.partition(".")[0]
-        advice = "move it with gpuconv.to_device" if library == "numpy" else "let the function refer to what is no array"
-        name = f"{type(array).__module__}.{type(array).__qualname__}"
-        raise ArgumentTypeError(f"{operator}: CUDA graphs need CuPy arrays, but argument {at} is {name}; {advice}")
-    return array
+    if type(array) is kind:
+        return array
+    array = _arrays.adopted(operator, name, array)
+    if kind is not None and isinstance(array, kind):
+        return array
+    advice = "move it with gpuconv.to_device" if isinstance(array, np.ndarray) else "refer to it from the function"
+    raise ArgumentTypeError(f"{operator}: CUDA graphs need CuPy arrays, but {name} is {_kind(array)}; {advice}")
 
 
 def _check_result(operator: str, what: str, leaf: Any) -> None:
     kind = cuda.runtime.array_type()
     if kind is None or not isinstance(leaf, kind):
-        name = f"{type(leaf).__module__}.{type(leaf).__qualname__}"
         raise ArgumentTypeError(
-            f"{operator}: {what} returns {name}, which a replay cannot change; return CuPy arrays, or a tuple, list or "
-            "dict of them"
+            f"{operator}: {what} returns {_kind(leaf)}, which a replay cannot change; return CuPy arrays, or a tuple, "
+            "list or dict of them"
         )
+
+
+def _kind(value: Any) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
 
 
 def _mapped(result: Any, leaf: Callable[[Any], Any]) -> Any:

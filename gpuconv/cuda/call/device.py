@@ -280,26 +280,21 @@ def _out_of_memory(purpose: str, nbytes: int, error: Exception) -> OutOfDeviceMe
 address = attrgetter("data.ptr")  # of an array's first element, or of a workspace
 
 
-def keep(memory: Any, result: Any) -> None:
-    """While the current stream captures a graph, keep memory (None for none) as long as that of a result.
+def keep(memory: Any, results: Sequence[Any], inputs: Sequence[Any] = ()) -> None:
+    """While the current stream captures a graph, keep memory (None for none) as long as that of the first result.
 
     The graph uses both whenever it is launched; nothing else would keep a workspace, say, from being given away. A
-    graph of :mod:`gpuconv.cuda.call.graph` does so by itself.
+    graph of :mod:`gpuconv.cuda.call.graph`, which has the workspaces, keeps the inputs and results of others instead.
     """
-    if memory is not None and _captures(sys.modules["cupy"]) and threading.get_ident() not in captures:
-        owner = result if result.base is None else result.base
+    if captures and (graph := captures.get(threading.get_ident())) is not None:
+        graph.keep((*inputs, *results))
+    elif memory is not None and _captures(sys.modules["cupy"]):
+        owner = results[0] if results[0].base is None else results[0].base
         weakref.finalize(owner, _drop, memory).atexit = False
 
 
 def _drop(_: Any) -> None:
     """End the life of memory: the finalizer held the last reference to it."""
-
-
-def keep_for_graph(*arrays: Any) -> None:
-    """Keep what a launch uses, None for nothing, as long as the graph that this thread captures, if it does."""
-    memory = captures.get(threading.get_ident())
-    if memory is not None:
-        memory.keep(arrays)
 
 
 def is_capturing() -> bool:

@@ -1,14 +1,14 @@
 """CUDA graphs that own their memory: a function's launches, captured once and replayed on new values.
 
 A graph replays its launches on the addresses of the capture. An array that dies during the capture, such as what lies
-between two layers, would go back to CuPy's pool and from there to somebody else, whom each replay then overwrites. So
-whatever a captured function allocates comes from a :class:`GraphMemory`, which gives nothing back before the graph ends.
+between two layers, would go back to CuPy's pool and from there to somebody else, whom each replay then overwrites. So a
+captured function allocates from a :class:`GraphMemory`, which gives nothing back before the graph ends.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import RLock, get_ident
@@ -95,9 +95,9 @@ class GraphMemory:
         self._free.append(block)
 
     def keep(self, arrays: Iterable[Any]) -> None:
-        """Keep the memory of arrays that a captured launch uses as long as this object; None stands for no array."""
+        """Keep the memory of arrays that a captured launch uses as long as this object."""
         for array in arrays:
-            if array is not None and (memory := array.data.mem).ptr not in self._blocks:
+            if (memory := array.data.mem).ptr not in self._blocks:
                 self._kept[memory.ptr] = memory
 
     def begin(self, stream: Any) -> None:
@@ -132,8 +132,8 @@ class CapturedCall:
     function : callable
         Called twice: once in the current stream, which compiles and loads kernels and packs weights, and once in the
         stream that is captured.
-    arrays : sequence of CuPy arrays
-        On the current device. Copies of them are the function's arguments.
+    arrays : mapping of str to CuPy array
+        By their names in messages, on the current device. Copies of them are the function's arguments.
     check : callable
         Takes a result of the function, and raises where a graph cannot have it.
     operator, what : str
@@ -148,7 +148,7 @@ class CapturedCall:
     def __init__(
         self,
         function: Callable[..., Any],
-        arrays: Sequence[Any],
+        arrays: Mapping[str, Any],
         check: Callable[[Any], Any],
         operator: str,
         what: str,
@@ -156,13 +156,17 @@ class CapturedCall:
         cupy = device.library()
         self._operator, self._what = operator, what
         self._refuse_capture(cupy)
-        self.device = device.current_device()
+        self.names, self.device = tuple(arrays), device.current_device()
+        places = {name: device.device_of(array) for name, array in arrays.items()}
+        check_devices(operator, self.device, places)
         self._memory = GraphMemory(cupy)
         self._function = function  # with the arrays that it refers to
         self._lock = RLock()
         self._done = cupy.cuda.Event(disable_timing=True)
         with cupy.cuda.using_allocator(self._memory.malloc):
-            self.inputs = tuple(device.dense_copy(array, f"{operator}: a copy of an argument") for array in arrays)
+            self.inputs = tuple(
+                device.dense_copy(array, f"{operator}: a copy of {name}") for name, array in arrays.items()
+            )
             check(function(*self.inputs))
             self._graph, self.result = self._captured(cupy)
         check(self.result)
@@ -217,13 +221,11 @@ class CapturedCall:
         DeviceError
             Something is on another device than the graph; the current stream captures a graph; the driver refuses.
         """
-        places = {"the graph": self.device}
-        places.update({f"argument {at}": device.device_of(array) for at, array in enumerate(arrays)})
-        check_devices(self._operator, device.current_device(), places)
+        places = {name: device.device_of(array) for name, array in zip(self.names, arrays, strict=True)}
+        check_devices("graph", device.current_device(), {"the graph": self.device, **places})
         if device.is_capturing():
             raise DeviceError(
-                f"{self._operator}: the current stream captures a graph, and graphs cannot be nested; call "
-                f"{self._what} as it is"
+                f"graph: the current stream captures a graph, and graphs cannot be nested; call {self._what} as it is"
             )
         with self._lock:
             stream = device.current_stream()
@@ -236,7 +238,7 @@ class CapturedCall:
             except RuntimeError as error:
                 if isinstance(error, GpuconvError):
                     raise
-                raise DeviceError(f"{self._operator}: the driver refused to launch the graph: {error}") from error
+                raise DeviceError(f"graph: the driver refused to launch the graph: {error}") from error
             finally:
                 self._done.record(stream)
 

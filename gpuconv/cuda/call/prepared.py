@@ -107,8 +107,6 @@ class Prepared:
             An address breaks its dtype's alignment, or an ``out`` shares memory with another array.
         DeviceError, OutOfDeviceMemory
         """
-        if runtime.captures:
-            runtime.keep_for_graph(*inputs, *outs)
         addresses = [*map(runtime.address, inputs)]
         if (addresses[0] | addresses[len(addresses) // 2] | addresses[-1]) & self._misaligned:  # of one to three inputs
             self._refuse_alignment(addresses)
@@ -133,7 +131,7 @@ class Prepared:
             addresses[-1] += self._before
         if self._views:
             addresses += [addresses[position] + nbytes for position, nbytes in self._views]
-        runtime.keep(workspace, results[0])
+        runtime.keep(workspace, results, inputs)
         try:
             words, maps, launches = self._slots.pop()
         except IndexError:  # the first call, or other threads are at work on this problem
@@ -173,7 +171,7 @@ class Prepared:
             results = [None] if weights.ahead else self._rest.run((*inputs, buffer), outs)
         if weights.ahead:
             return results
-        runtime.keep(weights, results[0])
+        runtime.keep(weights, results)
         return results
 
     def _pack(self, w: Any) -> Any:
