@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import gc
-from collections import namedtuple
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from contextlib import suppress
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 import gpuconv
+from gpuconv.cuda.call import device
 from gpuconv.cuda.call.graph import GraphMemory
 from tests.gpu.on_device import cupy, exposed, keep_busy
 from tests.harness import cuda_device
@@ -23,7 +25,13 @@ pytestmark = pytest.mark.gpu
 X, W, V = (1, 3, 8, 9), (8, 3, 3, 3), (4, 8, 3, 3)
 OTHERS = (X, (1, 8, 6, 7), (1, 4, 4, 5), (40,), (2000,))  # shapes of new arrays: those of the layers, and of parts
 WIDE, SPLIT = (1, 128, 5, 4), (80, 128, 3, 1)  # a convolution that packs weights, and whose blocks share sums
-Pair = namedtuple("Pair", "y, more")
+
+
+class Pair(NamedTuple):
+    """A result with names."""
+
+    y: Any
+    more: Any
 
 
 def made(shape: tuple[int, ...], seed: int = 0, dtype: Any = np.float32) -> Any:
@@ -120,6 +128,11 @@ def test_memory_comes_from_the_current_allocator(network: Any, allocator: str) -
         assert used_bytes() == before
         assert_replays(graph)
     assert_replays(graph)
+    y = graph(x)
+    del graph
+    others = new_arrays()
+    assert_same(gpuconv.to_host(y), on_host(made(X)), bits=False)
+    assert_untouched(others)
 
 
 def test_memory_counts_towards_the_limit_of_a_pool(network: Any) -> None:
@@ -168,21 +181,33 @@ def test_layers_of_a_deep_function_share_blocks() -> None:
     assert graph.nbytes <= 5 * x.nbytes
 
 
+def test_memory_serves_the_stream_in_which_the_graph_was_made() -> None:
+    """Also what the capture was the first to need."""
+    x, pool = moved(X), cupy().cuda.MemoryPool()
+    with cupy().cuda.using_allocator(pool.malloc):
+        graph = gpuconv.graph(Calls(lambda y: y + cupy().ones((1000, *X[1:]), np.float32).sum(0)), x)
+        total = pool.total_bytes()
+        del graph
+        large = cupy().empty((1000, *X[1:]), np.float32)
+    assert pool.total_bytes() == total
+    del large
+
+
 def test_a_graph_ends_after_its_last_replay() -> None:
     """Its memory is free for other streams at once."""
-    w = moved(SPLIT, 1)
-    x, stream = moved(WIDE), cupy().cuda.Stream(non_blocking=True)
-    graph = gpuconv.graph(lambda x: gpuconv.conv(x, w), x)
-    expected = gpuconv.conv(made(WIDE), made(SPLIT, 1))
+    w, x, pool = moved(SPLIT, 1), moved(WIDE), cupy().cuda.MemoryPool()
+    with cupy().cuda.using_allocator(pool.malloc):
+        graph = gpuconv.graph(lambda x: gpuconv.conv(x, w), x)
+    graph(x)
     cupy().cuda.Device().synchronize()
-    with stream:
+    with cupy().cuda.Stream(non_blocking=True) as stream:
         keep_busy(0.2)
-        y = graph(x, copy=True)
+        graph(x)
         del graph
         gc.collect()
-    others = new_arrays()
-    with stream:
-        assert_same(gpuconv.to_host(y), expected, bits=False)
+    with cupy().cuda.using_allocator(pool.malloc):
+        others = [cupy().full(128, 7, np.float32) for _ in range(pool.free_bytes() // 512)]
+    stream.synchronize()
     assert_untouched(others)
 
 
@@ -234,6 +259,14 @@ def test_operands_live_as_long_as_the_graph(packed: bool) -> None:
     held.clear()
     expected = layers(made(SPLIT, 1), made((4, 80, 1, 1), 2))
     assert_replays(graph, expected, WIDE)
+
+
+def test_what_a_function_refers_to_lives_as_long_as_the_graph() -> None:
+    def shifted() -> Any:
+        shift = moved(X, 1)
+        return gpuconv.graph(lambda x: x + shift, moved(X))
+
+    assert_replays(shifted(), lambda x: x + made(X, 1))
 
 
 def test_weights_that_a_graph_has_packed_serve_other_calls_after_it() -> None:
@@ -400,6 +433,22 @@ def test_threads_replay_one_graph(network: Any) -> None:
         assert all(pool.map(work, range(16)))
 
 
+def test_a_replay_is_whole_before_another_thread_s_begins(network: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, write = gpuconv.graph(network, moved(X)), device.write
+
+    def slow(target: Any, array: Any) -> None:
+        write(target, array)
+        time.sleep(0.05)
+
+    def work(seed: int) -> bool:
+        with cupy().cuda.Stream(non_blocking=True):
+            return bool((gpuconv.to_host(graph(moved(X, seed), copy=True)) == on_host(made(X, seed))).all())
+
+    monkeypatch.setattr(device, "write", slow)
+    with ThreadPoolExecutor(2) as pool:
+        assert all(pool.map(work, range(4)))
+
+
 def test_threads_capture_at_the_same_time(network: Any) -> None:
     def work(seed: int) -> bool:
         with cupy().cuda.Stream(non_blocking=True):
@@ -428,6 +477,24 @@ def test_a_function_may_work_in_streams_that_it_forks_and_joins(network: Any) ->
     assert_replays(gpuconv.graph(forked, moved(X)), lambda x: on_host(x) + on_host(x + 1))
 
 
+def test_what_one_stream_of_a_capture_drops_is_not_for_another_one() -> None:
+    other = cupy().cuda.Stream(non_blocking=True)
+
+    def forked(x: Any) -> Any:
+        current = cupy().cuda.get_current_stream()
+        other.wait_event(current.record())
+        with other:
+            first = x + 1
+            current.wait_event(other.record())
+            y = first * 3
+        del first  # `other` may still have to read it
+        z = x * 5
+        current.wait_event(other.record())
+        return y + z
+
+    assert_replays(gpuconv.graph(forked, moved(X)), lambda x: (x + 1) * 3 + x * 5)
+
+
 def test_a_stream_that_is_not_captured_is_an_error(network: Any) -> None:
     other = cupy().cuda.Stream(non_blocking=True)
 
@@ -435,7 +502,7 @@ def test_a_stream_that_is_not_captured_is_an_error(network: Any) -> None:
         with other:
             return network(x)
 
-    with pytest.raises(gpuconv.DeviceError, match="in the stream 0x[0-9a-f]+, which is not captured; let it work in"):
+    with pytest.raises(gpuconv.DeviceError, match=r"in the stream 0x[0-9a-f]+, which is not captured; let it work in"):
         gpuconv.graph(elsewhere, moved(X))
 
 
@@ -479,10 +546,8 @@ def _synchronized(x: Any) -> Any:
 
 
 def _swallowed(x: Any) -> Any:
-    try:
+    with suppress(RuntimeError):
         _synchronized(x)
-    except RuntimeError:
-        pass
     return x
 
 
@@ -513,6 +578,7 @@ def test_a_capture_that_fails_is_ended(failure: str) -> None:
         stream.begin_capture()
         stream.end_capture()
         stream.synchronize()
+        cupy().cuda.Device().synchronize()  # refused where any stream captures
     del caught
 
 

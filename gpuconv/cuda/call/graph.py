@@ -103,7 +103,6 @@ class GraphMemory:
     def begin(self, stream: Any) -> None:
         """Expect a capture in a stream, which may use what work in the home stream has left."""
         self._free = [_Block(block.pointer, block.nbytes, stream.ptr) for block in self._free]
-        self._blocks.update({block.pointer.ptr: block for block in self._free})
         self._captures = True
 
     def end(self) -> None:
