@@ -17,6 +17,7 @@ import pytest
 import gpuconv
 from gpuconv.cuda.call import device
 from gpuconv.cuda.call.graph import GraphMemory
+from tests.fuzz import graphs
 from tests.gpu.on_device import cupy, exposed, keep_busy
 from tests.harness import cuda_device
 from tests.oracle.operands import values
@@ -537,6 +538,13 @@ def test_a_stream_that_is_not_captured_is_an_error(network: Any) -> None:
         gpuconv.graph(elsewhere, moved(X))
 
 
+def test_random_functions_streams_and_arrays() -> None:
+    counts = graphs.run(100, seed=0)
+    assert counts["replays"] == 100
+    assert counts["graphs"] > 5
+    assert counts["arrays checked"] > 50
+
+
 # ---------------------------------------------------------------- captures that fail
 
 
@@ -632,6 +640,24 @@ def test_graphs_are_not_nested() -> None:
         with pytest.raises(gpuconv.DeviceError, match="called while another graph is captured"):
             gpuconv.graph(lambda x: x + 1, x)
         stream.end_capture()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, gpuconv.OutOfDeviceMemory])
+def test_a_replay_that_is_interrupted_leaves_the_graph_usable(
+    network: Any, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph, x = gpuconv.graph(network, moved(X)), moved(X)
+
+    def interrupted(*_: Any) -> Any:
+        raise error
+
+    for name in ("write", "copied"):
+        with monkeypatch.context() as patch:
+            patch.setattr(device, name, interrupted)
+            with pytest.raises(error):
+                graph(x, copy=True)
+    with ThreadPoolExecutor(1) as pool:  # another thread: no lock is left behind
+        assert pool.submit(assert_replays, graph).result(60) is None
 
 
 # ---------------------------------------------------------------- wrong calls

@@ -18,6 +18,8 @@ from gpuconv._errors import DeviceError, GpuconvError
 from gpuconv.cuda.call import device
 from gpuconv.cuda.call.prepared import check_devices
 
+_MOST_ROOM = 4  # times the bytes of an array are in its block, which an output keeps from all others
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Block:
@@ -79,7 +81,8 @@ class GraphMemory:
         self._check_place(stream)
         if nbytes == 0:
             return self.allocate(0)
-        fitting = [block for block in self._free if block.stream == stream.ptr and block.nbytes >= nbytes]
+        sizes = range(nbytes, _MOST_ROOM * nbytes + 1)
+        fitting = [block for block in self._free if block.stream == stream.ptr and block.nbytes in sizes]
         if fitting:
             block = min(fitting, key=lambda block: block.nbytes)
             self._free.remove(block)

@@ -101,6 +101,9 @@ def test_the_smallest_free_block_that_suffices_is_given_again(streams: SimpleNam
     again = [memory.malloc(nbytes) for nbytes in (150, 100, 120, 400)]
     assert [each.ptr for each in again] == [3000, 2000, 1000, 4000]
     assert streams.sizes == [300, 100, 200, 400]
+    again.clear()
+    assert memory.malloc(24).ptr == 5000  # which leaves the least one, of 100, for what needs more of it
+    assert memory.malloc(25).ptr == 2000
 
 
 def test_a_capture_begins_with_what_its_stream_found_free(streams: SimpleNamespace) -> None:
