@@ -360,38 +360,26 @@ if on_gpu:
 # %% [markdown]
 # ## A CUDA graph
 #
-# Small layers take the host longer to launch than the device to compute. A graph launches them all at once. A call
-# can be captured once its kernels are compiled; weights that were packed before are not packed again in the graph,
-# which reads and writes the arrays that it was captured with. So all of them must live as long as it is launched, also
-# those between two calls.
+# Small layers take the host longer to launch than the device to compute. A graph launches them all at once.
+# `gpuconv.graph` calls a function twice, once to compile its kernels and once to capture its launches. The graph owns
+# the memory of everything between input and output. Its output is the same array each time.
 
 
 # %%
 def network(x, w):
-    """Convolve and pool; return both results, the last one first."""
+    """Convolve and pool."""
     between = gpuconv.conv(x, w, pads=[1] * 4)
-    return gpuconv.max_pool(between, kernel_shape=[2, 2], strides=[2, 2]), between
+    return gpuconv.max_pool(between, kernel_shape=[2, 2], strides=[2, 2])
 
 
 weights = gpuconv.pack(random.integers(-3, 4, (16, 3, 3, 3)).astype(np.float32))
 inputs = [random.integers(-9, 10, (2, 3, 16, 16)).astype(np.float32) for _ in range(3)]
 with device():
-    import cupy
-
-    stream = cupy.cuda.Stream(non_blocking=True)
-    with stream:  # every stream but the null stream can capture
-        x, w = gpuconv.to_device(inputs[0]), gpuconv.to_device(weights)
-        network(x, w)  # compiles, loads and packs
-        stream.begin_capture()
-        y, between = network(x, w)
-        graph = stream.end_capture()
-        replayed = []
-        for values in inputs:
-            x.set(values)
-            graph.launch(stream)
-            replayed.append(gpuconv.to_host(y))
+    w = gpuconv.to_device(weights)
+    graph = gpuconv.graph(lambda x: network(x, w), gpuconv.to_device(inputs[0]))
+    replayed = [gpuconv.to_host(graph(gpuconv.to_device(x))) for x in inputs]
 for values, result in zip(inputs, replayed, strict=True):
-    assert (result == network(values, weights)[0]).all()
+    assert (result == network(values, weights)).all()
 print("one launch for the network, three times, as on the CPU")
 
 # %% [markdown]

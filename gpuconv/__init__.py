@@ -25,6 +25,7 @@ from gpuconv._gradients import (
     conv_transpose_weight_grad,
     conv_weight_grad,
 )
+from gpuconv._graph import Graph, graph
 from gpuconv._packed import PackedWeights
 from gpuconv._pooling import (
     average_pool,
@@ -49,6 +50,7 @@ __all__ = [
     "CompileError",
     "DeviceError",
     "GpuconvError",
+    "Graph",
     "OutOfDeviceMemory",
     "PackedWeights",
     "__version__",
@@ -65,6 +67,7 @@ __all__ = [
     "explain",
     "global_average_pool",
     "global_average_pool_grad",
+    "graph",
     "invariant",
     "max_pool",
     "max_pool_grad",

@@ -61,6 +61,20 @@ class DeviceError(GpuconvError, RuntimeError):
     """No usable CUDA device, or the device refused."""
 
 
+class CaptureError(DeviceError):
+    """The current stream captures a graph, in which this cannot be done.
+
+    Attributes
+    ----------
+    does : str
+        What is done instead of launching kernels, such as "copies an array to the host".
+    """
+
+    def __init__(self, message: str, does: str = "") -> None:
+        super().__init__(message)
+        self.does = does
+
+
 class OutOfDeviceMemory(DeviceError, MemoryError):
     """The device lacks free memory; the message gives the bytes and what they were for."""
 

@@ -119,7 +119,8 @@ def to_device(a: Any = None, *more: Any, **others: Any) -> Any:
     if library == "cuda" and cuda.runtime.device_of(array) == cuda.runtime.current_device():
         return array if weights is None else weights
     if weights is None:
-        cuda.check_no_capture("to_device", "which would copy the array only later; call it before the capture")
+        rule = "which would copy the array only later; call it before the capture"
+        cuda.check_no_capture("to_device", rule, "copies values to the device")
         return cuda.runtime.to_device(array)
     return PackedWeights(weights.operator, cuda.complete("to_device", partial(cuda.runtime.to_device, array)))
 
@@ -171,6 +172,7 @@ def to_host(a: Any = None, *more: Any, **others: Any) -> Any:
     library, array = _arrays.resolve_one("to_host", "a", a if weights is None else weights.array_for(weights.operator))
     if library == "numpy":
         return weights or (a if isinstance(a, np.ndarray) else array)
-    cuda.check_no_capture("to_host", "so that there are no values yet; call it after the graph has run")
+    rule = "so that there are no values yet; call it after the graph has run"
+    cuda.check_no_capture("to_host", rule, "copies values to the host")
     copy = cuda.runtime.to_host(array)
     return copy if weights is None else PackedWeights(weights.operator, copy)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpuconv._errors import DeviceError
+from gpuconv._errors import CaptureError
 from gpuconv.cuda.call import device
 from gpuconv.rules import activation as activations
 from gpuconv.rules import dtypes, invariance, memory
@@ -134,10 +134,10 @@ def first_impossible(operator: str, indices: Any, windows: IndexWindows, layout:
     return tuple(int(at) for at in np.unravel_index(indices.size - left, windows.shape))
 
 
-def check_no_capture(operator: str, rule: str) -> None:
-    """Raise DeviceError, with what cannot be done then, where the current stream captures a graph."""
+def check_no_capture(operator: str, rule: str, does: str = "waits for the device") -> None:
+    """Raise CaptureError, with what cannot be done then, where the current stream captures a graph."""
     if runtime.is_capturing():
-        raise DeviceError(f"{operator}: the current stream captures a graph, {rule}")
+        raise CaptureError(f"{operator}: the current stream captures a graph, {rule}", does)
 
 
 def complete(operator: str, make: Callable[[], Any]) -> Any:
@@ -145,7 +145,7 @@ def complete(operator: str, make: Callable[[], Any]) -> Any:
 
     DeviceError where the stream captures a graph.
     """
-    check_no_capture(operator, "which would copy the weights only later; call it before the capture")
+    check_no_capture(operator, "which would copy the weights only later; call it before the capture", "packs weights")
     copy = make()
     runtime.wait()
     return copy

@@ -15,8 +15,10 @@ import onnx
 import onnx.backend.base
 from onnx import ModelProto, NodeProto, OperatorSetIdProto
 
+import gpuconv
 from gpuconv import cuda
 from gpuconv._errors import ArgumentError, ArgumentTypeError, DeviceError, GpuconvError, listed, shown
+from gpuconv._graph import Graph, captured
 from gpuconv.cpu import _blas
 from gpuconv.onnx import model as models
 from gpuconv.onnx import nodes
@@ -113,6 +115,61 @@ class Rep(onnx.backend.base.BackendRep):
         names = self._names(inputs if output_names is None else output_names)
         return self._run(as_arrays(self.inputs, input_feed or {}), names, observer)
 
+    @presentable
+    def capture(self, inputs: Any) -> Graph:
+        """Capture a run of the model in a CUDA graph, which replays all its launches by one.
+
+        Parameters
+        ----------
+        inputs : sequence of arrays, dict of str to array, or one array
+            As :meth:`run` takes them, on the device; their shapes are those that the graph is for. What the host
+            reads, such as shapes, axes and conditions, is a NumPy array; the graph is for its value.
+
+        Returns
+        -------
+        gpuconv.Graph
+            Takes the inputs that were on the device, as many arrays in the order of the model's inputs; returns all
+            outputs as :meth:`run` does, as CuPy arrays, which the next call overwrites.
+
+        Raises
+        ------
+        ArgumentError, ArgumentTypeError
+            As :meth:`run` does; the model was prepared for the CPU, or an input of floating-point numbers that the
+            device reads is a NumPy array.
+        DeviceError
+            As :func:`gpuconv.graph` does. Where a node cannot be captured, because it copies values to the host or
+            from there, the message names it.
+        """
+        if not isinstance(self._evaluator, CudaEvaluator):
+            raise ArgumentError("capture: the model was prepared for 'CPU'; CUDA graphs need prepare(model, 'CUDA')")
+        try:
+            values = bind(self.inputs, inputs, self._evaluator.takes, self._told)
+        except GpuconvError as error:
+            raise type(error)(str(error).replace("run: ", "capture: ", 1)) from None
+        fixed = {name: value for name, value in values.items() if self._evaluator.stays_on_host(name, value)}
+        names = [spec.name for spec in self.inputs if spec.name in values and spec.name not in fixed]
+        return captured(
+            self._as_function(names, fixed),
+            {f"the input {quoted(name)}": values[name] for name in names},
+            "capture",
+            "the model",
+        )
+
+    def _as_function(self, names: list[str], fixed: Mapping[str, Any]) -> Callable[..., Any]:
+        """Return a run as a function of arrays by these names; outputs that the host computes are moved once."""
+        moved: dict[str, Any] = {}
+        used: list[Evaluator] = []  # whose constants the graph reads
+
+        def run(*arrays: Any) -> Any:
+            found, _ = self._evaluated({**fixed, **dict(zip(names, arrays, strict=True))}, None)
+            used[:] = [self._evaluator]
+            for name in self.output_names:
+                if isinstance(found[name], np.ndarray) and name not in moved:
+                    moved[name] = gpuconv.to_device(found[name])
+            return self._outputs(*(moved.get(name, found[name]) for name in self.output_names))
+
+        return run
+
     def get_inputs(self) -> list[NodeArg]:
         """Return name, shape and type of the inputs that must be given, as a session of ONNX Runtime does.
 
@@ -176,6 +233,13 @@ class Rep(onnx.backend.base.BackendRep):
         return list(wanted) or self.output_names
 
     def _run(self, inputs: Any, names: Sequence[str], observer: Observer | None) -> list[Any]:
+        found, values = self._evaluated(inputs, observer)
+        leave = self._evaluator.leaving(values)
+        with np.errstate(all="ignore"):
+            return [_own(leave(found[name])) for name in names]
+
+    def _evaluated(self, inputs: Any, observer: Observer | None) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the outputs, by name among others, and the inputs."""
         values = bind(self.inputs, inputs, self._evaluator.takes, self._told)
         defaults = {spec.name for spec in self.inputs if not spec.required}
         if defaults & values.keys() and self._unfolded is not None:  # what is folded holds for the defaults only
@@ -191,8 +255,7 @@ class Rep(onnx.backend.base.BackendRep):
             missing = [name for name in self.output_names if name not in found]
             if missing:
                 raise GpuconvError(f"run: no node computed the output {quoted(missing[0])}")
-            leave = self._evaluator.leaving(values)
-            return [_own(leave(found[name])) for name in names]
+            return found, values
 
     def _tell(self, node: NodeProto) -> None:
         """Warn of a node in which images meet, once."""

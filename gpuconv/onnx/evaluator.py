@@ -16,7 +16,7 @@ from onnx.reference.op_run import OpFunction, RuntimeContextError
 
 import gpuconv
 from gpuconv import cuda
-from gpuconv._errors import ArgumentError, GpuconvError
+from gpuconv._errors import ArgumentError, CaptureError, GpuconvError
 from gpuconv.onnx import folding, joining, nodes, report, steps
 from gpuconv.onnx.batch.images import Images
 from gpuconv.onnx.messages import quoted, reason, warn
@@ -220,6 +220,8 @@ class Evaluator(ReferenceEvaluator):
             start = 0.0 if observer is None else perf_counter()
             try:
                 outputs = self._outputs(index, node, values, given, memory, images)
+            except CaptureError as error:
+                raise nodes.not_captured(node.onnx_node, error) from error
             except (GpuconvError, MemoryError, UserWarning):  # our own, where the caller makes errors of them
                 raise
             except Exception as error:  # values of a kind that the node cannot take, for one
@@ -433,6 +435,10 @@ class CudaEvaluator(Evaluator):
     def takes(self, value: Any) -> bool:
         """Take arrays of the device."""
         return on_device(value)
+
+    def stays_on_host(self, name: str, value: Any) -> bool:
+        """Tell whether an input is an array on the host that a run begins with there."""
+        return not on_device(value) and (name in self._read_by_host or not (_is_numbers(value) and is_float(value)))
 
     def enter(self, values: dict[str, Any]) -> dict[str, Any]:
         """Move floating-point numbers to the device, but those that the host reads."""

@@ -10,7 +10,7 @@ import onnx
 from onnx import AttributeProto, GraphProto, NodeProto
 
 import gpuconv
-from gpuconv._errors import ArgumentError, GpuconvError, one_line
+from gpuconv._errors import ArgumentError, CaptureError, DeviceError, GpuconvError, one_line
 from gpuconv.onnx.messages import quoted, reason
 from gpuconv.rules import geometry, layout
 
@@ -134,6 +134,8 @@ def describe(node: NodeProto) -> str:
 
 def renamed(node: NodeProto, error: GpuconvError, function: str) -> GpuconvError:
     """Put the node in the place of the function's name that an error's message begins with; nodes have no layout."""
+    if isinstance(error, CaptureError):  # what it says of the function is not what a node's reader wants to know
+        return error
     message, _, _ = str(error).removeprefix(f"{function}: ").partition(layout.ADVICE)
     return type(error)(f"{describe(node)}: {message}")
 
@@ -141,6 +143,11 @@ def renamed(node: NodeProto, error: GpuconvError, function: str) -> GpuconvError
 def failed(node: NodeProto, error: BaseException, who: str = "") -> GpuconvError:
     """Return an error that names the node and says what another library raised in it."""
     return GpuconvError(f"{describe(node)}: {who}{type(error).__name__}: {reason(error)}")
+
+
+def not_captured(node: NodeProto, error: CaptureError) -> DeviceError:
+    """Return an error that names the node in which a graph could not be captured, and why."""
+    return DeviceError(f"{describe(node)} {error.does}, which a CUDA graph cannot repeat")
 
 
 def check_opset(opset: int) -> None:

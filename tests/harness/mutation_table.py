@@ -236,6 +236,8 @@ TESTS: dict[str, tuple[str, ...]] = {
     "rules/integers.py": ("rules/test_errors.py", "rules/test_odd_arguments.py", "rules/test_signatures.py"),
     "rules/settings.py": ("rules/test_strictness.py", "rules/test_precision.py"),
     "rules/strictness.py": ("rules/test_strictness.py", "rules/test_errors.py"),
+    "_graph.py": ("cuda/call/test_graph.py", "gpu/test_graphs.py"),
+    "cuda/call/graph.py": ("cuda/call/test_graph.py", "gpu/test_graphs.py", "gpu/test_model_graphs.py"),
     "rules/precision.py": ("rules/test_precision.py", "rules/test_errors.py", "cuda/plan/test_tune.py"),
     "cli/run.py": ("cli/test_run.py", "cli/test_files.py", "cli/test_calls.py"),
     "rules/signatures.py": ("rules/test_signatures.py", "rules/test_errors.py", "dask/test_errors.py"),

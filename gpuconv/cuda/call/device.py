@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 prepared: dict[Any, Any] = {}  # the calls that are ready to run on this runtime, by everything that tells them apart
 _limits: dict[int, Limits] = {}
 _kernels: dict[tuple[int, Variant], Kernel] = {}
+captures: dict[int, Any] = {}  # by thread: the memory of the graph that it captures by gpuconv.graph
 _loading = threading.Lock()
 _SHARED_BYTES = 48 * 1024  # that a block gets without asking
 _LEGACY_STREAM = 1
@@ -53,7 +54,8 @@ def unavailable_reason() -> str | None:
     return None if count else "the CUDA driver lists no device"
 
 
-def _cupy() -> Any:
+def library() -> Any:
+    """Import CuPy; DeviceError where it is not installed, or finds no device."""
     reason = unavailable_reason()
     if reason is not None:
         raise DeviceError(f"no CUDA device was found ({reason}); pass NumPy arrays to run on the CPU")
@@ -87,9 +89,9 @@ def limits(device: int) -> Limits:
 
     known = _limits.get(device)
     if known is None:
-        described = _cupy().cuda.Device(device)
+        described = library().cuda.Device(device)
         attributes, capability = described.attributes, described.compute_capability  # "90"
-        name = _cupy().cuda.runtime.getDeviceProperties(device)["name"].decode(errors="replace")
+        name = library().cuda.runtime.getDeviceProperties(device)["name"].decode(errors="replace")
         architecture = compiler.architecture((int(capability[:-1]), int(capability[-1])))
         known = _limits[device] = Limits(
             architecture=architecture,
@@ -142,7 +144,7 @@ def load(variant: Variant, device: int, shared_bytes: int) -> Kernel:
     kernel = _kernels.get((device, variant))
     if kernel is None:
         content = compiler.cubin(variant, limits(device).architecture)
-        module = _cupy().cuda.Module()  # RawModule would read a file again, which may be another one by then
+        module = library().cuda.Module()  # RawModule would read a file again, which may be another one by then
         try:
             module.load(content)
             kernel = Kernel(module.get_function(variant.name))
@@ -151,7 +153,7 @@ def load(variant: Variant, device: int, shared_bytes: int) -> Kernel:
     with turn(_loading, 1.0):  # two threads: the larger size must be the one that stays
         kernel = _kernels.setdefault((device, variant), kernel)
         if shared_bytes > kernel.shared_bytes:
-            driver = _cupy().cuda.driver
+            driver = library().cuda.driver
             largest = driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             driver.funcSetAttribute(kernel.function.ptr, largest, shared_bytes)
             kernel.shared_bytes = shared_bytes
@@ -200,7 +202,7 @@ def _following(
 
     A plain launch comes before it, which has seen to it that the thread has a context.
     """
-    driver, current = _bindings(), _cupy().cuda.get_current_stream
+    driver, current = _bindings(), library().cuda.get_current_stream
     attribute = driver.CUlaunchAttribute()
     attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
     attribute.value.programmaticStreamSerializationAllowed = 1
@@ -278,13 +280,16 @@ def _out_of_memory(purpose: str, nbytes: int, error: Exception) -> OutOfDeviceMe
 address = attrgetter("data.ptr")  # of an array's first element, or of a workspace
 
 
-def keep(memory: Any, result: Any) -> None:
-    """While the current stream captures a graph, keep memory (None for none) as long as that of a result.
+def keep(memory: Any, results: Sequence[Any], inputs: Sequence[Any] = ()) -> None:
+    """While the current stream captures a graph, keep memory (None for none) as long as that of the first result.
 
-    The graph uses both whenever it is launched; nothing else would keep a workspace, say, from being given away.
+    The graph uses both whenever it is launched; nothing else would keep a workspace, say, from being given away. A
+    graph of :mod:`gpuconv.cuda.call.graph`, which has the workspaces, keeps the inputs and results of others instead.
     """
-    if memory is not None and _captures(sys.modules["cupy"]):
-        owner = result if result.base is None else result.base
+    if captures and (graph := captures.get(threading.get_ident())) is not None:
+        graph.keep((*inputs, *results))
+    elif memory is not None and _captures(sys.modules["cupy"]):
+        owner = results[0] if results[0].base is None else results[0].base
         weakref.finalize(owner, _drop, memory).atexit = False
 
 
@@ -294,7 +299,7 @@ def _drop(_: Any) -> None:
 
 def is_capturing() -> bool:
     """Tell whether the current stream captures a graph instead of running what it is given."""
-    return _captures(_cupy())
+    return _captures(library())
 
 
 def _captures(cupy: Any) -> bool:
@@ -302,9 +307,14 @@ def _captures(cupy: Any) -> bool:
     return bool(stream.ptr > _LEGACY_STREAM and stream.is_capturing())
 
 
+def current_stream() -> Any:
+    """Return the current stream of the calling thread, as CuPy's object."""
+    return sys.modules["cupy"].cuda.get_current_stream()
+
+
 def wait() -> None:
     """Return when everything in the current stream is done."""
-    _cupy().cuda.get_current_stream().synchronize()
+    library().cuda.get_current_stream().synchronize()
 
 
 # ---------------------------------------------------------------- time
@@ -317,7 +327,7 @@ def seconds(run: Callable[[], Any]) -> float:
 
     The host gets ahead of the device while that is filled, so that its own time does not count.
     """
-    cupy = _cupy()
+    cupy = library()
     stream = cupy.cuda.get_current_stream()
     nbytes = 2 * cupy.cuda.Device(current_device()).attributes["L2CacheSize"]
     other = workspace(nbytes, "tune: what fills the L2 cache").data
@@ -336,16 +346,36 @@ def seconds(run: Callable[[], Any]) -> float:
 # ---------------------------------------------------------------- transfer
 
 
-def copied(array: Any, purpose: str) -> Any:
-    """Return a copy of an array of the current device, C-contiguous, bit for bit; errors as in :func:`empty`.
+def _bits(array: Any) -> Any:
+    """Return the same memory as integers: CuPy's own kernels flush subnormals, but for those of 16 bytes."""
+    return array.view(np.dtype(f"u{array.itemsize}") if array.itemsize <= 8 else array.dtype)
 
-    Elements go as integers: CuPy's own kernels flush subnormals, but for those of 16 bytes, which have no integers.
-    """
-    kind = np.dtype(f"u{array.itemsize}") if array.itemsize <= 8 else array.dtype
+
+def copied(array: Any, purpose: str) -> Any:
+    """Return a copy of an array of the current device, C-contiguous, bit for bit; errors as in :func:`empty`."""
     try:
-        return array.view(kind).copy().view(array.dtype)
+        return _bits(array).copy().view(array.dtype)
     except MemoryError as error:
         raise _out_of_memory(purpose, array.nbytes, error) from error
+
+
+def dense_copy(array: Any, purpose: str) -> Any:
+    """Return a copy as :func:`copied` does, but with the axes in the memory order of the array's.
+
+    A broadcast array, in which elements share memory, is copied in C order.
+    """
+    order, back = _memory_order(array)
+    if any(step == 0 and extent > 1 for step, extent in zip(array.strides, array.shape, strict=True)):
+        order = back = list(range(array.ndim))
+    copy = empty(tuple(array.shape[axis] for axis in order), array.dtype, purpose).transpose(back)
+    write(copy, array)
+    return copy
+
+
+def write(target: Any, array: Any) -> None:
+    """Copy an array into another one of the same shape and dtype, bit for bit; CuPy sees to memory that both share."""
+    if target.data.ptr != array.data.ptr or target.strides != array.strides:
+        _bits(target)[...] = _bits(array)
 
 
 def strided(flat: Any, shape: tuple[int, ...], strides: tuple[int, ...], start: int) -> Any:
@@ -355,7 +385,7 @@ def strided(flat: Any, shape: tuple[int, ...], strides: tuple[int, ...], start: 
 
 def to_device(array: Any) -> Any:
     """Copy a NumPy array, or a CuPy array of another device, to the current device, keeping dtype and memory order."""
-    cupy = _cupy()
+    cupy = library()
     order, back = _memory_order(array)
     try:
         if isinstance(array, cupy.ndarray):
@@ -391,7 +421,7 @@ def _from_another(cupy: Any, array: Any) -> Any:
 
 def to_host(array: Any) -> Any:
     """Copy a CuPy array to a NumPy array, keeping dtype, shape and memory order."""
-    cupy = _cupy()
+    cupy = library()
     order, back = _memory_order(array)
     with cupy.cuda.Device(device_of(array)):
         packed = array.transpose(order)
@@ -408,7 +438,7 @@ def _memory_order(array: Any) -> tuple[list[int], list[int]]:
 
 def from_dlpack(array: Any) -> Any:
     """Return a CuPy array of a CUDA tensor's memory; the current stream waits for its producer's."""
-    return _cupy().from_dlpack(array)
+    return library().from_dlpack(array)
 
 
 def from_interface(array: Any) -> Any:
@@ -416,7 +446,7 @@ def from_interface(array: Any) -> Any:
 
     The current stream waits for the producer's. CuPy's own conversion would make the host wait.
     """
-    cupy = _cupy()
+    cupy = library()
     interface = array.__cuda_array_interface__
     if interface.get("mask") is not None:
         raise TypeError("it is masked")

@@ -131,7 +131,7 @@ class Prepared:
             addresses[-1] += self._before
         if self._views:
             addresses += [addresses[position] + nbytes for position, nbytes in self._views]
-        runtime.keep(workspace, results[0])
+        runtime.keep(workspace, results, inputs)
         try:
             words, maps, launches = self._slots.pop()
         except IndexError:  # the first call, or other threads are at work on this problem
@@ -171,7 +171,7 @@ class Prepared:
             results = [None] if weights.ahead else self._rest.run((*inputs, buffer), outs)
         if weights.ahead:
             return results
-        runtime.keep(weights, results[0])
+        runtime.keep(weights, results)
         return results
 
     def _pack(self, w: Any) -> Any:
