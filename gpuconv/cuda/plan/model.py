@@ -14,6 +14,7 @@ _SCHEDULERS = 4  # of a multiprocessor
 _ENOUGH = 2  # warps of a scheduler, of which one multiplies while another one waits
 _EXPOSED = 0.2  # share of the shorter one that does not hide behind the longer one; assumed
 _ISSUED = 128  # instructions, counted by thread, that a multiprocessor issues in one clock
+_INTERVAL = 4  # clocks from an instruction of a warp to the next one, which needs its result; assumed
 
 
 def arithmetic(blocks: int, multiplications: float, accumulator: str, efficiency: float, limits: Limits) -> float:
@@ -98,7 +99,7 @@ def adding_up(count: int, blocks: int, limits: Limits) -> float:
     return rates.adding + blocks * rates.beginning + count / (rates.cached * nearest(limits.architecture).clock)
 
 
-def cached(blocks: int, count: int, limits: Limits) -> float:
+def cached(blocks: int, count: float, limits: Limits) -> float:
     """Return the seconds in which the busiest multiprocessor reads from the L2 cache so many bytes for each block."""
     rounds = -(-blocks // limits.multiprocessors)
     return rounds * count / (limits.rates.cached * nearest(limits.architecture).clock)
@@ -110,6 +111,36 @@ def memory(count: int, limits: Limits) -> float:
     if limits.bandwidth:
         return count / (limits.rates.bandwidth * limits.bandwidth)
     return count / (limits.rates.bandwidth * device.bandwidth * limits.multiprocessors / device.limits.multiprocessors)
+
+
+class Blocks(NamedTuple):
+    """Blocks of a kernel that only moves data past simple instructions: a pool, or its gradient."""
+
+    count: int
+    warps: int  # of a block, those that have something to do
+    instructions: float  # of a block, counted by thread
+    # Loads of a thread that memory answers one after another; those in flight together are one, those that the L1 cache
+    # answers are none
+    trips: float = 1.0
+    resident: int = 1  # that a multiprocessor has room for at a time
+
+
+def streaming(blocks: Blocks, count: float, limits: Limits) -> float:
+    """Return the seconds in which blocks move ``count`` bytes, each of them as many, however few blocks there are.
+
+    The busiest multiprocessor issues its blocks' instructions, at the full rate if it has warps enough to hide those
+    that wait for a result; it has its share of the L2 cache's bandwidth; and its threads wait for memory as often as
+    one load depends on another (Little's law: bytes in flight over the latency bound its bandwidth). The whole device
+    has the bandwidth of its memory.
+    """
+    clock = nearest(limits.architecture).clock
+    rounds = -(-blocks.count // limits.multiprocessors)
+    together = min(rounds, blocks.resident)
+    rate = min(_ISSUED, 32 * together * blocks.warps / _INTERVAL)
+    issued = rounds * blocks.instructions / (rate * clock)
+    waited = rounds / together * blocks.trips * limits.rates.latency
+    moved = cached(blocks.count, count / blocks.count, limits)
+    return overlapped(max(issued, waited, moved), memory(count, limits))
 
 
 def instructions(count: float, limits: Limits) -> float:

@@ -12,16 +12,17 @@ from math import prod
 
 from gpuconv.cuda.build import structs
 from gpuconv.cuda.build.variant import Kernel, Variant, types
-from gpuconv.cuda.plan import MOST_BLOCKS, Candidate, Limits, Offer, Plan, Refusal
+from gpuconv.cuda.plan import MOST_BLOCKS, Candidate, Limits, Offer, Plan, Refusal, model
 from gpuconv.cuda.pool import general
 from gpuconv.cuda.pool.problem import (
     PoolProblem,
     PoolView,
+    blocks_of,
     channels_of_vector,
+    fresh,
     in_vectors,
     one_launch,
     pixels_of,
-    seconds,
     vectors_of,
     why_singly,
 )
@@ -31,6 +32,7 @@ NAME = "channels"
 _THREADS = 256
 _MOST = structs.constant("kMost", "pool/channels.cu")
 _LONG_WALK, _SHORT_WALK = 8, 4  # outputs that share columns, at most
+_ROWS = 3  # of a column that are loaded together, where vectors are whole ones or pairs
 _THREADS_WANTED = 1024  # of each multiprocessor; for fewer of them, short walks
 # Instructions, with Indices or without (and of bytes): of an output's vector, its columns, and their loads; counted.
 _INSTRUCTIONS = {False: (36, 90, 8), True: (72, 117, 11)}
@@ -93,6 +95,14 @@ def _instructions(problem: PoolProblem, pixels: PoolView) -> float:
     return outputs * (output + columns * (column + load * deep * high))
 
 
+def _trips(problem: PoolProblem, pixels: PoolView, walk: int) -> float:
+    """Return how often a thread waits for memory: for a few rows of a column at a time, of columns one by one."""
+    deep, high, wide = pixels.axes
+    rows = _ROWS if in_vectors(problem) or problem.named else 1
+    columns = (walk - 1) * wide.stride + wide.reach
+    return columns * deep.reach * fresh(deep) * -(-high.reach // rows) * fresh(high)
+
+
 # ---------------------------------------------------------------- offers
 
 
@@ -103,7 +113,10 @@ def offers(problem: PoolProblem, limits: Limits) -> Iterator[Offer]:
         yield Refusal(pixels)
         return
     kernel = average_variant(problem.dtype) if problem.averages else variant(problem.dtype, problem.named)
-    time = seconds(problem, _instructions(problem, pixels), limits)
+    threads = _items(problem, pixels, _walk(problem, pixels, limits))
+    trips = _trips(problem, pixels, _walk(problem, pixels, limits))
+    blocks = blocks_of(kernel, threads, _instructions(problem, pixels), trips, limits)
+    time = model.streaming(blocks, problem.bytes, limits)
     yield Candidate(kernel.name, time, lambda: _plan(problem, pixels, kernel, limits))
 
 

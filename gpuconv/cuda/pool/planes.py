@@ -12,9 +12,9 @@ from typing import Any
 
 from gpuconv.cuda.build import params
 from gpuconv.cuda.build.variant import Kernel, Variant, types
-from gpuconv.cuda.plan import MOST_BLOCKS, Candidate, Launch, Limits, Offer, Plan, Refusal, Space, kept
+from gpuconv.cuda.plan import MOST_BLOCKS, Candidate, Launch, Limits, Offer, Plan, Refusal, Space, kept, model
 from gpuconv.cuda.plan.strided import collapsed, filled
-from gpuconv.cuda.pool.problem import PoolAxis, PoolProblem, seconds
+from gpuconv.cuda.pool.problem import PoolAxis, PoolProblem, blocks_of
 from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import Ints
 
@@ -26,6 +26,7 @@ _FEWEST = 16  # elements of a window: for fewer, a thread makes a sum
 _LEAST = 2048  # elements of a part, of all lanes
 # Instructions of a thread, and of each element of one run or of several axes; estimated.
 _INSTRUCTIONS = (110, 5, 17)
+_TOGETHER = (4, 8)  # elements that a thread loads at a time, of several axes or of one run
 
 
 # ---------------------------------------------------------------- what it sees
@@ -150,10 +151,14 @@ def offers(problem: PoolProblem, limits: Limits) -> Iterator[Offer]:
     thread, run, several = _INSTRUCTIONS
     lanes = _LANES / min(view.channel.extent, _LANES) if view.last else 1.0  # of which some have no channel
     of_elements = view.elements * view.outputs * lanes * (run if len(view.extents) == 1 else several)
-    time = seconds(problem, tile.blocks * _THREADS * thread + of_elements, limits)
-    if tile.parts > 1:
-        time += limits.rates.adding
     kernel = variant(problem.dtype, tile.group)
+    beside = tile.group or _THREADS // _LANES  # elements that lanes of a sum, or warps of all lanes', load side by side
+    trips = -(-tile.each // (beside * _TOGETHER[len(view.extents) == 1]))
+    instructions = tile.blocks * _THREADS * thread + of_elements
+    blocks = blocks_of(kernel, tile.blocks * _THREADS, instructions, trips, limits)
+    time = model.streaming(blocks, problem.bytes, limits)
+    if tile.parts > 1:
+        time += limits.rates.launch
     yield Candidate(kernel.name, time, lambda: _plan(problem, view, tile, kernel))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuconv.cuda.plan import Limits
 from gpuconv.cuda.pool.problem import PoolProblem
 
 # What short elements take beside others, with Indices or without, by their bytes: instructions that unpack; counted.
@@ -37,6 +36,6 @@ def taken(taps: int, runs: WindowRuns, run: int) -> tuple[int, int]:
     return (taps + run - 1, taps + 3 * run) if runs.step else (taps * run, taps * run)
 
 
-def instructions(problem: PoolProblem, of_block: float, blocks: int, limits: Limits) -> float:
-    """Return what all blocks execute, of so many instructions each; few blocks take as long as two a multiprocessor."""
-    return of_block * max(blocks, 2 * limits.multiprocessors) * _SHORT.get((problem.named, problem.itemsize), 1)
+def of_short(problem: PoolProblem) -> float:
+    """Return how many times as many instructions elements take as those of four bytes, which need no unpacking."""
+    return _SHORT.get((problem.named, problem.itemsize), 1.0)

@@ -136,6 +136,10 @@ class WalkView(PoolView):
         longest = next((walk for walk in _WALKS if self.items(form, walk) * self.met(form) >= wanted), 1)
         return -(-steps // -(-steps // longest))
 
+    def trips(self, form: Form, walk: int) -> int:
+        """Return how often a thread waits for memory: for each row of windows, and each slice; lanes share windows."""
+        return (walk + self.halo(form)) * windows_met(self.depth, form.slices)
+
     def fields_of(self, form: Form, walk: int) -> dict[str, Any]:
         """Return what the structs of all walks of so many rows of windows have, but for the arrays."""
         *others, step = self.strides("x")

@@ -15,7 +15,7 @@ from gpuconv.cuda.build import params
 from gpuconv.cuda.build.variant import Kernel, Variant, types
 from gpuconv.cuda.plan import Candidate, Limits, Offer, Plan, Refusal, model
 from gpuconv.cuda.pool.grad.base import Form, WalkView, walked, windows_met
-from gpuconv.cuda.pool.grad.problem import PoolGradProblem, beside_memory, one_launch
+from gpuconv.cuda.pool.grad.problem import PoolGradProblem, one_launch
 from gpuconv.rules import dtypes
 
 NAME = "scatter"
@@ -153,7 +153,8 @@ def _seconds(problem: PoolGradProblem, view: WalkView, box: Box, limits: Limits)
         model.busy(1, turns * work.clocks, limits),
         _gathered(problem, view, box, work, blocks, limits),
     )
-    return beside_memory(problem, busy, limits)
+    busy = max(busy, model.cached(blocks, problem.bytes / blocks, limits))
+    return model.overlapped(busy, model.memory(problem.bytes, limits))
 
 
 def _gathered(problem: PoolGradProblem, view: WalkView, box: Box, work: _Work, blocks: int, limits: Limits) -> float:

@@ -100,7 +100,8 @@ def offers(problem: PoolGradProblem, limits: Limits) -> Iterator[Offer]:
         return
     columns, form = accepted
     kernel = variant(problem.dtype, form)
-    time = seconds(problem, _instructions(columns, form, problem.dtype, limits), limits)
+    walk, instructions = columns.walk(form, limits), _instructions(columns, form, problem.dtype, limits)
+    time = seconds(problem, kernel, columns.items(form, walk), instructions, columns.trips(form, walk), limits)
     yield Candidate(kernel.name, time, lambda: _plan(problem, columns, form, kernel, limits))
 
 
