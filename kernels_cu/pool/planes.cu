@@ -1,22 +1,24 @@
-// AveragePool of one window for each channel, as GlobalAveragePool has it, of any size.
+// AveragePool, and MaxPool without Indices, of one window for each channel, as GlobalAveragePool and GlobalMaxPool have
+// it, of any size.
 //
-// Where neighbours in memory are of one channel, GROUP threads make a sum, or a part of one: they go through its
-// elements side by side, and their sums are added up in a tree. Where channels are neighbours, each lane has a channel
-// of its own, and the warps of a block share the elements. Long sums are cut into parts, of which a second kernel adds
-// up those of an output in their order. Which elements a thread adds depends on the window and the number of channels
-// alone: an image's averages have the same bits in any batch.
+// Where neighbours in memory are of one channel, GROUP threads reduce a window, or a part of one: they go through its
+// elements side by side, and their sums or maxima are reduced in a tree. Where channels are neighbours, each lane has a
+// channel of its own, and the warps of a block share the elements. Long windows are cut into parts, of which a second
+// kernel reduces those of an output in their order. Which elements a thread adds depends on the window and the number
+// of channels alone: an image's averages have the same bits in any batch.
 #include "base/geometry.cuh"
 #include "base/numeric.cuh"
 #include "base/ptx.cuh"
 #include "pool/average.cuh"
+#include "pool/order.cuh"
 
 // An output has a number: image, channel, and the place along one more axis that windows do not cover. Strides count
 // elements.
 struct PlanePoolParams {
     const void* x;
     void* y;
-    void* sums; // part, output; not where there is one part
-    double counts;
+    void* sums; // or maxima: part, output; not where there is one part
+    double counts; // of averages
     long long x_first; // the windows' first element, from that of x
     long long x_batch, x_channel, x_inner;
     long long y_batch, y_channel, y_inner;
@@ -28,33 +30,56 @@ struct PlanePoolParams {
     Divider<int> extent[3]; // of the window
 };
 
-// Writes a sum, or that of a part.
-template <class T, class Acc> DEVICE void put(const PlanePoolParams& p, int output, int part, Acc sum) {
-    if (p.parts.divisor > 1) {
-        static_cast<Acc*>(p.sums)[static_cast<long long>(part) * p.outputs + output] = sum;
-        return;
-    }
+// How windows are reduced: to the value of no element, by elements and by other values, and what is written of it.
+template <class T, class Acc> struct Averages {
+    using Element = T;
+    using Value = Acc;
+
+    static DEVICE Acc none() { return 0; }
+    static DEVICE Acc taken(Acc sum, T element) { return sum + widen(element); }
+    static DEVICE Acc merged(Acc sum, Acc other) { return sum + other; }
+    static DEVICE T result(Acc sum, double counts) { return average<T>(sum, Acc(counts)); }
+};
+template <class T> struct Maxima {
+    using Element = T;
+    using Value = T;
+
+    static DEVICE T none() { return least<T>(); }
+    static DEVICE T taken(T maximum, T element) { return larger(maximum, element); }
+    static DEVICE T merged(T maximum, T other) { return larger(maximum, other); }
+    static DEVICE T result(T maximum, double) { return maximum; }
+};
+
+template <class By, class Params> DEVICE void write(const Params& p, int output, typename By::Value value) {
     int channel, inner;
     const int image = p.channels.split(p.inner.split(output, inner), channel);
-    static_cast<T*>(p.y)[image * p.y_batch + channel * p.y_channel + inner * p.y_inner] =
-        average<T>(sum, Acc(p.counts));
+    static_cast<typename By::Element*>(p.y)[image * p.y_batch + channel * p.y_channel + inner * p.y_inner] =
+        By::result(value, p.counts);
 }
 
-// The sum of every STEP-th element of a window from `first` to before `end`.
-template <int STEP, class T, class Acc> DEVICE Acc sum_of(const PlanePoolParams& p, const T* x, int first, int end) {
-    Acc sum = 0;
+// Writes what a window, or a part of one, is reduced to.
+template <class By> DEVICE void put(const PlanePoolParams& p, int output, int part, typename By::Value value) {
+    if (p.parts.divisor > 1)
+        static_cast<typename By::Value*>(p.sums)[static_cast<long long>(part) * p.outputs + output] = value;
+    else write<By>(p, output, value);
+}
+
+// Every STEP-th element of a window from `first` to before `end`, reduced.
+template <int STEP, class By>
+DEVICE typename By::Value reduced(const PlanePoolParams& p, const typename By::Element* x, int first, int end) {
+    typename By::Value value = By::none();
     if (p.flat) {
 #pragma unroll 8
-        for (int element = first; element < end; element += STEP) sum += widen(x[element * p.x_stride[2]]);
-        return sum;
+        for (int element = first; element < end; element += STEP) value = By::taken(value, x[element * p.x_stride[2]]);
+        return value;
     }
 #pragma unroll 4
     for (int element = first; element < end; element += STEP) {
         int at[3];
         unravel(element, p.extent, at);
-        sum += widen(x[dot(at, p.x_stride)]);
+        value = By::taken(value, x[dot(at, p.x_stride)]);
     }
-    return sum;
+    return value;
 }
 
 // The first element of an output's window.
@@ -62,7 +87,8 @@ template <class T> DEVICE const T* window_of(const PlanePoolParams& p, int image
     return static_cast<const T*>(p.x) + (p.x_first + image * p.x_batch + channel * p.x_channel + inner * p.x_inner);
 }
 
-template <class T, class Acc, int GROUP> DEVICE void average_planes(const PlanePoolParams& p) {
+template <class By, int GROUP> DEVICE void reduce_planes(const PlanePoolParams& p) {
+    using Value = typename By::Value;
     constexpr int kThreads = 256, kGroups = kThreads / GROUP, kLanes = GROUP < 32 ? GROUP : 32; // as the plan launches
     const int thread = int(threadIdx.x), lane = thread % GROUP;
     const int number = int(blockIdx.x) * kGroups + thread / GROUP;
@@ -71,57 +97,73 @@ template <class T, class Acc, int GROUP> DEVICE void average_planes(const PlaneP
     const int output = p.parts.split(exists ? number : 0, part);
     const int image = p.channels.split(p.inner.split(output, inner), channel);
     const int first = part * p.each, end = exists ? min(first + p.each, p.elements) : 0;
-    Acc sum = sum_of<GROUP, T, Acc>(p, window_of<T>(p, image, channel, inner), first + lane, end);
+    const auto* window = window_of<typename By::Element>(p, image, channel, inner);
+    Value value = reduced<GROUP, By>(p, window, first + lane, end);
 #pragma unroll
-    for (int distance = kLanes / 2; distance > 0; distance /= 2) sum += shuffle_down(sum, distance);
+    for (int distance = kLanes / 2; distance > 0; distance /= 2)
+        value = By::merged(value, Value(shuffle_down(value, distance)));
     if constexpr (GROUP > 32) {
-        __shared__ Acc of_warps[GROUP / 32];
-        if (thread % 32 == 0) of_warps[thread / 32] = sum;
+        __shared__ Value of_warps[GROUP / 32];
+        if (thread % 32 == 0) of_warps[thread / 32] = value;
         __syncthreads();
         if (thread != 0) return;
 #pragma unroll
-        for (int warp = 1; warp < GROUP / 32; ++warp) sum += of_warps[warp];
+        for (int warp = 1; warp < GROUP / 32; ++warp) value = By::merged(value, of_warps[warp]);
     }
-    if (exists && lane == 0) put<T>(p, output, part, sum);
+    if (exists && lane == 0) put<By>(p, output, part, value);
 }
 
-template <class T, class Acc> DEVICE void average_pixels(const PlanePoolParams& p) {
+template <class By> DEVICE void reduce_pixels(const PlanePoolParams& p) {
     constexpr int kThreads = 256, kWarps = kThreads / 32; // as the plan launches it
-    __shared__ Acc of_warps[kWarps][32];
+    __shared__ typename By::Value of_warps[kWarps][32];
     const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32;
     int tile, part, inner;
     const int image = p.inner.split(p.parts.split(p.tiles.split(int(blockIdx.x), tile), part), inner);
     const int channel = tile * 32 + lane, first = part * p.each, end = min(first + p.each, p.elements);
-    Acc sum = 0;
-    if (channel < int(p.channels.divisor))
-        sum = sum_of<kWarps, T, Acc>(p, window_of<T>(p, image, channel, inner), first + warp, end);
-    of_warps[warp][lane] = sum;
+    typename By::Value value = By::none();
+    if (channel < int(p.channels.divisor)) {
+        const auto* window = window_of<typename By::Element>(p, image, channel, inner);
+        value = reduced<kWarps, By>(p, window, first + warp, end);
+    }
+    of_warps[warp][lane] = value;
     __syncthreads();
     if (warp != 0 || channel >= int(p.channels.divisor)) return;
 #pragma unroll
-    for (int other = 1; other < kWarps; ++other) sum += of_warps[other][lane];
-    put<T>(p, (image * int(p.channels.divisor) + channel) * int(p.inner.divisor) + inner, part, sum);
+    for (int other = 1; other < kWarps; ++other) value = By::merged(value, of_warps[other][lane]);
+    put<By>(p, (image * int(p.channels.divisor) + channel) * int(p.inner.divisor) + inner, part, value);
 }
 
-// The parts of every output, added up.
+// The parts of every output, reduced.
 struct PlanePartsParams {
-    const void* sums; // part, output
+    const void* sums; // or maxima: part, output
     void* y;
-    double counts;
+    double counts; // of averages
     long long y_batch, y_channel, y_inner;
     int parts, outputs;
     Divider<int> channels, inner;
 };
 
-template <class T, class Acc> DEVICE void average_parts(const PlanePartsParams& p) {
+template <class By> DEVICE void reduce_parts(const PlanePartsParams& p) {
     const int output = int(blockIdx.x) * int(blockDim.x) + int(threadIdx.x);
     if (output >= p.outputs) return;
-    const Acc* part = static_cast<const Acc*>(p.sums) + output;
-    Acc sum = *part;
+    const auto* part = static_cast<const typename By::Value*>(p.sums) + output;
+    typename By::Value value = *part;
 #pragma unroll 4
-    for (int number = 1; number < p.parts; ++number) sum += part[static_cast<long long>(number) * p.outputs];
-    int channel, inner;
-    const int image = p.channels.split(p.inner.split(output, inner), channel);
-    static_cast<T*>(p.y)[image * p.y_batch + channel * p.y_channel + inner * p.y_inner] =
-        average<T>(sum, Acc(p.counts));
+    for (int number = 1; number < p.parts; ++number)
+        value = By::merged(value, part[static_cast<long long>(number) * p.outputs]);
+    write<By>(p, output, value);
 }
+
+template <class T, class Acc, int GROUP> DEVICE void average_planes(const PlanePoolParams& p) {
+    reduce_planes<Averages<T, Acc>, GROUP>(p);
+}
+template <class T, class Acc> DEVICE void average_pixels(const PlanePoolParams& p) {
+    reduce_pixels<Averages<T, Acc>>(p);
+}
+template <class T, class Acc> DEVICE void average_parts(const PlanePartsParams& p) {
+    reduce_parts<Averages<T, Acc>>(p);
+}
+
+template <class T, int GROUP> DEVICE void max_planes(const PlanePoolParams& p) { reduce_planes<Maxima<T>, GROUP>(p); }
+template <class T> DEVICE void max_pixels(const PlanePoolParams& p) { reduce_pixels<Maxima<T>>(p); }
+template <class T> DEVICE void max_parts(const PlanePartsParams& p) { reduce_parts<Maxima<T>>(p); }

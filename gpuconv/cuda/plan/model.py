@@ -11,10 +11,9 @@ from typing import NamedTuple
 from gpuconv.cuda.plan.limits import Limits, described, nearest
 
 _SCHEDULERS = 4  # of a multiprocessor
-_ENOUGH = 2  # warps of a scheduler, of which one multiplies while another one waits
+_ENOUGH = 2  # warps of a scheduler, of which one multiplies, or issues instructions, while another one waits
 _EXPOSED = 0.2  # share of the shorter one that does not hide behind the longer one; assumed
 _ISSUED = 128  # instructions, counted by thread, that a multiprocessor issues in one clock
-_INTERVAL = 4  # clocks from an instruction of a warp to the next one, which needs its result; assumed
 
 
 def arithmetic(blocks: int, multiplications: float, accumulator: str, efficiency: float, limits: Limits) -> float:
@@ -105,7 +104,7 @@ def cached(blocks: int, count: float, limits: Limits) -> float:
     return rounds * count / (limits.rates.cached * nearest(limits.architecture).clock)
 
 
-def memory(count: int, limits: Limits) -> float:
+def memory(count: float, limits: Limits) -> float:
     """Return the seconds in which so many bytes cross the memory bus, of a device with these limits."""
     device = nearest(limits.architecture)
     if limits.bandwidth:
@@ -114,15 +113,16 @@ def memory(count: int, limits: Limits) -> float:
 
 
 class Blocks(NamedTuple):
-    """Blocks of a kernel that only moves data past simple instructions: a pool, or its gradient."""
+    """Blocks of a kernel that moves data past simple instructions: a pool, or its gradient."""
 
-    count: int
+    number: int
     warps: int  # of a block, those that have something to do
     instructions: float  # of a block, counted by thread
     # Loads of a thread that memory answers one after another; those in flight together are one, those that the L1 cache
     # answers are none
     trips: float = 1.0
     resident: int = 1  # that a multiprocessor has room for at a time
+    longest: float = 0.0  # instructions of the thread that executes most, where some have more to do than others
 
 
 def streaming(blocks: Blocks, count: float, limits: Limits) -> float:
@@ -134,12 +134,13 @@ def streaming(blocks: Blocks, count: float, limits: Limits) -> float:
     has the bandwidth of its memory.
     """
     clock = nearest(limits.architecture).clock
-    rounds = -(-blocks.count // limits.multiprocessors)
+    rounds = -(-blocks.number // limits.multiprocessors)
     together = min(rounds, blocks.resident)
-    rate = min(_ISSUED, 32 * together * blocks.warps / _INTERVAL)
-    issued = rounds * blocks.instructions / (rate * clock)
-    waited = rounds / together * blocks.trips * limits.rates.latency
-    moved = cached(blocks.count, count / blocks.count, limits)
+    turns = rounds / together
+    filled = min(1.0, together * blocks.warps / (_ENOUGH * _SCHEDULERS))
+    issued = max(rounds * blocks.instructions / (_ISSUED * filled), turns * _ENOUGH * blocks.longest) / clock
+    waited = turns * blocks.trips * limits.rates.latency
+    moved = cached(blocks.number, count / blocks.number, limits)
     return overlapped(max(issued, waited, moved), memory(count, limits))
 
 

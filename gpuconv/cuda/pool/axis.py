@@ -175,7 +175,7 @@ def _seconds(problem: PoolProblem, view: AxisView, indices: int, limits: Limits)
     blocks = blocks_of(variant(problem.dtype, indices == 0), view.items, view.items * executed, trips, limits)
     return max(
         model.streaming(blocks, problem.bytes + indices, limits),
-        model.cached(blocks.count, _THREADS * elements * problem.itemsize, limits),
+        model.cached(blocks.number, _THREADS * elements * problem.itemsize, limits),
     )
 
 

@@ -27,7 +27,7 @@ from gpuconv.cuda.pool.problem import (
     pixels_of,
     why_singly,
 )
-from gpuconv.cuda.pool.runs import WindowRuns, of_short, runs_of, taken
+from gpuconv.cuda.pool.runs import WindowRuns, longest, of_short, runs_of, taken
 from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import Ints
 
@@ -213,9 +213,12 @@ def _seconds(problem: PoolProblem, pixels: PoolView, tile: PatchTile, limits: Li
     together = in_vectors(problem) and (not problem.named or problem.itemsize == 8)
     trips = 1 if together else -(-tile.slices * tile.x_rows * tile.x_columns * tile.vectors // _THREADS)
     instructions = blocks * _instructions(problem, pixels, tile)
-    return model.streaming(
-        blocks_of(kernel, blocks * _THREADS, instructions, trips, limits, tile.bytes), problem.bytes, limits
-    )
+    work = _work(problem, pixels, tile)
+    threads, x, down, _, _, along, *_ = work
+    items = (threads, x, *[down] * 3, *[along] * 3)
+    most = longest(work, items, _INSTRUCTIONS[problem.named], _THREADS) * of_short(problem)
+    planned = blocks_of(kernel, blocks * _THREADS, instructions, trips, limits, tile.bytes, most)
+    return model.streaming(planned, problem.bytes, limits)
 
 
 # ---------------------------------------------------------------- offers

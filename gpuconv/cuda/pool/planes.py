@@ -1,4 +1,4 @@
-"""AveragePool of one window for each channel, as GlobalAveragePool has it: many threads for a sum.
+"""AveragePool, and MaxPool without Indices, of one window for each channel: many threads for a sum, or a maximum.
 
 The kernels are in ``kernels_cu/pool/planes.cu``.
 """
@@ -14,13 +14,13 @@ from gpuconv.cuda.build import params
 from gpuconv.cuda.build.variant import Kernel, Variant, types
 from gpuconv.cuda.plan import MOST_BLOCKS, Candidate, Launch, Limits, Offer, Plan, Refusal, Space, kept, model
 from gpuconv.cuda.plan.strided import collapsed, filled
-from gpuconv.cuda.pool.problem import PoolAxis, PoolProblem, blocks_of
+from gpuconv.cuda.pool.problem import PoolAxis, PoolProblem, blocks_of, has_empty_windows
 from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import Ints
 
 NAME = "planes"
 _THREADS, _LANES = 256, 32
-_GROUPS = {8: 128, 32: 2048, 256: 2**31}  # threads of a sum, by the most elements of a part
+_GROUPS = {8: 128, 32: 2048, 256: 2**31}  # threads of a window, by the most elements of a part
 _PARTS_WANTED = 4  # of a multiprocessor, for one image
 _FEWEST = 16  # elements of a window: for fewer, a thread makes a sum
 _LEAST = 2048  # elements of a part, of all lanes
@@ -58,13 +58,15 @@ class PlaneView:
 
 def _accepted(problem: PoolProblem) -> PlaneView | str:
     image, channel, *axes = problem.all_axes
-    if not problem.averages:
-        return "maxima"
+    if problem.named:
+        return "Indices"
     inner = [axis for axis in axes if axis.windows > 1]
     if len(inner) > 1 or any(axis.taps > 1 or axis.pad or axis.counted.taps > 1 for axis in inner):
         return "several windows of a channel"
     if any(axis.reach == 0 for axis in axes):
         return "no window meets x"
+    if has_empty_windows(inner):
+        return "some windows are empty"
     covered = [axis for axis in axes if axis.windows == 1]
     spans = [_inside(axis) for axis in covered]
     extents, strides = collapsed([count for _, count in spans], [axis.dilation * axis.x for axis in covered])
@@ -112,14 +114,23 @@ class PlaneTile:
     blocks: int
 
 
-def _tile(view: PlaneView, limits: Limits) -> PlaneTile:
-    tiles = -(-view.channel.extent // _LANES)
-    of_image = view.inner.windows * (tiles if view.last else view.channel.extent)
-    wanted = -(-_PARTS_WANTED * limits.multiprocessors // of_image)
+def _tiles(problem: PoolProblem, view: PlaneView, limits: Limits) -> list[PlaneTile]:
+    """Return how windows are cut: into parts, and those of maxima, whose order may be any, perhaps not at all."""
+    cut = _tile(view, -(-_PARTS_WANTED * limits.multiprocessors // _of_image(view)))
+    return [cut] if problem.averages or cut.parts == 1 else [_tile(view, 1), cut]
+
+
+def _of_image(view: PlaneView) -> int:
+    """Return the windows of an image, or where channels lie closest together those of tiles of channels."""
+    return view.inner.windows * (-(-view.channel.extent // _LANES) if view.last else view.channel.extent)
+
+
+def _tile(view: PlaneView, wanted: int) -> PlaneTile:
+    """Return windows cut into so many parts, or fewer that are long enough."""
     parts = max(1, min(wanted, view.elements * (_LANES if view.last else 1) // _LEAST))
     each = -(-view.elements // parts)
     parts = -(-view.elements // each)
-    items = view.image.extent * of_image * parts
+    items = view.image.extent * _of_image(view) * parts
     if view.last:
         return PlaneTile(0, parts, each, items, items)
     group = next(group for group, most in _GROUPS.items() if each <= most)
@@ -131,35 +142,42 @@ def _tile(view: PlaneView, limits: Limits) -> PlaneTile:
 
 def sums_alone(problem: PoolProblem, limits: Limits) -> bool:
     """Tell whether nobody else is asked: which kernel makes a sum, and in which order, is told by the window alone."""
-    view = _accepted(problem)
-    return not isinstance(view, str) and view.elements >= _FEWEST and _tile(view, limits).blocks <= MOST_BLOCKS
+    view = _accepted(problem) if problem.averages else ""
+    if isinstance(view, str) or view.elements < _FEWEST:
+        return False
+    return _tiles(problem, view, limits)[0].blocks <= MOST_BLOCKS
 
 
 def offers(problem: PoolProblem, limits: Limits) -> Iterator[Offer]:
     """Yield the kernel, or why it does not take the problem."""
     view = _accepted(problem)
     if isinstance(view, str):
-        yield Refusal(view, plain=not problem.averages)
+        yield Refusal(view)
         return
     if view.elements < _FEWEST:
         yield Refusal("windows of few elements")
         return
-    tile = _tile(view, limits)
-    if tile.blocks > MOST_BLOCKS:
+    tiles = [tile for tile in _tiles(problem, view, limits) if tile.blocks <= MOST_BLOCKS]
+    if not tiles:
         yield Refusal("64-bit indices")
         return
+    tile = min(tiles, key=lambda tile: _seconds(problem, view, tile, limits))
+    kernel = variant(problem.dtype, tile.group, averages=problem.averages)
+    time = _seconds(problem, view, tile, limits)
+    yield Candidate(kernel.name, time, lambda: _plan(problem, view, tile, kernel))
+
+
+def _seconds(problem: PoolProblem, view: PlaneView, tile: PlaneTile, limits: Limits) -> float:
     thread, run, several = _INSTRUCTIONS
     lanes = _LANES / min(view.channel.extent, _LANES) if view.last else 1.0  # of which some have no channel
     of_elements = view.elements * view.outputs * lanes * (run if len(view.extents) == 1 else several)
-    kernel = variant(problem.dtype, tile.group)
+    kernel = variant(problem.dtype, tile.group, averages=problem.averages)
     beside = tile.group or _THREADS // _LANES  # elements that lanes of a sum, or warps of all lanes', load side by side
     trips = -(-tile.each // (beside * _TOGETHER[len(view.extents) == 1]))
     instructions = tile.blocks * _THREADS * thread + of_elements
     blocks = blocks_of(kernel, tile.blocks * _THREADS, instructions, trips, limits)
     time = model.streaming(blocks, problem.bytes, limits)
-    if tile.parts > 1:
-        time += limits.rates.launch
-    yield Candidate(kernel.name, time, lambda: _plan(problem, view, tile, kernel))
+    return time + limits.rates.launch if tile.parts > 1 else time
 
 
 # ---------------------------------------------------------------- launch
@@ -194,34 +212,52 @@ def _plan(problem: PoolProblem, view: PlaneView, tile: PlaneTile, kernel: Varian
     if tile.parts > 1:
         launches.append(
             Launch.of_threads(
-                problem.operator, parts_variant(problem.dtype), view.outputs, outputs, {"sums": "workspace", "y": "y"}
+                problem.operator,
+                parts_variant(problem.dtype, averages=problem.averages),
+                view.outputs,
+                outputs,
+                {"sums": "workspace", "y": "y"},
             )
         )
-    how = f"{tile.group} threads a sum" if tile.group else "a lane for each channel"
-    reason = f"{kernel.name}: {view.outputs} sums of {view.elements} elements, in {tile.parts} parts; {how}"
-    left = tile.parts * view.outputs * dtypes.sums(problem.dtype).itemsize if tile.parts > 1 else 0
-    spaces = kept(Space("workspace", "sums of parts", left))
+    what = "sum" if problem.averages else "maximum"
+    how = f"{tile.group} threads a {what}" if tile.group else "a lane for each channel"
+    reason = f"{kernel.name}: {view.outputs} windows of {view.elements} elements, in {tile.parts} parts; {how}"
+    size = dtypes.sums(problem.dtype).itemsize if problem.averages else problem.itemsize
+    left = tile.parts * view.outputs * size if tile.parts > 1 else 0
+    spaces = kept(Space("workspace", f"{'sums' if problem.averages else 'maxima'} of parts", left))
     return Plan(problem.operator, tuple(launches), (reason,), spaces, kernel=kernel.name)
 
 
-_KERNEL = Kernel("pool/planes.cu", "average_planes", "PlanePoolParams", _THREADS, name="average_pool")
-_PIXELS = replace(_KERNEL, function="average_pixels")
-_PARTS = Kernel("pool/planes.cu", "average_parts", "PlanePartsParams", _THREADS)
+def _kernels(what: str) -> tuple[Kernel, Kernel, Kernel]:
+    """Return those of planes, of pixels and of parts."""
+    planes = Kernel("pool/planes.cu", f"{what}_planes", "PlanePoolParams", _THREADS, name=f"{what}_pool")
+    parts = Kernel("pool/planes.cu", f"{what}_parts", "PlanePartsParams", _THREADS)
+    return planes, replace(planes, function=f"{what}_pixels"), parts
 
 
-def variant(dtype: str, group: int) -> Variant:
-    """Return the kernel for a dtype, with so many threads for a sum, or 0: a lane for each channel."""
+_AVERAGES, _MAXIMA = _kernels("average"), _kernels("max")
+
+
+def variant(dtype: str, group: int, *, averages: bool = True) -> Variant:
+    """Return the kernel for a dtype, with so many threads for a window, or 0: a lane for each channel."""
+    planes, pixels, _ = _AVERAGES if averages else _MAXIMA
     if group == 0:
-        return _PIXELS.over(dtype, 3, "pixels", types=types(dtype))
-    return _KERNEL.over(dtype, 3, f"planes_{group}", types=types(dtype), sizes=(group,))
+        return pixels.over(dtype, 3, "pixels", types=_types(dtype, averages))
+    return planes.over(dtype, 3, f"planes_{group}", types=_types(dtype, averages), sizes=(group,))
 
 
-def parts_variant(dtype: str) -> Variant:
-    """Return the kernel that adds up parts."""
-    return _PARTS.over(dtype, 3, types=types(dtype))
+def parts_variant(dtype: str, *, averages: bool = True) -> Variant:
+    """Return the kernel that reduces parts."""
+    *_, parts = _AVERAGES if averages else _MAXIMA
+    return parts.over(dtype, 3, types=_types(dtype, averages))
+
+
+def _types(dtype: str, averages: bool) -> tuple[str, ...]:
+    return types(dtype) if averages else (dtypes.entry(dtype).cuda,)
 
 
 def variants() -> Iterator[Variant]:
-    for dtype in dtypes.CONV_DTYPES:
-        yield from (variant(dtype, group) for group in (*_GROUPS, 0))
-        yield parts_variant(dtype)
+    for averages, known in ((True, dtypes.CONV_DTYPES), (False, dtypes.MAX_POOL_DTYPES)):
+        for dtype in known:
+            yield from (variant(dtype, group, averages=averages) for group in (*_GROUPS, 0))
+            yield parts_variant(dtype, averages=averages)

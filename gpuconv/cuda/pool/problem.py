@@ -200,16 +200,22 @@ def counted_fields(axes: Iterable[PoolAxis]) -> dict[str, list[int]]:
 
 
 def blocks_of(
-    kernel: Variant, threads: int, instructions: float, trips: float, limits: Limits, shared_bytes: int = 0
+    kernel: Variant,
+    threads: int,
+    instructions: float,
+    trips: float,
+    limits: Limits,
+    shared_bytes: int = 0,
+    longest: float = 0.0,
 ) -> model.Blocks:
     """Return the blocks of a kernel for so many threads that have something to do, all with as many instructions.
 
-    ``instructions`` are those of all threads; ``trips`` as in :class:`model.Blocks`, at least one.
+    ``instructions`` are those of all threads; ``trips``, at least one, and ``longest`` as in :class:`model.Blocks`.
     """
-    count = -(-threads // kernel.threads)
+    number = -(-threads // kernel.threads)
     warps = -(-min(threads, kernel.threads) // _WARP)
     resident = min(kernel.blocks_per_sm, limits.blocks_of(shared_bytes))
-    return model.Blocks(count, warps, instructions / count, max(trips, 1.0), resident)
+    return model.Blocks(number, warps, instructions / number, max(trips, 1.0), resident, longest)
 
 
 def fresh(axis: PoolAxis) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpuconv.cuda.pool.problem import PoolProblem
@@ -34,6 +35,17 @@ def runs_of(count: int, taps: int, stride: int, dilation: int, run: int) -> Wind
 def taken(taps: int, runs: WindowRuns, run: int) -> tuple[int, int]:
     """Return the elements that a run of windows loads, and how many comparisons it makes."""
     return (taps + run - 1, taps + 3 * run) if runs.step else (taps * run, taps * run)
+
+
+def longest(work: Sequence[int], items: Sequence[int], instructions: Sequence[float], threads: int) -> float:
+    """Return how many instructions the busiest thread of a block executes for the work of all.
+
+    ``items`` are what each kind of work is divided by among the threads: of few, some threads have one and others none.
+    """
+    return sum(
+        count * each * -(-number // threads) / max(number, 1)
+        for count, number, each in zip(work, items, instructions, strict=True)
+    )
 
 
 def of_short(problem: PoolProblem) -> float:

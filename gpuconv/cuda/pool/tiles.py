@@ -18,7 +18,7 @@ from gpuconv.cuda.build.variant import Kernel, Variant, types
 from gpuconv.cuda.plan import MOST_BLOCKS, Candidate, Limits, Offer, Plan, Refusal, model, numbers
 from gpuconv.cuda.pool import general
 from gpuconv.cuda.pool.problem import PoolProblem, PoolView, blocks_of, one_launch, rows_of
-from gpuconv.cuda.pool.runs import WindowRuns, of_short, runs_of, taken
+from gpuconv.cuda.pool.runs import WindowRuns, longest, of_short, runs_of, taken
 from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import Ints
 
@@ -279,9 +279,12 @@ def _instructions(rows: PoolView, problem: PoolProblem, tile: PoolTile) -> float
 def _seconds(rows: PoolView, problem: PoolProblem, tile: PoolTile, limits: Limits) -> float:
     kernel, blocks = _variant_of(problem), prod(tile.grid)
     instructions = blocks * _instructions(rows, problem, tile)
-    return model.streaming(
-        blocks_of(kernel, blocks * _THREADS, instructions, 1, limits, tile.bytes), problem.bytes, limits
-    )
+    work = _work(problem, rows, tile)
+    threads, x, down, *_, along, _ = work
+    items = (threads, x, *[down] * 4, *[along] * 2)
+    most = longest(work, items, _INSTRUCTIONS[problem.named, tile.x.vectors], _THREADS) * of_short(problem)
+    planned = blocks_of(kernel, blocks * _THREADS, instructions, 1, limits, tile.bytes, most)
+    return model.streaming(planned, problem.bytes, limits)
 
 
 # ---------------------------------------------------------------- offers

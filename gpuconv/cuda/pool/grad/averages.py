@@ -107,10 +107,15 @@ def _walk(problem: PoolGradProblem, columns: WalkView, form: Form, limits: Limit
 
 
 def _seconds(problem: PoolGradProblem, columns: WalkView, form: Form, walk: int, limits: Limits) -> float:
-    given = walk, getattr(problem.geometry, "constant", True)
-    thread = _of_strip(columns, form, *given) if isinstance(form, Strip) else _of_walk(columns, form, *given)
     kernel, threads = variant(problem.dtype, form), columns.items(form, walk)
-    return seconds(problem, kernel, threads, threads * thread, columns.trips(form, walk), limits)
+    instructions = threads * _instructions(problem, columns, form, walk)
+    return seconds(problem, kernel, threads, instructions, columns.trips(form, walk), limits)
+
+
+def _instructions(problem: PoolGradProblem, columns: WalkView, form: Form, walk: int) -> float:
+    """Return how many instructions a thread executes."""
+    given = walk, getattr(problem.geometry, "constant", True)
+    return _of_strip(columns, form, *given) if isinstance(form, Strip) else _of_walk(columns, form, *given)
 
 
 def _of_walk(columns: WalkView, form: Form, walk: int, constant: bool) -> float:
