@@ -129,9 +129,13 @@ class WalkView(PoolView):
         steps = self.steps(form)
         return sorted({-(-steps // -(-steps // walk)) for walk in walks or _WALKS})
 
-    def trips(self, form: Form, walk: int) -> int:
-        """Return how often a thread waits for memory: for each row of windows, and each slice; lanes share windows."""
-        return (walk + self.halo(form)) * windows_met(self.depth, form.slices)
+    def trips(self, form: Form, walk: int) -> float:
+        """Return how often a thread waits for memory: for each row of windows, and each slice; lanes share windows.
+
+        Threads that have up to so many windows across load those of the next row before they wait for this one's.
+        """
+        rows = walk + self.halo(form)
+        return rows / 2 if form.across else rows * windows_met(self.depth, form.slices)
 
     def fields_of(self, form: Form, walk: int) -> dict[str, Any]:
         """Return what the structs of all walks of so many rows of windows have, but for the arrays."""
