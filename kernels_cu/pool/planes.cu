@@ -10,7 +10,7 @@
 #include "base/numeric.cuh"
 #include "base/ptx.cuh"
 #include "pool/average.cuh"
-#include "pool/order.cuh"
+#include "pool/packed.cuh"
 
 // An output has a number: image, channel, and the place along one more axis that windows do not cover. Strides count
 // elements.
@@ -30,7 +30,8 @@ struct PlanePoolParams {
     Divider<int> extent[3]; // of the window
 };
 
-// How windows are reduced: to the value of no element, by elements and by other values, and what is written of it.
+// How windows are reduced: to the value of no element, by elements and by other values, those of lanes behind among
+// them; and what is written of it.
 template <class T, class Acc> struct Averages {
     using Element = T;
     using Value = Acc;
@@ -38,6 +39,7 @@ template <class T, class Acc> struct Averages {
     static DEVICE Acc none() { return 0; }
     static DEVICE Acc taken(Acc sum, T element) { return sum + widen(element); }
     static DEVICE Acc merged(Acc sum, Acc other) { return sum + other; }
+    static DEVICE Acc behind(Acc sum, int distance) { return shuffle_down(sum, distance); }
     static DEVICE T result(Acc sum, double counts) { return average<T>(sum, Acc(counts)); }
 };
 template <class T> struct Maxima {
@@ -47,6 +49,10 @@ template <class T> struct Maxima {
     static DEVICE T none() { return least<T>(); }
     static DEVICE T taken(T maximum, T element) { return larger(maximum, element); }
     static DEVICE T merged(T maximum, T other) { return larger(maximum, other); }
+    static DEVICE T behind(T maximum, int distance) {
+        if constexpr (sizeof(T) >= 4) return shuffle_down(maximum, distance);
+        else return of_bits<T>(shuffle_down(bits_of(maximum), distance));
+    }
     static DEVICE T result(T maximum, double) { return maximum; }
 };
 
@@ -101,7 +107,7 @@ template <class By, int GROUP> DEVICE void reduce_planes(const PlanePoolParams& 
     Value value = reduced<GROUP, By>(p, window, first + lane, end);
 #pragma unroll
     for (int distance = kLanes / 2; distance > 0; distance /= 2)
-        value = By::merged(value, Value(shuffle_down(value, distance)));
+        value = By::merged(value, By::behind(value, distance));
     if constexpr (GROUP > 32) {
         __shared__ Value of_warps[GROUP / 32];
         if (thread % 32 == 0) of_warps[thread / 32] = value;

@@ -141,7 +141,7 @@ def streaming(blocks: Blocks, count: float, limits: Limits) -> float:
     issued = max(rounds * blocks.instructions / (_ISSUED * filled), turns * _ENOUGH * blocks.longest) / clock
     waited = turns * blocks.trips * limits.rates.latency
     moved = cached(blocks.number, count / blocks.number, limits)
-    return overlapped(max(issued, waited, moved), memory(count, limits))
+    return overlapped(overlapped(issued, max(waited, moved)), memory(count, limits))
 
 
 def instructions(count: float, limits: Limits) -> float:

@@ -107,7 +107,7 @@ def _instructions(problem: PoolProblem, pixels: PoolView, walk: int) -> float:
 def _trips(problem: PoolProblem, pixels: PoolView, walk: int) -> float:
     """Return how often a thread waits for memory: for a few rows of a column at a time, of columns one by one."""
     deep, high, wide = pixels.axes
-    rows = _ROWS if in_vectors(problem) or problem.named else 1
+    rows = _ROWS if in_vectors(problem) or channels_of_vector(problem) == 2 else 1
     columns = (walk - 1) * wide.stride + wide.reach
     return columns * deep.reach * fresh(deep) * -(-high.reach // rows) * fresh(high)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -115,7 +116,7 @@ class PlaneTile:
 
 
 def _tiles(problem: PoolProblem, view: PlaneView, limits: Limits) -> list[PlaneTile]:
-    """Return how windows are cut: into parts, and those of maxima, whose order may be any, perhaps not at all."""
+    """Return how windows may be cut: those of maxima, which any order makes, not at all or into parts."""
     cut = _tile(view, -(-_PARTS_WANTED * limits.multiprocessors // _of_image(view)))
     return [cut] if problem.averages or cut.parts == 1 else [_tile(view, 1), cut]
 
@@ -152,7 +153,7 @@ def offers(problem: PoolProblem, limits: Limits) -> Iterator[Offer]:
     """Yield the kernel, or why it does not take the problem."""
     view = _accepted(problem)
     if isinstance(view, str):
-        yield Refusal(view)
+        yield Refusal(view, plain=problem.named)
         return
     if view.elements < _FEWEST:
         yield Refusal("windows of few elements")
@@ -161,10 +162,11 @@ def offers(problem: PoolProblem, limits: Limits) -> Iterator[Offer]:
     if not tiles:
         yield Refusal("64-bit indices")
         return
-    tile = min(tiles, key=lambda tile: _seconds(problem, view, tile, limits))
-    kernel = variant(problem.dtype, tile.group, averages=problem.averages)
-    time = _seconds(problem, view, tile, limits)
-    yield Candidate(kernel.name, time, lambda: _plan(problem, view, tile, kernel))
+    for tile in tiles:
+        kernel = variant(problem.dtype, tile.group, averages=problem.averages)
+        name = kernel.name if tile is tiles[0] else f"{kernel.name}_split"
+        time = _seconds(problem, view, tile, limits)
+        yield Candidate(name, time, partial(_plan, problem, view, tile, kernel))
 
 
 def _seconds(problem: PoolProblem, view: PlaneView, tile: PlaneTile, limits: Limits) -> float:
