@@ -185,10 +185,16 @@ def _plane(kernel: str, shape: Ints, layout: str, dtype: str, architecture: str 
     x, out = LAYOUTS[layout](x), LAYOUTS[layout](np.zeros((*shape[:2], *[1] * (len(shape) - 2)), dtype))
     with emulated_cuda(architecture, **options) as emulated, preferred(kernel):
         if maxima:
-            y = gpuconv.max_pool(x, out=out, **attributes)
+            numbered = "indices" in kernel
+            both = out, LAYOUTS[layout](np.zeros(out.shape, np.int64))
+            y = gpuconv.max_pool(x, out=both if numbered else out, return_indices=numbered, **attributes)
         else:
             y = gpuconv.average_pool(x, out=out, count_include_pad=1, **attributes)
-    if maxima:
+    if maxima and numbered:
+        y, places = y
+        for found, expected in zip((y, places), oracle.max_pool(x, **attributes), strict=True):
+            assert_same(found, expected)
+    elif maxima:
         assert_same(y, oracle.max_pool(x, **attributes)[0], bits=False)  # either of two zeros
     else:
         assert_close(y, oracle.average_pool(x, count_include_pad=1, **attributes), dtype)
@@ -562,6 +568,12 @@ PLANES: tuple[Trial, ...] = (
     partial(_plane, "max_pool_float16_3d_planes_256_split", (2, 1, 97, 83), "contiguous", "float16"),
     partial(_plane, "max_pool_float32_3d_pixels_split", (2, 70, 23, 19), "channels last", "float32"),
     partial(_plane, "max_pool_uint8_3d_pixels", (3, 40, 5, 7, 3), "strided pixels", "uint8"),
+    partial(_plane, "max_pool_uint8_3d_planes_8_indices", (3, 33, 9, 7), "contiguous", "uint8"),
+    partial(_plane, "max_pool_float16_3d_planes_32_indices", (2, 13, 5, 7, 9), "reversed", "float16"),
+    partial(_plane, "max_pool_float32_3d_planes_256_indices", (2, 2, 71, 67), "strided rows", "float32"),
+    partial(_plane, "max_pool_bfloat16_3d_planes_256_indices_split", (2, 1, 97, 83), "contiguous", "bfloat16"),
+    partial(_plane, "max_pool_float64_3d_pixels_indices_split", (2, 70, 23, 19), "channels last", "float64"),
+    partial(_plane, "max_pool_int8_3d_pixels_indices", (3, 40, 5, 7, 3), "strided pixels", "int8"),
 )
 UNPOOLS: tuple[Trial, ...] = (
     partial(_unpool, "contiguous", "int8", (8, 16, 32)),  # claims are whole blocks

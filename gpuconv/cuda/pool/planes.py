@@ -1,4 +1,4 @@
-"""AveragePool, and MaxPool without Indices, of one window for each channel: many threads for a sum, or a maximum.
+"""AveragePool and MaxPool of one window for each channel: many threads for a sum, or for a maximum.
 
 The kernels are in ``kernels_cu/pool/planes.cu``.
 """
@@ -13,8 +13,8 @@ from typing import Any
 
 from gpuconv.cuda.build import params
 from gpuconv.cuda.build.variant import Kernel, Variant, types
-from gpuconv.cuda.plan import MOST_BLOCKS, Candidate, Launch, Limits, Offer, Plan, Refusal, Space, kept, model
-from gpuconv.cuda.plan.strided import collapsed, filled
+from gpuconv.cuda.plan import MOST_BLOCKS, Candidate, Launch, Limits, Offer, Plan, Refusal, Space, model
+from gpuconv.cuda.plan.strided import collapsed_together, filled
 from gpuconv.cuda.pool.problem import PoolAxis, PoolProblem, blocks_of, has_empty_windows
 from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import Ints
@@ -25,8 +25,9 @@ _GROUPS = {8: 128, 32: 2048, 256: 2**31}  # threads of a window, by the most ele
 _PARTS_WANTED = 4  # of a multiprocessor, for one image
 _FEWEST = 16  # elements of a window: for fewer, a thread makes a sum
 _LEAST = 2048  # elements of a part, of all lanes
-# Instructions of a thread, and of each element of one run or of several axes; estimated.
-_INSTRUCTIONS = (110, 5, 17)
+# Instructions of a thread, and of each element of one run or of several axes, with Indices or without; estimated.
+_INSTRUCTIONS = {False: (110, 5, 17), True: (140, 9, 21)}
+_PLACE, _PLACES = 4, "places of parts"  # bytes of a place, and where those of parts are
 _TOGETHER = (4, 8)  # elements that a thread loads at a time, of several axes or of one run
 
 
@@ -43,6 +44,8 @@ class PlaneView:
     first: int  # element of a window, from that of x
     extents: Ints  # of a window, axes that lie as one made one
     strides: Ints
+    place_first: int  # number of a window's first element, from that of x's, as Indices count them
+    places: Ints  # from an element's number to the next one's
     counts: int
     last: bool  # channels lie closest together
 
@@ -59,8 +62,6 @@ class PlaneView:
 
 def _accepted(problem: PoolProblem) -> PlaneView | str:
     image, channel, *axes = problem.all_axes
-    if problem.named:
-        return "Indices"
     inner = [axis for axis in axes if axis.windows > 1]
     if len(inner) > 1 or any(axis.taps > 1 or axis.pad or axis.counted.taps > 1 for axis in inner):
         return "several windows of a channel"
@@ -70,7 +71,8 @@ def _accepted(problem: PoolProblem) -> PlaneView | str:
         return "some windows are empty"
     covered = [axis for axis in axes if axis.windows == 1]
     spans = [_inside(axis) for axis in covered]
-    extents, strides = collapsed([count for _, count in spans], [axis.dilation * axis.x for axis in covered])
+    steps = [[axis.dilation * getattr(axis, array) for axis in covered] for array in ("x", "place")]
+    extents, (strides, places) = collapsed_together([count for _, count in spans], *steps)
     view = PlaneView(
         image,
         channel,
@@ -78,12 +80,15 @@ def _accepted(problem: PoolProblem) -> PlaneView | str:
         sum(first * axis.x for (first, _), axis in zip(spans, covered, strict=True)),
         tuple(extents) or (1,),
         tuple(strides) or (0,),
+        sum(first * axis.place for (first, _), axis in zip(spans, covered, strict=True)),
+        tuple(places) or (0,),
         prod(_counts(axis) for axis in covered),
         problem.channels_last,
     )
     if len(view.extents) > 3:
         return f"{len(view.extents)} axes"
-    largest = max(view.outputs, view.elements, params.span(view.extents, view.strides))
+    spanned = [params.span(view.extents, steps) for steps in (view.strides, view.places)]
+    largest = max(view.outputs, view.elements, *spanned)
     return "64-bit indices" if params.needs_wide(problem.operator, [largest]) else view
 
 
@@ -153,7 +158,7 @@ def offers(problem: PoolProblem, limits: Limits) -> Iterator[Offer]:
     """Yield the kernel, or why it does not take the problem."""
     view = _accepted(problem)
     if isinstance(view, str):
-        yield Refusal(view, plain=problem.named)
+        yield Refusal(view)
         return
     if view.elements < _FEWEST:
         yield Refusal("windows of few elements")
@@ -163,17 +168,17 @@ def offers(problem: PoolProblem, limits: Limits) -> Iterator[Offer]:
         yield Refusal("64-bit indices")
         return
     for tile in tiles:
-        kernel = variant(problem.dtype, tile.group, averages=problem.averages)
+        kernel = variant(problem.dtype, tile.group, _form(problem))
         name = kernel.name if tile is tiles[0] else f"{kernel.name}_split"
         time = _seconds(problem, view, tile, limits)
         yield Candidate(name, time, partial(_plan, problem, view, tile, kernel))
 
 
 def _seconds(problem: PoolProblem, view: PlaneView, tile: PlaneTile, limits: Limits) -> float:
-    thread, run, several = _INSTRUCTIONS
+    thread, run, several = _INSTRUCTIONS[problem.named]
     lanes = _LANES / min(view.channel.extent, _LANES) if view.last else 1.0  # of which some have no channel
     of_elements = view.elements * view.outputs * lanes * (run if len(view.extents) == 1 else several)
-    kernel = variant(problem.dtype, tile.group, averages=problem.averages)
+    kernel = variant(problem.dtype, tile.group, _form(problem))
     beside = tile.group or _THREADS // _LANES  # elements that lanes of a sum, or warps of all lanes', load side by side
     trips = -(-tile.each // (beside * _TOGETHER[len(view.extents) == 1]))
     instructions = tile.blocks * _THREADS * thread + of_elements
@@ -186,7 +191,7 @@ def _seconds(problem: PoolProblem, view: PlaneView, tile: PlaneTile, limits: Lim
 
 
 def _plan(problem: PoolProblem, view: PlaneView, tile: PlaneTile, kernel: Variant) -> Plan:
-    outputs = {
+    fields = {
         "y_batch": view.image.y,
         "y_channel": view.channel.y,
         "y_inner": view.inner.y,
@@ -195,8 +200,6 @@ def _plan(problem: PoolProblem, view: PlaneView, tile: PlaneTile, kernel: Varian
         "channels": view.channel.extent,
         "inner": view.inner.windows,
         "parts": tile.parts,
-    }
-    fields: dict[str, Any] = outputs | {
         "x_first": view.first,
         "x_batch": view.image.x,
         "x_channel": view.channel.x,
@@ -208,58 +211,86 @@ def _plan(problem: PoolProblem, view: PlaneView, tile: PlaneTile, kernel: Varian
         "flat": len(view.extents) == 1,
         "tiles": -(-view.channel.extent // _LANES),
         "extent": filled(view.extents, 3, 1),
+        **(_numbers(view) if problem.named else {}),
     }
-    roles = {"x": "x", "y": "y"} | ({"sums": "workspace"} if tile.parts > 1 else {})
-    launches = [Launch.of_blocks(problem.operator, kernel, tile.blocks, fields, roles)]
+    results = {name: name for name in problem.arrays[1:]}
+    sums = {"sums": "workspace"} | ({"places": _PLACES} if problem.named else {})
+    first, launches = {"x": "x", **results, **(sums if tile.parts > 1 else {})}, []
+    launches.append(Launch.of_blocks(problem.operator, kernel, tile.blocks, fields, first))
     if tile.parts > 1:
-        launches.append(
-            Launch.of_threads(
-                problem.operator,
-                parts_variant(problem.dtype, averages=problem.averages),
-                view.outputs,
-                outputs,
-                {"sums": "workspace", "y": "y"},
-            )
-        )
+        parts = parts_variant(problem.dtype, _form(problem))
+        own = {name: value for name, value in fields.items() if name in (parts.layout.names or ())}
+        launches.append(Launch.of_threads(problem.operator, parts, view.outputs, own, {**results, **sums}))
     what = "sum" if problem.averages else "maximum"
     how = f"{tile.group} threads a {what}" if tile.group else "a lane for each channel"
     reason = f"{kernel.name}: {view.outputs} windows of {view.elements} elements, in {tile.parts} parts; {how}"
-    size = dtypes.sums(problem.dtype).itemsize if problem.averages else problem.itemsize
-    left = tile.parts * view.outputs * size if tile.parts > 1 else 0
-    spaces = kept(Space("workspace", f"{'sums' if problem.averages else 'maxima'} of parts", left))
+    spaces = _spaces(problem, tile.parts * view.outputs) if tile.parts > 1 else ()
     return Plan(problem.operator, tuple(launches), (reason,), spaces, kernel=kernel.name)
 
 
-def _kernels(what: str) -> tuple[Kernel, Kernel, Kernel]:
+def _numbers(view: PlaneView) -> dict[str, Any]:
+    """Return what the struct has of Indices."""
+    return {
+        "place_first": view.place_first,
+        "place_batch": view.image.place,
+        "place_channel": view.channel.place,
+        "place_inner": max(view.inner.stride, 1) * view.inner.place,
+        "place_stride": filled(view.places, 3, 0),
+        "indices_batch": view.image.indices,
+        "indices_channel": view.channel.indices,
+        "indices_inner": view.inner.indices,
+    }
+
+
+def _spaces(problem: PoolProblem, parts: int) -> tuple[Space, ...]:
+    if problem.averages:
+        return (Space("workspace", "sums of parts", parts * dtypes.sums(problem.dtype).itemsize),)
+    maxima = Space("workspace", "maxima of parts", parts * problem.itemsize)
+    return (maxima, Space(_PLACES, _PLACES, parts * _PLACE)) if problem.named else (maxima,)
+
+
+# ---------------------------------------------------------------- variants
+
+
+def _form(problem: PoolProblem) -> str:
+    return "averages" if problem.averages else "indices" if problem.named else "maxima"
+
+
+def _kernels(what: str, ending: str, parameter: str, of_parts: str) -> tuple[Kernel, Kernel, Kernel]:
     """Return those of planes, of pixels and of parts."""
-    planes = Kernel("pool/planes.cu", f"{what}_planes", "PlanePoolParams", _THREADS, name=f"{what}_pool")
-    parts = Kernel("pool/planes.cu", f"{what}_parts", "PlanePartsParams", _THREADS)
-    return planes, replace(planes, function=f"{what}_pixels"), parts
+    planes = Kernel("pool/planes.cu", f"{what}_planes{ending}", parameter, _THREADS, name=f"{what}_pool")
+    parts = Kernel("pool/planes.cu", f"{what}_parts{ending}", of_parts, _THREADS, name=f"{what}_parts")
+    return planes, replace(planes, function=f"{what}_pixels{ending}"), parts
 
 
-_AVERAGES, _MAXIMA = _kernels("average"), _kernels("max")
+_KERNELS = {
+    "averages": _kernels("average", "", "PlanePoolParams", "PlanePartsParams"),
+    "maxima": _kernels("max", "", "PlanePoolParams", "PlanePartsParams"),
+    "indices": _kernels("max", "_indices", "NumberedPlaneParams", "NumberedPlaneParams"),
+}
 
 
-def variant(dtype: str, group: int, *, averages: bool = True) -> Variant:
+def variant(dtype: str, group: int, form: str = "averages") -> Variant:
     """Return the kernel for a dtype, with so many threads for a window, or 0: a lane for each channel."""
-    planes, pixels, _ = _AVERAGES if averages else _MAXIMA
+    planes, pixels, _ = _KERNELS[form]
+    ending = form if form == "indices" else ""
     if group == 0:
-        return pixels.over(dtype, 3, "pixels", types=_types(dtype, averages))
-    return planes.over(dtype, 3, f"planes_{group}", types=_types(dtype, averages), sizes=(group,))
+        return pixels.over(dtype, 3, "pixels", ending, types=_types(dtype, form))
+    return planes.over(dtype, 3, f"planes_{group}", ending, types=_types(dtype, form), sizes=(group,))
 
 
-def parts_variant(dtype: str, *, averages: bool = True) -> Variant:
+def parts_variant(dtype: str, form: str = "averages") -> Variant:
     """Return the kernel that reduces parts."""
-    *_, parts = _AVERAGES if averages else _MAXIMA
-    return parts.over(dtype, 3, types=_types(dtype, averages))
+    *_, parts = _KERNELS[form]
+    return parts.over(dtype, 3, form if form == "indices" else "", types=_types(dtype, form))
 
 
-def _types(dtype: str, averages: bool) -> tuple[str, ...]:
-    return types(dtype) if averages else (dtypes.entry(dtype).cuda,)
+def _types(dtype: str, form: str) -> tuple[str, ...]:
+    return types(dtype) if form == "averages" else (dtypes.entry(dtype).cuda,)
 
 
 def variants() -> Iterator[Variant]:
-    for averages, known in ((True, dtypes.CONV_DTYPES), (False, dtypes.MAX_POOL_DTYPES)):
-        for dtype in known:
-            yield from (variant(dtype, group, averages=averages) for group in (*_GROUPS, 0))
-            yield parts_variant(dtype, averages=averages)
+    for form in _KERNELS:
+        for dtype in dtypes.CONV_DTYPES if form == "averages" else dtypes.MAX_POOL_DTYPES:
+            yield from (variant(dtype, group, form) for group in (*_GROUPS, 0))
+            yield parts_variant(dtype, form)
