@@ -96,30 +96,32 @@ def test_no_plan_is_faster_than_one_load(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_chosen_keeps_the_device_busy(kind: str) -> None:
-    """A plan has a block for every 64 KiB that it moves, or for half of the multiprocessors; with Indices a fifth."""
-    share = 0.2 if kind == "indices" else 0.5
+    """A plan has a block for every 64 KiB that it moves, or for half of the multiprocessors."""
     for architecture in RATE:
         limits = representative(architecture).limits
         for (x, kernel, strides), last in ((shape, last) for shape in SHAPES for last in (False, True)):
-            if kernel == (56, 56) or (kind == "indices" and x == (1, 3, 512, 512)):
-                continue  # few windows, each of one thread: there is no kernel for many threads
+            if kernel == (56, 56):
+                continue  # few windows, several of a channel: there is no kernel of many threads for each
             found, _ = candidates(kind, "float16", x, kernel, strides, last, limits)
             best = offers.quickest(found)
             blocks = max(prod(launch.grid) for launch in best.make().launches)
-            assert blocks >= min(share * limits.multiprocessors, 2 * prod(x) / 2**16), (best.name, x, kernel, last)
+            assert blocks >= min(0.5 * limits.multiprocessors, 2 * prod(x) / 2**16), (best.name, x, kernel, last)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8", "float64"])
 @pytest.mark.parametrize("last", [False, True], ids=["NCHW", "NHWC"])
 @pytest.mark.parametrize("architecture", RATE)
-def test_a_global_maximum_of_few_channels_has_a_block_for_each(dtype: str, last: bool, architecture: str) -> None:
+@pytest.mark.parametrize("kind", ["values", "indices"])
+def test_a_global_maximum_of_few_channels_has_a_block_for_each(
+    kind: str, dtype: str, last: bool, architecture: str
+) -> None:
     """One block would have 64 threads, each of which adds 12,544 elements: a millisecond, not half a microsecond."""
     limits = representative(architecture).limits
-    found, _ = candidates("values", dtype, (1, 64, 112, 112), (112, 112), (1, 1), last, limits)
+    found, _ = candidates(kind, dtype, (1, 64, 112, 112), (112, 112), (1, 1), last, limits)
     best = offers.quickest(found)
     assert prod(best.make().launches[0].grid) >= 64
     assert 0.6e-6 < best.seconds < 20e-6
-    one_block = next(one for one in found if one.name == f"max_pool_{dtype}_3d")
+    one_block = next(one for one in found if one.name.removesuffix("_indices") == f"max_pool_{dtype}_3d")
     assert one_block.seconds > 100e-6
 
 
