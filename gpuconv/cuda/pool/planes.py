@@ -158,7 +158,7 @@ def offers(problem: PoolProblem, limits: Limits) -> Iterator[Offer]:
     """Yield the kernel, or why it does not take the problem."""
     view = _accepted(problem)
     if isinstance(view, str):
-        yield Refusal(view)
+        yield Refusal(view, plain=not problem.averages)
         return
     if view.elements < _FEWEST:
         yield Refusal("windows of few elements")
