@@ -116,9 +116,9 @@ def explain(
       x (8, 64, 112, 112) -> y (8, 64, 56, 56)
       floor      6.7 us by the datasheet: 32.1 MB at 4.80 TB/s
       launch 1   max_pool_float32_3d_vectors_3x2: grid 1619, 128 threads
-      because    max_pool_float32_3d: predicted 11.0 us (1.31x)
-                 max_pool_float32_3d_vectors_3x2: predicted 8.4 us, chosen
-                 max_pool_float32_3d_tiles: predicted 9.0 us (1.07x)
+      because    max_pool_float32_3d: predicted 12.4 us (1.40x)
+                 max_pool_float32_3d_vectors_3x2: predicted 8.9 us, chosen
+                 max_pool_float32_3d_tiles: predicted 9.2 us (1.04x)
                  max_pool_float32_3d_vectors_3x2: 2 x 4 outputs a thread, from rows of 28 vectors; 1605632 outputs \
 in 1619 blocks of 128 threads
                  not by channels, patches: channels are not neighbours

@@ -1,22 +1,24 @@
-// AveragePool of one window for each channel, as GlobalAveragePool has it, of any size.
+// AveragePool and MaxPool of one window for each channel, as GlobalAveragePool and GlobalMaxPool have it, of any size.
 //
-// Where neighbours in memory are of one channel, GROUP threads make a sum, or a part of one: they go through its
-// elements side by side, and their sums are added up in a tree. Where channels are neighbours, each lane has a channel
-// of its own, and the warps of a block share the elements. Long sums are cut into parts, of which a second kernel adds
-// up those of an output in their order. Which elements a thread adds depends on the window and the number of channels
-// alone: an image's averages have the same bits in any batch.
+// Where neighbours in memory are of one channel, GROUP threads reduce a window, or a part of one: they go through its
+// elements side by side, and their sums or maxima are reduced in a tree. Where channels are neighbours, each lane has a
+// channel of its own, and the warps of a block share the elements. Long windows are cut into parts, of which a second
+// kernel reduces those of an output in their order. Which elements a thread adds depends on the window and the number
+// of channels alone: an image's averages have the same bits in any batch. With Indices, of equal elements that with the
+// lower number in the window stays, whatever the order.
 #include "base/geometry.cuh"
 #include "base/numeric.cuh"
 #include "base/ptx.cuh"
 #include "pool/average.cuh"
+#include "pool/packed.cuh"
 
 // An output has a number: image, channel, and the place along one more axis that windows do not cover. Strides count
 // elements.
 struct PlanePoolParams {
     const void* x;
     void* y;
-    void* sums; // part, output; not where there is one part
-    double counts;
+    void* sums; // or maxima: part, output; not where there is one part
+    double counts; // of averages
     long long x_first; // the windows' first element, from that of x
     long long x_batch, x_channel, x_inner;
     long long y_batch, y_channel, y_inner;
@@ -28,33 +30,121 @@ struct PlanePoolParams {
     Divider<int> extent[3]; // of the window
 };
 
-// Writes a sum, or that of a part.
-template <class T, class Acc> DEVICE void put(const PlanePoolParams& p, int output, int part, Acc sum) {
-    if (p.parts.divisor > 1) {
-        static_cast<Acc*>(p.sums)[static_cast<long long>(part) * p.outputs + output] = sum;
-        return;
+// The same with Indices; numbers are those that they hold.
+struct NumberedPlaneParams : PlanePoolParams {
+    long long* indices;
+    int* places; // of the maxima of parts, in the window
+    long long place_first, place_batch, place_channel, place_inner;
+    long long indices_batch, indices_channel, indices_inner;
+    int place_stride[3];
+};
+
+// How windows are reduced: to the value of no element, by elements and by other values, those of lanes behind among
+// them; and what is written of it.
+template <class T, class Acc> struct Averages {
+    using Element = T;
+    using Value = Acc;
+
+    static DEVICE Acc none(int) { return 0; }
+    static DEVICE Acc taken(Acc sum, T element, int) { return sum + widen(element); }
+    static DEVICE Acc merged(Acc sum, Acc other) { return sum + other; }
+    static DEVICE Acc behind(Acc sum, int distance) { return shuffle_down(sum, distance); }
+    template <class Params> static DEVICE void put(const Params& p, long long part, Acc sum) {
+        static_cast<Acc*>(p.sums)[part] = sum;
     }
+    template <class Params> static DEVICE Acc of_part(const Params& p, long long part) {
+        return static_cast<const Acc*>(p.sums)[part];
+    }
+    template <class Params> static DEVICE T result(const Params& p, Acc sum, int, int, int) {
+        return average<T>(sum, Acc(p.counts));
+    }
+};
+template <class T> struct Maxima {
+    using Element = T;
+    using Value = T;
+
+    static DEVICE T none(int) { return least<T>(); }
+    static DEVICE T taken(T maximum, T element, int) { return larger(maximum, element); }
+    static DEVICE T merged(T maximum, T other) { return larger(maximum, other); }
+    static DEVICE T behind(T maximum, int distance) {
+        if constexpr (sizeof(T) >= 4) return shuffle_down(maximum, distance);
+        else return of_bits<T>(shuffle_down(bits_of(maximum), distance));
+    }
+    template <class Params> static DEVICE void put(const Params& p, long long part, T maximum) {
+        static_cast<T*>(p.sums)[part] = maximum;
+    }
+    template <class Params> static DEVICE T of_part(const Params& p, long long part) {
+        return static_cast<const T*>(p.sums)[part];
+    }
+    template <class Params> static DEVICE T result(const Params&, T maximum, int, int, int) { return maximum; }
+};
+// Numbers are those of a window's elements, row-major; a thread begins with its first one's, which any element exceeds
+// or equals.
+constexpr int kNoNumber = 0x7fffffff;
+template <class T> struct NumberedMaxima {
+    using Element = T;
+    using Value = Maximum<T, int, true>;
+
+    static DEVICE Value none(int number) { return {least<T>(), number}; }
+    static DEVICE Value taken(Value maximum, T element, int number) {
+        maximum.take(element, number);
+        return maximum;
+    }
+    static DEVICE Value merged(Value maximum, const Value& other) {
+        maximum.merge(other);
+        return maximum;
+    }
+    static DEVICE Value behind(const Value& maximum, int distance) {
+        return {Maxima<T>::behind(maximum.value, distance), shuffle_down(maximum.place, distance)};
+    }
+    static DEVICE void put(const NumberedPlaneParams& p, long long part, const Value& maximum) {
+        static_cast<T*>(p.sums)[part] = maximum.value;
+        p.places[part] = maximum.place;
+    }
+    static DEVICE Value of_part(const NumberedPlaneParams& p, long long part) {
+        return {static_cast<const T*>(p.sums)[part], p.places[part]};
+    }
+    static DEVICE T result(const NumberedPlaneParams& p, const Value& maximum, int image, int channel, int inner) {
+        int at[3];
+        unravel(maximum.place, p.extent, at);
+        p.indices[image * p.indices_batch + channel * p.indices_channel + inner * p.indices_inner] =
+            p.place_first + image * p.place_batch + channel * p.place_channel + inner * p.place_inner
+            + dot(at, p.place_stride);
+        return maximum.value;
+    }
+};
+
+template <class By, class Params> DEVICE void write(const Params& p, int output, const typename By::Value& value) {
     int channel, inner;
     const int image = p.channels.split(p.inner.split(output, inner), channel);
-    static_cast<T*>(p.y)[image * p.y_batch + channel * p.y_channel + inner * p.y_inner] =
-        average<T>(sum, Acc(p.counts));
+    static_cast<typename By::Element*>(p.y)[image * p.y_batch + channel * p.y_channel + inner * p.y_inner] =
+        By::result(p, value, image, channel, inner);
 }
 
-// The sum of every STEP-th element of a window from `first` to before `end`.
-template <int STEP, class T, class Acc> DEVICE Acc sum_of(const PlanePoolParams& p, const T* x, int first, int end) {
-    Acc sum = 0;
+// Writes what a window, or a part of one, is reduced to.
+template <class By, class Params>
+DEVICE void put(const Params& p, int output, int part, const typename By::Value& value) {
+    if (p.parts.divisor > 1) By::put(p, static_cast<long long>(part) * p.outputs + output, value);
+    else write<By>(p, output, value);
+}
+
+// Every STEP-th element of a window from `first` to before `end`, reduced.
+template <int STEP, class By>
+DEVICE typename By::Value reduced(const PlanePoolParams& p, const typename By::Element* x, int first, int end) {
+    typename By::Value value = By::none(first < end ? first : kNoNumber);
     if (p.flat) {
 #pragma unroll 8
-        for (int element = first; element < end; element += STEP) sum += widen(x[element * p.x_stride[2]]);
-        return sum;
+        for (int element = first; element < end; element += STEP)
+            value = By::taken(value, x[element * p.x_stride[2]], element);
+        return value;
     }
 #pragma unroll 4
     for (int element = first; element < end; element += STEP) {
         int at[3];
         unravel(element, p.extent, at);
-        sum += widen(x[dot(at, p.x_stride)]);
+        value = By::taken(value, x[dot(at, p.x_stride)], element);
     }
-    return sum;
+    return value;
 }
 
 // The first element of an output's window.
@@ -62,7 +152,8 @@ template <class T> DEVICE const T* window_of(const PlanePoolParams& p, int image
     return static_cast<const T*>(p.x) + (p.x_first + image * p.x_batch + channel * p.x_channel + inner * p.x_inner);
 }
 
-template <class T, class Acc, int GROUP> DEVICE void average_planes(const PlanePoolParams& p) {
+template <class By, int GROUP, class Params> DEVICE void reduce_planes(const Params& p) {
+    using Value = typename By::Value;
     constexpr int kThreads = 256, kGroups = kThreads / GROUP, kLanes = GROUP < 32 ? GROUP : 32; // as the plan launches
     const int thread = int(threadIdx.x), lane = thread % GROUP;
     const int number = int(blockIdx.x) * kGroups + thread / GROUP;
@@ -71,57 +162,82 @@ template <class T, class Acc, int GROUP> DEVICE void average_planes(const PlaneP
     const int output = p.parts.split(exists ? number : 0, part);
     const int image = p.channels.split(p.inner.split(output, inner), channel);
     const int first = part * p.each, end = exists ? min(first + p.each, p.elements) : 0;
-    Acc sum = sum_of<GROUP, T, Acc>(p, window_of<T>(p, image, channel, inner), first + lane, end);
+    const auto* window = window_of<typename By::Element>(p, image, channel, inner);
+    Value value = reduced<GROUP, By>(p, window, first + lane, end);
 #pragma unroll
-    for (int distance = kLanes / 2; distance > 0; distance /= 2) sum += shuffle_down(sum, distance);
+    for (int distance = kLanes / 2; distance > 0; distance /= 2)
+        value = By::merged(value, By::behind(value, distance));
     if constexpr (GROUP > 32) {
-        __shared__ Acc of_warps[GROUP / 32];
-        if (thread % 32 == 0) of_warps[thread / 32] = sum;
+        __shared__ Value of_warps[GROUP / 32];
+        if (thread % 32 == 0) of_warps[thread / 32] = value;
         __syncthreads();
         if (thread != 0) return;
 #pragma unroll
-        for (int warp = 1; warp < GROUP / 32; ++warp) sum += of_warps[warp];
+        for (int warp = 1; warp < GROUP / 32; ++warp) value = By::merged(value, of_warps[warp]);
     }
-    if (exists && lane == 0) put<T>(p, output, part, sum);
+    if (exists && lane == 0) put<By>(p, output, part, value);
 }
 
-template <class T, class Acc> DEVICE void average_pixels(const PlanePoolParams& p) {
+template <class By, class Params> DEVICE void reduce_pixels(const Params& p) {
     constexpr int kThreads = 256, kWarps = kThreads / 32; // as the plan launches it
-    __shared__ Acc of_warps[kWarps][32];
+    __shared__ typename By::Value of_warps[kWarps][32];
     const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32;
     int tile, part, inner;
     const int image = p.inner.split(p.parts.split(p.tiles.split(int(blockIdx.x), tile), part), inner);
     const int channel = tile * 32 + lane, first = part * p.each, end = min(first + p.each, p.elements);
-    Acc sum = 0;
-    if (channel < int(p.channels.divisor))
-        sum = sum_of<kWarps, T, Acc>(p, window_of<T>(p, image, channel, inner), first + warp, end);
-    of_warps[warp][lane] = sum;
+    typename By::Value value = By::none(kNoNumber);
+    if (channel < int(p.channels.divisor)) {
+        const auto* window = window_of<typename By::Element>(p, image, channel, inner);
+        value = reduced<kWarps, By>(p, window, first + warp, end);
+    }
+    of_warps[warp][lane] = value;
     __syncthreads();
     if (warp != 0 || channel >= int(p.channels.divisor)) return;
 #pragma unroll
-    for (int other = 1; other < kWarps; ++other) sum += of_warps[other][lane];
-    put<T>(p, (image * int(p.channels.divisor) + channel) * int(p.inner.divisor) + inner, part, sum);
+    for (int other = 1; other < kWarps; ++other) value = By::merged(value, of_warps[other][lane]);
+    put<By>(p, (image * int(p.channels.divisor) + channel) * int(p.inner.divisor) + inner, part, value);
 }
 
-// The parts of every output, added up.
+// The parts of every output, reduced.
 struct PlanePartsParams {
-    const void* sums; // part, output
+    void* sums; // or maxima: part, output
     void* y;
-    double counts;
+    double counts; // of averages
     long long y_batch, y_channel, y_inner;
     int parts, outputs;
     Divider<int> channels, inner;
 };
 
-template <class T, class Acc> DEVICE void average_parts(const PlanePartsParams& p) {
+template <class By, class Params> DEVICE void reduce_parts(const Params& p, int parts) {
     const int output = int(blockIdx.x) * int(blockDim.x) + int(threadIdx.x);
     if (output >= p.outputs) return;
-    const Acc* part = static_cast<const Acc*>(p.sums) + output;
-    Acc sum = *part;
+    typename By::Value value = By::of_part(p, output);
 #pragma unroll 4
-    for (int number = 1; number < p.parts; ++number) sum += part[static_cast<long long>(number) * p.outputs];
-    int channel, inner;
-    const int image = p.channels.split(p.inner.split(output, inner), channel);
-    static_cast<T*>(p.y)[image * p.y_batch + channel * p.y_channel + inner * p.y_inner] =
-        average<T>(sum, Acc(p.counts));
+    for (int number = 1; number < parts; ++number)
+        value = By::merged(value, By::of_part(p, static_cast<long long>(number) * p.outputs + output));
+    write<By>(p, output, value);
+}
+
+template <class T, class Acc, int GROUP> DEVICE void average_planes(const PlanePoolParams& p) {
+    reduce_planes<Averages<T, Acc>, GROUP>(p);
+}
+template <class T, class Acc> DEVICE void average_pixels(const PlanePoolParams& p) {
+    reduce_pixels<Averages<T, Acc>>(p);
+}
+template <class T, class Acc> DEVICE void average_parts(const PlanePartsParams& p) {
+    reduce_parts<Averages<T, Acc>>(p, p.parts);
+}
+
+template <class T, int GROUP> DEVICE void max_planes(const PlanePoolParams& p) { reduce_planes<Maxima<T>, GROUP>(p); }
+template <class T> DEVICE void max_pixels(const PlanePoolParams& p) { reduce_pixels<Maxima<T>>(p); }
+template <class T> DEVICE void max_parts(const PlanePartsParams& p) { reduce_parts<Maxima<T>>(p, p.parts); }
+
+template <class T, int GROUP> DEVICE void max_planes_indices(const NumberedPlaneParams& p) {
+    reduce_planes<NumberedMaxima<T>, GROUP>(p);
+}
+template <class T> DEVICE void max_pixels_indices(const NumberedPlaneParams& p) {
+    reduce_pixels<NumberedMaxima<T>>(p);
+}
+template <class T> DEVICE void max_parts_indices(const NumberedPlaneParams& p) {
+    reduce_parts<NumberedMaxima<T>>(p, int(p.parts.divisor));
 }

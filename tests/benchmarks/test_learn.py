@@ -25,10 +25,11 @@ TOLD = (  # few cases, of which every rate has a part in some
     "resnet50.l3.down bfloat16 NHWC",
     "resnet50.l1.expand bfloat16 NHWC",
     "resnet50.b1.l1.3x3 bfloat16 NHWC",
+    "i3d.avg bfloat16 NHWC",
 )
 TRUE = Rates(
-    launch=1.3e-6, beginning=0.9e-6, adding=2.2e-6, cached=22.0, tensor=0.5, beside_wgmma=0.35, alone=1.7,
-    wgmma=0.6, bandwidth=0.92,
+    launch=1.3e-6, beginning=0.9e-6, adding=2.2e-6, cached=22.0, latency=0.8e-6, tensor=0.5, beside_wgmma=0.35,
+    alone=1.7, wgmma=0.6, bandwidth=0.92,
 )  # fmt: skip
 
 
@@ -66,12 +67,14 @@ def random_kernel(times: list[learn.Measured]) -> tuple[str, str]:
 
 
 def test_a_rate_that_no_time_depends_on_stays() -> None:
+    """Pools wait for memory and for its answers; nothing else of them has a rate."""
     cases = [case for case in static_plan.cases("resnet.pool") if case.dtype == "float32"][:1]
     times = [learn.Measured(*key, 0.0, 1.5 * s) for key, s in learn.modelled(cases, DEVICE, Rates()).items()]
     found = learn.fit(times, cases, DEVICE, Rates())
-    assert {**asdict(found.rates), "bandwidth": 0.85} == asdict(Rates())
-    assert set(found.certain) == {"bandwidth"}
-    assert found.rates.bandwidth < 0.85
+    moved = ("bandwidth", "latency", "cached")
+    assert {**asdict(found.rates), **{name: asdict(Rates())[name] for name in moved}} == asdict(Rates())
+    assert {"bandwidth"} <= set(found.certain) <= set(moved)
+    assert found.rates.bandwidth <= 0.85
 
 
 def test_regret_is_the_time_of_the_pick_over_the_best() -> None:

@@ -42,12 +42,10 @@ def indices(wide: bool) -> Iterator[None]:
 @contextmanager
 def long_walks(wanted: bool) -> Iterator[None]:
     """Let threads of pools' gradients go far on small arrays too."""
-    before = base.WINDOWS_WANTED
-    base.WINDOWS_WANTED = 0 if wanted else before
-    try:
+    most = slice(1 if wanted else None)  # of the lengths, the longest one first
+    of_base, of_scatter = base._WALKS[most], scatter._WALKS[most]
+    with mock.patch.object(base, "_WALKS", of_base), mock.patch.object(scatter, "_WALKS", of_scatter):
         yield
-    finally:
-        base.WINDOWS_WANTED = before
 
 
 @contextmanager

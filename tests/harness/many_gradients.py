@@ -179,19 +179,28 @@ def _of_average(shape: Ints, dtype: str, counted: int, deep: bool) -> tuple[Any,
 
 def _plane(kernel: str, shape: Ints, layout: str, dtype: str, architecture: str | None, **options: Any) -> Any:
     """One window for each channel, with parts or without; the last image has the bits of the first one."""
-    attributes: dict[str, Any] = {
-        "kernel_shape": [n + 2 for n in shape[2:]],
-        "pads": [1] * 2 * len(shape[2:]),
-        "count_include_pad": 1,
-    }
-    x = values("normal", 3, shape, dtype)
+    attributes: dict[str, Any] = {"kernel_shape": [n + 2 for n in shape[2:]], "pads": [1] * 2 * len(shape[2:])}
+    maxima = kernel.startswith("max")
+    x = values("ties" if maxima else "normal", 3, shape, dtype)
     x[-1] = x[0]
     x, out = LAYOUTS[layout](x), LAYOUTS[layout](np.zeros((*shape[:2], *[1] * (len(shape) - 2)), dtype))
-    with emulated_cuda(architecture, **options) as emulated:
-        y = gpuconv.average_pool(x, out=out, **attributes)
-    assert_close(y, oracle.average_pool(x, **attributes), dtype)
+    with emulated_cuda(architecture, **options) as emulated, preferred(kernel):
+        if maxima:
+            numbered = "indices" in kernel
+            both = out, LAYOUTS[layout](np.zeros(out.shape, np.int64))
+            y = gpuconv.max_pool(x, out=both if numbered else out, return_indices=numbered, **attributes)
+        else:
+            y = gpuconv.average_pool(x, out=out, count_include_pad=1, **attributes)
+    if maxima and numbered:
+        y, places = y
+        for found, expected in zip((y, places), oracle.max_pool(x, **attributes), strict=True):
+            assert_same(found, expected)
+    elif maxima:
+        assert_same(y, oracle.max_pool(x, **attributes)[0], bits=False)  # either of two zeros
+    else:
+        assert_close(y, oracle.average_pool(x, count_include_pad=1, **attributes), dtype)
     assert_same(y[-1], y[0])
-    assert emulated.launches[0].variant.name == kernel
+    assert emulated.launches[0].variant.name == kernel.removesuffix("_split")
     assert emulated.launches[0].grid[0] >= 3
     return emulated
 
@@ -578,6 +587,18 @@ PLANES: tuple[Trial, ...] = (
     partial(_plane, "average_pool_float16_3d_planes_256", (2, 1, 97, 83), "contiguous", "float16"),
     partial(_plane, "average_pool_float32_3d_pixels", (2, 70, 23, 19), "channels last", "float32"),
     partial(_plane, "average_pool_float16_3d_pixels", (3, 40, 5, 7, 3), "strided pixels", "float16"),
+    partial(_plane, "max_pool_int8_3d_planes_8", (3, 33, 9, 7), "contiguous", "int8"),
+    partial(_plane, "max_pool_bfloat16_3d_planes_32", (2, 13, 5, 7, 9), "reversed", "bfloat16"),
+    partial(_plane, "max_pool_float64_3d_planes_256", (2, 2, 71, 67), "strided rows", "float64", multiprocessors=1),
+    partial(_plane, "max_pool_float16_3d_planes_256_split", (2, 1, 97, 83), "contiguous", "float16"),
+    partial(_plane, "max_pool_float32_3d_pixels_split", (2, 70, 23, 19), "channels last", "float32"),
+    partial(_plane, "max_pool_uint8_3d_pixels", (3, 40, 5, 7, 3), "strided pixels", "uint8"),
+    partial(_plane, "max_pool_uint8_3d_planes_8_indices", (3, 33, 9, 7), "contiguous", "uint8"),
+    partial(_plane, "max_pool_float16_3d_planes_32_indices", (2, 13, 5, 7, 9), "reversed", "float16"),
+    partial(_plane, "max_pool_float32_3d_planes_256_indices", (2, 2, 71, 67), "strided rows", "float32"),
+    partial(_plane, "max_pool_bfloat16_3d_planes_256_indices_split", (2, 1, 97, 83), "contiguous", "bfloat16"),
+    partial(_plane, "max_pool_float64_3d_pixels_indices_split", (2, 70, 23, 19), "channels last", "float64"),
+    partial(_plane, "max_pool_int8_3d_pixels_indices", (3, 40, 5, 7, 3), "strided pixels", "int8"),
 )
 UNPOOLS: tuple[Trial, ...] = (
     partial(_unpool, "contiguous", "int8", (8, 16, 32)),  # claims are whole blocks

@@ -33,6 +33,7 @@ class Rates:
     beginning: float = 0.5e-6  # seconds from a block's start until its first product
     adding: float = 1.5e-6  # seconds from a block's last sum until another one reads it
     cached: float = 30.0  # bytes of the L2 cache that a multiprocessor has per clock: 7.8 TB/s for all of an H200
+    latency: float = 0.6e-6  # seconds from a load until memory answers it, under load
     tensor: float = 0.6  # share of the tensor cores' rate that mma.sync comes to
     # That share where wgmma, or tcgen05, alone reaches the rate: 62 % of wgmma's own (arXiv:2402.13499)
     beside_wgmma: float = 0.46

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from gpuconv.cuda.plan.limits import Limits, described, nearest
 
 _SCHEDULERS = 4  # of a multiprocessor
-_ENOUGH = 2  # warps of a scheduler, of which one multiplies while another one waits
+_ENOUGH = 2  # warps of a scheduler, of which one multiplies, or issues instructions, while another one waits
 _EXPOSED = 0.2  # share of the shorter one that does not hide behind the longer one; assumed
 _ISSUED = 128  # instructions, counted by thread, that a multiprocessor issues in one clock
 
@@ -98,18 +98,50 @@ def adding_up(count: int, blocks: int, limits: Limits) -> float:
     return rates.adding + blocks * rates.beginning + count / (rates.cached * nearest(limits.architecture).clock)
 
 
-def cached(blocks: int, count: int, limits: Limits) -> float:
+def cached(blocks: int, count: float, limits: Limits) -> float:
     """Return the seconds in which the busiest multiprocessor reads from the L2 cache so many bytes for each block."""
     rounds = -(-blocks // limits.multiprocessors)
     return rounds * count / (limits.rates.cached * nearest(limits.architecture).clock)
 
 
-def memory(count: int, limits: Limits) -> float:
+def memory(count: float, limits: Limits) -> float:
     """Return the seconds in which so many bytes cross the memory bus, of a device with these limits."""
     device = nearest(limits.architecture)
     if limits.bandwidth:
         return count / (limits.rates.bandwidth * limits.bandwidth)
     return count / (limits.rates.bandwidth * device.bandwidth * limits.multiprocessors / device.limits.multiprocessors)
+
+
+class Blocks(NamedTuple):
+    """Blocks of a kernel that moves data past simple instructions: a pool, or its gradient."""
+
+    number: int
+    warps: int  # of a block, those that have something to do
+    instructions: float  # of a block, counted by thread
+    # Loads of a thread that memory answers one after another; those in flight together are one, those that the L1 cache
+    # answers are none
+    trips: float = 1.0
+    resident: int = 1  # that a multiprocessor has room for at a time
+    longest: float = 0.0  # instructions of the thread that executes most, where some have more to do than others
+
+
+def streaming(blocks: Blocks, count: float, limits: Limits) -> float:
+    """Return the seconds in which blocks move ``count`` bytes, each of them as many, however few blocks there are.
+
+    The busiest multiprocessor issues its blocks' instructions, at the full rate if it has warps enough to hide those
+    that wait for a result; it has its share of the L2 cache's bandwidth; and its threads wait for memory as often as
+    one load depends on another (Little's law: bytes in flight over the latency bound its bandwidth). The whole device
+    has the bandwidth of its memory.
+    """
+    clock = nearest(limits.architecture).clock
+    rounds = -(-blocks.number // limits.multiprocessors)
+    together = min(rounds, blocks.resident)
+    turns = rounds / together
+    filled = min(1.0, together * blocks.warps / (_ENOUGH * _SCHEDULERS))
+    issued = max(rounds * blocks.instructions / (_ISSUED * filled), turns * _ENOUGH * blocks.longest) / clock
+    waited = turns * blocks.trips * limits.rates.latency
+    moved = cached(blocks.number, count / blocks.number, limits)
+    return overlapped(overlapped(issued, max(waited, moved)), memory(count, limits))
 
 
 def instructions(count: float, limits: Limits) -> float:

@@ -18,12 +18,13 @@ from gpuconv.cuda.build.variant import Kernel, Variant
 from gpuconv.cuda.plan import Candidate, Family, Launch, Limits, Offer, Plan, Refusal, Space, model
 from gpuconv.cuda.plan import offers as all_offers
 from gpuconv.cuda.pool import channels, general, patches, tiles
-from gpuconv.cuda.pool.problem import MISSING, Geometry, PoolAxis, PoolProblem, has_empty_windows
+from gpuconv.cuda.pool.problem import MISSING, Geometry, PoolAxis, PoolProblem, blocks_of, fresh, has_empty_windows
 from gpuconv.rules import dtypes
 
 NAME = "axis by axis"
 _THREADS = 256
 _RUN = structs.constant("kRun", "pool/axis.cu")
+_TOGETHER = 4  # taps that a thread loads at a time
 _MOST_SHIFT = 2  # taps from one window of a run to the next
 _NAMES = ("width", "height", "depth")  # of axes, the last one first
 _PARTS = ("", "rows", "slices")  # that are pooled before such an axis
@@ -166,19 +167,16 @@ def _after_parts(problem: PoolProblem, pooled: int, limits: Limits) -> Offer:
 
 
 def _seconds(problem: PoolProblem, view: AxisView, indices: int, limits: Limits) -> float:
-    """Model the time of a launch that reads so many bytes of Indices.
-
-    What windows share comes from the L2 cache. Few blocks take as long as two a multiprocessor.
-    """
+    """Model the time of a launch that reads so many bytes of Indices; what windows share comes from the L2 cache."""
     runs, (thread, window) = view.runs, _INSTRUCTIONS
-    blocks = max(-(-view.items // _THREADS), 2 * limits.multiprocessors)
     elements = view.axis.taps + (runs.windows - 1) * runs.shift
     executed = thread + window * runs.windows + _OF_ELEMENT[problem.itemsize] * elements
-    work = max(
-        model.instructions(blocks * _THREADS * executed, limits),
-        model.cached(blocks, _THREADS * elements * problem.itemsize, limits),
+    trips = max(-(-elements // _TOGETHER) * fresh(view.axis), 1) + (indices > 0)
+    blocks = blocks_of(variant(problem.dtype, indices == 0), view.items, view.items * executed, trips, limits)
+    return max(
+        model.streaming(blocks, problem.bytes + indices, limits),
+        model.cached(blocks.number, _THREADS * elements * problem.itemsize, limits),
     )
-    return model.overlapped(work, model.memory(problem.bytes + indices, limits))
 
 
 # ---------------------------------------------------------------- launch

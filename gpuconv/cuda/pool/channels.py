@@ -12,16 +12,17 @@ from math import prod
 
 from gpuconv.cuda.build import structs
 from gpuconv.cuda.build.variant import Kernel, Variant, types
-from gpuconv.cuda.plan import MOST_BLOCKS, Candidate, Limits, Offer, Plan, Refusal
+from gpuconv.cuda.plan import MOST_BLOCKS, Candidate, Limits, Offer, Plan, Refusal, model
 from gpuconv.cuda.pool import general
 from gpuconv.cuda.pool.problem import (
     PoolProblem,
     PoolView,
+    blocks_of,
     channels_of_vector,
+    fresh,
     in_vectors,
     one_launch,
     pixels_of,
-    seconds,
     vectors_of,
     why_singly,
 )
@@ -30,8 +31,8 @@ from gpuconv.rules import dtypes
 NAME = "channels"
 _THREADS = 256
 _MOST = structs.constant("kMost", "pool/channels.cu")
-_LONG_WALK, _SHORT_WALK = 8, 4  # outputs that share columns, at most
-_THREADS_WANTED = 1024  # of each multiprocessor; for fewer of them, short walks
+_WALKS = (8, 4, 2, 1)  # outputs that share columns, at most
+_ROWS = 3  # of a column that are loaded together, where vectors are whole ones or pairs
 # Instructions, with Indices or without (and of bytes): of an output's vector, its columns, and their loads; counted.
 _INSTRUCTIONS = {False: (36, 90, 8), True: (72, 117, 11)}
 _OF_BYTES = (36, 135, 20)
@@ -57,12 +58,12 @@ def _accepted(problem: PoolProblem) -> PoolView | str:
 
 
 def _walk(problem: PoolProblem, pixels: PoolView, limits: Limits) -> int:
-    """Return how many outputs of a row a thread makes: one where they share no columns, else a long or a short walk."""
+    """Return how many outputs of a row a thread makes: one where they share no columns, else as take least time."""
     width = pixels.width
     if not width.stride < width.reach <= _MOST:
         return 1
-    enough = _items(problem, pixels, _LONG_WALK) >= _THREADS_WANTED * limits.multiprocessors
-    return min(_LONG_WALK if enough else _SHORT_WALK, width.windows)
+    walks = dict.fromkeys(min(walk, width.windows) for walk in _WALKS)
+    return min(walks, key=lambda walk: _seconds(problem, pixels, walk, limits))
 
 
 def _items(problem: PoolProblem, pixels: PoolView, walk: int) -> int:
@@ -77,20 +78,38 @@ def _blocks(problem: PoolProblem, pixels: PoolView, walk: int) -> int:
 # ---------------------------------------------------------------- cost
 
 
-def _instructions(problem: PoolProblem, pixels: PoolView) -> float:
+def _seconds(problem: PoolProblem, pixels: PoolView, walk: int, limits: Limits) -> float:
+    kernel, threads = _variant_of(problem), _items(problem, pixels, walk)
+    instructions = _instructions(problem, pixels, walk)
+    blocks = blocks_of(kernel, threads, instructions, _trips(problem, pixels, walk), limits)
+    return model.streaming(blocks, problem.bytes, limits)
+
+
+def _instructions(problem: PoolProblem, pixels: PoolView, walk: int) -> float:
     output, column, load = map(float, _INSTRUCTIONS[problem.named])
     if problem.itemsize == 1 and not problem.named:
         output, column, load = _OF_BYTES
     if problem.averages:
         output, column, load = _OF_AVERAGES[problem.itemsize]
     deep, high, wide = (axis.reach for axis in pixels.axes)
-    columns = min(wide, pixels.width.stride) if wide <= _MOST else wide  # of an output
+    columns = float(wide)  # of an output
+    if wide <= _MOST:
+        kept = max(wide - pixels.width.stride, 0)  # of the output before
+        columns -= kept * (walk - 1) / walk
     if not in_vectors(problem):
         loaded, written = _BYTES_SINGLY if problem.itemsize == 1 and not problem.named else _SINGLY[problem.named]
         output += written * channels_of_vector(problem)
         load += loaded * channels_of_vector(problem)
     outputs = prod(problem.geometry.y_shape) // pixels.channel.extent * vectors_of(problem)
     return outputs * (output + columns * (column + load * deep * high))
+
+
+def _trips(problem: PoolProblem, pixels: PoolView, walk: int) -> float:
+    """Return how often a thread waits for memory: for a few rows of a column at a time, of columns one by one."""
+    deep, high, wide = pixels.axes
+    rows = _ROWS if in_vectors(problem) or channels_of_vector(problem) == 2 else 1
+    columns = (walk - 1) * wide.stride + wide.reach
+    return columns * deep.reach * fresh(deep) * -(-high.reach // rows) * fresh(high)
 
 
 # ---------------------------------------------------------------- offers
@@ -102,16 +121,16 @@ def offers(problem: PoolProblem, limits: Limits) -> Iterator[Offer]:
     if isinstance(pixels, str):
         yield Refusal(pixels)
         return
-    kernel = average_variant(problem.dtype) if problem.averages else variant(problem.dtype, problem.named)
-    time = seconds(problem, _instructions(problem, pixels), limits)
-    yield Candidate(kernel.name, time, lambda: _plan(problem, pixels, kernel, limits))
+    kernel, walk = _variant_of(problem), _walk(problem, pixels, limits)
+    time = _seconds(problem, pixels, walk, limits)
+    yield Candidate(kernel.name, time, lambda: _plan(problem, pixels, kernel, walk))
 
 
 # ---------------------------------------------------------------- launch
 
 
-def _plan(problem: PoolProblem, pixels: PoolView, kernel: Variant, limits: Limits) -> Plan:
-    walk, count = _walk(problem, pixels, limits), channels_of_vector(problem)
+def _plan(problem: PoolProblem, pixels: PoolView, kernel: Variant, walk: int) -> Plan:
+    count = channels_of_vector(problem)
     fields = pixels.fields(kernel) | {
         "items": _items(problem, pixels, walk),
         "walk": walk,
@@ -144,6 +163,10 @@ def variant(dtype: str, indices: bool) -> Variant:
 def average_variant(dtype: str) -> Variant:
     """Return the kernel of averages for a dtype."""
     return _AVERAGE.over(dtype, 3, NAME, types=types(dtype), blocks_per_sm=4 if dtype == "float32" else 3)
+
+
+def _variant_of(problem: PoolProblem) -> Variant:
+    return average_variant(problem.dtype) if problem.averages else variant(problem.dtype, problem.named)
 
 
 def _blocks_per_sm(dtype: str, indices: bool) -> int:

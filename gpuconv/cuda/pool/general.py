@@ -13,9 +13,9 @@ from typing import Any
 
 from gpuconv.cuda.build import params, structs
 from gpuconv.cuda.build.variant import Kernel, Variant, types
-from gpuconv.cuda.plan import MOST_BLOCKS, Candidate, Launch, Limits, Offer, Plan
+from gpuconv.cuda.plan import MOST_BLOCKS, Candidate, Launch, Limits, Offer, Plan, model
 from gpuconv.cuda.plan.strided import axes
-from gpuconv.cuda.pool.problem import AHEAD, MISSING, WIDTHS, PoolProblem, counted_fields, seconds
+from gpuconv.cuda.pool.problem import AHEAD, MISSING, WIDTHS, PoolProblem, blocks_of, counted_fields, fresh
 from gpuconv.rules import dtypes
 
 NAME = "one output a thread"
@@ -24,6 +24,7 @@ _BATCH = structs.constant("kBatch", "pool/general.cu")  # numbers of places run 
 # Instructions, with Indices or without: of an output, of each of its rows, of each of their batches; counted, in PTX.
 _INSTRUCTIONS = {False: (100, 13, 19), True: (100, 13, 37)}
 _OF_AVERAGES = (165, 13, 22)  # estimated
+_SECTOR = 32  # bytes that memory is read in
 
 
 # ---------------------------------------------------------------- what it sees
@@ -69,9 +70,23 @@ def offers(problem: PoolProblem, limits: Limits) -> Iterator[Offer]:
     else:
         kernel, (output, row, batch) = variant(problem.dtype, wide, ndim, problem.named), _INSTRUCTIONS[problem.named]
     *rows, taps = problem.geometry.kernel_shape
-    instructions = prod(problem.geometry.y_shape) * (output + prod(rows) * (row + batch * -(-taps // _BATCH)))
-    time = seconds(problem, instructions, limits)
+    outputs = prod(problem.geometry.y_shape)
+    instructions = outputs * (output + prod(rows) * (row + batch * -(-taps // _BATCH)))
+    blocks = blocks_of(kernel, outputs, instructions, _trips(problem), limits)
+    time = model.streaming(blocks, problem.bytes, limits)
     yield Candidate(kernel.name, time, lambda: _plan(problem, kernel, wide, ndim))
+
+
+def _trips(problem: PoolProblem) -> float:
+    """Return how often a thread waits for memory: once for a batch of a row, or for all batches that one sector has.
+
+    What neighbouring windows have in common comes from the caches.
+    """
+    *rows, width = problem.axes
+    apart = problem.itemsize * (abs(width.step * width.x) or 1)  # bytes from tap to tap
+    lone = not problem.channels_last and (width.windows == 1 or width.stride * apart >= _SECTOR)  # no lane shares it
+    loads = min(-(-width.taps // _BATCH), -(-width.taps * apart // _SECTOR)) if lone else -(-width.taps // _BATCH)
+    return loads * fresh(width) * prod(axis.taps * fresh(axis) for axis in rows)
 
 
 # ---------------------------------------------------------------- launch

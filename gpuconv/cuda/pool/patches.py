@@ -14,20 +14,20 @@ import numpy as np
 
 from gpuconv.cuda.build import params, structs
 from gpuconv.cuda.build.variant import Kernel, Variant, types
-from gpuconv.cuda.plan import MOST_BLOCKS, Candidate, Limits, Offer, Plan, Refusal
+from gpuconv.cuda.plan import MOST_BLOCKS, Candidate, Limits, Offer, Plan, Refusal, model
 from gpuconv.cuda.pool import general
 from gpuconv.cuda.pool.problem import (
     PoolAxis,
     PoolProblem,
     PoolView,
+    blocks_of,
     channels_of_vector,
     in_vectors,
     one_launch,
     pixels_of,
-    seconds,
     why_singly,
 )
-from gpuconv.cuda.pool.runs import WindowRuns, instructions, runs_of, taken
+from gpuconv.cuda.pool.runs import WindowRuns, longest, of_short, runs_of, taken
 from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import Ints
 
@@ -116,7 +116,7 @@ def _best(problem: PoolProblem, pixels: PoolView, limits: Limits) -> PatchTile:
         min([tile for tile in tiles if tile.bytes <= size] or [smallest], key=lambda tile: tile.inputs_of_output)
         for size in _BYTES
     )
-    return min(best, key=lambda tile: _instructions(problem, pixels, tile, limits))
+    return min(best, key=lambda tile: _seconds(problem, pixels, tile, limits))
 
 
 def _parts(outputs: int) -> list[int]:
@@ -195,8 +195,8 @@ def _work(problem: PoolProblem, pixels: PoolView, tile: PatchTile) -> Ints:
     )
 
 
-def _instructions(problem: PoolProblem, pixels: PoolView, tile: PatchTile, limits: Limits) -> float:
-    """Return how many instructions all threads execute."""
+def _instructions(problem: PoolProblem, pixels: PoolView, tile: PatchTile) -> float:
+    """Return how many instructions a block executes."""
     of_block = float(np.dot(_work(problem, pixels, tile), _INSTRUCTIONS[problem.named]))
     if problem.averages:
         of_block += tile.rows * tile.columns * tile.vectors * (_COUNT + _DIVISION * channels_of_vector(problem))
@@ -204,7 +204,21 @@ def _instructions(problem: PoolProblem, pixels: PoolView, tile: PatchTile, limit
         loaded, written = tile.slices * tile.x_rows * tile.x_columns, tile.rows * tile.columns
         load = _BYTE_SINGLY if problem.itemsize == 1 and not problem.named else _LOADED_SINGLY
         of_block += (load * loaded + _WRITTEN_SINGLY * written) * tile.vectors * channels_of_vector(problem)
-    return instructions(problem, of_block, prod(tile.grid), limits)
+    return of_block * of_short(problem)
+
+
+def _seconds(problem: PoolProblem, pixels: PoolView, tile: PatchTile, limits: Limits) -> float:
+    """Model the time: whole vectors of 16 bytes are copied all together, others by a thread one after another."""
+    kernel, blocks = _variant_of(problem), prod(tile.grid)
+    together = in_vectors(problem) and (not problem.named or problem.itemsize == 8)
+    trips = 1 if together else -(-tile.slices * tile.x_rows * tile.x_columns * tile.vectors // _THREADS)
+    instructions = blocks * _instructions(problem, pixels, tile)
+    work = _work(problem, pixels, tile)
+    threads, x, down, _, _, along, *_ = work
+    items = (threads, x, *[down] * 3, *[along] * 3)
+    most = longest(work, items, _INSTRUCTIONS[problem.named], _THREADS) * of_short(problem)
+    planned = blocks_of(kernel, blocks * _THREADS, instructions, trips, limits, tile.bytes, most)
+    return model.streaming(planned, problem.bytes, limits)
 
 
 # ---------------------------------------------------------------- offers
@@ -217,8 +231,7 @@ def offers(problem: PoolProblem, limits: Limits) -> Iterator[Offer]:
         yield Refusal(accepted)
         return
     pixels, tile = accepted
-    kernel = average_variant(problem.dtype) if problem.averages else variant(problem.dtype, problem.named)
-    time = seconds(problem, _instructions(problem, pixels, tile, limits), limits)
+    kernel, time = _variant_of(problem), _seconds(problem, pixels, tile, limits)
     yield Candidate(kernel.name, time, lambda: _plan(problem, pixels, tile, kernel))
 
 
@@ -267,6 +280,10 @@ def average_variant(dtype: str) -> Variant:
     """Return the kernel of averages for a dtype."""
     blocks = 3 if dtypes.entry(dtype).itemsize == 2 else 4  # 168 registers a thread, or 128
     return _AVERAGE.over(dtype, 3, NAME, types=types(dtype), blocks_per_sm=blocks)
+
+
+def _variant_of(problem: PoolProblem) -> Variant:
+    return average_variant(problem.dtype) if problem.averages else variant(problem.dtype, problem.named)
 
 
 def variants() -> list[Variant]:

@@ -1,4 +1,4 @@
-"""AveragePool of one window for each channel, as GlobalAveragePool has it: many threads for a sum.
+"""AveragePool and MaxPool of one window for each channel: many threads for a sum, or for a maximum.
 
 The kernels are in ``kernels_cu/pool/planes.cu``.
 """
@@ -7,25 +7,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 from typing import Any
 
 from gpuconv.cuda.build import params
 from gpuconv.cuda.build.variant import Kernel, Variant, types
-from gpuconv.cuda.plan import MOST_BLOCKS, Candidate, Launch, Limits, Offer, Plan, Refusal, Space, kept
-from gpuconv.cuda.plan.strided import collapsed, filled
-from gpuconv.cuda.pool.problem import PoolAxis, PoolProblem, seconds
+from gpuconv.cuda.plan import MOST_BLOCKS, Candidate, Launch, Limits, Offer, Plan, Refusal, Space, model
+from gpuconv.cuda.plan.strided import collapsed_together, filled
+from gpuconv.cuda.pool.problem import PoolAxis, PoolProblem, blocks_of, has_empty_windows
 from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import Ints
 
 NAME = "planes"
 _THREADS, _LANES = 256, 32
-_GROUPS = {8: 128, 32: 2048, 256: 2**31}  # threads of a sum, by the most elements of a part
+_GROUPS = {8: 128, 32: 2048, 256: 2**31}  # threads of a window, by the most elements of a part
 _PARTS_WANTED = 4  # of a multiprocessor, for one image
 _FEWEST = 16  # elements of a window: for fewer, a thread makes a sum
 _LEAST = 2048  # elements of a part, of all lanes
-# Instructions of a thread, and of each element of one run or of several axes; estimated.
-_INSTRUCTIONS = (110, 5, 17)
+# Instructions of a thread, and of each element of one run or of several axes, with Indices or without; estimated.
+_INSTRUCTIONS = {False: (110, 5, 17), True: (140, 9, 21)}
+_PLACE, _PLACES = 4, "places of parts"  # bytes of a place, and where those of parts are
+_TOGETHER = (4, 8)  # elements that a thread loads at a time, of several axes or of one run
 
 
 # ---------------------------------------------------------------- what it sees
@@ -41,6 +44,8 @@ class PlaneView:
     first: int  # element of a window, from that of x
     extents: Ints  # of a window, axes that lie as one made one
     strides: Ints
+    place_first: int  # number of a window's first element, from that of x's, as Indices count them
+    places: Ints  # from an element's number to the next one's
     counts: int
     last: bool  # channels lie closest together
 
@@ -57,16 +62,17 @@ class PlaneView:
 
 def _accepted(problem: PoolProblem) -> PlaneView | str:
     image, channel, *axes = problem.all_axes
-    if not problem.averages:
-        return "maxima"
     inner = [axis for axis in axes if axis.windows > 1]
     if len(inner) > 1 or any(axis.taps > 1 or axis.pad or axis.counted.taps > 1 for axis in inner):
         return "several windows of a channel"
     if any(axis.reach == 0 for axis in axes):
         return "no window meets x"
+    if has_empty_windows(inner):
+        return "some windows are empty"
     covered = [axis for axis in axes if axis.windows == 1]
     spans = [_inside(axis) for axis in covered]
-    extents, strides = collapsed([count for _, count in spans], [axis.dilation * axis.x for axis in covered])
+    steps = [[axis.dilation * getattr(axis, array) for axis in covered] for array in ("x", "place")]
+    extents, (strides, places) = collapsed_together([count for _, count in spans], *steps)
     view = PlaneView(
         image,
         channel,
@@ -74,12 +80,15 @@ def _accepted(problem: PoolProblem) -> PlaneView | str:
         sum(first * axis.x for (first, _), axis in zip(spans, covered, strict=True)),
         tuple(extents) or (1,),
         tuple(strides) or (0,),
+        sum(first * axis.place for (first, _), axis in zip(spans, covered, strict=True)),
+        tuple(places) or (0,),
         prod(_counts(axis) for axis in covered),
         problem.channels_last,
     )
     if len(view.extents) > 3:
         return f"{len(view.extents)} axes"
-    largest = max(view.outputs, view.elements, params.span(view.extents, view.strides))
+    spanned = [params.span(view.extents, steps) for steps in (view.strides, view.places)]
+    largest = max(view.outputs, view.elements, *spanned)
     return "64-bit indices" if params.needs_wide(problem.operator, [largest]) else view
 
 
@@ -111,14 +120,23 @@ class PlaneTile:
     blocks: int
 
 
-def _tile(view: PlaneView, limits: Limits) -> PlaneTile:
-    tiles = -(-view.channel.extent // _LANES)
-    of_image = view.inner.windows * (tiles if view.last else view.channel.extent)
-    wanted = -(-_PARTS_WANTED * limits.multiprocessors // of_image)
+def _tiles(problem: PoolProblem, view: PlaneView, limits: Limits) -> list[PlaneTile]:
+    """Return how windows may be cut: those of maxima, which any order makes, not at all or into parts."""
+    cut = _tile(view, -(-_PARTS_WANTED * limits.multiprocessors // _of_image(view)))
+    return [cut] if problem.averages or cut.parts == 1 else [_tile(view, 1), cut]
+
+
+def _of_image(view: PlaneView) -> int:
+    """Return the windows of an image, or where channels lie closest together those of tiles of channels."""
+    return view.inner.windows * (-(-view.channel.extent // _LANES) if view.last else view.channel.extent)
+
+
+def _tile(view: PlaneView, wanted: int) -> PlaneTile:
+    """Return windows cut into so many parts, or fewer that are long enough."""
     parts = max(1, min(wanted, view.elements * (_LANES if view.last else 1) // _LEAST))
     each = -(-view.elements // parts)
     parts = -(-view.elements // each)
-    items = view.image.extent * of_image * parts
+    items = view.image.extent * _of_image(view) * parts
     if view.last:
         return PlaneTile(0, parts, each, items, items)
     group = next(group for group, most in _GROUPS.items() if each <= most)
@@ -130,8 +148,10 @@ def _tile(view: PlaneView, limits: Limits) -> PlaneTile:
 
 def sums_alone(problem: PoolProblem, limits: Limits) -> bool:
     """Tell whether nobody else is asked: which kernel makes a sum, and in which order, is told by the window alone."""
-    view = _accepted(problem)
-    return not isinstance(view, str) and view.elements >= _FEWEST and _tile(view, limits).blocks <= MOST_BLOCKS
+    view = _accepted(problem) if problem.averages else ""
+    if isinstance(view, str) or view.elements < _FEWEST:
+        return False
+    return _tiles(problem, view, limits)[0].blocks <= MOST_BLOCKS
 
 
 def offers(problem: PoolProblem, limits: Limits) -> Iterator[Offer]:
@@ -143,25 +163,35 @@ def offers(problem: PoolProblem, limits: Limits) -> Iterator[Offer]:
     if view.elements < _FEWEST:
         yield Refusal("windows of few elements")
         return
-    tile = _tile(view, limits)
-    if tile.blocks > MOST_BLOCKS:
+    tiles = [tile for tile in _tiles(problem, view, limits) if tile.blocks <= MOST_BLOCKS]
+    if not tiles:
         yield Refusal("64-bit indices")
         return
-    thread, run, several = _INSTRUCTIONS
+    for tile in tiles:
+        kernel = variant(problem.dtype, tile.group, _form(problem))
+        name = kernel.name if tile is tiles[0] else f"{kernel.name}_split"
+        time = _seconds(problem, view, tile, limits)
+        yield Candidate(name, time, partial(_plan, problem, view, tile, kernel))
+
+
+def _seconds(problem: PoolProblem, view: PlaneView, tile: PlaneTile, limits: Limits) -> float:
+    thread, run, several = _INSTRUCTIONS[problem.named]
     lanes = _LANES / min(view.channel.extent, _LANES) if view.last else 1.0  # of which some have no channel
     of_elements = view.elements * view.outputs * lanes * (run if len(view.extents) == 1 else several)
-    time = seconds(problem, tile.blocks * _THREADS * thread + of_elements, limits)
-    if tile.parts > 1:
-        time += limits.rates.adding
-    kernel = variant(problem.dtype, tile.group)
-    yield Candidate(kernel.name, time, lambda: _plan(problem, view, tile, kernel))
+    kernel = variant(problem.dtype, tile.group, _form(problem))
+    beside = tile.group or _THREADS // _LANES  # elements that lanes of a sum, or warps of all lanes', load side by side
+    trips = -(-tile.each // (beside * _TOGETHER[len(view.extents) == 1]))
+    instructions = tile.blocks * _THREADS * thread + of_elements
+    blocks = blocks_of(kernel, tile.blocks * _THREADS, instructions, trips, limits)
+    time = model.streaming(blocks, problem.bytes, limits)
+    return time + limits.rates.launch if tile.parts > 1 else time
 
 
 # ---------------------------------------------------------------- launch
 
 
 def _plan(problem: PoolProblem, view: PlaneView, tile: PlaneTile, kernel: Variant) -> Plan:
-    outputs = {
+    fields = {
         "y_batch": view.image.y,
         "y_channel": view.channel.y,
         "y_inner": view.inner.y,
@@ -170,8 +200,6 @@ def _plan(problem: PoolProblem, view: PlaneView, tile: PlaneTile, kernel: Varian
         "channels": view.channel.extent,
         "inner": view.inner.windows,
         "parts": tile.parts,
-    }
-    fields: dict[str, Any] = outputs | {
         "x_first": view.first,
         "x_batch": view.image.x,
         "x_channel": view.channel.x,
@@ -183,40 +211,86 @@ def _plan(problem: PoolProblem, view: PlaneView, tile: PlaneTile, kernel: Varian
         "flat": len(view.extents) == 1,
         "tiles": -(-view.channel.extent // _LANES),
         "extent": filled(view.extents, 3, 1),
+        **(_numbers(view) if problem.named else {}),
     }
-    roles = {"x": "x", "y": "y"} | ({"sums": "workspace"} if tile.parts > 1 else {})
-    launches = [Launch.of_blocks(problem.operator, kernel, tile.blocks, fields, roles)]
+    results = {name: name for name in problem.arrays[1:]}
+    sums = {"sums": "workspace"} | ({"places": _PLACES} if problem.named else {})
+    first, launches = {"x": "x", **results, **(sums if tile.parts > 1 else {})}, []
+    launches.append(Launch.of_blocks(problem.operator, kernel, tile.blocks, fields, first))
     if tile.parts > 1:
-        launches.append(
-            Launch.of_threads(
-                problem.operator, parts_variant(problem.dtype), view.outputs, outputs, {"sums": "workspace", "y": "y"}
-            )
-        )
-    how = f"{tile.group} threads a sum" if tile.group else "a lane for each channel"
-    reason = f"{kernel.name}: {view.outputs} sums of {view.elements} elements, in {tile.parts} parts; {how}"
-    left = tile.parts * view.outputs * dtypes.sums(problem.dtype).itemsize if tile.parts > 1 else 0
-    spaces = kept(Space("workspace", "sums of parts", left))
+        parts = parts_variant(problem.dtype, _form(problem))
+        own = {name: value for name, value in fields.items() if name in (parts.layout.names or ())}
+        launches.append(Launch.of_threads(problem.operator, parts, view.outputs, own, {**results, **sums}))
+    what = "sum" if problem.averages else "maximum"
+    how = f"{tile.group} threads a {what}" if tile.group else "a lane for each channel"
+    reason = f"{kernel.name}: {view.outputs} windows of {view.elements} elements, in {tile.parts} parts; {how}"
+    spaces = _spaces(problem, tile.parts * view.outputs) if tile.parts > 1 else ()
     return Plan(problem.operator, tuple(launches), (reason,), spaces, kernel=kernel.name)
 
 
-_KERNEL = Kernel("pool/planes.cu", "average_planes", "PlanePoolParams", _THREADS, name="average_pool")
-_PIXELS = replace(_KERNEL, function="average_pixels")
-_PARTS = Kernel("pool/planes.cu", "average_parts", "PlanePartsParams", _THREADS)
+def _numbers(view: PlaneView) -> dict[str, Any]:
+    """Return what the struct has of Indices."""
+    return {
+        "place_first": view.place_first,
+        "place_batch": view.image.place,
+        "place_channel": view.channel.place,
+        "place_inner": max(view.inner.stride, 1) * view.inner.place,
+        "place_stride": filled(view.places, 3, 0),
+        "indices_batch": view.image.indices,
+        "indices_channel": view.channel.indices,
+        "indices_inner": view.inner.indices,
+    }
 
 
-def variant(dtype: str, group: int) -> Variant:
-    """Return the kernel for a dtype, with so many threads for a sum, or 0: a lane for each channel."""
+def _spaces(problem: PoolProblem, parts: int) -> tuple[Space, ...]:
+    if problem.averages:
+        return (Space("workspace", "sums of parts", parts * dtypes.sums(problem.dtype).itemsize),)
+    maxima = Space("workspace", "maxima of parts", parts * problem.itemsize)
+    return (maxima, Space(_PLACES, _PLACES, parts * _PLACE)) if problem.named else (maxima,)
+
+
+# ---------------------------------------------------------------- variants
+
+
+def _form(problem: PoolProblem) -> str:
+    return "averages" if problem.averages else "indices" if problem.named else "maxima"
+
+
+def _kernels(what: str, ending: str, parameter: str, of_parts: str) -> tuple[Kernel, Kernel, Kernel]:
+    """Return those of planes, of pixels and of parts."""
+    planes = Kernel("pool/planes.cu", f"{what}_planes{ending}", parameter, _THREADS, name=f"{what}_pool")
+    parts = Kernel("pool/planes.cu", f"{what}_parts{ending}", of_parts, _THREADS, name=f"{what}_parts")
+    return planes, replace(planes, function=f"{what}_pixels{ending}"), parts
+
+
+_KERNELS = {
+    "averages": _kernels("average", "", "PlanePoolParams", "PlanePartsParams"),
+    "maxima": _kernels("max", "", "PlanePoolParams", "PlanePartsParams"),
+    "indices": _kernels("max", "_indices", "NumberedPlaneParams", "NumberedPlaneParams"),
+}
+
+
+def variant(dtype: str, group: int, form: str = "averages") -> Variant:
+    """Return the kernel for a dtype, with so many threads for a window, or 0: a lane for each channel."""
+    planes, pixels, _ = _KERNELS[form]
+    ending = form if form == "indices" else ""
     if group == 0:
-        return _PIXELS.over(dtype, 3, "pixels", types=types(dtype))
-    return _KERNEL.over(dtype, 3, f"planes_{group}", types=types(dtype), sizes=(group,))
+        return pixels.over(dtype, 3, "pixels", ending, types=_types(dtype, form))
+    return planes.over(dtype, 3, f"planes_{group}", ending, types=_types(dtype, form), sizes=(group,))
 
 
-def parts_variant(dtype: str) -> Variant:
-    """Return the kernel that adds up parts."""
-    return _PARTS.over(dtype, 3, types=types(dtype))
+def parts_variant(dtype: str, form: str = "averages") -> Variant:
+    """Return the kernel that reduces parts."""
+    *_, parts = _KERNELS[form]
+    return parts.over(dtype, 3, form if form == "indices" else "", types=_types(dtype, form))
+
+
+def _types(dtype: str, form: str) -> tuple[str, ...]:
+    return types(dtype) if form == "averages" else (dtypes.entry(dtype).cuda,)
 
 
 def variants() -> Iterator[Variant]:
-    for dtype in dtypes.CONV_DTYPES:
-        yield from (variant(dtype, group) for group in (*_GROUPS, 0))
-        yield parts_variant(dtype)
+    for form in _KERNELS:
+        for dtype in dtypes.CONV_DTYPES if form == "averages" else dtypes.MAX_POOL_DTYPES:
+            yield from (variant(dtype, group, form) for group in (*_GROUPS, 0))
+            yield parts_variant(dtype, form)

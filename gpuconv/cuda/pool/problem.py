@@ -17,6 +17,7 @@ from gpuconv.rules.geometry import AveragePoolGeometry, Ints, MaxPoolGeometry, t
 Geometry = MaxPoolGeometry | AveragePoolGeometry
 _ARRAYS = ("x", "y", "indices")
 AHEAD = (3, 4)  # axes of general kernels that are built ahead: with 32-bit indices, and with 64-bit ones
+_WARP = 32
 WIDTHS = ((False, AHEAD[0]), (False, AHEAD[1]), (True, AHEAD[1]))
 
 
@@ -204,9 +205,28 @@ def counted_fields(axes: Iterable[PoolAxis]) -> dict[str, list[int]]:
     return {name: [getattr(each, name) for each in counted] for name in ("taps", "shift", "extent", "dilation")}
 
 
-def seconds(problem: PoolProblem, instructions: float, limits: Limits) -> float:
-    """Model the time of a kernel whose threads execute so many instructions in all."""
-    return model.overlapped(model.instructions(instructions, limits), model.memory(problem.bytes, limits))
+def blocks_of(
+    kernel: Variant,
+    threads: int,
+    instructions: float,
+    trips: float,
+    limits: Limits,
+    shared_bytes: int = 0,
+    longest: float = 0.0,
+) -> model.Blocks:
+    """Return the blocks of a kernel for so many threads that have something to do, all with as many instructions.
+
+    ``instructions`` are those of all threads; ``trips``, at least one, and ``longest`` as in :class:`model.Blocks`.
+    """
+    number = -(-threads // kernel.threads)
+    warps = -(-min(threads, kernel.threads) // _WARP)
+    resident = min(kernel.blocks_per_sm, limits.blocks_of(shared_bytes))
+    return model.Blocks(number, warps, instructions / number, max(trips, 1.0), resident, longest)
+
+
+def fresh(axis: PoolAxis) -> float:
+    """Return the share of a window's elements along an axis that the window before it does not have."""
+    return min(1.0, axis.stride / max(axis.reach, 1)) if axis.windows > 1 else 1.0
 
 
 def one_launch(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpuconv.cuda.plan import Limits
 from gpuconv.cuda.pool.problem import PoolProblem
 
 # What short elements take beside others, with Indices or without, by their bytes: instructions that unpack; counted.
@@ -37,6 +37,17 @@ def taken(taps: int, runs: WindowRuns, run: int) -> tuple[int, int]:
     return (taps + run - 1, taps + 3 * run) if runs.step else (taps * run, taps * run)
 
 
-def instructions(problem: PoolProblem, of_block: float, blocks: int, limits: Limits) -> float:
-    """Return what all blocks execute, of so many instructions each; few blocks take as long as two a multiprocessor."""
-    return of_block * max(blocks, 2 * limits.multiprocessors) * _SHORT.get((problem.named, problem.itemsize), 1)
+def longest(work: Sequence[int], items: Sequence[int], instructions: Sequence[float], threads: int) -> float:
+    """Return how many instructions the busiest thread of a block executes for the work of all.
+
+    ``items`` are what each kind of work is divided by among the threads: of few, some threads have one and others none.
+    """
+    return sum(
+        count * each * -(-number // threads) / max(number, 1)
+        for count, number, each in zip(work, items, instructions, strict=True)
+    )
+
+
+def of_short(problem: PoolProblem) -> float:
+    """Return how many times as many instructions elements take as those of four bytes, which need no unpacking."""
+    return _SHORT.get((problem.named, problem.itemsize), 1.0)

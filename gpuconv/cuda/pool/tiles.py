@@ -15,10 +15,10 @@ import numpy as np
 
 from gpuconv.cuda.build import params
 from gpuconv.cuda.build.variant import Kernel, Variant, types
-from gpuconv.cuda.plan import MOST_BLOCKS, Candidate, Limits, Offer, Plan, Refusal, numbers
+from gpuconv.cuda.plan import MOST_BLOCKS, Candidate, Limits, Offer, Plan, Refusal, model, numbers
 from gpuconv.cuda.pool import general
-from gpuconv.cuda.pool.problem import PoolProblem, PoolView, one_launch, rows_of, seconds
-from gpuconv.cuda.pool.runs import WindowRuns, instructions, runs_of, taken
+from gpuconv.cuda.pool.problem import PoolProblem, PoolView, blocks_of, one_launch, rows_of
+from gpuconv.cuda.pool.runs import WindowRuns, longest, of_short, runs_of, taken
 from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import Ints
 
@@ -117,10 +117,10 @@ class PoolTile:
 
 
 def _best(rows: PoolView, problem: PoolProblem, limits: Limits) -> PoolTile:
-    """Return the tile whose kernel executes least, of those of several sizes and widths."""
+    """Return the tile whose kernel is the quickest, of those of several sizes and widths."""
     tiles = [tile for size in _BYTES for tile in _tiles_of(rows, problem, size)]
     fitting = [tile for tile in tiles if tile.bytes <= _BYTES[0]] or [min(tiles, key=lambda tile: tile.bytes)]
-    return min(fitting, key=lambda tile: _instructions(rows, problem, tile, limits))
+    return min(fitting, key=lambda tile: _seconds(rows, problem, tile, limits))
 
 
 def _tiles_of(rows: PoolView, problem: PoolProblem, size: int) -> Iterator[PoolTile]:
@@ -266,14 +266,25 @@ def _work(problem: PoolProblem, rows: PoolView, tile: PoolTile) -> Ints:
     )
 
 
-def _instructions(rows: PoolView, problem: PoolProblem, tile: PoolTile, limits: Limits) -> float:
-    """Return how many instructions all threads execute, or could while they wait for shared memory."""
+def _instructions(rows: PoolView, problem: PoolProblem, tile: PoolTile) -> float:
+    """Return how many instructions a block executes, or could while it waits for shared memory."""
     work, vectors = _work(problem, rows, tile), tile.x.vectors
     _, _, _, down_loads, _, down_stores, along, along_loads = work
     outputs = along * run_length(problem) if problem.averages else 0
     words = down_loads * (4 if vectors else 1) + down_stores + along_loads + along * run_length(problem)
     count = float(np.dot(work, _INSTRUCTIONS[problem.named, vectors])) + outputs * _DIVISION
-    return instructions(problem, max(count, _OF_SHARED * words), prod(tile.grid), limits)
+    return max(count, _OF_SHARED * words) * of_short(problem)
+
+
+def _seconds(rows: PoolView, problem: PoolProblem, tile: PoolTile, limits: Limits) -> float:
+    kernel, blocks = _variant_of(problem), prod(tile.grid)
+    instructions = blocks * _instructions(rows, problem, tile)
+    work = _work(problem, rows, tile)
+    threads, x, down, *_, along, _ = work
+    items = (threads, x, *[down] * 4, *[along] * 2)
+    most = longest(work, items, _INSTRUCTIONS[problem.named, tile.x.vectors], _THREADS) * of_short(problem)
+    planned = blocks_of(kernel, blocks * _THREADS, instructions, 1, limits, tile.bytes, most)
+    return model.streaming(planned, problem.bytes, limits)
 
 
 # ---------------------------------------------------------------- offers
@@ -286,8 +297,7 @@ def offers(problem: PoolProblem, limits: Limits) -> Iterator[Offer]:
         yield Refusal(accepted)
         return
     rows, tile = accepted
-    kernel = average_variant(problem.dtype) if problem.averages else variant(problem.dtype, problem.named)
-    time = seconds(problem, _instructions(rows, problem, tile, limits), limits)
+    kernel, time = _variant_of(problem), _seconds(rows, problem, tile, limits)
     yield Candidate(kernel.name, time, lambda: _plan(problem, rows, tile, kernel))
 
 
@@ -346,6 +356,10 @@ def average_variant(dtype: str) -> Variant:
     """Return the kernel of averages for a dtype."""
     blocks = 3 if dtypes.entry(dtype).itemsize == 2 else 4  # 168 registers a thread, or 128
     return _AVERAGE.over(dtype, 3, NAME, types=types(dtype), blocks_per_sm=blocks)
+
+
+def _variant_of(problem: PoolProblem) -> Variant:
+    return average_variant(problem.dtype) if problem.averages else variant(problem.dtype, problem.named)
 
 
 def variants() -> list[Variant]:

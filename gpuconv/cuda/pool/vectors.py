@@ -11,9 +11,9 @@ from itertools import product
 from math import prod
 
 from gpuconv.cuda.build.variant import Kernel, Variant, types
-from gpuconv.cuda.plan import MOST_BLOCKS, Candidate, Limits, Offer, Plan, Refusal
+from gpuconv.cuda.plan import MOST_BLOCKS, Candidate, Limits, Offer, Plan, Refusal, model
 from gpuconv.cuda.pool import general
-from gpuconv.cuda.pool.problem import PoolProblem, PoolView, one_launch, rows_of, seconds
+from gpuconv.cuda.pool.problem import PoolProblem, PoolView, blocks_of, one_launch, rows_of
 from gpuconv.rules import dtypes
 
 NAME = "vectors"
@@ -97,7 +97,8 @@ def offers(problem: PoolProblem, limits: Limits) -> Iterator[Offer]:
         vector = _OF_BYTES
     height = rows.height
     loads = (STRIPS[_window(rows)] * height.stride + height.reach - height.stride) * rows.depth.reach
-    time = seconds(problem, threads * (thread + vector * loads), limits)
+    blocks = blocks_of(kernel, threads, threads * (thread + vector * loads), rows.depth.reach, limits)
+    time = model.streaming(blocks, problem.bytes, limits)
     yield Candidate(kernel.name, time, lambda: _plan(problem, rows, kernel))
 
 

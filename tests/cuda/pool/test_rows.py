@@ -127,6 +127,8 @@ def test_usual_layers_with_channels_last_get_the_kernel_of_channels(dtype: str, 
     ):
         if indices and kernel == 13:  # it may then be quicker axis by axis
             continue
+        if (dtype, indices, x) == ("float64", True, (32, 480, 14, 14)):  # one output a thread is as quick
+            continue
         rank = len(x) - 2
         plan = planned_last(
             x,
@@ -286,7 +288,8 @@ def test_values_alone_have_no_address_of_indices() -> None:
         assert struct["indices_stride"] == [0, 0]
 
 
-def test_the_struct_of_vectors_of_channels() -> None:
+def test_the_struct_of_vectors_of_channels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channels, "_WALKS", (4,))
     attributes: dict[str, Any] = {"kernel_shape": [5, 3], "strides": [3, 2], "pads": [1, 1, 2, 0]}
     launch, struct = launched(
         "channels", (2, 48, 11, 30), planned_last, indices=True, **attributes
@@ -317,13 +320,13 @@ def test_the_struct_of_patches_of_pixels() -> None:
         "y_batch": 10 * 9 * 48, "y_stride": [0, 9 * 48, 48],
         "indices_batch": 10 * 9 * 48, "indices_stride": [0, 9 * 48, 48],
         "channels": 48, "tile_rows": 10, "tile_columns": 5, "x_rows": 11, "whole": 1,
-        "lines_at": 11 * 17 * 64, "places_at": 11 * 17 * 64 + 10 * 17 * 64,
+        "lines_at": 11 * 17 * 32, "places_at": 11 * 17 * 32 + 10 * 17 * 32,
         "step": [1, 0],  # down, windows share all taps but one; along they are three apart
-        "channel_tiles": 3, "column_tiles": 2, "row_tiles": 1, "depths": 1, "depth_dilation": 1, "steps": [1, 1],
-        "vectors": 8, "x_columns": 4 * 3 + 5, "line": 4 * 3 + 5, "down": 2, "along": 1,
+        "channel_tiles": 6, "column_tiles": 2, "row_tiles": 1, "depths": 1, "depth_dilation": 1, "steps": [1, 1],
+        "vectors": 4, "x_columns": 4 * 3 + 5, "line": 4 * 3 + 5, "down": 2, "along": 1,
     }  # fmt: skip
-    assert launch.grid == (64 * 2 * 3, 1, 1)
-    assert launch.shared_bytes == struct["places_at"] + 10 * 17 * 8 * 8
+    assert launch.grid == (64 * 2 * 6, 1, 1)
+    assert launch.shared_bytes == struct["places_at"] + 10 * 17 * 4 * 8
     assert launch.pointers == (("x", 0), ("y", 8), ("indices", 16))
 
 
@@ -382,9 +385,9 @@ def test_patches_take_dilated_windows_and_say_why_they_refuse_others() -> None:
 @pytest.mark.parametrize(
     ("x", "kernel", "stride", "walk"),
     [
-        ((1, 64, 9, 30), 3, 1, 4),
+        ((1, 64, 9, 30), 3, 1, 1),  # few threads: no block could be spared
         ((256, 64, 112, 112), 3, 1, 8),
-        ((1, 64, 9, 5), 3, 2, 2),  # no longer than the row
+        ((8192, 64, 9, 5), 3, 2, 2),  # no longer than the row
         ((256, 64, 112, 112), 2, 2, 1),  # no column is shared
         ((256, 64, 20, 20), 5, 1, 1),  # more columns than a thread keeps
     ],

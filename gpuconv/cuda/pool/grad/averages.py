@@ -20,7 +20,6 @@ from gpuconv.cuda.pool.problem import counted_fields
 from gpuconv.rules import dtypes
 
 NAME = "walks of averages"
-_THREADS_WANTED = 1024  # of each multiprocessor; fewer of them take longer
 _PART = 4  # windows that are loaded at once where there may be any number
 # Instructions of a thread, of each of its rows of windows, of each part of one, of a window; of a row and of a window,
 # more where not as many taps count in each; of an element, and more of it where it is divided. Counted.
@@ -104,14 +103,19 @@ _STRIPS = tuple(Strip(-(-kernel // stride), stride, 4, 0, kernel) for kernel, st
 
 def _walk(problem: PoolGradProblem, columns: WalkView, form: Form, limits: Limits) -> int:
     """Return how many rows of windows threads make: as many as take least time."""
-    return min(columns.lengths(form), key=lambda walk: _instructions(problem, columns, form, walk, limits))
+    return min(columns.lengths(form), key=lambda walk: _seconds(problem, columns, form, walk, limits))
 
 
-def _instructions(problem: PoolGradProblem, columns: WalkView, form: Form, walk: int, limits: Limits) -> float:
-    """Return how many instructions all threads execute, more where these are too few to fill the device."""
+def _seconds(problem: PoolGradProblem, columns: WalkView, form: Form, walk: int, limits: Limits) -> float:
+    kernel, threads = variant(problem.dtype, form), columns.items(form, walk)
+    instructions = threads * _instructions(problem, columns, form, walk)
+    return seconds(problem, kernel, threads, instructions, columns.trips(form, walk), limits)
+
+
+def _instructions(problem: PoolGradProblem, columns: WalkView, form: Form, walk: int) -> float:
+    """Return how many instructions a thread executes."""
     given = walk, getattr(problem.geometry, "constant", True)
-    thread = _of_strip(columns, form, *given) if isinstance(form, Strip) else _of_walk(columns, form, *given)
-    return thread * max(columns.items(form, walk), _THREADS_WANTED * limits.multiprocessors)
+    return _of_strip(columns, form, *given) if isinstance(form, Strip) else _of_walk(columns, form, *given)
 
 
 def _of_walk(columns: WalkView, form: Form, walk: int, constant: bool) -> float:
@@ -159,7 +163,7 @@ def offers(problem: PoolGradProblem, limits: Limits) -> Iterator[Offer]:
 
 def _candidate(problem: PoolGradProblem, columns: WalkView, form: Form, limits: Limits) -> Candidate:
     kernel, walk = variant(problem.dtype, form), _walk(problem, columns, form, limits)
-    time = seconds(problem, _instructions(problem, columns, form, walk, limits), limits)
+    time = _seconds(problem, columns, form, walk, limits)
     return Candidate(kernel.name, time, partial(_plan, problem, columns, form, kernel, walk))
 
 

@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from gpuconv.cuda.build import params
-from gpuconv.cuda.plan import MOST_BLOCKS, Limits
+from gpuconv.cuda.plan import MOST_BLOCKS
 from gpuconv.cuda.pool.grad.problem import PoolGradProblem
 from gpuconv.cuda.pool.problem import MISSING, PoolAxis, PoolView
 from gpuconv.rules.geometry import Ints
@@ -16,7 +16,6 @@ from gpuconv.rules.geometry import Ints
 THREADS = 256
 _LONGEST = 256  # walk of any kernel: rows of windows
 _WALKS = (32, 16, 8, 4, 2, 1)  # likewise
-WINDOWS_WANTED = 2048  # that threads of each multiprocessor load at a time; for fewer of them, shorter walks
 ONE = replace(MISSING, stride=1)
 
 
@@ -125,16 +124,18 @@ class WalkView(PoolView):
         groups = -(-self.depth.extent // form.slices) * -(-self.width.extent // form.columns)
         return self.planes * groups * -(-self.steps(form) // walk)
 
-    def lengths(self, form: Form, walks: Ints = _WALKS) -> list[int]:
+    def lengths(self, form: Form, walks: Ints | None = None) -> list[int]:
         """Return how many rows of windows a thread may make, about as many in all walks down a column."""
-        steps, lengths = self.steps(form), walks if WINDOWS_WANTED else walks[:1]
-        return sorted({-(-steps // -(-steps // walk)) for walk in lengths})
+        steps = self.steps(form)
+        return sorted({-(-steps // -(-steps // walk)) for walk in walks or _WALKS})
 
-    def walk(self, form: Form, limits: Limits) -> int:
-        """Return how many rows of windows a thread makes: as many as leave every multiprocessor enough to do."""
-        steps, wanted = self.steps(form), WINDOWS_WANTED * limits.multiprocessors
-        longest = next((walk for walk in _WALKS if self.items(form, walk) * self.met(form) >= wanted), 1)
-        return -(-steps // -(-steps // longest))
+    def trips(self, form: Form, walk: int) -> float:
+        """Return how often a thread waits for memory: for each row of windows, and each slice; lanes share windows.
+
+        Threads that have up to so many windows across load those of the next row before they wait for this one's.
+        """
+        rows = walk + self.halo(form)
+        return rows / 2 if form.across else rows * windows_met(self.depth, form.slices)
 
     def fields_of(self, form: Form, walk: int) -> dict[str, Any]:
         """Return what the structs of all walks of so many rows of windows have, but for the arrays."""

@@ -73,7 +73,8 @@ def _instructions(problem: PoolGradProblem) -> float:
 def offers(problem: PoolGradProblem, limits: Limits) -> Iterator[Offer]:
     wide = needs_wide(problem)
     kernel = variant(problem.dtype, wide, _rank(problem, wide), averages=problem.forward.averages)
-    time = seconds(problem, _instructions(problem), limits)
+    trips = 1 if problem.forward.averages else 2  # an index, and what it lets through; neighbours share their windows
+    time = seconds(problem, kernel, prod(problem.geometry.x_shape), _instructions(problem), trips, limits)
     yield Candidate(kernel.name, time, lambda: _plan(problem, kernel, wide))
 
 

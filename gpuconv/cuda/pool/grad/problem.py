@@ -10,7 +10,7 @@ from typing import Any
 from gpuconv.cuda.build import params
 from gpuconv.cuda.build.variant import Variant
 from gpuconv.cuda.plan import Launch, Limits, Plan, floor, model
-from gpuconv.cuda.pool.problem import Geometry, PoolProblem
+from gpuconv.cuda.pool.problem import Geometry, PoolProblem, blocks_of
 from gpuconv.rules.geometry import Ints
 
 
@@ -40,6 +40,11 @@ class PoolGradProblem:
         arrays = {"dx": self.dx_strides, "dy": self.dy_strides}
         return arrays if self.indices_strides is None else {**arrays, "indices": self.indices_strides}
 
+    @cached_property
+    def bytes(self) -> int:
+        """The least that crosses the memory bus."""
+        return floor.work(self.geometry, self.dtype, backwards=True).bytes
+
     @property
     def spans(self) -> list[int]:
         """Elements between the outermost ones of each array."""
@@ -48,15 +53,11 @@ class PoolGradProblem:
         return [params.span(shape, strides) for shape, strides in arrays]
 
 
-def seconds(problem: PoolGradProblem, instructions: float, limits: Limits) -> float:
-    """Model the time of a kernel whose threads execute so many instructions in all."""
-    return beside_memory(problem, model.instructions(instructions, limits), limits)
-
-
-def beside_memory(problem: PoolGradProblem, busy: float, limits: Limits) -> float:
-    """Model the time of a kernel whose multiprocessors are busy for so many seconds."""
-    least = floor.work(problem.geometry, problem.dtype, backwards=True).bytes
-    return model.overlapped(busy, model.memory(least, limits))
+def seconds(
+    problem: PoolGradProblem, kernel: Variant, threads: int, instructions: float, trips: float, limits: Limits
+) -> float:
+    """Model the time of a kernel whose threads execute so many instructions in all; ``trips`` as in `model.Blocks`."""
+    return model.streaming(blocks_of(kernel, threads, instructions, trips, limits), problem.bytes, limits)
 
 
 def one_launch(

@@ -15,7 +15,8 @@ from gpuconv.cuda.build import params
 from gpuconv.cuda.build.variant import Kernel, Variant, types
 from gpuconv.cuda.plan import Candidate, Limits, Offer, Plan, Refusal, model
 from gpuconv.cuda.pool.grad.base import Form, WalkView, walked, windows_met
-from gpuconv.cuda.pool.grad.problem import PoolGradProblem, beside_memory, one_launch
+from gpuconv.cuda.pool.grad.problem import PoolGradProblem, one_launch
+from gpuconv.cuda.pool.problem import blocks_of
 from gpuconv.rules import dtypes
 
 NAME = "scatter"
@@ -125,7 +126,8 @@ class _Work(NamedTuple):
     windows: int  # that it looks at, those of parts that there are not among them
     written: int  # times that it writes columns
     instructions: int
-    clocks: int  # that it takes at least
+    clocks: int  # that it takes at least, were all windows in the caches
+    trips: float  # to memory, for parts that neither it nor its neighbours have met
 
 
 def _work(problem: PoolGradProblem, view: WalkView, box: Box) -> _Work:
@@ -139,21 +141,24 @@ def _work(problem: PoolGradProblem, view: WalkView, box: Box) -> _Work:
     of_x = _ROW_OF_X * rows_of_x + _SLICE_OF_X * slices_of_x + _WRITTEN * written
     sums = _SUM * box.rows * box.slices * box.columns
     clocks = windows * _WINDOW_TAKES + slices_of_x * box.columns * _COLUMN_TAKES
-    return _Work(windows, written, _THREAD + sums + of_windows + of_x, clocks)
+    return _Work(windows, written, _THREAD + sums + of_windows + of_x, clocks, _trips(view, box, slices))
+
+
+def _trips(view: WalkView, box: Box, slices: int) -> float:
+    """Return how often a thread waits for memory: for the parts of each slice that its neighbours do not load too."""
+    met = windows_met(view.width, box.columns)
+    own = min(met, -(-box.columns // max(view.width.stride, 1)))
+    return slices * -(-own // _PART)
 
 
 def _seconds(problem: PoolGradProblem, view: WalkView, box: Box, limits: Limits) -> float:
     """Model the time: of instructions, of windows that threads wait for, of the caches, or of memory."""
-    work = _work(problem, view, box)
-    blocks = -(-view.items(box, box.walk) // _THREADS)
-    rounds = -(-blocks // limits.multiprocessors)
-    turns = -(-rounds // min(limits.blocks_of(box.bytes), _RESIDENT))
-    busy = max(
-        model.instructions(rounds * limits.multiprocessors * _THREADS * work.instructions, limits),
-        model.busy(1, turns * work.clocks, limits),
-        _gathered(problem, view, box, work, blocks, limits),
-    )
-    return beside_memory(problem, busy, limits)
+    work, threads = _work(problem, view, box), view.items(box, box.walk)
+    blocks = blocks_of(variant(problem.dtype), threads, threads * work.instructions, work.trips, limits, box.bytes)
+    turns = -(-blocks.number // (limits.multiprocessors * blocks.resident))
+    busy = max(model.busy(1, turns * work.clocks, limits), _gathered(problem, view, box, work, blocks.number, limits))
+    beside = model.overlapped(busy, model.memory(problem.bytes, limits))
+    return max(beside, model.streaming(blocks, problem.bytes, limits))
 
 
 def _gathered(problem: PoolGradProblem, view: WalkView, box: Box, work: _Work, blocks: int, limits: Limits) -> float:

@@ -75,15 +75,26 @@ _FORMS = (
 # ---------------------------------------------------------------- cost
 
 
-def _instructions(columns: WalkView, form: WalkForm, dtype: str, limits: Limits) -> float:
-    """Return how many instructions all threads execute."""
-    walk, size = columns.walk(form, limits), dtypes.entry(dtype).itemsize
+def _walk(problem: PoolGradProblem, columns: WalkView, form: WalkForm, limits: Limits) -> int:
+    """Return how many rows of windows threads make: as many as take least time."""
+    return min(columns.lengths(form), key=lambda walk: _seconds(problem, columns, form, walk, limits))
+
+
+def _seconds(problem: PoolGradProblem, columns: WalkView, form: WalkForm, walk: int, limits: Limits) -> float:
+    kernel, threads = variant(problem.dtype, form), columns.items(form, walk)
+    instructions = threads * _instructions(columns, form, problem.dtype, walk)
+    return seconds(problem, kernel, threads, instructions, columns.trips(form, walk), limits)
+
+
+def _instructions(columns: WalkView, form: WalkForm, dtype: str, walk: int) -> float:
+    """Return how many instructions a thread executes."""
+    size = dtypes.entry(dtype).itemsize
     steps, of_windows = walk + columns.halo(form), form.windows[size // 4]
     of_rows = (_OF_ANY + form.row * columns.step(form)) * steps if form.stride == 0 else 0
     if form.across == 0:
         steps = min(steps, columns.height.windows)
         of_windows *= windows_met(columns.depth) * -(-columns.met(form) // form.part)
-    return columns.items(form, walk) * (form.walk + of_rows + of_windows * steps)
+    return form.walk + of_rows + of_windows * steps
 
 
 # ---------------------------------------------------------------- offers
@@ -99,16 +110,15 @@ def offers(problem: PoolGradProblem, limits: Limits) -> Iterator[Offer]:
         yield Refusal(accepted)
         return
     columns, form = accepted
-    kernel = variant(problem.dtype, form)
-    time = seconds(problem, _instructions(columns, form, problem.dtype, limits), limits)
-    yield Candidate(kernel.name, time, lambda: _plan(problem, columns, form, kernel, limits))
+    kernel, walk = variant(problem.dtype, form), _walk(problem, columns, form, limits)
+    time = _seconds(problem, columns, form, walk, limits)
+    yield Candidate(kernel.name, time, lambda: _plan(problem, columns, form, kernel, walk))
 
 
 # ---------------------------------------------------------------- launch
 
 
-def _plan(problem: PoolGradProblem, columns: WalkView, form: WalkForm, kernel: Variant, limits: Limits) -> Plan:
-    walk = columns.walk(form, limits)
+def _plan(problem: PoolGradProblem, columns: WalkView, form: WalkForm, kernel: Variant, walk: int) -> Plan:
     fields = columns.fields_of(form, walk) | {
         "left": columns.left(form),
         "numbers": columns.numbers,
