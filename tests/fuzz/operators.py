@@ -41,17 +41,9 @@ _STRINGS = (
     *("\xff", "Relu", "Tanh", "HALF_PIXEL", "MEAN", "ROWS", "Sigmoid", ",,->,", "i.j->i", "z" * 52 + "->", "SUM"),
 )
 _DTYPES = (1, 2, 6, 7, 9, 10, 11, 16, 8, 0, 14, 22, 99, -1)
-_ELEMENTS = {name: number for name, number in TensorProto.DataType.items()}
-_NAMES = {
-    "bool": "BOOL",
-    "string": "STRING",
-    **{f"{kind}{bits}": f"{kind}{bits}".upper() for kind in ("int", "uint", "float") for bits in (2, 4, 8, 16, 32, 64)},
-    **{"float": "FLOAT", "double": "DOUBLE", "bfloat16": "BFLOAT16", "complex64": "COMPLEX64"},
-    **{"complex128": "COMPLEX128", "float4e2m1": "FLOAT4E2M1", "float8e4m3fn": "FLOAT8E4M3FN"},
-    **{"float8e4m3fnuz": "FLOAT8E4M3FNUZ", "float8e5m2": "FLOAT8E5M2", "float8e5m2fnuz": "FLOAT8E5M2FNUZ"},
-}
+_ELEMENTS = dict(TensorProto.DataType.items())
+_NAMES = {"float": "FLOAT", "double": "DOUBLE"}  # of element types, where they are not just written in capitals
 _PLACES = ("graph", "graph", "graph", "graph", "branch", "loop", "function", "linked", "default")
-_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -239,7 +231,8 @@ class _Maker:
             default = formal.default_value.s
             made.s = default if default and self.often(0.5) else self.random.choice(_STRINGS).encode()
         elif kind == "STRINGS":
-            made.strings.extend([self.random.choice(_STRINGS).encode() for _ in range(self.random.choice((0, 1, 2, 6)))])
+            count = self.random.choice((0, 1, 2, 6))
+            made.strings.extend([self.random.choice(_STRINGS).encode() for _ in range(count)])
         elif kind == "TENSOR":
             made.t.CopyFrom(self.tensor(self.random.choice((1, 7, 7, 6, 8, 11, 9, 0, 99))))
         elif kind == "SPARSE_TENSOR":

@@ -75,7 +75,8 @@ class Body:
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Extents of constants and inputs; unknown ones count as 1, since inference writes nothing out for them."""
         declared = {
-            value.name: tuple(max(1, dim.dim_value) for dim in value.type.tensor_type.shape.dim) for value in self.inputs or ()
+            value.name: tuple(max(1, dim.dim_value) for dim in value.type.tensor_type.shape.dim)
+            for value in self.inputs or ()
         }
         return declared | {name: array.shape for name, array in self.constants.items()}
 
@@ -219,7 +220,8 @@ def _bound_or_sources(name: str, body: Body) -> tuple[float, Sequence[str]]:
 
 def _extent_of_constant(node: NodeProto) -> int:
     attribute = node.attribute[0] if node.attribute else onnx.AttributeProto()
-    return max([*attribute.t.dims, len(attribute.ints), len(attribute.floats), len(attribute.strings)])
+    extents: list[int] = [*attribute.t.dims, len(attribute.ints), len(attribute.floats), len(attribute.strings)]
+    return max(extents)
 
 
 def _written_out(shape: str, body: Body) -> tuple[float, Sequence[str]]:
@@ -269,7 +271,7 @@ def _is_constant(name: str, body: Body) -> bool:
 
 
 def _axes_added(node: NodeProto) -> float:
-    """Return how many axes a node may add to those of its inputs, 1 for most of those that do, and for other domains."""
+    """Return an upper bound of the axes that a node adds to those of its inputs."""
     if node.domain or (node.attribute and nodes.subgraphs(node)):
         return math.inf
     return _LONGEST_SHAPE

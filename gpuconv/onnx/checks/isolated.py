@@ -18,21 +18,23 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Callable
 from contextlib import suppress
-from types import TracebackType
 from typing import IO, Any
 
 from onnx import GraphProto, ModelProto, SparseTensorProto
 
-from gpuconv._errors import ArgumentError, GpuconvError
+from gpuconv._errors import ArgumentError, one_line
 from gpuconv.onnx.checks.native import Local
-from gpuconv.onnx.messages import quoted
+from gpuconv.onnx.messages import quoted, reason
 
 SECONDS = 60  # of wall time, and of processor time
 MEMORY = 2 * 2**30  # bytes of address space that the child may take beside what it has when it starts
 MEMORY_PER_BYTE = 8  # and for each byte of a model
 _LONGEST_LINE = 2**16
-_START = "import sys; sys.path[:] = {path!r}; from gpuconv.onnx.checks.isolated import serve; serve()"
+_LARGEST_REPLY = 2**28
+_LONGEST_ERROR = 2_000  # characters
+_START = "import sys; sys.path[:] = {path!r}; from gpuconv.onnx.checks.isolated import serve; serve({seconds})"
 _TASKS = {
     "parse": "onnx's parser",
     "check": "onnx's checker",
@@ -51,38 +53,38 @@ class Isolated(Local):
         that this process has not looked at.
     """
 
-    def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
-        self._timer: threading.Timer | None = None
-        self._late = threading.Event()
-
     def __enter__(self) -> Isolated:
         if not sys.executable:
             raise ArgumentError("prepare: untrusted=True starts another Python, but sys.executable does not name one")
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the process
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _START.format(path=sys.path)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            start_new_session=True,  # Ctrl-C is for the parent, which ends the child
-        )
+        path = list(map(str, sys.path))
+        self._late = threading.Event()
+        self._errors = tempfile.TemporaryFile()
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _START.format(path=path, seconds=SECONDS)],
+                env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # threads that do nothing take address space
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                start_new_session=True,  # Ctrl-C is for the parent, which ends the child
+            )
+        except OSError as error:
+            self._errors.close()
+            raise ArgumentError(
+                f"prepare: untrusted=True cannot start {quoted(sys.executable)}: {reason(error)}"
+            ) from error
         self._timer = threading.Timer(SECONDS, self._end_late)
         self._timer.daemon = True
         self._timer.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        process, timer = self._process, self._timer
-        if timer is not None:
-            timer.cancel()
-        if process is not None:
-            process.kill()  # it holds nothing that must be written
-            process.wait()
-            for stream in (process.stdin, process.stdout):
-                with suppress(OSError):
-                    stream.close()  # type: ignore[union-attr]
-        self._errors.close()
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+        self._process.kill()  # it holds nothing that must be written
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout, self._errors):
+            with suppress(OSError):  # what is still to be sent
+                stream.close()  # type: ignore[union-attr]  # both are pipes
 
     def parse(self, source: Any) -> None:
         """Have the child decode a model first: bytes, or the file of a path, without external data."""
@@ -102,69 +104,79 @@ class Isolated(Local):
 
     def infer(self, model: ModelProto) -> GraphProto:
         """Infer types in the child."""
-        return GraphProto.FromString(self._ask("infer", model.SerializeToString()))
+        graph: GraphProto = GraphProto.FromString(self._ask("infer", model.SerializeToString()))
+        return graph
 
-    def _ask(self, task: str, data: bytes, **more: Any) -> bytes:
-        assert self._process is not None
+    def _ask(self, task: str, data: bytes, *, size: int = 0, path: str | None = None) -> bytes:
+        """Send a request; ``size`` is that of a file which the child reads itself."""
+        memory = MEMORY + MEMORY_PER_BYTE * (len(data) + size)
         try:
-            _send(self._process.stdin, {"task": task, **more}, data)
-            reply, found = _receive(self._process.stdout)
-        except (OSError, ValueError, EOFError):
+            _send(self._process.stdin, {"task": task, "path": path, "memory": memory}, data)
+            reply, found = _receive(self._process.stdout, _LARGEST_REPLY)
+        except (OSError, ValueError, EOFError, LookupError, TypeError):
             raise self._ended(task) from None
+        if "memory" in reply:
+            raise ArgumentError(f"{_refused(task)} needed more than the {memory >> 20} MiB that it may take")
         if "error" in reply:
-            raise _Refused(str(reply["error"]))
+            raise _OnnxError(str(reply["error"]))
         return found
 
     def _end_late(self) -> None:
         self._late.set()
-        if self._process is not None:
-            self._process.kill()
+        self._process.kill()
 
-    def _ended(self, task: str) -> GpuconvError:
-        """Return the error that says how the child has ended."""
-        assert self._process is not None
+    def _ended(self, task: str) -> ArgumentError:
+        """Return the error that says how the child has ended, or that what it sent is no reply."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(5)
         code = self._process.poll()
         if self._late.is_set():
             how = f"took more than {SECONDS} s"
-        elif code is not None and code < 0:
+        elif code is None:
+            how = "sent what is no reply"
+        elif code < 0:
             how = f"ended by signal {-code} ({signal.Signals(-code).name})"
         else:
             self._errors.seek(max(0, self._errors.seek(0, os.SEEK_END) - 200))
-            how = f"ended with exit status {code}, after {quoted(self._errors.read().decode(errors='replace'))}"
-        return ArgumentError(f"the model is refused, since {_TASKS[task]}, in a process of its own, {how}")
+            how = f"ended with exit status {code}: {one_line(self._errors.read().decode(errors='replace'), 200)}"
+        return ArgumentError(f"{_refused(task)} {how}")
 
 
-class _Refused(Exception):
-    """What the child's onnx said."""
+def _refused(task: str) -> str:
+    return f"the model is refused: {_TASKS[task]}, in a process of its own,"
+
+
+class _OnnxError(Exception):
+    """What onnx raised in the child."""
 
 
 # ---------------------------------------------------------------- the child
 
 
-def serve() -> None:
+def serve(seconds: int) -> None:
     """Answer requests until there are no more. This is the child's whole program."""
     requests, replies = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what native code prints is no reply
-    _limit_time()
+    _limit(seconds)
     local = Local()
     while True:
         try:
-            request, data = _receive(requests, before=_limit_memory)
+            request, data = _receive(requests, None, _limit_memory)
         except EOFError:
             return
+        reply: dict[str, Any] = {}
+        found = b""
         try:
-            found, reply = _done(local, request, data), {}
+            found = _done(local, request, data)
         except MemoryError:
-            found, reply = b"", {"error": f"it needs more than the {_memory(len(data)) >> 20} MiB that it may take"}
+            reply["memory"] = True
         except Exception as error:
-            found, reply = b"", {"error": f"{error}"[:4096] or type(error).__name__}
+            reply["error"] = str(error)[:_LONGEST_ERROR] or type(error).__name__
         _send(replies, reply, found)
 
 
 def _done(local: Local, request: dict[str, Any], data: bytes) -> bytes:
-    task, path = request["task"], request.get("path")
+    task, path = request["task"], request["path"]
     if task == "parse":
         _parse(path, data)
     elif task == "check":
@@ -172,7 +184,8 @@ def _done(local: Local, request: dict[str, Any], data: bytes) -> bytes:
     elif task == "check_sparse_tensor":
         local.check_sparse_tensor(SparseTensorProto.FromString(data))
     else:
-        return local.infer(ModelProto.FromString(data)).SerializeToString()
+        found: bytes = local.infer(ModelProto.FromString(data)).SerializeToString()
+        return found
     return b""
 
 
@@ -184,28 +197,24 @@ def _parse(path: str | None, data: bytes) -> None:
         files.decoded(data if path is None else path)
 
 
-def _limit_time() -> None:
-    with suppress(ImportError, ValueError, OSError):  # systems without such limits have the parent's
+def _limit(seconds: int) -> None:
+    """Bound processor time, and the size of files; systems without such limits have those of the parent only."""
+    with suppress(ImportError, ValueError, OSError):
         import resource
 
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 1))
-        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, 2**20))  # its standard error is one
 
 
-def _limit_memory(request: dict[str, Any], size: int) -> None:
+def _limit_memory(request: dict[str, Any]) -> None:
     """Bound the address space for a request, before its data is read."""
     with suppress(ImportError, ValueError, OSError):
         import resource
 
         with open("/proc/self/statm", "rb") as statistics:
             used = int(statistics.read().split()[0]) * resource.getpagesize()
-        limit = used + _memory(size + int(request.get("size", 0)))
-        resource.setrlimit(resource.RLIMIT_AS, (limit, resource.getrlimit(resource.RLIMIT_AS)[1]))
-
-
-def _memory(size: int) -> int:
-    return MEMORY + MEMORY_PER_BYTE * size
+        resource.setrlimit(resource.RLIMIT_AS, (used + request["memory"], resource.getrlimit(resource.RLIMIT_AS)[1]))
 
 
 # ---------------------------------------------------------------- messages between the two
@@ -218,18 +227,21 @@ def _send(stream: IO[bytes] | None, header: dict[str, Any], data: bytes) -> None
     stream.flush()
 
 
-def _receive(stream: IO[bytes] | None, before: Any = None) -> tuple[dict[str, Any], bytes]:
+def _receive(
+    stream: IO[bytes] | None, largest: int | None, before: Callable[[dict[str, Any]], None] | None = None
+) -> tuple[dict[str, Any], bytes]:
+    """Return the header and the bytes of a message; call ``before`` with the header before these are read."""
     assert stream is not None
     line = stream.readline(_LONGEST_LINE)
     if not line.endswith(b"\n"):
         raise EOFError
     header = json.loads(line)
-    size = header["bytes"]
+    size = int(header["bytes"])
+    if largest is not None and not 0 <= size <= largest:
+        raise ValueError(size)
     if before is not None:
-        before(header, size)
+        before(header)
     data = stream.read(size)
     if len(data) < size:
         raise EOFError
     return header, data
-
-

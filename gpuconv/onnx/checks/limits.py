@@ -38,7 +38,7 @@ _RANGES = {
 _NAMES = _AXES | {name for _, name in _RANGES} | {"num_outputs", "num_scan_inputs", "pooled_shape"}
 _TYPED = ("float_data", "int32_data", "string_data", "int64_data", "double_data", "uint64_data")
 _TENSOR, _GRAPH, _SPARSE = AttributeProto.TENSOR, AttributeProto.GRAPH, AttributeProto.SPARSE_TENSOR
-_BITS = {
+_BITS: dict[int, int] = {
     TensorProto.COMPLEX128: 128,
     **dict.fromkeys((TensorProto.DOUBLE, TensorProto.INT64, TensorProto.UINT64, TensorProto.COMPLEX64), 64),
     **dict.fromkeys((TensorProto.FLOAT, TensorProto.INT32, TensorProto.UINT32), 32),
@@ -63,8 +63,15 @@ class Values:
         return cls((attribute.i,) * 2, (min(listed), max(listed)) if count else (0, 0), (count,) * 2)
 
     def __or__(self, other: Values) -> Values:
-        pairs = zip((self.integer, self.integers, self.count), (other.integer, other.integers, other.count), strict=True)
-        return Values(*((min(one[0], two[0]), max(one[1], two[1])) for one, two in pairs))
+        return Values(
+            _joined(self.integer, other.integer),
+            _joined(self.integers, other.integers),
+            _joined(self.count, other.count),
+        )
+
+
+def _joined(one: tuple[int, int], two: tuple[int, int]) -> tuple[int, int]:
+    return min(one[0], two[0]), max(one[1], two[1])
 
 
 def check(node: NodeProto, attribute: AttributeProto, opset: int, given: Mapping[str, Values]) -> None:
@@ -125,13 +132,14 @@ def _check_counts(node: NodeProto, name: str, values: Values, opset: int) -> Non
     wanted = None
     if node.domain:
         return
-    if (node.op_type, name) == ("Split", "num_outputs") and values.integer != (len(node.output),) * 2:
-        wanted = f"{_differing(values.integer, len(node.output))}, but must be its number of outputs, {len(node.output)}"
+    outputs = len(node.output)
+    if (node.op_type, name) == ("Split", "num_outputs") and values.integer != (outputs, outputs):
+        wanted = f"{_differing(values.integer, outputs)}, but must be its number of outputs, {outputs}"
     elif (node.op_type, name) == ("MaxRoiPool", "pooled_shape") and values.count != (2, 2):
         wanted = f"a list of {_differing(values.count, 2)}, but must be one of 2 integers"
     elif (node.op_type, name) == ("Scan", "num_scan_inputs"):
         inputs = len(node.input) - (opset < 9)  # the first one was sequence_lens
-        least = max(1, inputs - len(node.output))  # what is not scanned is a state, which is an output too
+        least = max(1, inputs - outputs)  # what is not scanned is a state, which is an output too
         if not least <= values.integer[0] <= values.integer[1] <= inputs:
             number = values.integer[0] if values.integer[0] < least else values.integer[1]
             wanted = f"{number}, but must be from {least} to {inputs}, as it has {len(node.input)} inputs"
@@ -167,9 +175,8 @@ def _check_tensors(node: NodeProto, tensors: Iterable[TensorProto]) -> None:
             stored = sum(len(getattr(tensor, field)) for field in _TYPED) if count else 0
             needed, unit = count if bits else -(-count // _PACKED), "numbers"
         if stored < needed and tensor.data_location != TensorProto.EXTERNAL:
-            raise ArgumentError(
-                f"{nodes.describe(node)}: its tensor {quoted(tensor.name)} of {count} elements has {stored} {unit} of data"
-            )
+            what = f"its tensor {quoted(tensor.name)} of {count} elements"
+            raise ArgumentError(f"{nodes.describe(node)}: {what} has {stored} {unit} of data")
 
 
 def given(functions: Sequence[FunctionProto], bodies: Sequence[Sequence[NodeProto]]) -> list[dict[str, Values]]:

@@ -1,7 +1,7 @@
 """The only calls of onnx's native checker and shape inference, and of its parsers of files.
 
 They are C++ that a model's bytes reach before anything is known about them. :class:`Local` makes these calls in this
-process; :class:`gpuconv.onnx.checks.isolated.Isolated` makes the same ones in a child process, which a fault ends alone.
+process, :class:`gpuconv.onnx.checks.isolated.Isolated` in a child process, so that a fault ends the child only.
 """
 
 from __future__ import annotations
