@@ -33,8 +33,8 @@ MEMORY = 2 * 2**30  # bytes of address space that the child may take beside what
 MEMORY_PER_BYTE = 8  # and for each byte of a model
 _LONGEST_LINE = 2**16
 _LARGEST_REPLY = 2**28
+_PATIENCE = 5  # seconds for the child to end, once it has stopped to answer
 _LONGEST_ERROR = 2_000  # characters
-_START = "import sys; sys.path[:] = {path!r}; from gpuconv.onnx.checks.isolated import serve; serve({seconds})"
 _TASKS = {
     "parse": "onnx's parser",
     "check": "onnx's checker",
@@ -56,12 +56,11 @@ class Isolated(Local):
     def __enter__(self) -> Isolated:
         if not sys.executable:
             raise ArgumentError("prepare: untrusted=True starts another Python, but sys.executable does not name one")
-        path = list(map(str, sys.path))
         self._late = threading.Event()
         self._errors = tempfile.TemporaryFile()
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _START.format(path=path, seconds=SECONDS)],
+                [sys.executable, "-c", _program()],
                 env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # threads that do nothing take address space
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -128,7 +127,7 @@ class Isolated(Local):
     def _ended(self, task: str) -> ArgumentError:
         """Return the error that says how the child has ended, or that what it sent is no reply."""
         with suppress(subprocess.TimeoutExpired):
-            self._process.wait(5)
+            self._process.wait(_PATIENCE)
         code = self._process.poll()
         if self._late.is_set():
             how = f"took more than {SECONDS} s"
@@ -151,6 +150,12 @@ class _OnnxError(Exception):
 
 
 # ---------------------------------------------------------------- the child
+
+
+def _program() -> str:
+    """Return the child's code. It imports from where this process does, and not from the current folder."""
+    path = list(map(str, sys.path))
+    return f"import sys; sys.path[:] = {path!r}; from gpuconv.onnx.checks import isolated; isolated.serve({SECONDS})"
 
 
 def serve(seconds: int) -> None:
