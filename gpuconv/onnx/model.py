@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
@@ -103,13 +103,14 @@ def _checked(model: ModelProto, name: str, source: Any, onnx_code: Local) -> Loa
     nodes.check_opset(opset)
     _check_keywords(scopes)
     _check_operators(scopes, {(function.domain, function.name) for function in proto.functions})
-    values.check(proto, name)
+    if values.check(proto, name):
+        scopes = _scopes(proto)
     given = limits.given(proto.functions, [scope.nodes for scope in scopes])
     for scope, outer in zip(scopes, given, strict=True):
         _refuse_attributes(scope.nodes, scope.opsets[""], scope.attributes, outer)
     constants = {**initializers.read(model.graph, name, onnx_code), **large}
     checker.check(proto, name, source, onnx_code)
-    facts = _facts(proto, constants, scopes[0].nodes, onnx_code)
+    facts = _facts(proto, constants, scopes, onnx_code)
     _check_dtypes(scopes[0], facts)
     checker.declare(proto, model)
     if not proto.opset_import:  # models of IR versions 1 and 2 must not have the import that the evaluator asks for
@@ -227,7 +228,8 @@ def _refuse_attributes(
         for attribute in node.attribute:
             if attribute.ref_attr_name:
                 _check_reference(node, attribute, known)
-            limits.check(node, attribute, opset, given)
+            if attribute.type in limits.TYPES or attribute.name in limits.NAMES:
+                limits.check(node, attribute, opset, given)
 
 
 def _check_reference(node: NodeProto, attribute: AttributeProto, known: Collection[str]) -> None:
@@ -270,12 +272,12 @@ class Fact:
 
 
 def _facts(
-    model: ModelProto, constants: Mapping[str, Any], inside: Collection[NodeProto], onnx_code: Local
+    model: ModelProto, constants: Mapping[str, Any], scopes: Sequence[_Scope], onnx_code: Local
 ) -> dict[str, Fact]:
     """Return what is known of values; of plain numbers that are constant, which most often are most, by the arrays."""
     plain = {name: array for name, array in constants.items() if array.dtype.kind in "biuf"}
     facts = {name: Fact(array.dtype.name, array.ndim, array.shape) for name, array in plain.items()}
-    for value in _inferred(model, constants, inside, onnx_code):
+    for value in _inferred(model, constants, scopes, onnx_code):
         name = value.name
         if name not in plain and (fact := _fact(value)) is not None:
             facts[name] = fact
@@ -295,35 +297,29 @@ def _fact(value: ValueInfoProto) -> Fact | None:
 
 
 def _inferred(
-    model: ModelProto, constants: Mapping[str, Any], inside: Collection[NodeProto], onnx_code: Local
+    model: ModelProto, constants: Mapping[str, Any], scopes: Sequence[_Scope], onnx_code: Local
 ) -> list[ValueInfoProto]:
     """Infer the types of values from constants and from inputs, which are checked when the model runs."""
     graph = model.graph
     for value in graph.output:
         value.ClearField("type")
     for value in graph.input:
-        if value.name not in constants and not value.type.tensor_type.shape.dim:
-            value.type.tensor_type.ClearField("shape")  # which any array may have
-    hiding.clear_negative_extents(graph.input)
-    if _values_seen(graph, inside) > _MOST_SEEN:
+        if value.name not in constants:
+            if not value.type.tensor_type.shape.dim:
+                value.type.tensor_type.ClearField("shape")  # which any array may have
+            hiding.clear_negative_extents(value)
+    if _values_seen(graph, scopes[0].nodes) > _MOST_SEEN:
         return list(graph.input)
+    bodies = [hiding.Body(scopes[0].nodes, scopes[0].opsets[""], list(graph.input), constants)]
+    bodies += [hiding.Body(scope.nodes, scope.opsets[""]) for scope in scopes[1:]]
     try:
-        with hiding.hidden(_bodies(model, constants)):
+        with hiding.hidden(bodies):
             found = onnx_code.infer(model)
     except (MemoryError, GpuconvError):
         raise
     except Exception:  # types that do not fit; what they are for is found when the node runs
         return list(graph.input)
     return [*graph.input, *found.value_info, *found.output]
-
-
-def _bodies(model: ModelProto, constants: Mapping[str, Any]) -> Iterator[hiding.Body]:
-    """Yield the model's graph and its functions, as they are by now: their nodes may have been sorted."""
-    for number, scope in enumerate(_scopes(model)):
-        if number:
-            yield hiding.Body(scope.nodes, scope.opsets[""])
-        else:
-            yield hiding.Body(scope.nodes, scope.opsets[""], list(model.graph.input), constants)
 
 
 def element_type(value: ValueInfoProto) -> str:

@@ -16,7 +16,7 @@ from gpuconv.onnx.messages import quoted, reason, warn
 MOST_SPARSE = 2**26  # elements of all sparse initializers, most of which no file has to hold
 _LARGE = 256  # elements of a Constant whose copies would cost more than to look for it
 _FLOAT = np.dtype(np.float32).itemsize
-_WITH_GRAPHS = frozenset(("If", "Loop", "Scan", "SequenceMap"))
+WITH_GRAPHS = frozenset(("If", "Loop", "Scan", "SequenceMap"))  # operators whose attributes are graphs
 _FIELDS = ("float_data", "int32_data", "string_data", "int64_data", "double_data", "uint64_data")
 
 
@@ -69,7 +69,7 @@ def of_nodes(graph: GraphProto) -> dict[str, Any]:
     there may be those of later nodes.
     """
     found: dict[str, Any] = {}
-    if any(node.domain not in ("", "ai.onnx") or node.op_type in _WITH_GRAPHS for node in graph.node):
+    if any(node.domain not in ("", "ai.onnx") or node.op_type in WITH_GRAPHS for node in graph.node):
         return found
     for node in graph.node:
         array = _large(node) if node.op_type == "Constant" else None

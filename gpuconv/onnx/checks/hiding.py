@@ -24,6 +24,7 @@ import onnx
 from onnx import NodeProto, TensorProto, ValueInfoProto, numpy_helper
 
 from gpuconv.onnx import nodes
+from gpuconv.onnx.checks.constants import WITH_GRAPHS
 
 _OTHER_DOMAINS = {schema.domain for schema in onnx.defs.get_all_schemas()} - {""}
 _BEFORE_1_23 = tuple(map(int, onnx.__version__.split(".")[:2])) < (1, 23)
@@ -96,12 +97,11 @@ def hidden(bodies: Iterable[Body]) -> Iterator[None]:
             node.CopyFrom(original)
 
 
-def clear_negative_extents(values: Iterable[ValueInfoProto]) -> None:
-    """Make unknown what inputs declare as a negative extent."""
-    for value in values:
-        for dim in value.type.tensor_type.shape.dim:
-            if dim.dim_value < 0:
-                dim.ClearField("dim_value")
+def clear_negative_extents(value: ValueInfoProto) -> None:
+    """Make unknown what an input declares as a negative extent."""
+    for dim in value.type.tensor_type.shape.dim:
+        if dim.dim_value < 0:
+            dim.ClearField("dim_value")
 
 
 def _hide(node: NodeProto) -> None:
@@ -127,7 +127,7 @@ def _unsafe(body: Body) -> list[NodeProto]:
                 gathers.append(node)
             elif _is_unsafe(node, body):
                 found.append(node)
-        elif node.attribute and _shapes_inside(node):
+        elif node.op_type in WITH_GRAPHS and _shapes_inside(node):
             found += [inner for inner in body.nodes if inner.op_type == "Reshape" and not inner.domain]
     return found + _gathers_of_large_rank(body, gathers)
 

@@ -189,7 +189,8 @@ def _done(local: Local, request: dict[str, Any], data: bytes) -> bytes:
     elif task == "check_sparse_tensor":
         local.check_sparse_tensor(SparseTensorProto.FromString(data))
     else:
-        found: bytes = local.infer(ModelProto.FromString(data)).SerializeToString()
+        graph = local.infer(ModelProto.FromString(data))
+        found: bytes = GraphProto(value_info=graph.value_info, output=graph.output).SerializeToString()
         return found
     return b""
 

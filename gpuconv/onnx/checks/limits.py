@@ -35,15 +35,22 @@ _RANGES = {
     **{(kind, "group"): (1, _LARGEST) for kind in _CONVOLUTIONS},
     **{(kind, "strides"): (1, _LARGEST) for kind in _WINDOWS},
 }
-_NAMES = _AXES | {name for _, name in _RANGES} | {"num_outputs", "num_scan_inputs", "pooled_shape"}
-_TYPED = ("float_data", "int32_data", "string_data", "int64_data", "double_data", "uint64_data")
+NAMES = _AXES | {name for _, name in _RANGES} | {"num_outputs", "num_scan_inputs", "pooled_shape"}
 _TENSOR, _GRAPH, _SPARSE = AttributeProto.TENSOR, AttributeProto.GRAPH, AttributeProto.SPARSE_TENSOR
+TYPES = frozenset((_TENSOR, _GRAPH, _SPARSE))
 _BITS: dict[int, int] = {
     TensorProto.COMPLEX128: 128,
     **dict.fromkeys((TensorProto.DOUBLE, TensorProto.INT64, TensorProto.UINT64, TensorProto.COMPLEX64), 64),
     **dict.fromkeys((TensorProto.FLOAT, TensorProto.INT32, TensorProto.UINT32), 32),
     **dict.fromkeys((TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.INT16, TensorProto.UINT16), 16),
     **dict.fromkeys((TensorProto.INT8, TensorProto.UINT8, TensorProto.BOOL), 8),
+}
+_FIELDS: dict[int, str] = {  # which hold numbers that are not in raw_data; int32_data holds those of other types
+    **dict.fromkeys((TensorProto.FLOAT, TensorProto.COMPLEX64), "float_data"),
+    **dict.fromkeys((TensorProto.DOUBLE, TensorProto.COMPLEX128), "double_data"),
+    **dict.fromkeys((TensorProto.UINT32, TensorProto.UINT64), "uint64_data"),
+    TensorProto.INT64: "int64_data",
+    TensorProto.STRING: "string_data",
 }
 _PACKED = 16  # elements that one entry of int32_data holds at most: those of 2 bits
 
@@ -82,7 +89,7 @@ def check(node: NodeProto, attribute: AttributeProto, opset: int, given: Mapping
     node : NodeProto
         The default domain written as "".
     attribute : AttributeProto
-        One of the node's.
+        One of the node's. There is something to check only where its name is in ``NAMES``, or its type in ``TYPES``.
     opset : int
         Version of the default domain.
     given : dict of str to Values
@@ -93,7 +100,7 @@ def check(node: NodeProto, attribute: AttributeProto, opset: int, given: Mapping
     ArgumentError
         The message names the node, the attribute, the number and the range.
     """
-    if attribute.name in _NAMES:
+    if attribute.name in NAMES:
         values = given.get(attribute.ref_attr_name) if attribute.ref_attr_name else Values.of(attribute)
         if values is not None:
             _check_integers(node, attribute.name, values)
@@ -164,18 +171,15 @@ def _parts(tensor: SparseTensorProto) -> tuple[TensorProto, TensorProto]:
 def _check_tensors(node: NodeProto, tensors: Iterable[TensorProto]) -> None:
     """Refuse tensors with too little data; those with too much are left to others."""
     for tensor in tensors:
-        count = math.prod(tensor.dims)
-        if count < 0 or min(tensor.dims, default=0) < 0:
-            shape = tuple(tensor.dims)
+        shape, raw, kind = tuple(tensor.dims), len(tensor.raw_data), tensor.data_type
+        if shape and min(shape) < 0:
             raise ArgumentError(f"{nodes.describe(node)}: its tensor {quoted(tensor.name)} has the shape {shape}")
-        bits, raw = _BITS.get(tensor.data_type, 0), len(tensor.raw_data)
-        if raw:
-            stored, needed, unit = raw, -(-count * bits // 8), "bytes"
-        else:
-            stored = sum(len(getattr(tensor, field)) for field in _TYPED) if count else 0
-            needed, unit = count if bits else -(-count // _PACKED), "numbers"
+        count = math.prod(shape)
+        needed = -(-count * _BITS.get(kind, 0) // 8) if raw else count if kind in _BITS else -(-count // _PACKED)
+        stored = raw or len(getattr(tensor, _FIELDS.get(kind, "int32_data")))
         if stored < needed and tensor.data_location != TensorProto.EXTERNAL:
             what = f"its tensor {quoted(tensor.name)} of {count} elements"
+            unit = "bytes" if raw else "numbers"
             raise ArgumentError(f"{nodes.describe(node)}: {what} has {stored} {unit} of data")
 
 

@@ -52,5 +52,5 @@ class Local:
 
     def infer(self, model: ModelProto) -> GraphProto:
         """Return a graph whose ``value_info`` and outputs have the types that onnx infers."""
-        graph = onnx.shape_inference.infer_shapes(model).graph
-        return GraphProto(value_info=graph.value_info, output=graph.output)
+        graph: GraphProto = onnx.shape_inference.infer_shapes(model).graph
+        return graph
