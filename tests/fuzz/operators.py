@@ -1,9 +1,10 @@
 """ONNX models of one operator, of every operator and opset, with a few things wrong, and what prepare makes of them.
 
 Each case takes a schema of onnx, makes a node of it as the schema says, then changes attributes, inputs, outputs,
-ranks, types and constants. The node is in a graph, in a branch of an If, or in a function, with attributes of its own
-or with such as refer to the function's. onnx's checker and its shape inference are native code, which such a model may
-crash: the worker then dies, and the case is a finding.
+ranks, types and constants. Others may follow, each reading the one before, so that odd types and extents go on. The
+nodes are in a graph, in a branch of an If, or in a function, with attributes of their own or with such as refer to the
+function's. onnx's checker and its shape inference are native code, which such a model may crash: the worker then dies,
+and the case is a finding.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from random import Random
 from typing import Any
 
@@ -43,12 +45,13 @@ _STRINGS = (
 _DTYPES = (1, 2, 6, 7, 9, 10, 11, 16, 8, 0, 14, 22, 99, -1)
 _ELEMENTS = dict(TensorProto.DataType.items())
 _NAMES = {"float": "FLOAT", "double": "DOUBLE"}  # of element types, where they are not just written in capitals
+_SHARE_OF_MORE = 0.3  # of models in which one more node follows
 _PLACES = ("graph", "graph", "graph", "graph", "branch", "loop", "function", "linked", "default")
 
 
 @dataclass(frozen=True)
 class Case:
-    """A model of one operator, or of two, one behind the other."""
+    """A model of one operator, or of several, one behind the other."""
 
     model: ModelProto
     name: str
@@ -404,14 +407,17 @@ def _placed(maker: _Maker, made: list[NodeProto], place: str, model: ModelProto)
     graph.node.extend([*maker.constants, call])
 
 
+@lru_cache
+def _of_opset(opset: int) -> list[Any]:
+    return [schema for schema in _SCHEMAS if schema.domain == "" and schema.since_version <= opset]
+
+
 def _model(random: Random, schema: Any, place: str) -> ModelProto:
     maker = _Maker(random)
     made = [maker.node(schema)]
     opset = schema.since_version if schema.domain == "" else onnx.defs.onnx_opset_version()
-    if random.random() < 0.15 and made[0].output and made[0].output[0]:  # its output, odd as it may be, goes on
-        others = [other for other in _SCHEMAS if other.domain == "" and other.since_version <= opset]
-        other = random.choice(others)
-        made.append(maker.node(other, made[0].output[0]))
+    while random.random() < _SHARE_OF_MORE and made[-1].output and made[-1].output[0]:
+        made.append(maker.node(random.choice(_of_opset(opset)), made[-1].output[0]))
     model = ModelProto(ir_version=10)
     model.graph.name = "g"
     model.opset_import.add(domain="", version=opset)
