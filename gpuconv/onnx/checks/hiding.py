@@ -8,12 +8,14 @@ and all else it infers as before.
 - GatherND indexes shapes by the last extent of its indices, which a window or padding may have made negative.
 - Gather adds the ranks of its inputs, which a chain of them doubles at every node.
 - Expand, in opsets 8 to 12, writes out as many extents as the length of its input ``shape`` says.
+- Einsum does not end where its equation has dots that are no ellipsis.
 - Reshape to a shape with both 0 and -1 divides by an extent of -1. Of such shapes inference sees the length only.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -32,8 +34,9 @@ _ALWAYS = frozenset(("EyeLike", "GatherND", "RegexFullMatch"))
 _OLD = frozenset(("Col2Im", "ConvTranspose", "Einsum", "MaxUnpool", "OneHot")) if _BEFORE_1_23 else frozenset()
 _WITH_KERNEL = frozenset(("Conv", "ConvInteger", "DeformConv", "QLinearConv")) if _BEFORE_1_23 else frozenset()
 _WRITTEN_OUT = {"ConstantOfShape": 0, "Expand": 1, "AffineGrid": 1, "Reshape": 1, "Resize": 3}  # inputs that are shapes
+_EQUATION = re.compile(rb"{0}(,{0})*(->{0})?".replace(b"{0}", rb"[A-Za-z]*(\.\.\.[A-Za-z]*)?"))
 _SPLIT, _RECURRENT = "SplitToSequence", frozenset(("GRU", "LSTM", "RNN"))
-_CANDIDATES = _ALWAYS | _OLD | _WITH_KERNEL | _RECURRENT | {_SPLIT, "Constant", "Expand", "Gather"}
+_CANDIDATES = _ALWAYS | _OLD | _WITH_KERNEL | _RECURRENT | {_SPLIT, "Constant", "Einsum", "Expand", "Gather"}
 _CANDIDATES |= frozenset(_WRITTEN_OUT) if _BEFORE_1_23 else frozenset()
 _LONGEST_SHAPE = 8  # extents of a shape that is computed: no more than values have axes, so that ranks do not grow
 _LARGEST_RANK = 1_000
@@ -93,7 +96,7 @@ def hidden(bodies: Iterable[Body]) -> Iterator[None]:
                 _hide(node)
         yield
     finally:
-        for node, original in changed:
+        for node, original in reversed(changed):  # one that is hidden twice had its own name at first
             node.CopyFrom(original)
 
 
@@ -139,6 +142,9 @@ def _is_unsafe(node: NodeProto, body: Body) -> bool:
         return integers is not None and 0 in integers and -1 in integers
     if kind in _ALWAYS or kind in _OLD:
         return True
+    if kind == "Einsum":
+        equations = [attribute.s for attribute in node.attribute if attribute.name == "equation"]
+        return not all(_EQUATION.fullmatch(equation.replace(b" ", b"")) for equation in equations)
     if kind in _WITH_KERNEL:
         return not any(attribute.name == "kernel_shape" for attribute in node.attribute)
     if kind == _SPLIT:

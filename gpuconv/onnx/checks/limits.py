@@ -35,7 +35,7 @@ _RANGES = {
     **{(kind, "group"): (1, _LARGEST) for kind in _CONVOLUTIONS},
     **{(kind, "strides"): (1, _LARGEST) for kind in _WINDOWS},
 }
-NAMES = _AXES | {name for _, name in _RANGES} | {"num_outputs", "num_scan_inputs", "pooled_shape"}
+NAMES = _AXES | {name for _, name in _RANGES} | {"ngram_counts", "num_outputs", "num_scan_inputs", "pooled_shape"}
 _TENSOR, _GRAPH, _SPARSE = AttributeProto.TENSOR, AttributeProto.GRAPH, AttributeProto.SPARSE_TENSOR
 TYPES = frozenset((_TENSOR, _GRAPH, _SPARSE))
 _BITS: dict[int, int] = {
@@ -150,8 +150,17 @@ def _check_counts(node: NodeProto, name: str, values: Values, opset: int) -> Non
         if not least <= values.integer[0] <= values.integer[1] <= inputs:
             number = values.integer[0] if values.integer[0] < least else values.integer[1]
             wanted = f"{number}, but must be from {least} to {inputs}, as it has {len(node.input)} inputs"
+    elif (node.op_type, name) == ("TfIdfVectorizer", "ngram_counts"):
+        _check_range(node, name, values.integers, (0, _pool_length(node)))  # onnx's evaluator counts to them
     if wanted is not None:
         raise ArgumentError(f"{nodes.describe(node)}: its attribute {name} is {wanted}")
+
+
+def _pool_length(node: NodeProto) -> int:
+    pools = [attribute for attribute in node.attribute if attribute.name in ("pool_int64s", "pool_strings")]
+    if any(pool.ref_attr_name for pool in pools):
+        return MOST_AXES  # as long as callers say
+    return max((len(pool.ints) or len(pool.strings) for pool in pools), default=0)
 
 
 def _differing(bounds: tuple[int, int], wanted: int) -> int:
