@@ -132,6 +132,12 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--profile", action="store_true", help="print the time of every node")
     run.add_argument("--seed", type=_seed, default=0, metavar="N", help="of the random inputs (default: 0)")
     run.add_argument("--json", action="store_true", help="print JSON")
+    run.add_argument(
+        "--untrusted",
+        action="store_true",
+        help="let onnx's parser, checker and shape inference see the model in a child process first, with limits of "
+        "time and memory; the run itself has none",
+    )
     run.set_defaults(command=_run.command)
     calls.add(commands)
 

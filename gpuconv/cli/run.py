@@ -22,16 +22,22 @@ _MARK = " *"  # behind operators that onnx's reference evaluator computes
 
 
 class Stopwatch:
-    """The backend's observer: collects each node's time and shows the progress."""
+    """The backend's observer: collects each node's time and the shape of its first output, and shows the progress."""
 
     def __init__(self, progress: Progress) -> None:
         self.nodes: list[tuple[Any, float]] = []
+        self.shapes: list[str] = []
         self.left: set[int] = set()  # ids of those that onnx's reference evaluator computed
         self._progress = progress
 
     def __call__(self, node: Any, index: int, count: int, seconds: float) -> None:
         self.nodes.append((node, seconds))
         self._progress.show(f"{index + 1}/{count} {node.op_type}")
+
+    def outputs(self, node: Any, values: Any) -> None:
+        """Note the shape of the first output of a node; what is no array has none."""
+        shape = getattr(next(iter(values), None), "shape", None)
+        self.shapes.append("-" if shape is None else str(tuple(shape)))
 
     def is_left(self, node: Any) -> bool:
         """Tell whether onnx's reference evaluator computed a node."""
@@ -59,7 +65,7 @@ def _run(arguments: argparse.Namespace) -> int:
     reason = device.unavailable_reason() if arguments.device == "cuda" else None
     if reason is not None:
         raise CommandError(f"run: no CUDA device was found ({reason}); leave out --device cuda to run on the CPU")
-    rep = backend.prepare(path, device=arguments.device)
+    rep = backend.prepare(path, device=arguments.device, untrusted=arguments.untrusted)
     arrays, lines = inputs.make(rep.inputs, files, arguments.seed, shapes)
     with output_folder(arguments.output_dir) as folder:
         if not arguments.json:
@@ -75,7 +81,7 @@ def _run(arguments: argparse.Namespace) -> int:
         print(_statistics(outputs))
         print(f"ran {len(watch.nodes)} nodes in {seconds * 1e3:.1f} ms")
         if arguments.profile:
-            print("", _per_node(watch, _output_shapes(path, arrays)), "", _per_type(watch), sep="\n")
+            print("", _per_node(watch), "", _per_type(watch), sep="\n")
             if watch.left:
                 print("", f"{_MARK.strip()} computed by onnx's reference evaluator", sep="\n")
         for file in written:
@@ -154,15 +160,10 @@ def _numbers(value: Any) -> dict[str, Any]:
     return kind | dict(zip(("min", "mean", "max"), map(float, statistics), strict=True))
 
 
-def _per_node(watch: Stopwatch, shapes: Mapping[str, str]) -> str:
+def _per_node(watch: Stopwatch) -> str:
     rows = [
-        [
-            _operator(watch, node),
-            printable(node.name or node.output[0]),
-            shapes.get(node.output[0], "?"),
-            *_times(seconds, watch.total),
-        ]
-        for node, seconds in watch.nodes
+        [_operator(watch, node), printable(node.name or node.output[0]), shape, *_times(seconds, watch.total)]
+        for (node, seconds), shape in zip(watch.nodes, watch.shapes, strict=True)
     ]
     return table(["operator", "node", "output shape", "ms", "share"], rows, left=3)
 
@@ -183,25 +184,3 @@ def _operator(watch: Stopwatch, node: Any) -> str:
 
 def _times(seconds: float, total: float) -> list[str]:
     return [f"{seconds * 1e3:.3f}", f"{seconds / total if total else 0:.1%}"]
-
-
-def _output_shapes(path: Path, arrays: Mapping[str, Any]) -> dict[str, str]:
-    """Return the shapes that ONNX infers for every value when the inputs have those of ``arrays``, as text."""
-    import onnx
-
-    try:
-        model = onnx.load(path, load_external_data=False)
-        for value in model.graph.input:
-            if value.name in arrays:
-                shape = arrays[value.name].shape
-                value.CopyFrom(onnx.helper.make_tensor_value_info(value.name, value.type.tensor_type.elem_type, shape))
-        graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
-    except Exception:  # a model may run and yet be too large or too odd for inference: the table then says "?"
-        return {}
-    values = [value for value in (*graph.value_info, *graph.output) if value.type.tensor_type.HasField("shape")]
-    return {value.name: _shape(value.type.tensor_type.shape.dim) for value in values}
-
-
-def _shape(dims: Any) -> str:
-    extents = [str(dim.dim_value) if dim.HasField("dim_value") else "?" for dim in dims]
-    return f"({', '.join(extents)}{',' if len(extents) == 1 else ''})"

@@ -294,6 +294,7 @@ class Backend(onnx.backend.base.Backend):
         *,
         fold: bool = True,
         invariant: Invariance | None = None,
+        untrusted: bool = False,
         **kwargs: Any,
     ) -> Rep:
         """Read and check a model.
@@ -316,6 +317,12 @@ class Backend(onnx.backend.base.Backend):
             is as long there as the first one. A run warns of nodes in which images meet all the same, and
             :meth:`Rep.report` has them. By default what the context of a run says, which :func:`gpuconv.invariant`
             sets.
+        untrusted : bool
+            Whether onnx's native code (its parsers, checker and shape inference) sees the model in a child process
+            first, which may take 60 s and 2 GiB, plus 8 bytes for each byte of the model. A model that crashes it, or
+            exceeds these limits, is an ArgumentError instead of the end of this process. What is computed here, when
+            the model is prepared and when it runs, is not bounded; docs/security.md says how to do so. It takes about
+            a second more.
         **kwargs
             Ignored, as onnx's interface requires.
 
@@ -354,7 +361,7 @@ class Backend(onnx.backend.base.Backend):
         evaluator_class = _evaluator_class(device)
         invariance.check("prepare", invariant)
         with strictness.relaxed():
-            return cls._prepare(models.load(model), evaluator_class, fold, invariant)
+            return cls._prepare(models.load(model, untrusted), evaluator_class, fold, invariant)
 
     @classmethod
     def _prepare(

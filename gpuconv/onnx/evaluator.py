@@ -199,7 +199,8 @@ class Evaluator(ReferenceEvaluator):
         attributes : dict, optional
             Of the function that this evaluator runs.
         observer : callable, optional
-            Called after each node with (NodeProto, index, number of nodes, seconds).
+            Called after each node with (NodeProto, index, number of nodes, seconds). If it has a method ``outputs``,
+            that is called before with (NodeProto, outputs).
         images : Images, optional
             Those of the feeds, which nodes compute so that none depends on the others; axes of the outputs are added.
 
@@ -229,7 +230,10 @@ class Evaluator(ReferenceEvaluator):
             # Optional outputs may be "", which must go on meaning "nothing" as an input.
             values.update({name: value for name, value in zip(names, outputs, strict=False) if name})
             if observer is not None:
-                observer(node.onnx_node, index, len(self._program), perf_counter() - start)
+                seconds = perf_counter() - start
+                if hasattr(observer, "outputs"):
+                    observer.outputs(node.onnx_node, outputs)
+                observer(node.onnx_node, index, len(self._program), seconds)
             for name in last:
                 values.pop(name, None)
         return values

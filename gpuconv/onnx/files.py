@@ -13,6 +13,7 @@ from onnx.external_data_helper import ExternalDataInfo, load_external_data_for_t
 
 from gpuconv._errors import ArgumentError, ArgumentTypeError
 from gpuconv._files import open_regular
+from gpuconv.onnx.checks import native
 from gpuconv.onnx.checks.structure import tensors
 from gpuconv.onnx.messages import quoted, reason
 
@@ -65,18 +66,25 @@ def _in_memory(model: ModelProto) -> ModelProto:
 
 def _decoded(data: bytes) -> ModelProto:
     try:
-        return onnx.load_model_from_string(data)
+        return decoded(data)
     except DecodeError:
         raise ArgumentError(f"the model is not an ONNX model, or is truncated ({len(data)} bytes)") from None
 
 
-def _from_path(path: str | os.PathLike[str]) -> ModelProto:
-    """Read a model in the form that its extension tells, then the data that lies beside it."""
-    with open_regular(path) as stream:
-        if _is_onnx_text(path):
+def decoded(source: bytes | str | os.PathLike[str]) -> ModelProto:
+    """Decode a model: bytes in protobuf's binary form, or a file in the form that its extension tells."""
+    if isinstance(source, bytes):
+        return native.decode(source)
+    with open_regular(source) as stream:
+        if _is_onnx_text(source):
             _check_brackets(stream.read().decode())
             stream.seek(0)
-        model: ModelProto = onnx.load(stream, load_external_data=False)
+        return native.read(stream)
+
+
+def _from_path(path: str | os.PathLike[str]) -> ModelProto:
+    """Read a model, then the data that lies beside it."""
+    model = decoded(path)
     folder = os.path.dirname(os.path.abspath(path))
     for tensor in filter(_is_external, tensors(model)):
         _check_place(tensor, folder)

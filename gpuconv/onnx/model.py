@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
@@ -20,14 +21,15 @@ from onnx import (
 
 from gpuconv._errors import ArgumentError, GpuconvError, listed
 from gpuconv.onnx import files, nodes
-from gpuconv.onnx.checks import checker, structure, values
+from gpuconv.onnx.checks import checker, hiding, limits, native, structure, values
 from gpuconv.onnx.checks import constants as initializers
+from gpuconv.onnx.checks.isolated import Isolated
+from gpuconv.onnx.checks.native import Local
 from gpuconv.onnx.messages import quoted, reason
 from gpuconv.onnx.steps import DOMAIN
 
 _DEFAULT_DOMAINS = ("", "ai.onnx")
-_AXES = frozenset(("axes", "axis", "batch_axis", "num_scan_inputs", "perm", "scan_input_axes", "scan_output_axes"))
-_MOST_AXES = 10_000
+_NOTHING: Mapping[str, Any] = {}
 _MOST_SEEN = 20_000_000  # beyond that, types of values are found only when nodes run
 _DOMAINS = {schema.domain for schema in onnx.defs.get_all_schemas()}  # those that onnx has operators of
 
@@ -51,7 +53,7 @@ class Loaded:
     facts: dict[str, Fact]
 
 
-def load(source: ModelProto | bytes | str | os.PathLike[str]) -> Loaded:
+def load(source: ModelProto | bytes | str | os.PathLike[str], untrusted: bool = False) -> Loaded:
     """Read a model, external data included, and check it.
 
     What is wrong with it, but cannot change a result, is put right, and a warning tells.
@@ -60,6 +62,8 @@ def load(source: ModelProto | bytes | str | os.PathLike[str]) -> Loaded:
     ----------
     source : ModelProto, bytes or path
         External data is read from beside the path, and from nowhere else.
+    untrusted : bool
+        Whether the parsers, the checker and the shape inference of onnx see the model in a child process first.
 
     Raises
     ------
@@ -71,16 +75,22 @@ def load(source: ModelProto | bytes | str | os.PathLike[str]) -> Loaded:
     MemoryError
         The model needs more memory than there is.
     """
-    model, name = files.read(source)
+    with Isolated() if untrusted else nullcontext(Local()) as onnx_code:
+        onnx_code.parse(source)
+        model, name = files.read(source)
+        return _load(model, name, source, onnx_code)
+
+
+def _load(model: ModelProto, name: str, source: Any, onnx_code: Local) -> Loaded:
     try:
-        return _checked(model, name, source)
+        return _checked(model, name, source, onnx_code)
     except (GpuconvError, MemoryError, UserWarning):
         raise
     except Exception as error:  # what protobuf and onnx raise for what no check of ours foresees
         raise ArgumentError(f"{name} cannot be used: {type(error).__name__}: {reason(error)}") from error
 
 
-def _checked(model: ModelProto, name: str, source: Any) -> Loaded:
+def _checked(model: ModelProto, name: str, source: Any, onnx_code: Local) -> Loaded:
     if model.ir_version < 1 or not model.HasField("graph"):
         raise ArgumentError(f"{name} is not an ONNX model, or is truncated: it holds no graph or no IR version")
     structure.check(model, name)
@@ -93,12 +103,14 @@ def _checked(model: ModelProto, name: str, source: Any) -> Loaded:
     nodes.check_opset(opset)
     _check_keywords(scopes)
     _check_operators(scopes, {(function.domain, function.name) for function in proto.functions})
-    values.check(proto, name)
-    for scope in scopes:
-        _refuse_attributes(scope.nodes, scope.attributes)
-    constants = {**initializers.read(model.graph, name), **large}
-    checker.check(proto, name, source)
-    facts = _facts(proto, constants, scopes[0].nodes)
+    if values.check(proto, name):
+        scopes = _scopes(proto)
+    given = limits.given(proto.functions, [scope.nodes for scope in scopes])
+    for scope, outer in zip(scopes, given, strict=True):
+        _refuse_attributes(scope.nodes, scope.opsets[""], scope.attributes, outer)
+    constants = {**initializers.read(model.graph, name, onnx_code), **large}
+    checker.check(proto, name, source, onnx_code)
+    facts = _facts(proto, constants, scopes, onnx_code)
     _check_dtypes(scopes[0], facts)
     checker.declare(proto, model)
     if not proto.opset_import:  # models of IR versions 1 and 2 must not have the import that the evaluator asks for
@@ -110,15 +122,12 @@ def check_node(node: NodeProto, opsets: dict[str, int]) -> None:
     """Check a node on its own, outside of a model; an error is an ArgumentError that names it."""
     structure.check_node(node, "the node")
     files.check_in_memory(node, "the node")
-    _refuse_attributes(_all_nodes([node]))
+    _refuse_attributes(_all_nodes([node]), opsets[""])
     _refuse_domain(_all_nodes([node]))
     if nodes.supported(node):
         nodes.keywords(node, opsets[""])
-    context = onnx.checker.C.CheckerContext()
-    context.ir_version = onnx.IR_VERSION
-    context.opset_imports = opsets
     try:
-        onnx.checker.check_node(node, context)
+        native.check_node(node, opsets)
     except Exception as error:
         raise ArgumentError(f"{nodes.describe(node)} is not valid: {reason(error)}") from error
 
@@ -211,14 +220,16 @@ def _check_dtypes(scope: _Scope, known: dict[str, Fact]) -> None:
                 nodes.check_dtype(node, scope.opsets[""], known[name].dtype)
 
 
-def _refuse_attributes(inside: Iterable[NodeProto], known: Collection[str] = ()) -> None:
+def _refuse_attributes(
+    inside: Iterable[NodeProto], opset: int, known: Collection[str] = (), given: Mapping[str, limits.Values] = _NOTHING
+) -> None:
     """Refuse attributes that refer to one of a function which it has not, and numbers that onnx does not survive."""
     for node in inside:
         for attribute in node.attribute:
             if attribute.ref_attr_name:
                 _check_reference(node, attribute, known)
-            elif attribute.name in _AXES:
-                _check_axes(node, attribute)
+            if attribute.type in limits.TYPES or attribute.name in limits.NAMES:
+                limits.check(node, attribute, opset, given)
 
 
 def _check_reference(node: NodeProto, attribute: AttributeProto, known: Collection[str]) -> None:
@@ -227,16 +238,6 @@ def _check_reference(node: NodeProto, attribute: AttributeProto, known: Collecti
         raise ArgumentError(
             f"{nodes.describe(node)}: its attribute {quoted(attribute.name)} refers to "
             f"{quoted(attribute.ref_attr_name)}, an attribute that {where}"
-        )
-
-
-def _check_axes(node: NodeProto, attribute: AttributeProto) -> None:
-    """Refuse axes that no array has: onnx's inference takes some of them for addresses, and its Scan counts to them."""
-    wrong = [axis for axis in (attribute.i, *attribute.ints) if not -_MOST_AXES <= axis <= _MOST_AXES]
-    if wrong:
-        raise ArgumentError(
-            f"{nodes.describe(node)}: its attribute {attribute.name} is {wrong[0]}, but must be from -{_MOST_AXES} to "
-            f"{_MOST_AXES}"
         )
 
 
@@ -270,11 +271,13 @@ class Fact:
     shape: tuple[int, ...] | None = None
 
 
-def _facts(model: ModelProto, constants: Mapping[str, Any], inside: Collection[NodeProto]) -> dict[str, Fact]:
+def _facts(
+    model: ModelProto, constants: Mapping[str, Any], scopes: Sequence[_Scope], onnx_code: Local
+) -> dict[str, Fact]:
     """Return what is known of values; of plain numbers that are constant, which most often are most, by the arrays."""
     plain = {name: array for name, array in constants.items() if array.dtype.kind in "biuf"}
     facts = {name: Fact(array.dtype.name, array.ndim, array.shape) for name, array in plain.items()}
-    for value in _inferred(model, constants, inside):
+    for value in _inferred(model, constants, scopes, onnx_code):
         name = value.name
         if name not in plain and (fact := _fact(value)) is not None:
             facts[name] = fact
@@ -293,23 +296,30 @@ def _fact(value: ValueInfoProto) -> Fact | None:
     return Fact(kind, len(dims), tuple(extents) if len(extents) == len(dims) else None)
 
 
-def _inferred(model: ModelProto, constants: Container[str], inside: Collection[NodeProto]) -> list[ValueInfoProto]:
+def _inferred(
+    model: ModelProto, constants: Mapping[str, Any], scopes: Sequence[_Scope], onnx_code: Local
+) -> list[ValueInfoProto]:
     """Infer the types of values from constants and from inputs, which are checked when the model runs."""
     graph = model.graph
     for value in graph.output:
         value.ClearField("type")
     for value in graph.input:
-        if value.name not in constants and not value.type.tensor_type.shape.dim:
-            value.type.tensor_type.ClearField("shape")  # which any array may have
-    if _values_seen(graph, inside) > _MOST_SEEN:
+        if value.name not in constants:
+            if not value.type.tensor_type.shape.dim:
+                value.type.tensor_type.ClearField("shape")  # which any array may have
+            hiding.clear_negative_extents(value)
+    if _values_seen(graph, scopes[0].nodes) > _MOST_SEEN:
         return list(graph.input)
+    bodies = [hiding.Body(scopes[0].nodes, scopes[0].opsets[""], list(graph.input), constants)]
+    bodies += [hiding.Body(scope.nodes, scope.opsets[""]) for scope in scopes[1:]]
     try:
-        graph = onnx.shape_inference.infer_shapes(model).graph
-    except MemoryError:
+        with hiding.hidden(bodies):
+            found = onnx_code.infer(model)
+    except (MemoryError, GpuconvError):
         raise
     except Exception:  # types that do not fit; what they are for is found when the node runs
-        pass
-    return [*graph.input, *graph.value_info, *graph.output]
+        return list(graph.input)
+    return [*graph.input, *found.value_info, *found.output]
 
 
 def element_type(value: ValueInfoProto) -> str:

@@ -1,4 +1,4 @@
-"""``python -m tests.fuzz api|onnx|interrupts``: run a fuzzer, print what it found."""
+"""``python -m tests.fuzz api|onnx|operators|interrupts``: run a fuzzer, print what it found."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 
 from tests.fuzz import frame
 
-FUZZERS = {"api": "calls", "onnx": "loading", "interrupts": "interrupts", "itself": "itself"}
+FUZZERS = {"api": "calls", "onnx": "loading", "operators": "operators", "interrupts": "interrupts", "itself": "itself"}
 
 
 def _arguments() -> argparse.Namespace:

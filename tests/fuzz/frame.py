@@ -255,7 +255,7 @@ def run(name: str, fuzzer: Fuzzer, seed: int, first: int, count: int | None, sec
                 more = None if count is None else count - report.cases
                 worker = _Worker(name, seed, first + report.cases, more, left)
                 try:
-                    if _follow(worker, fuzzer, report, first, progress):
+                    if _follow(worker, fuzzer, seed, report, first, progress):
                         break
                 finally:
                     if worker.process.poll() is None:
@@ -265,8 +265,13 @@ def run(name: str, fuzzer: Fuzzer, seed: int, first: int, count: int | None, sec
     return report, False
 
 
-def _follow(worker: _Worker, fuzzer: Fuzzer, report: Report, first: int, progress: Progress) -> bool:
+def _follow(worker: _Worker, fuzzer: Fuzzer, seed: int, report: Report, first: int, progress: Progress) -> bool:
     """Note what a worker writes; return whether it came to its end."""
+
+    def died(how: str) -> None:
+        shown = fuzzer.show(fuzzer.case(random_of(seed, first + report.cases)))
+        _died(report, first, how, shown, worker.log())
+
     start, begun, last, lasts = time.monotonic(), report.cases, time.monotonic(), False
     while (lines := worker.lines(0.5)) is not None:
         for line in lines:
@@ -285,12 +290,12 @@ def _follow(worker: _Worker, fuzzer: Fuzzer, report: Report, first: int, progres
             if lasts:
                 _note(report, first, "past its time")
                 return False
-            _died(report, first, f"no end after {allowance:.0f} s", worker.log())
+            died(f"no end after {allowance:.0f} s")
             return False
     code = worker.process.wait()
     if code:
         how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
-        _died(report, first, f"the process died ({how})", worker.log())
+        died(f"the process died ({how})")
     return False
 
 
@@ -306,7 +311,7 @@ def _note(report: Report, first: int, line: str) -> None:
         report.add(entry["key"], first + report.cases, entry["text"])
 
 
-def _died(report: Report, first: int, how: str, log: str) -> None:
+def _died(report: Report, first: int, how: str, shown: str, log: str) -> None:
     """Note the case that a worker did not come back from, with what its threads did."""
     if report.cases == 0 and "most recent call first" not in log:
         raise SystemExit(f"the worker did not start: {log[-4000:]}")
@@ -315,7 +320,7 @@ def _died(report: Report, first: int, how: str, log: str) -> None:
     pattern = r'File ".*[/\\](gpuconv[/\\][^"]+)\.py", line \d+ in (\S+)'
     places = re.findall(pattern, current) or re.findall(pattern, threads)
     key = f"{how} at {':'.join(places[0])}" if places else how
-    report.add(key, first + report.cases, threads[:4000] or log[-2000:])
+    report.add(key, first + report.cases, f"{shown}\n{threads[:4000] or log[-2000:]}")
     report.outcomes["finding"] += 1
     report.cases += 1
 

@@ -26,7 +26,7 @@ def _fuzz(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600, check=False)
 
 
-@pytest.mark.parametrize(("fuzzer", "count"), [("api", 3000), ("onnx", 1000), ("interrupts", 200)])
+@pytest.mark.parametrize(("fuzzer", "count"), [("api", 3000), ("onnx", 1000), ("operators", 2000), ("interrupts", 200)])
 def test_no_case_is_a_finding(fuzzer: str, count: int) -> None:
     done = _fuzz(fuzzer, "--seed", "1", "--count", str(count), "--seconds", "500")
     assert done.returncode == 0, done.stdout + done.stderr

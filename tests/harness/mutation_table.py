@@ -340,6 +340,10 @@ TESTS: dict[str, tuple[str, ...]] = {
     "onnx/rewriting.py": _REWRITING,
     "onnx/files.py": ("onnx/test_untrusted.py", "onnx/test_loading.py"),
     "onnx/messages.py": ("onnx/test_untrusted.py", "onnx/test_loading.py"),
+    "onnx/checks/isolated.py": ("onnx/test_isolated.py",),
+    "onnx/checks/native.py": ("onnx/test_isolated.py", "onnx/test_untrusted.py"),
+    "onnx/checks/limits.py": ("onnx/test_hostile.py", "onnx/test_untrusted.py axes"),
+    "onnx/checks/hiding.py": ("onnx/test_hostile.py",),
     "onnx/checks/*": ("onnx/test_lenient.py", "onnx/test_loading.py", "onnx/test_untrusted.py"),
     "onnx/model.py": (
         "rules/test_host_rules.py first_version",

@@ -464,8 +464,8 @@ def test_axes_that_no_array_has(tmp_path: Path) -> None:
     assert said == [
         "LayerNormalization node with output 'y': its attribute axis is 9223372036854775807, but must be from -10000 "
         "to 10000",
-        "Scan node with output 'y': its attribute num_scan_inputs is 4611686018427387904, but must be from -10000 to "
-        "10000",
+        "Scan node with output 'y': its attribute num_scan_inputs is 4611686018427387904, but must be from 1 to 1, as "
+        "it has 1 inputs",
     ]
 
 

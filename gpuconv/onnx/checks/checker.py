@@ -10,7 +10,8 @@ from typing import Any
 import onnx
 from onnx import GraphProto, ModelProto, SparseTensorProto, TensorProto, ValueInfoProto, helper
 
-from gpuconv._errors import ArgumentError, listed
+from gpuconv._errors import ArgumentError, GpuconvError, listed
+from gpuconv.onnx.checks.native import Local
 from gpuconv.onnx.messages import quoted, reason, warn
 from gpuconv.onnx.nodes import subgraphs
 
@@ -90,7 +91,7 @@ def _mend_version(copy: ModelProto, weights: list[str], name: str) -> None:
         copy.ir_version = _FIRST_WITH_IMPORTS
 
 
-def check(model: ModelProto, name: str, source: Any) -> None:
+def check(model: ModelProto, name: str, source: Any, onnx_code: Local) -> None:
     """Have onnx's checker look at a model whose initializers are inputs.
 
     Inputs and outputs without a type or a shape are allowed, with a warning.
@@ -110,10 +111,9 @@ def check(model: ModelProto, name: str, source: Any) -> None:
     for value in vague:
         value.type.CopyFrom(_ANY)
     try:
-        if isinstance(source, str | os.PathLike) and model.ByteSize() > onnx.checker.MAXIMUM_PROTOBUF:
-            onnx.checker.check_model(os.fspath(source))  # too large to be handed over in memory
-        else:
-            onnx.checker.check_model(model)
+        onnx_code.check(model, source if isinstance(source, str | os.PathLike) else None)
+    except GpuconvError:
+        raise
     except Exception as error:
         raise ArgumentError(f"{name} is not valid: {reason(error)}") from error
     for value, kind in zip(vague, types, strict=True):

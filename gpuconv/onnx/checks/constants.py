@@ -7,20 +7,20 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
-import onnx
 from onnx import AttributeProto, GraphProto, NodeProto, SparseTensorProto, TensorProto, numpy_helper
 
-from gpuconv._errors import ArgumentError
+from gpuconv._errors import ArgumentError, GpuconvError
+from gpuconv.onnx.checks.native import Local
 from gpuconv.onnx.messages import quoted, reason, warn
 
 MOST_SPARSE = 2**26  # elements of all sparse initializers, most of which no file has to hold
 _LARGE = 256  # elements of a Constant whose copies would cost more than to look for it
 _FLOAT = np.dtype(np.float32).itemsize
-_WITH_GRAPHS = frozenset(("If", "Loop", "Scan", "SequenceMap"))
+WITH_GRAPHS = frozenset(("If", "Loop", "Scan", "SequenceMap"))  # operators whose attributes are graphs
 _FIELDS = ("float_data", "int32_data", "string_data", "int64_data", "double_data", "uint64_data")
 
 
-def read(graph: GraphProto, name: str) -> dict[str, Any]:
+def read(graph: GraphProto, name: str, onnx_code: Local) -> dict[str, Any]:
     """Return the initializers of a graph, sparse ones with their zeros, by name.
 
     Parameters
@@ -29,6 +29,8 @@ def read(graph: GraphProto, name: str) -> dict[str, Any]:
         With all data inside.
     name : str
         What messages call the model.
+    onnx_code : Local
+        Checks sparse tensors.
 
     Raises
     ------
@@ -52,8 +54,8 @@ def read(graph: GraphProto, name: str) -> dict[str, Any]:
                 f"{name} is not valid: the initializer {quoted(label)} is there twice; keep one of them"
             )
         try:
-            found[label] = _dense(tensor) if sparse else _array(tensor)
-        except MemoryError:
+            found[label] = _dense(tensor, onnx_code) if sparse else _array(tensor)
+        except (MemoryError, GpuconvError):
             raise
         except Exception as error:  # whatever onnx and NumPy raise for data that does not fit
             raise ArgumentError(f"{name} is not valid: the initializer {quoted(label)}: {reason(error)}") from error
@@ -67,7 +69,7 @@ def of_nodes(graph: GraphProto) -> dict[str, Any]:
     there may be those of later nodes.
     """
     found: dict[str, Any] = {}
-    if any(node.domain not in ("", "ai.onnx") or node.op_type in _WITH_GRAPHS for node in graph.node):
+    if any(node.domain not in ("", "ai.onnx") or node.op_type in WITH_GRAPHS for node in graph.node):
         return found
     for node in graph.node:
         array = _large(node) if node.op_type == "Constant" else None
@@ -112,8 +114,8 @@ def _array(tensor: TensorProto) -> Any:
     return array
 
 
-def _dense(tensor: SparseTensorProto) -> Any:
-    onnx.checker.check_sparse_tensor(tensor)
+def _dense(tensor: SparseTensorProto, onnx_code: Local) -> Any:
+    onnx_code.check_sparse_tensor(tensor)
     shape = tuple(tensor.dims)
     values, places = _array(tensor.values), _array(tensor.indices)
     dense = np.zeros(shape, values.dtype)

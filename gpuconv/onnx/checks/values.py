@@ -14,7 +14,7 @@ from gpuconv.onnx import nodes
 from gpuconv.onnx.messages import quoted, warn
 
 
-def check(model: ModelProto, name: str) -> None:
+def check(model: ModelProto, name: str) -> bool:
     """Refuse inputs of nodes that nothing makes, and outputs that nothing makes; sort nodes that are out of order.
 
     Parameters
@@ -23,6 +23,11 @@ def check(model: ModelProto, name: str) -> None:
         Its nodes are sorted in place, with a warning.
     name : str
         What messages call the model.
+
+    Returns
+    -------
+    bool
+        Whether nodes were sorted; references to them are to copies then, outside of the model.
 
     Raises
     ------
@@ -38,6 +43,8 @@ def check(model: ModelProto, name: str) -> None:
             raise
         _check(model)
         warn(f"{name} has nodes out of order, which are sorted now ({error})")
+        return True
+    return False
 
 
 def _check(model: ModelProto) -> None:
