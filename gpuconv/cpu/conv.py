@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
-from math import prod
+from itertools import product
+from math import gcd, prod
 from typing import TypeVar
 
-from gpuconv.cpu import _blas, _gather, _grouped, _scatter, _taps, _threads
+from gpuconv.cpu import _blas, _gather, _grouped, _overlap_add, _scatter, _taps, _threads
 from gpuconv.cpu._finish import PLAIN, Finish, fill
 from gpuconv.cpu._gather import Weights
+from gpuconv.cpu._overlap_add import OverlapAdd, Term
 from gpuconv.cpu._threads import quietly
-from gpuconv.cpu._workspace import ALONE, Array, Cut, in_order
+from gpuconv.cpu._workspace import ALONE, Array, Cut, in_order, last_axes
 from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import ConvGeometry, ConvTransposeGeometry
 
@@ -66,6 +68,8 @@ def _conv(
     if not done and _adds_less_than_it_gathers(geometry, by_rows):
         done = _scatter.run(_as_scatter(x, w, b, y, geometry, accumulator, finish), cut)
     done = done or _gather.conv(x, w, b, y, geometry, accumulator, finish, facts, cut)
+    if not done and _scatter.serves(len(geometry.kernel_shape)):
+        done = _overlap_add.run(_as_overlap_add(x, w, b, y, geometry, accumulator, finish), cut)
     if not done:
         _by_taps(lambda: _taps.conv(x, w, b, y, geometry, accumulator, finish), cut)
 
@@ -103,7 +107,11 @@ def _conv_transpose(
     if _scatter.serves(len(geometry.kernel_shape)):
         weights = w.reshape(geometry.group, w.shape[0] // geometry.group, *w.shape[1:])  # (G, C/G, M/G, k_1, …)
         strides, offsets = geometry.strides, geometry.offsets
-        done = _scatter.run(_scatter.ScatterProblem(x, weights, b, y, finish, strides, offsets, accumulator), cut)
+        overlap = OverlapAdd((Term(x, weights, offsets),), b, y, finish, strides, accumulator)
+        done = _overlap_add.pays(overlap, cut) and _overlap_add.run(overlap, cut)
+        if not done:
+            done = _scatter.run(_scatter.ScatterProblem(x, weights, b, y, finish, strides, offsets, accumulator), cut)
+        done = done or _overlap_add.run(overlap, cut)
     if not done:
         _by_taps(lambda: _taps.conv_transpose(x, w, b, y, geometry, accumulator, finish), cut)
 
@@ -147,3 +155,29 @@ def _as_scatter(
     weights = w.reshape(group, w.shape[0] // group, *w.shape[1:]).swapaxes(1, 2)  # (G, C/G, M/G, k_1, …)
     offsets = tuple(tuple(-offset for offset in axis) for axis in geometry.offsets)
     return _scatter.ScatterProblem(x, weights, b, y, finish, geometry.strides, offsets, accumulator)
+
+
+def _as_overlap_add(
+    x: Array, w: Array, b: Array | None, y: Array, geometry: ConvGeometry, accumulator: str, finish: Finish
+) -> OverlapAdd:
+    """Split a Conv by the remainders of ``offset / stride``: taps of one remainder are a Conv of stride 1."""
+    weights = w.reshape(geometry.group, w.shape[0] // geometry.group, *w.shape[1:]).swapaxes(1, 2)
+    axes = zip(geometry.offsets, geometry.strides, x.shape[2:], strict=True)
+    terms = []
+    for parts in product(*(_remainders(*axis) for axis in axes)):
+        taps, inputs, offsets = zip(*parts, strict=True)
+        terms.append(Term(x[last_axes(inputs)], weights[last_axes(taps)], offsets))
+    return OverlapAdd(tuple(terms), b, y, finish, (1,) * len(geometry.strides), accumulator)
+
+
+def _remainders(offsets: range, stride: int, extent: int) -> list[tuple[slice, slice, range]]:
+    """Return the taps of each remainder, the inputs that they meet, and their offsets from input to output."""
+    step = stride // gcd(stride, offsets.step)
+    found = []
+    for first in range(min(step, len(offsets))):
+        away, remainder = divmod(offsets[first], stride)
+        some = offsets[first::step]
+        to = range(-away, -away - len(some) * (some.step // stride), -(some.step // stride))
+        if remainder < extent:
+            found.append((slice(first, None, step), slice(remainder, None, stride), to))
+    return found
