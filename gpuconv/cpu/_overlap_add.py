@@ -40,7 +40,7 @@ from gpuconv.cpu._workspace import (
 _TILE_BYTES = 16 * 2**20  # of a block's buffers: products of more are not faster
 _WIDE = 256  # positions or channels from which a product is efficient
 _DEEP = 64  # channels whose weights are copied at a time, at least
-_FEW = 2**14  # sums that are added in the time that it takes to start
+_FEW_SUMS, _MANY_SUMS = 2**11, 2**15  # sums of one phase: the first take less time to add than to start
 _RUN = 16  # taps side by side that are worth being the inner loop of an addition
 
 
@@ -138,12 +138,15 @@ def sizes_of(problem: OverlapAdd) -> Sizes:
 
 
 def pays(problem: OverlapAdd, cut: Cut) -> bool:
-    """Tell whether phases are so many, and the sums of each so few, that adding tap by tap costs more."""
-    stride, step = problem.strides[-1], problem.terms[0].offsets[-1].step
-    if stride < _RUN or step > 1:
-        return False
+    """Tell whether this is faster than adding tap by tap, phase by phase: there are phases, and few sums of each.
+
+    Or they are so many along the last axis that taps are added in long runs.
+    """
     phases = prod(problem.strides)
-    return cut.images * prod(problem.y.shape[1:]) < _FEW * phases
+    sums = cut.images * prod(problem.y.shape[1:]) // phases
+    if problem.strides[-1] >= _RUN and problem.terms[0].offsets[-1].step == 1:
+        return sums < _MANY_SUMS or prod(problem.terms[0].weights.shape[2:]) >= _DEEP
+    return phases > 1 and sums < _FEW_SUMS
 
 
 def run(problem: OverlapAdd, cut: Cut) -> bool:
