@@ -358,9 +358,7 @@ def lines(rows: list[Row]) -> list[str]:
         above = " ".join(f"{one[f'above_{step:g}']:6.1%}" for step in STEPS)
         table.append(f"{name:28} {one['problems']:8} {one['mean']:6.2f} {above} {one['worst']:7.2f}")
     table += ["", "farthest above the prediction:"]
-    return table + [
-        f"{row['ratio']:7.1f} times {row['predicted_ms']:9.3f} ms  {row['problem']}" for row in worst(rows)
-    ]
+    return table + [f"{row['ratio']:7.1f} times {row['predicted_ms']:9.3f} ms  {row['problem']}" for row in worst(rows)]
 
 
 def _short(value: float) -> float:
