@@ -98,6 +98,17 @@ def _limit_threads(count: int) -> None:
     os.environ["GPUCONV_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = str(count)
 
 
+def _cliffs(arguments: argparse.Namespace) -> int:
+    if arguments.cpu:
+        _limit_threads(1)
+        from benchmarks import cpu_cliffs
+
+        return cpu_cliffs.run(arguments)
+    from benchmarks import cliffs
+
+    return cliffs.run(arguments)
+
+
 def main() -> int:
     """Run one benchmark; return 1 where a result was wrong."""
     arguments = _parser().parse_args()
@@ -111,15 +122,8 @@ def main() -> int:
         from benchmarks import static
 
         return static.run(arguments)
-    if arguments.command == "cliffs" and arguments.cpu:
-        _limit_threads(1)
-        from benchmarks import cpu_cliffs
-
-        return cpu_cliffs.run(arguments)
     if arguments.command == "cliffs":
-        from benchmarks import cliffs
-
-        return cliffs.run(arguments)
+        return _cliffs(arguments)
     if arguments.command == "planning":
         from benchmarks import planning
 

@@ -5,7 +5,6 @@ Small integers are exact in every order and dtype, so that all comparisons are o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import product
 from math import prod
 from random import Random
@@ -284,8 +283,8 @@ def test_where_overlap_add_pays(x: Ints, w: Ints, stride: int, expected: bool) -
 
 
 @pytest.fixture
-def images() -> Iterator[Any]:
-    yield np.random.default_rng(3).standard_normal((16, 40, 5)).astype(np.float32)
+def images() -> Any:
+    return np.random.default_rng(3).standard_normal((16, 40, 5)).astype(np.float32)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.complex64])
