@@ -166,6 +166,11 @@ def _layer(random: Random, op: str, call: str) -> Layer:
         pads = tuple(random.choice((0, min(r, s) // 2)) for r, s in zip(reach, strides, strict=True))
     elif pools:
         pads = tuple(min(pad, k - 1) for pad, k in zip(pads, kernel, strict=True))
+    if call == "unpool":  # windows that end where x does: then Indices are those of the shape that MaxUnpool infers
+        pads, dilations = (0,) * rank, (1,) * rank
+        extents = tuple(
+            max(0, n - k) // s * s + k for n, k, s in zip(extents, kernel, strides, strict=True)
+        )
     channels, filters = _log(random, 1, 4096), _log(random, 1, 4096)
     kind = random.random()
     group = 1 if pools or kind < 0.7 else channels if kind < 0.85 else 2 ** random.randrange(6)
@@ -318,16 +323,18 @@ def _call(problem: Problem) -> Callable[[], Any]:
     function = getattr(gpuconv, layer.operator)
     if layer.op == "MaxPool" and layer.call:
         y, indices = gpuconv.max_pool(x, return_indices=True, **keywords)
-        if layer.call == "grad":
-            return partial(function, y, indices, layer.x, **keywords)
-        kept = {name: keywords[name] for name in ("kernel_shape", "pads", "strides")}
-        return partial(function, y, indices, layer.x, **kept)
+        return partial(function, y, indices, layer.x, **{name: keywords[name] for name in _of_indices(layer)})
     if layer.op == "MaxPool":
         return partial(function, x, return_indices=layer.indices, **keywords)
     if layer.op == "AveragePool":
         return partial(function, y, layer.x, **keywords) if layer.call else partial(function, x, **keywords)
     operands = {"input_grad": (y, w, layer.x), "weight_grad": (x, y, layer.w_shape), "": (x, w)}[layer.call]
     return partial(function, *operands, **keywords)
+
+
+def _of_indices(layer: Layer) -> list[str]:
+    """Return the attributes that go with Indices: MaxUnpool has fewer."""
+    return ["kernel_shape", "pads", "strides"] + ["dilations", "ceil_mode"] * (layer.call == "grad")
 
 
 # ---------------------------------------------------------------- what comes out
