@@ -9,16 +9,19 @@ from itertools import product
 from math import gcd, prod
 from typing import TypeVar
 
+import numpy as np
+
 from gpuconv.cpu import _blas, _gather, _grouped, _overlap_add, _scatter, _taps, _threads
 from gpuconv.cpu._finish import PLAIN, Finish, fill
 from gpuconv.cpu._gather import Weights
 from gpuconv.cpu._overlap_add import OverlapAdd, Term
 from gpuconv.cpu._threads import quietly
-from gpuconv.cpu._workspace import ALONE, Array, Cut, in_order, last_axes
+from gpuconv.cpu._workspace import ALONE, Array, Cut, in_order, last_axes, limit
 from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import ConvGeometry, ConvTransposeGeometry
 
 _Geometry = TypeVar("_Geometry", ConvGeometry, ConvTransposeGeometry)
+_MORE = 2  # output channels for each input channel of a ConvTranspose that is computed as a Conv
 
 
 @quietly
@@ -103,8 +106,8 @@ def _conv_transpose(
     if 0 in (x.size, w.size, y.size):
         fill(y, b, finish, accumulator)
         return
-    done = False
-    if _scatter.serves(len(geometry.kernel_shape)):
+    done = _by_gathering(x, w, b, y, geometry, accumulator, finish, cut)
+    if not done and _scatter.serves(len(geometry.kernel_shape)):
         weights = w.reshape(geometry.group, w.shape[0] // geometry.group, *w.shape[1:])  # (G, C/G, M/G, k_1, …)
         strides, offsets = geometry.strides, geometry.offsets
         overlap = OverlapAdd((Term(x, weights, offsets),), b, y, finish, strides, accumulator)
@@ -114,6 +117,48 @@ def _conv_transpose(
         done = done or _overlap_add.run(overlap, cut)
     if not done:
         _by_taps(lambda: _taps.conv_transpose(x, w, b, y, geometry, accumulator, finish), cut)
+
+
+def _by_gathering(
+    x: Array,
+    w: Array,
+    b: Array | None,
+    y: Array,
+    geometry: ConvTransposeGeometry,
+    accumulator: str,
+    finish: Finish,
+    cut: Cut,
+) -> bool:
+    """Compute a ConvTranspose of stride 1 and few input channels as the Conv that it is, with the taps in reverse.
+
+    Return False where it has other strides, or copying C inputs for every tap costs more than adding M products.
+    """
+    group, (channels, rows, *_) = geometry.group, w.shape
+    channels //= group
+    if max(geometry.strides) > 1 or max(geometry.kernel_shape) == 1 or rows < _MORE * channels:
+        return False
+    sizes = zip(geometry.kernel_shape, geometry.dilations, x.shape[2:], y.shape[2:], geometry.pads_begin, strict=True)
+    reaches = [((k - 1) * d, n, q, pad) for k, d, n, q, pad in sizes]
+    begin = tuple(reach - pad for reach, _, _, pad in reaches)
+    end = tuple(q - n + pad for _, n, q, pad in reaches)
+    if min(*begin, *end) < 0 or w.nbytes > limit() // 8:
+        return False
+    taps = (slice(None, None, -1),) * len(begin)
+    turned = w.reshape(group, channels, *w.shape[1:]).swapaxes(1, 2)[last_axes(taps)]
+    weights = np.ascontiguousarray(turned).reshape(group * rows, channels, *geometry.kernel_shape)
+    ones = geometry.strides
+    of_conv = ConvGeometry(
+        geometry.x_shape,
+        geometry.y_shape,
+        geometry.kernel_shape,
+        ones,
+        geometry.dilations,
+        begin,
+        end,
+        weights.shape,
+        group,
+    )
+    return _gather.conv(x, weights, b, y, of_conv, accumulator, finish, None, cut)
 
 
 def _by_taps(compute: Callable[[], None], cut: Cut) -> None:
