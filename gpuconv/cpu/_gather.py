@@ -50,6 +50,7 @@ _SEVERAL = 4  # taps of the last axis, each of which is copied by a step of its 
 _DEEP = 48  # elements of a sum, in whose time its result is read and written again
 _OFTEN = 8  # uses of a weight that are worth moving it
 _WIDE = 512  # columns from which a product is efficient
+_NARROW = 16  # columns of a block in a workspace that is too small for gathering
 _SPARSE = 64  # elements to gather from, for each that is gathered
 
 
@@ -480,6 +481,8 @@ def _plan(
             return None  # a block of little but zeros between inputs, and as many such blocks as outputs
         box = shrink(out, prod(box) // 2) if together == 1 else box
         together = max(1, together // 2)
+    if box != out and prod(box) < _NARROW and max(geometry.strides) == 1:
+        return None  # a product of so few columns takes less time than the steps to gather them
     if converts:
         rows = min(rows, max(1, budget // (4 * depth)))
     whole = rows * group == geometry.w_shape[0]
