@@ -168,9 +168,7 @@ def _layer(random: Random, op: str, call: str) -> Layer:
         pads = tuple(min(pad, k - 1) for pad, k in zip(pads, kernel, strict=True))
     if call == "unpool":  # windows that end where x does: then Indices are those of the shape that MaxUnpool infers
         pads, dilations = (0,) * rank, (1,) * rank
-        extents = tuple(
-            max(0, n - k) // s * s + k for n, k, s in zip(extents, kernel, strides, strict=True)
-        )
+        extents = tuple(max(0, n - k) // s * s + k for n, k, s in zip(extents, kernel, strides, strict=True))
     channels, filters = _log(random, 1, 4096), _log(random, 1, 4096)
     kind = random.random()
     group = 1 if pools or kind < 0.7 else channels if kind < 0.85 else 2 ** random.randrange(6)

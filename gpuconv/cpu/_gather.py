@@ -456,7 +456,7 @@ def _around(size: int, inside: slice) -> list[slice]:
 def _plan(
     geometry: ConvGeometry, plain: bool, converts: bool, by_rows: bool, item: int, cut: Cut, bytes_: int
 ) -> BlockSize | None:
-    """Choose the block, or return None where not even one output fits the workspace, or axes are too many.
+    """Choose the block, or return None where the workspace is too small for one that pays, or axes are too many.
 
     ``plain`` says that x and y are of the accumulator's type, ``converts`` that weights have to be copied.
     """
