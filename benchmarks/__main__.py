@@ -33,10 +33,11 @@ def _parser() -> argparse.ArgumentParser:
     static.add_argument("--arch", default="sm_90a", help="architecture of the GPU (default %(default)s)")
     static.add_argument("--write", action="store_true", help="also write results/static.json")
     cliffs = commands.add_parser("cliffs", help="modelled times over floors, of random problems and of changed layers")
-    cliffs.add_argument("--count", type=_count, default=2500, help="random problems (default %(default)s)")
+    cliffs.add_argument("--cpu", action="store_true", help="times measured on the CPU over predictions instead")
+    cliffs.add_argument("--count", type=_count, help="random problems (default 2500; 500 with --cpu)")
     cliffs.add_argument("--seed", type=int, default=0, help="of the random problems (default %(default)s)")
-    cliffs.add_argument("--arch", default="sm_90a", help="architecture of the GPU (default %(default)s)")
-    cliffs.add_argument("--write", action="store_true", help="also write results/cliffs.json")
+    cliffs.add_argument("--arch", help="architecture of the GPU (default sm_90a)")
+    cliffs.add_argument("--write", action="store_true", help="also write results/cliffs.json, or cpu_cliffs.json")
     cliffs.add_argument("--picture", type=Path, metavar="FILE", help="draw which share stays within how many floors")
     planning = commands.add_parser("planning", help="Python calls and milliseconds of a problem's first plan")
     planning.add_argument("--layers", default="", metavar="SUB", help="only layers whose name contains SUB")
@@ -97,6 +98,17 @@ def _limit_threads(count: int) -> None:
     os.environ["GPUCONV_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = str(count)
 
 
+def _cliffs(arguments: argparse.Namespace) -> int:
+    if arguments.cpu:
+        _limit_threads(1)
+        from benchmarks import cpu_cliffs
+
+        return cpu_cliffs.run(arguments)
+    from benchmarks import cliffs
+
+    return cliffs.run(arguments)
+
+
 def main() -> int:
     """Run one benchmark; return 1 where a result was wrong."""
     arguments = _parser().parse_args()
@@ -111,9 +123,7 @@ def main() -> int:
 
         return static.run(arguments)
     if arguments.command == "cliffs":
-        from benchmarks import cliffs
-
-        return cliffs.run(arguments)
+        return _cliffs(arguments)
     if arguments.command == "planning":
         from benchmarks import planning
 

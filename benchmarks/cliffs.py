@@ -58,16 +58,17 @@ CHANGES: dict[str, Callable[[Layer], Layer | None]] = {
 
 def run(arguments: argparse.Namespace) -> int:
     """Print shares, jumps and the worst problems; write the file where that is asked for."""
+    count = arguments.count or COUNT
     try:
-        device = representative(arguments.arch)
-        if arguments.write and (device != representative(ARCHITECTURE) or arguments.count != COUNT or arguments.seed):
+        device = representative(arguments.arch or ARCHITECTURE)
+        if arguments.write and (device != representative(ARCHITECTURE) or count != COUNT or arguments.seed):
             raise ArgumentError(
                 f"--write is for {COUNT} problems of seed 0 and {ARCHITECTURE}; --json FILE takes anything"
             )
     except ArgumentError as reason:
         print(f"python -m benchmarks cliffs: {reason}", file=sys.stderr)
         return 2
-    rows = problems(device, arguments.count, arguments.seed)
+    rows = problems(device, count, arguments.seed)
     found = {"shares": shares(rows), "jumps": jumps(device), "worst": worst(rows)}
     print("\n".join(lines(found)))
     head = {"architecture": device.limits.architecture, "device": device.name, "command": machine.command()}

@@ -16,7 +16,7 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from benchmarks import cliffs, invariance, judged, records, static, static_summary
+from benchmarks import cliffs, cpu_cliffs, invariance, judged, records, static, static_summary
 from gpuconv.judge import rulings
 from gpuconv.judge.cases import CASES
 
@@ -177,6 +177,24 @@ def model_random() -> str:
     return f"Kernels for {record['architecture']}, floors of the {record['device']}'s datasheet.\n\n{table(head, rows)}"
 
 
+def cpu_random() -> str:
+    """Random problems on the CPU over what their work should take."""
+    record = read("cpu_cliffs")
+    rows = (
+        [
+            f"`{name}`" if name != "all" else name,
+            one["problems"],
+            f"{one['mean']:.2f}",
+            *(f"{one[f'above_{step:g}']:.0%}" for step in cpu_cliffs.STEPS),
+            f"{one['worst']:.1f}",
+        ]
+        for name, one in sorted(record["shares"].items())
+    )
+    head = ["operator", "problems", "mean ratio", *(f"above {step:g}" for step in cpu_cliffs.STEPS), "worst"]
+    busy = f"Other processes kept {record['busy_cores']:.1f} cores busy meanwhile."
+    return f"{machine(record)} {busy}\n\n{table(head, rows)}"
+
+
 def model_changes() -> str:
     """What a change of one number costs by the planner's model."""
     rows = (
@@ -271,6 +289,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "cpu-layers": cpu_layers,
     "cpu-invariance": cpu_invariance,
     "cpu-models": cpu_models,
+    "cpu-random": cpu_random,
     "host": host,
     "judged": judged_rules,
     "judged-findings": judged_findings,

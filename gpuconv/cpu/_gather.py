@@ -50,6 +50,7 @@ _SEVERAL = 4  # taps of the last axis, each of which is copied by a step of its 
 _DEEP = 48  # elements of a sum, in whose time its result is read and written again
 _OFTEN = 8  # uses of a weight that are worth moving it
 _WIDE = 512  # columns from which a product is efficient
+_NARROW = 16  # columns of a block in a workspace that is too small for gathering
 _SPARSE = 64  # elements to gather from, for each that is gathered
 
 
@@ -455,7 +456,7 @@ def _around(size: int, inside: slice) -> list[slice]:
 def _plan(
     geometry: ConvGeometry, plain: bool, converts: bool, by_rows: bool, item: int, cut: Cut, bytes_: int
 ) -> BlockSize | None:
-    """Choose the block, or return None where not even one output fits the workspace, or axes are too many.
+    """Choose the block, or return None where the workspace is too small for one that pays, or axes are too many.
 
     ``plain`` says that x and y are of the accumulator's type, ``converts`` that weights have to be copied.
     """
@@ -480,6 +481,8 @@ def _plan(
             return None  # a block of little but zeros between inputs, and as many such blocks as outputs
         box = shrink(out, prod(box) // 2) if together == 1 else box
         together = max(1, together // 2)
+    if box != out and prod(box) < _NARROW and max(geometry.strides) == 1:
+        return None  # a product of so few columns takes less time than the steps to gather them
     if converts:
         rows = min(rows, max(1, budget // (4 * depth)))
     whole = rows * group == geometry.w_shape[0]

@@ -3,7 +3,8 @@
 ``parts[m, t, p] = sum over c of w[c, m, t] * x[c, p]``, then ``y[m, p * s + offset(t)] += parts[m, t, p]``. This is
 ConvTranspose as it is defined; a Conv of stride 1 with few output channels is the same with other offsets, and cheaper
 so than by gathering many channels. Outputs ``u * s + phase`` of one phase are summed side by side in memory and
-spread out once. Only what exists is multiplied, so every input is exact.
+spread out once. Only what exists is multiplied, so every input is exact. Overlap-add (``_overlap_add.py``) takes many
+phases with few sums each, and what needs more workspace.
 """
 
 from __future__ import annotations

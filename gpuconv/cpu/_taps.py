@@ -1,8 +1,9 @@
 """Convolution tap by tap over what exists: the way that is exact for every input and fits any memory and rank.
 
 Each tap multiplies just the inputs that it meets, so no zero is ever multiplied: infinite or NaN weights over
-padding add nothing. The faster ways hand over to this one where their zeros would show, and where their arrays, with
-axes for taps beside those for positions, would have more axes than NumPy's can. Here none has more than x and w.
+padding add nothing. The faster ways hand over to this one where their arrays, with axes for taps beside those for
+positions, would have more axes than NumPy's can, and where one output of each phase exceeds a tiny workspace. Here
+no array has more axes than x and w.
 """
 
 from __future__ import annotations

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from math import prod
+from itertools import product
+from math import gcd, prod
 
-from gpuconv.cpu import _blas, _gather, _grouped, _scatter, _taps, _threads
+import numpy as np
+
+from gpuconv.cpu import _blas, _gather, _grouped, _overlap_add, _scatter, _taps, _threads
 from gpuconv.cpu._finish import PLAIN, Finish, fill
 from gpuconv.cpu._gather import Weights
+from gpuconv.cpu._overlap_add import OverlapAdd, Term
 from gpuconv.cpu._threads import quietly
-from gpuconv.cpu._workspace import ALONE, Array, Cut, in_order
+from gpuconv.cpu._workspace import ALONE, Array, Cut, in_order, last_axes, limit
 from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import ConvGeometry, ConvTransposeGeometry
+
+_MORE = 2  # output channels for each input channel of a ConvTranspose that is computed as a Conv
 
 
 @quietly
@@ -62,6 +68,8 @@ def _conv(
     if not done and _adds_less_than_it_gathers(geometry, by_rows):
         done = _scatter.run(_as_scatter(x, w, b, y, geometry, accumulator, finish), cut)
     done = done or _gather.conv(x, w, b, y, geometry, accumulator, finish, facts, cut)
+    if not done and _scatter.serves(len(geometry.kernel_shape)):
+        done = _overlap_add.run(_as_overlap_add(x, w, b, y, geometry, accumulator, finish), cut)
     if not done:
         _by_taps(lambda: _taps.conv(x, w, b, y, geometry, accumulator, finish), cut)
 
@@ -95,13 +103,59 @@ def _conv_transpose(
     if 0 in (x.size, w.size, y.size):
         fill(y, b, finish, accumulator)
         return
-    done = False
-    if _scatter.serves(len(geometry.kernel_shape)):
+    done = _by_gathering(x, w, b, y, geometry, accumulator, finish, cut)
+    if not done and _scatter.serves(len(geometry.kernel_shape)):
         weights = w.reshape(geometry.group, w.shape[0] // geometry.group, *w.shape[1:])  # (G, C/G, M/G, k_1, …)
         strides, offsets = geometry.strides, geometry.offsets
-        done = _scatter.run(_scatter.ScatterProblem(x, weights, b, y, finish, strides, offsets, accumulator), cut)
+        overlap = OverlapAdd((Term(x, weights, offsets),), b, y, finish, strides, accumulator)
+        done = _overlap_add.pays(overlap, cut) and _overlap_add.run(overlap, cut)
+        if not done:
+            done = _scatter.run(_scatter.ScatterProblem(x, weights, b, y, finish, strides, offsets, accumulator), cut)
+        done = done or _overlap_add.run(overlap, cut)
     if not done:
         _by_taps(lambda: _taps.conv_transpose(x, w, b, y, geometry, accumulator, finish), cut)
+
+
+def _by_gathering(
+    x: Array,
+    w: Array,
+    b: Array | None,
+    y: Array,
+    geometry: ConvTransposeGeometry,
+    accumulator: str,
+    finish: Finish,
+    cut: Cut,
+) -> bool:
+    """Compute a ConvTranspose of stride 1 and few input channels as the Conv that it is, with the taps in reverse.
+
+    Return False where it has other strides, or copying C inputs for every tap costs more than adding M products.
+    """
+    group, (channels, rows, *_) = geometry.group, w.shape
+    channels //= group
+    if max(geometry.strides) > 1 or max(geometry.kernel_shape) == 1 or rows < _MORE * channels:
+        return False
+    sizes = zip(geometry.kernel_shape, geometry.dilations, x.shape[2:], y.shape[2:], geometry.pads_begin, strict=True)
+    reaches = [((k - 1) * d, n, q, pad) for k, d, n, q, pad in sizes]
+    begin = tuple(reach - pad for reach, _, _, pad in reaches)
+    end = tuple(q - n + pad for _, n, q, pad in reaches)
+    if min(*begin, *end) < 0 or w.nbytes > limit() // 8:
+        return False
+    taps = (slice(None, None, -1),) * len(begin)
+    turned = w.reshape(group, channels, *w.shape[1:]).swapaxes(1, 2)[last_axes(taps)]
+    weights = np.ascontiguousarray(turned).reshape(group * rows, channels, *geometry.kernel_shape)
+    ones = geometry.strides
+    of_conv = ConvGeometry(
+        geometry.x_shape,
+        geometry.y_shape,
+        geometry.kernel_shape,
+        ones,
+        geometry.dilations,
+        begin,
+        end,
+        weights.shape,
+        group,
+    )
+    return _gather.conv(x, weights, b, y, of_conv, accumulator, finish, None, cut)
 
 
 def _by_taps(compute: Callable[[], None], cut: Cut) -> None:
@@ -136,3 +190,29 @@ def _as_scatter(
     weights = w.reshape(group, w.shape[0] // group, *w.shape[1:]).swapaxes(1, 2)  # (G, C/G, M/G, k_1, …)
     offsets = tuple(tuple(-offset for offset in axis) for axis in geometry.offsets)
     return _scatter.ScatterProblem(x, weights, b, y, finish, geometry.strides, offsets, accumulator)
+
+
+def _as_overlap_add(
+    x: Array, w: Array, b: Array | None, y: Array, geometry: ConvGeometry, accumulator: str, finish: Finish
+) -> OverlapAdd:
+    """Split a Conv by the remainders of ``offset / stride``: taps of one remainder are a Conv of stride 1."""
+    weights = w.reshape(geometry.group, w.shape[0] // geometry.group, *w.shape[1:]).swapaxes(1, 2)
+    axes = zip(geometry.offsets, geometry.strides, x.shape[2:], strict=True)
+    terms = []
+    for parts in product(*(_remainders(*axis) for axis in axes)):
+        taps, inputs, offsets = zip(*parts, strict=True)
+        terms.append(Term(x[last_axes(inputs)], weights[last_axes(taps)], offsets))
+    return OverlapAdd(tuple(terms), b, y, finish, (1,) * len(geometry.strides), accumulator)
+
+
+def _remainders(offsets: range, stride: int, extent: int) -> list[tuple[slice, slice, range]]:
+    """Return the taps of each remainder, the inputs that they meet, and their offsets from input to output."""
+    step = stride // gcd(stride, offsets.step)
+    found = []
+    for first in range(min(step, len(offsets))):
+        away, remainder = divmod(offsets[first], stride)
+        some = offsets[first::step]
+        to = range(-away, -away - len(some) * (some.step // stride), -(some.step // stride))
+        if remainder < extent:
+            found.append((slice(first, None, step), slice(remainder, None, stride), to))
+    return found

@@ -1,24 +1,43 @@
-"""The gradient of weights on NumPy arrays: for every tap the products of what meets through it, summed by BLAS.
+"""The gradient of weights on NumPy arrays: products of dy with the windows of x, summed by BLAS.
 
 ``dw[m, c, t] = sum over images n and outputs q of dy[n, m, q] * x[n, c, q * s + offset(t)]``, where that input exists.
-A tap at a time, so that nothing stands for padding; images and boxes of outputs in row-major order, so that the sum
-does not depend on which thread makes it.
+Of most kernels some taps at a time are one product with gathered windows, zeros for the padding among them. Where
+a zero would meet an infinite or NaN dy, or most of a window is padding or gaps, each tap is a product of its own.
+Images and boxes of outputs come in row-major order, so that the sum does not depend on which thread makes it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
 from math import isqrt, prod
+from typing import NamedTuple
 
 import numpy as np
 
 from gpuconv.cpu import _blas, _threads
-from gpuconv.cpu._workspace import SCRATCH, Array, Box, Span, boxes, first_axes, limit, share_rows, shrink, spans
+from gpuconv.cpu._gather import finite
+from gpuconv.cpu._workspace import (
+    MOST_AXES,
+    SCRATCH,
+    Array,
+    Box,
+    Span,
+    boxes,
+    first_axes,
+    last_axes,
+    limit,
+    share_rows,
+    shrink,
+    spans,
+)
 from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import ConvGeometry, Ints, tap_range
 
 _TILE_ELEMENTS = 2**20  # stays in cache, and is worth a turn of the interpreter
+_WIDE = 64  # outputs from which a product is efficient
+_SPARSE = 8  # inputs and zeros that windows are taken from, for each element of these
 
 
 @_threads.quietly
@@ -28,6 +47,11 @@ def weight_grad(x: Array, dy: Array, dw: Array, geometry: ConvGeometry) -> None:
         dw[...] = 0
         return
     accumulator = dtypes.accumulator(dy.dtype)
+    if not _by_windows(x, dy, dw, geometry, accumulator):
+        _by_taps(x, dy, dw, geometry, accumulator)
+
+
+def _by_taps(x: Array, dy: Array, dw: Array, geometry: ConvGeometry, accumulator: str) -> None:
     rows, columns = geometry.w_shape[0] // geometry.group, geometry.w_shape[1]
     budget = limit() // (2 * _threads.count() * np.dtype(accumulator).itemsize)
     # A quarter of it holds the sums and a part to add, another one what is multiplied.
@@ -111,3 +135,176 @@ class _TapPart:
         matrix = SCRATCH.take(name, part.shape, self.accumulator)
         np.copyto(matrix, part)
         return matrix.reshape(*part.shape[:2], prod(part.shape[2:]))
+
+
+# ---------------------------------------------------------------- windows
+
+
+class Piece(NamedTuple):
+    """How much of dw is one sum of products, and of how many images and outputs each product is."""
+
+    groups: int
+    rows: int
+    channels: int
+    taps: Ints
+    images: int
+    box: Ints
+
+
+def _by_windows(x: Array, dy: Array, dw: Array, geometry: ConvGeometry, accumulator: str) -> bool:
+    """Write the gradient by products with several taps; return False where that is not the way."""
+    taps, met = prod(geometry.kernel_shape), prod(map(len, geometry.met))
+    if taps == 1 or 2 * met < taps or 2 * len(geometry.kernel_shape) + 3 > MOST_AXES:
+        return False
+    operations = _blas.operations(dw.size * dy.shape[0] * prod(dy.shape[2:]), accumulator)
+    by = _blas.share(operations, _threads.count())
+    parts = _threads.count() if by is _blas.Share.SHARED else 1
+    piece = plan(geometry, parts, limit() // (2 * _threads.count() * np.dtype(accumulator).itemsize))
+    if piece is None or not (_is_inside(geometry) or finite(dy)):
+        return False
+    sums = [
+        _Windows(x, dy, dw, geometry, accumulator, piece, *some)
+        for some in product(
+            boxes(geometry.kernel_shape, piece.taps),
+            spans(geometry.group, piece.groups),
+            spans(geometry.w_shape[0] // geometry.group, piece.rows),
+            spans(geometry.w_shape[1], piece.channels),
+        )
+    ]
+    _blas.run(_Windows.compute, sums, by)
+    return True
+
+
+def _is_inside(geometry: ConvGeometry) -> bool:
+    """Tell whether every tap of every output meets an input."""
+    axes = zip(geometry.offsets, geometry.y_shape[2:], geometry.strides, geometry.x_shape[2:], strict=True)
+    return all(offsets[0] >= 0 and (q - 1) * s + offsets[-1] < n for offsets, q, s, n in axes)
+
+
+@lru_cache(maxsize=256)
+def plan(geometry: ConvGeometry, threads: int, budget: int) -> Piece | None:
+    """Cut dw and the outputs so that a thread's buffers have ``budget`` elements; None where padding would fill them.
+
+    Half of them are the windows, what these are taken from, and dy; a quarter the sums and products to be added.
+    """
+    group, rows, channels = geometry.group, geometry.w_shape[0] // geometry.group, geometry.w_shape[1]
+    images, *_ = geometry.x_shape
+    out, taps = geometry.y_shape[2:], geometry.kernel_shape
+    tile = max(1, min(_TILE_ELEMENTS, budget // 4))
+    wide = min(_WIDE, images * prod(out))
+    while channels * prod(taps) * wide > tile or rows * channels * prod(taps) > budget // 8:
+        if prod(taps) > 1:
+            taps = shrink(taps, prod(taps) // 2)
+        elif channels > rows:
+            channels = -(-channels // 2)
+        elif rows > 1 and rows * channels > budget // 8:
+            rows = -(-rows // 2)
+        elif channels > 1:
+            channels = -(-channels // 2)
+        else:
+            break
+    while _jobs(geometry, rows, channels, taps) * group < threads and prod(taps) > 1:
+        taps = shrink(taps, prod(taps) // 2)
+    column = channels * prod(taps) + rows
+    box = shrink(out, max(1, tile // column))
+    while channels * _seen(geometry, taps, box) > tile and prod(box) > 1:
+        box = shrink(out, prod(box) // 2)
+    seen = channels * _seen(geometry, taps, box)
+    if seen > max(tile, _SPARSE * column * prod(box)):
+        return None
+    elements = max(seen, column * prod(box))
+    together = max(1, min(images, tile // elements)) if box == out else 1
+    groups = max(1, min(group // min(group, threads), tile // (elements * together), budget // (8 * rows * column)))
+    return Piece(groups, rows, channels, taps, together, box)
+
+
+def _jobs(geometry: ConvGeometry, rows: int, channels: int, taps: Ints) -> int:
+    """Return how many sums there are of each group."""
+    of_taps = prod(-(-k // part) for k, part in zip(geometry.kernel_shape, taps, strict=True))
+    return of_taps * -(-(geometry.w_shape[0] // geometry.group) // rows) * -(-geometry.w_shape[1] // channels)
+
+
+def _seen(geometry: ConvGeometry, taps: Ints, box: Ints) -> int:
+    """Return how many inputs of one channel, and zeros around them, some taps of a box of outputs see."""
+    axes = zip(taps, box, geometry.strides, geometry.dilations, strict=True)
+    return prod(q if k == 1 else (q - 1) * s + (k - 1) * d + 1 for k, q, s, d in axes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Windows:
+    """The sums of some taps, groups, rows and channels."""
+
+    x: Array
+    dy: Array
+    dw: Array
+    geometry: ConvGeometry
+    accumulator: str
+    piece: Piece
+    taps: Box
+    groups: Span
+    rows: Span
+    channels: Span
+
+    def compute(self) -> None:
+        """Sum over all images and outputs, and store."""
+        g = self.geometry
+        groups, rows, channels = (stop - start for start, stop in (self.groups, self.rows, self.channels))
+        kernel = tuple(stop - start for start, stop in self.taps)
+        total = np.zeros((groups, rows, channels * prod(kernel)), self.accumulator)
+        every = product(spans(g.x_shape[0], self.piece.images), boxes(g.y_shape[2:], self.piece.box))
+        for images, box in every:
+            left = self._outputs(images, box)
+            right = self._gathered(images, box, kernel)
+            total += np.matmul(left, right.swapaxes(1, 2))
+        of_groups = self.dw.reshape(g.group, g.w_shape[0] // g.group, *self.dw.shape[1:])  # a view
+        place = first_axes(
+            slice(*self.groups), slice(*self.rows), slice(*self.channels), tuple(slice(*span) for span in self.taps)
+        )
+        of_groups[place] = total.reshape(groups, rows, channels, *kernel)
+
+    def _outputs(self, images: Span, box: Box) -> Array:
+        """Return dy as (groups, rows, images * positions) in the accumulator's type."""
+        part = self._part(self.dy, images, self.rows, [slice(*span) for span in box])
+        matrix = SCRATCH.take("outputs", part.shape, self.accumulator)
+        np.copyto(matrix, part)
+        return matrix.reshape(*part.shape[:2], -1)
+
+    def _part(self, array: Array, images: Span, some: Span, spatial: list[slice]) -> Array:
+        """Return a view (groups, rows or channels, images, …)."""
+        group = self.geometry.group
+        split = array.reshape(len(array), group, array.shape[1] // group, *array.shape[2:])
+        return np.moveaxis(split[(slice(*images), slice(*self.groups), slice(*some), *spatial)], 0, 2)
+
+    def _gathered(self, images: Span, box: Box, kernel: Ints) -> Array:
+        """Return the windows as (groups, channels * taps, images * positions)."""
+        g, positions = self.geometry, tuple(stop - start for start, stop in box)
+        reads, inside, extents = [], [], []
+        for (a, b), (t, _), k, offsets, s, n in zip(
+            box, self.taps, kernel, g.offsets, g.strides, g.x_shape[2:], strict=True
+        ):
+            step, start = s if k == 1 else 1, a * s + offsets[t]
+            extent = b - a if k == 1 else (b - a - 1) * s + (k - 1) * offsets.step + 1
+            low, high = tap_range(extent, n, step, start)
+            extents.append(extent)
+            inside.append(slice(low, high))
+            first = low * step + start
+            reads.append(slice(first, first + (high - low - 1) * step + 1, step) if low < high else slice(0, 0))
+        source = self._part(self.x, images, self.channels, reads)
+        seen = SCRATCH.take("seen", (*source.shape[:3], *extents), self.accumulator)
+        if source.shape != seen.shape:
+            seen.fill(0)
+        np.copyto(seen[last_axes(inside)], source)
+        shape = (*source.shape[:2], *kernel, source.shape[2], *positions)
+        windows = SCRATCH.take("windows", shape, self.accumulator)
+        np.copyto(windows, _windows(seen, shape, kernel, g))
+        return windows.reshape(shape[0], shape[1] * prod(kernel), -1)
+
+
+def _windows(seen: Array, shape: Ints, kernel: Ints, geometry: ConvGeometry) -> Array:
+    """Return a view (groups, channels, k_1 …, images, q_1 …) of inputs (groups, channels, images, …)."""
+    group, channel, image, *steps = seen.strides
+    axes = list(zip(steps, kernel, shape[-len(kernel) :], geometry.strides, geometry.dilations, strict=True))
+    # An axis of one element may have a stride or a dilation past any array; where it leads does not matter.
+    taps = [step * d if k > 1 else 0 for step, k, _, _, d in axes]
+    moves = [step * (s if k > 1 else 1) if q > 1 else 0 for step, k, q, s, _ in axes]
+    return np.ndarray(shape, seen.dtype, seen, 0, (group, channel, *taps, image, *moves))

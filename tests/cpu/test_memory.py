@@ -60,6 +60,17 @@ def test_a_transposed_convolution_stays_within_its_workspace(name: str, dtype: s
 
 
 @pytest.mark.usefixtures("little_memory")
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("invariant", [None, "batch"])
+def test_a_long_kernel_stays_within_its_workspace(invariant: Any, dtype: str) -> None:
+    """Weights of one output channel that are larger than the limit, in a transform of sound back into samples."""
+    x, w = (values("ties", seed, shape, dtype) for seed, shape in ((1, (1, 900, 40)), (2, (900, 1, 1024))))
+    assert _extra_bytes(lambda: gpuconv.conv_transpose(x, w, strides=[256], invariant=invariant)) <= LIMIT
+    dy = values("ties", 3, (1, 900, 37), dtype)
+    assert _extra_bytes(lambda: gpuconv.conv_weight_grad(x[:, :3], dy, (900, 3, 4))) <= LIMIT
+
+
+@pytest.mark.usefixtures("little_memory")
 @pytest.mark.parametrize("with_indices", [False, True])
 @pytest.mark.parametrize("dtype", ["float16", "float32", "int8"])
 def test_pooling_stays_within_its_workspace(dtype: str, with_indices: bool) -> None:

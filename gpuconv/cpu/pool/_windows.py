@@ -13,6 +13,7 @@ import numpy as np
 from gpuconv.cpu._workspace import Array, Scratch
 from gpuconv.rules.geometry import tap_range
 
+_TAPS_PER_OUTPUT = 4  # of a window, from which it is reduced by itself
 _SHORT_RUN, _SHORT_PLANE = 64, 1024  # elements along the last axis, and along one before it with all after it
 
 
@@ -103,7 +104,9 @@ def _reduce_axis(source: Array, result: Array, axis: Axis, identity: Any, scratc
     if over_all(np.maximum, source, result, axis, scratch):
         return
     count = len(axis.offsets)
-    if (count.bit_length() + 2) * axis.stride < count:
+    if axis.count < min(count, axis.extent) // _TAPS_PER_OUTPUT:
+        _reduce_by_outputs(source, result, axis, identity)
+    elif (count.bit_length() + 2) * axis.stride < count:
         _reduce_by_doubling(source, result, axis, identity, scratch)
     else:
         _reduce_by_taps(source, result, axis, identity)
@@ -164,6 +167,18 @@ def _reduce_by_taps(source: Array, result: Array, axis: Axis, identity: Any) -> 
     for reads, writes in [*((reads, slice(0, axis.count)) for reads in full[2:]), *parts]:
         place = result[axis.at(writes)]
         np.maximum(place, source[axis.at(reads)], out=place)
+
+
+def _reduce_by_outputs(source: Array, result: Array, axis: Axis, identity: Any) -> None:
+    for q in range(axis.count):
+        low, high = axis.inside(q)
+        place = result[axis.at(_one(q))]
+        if low < high:
+            taps, start = axis.offsets[low:high], q * axis.stride
+            inside = source[axis.at(slice(start + taps.start, start + taps.stop, taps.step))]
+            np.maximum.reduce(inside, axis=axis.position, out=place, keepdims=True)
+        else:
+            place[...] = identity
 
 
 def _reduce_by_doubling(source: Array, result: Array, axis: Axis, identity: Any, scratch: Scratch) -> None:

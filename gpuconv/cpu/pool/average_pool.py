@@ -230,9 +230,17 @@ def _handed_back(given: Array, axes: Sequence[Axis]) -> Array:
 
 
 def _handed(axis: Axis) -> list[tuple[slice, slice]]:
-    """Return which inputs get which outputs, tap by tap; of a single window all at once."""
-    if axis.count > 1 or not axis.offsets:  # without any, all windows miss x
+    """Return which inputs get which outputs, tap by tap; of fewer windows than taps all of a window at once.
+
+    Windows are taken from the last to the first: an element adds them up in the order of its taps either way.
+    """
+    if axis.count >= len(axis.offsets):  # without any taps, all windows miss x
         return axis.taps()
-    low, high = axis.inside(0)
-    taps = axis.offsets[low:high]
-    return [(slice(taps.start, taps.stop, taps.step), slice(0, 1))]
+    handed = []
+    for q in reversed(range(axis.count)):
+        low, high = axis.inside(q)
+        if low < high:
+            taps = axis.offsets[low:high]
+            start = q * axis.stride
+            handed.append((slice(start + taps.start, start + taps.stop, taps.step), slice(q, q + 1)))
+    return handed

@@ -18,6 +18,8 @@ from gpuconv.rules.indices import IndexWindows
 
 _CHECKED, _CHECKED_BYTES = 2**15, 32  # Indices that are checked at a time, and bytes at work for each
 
+_MANY_TAPS = 8  # from which it is faster to look where each window's element is
+
 
 def first_impossible(indices: Array, windows: IndexWindows) -> Ints | None:
     """Return where the first index (N, C, Q1, …), in row-major order, stands that no forward call returns.
@@ -123,7 +125,7 @@ def max_pool_grad(dy: Array, indices: Array, dx: Array, geometry: MaxPoolGeometr
     accumulator = dtypes.accumulator(dy.dtype)
     if 0 in (dx.size, dy.size):
         return
-    bytes_of_image = prod(geometry.x_shape[1:]) * np.dtype(accumulator).itemsize + prod(geometry.y_shape[1:]) * 24
+    bytes_of_image = prod(geometry.x_shape[1:]) * np.dtype(accumulator).itemsize + prod(geometry.y_shape[1:]) * 80
     images = max(1, limit() // (2 * bytes_of_image))
     for start, stop in spans(geometry.x_shape[0], images):
         part = slice(start, stop)
@@ -137,6 +139,9 @@ def _add_windows(total: Array, dy: Array, indices: Array, first: int, geometry: 
     planes = np.arange(first, first + len(dy))[:, None] * channels + np.arange(channels)
     planes = (planes * geometry.plane_step).reshape(*planes.shape, *(1,) * len(spatial))
     numbers = np.arange(prod(spatial)).reshape(spatial, order="F" if geometry.storage_order else "C")
+    if prod(map(len, geometry.met)) > _MANY_TAPS:
+        _add_elements(total, dy, indices - planes, geometry)
+        return
     for tap in product(*geometry.met):
         offsets = [axis[t] for axis, t in zip(geometry.offsets, tap, strict=True)]
         axes = zip(geometry.y_shape[2:], spatial, geometry.strides, offsets, strict=True)
@@ -149,6 +154,27 @@ def _add_windows(total: Array, dy: Array, indices: Array, first: int, geometry: 
         chosen = indices[reads] == planes + numbers[met]
         place = total[met]
         np.add(place, dy[reads].astype(total.dtype, copy=False), out=place, where=chosen)
+
+
+def _add_elements(total: Array, dy: Array, numbers: Array, geometry: MaxPoolGeometry) -> None:
+    """Add every element of dy to that of its number in its plane, if its window holds it.
+
+    From the last window to the first: an element adds them up in the order of their taps, as they are added tap by tap.
+    """
+    spatial, rank = geometry.x_shape[2:], len(geometry.x_shape) - 2
+    inside = (numbers >= 0) & (numbers < prod(spatial))
+    places = np.arange(prod(dy.shape[:2])).reshape(*dy.shape[:2], *(1,) * rank) * prod(spatial)
+    places, rest = np.broadcast_to(places, dy.shape).copy(), numbers
+    for axis in range(rank) if geometry.storage_order else reversed(range(rank)):
+        rest, coordinate = np.divmod(rest, spatial[axis])
+        places += coordinate * prod(spatial[axis + 1 :])
+        starts = np.arange(dy.shape[2 + axis]) * geometry.strides[axis] + geometry.offsets[axis][0]
+        away = coordinate - starts.reshape(-1, *(1,) * (rank - 1 - axis))
+        step, taps = geometry.dilations[axis], geometry.kernel_shape[axis]
+        inside &= (away >= 0) & (away <= (taps - 1) * step)
+        if step > 1:
+            inside &= away % step == 0
+    np.add.at(total.reshape(-1), places[inside][::-1], dy[inside][::-1].astype(total.dtype, copy=False))
 
 
 def max_unpool(x: Array, indices: Array, y: Array, geometry: MaxUnpoolGeometry) -> None:

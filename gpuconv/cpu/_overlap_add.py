@@ -1,0 +1,347 @@
+"""Overlap-add: one GEMM of all positions with some taps and channels, whose products are added where the taps reach.
+
+``parts[p, m, t] = sum over c of x[c, p] * w[c, m, t]``, then ``total[m, p * s + offset(t)] += parts[p, m, t]`` in an
+accumulator that has the order of y. Taps whose offsets lie in the same stride are added in one step, so a stride of
+1024 costs as few steps as one of 2. Rows, taps, channels and positions are cut until all buffers fit: it is chosen
+for strides with many phases, and where other ways need more workspace. Only inputs that exist are multiplied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import groupby, product
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+
+from gpuconv.cpu import _blas, _threads
+from gpuconv.cpu._finish import Finish, fill
+from gpuconv.cpu._workspace import (
+    SCRATCH,
+    Array,
+    Box,
+    Cut,
+    Ints,
+    Span,
+    balance,
+    boxes,
+    first_axes,
+    last_axes,
+    limit,
+    pieces,
+    share_rows,
+    shrink,
+    spans,
+)
+
+_TILE_BYTES = 16 * 2**20  # of a block's buffers: products of more are not faster
+_WIDE = 256  # positions or channels from which a product is efficient
+_DEEP = 64  # channels whose weights are copied at a time, at least
+_FEW_SUMS, _MANY_SUMS = 2**11, 2**15  # sums of one phase: the first take less time to add than to start
+_RUN = 16  # taps side by side that are worth being the inner loop of an addition
+
+
+class Term(NamedTuple):
+    """Inputs (N, C, p_1, …), their weights (G, C/G, M/G, k_1, …), and per spatial axis the offset of every tap."""
+
+    x: Array
+    weights: Array
+    offsets: tuple[range, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OverlapAdd:
+    """The sum of terms, y (N, M, …): input ``p`` reaches output ``p * stride + offset`` along each axis."""
+
+    terms: tuple[Term, ...]
+    b: Array | None
+    y: Array
+    finish: Finish
+    strides: Ints
+    accumulator: str
+
+
+class Sizes(NamedTuple):
+    """What decides how a problem is cut.
+
+    Attributes
+    ----------
+    inputs, kernel : tuple of int
+        Per spatial axis, those of the largest term.
+    steps : tuple of int
+        Per spatial axis, the distance of two taps in outputs.
+    outputs : tuple of int
+        Per spatial axis, the outputs of one phase of the stride.
+    strides : tuple of int
+    groups, rows, channels : int
+        Groups, and of one group the output and the input channels.
+    in_place : bool
+        Whether the weights of whole rows are multiplied from where they are, without a copy.
+    """
+
+    inputs: Ints
+    kernel: Ints
+    steps: Ints
+    outputs: Ints
+    strides: Ints
+    groups: int
+    rows: int
+    channels: int
+    in_place: bool
+
+
+class Piece(NamedTuple):
+    """How much is computed at a time; ``box`` has the outputs of one phase along every spatial axis."""
+
+    images: int
+    groups: int
+    rows: int
+    channels: int
+    taps: Ints
+    box: Ints
+
+    def elements(self, sizes: Sizes) -> dict[str, int]:
+        """Return the elements of each buffer of one block."""
+        axes = zip(sizes.inputs, self.box, self.taps, sizes.steps, sizes.strides, strict=True)
+        positions = prod(min(n, u - (1 - k) * step // s) for n, u, k, step, s in axes) * self.images * self.groups
+        weights = self.rows * prod(self.taps) * self.channels * self.groups
+        copied = not sizes.in_place or (self.rows > 1 and self.taps != sizes.kernel)
+        return {
+            "total": self.images * self.groups * self.rows * prod(self.box) * prod(sizes.strides),
+            "columns": positions * self.channels,
+            "parts": positions * self.rows * prod(self.taps),
+            "weights": weights if copied else 0,
+        }
+
+
+def sizes_of(problem: OverlapAdd) -> Sizes:
+    """Return what decides how the problem is cut."""
+    terms, (groups, channels, rows) = problem.terms, problem.terms[0].weights.shape[:3]
+    in_place = all(
+        term.weights.flags.c_contiguous and term.weights.flags.aligned and term.weights.dtype == problem.accumulator
+        for term in terms
+    )
+    return Sizes(
+        tuple(map(max, zip(*(term.x.shape[2:] for term in terms), strict=True))),
+        tuple(map(max, zip(*(term.weights.shape[3:] for term in terms), strict=True))),
+        tuple(abs(offsets.step) for offsets in terms[0].offsets),
+        tuple(-(-n // s) for n, s in zip(problem.y.shape[2:], problem.strides, strict=True)),
+        problem.strides,
+        groups,
+        rows,
+        channels,
+        in_place,
+    )
+
+
+def pays(problem: OverlapAdd, cut: Cut) -> bool:
+    """Tell whether this is faster than adding tap by tap, phase by phase: there are phases, and few sums of each.
+
+    Or they are so many along the last axis that taps are added in long runs.
+    """
+    phases = prod(problem.strides)
+    sums = cut.images * prod(problem.y.shape[1:]) // phases
+    if problem.strides[-1] >= _RUN and problem.terms[0].offsets[-1].step == 1:
+        return sums < _MANY_SUMS or prod(problem.terms[0].weights.shape[2:]) >= _DEEP
+    return phases > 1 and sums < _FEW_SUMS
+
+
+def run(problem: OverlapAdd, cut: Cut) -> bool:
+    """Write the result into y; return False where not even one output of each phase fits the workspace."""
+    if not problem.terms:  # no tap meets an input
+        fill(problem.y, problem.b, problem.finish, problem.accumulator)
+        return True
+    threads, images = _threads.count(), problem.y.shape[0]
+    products = sum(prod(term.x.shape[2:]) * term.weights.size for term in problem.terms)
+    of_image = _blas.operations(products, problem.accumulator)
+    by = _blas.share(of_image * images, threads)
+    sizes, cut_for = sizes_of(problem), _blas.parts(of_image, cut)
+    budget = cut.share_of(limit()) // np.dtype(problem.accumulator).itemsize
+    tile = min(budget, _TILE_BYTES // np.dtype(problem.accumulator).itemsize)
+    piece = plan(sizes, cut.images, cut_for, tile)
+    if piece is None:
+        return False
+    work = product(
+        spans(images, piece.images),
+        spans(sizes.groups, piece.groups),
+        spans(sizes.rows, piece.rows),
+        boxes(sizes.outputs, piece.box),
+    )
+    _blas.run(lambda block: _compute(problem, piece, *block), list(work), by)
+    return True
+
+
+@lru_cache(maxsize=256)
+def plan(sizes: Sizes, images: int, threads: int, most: int) -> Piece | None:
+    """Cut a problem until the buffers of one block have ``most`` elements; None where the least one has more."""
+    piece = Piece(-(-images // threads), sizes.groups, sizes.rows, sizes.channels, sizes.kernel, sizes.outputs)
+    while sum((elements := piece.elements(sizes)).values()) > most:
+        smaller = _smaller(piece, sizes, elements)
+        if smaller is None:
+            return None
+        piece = smaller
+    if piece.images > 1 or piece.groups > 1:
+        return piece
+    box = balance(piece.box, sizes.outputs, images, threads, _WIDE // 2)
+    blocks = images * sizes.groups * pieces(box, sizes.outputs)
+    return piece._replace(box=box, rows=share_rows(piece.rows, blocks * -(-sizes.rows // piece.rows), threads))
+
+
+def _smaller(piece: Piece, sizes: Sizes, elements: dict[str, int]) -> Piece | None:
+    """Halve what the largest buffer is made of: first that which costs least; None where all is 1."""
+    if piece.images > 1:
+        return piece._replace(images=-(-piece.images // 2))
+    if piece.groups > 1:
+        return piece._replace(groups=-(-piece.groups // 2))
+    outputs, positions = prod(piece.box), elements["columns"] // piece.channels
+    halves = {
+        "channels": piece._replace(channels=-(-piece.channels // 2)),
+        "rows": piece._replace(rows=-(-piece.rows // 2)),
+        "taps": piece._replace(taps=shrink(piece.taps, prod(piece.taps) // 2)),
+        "box": piece._replace(box=shrink(piece.box, outputs // 2)),
+    }
+    pays = {  # neighbouring blocks compute the positions between them twice, so a box is not to be small beside those
+        "channels": piece.channels > _DEEP,
+        "rows": piece.rows * prod(piece.taps) > _WIDE,
+        "taps": prod(piece.taps) > 1 and positions > 2 * outputs,
+        "box": outputs > _WIDE or 2 * outputs > positions > _DEEP,
+    }
+    order = {
+        "total": ("rows", "box"),
+        "columns": ("channels", "box", "taps"),
+        "parts": ("taps", "rows", "box"),
+        "weights": ("channels", "rows", "taps"),
+    }[max(elements, key=lambda name: elements[name])]
+    candidates = [name for name in order if pays[name]] + [*order, *halves]
+    return next((halves[name] for name in candidates if halves[name] != piece), None)
+
+
+def _compute(problem: OverlapAdd, piece: Piece, images: Span, groups: Span, rows: Span, box: Box) -> None:
+    """Compute one block and store it."""
+    counts = [stop - start for start, stop in (images, groups, rows)]
+    extents = [stop - start for start, stop in box]
+    total = SCRATCH.take(
+        "total", (*counts, *(u * s for u, s in zip(extents, problem.strides, strict=True))), problem.accumulator
+    )
+    total.fill(0)
+    phased = _by_phase(total, extents, problem.strides)
+    for term in problem.terms:
+        for taps in boxes(term.weights.shape[3:], piece.taps):
+            offsets = tuple(axis[slice(*some)] for axis, some in zip(term.offsets, taps, strict=True))
+            inputs = _inputs(term.x.shape[2:], offsets, problem.strides, box)
+            if inputs is not None:
+                for channels in spans(term.weights.shape[1], piece.channels):
+                    weights = _weights(term.weights, groups, channels, rows, taps, problem.accumulator)
+                    columns = _columns(term, images, groups, channels, inputs, problem.accumulator)
+                    parts = _products(columns, weights, taps_last=offsets[-1].step == 1 and problem.strides[-1] >= _RUN)
+                    _add(phased, parts, offsets, problem.strides, box, inputs)
+    _store(problem, total, images, groups, rows, box)
+
+
+def _by_phase(total: Array, extents: list[int], strides: Ints) -> Array:
+    """Return a view (…, s_1, …, s_n, u_1, …, u_n) of sums (…, u_1 * s_1, …, u_n * s_n)."""
+    outer = total.shape[:3]
+    rank = len(strides)
+    split = total.reshape(*outer, *(n for pair in zip(extents, strides, strict=True) for n in pair))
+    return split.transpose(0, 1, 2, *range(4, 4 + 2 * rank, 2), *range(3, 3 + 2 * rank, 2))
+
+
+def _inputs(extents: Ints, offsets: tuple[range, ...], strides: Ints, box: Box) -> Box | None:
+    """Return the inputs that reach a box of outputs through some taps, or None where none does."""
+    found = []
+    for n, axis, s, (a, b) in zip(extents, offsets, strides, box, strict=True):
+        first, last = sorted((axis[0] // s, axis[-1] // s))
+        found.append((max(0, a - last), min(n, b - first)))
+    return tuple(found) if all(low < high for low, high in found) else None
+
+
+def _weights(weights: Array, groups: Span, channels: Span, rows: Span, taps: Box, accumulator: str) -> Array:
+    """Return some weights (groups, channels, rows, k_1, …) in the accumulator's type; a view if possible."""
+    place = first_axes(slice(*groups), slice(*channels), slice(*rows), tuple(slice(*span) for span in taps))
+    part: Array = weights[place]
+    if part.dtype != accumulator:
+        copied = SCRATCH.take("weights", part.shape, accumulator)
+        np.copyto(copied, part)
+        part = copied
+    return part
+
+
+def _columns(term: Term, images: Span, groups: Span, channels: Span, inputs: Box, accumulator: str) -> Array:
+    """Return the inputs (groups, channels, images, p_1, …) of a block in the accumulator's type; a view if possible."""
+    of_group = term.weights.shape[1]
+    x = term.x[(slice(*images), slice(groups[0] * of_group, groups[1] * of_group), *(slice(*span) for span in inputs))]
+    split = x.reshape(x.shape[0], groups[1] - groups[0], of_group, *x.shape[2:])[:, :, slice(*channels)]
+    columns = np.moveaxis(split, 0, 2)
+    is_matrix = x.shape[0] == 1 and x.shape[3:] == term.x.shape[3:] and term.x.flags.c_contiguous
+    if is_matrix and x.dtype == accumulator and x.flags.aligned:
+        return columns
+    copied = SCRATCH.take("columns", columns.shape, accumulator)
+    np.copyto(copied, columns)
+    return copied
+
+
+def _products(columns: Array, weights: Array, taps_last: bool) -> Array:
+    """Return the products (images, groups, rows, k_1, …, p_1, …), in memory with the taps or the positions last."""
+    (groups, channels, images, *positions), (rows, *taps) = columns.shape, weights.shape[2:]
+    rank, columns = len(taps), columns.reshape(groups, channels, images * prod(positions))
+    weights = weights.reshape(groups, channels, rows * prod(taps))
+    if taps_last:
+        left, right = columns.swapaxes(1, 2), weights
+    else:
+        left, right = weights.swapaxes(1, 2), columns
+    parts = SCRATCH.take("parts", (groups, left.shape[1], right.shape[2]), columns.dtype)
+    if channels == 1:
+        np.multiply(left, right, out=parts)  # faster than a product of matrices this thin
+    else:
+        np.matmul(left, right, out=parts)
+    if taps_last:
+        split = parts.reshape(groups, images, *positions, rows, *taps)
+        return split.transpose(1, 0, *range(2 + rank, 3 + 2 * rank), *range(2, 2 + rank))
+    split = parts.reshape(groups, rows, *taps, images, *positions)
+    return split.transpose(2 + rank, 0, *range(1, 2 + rank), *range(3 + rank, 3 + 2 * rank))
+
+
+def _add(phased: Array, parts: Array, offsets: tuple[range, ...], strides: Ints, box: Box, inputs: Box) -> None:
+    """Add products to sums (images, groups, rows, s_1, …, u_1, …), the taps of one stride of each axis at a time."""
+    axes = zip(offsets, strides, box, inputs, strict=True)
+    for runs in product(*(_reached(*axis) for axis in axes)):
+        taps, reads, phases, writes = zip(*runs, strict=True)
+        place = phased[(..., *phases, *writes)]
+        np.add(place, parts[(..., *taps, *reads)], out=place)
+
+
+def _reached(offsets: range, stride: int, outputs: Span, inputs: Span) -> Iterator[tuple[slice, slice, slice, slice]]:
+    """Yield for the taps of every stride of an axis: taps, inputs, phases and outputs, counted from the block's."""
+    for quotient, taps, phases in _runs(offsets, stride):
+        low, high = max(inputs[0], outputs[0] - quotient), min(inputs[1], outputs[1] - quotient)
+        if low < high:
+            start = low + quotient - outputs[0]
+            yield taps, slice(low - inputs[0], high - inputs[0]), phases, slice(start, start + high - low)
+
+
+@lru_cache(maxsize=256)
+def _runs(offsets: range, stride: int) -> list[tuple[int, slice, slice]]:
+    """Group the taps of an axis by ``offset // stride``: return each quotient, its taps, and its phases."""
+    runs = []
+    for quotient, some in groupby(range(len(offsets)), lambda tap: offsets[tap] // stride):
+        taps = list(some)
+        first, last = (offsets[tap] % stride for tap in (taps[0], taps[-1]))
+        runs.append((quotient, slice(taps[0], taps[-1] + 1), slice(first, last + 1, max(1, offsets.step))))
+    return runs
+
+
+def _store(problem: OverlapAdd, total: Array, images: Span, groups: Span, rows: Span, box: Box) -> None:
+    """Add the bias to the sums of a block, finish them, and write those that are outputs."""
+    of_group = problem.terms[0].weights.shape[2]
+    channels = slice(groups[0] * of_group + rows[0], (groups[1] - 1) * of_group + rows[1])
+    sizes = zip(box, problem.strides, problem.y.shape[2:], strict=True)
+    place = (slice(*images), channels, *(slice(a * s, min(b * s, n)) for (a, b), s, n in sizes))
+    target, finish = problem.y[place], problem.finish.at(place)
+    sums = total.reshape(total.shape[0], -1, *total.shape[3:])[last_axes(slice(n) for n in target.shape[2:])]
+    if problem.b is not None:
+        sums += problem.b[channels].astype(sums.dtype).reshape(-1, *(1,) * len(box))
+    finish.apply(sums)
+    target[...] = sums

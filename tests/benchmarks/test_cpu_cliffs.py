@@ -1,0 +1,86 @@
+"""Random problems on the CPU over what their work should take: the draw, the prediction by hand, the tables."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from benchmarks import __main__ as command
+from benchmarks import cpu_cliffs
+from benchmarks.cpu_cliffs import Problem
+from benchmarks.layers import Layer
+
+CONV = Layer("", "", "Conv", (2, 3, 10), (4,), (1,), (0, 0), (1,), (), k_out=5)
+POOL = replace(CONV, op="MaxPool", k_out=0)
+
+
+def test_a_seed_draws_the_same_problems_on_every_machine() -> None:
+    first, again, other = (list(islice(cpu_cliffs.problems(seed), 60)) for seed in (0, 0, 1))
+    assert first == again != other
+    assert len(set(first)) == 60
+    operators = {problem.layer.operator for problem in islice(cpu_cliffs.problems(0), 200)}
+    assert len(operators) == len(cpu_cliffs._CALLS)
+    for problem in first:
+        seconds = cpu_cliffs.predicted(problem, cpu_cliffs._USUAL)
+        assert cpu_cliffs._LEAST_SECONDS <= seconds - 1e-4 <= cpu_cliffs._MOST_SECONDS
+
+
+def test_predictions_by_hand() -> None:
+    """Conv: y is (2, 5, 7), with 3 * 4 products each; 4 taps of 2 * 7 positions for the 3 channels are gathered."""
+    assert cpu_cliffs.conv_counts(CONV) == {"products": 2 * (2 * 5 * 7) * (3 * 4), "gathered": 2 * 7 * 4 * 3}
+    assert cpu_cliffs.conv_counts(replace(CONV, kernel=(1,)))["gathered"] == 0
+    turned = replace(CONV, op="ConvTranspose", k_out=2, output_padding=(0,))
+    assert cpu_cliffs.conv_counts(turned) == {"products": 2 * (2 * 3 * 10) * (2 * 4), "gathered": 2 * 10 * 4 * 2}
+    assert cpu_cliffs.pool_counts(POOL) == {"added": 2 * 3 * 7 * 4}
+    assert cpu_cliffs.pool_counts(replace(POOL, indices=True)) == {"added": 4 * 2 * 3 * 7 * 4}
+    assert cpu_cliffs.pool_counts(replace(POOL, call="grad")) == {"scattered": 2 * 3 * 7, "added": 2 * 3 * 10}
+    rates = dict.fromkeys(cpu_cliffs._USUAL, 1.0) | {"call": 1000.0, "float64": 0.5}
+    elements = 60 + 70 + 60
+    single = 1000 + 1680 + 168 + 4 * elements
+    assert cpu_cliffs.predicted(Problem(CONV, "float32", "", None), rates) == single
+    assert cpu_cliffs.predicted(Problem(CONV, "float16", "", None), rates) == single + elements
+    assert cpu_cliffs.predicted(Problem(CONV, "float64", "", None), rates) == 1000 + 3360 + 336 + 8 * elements
+
+
+@pytest.mark.parametrize("call", ["", "input_grad", "weight_grad"])
+def test_problems_are_measured(call: str) -> None:
+    problem = Problem(replace(CONV, call=call), "float32", "1048576", None)
+    row = cpu_cliffs.measured(problem, cpu_cliffs._USUAL)
+    assert row["problem"].startswith(f"conv{'_' * bool(call)}{call} 2x3x10 k4 filters 5 float32 workspace 1048576")
+    assert row["ratio"] == pytest.approx(row["ms"] / row["predicted_ms"], rel=1e-2)
+
+
+def _row(operator: str, ratio: float) -> dict[str, Any]:
+    return {"operator": operator, "ratio": ratio, "problem": f"{operator} {ratio}", "predicted_ms": 1.0}
+
+
+def test_tables() -> None:
+    rows = [_row("conv", 2.0), _row("conv", 8.0), _row("max_pool", 16.0)]
+    found = cpu_cliffs.shares(rows)
+    assert found["conv"] == {"problems": 2, "mean": 4.0, "above_3": 0.5, "above_10": 0.0, "worst": 8.0}
+    assert found["all"]["above_10"] == 0.3333
+    assert [row["ratio"] for row in cpu_cliffs.worst(rows)] == [16.0, 8.0, 2.0]
+    assert "max_pool 16.0" in "\n".join(cpu_cliffs.lines(rows))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--arch", "sm_80"], "--arch and --picture are for the model of a GPU, not for --cpu"),
+        (["--picture", "a.png"], "--arch and --picture are for the model of a GPU, not for --cpu"),
+        (["--write", "--count", "3"], "--cpu --write is for 500 problems of seed 0; --json FILE takes anything"),
+        (["--write", "--seed", "1"], "--cpu --write is for 500 problems of seed 0; --json FILE takes anything"),
+    ],
+)
+def test_arguments_that_do_not_go_together(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "cliffs", "--cpu", *words])
+    with mock.patch.object(command, "_limit_threads"):
+        assert command.main() == 2
+    assert message in capsys.readouterr().err

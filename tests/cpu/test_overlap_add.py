@@ -1,0 +1,306 @@
+"""ConvTranspose by overlap-add on the CPU: values by products and additions in float64, pieces, and which way is taken.
+
+Small integers are exact in every order and dtype, so that all comparisons are of equal numbers.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from math import prod
+from random import Random
+from typing import Any
+from unittest import mock
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import gpuconv
+from gpuconv.cpu import _overlap_add, _scatter, _taps
+from gpuconv.cpu._overlap_add import OverlapAdd, Piece, Sizes, Term
+from gpuconv.cpu._workspace import ALONE, Cut, boxes
+from gpuconv.rules import geometry as geometries
+
+Ints = tuple[int, ...]
+DTYPES = [np.float32, np.float64, np.float16, ml_dtypes.bfloat16, np.complex64]
+
+# x, w and stride of inverse Fourier transforms of sound: one output channel, a long kernel.
+LONG: list[tuple[Ints, Ints, int]] = [
+    ((1, 2049, 340), (2049, 1, 4096), 1024),
+    ((1, 2049, 340), (2049, 1, 2048), 1024),
+    ((1, 2049, 340), (2049, 1, 2048), 512),
+    ((1, 2049, 40), (2049, 1, 4096), 1024),
+    ((1, 2049, 340), (2049, 1, 1024), 256),
+    ((1, 1025, 340), (1025, 1, 2048), 512),
+    ((1, 513, 340), (513, 1, 4096), 1024),
+]
+
+
+def _integers(random: Random, shape: Ints, dtype: Any) -> Any:
+    draw = np.random.default_rng(random.getrandbits(32))
+    values = draw.integers(-1, 2, shape) * (draw.random(shape) < 0.3)
+    if np.dtype(dtype).kind == "c":
+        values = values + 1j * draw.integers(-1, 2, shape)
+    return values.astype(dtype)
+
+
+def _wide(array: Any) -> Any:
+    return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
+
+
+def _transposed(x: Any, w: Any, b: Any, group: int, strides: Ints, dilations: Ints, pads: Ints, more: Ints) -> Any:
+    """ConvTranspose by its definition, one product of matrices for every tap and group."""
+    x, w = _wide(x), _wide(w)
+    rank, channels, rows = x.ndim - 2, x.shape[1] // group, w.shape[1]
+    axes = list(zip(x.shape[2:], w.shape[2:], strides, dilations, more, strict=True))
+    y = np.zeros((len(x), rows * group, *((n - 1) * s + (k - 1) * d + 1 + m for n, k, s, d, m in axes)), x.dtype)
+    for tap, g in product(product(*map(range, w.shape[2:])), range(group)):
+        of_group = slice(g * channels, (g + 1) * channels)
+        place = tuple(slice(t * d, t * d + (n - 1) * s + 1, s) for t, (n, _, s, d, _) in zip(tap, axes, strict=True))
+        products = np.tensordot(w[(of_group, slice(None), *tap)], x[:, of_group], axes=(0, 1)).swapaxes(0, 1)
+        y[(slice(None), slice(g * rows, (g + 1) * rows), *place)] += products
+    y = y[(..., *(slice(a, n - b) for a, b, n in zip(pads[:rank], pads[rank:], y.shape[2:], strict=True)))]
+    return y if b is None else y + _wide(b).reshape(-1, *(1,) * rank)
+
+
+def _drawn(random: Random, dtype: Any) -> tuple[Any, Any, Any, dict[str, Any]]:
+    """Return x, w, b and attributes of a random ConvTranspose."""
+    rank, group = random.choice((1, 1, 2, 3)), random.choice((1, 1, 2, 3))
+    most = {1: 50, 2: 8, 3: 4}[rank]
+    kernel, extents = ([random.randint(1, most) for _ in range(rank)] for _ in range(2))
+    strides = [random.choice((1, 2, 3, 16, 30) if rank < 3 else (1, 2, 3)) for _ in range(rank)]
+    dilations = [random.choice((1, 1, 2, 3)) for _ in range(rank)]
+    axes = zip(extents, kernel, strides, dilations, strict=True)
+    pads = [random.randint(0, ((n - 1) * s + (k - 1) * d) // 3) for n, k, s, d in axes] * 2
+    channels, rows = random.choice((1, 2, 40) if rank > 1 else (1, 7, 300)), random.choice((1, 2, 9))
+    x = _integers(random, (random.choice((1, 2, 5)), channels * group, *extents), dtype)
+    w = _integers(random, (channels * group, rows, *kernel), dtype)
+    b = _integers(random, (rows * group,), dtype) if random.random() < 0.5 else None
+    more = [random.randint(0, max(s, d) - 1) for s, d in zip(strides, dilations, strict=True)]
+    return (
+        x,
+        w,
+        b,
+        {
+            "group": group,
+            "strides": strides,
+            "dilations": dilations,
+            "pads": pads,
+            "output_padding": more,
+        },
+    )
+
+
+@pytest.mark.parametrize("threads", ["1", "2"])
+@pytest.mark.parametrize("workspace", ["30000", "200000", ""])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_values_in_any_workspace(dtype: Any, workspace: str, threads: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUCONV_WORKSPACE_BYTES", workspace)
+    monkeypatch.setenv("GPUCONV_NUM_THREADS", threads)
+    random = Random(f"{dtype} {workspace}")
+    for _ in range(4):
+        x, w, b, attributes = _drawn(random, dtype)
+        expected = _transposed(x, w, b, *(attributes[name] for name in _ORDER))
+        given = {"invariant": random.choice((None, "batch")), **attributes}
+        assert np.array_equal(_wide(gpuconv.conv_transpose(x, w, b, **given)), _wide(expected.astype(dtype)))
+        residual = _integers(random, expected.shape, dtype)
+        if np.dtype(dtype).kind != "c":
+            y = gpuconv.conv_transpose(x, w, b, **given, residual=residual, activation="relu")
+            assert np.array_equal(_wide(y), _wide(np.maximum(expected + _wide(residual), 0).astype(dtype)))
+
+
+_ORDER = ("group", "strides", "dilations", "pads", "output_padding")
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("stride", [1, 2, 3])
+def test_a_conv_that_needs_more_workspace_than_there_is(
+    stride: int, dtype: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Conv is the gradient of ConvTranspose, so its sum of products is read off the definition with roles changed."""
+    monkeypatch.setenv("GPUCONV_WORKSPACE_BYTES", "16384")
+    random = Random(stride)
+    x, w = _integers(random, (2, 60, 90), dtype), _integers(random, (5, 60, 50), dtype)
+    padded = np.pad(_wide(x), ((0, 0), (0, 0), (3, 8)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, 50, axis=2)[:, :, ::stride]
+    expected = np.einsum("ncqk,mck->nmq", windows, _wide(w))
+    with _none_by_taps():
+        y = gpuconv.conv(x, w, strides=[stride], pads=[3, 8])
+    assert np.array_equal(_wide(y), _wide(expected.astype(dtype)))
+
+
+def test_only_inputs_that_exist_are_multiplied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An infinite weight at a tap of the edge reaches one output; at that of a zero input it gives NaN."""
+    x, w = np.ones((1, 2, 3), np.float32), np.ones((2, 1, 40), np.float32)
+    w[0, 0, 39] = np.inf
+    x[0, 0, 1] = 0
+    for workspace in ("16384", ""):
+        monkeypatch.setenv("GPUCONV_WORKSPACE_BYTES", workspace)
+        y = gpuconv.conv_transpose(x, w, strides=[20])[0, 0]
+        assert [at for at in range(80) if not np.isfinite(y[at])] == [39, 59, 79]
+        assert np.isnan(y[59])
+        assert y[39] == y[79] == np.inf
+
+
+# ---------------------------------------------------------------- which way
+
+
+class _ByTaps(Exception):
+    """A convolution is computed tap by tap."""
+
+
+def _none_by_taps() -> Any:
+    return mock.patch.multiple(
+        _taps, conv=mock.Mock(side_effect=_ByTaps), conv_transpose=mock.Mock(side_effect=_ByTaps)
+    )
+
+
+def _problem(x: Ints, w: Ints, stride: int, group: int = 1, dtype: Any = np.float32) -> OverlapAdd:
+    """A ConvTranspose of arrays whose elements are all the same one in memory."""
+    g = geometries.conv_transpose(x, w, None, strides=[stride] * (len(x) - 2), group=group)
+    values, y = (np.broadcast_to(np.zeros((), dtype), shape) for shape in (x, g.y_shape))
+    weights = np.zeros((group, w[0] // group, *w[1:]), dtype)
+    return OverlapAdd((Term(values, weights, g.offsets),), None, y, mock.Mock(), g.strides, "float32")
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("cut", [Cut(1, 1), Cut(1, 2), Cut(1, 16), ALONE])
+@pytest.mark.parametrize(("x", "w", "stride"), LONG)
+def test_long_kernels_are_a_few_large_products(x: Ints, w: Ints, stride: int, cut: Cut, dtype: Any) -> None:
+    problem = _problem(x, w, stride, dtype=dtype)
+    assert _overlap_add.pays(problem, cut)
+    sizes = _overlap_add.sizes_of(problem)
+    assert sizes.in_place is (dtype == np.float32)
+    piece = _overlap_add.plan(sizes, 1, cut.threads, min(cut.share_of(2**28), 2**24) // 4)
+    assert piece is not None
+    products, multiplied = _work(sizes, piece)
+    assert products <= (8 if dtype == np.float32 else 128) * cut.threads
+    assert multiplied <= 1.5 * x[1] * x[2] * w[2]
+    steps = products * (w[2] // stride + 1)
+    assert steps * 10_000 <= multiplied, "starting steps takes longer than the products"
+
+
+def _work(sizes: Sizes, piece: Piece) -> tuple[int, int]:
+    """Return how many products there are for one image and group, and of how many multiplications in all."""
+    products = multiplied = 0
+    for box, taps in product(boxes(sizes.outputs, piece.box), boxes(sizes.kernel, piece.taps)):
+        positions = [
+            min(n, b - (first * step) // s) - max(0, a - ((last - 1) * step) // s)
+            for n, (a, b), (first, last), step, s in zip(
+                sizes.inputs, box, taps, sizes.steps, sizes.strides, strict=True
+            )
+        ]
+        if min(positions) > 0:
+            products += -(-sizes.channels // piece.channels) * -(-sizes.rows // piece.rows)
+            multiplied += prod(positions) * prod(b - a for a, b in taps) * sizes.channels * sizes.rows
+    return products, multiplied
+
+
+def _moderate(random: Random) -> tuple[Ints, Ints, int, int]:
+    """Return x, w, stride and group of a random ConvTranspose of up to 2**31 multiplications."""
+    while True:
+        rank = random.choice((1, 2, 3))
+        kernel, extents = (
+            [round(most ** random.random()) for _ in range(rank)]
+            for most in ({1: 8192, 2: 64, 3: 16}[rank], {1: 4096, 2: 64, 3: 16}[rank])
+        )
+        group, channels, rows = (round(most ** random.random()) for most in (64, 4096, 512))
+        x, w = (1, group * channels, *extents), (group * channels, rows, *kernel)
+        stride = random.choice((1, 2, max(1, min(kernel) // 4), 2 * max(kernel)))
+        if prod(x) * prod(w[1:]) <= 2**31 and prod(w) <= 2**26 and prod(extents) * stride**rank * rows <= 2**24:
+            return x, w, stride, group
+
+
+def test_no_convolution_of_moderate_size_goes_by_taps_for_lack_of_workspace() -> None:
+    random = Random(0)
+    for _ in range(300):
+        x, w, stride, group = _moderate(random)
+        g = geometries.conv_transpose(x, w, None, strides=[stride] * (len(x) - 2), group=group)
+        steps = tuple(abs(offsets.step) for offsets in g.offsets)
+        outputs = tuple(-(-n // s) for n, s in zip(g.y_shape[2:], g.strides, strict=True))
+        for cut, in_place in product((Cut(1, 2), Cut(1, 16), ALONE), (True, False)):
+            sizes = Sizes(x[2:], w[2:], steps, outputs, g.strides, group, w[1], w[0] // group, in_place)
+            most = min(cut.share_of(2**28), 2**24) // 4
+            piece = _overlap_add.plan(sizes, 1, cut.threads, most)
+            assert piece is not None, (x, w, stride, group)
+            assert sum(piece.elements(sizes).values()) <= most
+            assert piece.groups == 1 or piece.rows == w[1]
+
+
+def test_the_buffers_of_a_block() -> None:
+    """Counted by hand: 5 outputs per phase of stride 2 meet 5 + ceil(3 / 2) inputs through 4 taps."""
+    sizes = Sizes((50,), (4,), (1,), (52,), (2,), 1, 3, 6, False)
+    assert Piece(1, 1, 3, 6, (4,), (5,)).elements(sizes) == {
+        "total": 3 * 5 * 2,
+        "columns": 7 * 6,
+        "parts": 7 * 3 * 4,
+        "weights": 3 * 4 * 6,
+    }
+    assert Piece(2, 1, 1, 2, (1,), (60,)).elements(sizes) == {
+        "total": 2 * 60 * 2,
+        "columns": 2 * 50 * 2,
+        "parts": 2 * 50,
+        "weights": 2,
+    }
+    in_place = sizes._replace(in_place=True)
+    assert Piece(1, 1, 3, 6, (4,), (5,)).elements(in_place)["weights"] == 0
+    assert Piece(1, 1, 1, 6, (2,), (5,)).elements(in_place)["weights"] == 0
+    assert Piece(1, 1, 3, 6, (2,), (5,)).elements(in_place)["weights"] == 3 * 2 * 6
+
+
+@pytest.mark.parametrize(
+    ("offsets", "stride", "expected"),
+    [
+        (range(4), 2, [(0, slice(0, 2), slice(0, 2, 1)), (1, slice(2, 4), slice(0, 2, 1))]),
+        (range(-1, 2), 2, [(-1, slice(0, 1), slice(1, 2, 1)), (0, slice(1, 3), slice(0, 2, 1))]),
+        (range(0, 9, 3), 5, [(0, slice(0, 2), slice(0, 4, 3)), (1, slice(2, 3), slice(1, 2, 3))]),
+        (range(0, -2, -1), 1, [(0, slice(0, 1), slice(0, 1, 1)), (-1, slice(1, 2), slice(0, 1, 1))]),
+    ],
+)
+def test_taps_of_one_stride_are_added_in_one_step(offsets: range, stride: int, expected: Any) -> None:
+    assert _overlap_add._runs(offsets, stride) == expected
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "stride", "expected"),
+    [
+        ((1, 64, 4, 4), (64, 64, 4, 4), 2, True),  # few sums per phase
+        ((1, 64, 32, 32), (64, 64, 4, 4), 2, False),
+        ((1, 64, 4, 4), (64, 64, 4, 4), 1, False),  # no phases
+        ((1, 64, 1000), (64, 64, 64), 32, True),  # long runs of taps
+        ((1, 256, 40_000), (256, 1, 32), 16, False),  # but with little to multiply
+    ],
+)
+def test_where_overlap_add_pays(x: Ints, w: Ints, stride: int, expected: bool) -> None:
+    problem = _problem(x, w, stride)
+    with mock.patch.object(_scatter, "run", return_value=True) as scatter:
+        assert _overlap_add.pays(problem, Cut(x[0], 2)) is expected
+        gpuconv.conv_transpose(np.zeros(x, np.float32), np.zeros(w, np.float32), strides=[stride] * (len(x) - 2))
+    assert scatter.called is not expected
+
+
+# ---------------------------------------------------------------- invariance
+
+
+@pytest.fixture
+def images() -> Any:
+    return np.random.default_rng(3).standard_normal((16, 40, 5)).astype(np.float32)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.complex64])
+@pytest.mark.parametrize("workspace", ["100000", ""])
+@pytest.mark.parametrize(("rows", "taps", "stride"), [(1, 256, 64), (6, 40, 3), (3, 90, 1)])
+def test_an_image_has_the_same_bits_in_any_batch(
+    rows: int, taps: int, stride: int, workspace: str, dtype: Any, images: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUCONV_WORKSPACE_BYTES", workspace)
+    x = images.astype(dtype)
+    w = np.random.default_rng(4).standard_normal((40, rows, taps)).astype(dtype)
+    seen = set()
+    for count, threads in product((1, 2, 5, 16), ("1", "2", "3")):
+        monkeypatch.setenv("GPUCONV_NUM_THREADS", threads)
+        y = gpuconv.conv_transpose(x[:count], w, strides=[stride], invariant="batch")
+        seen.add(y[0].tobytes())
+        lone = gpuconv.conv_transpose(x[count - 1 : count], w, strides=[stride], invariant="batch")
+        assert lone[0].tobytes() == y[-1].tobytes()
+    assert len(seen) == 1
