@@ -36,6 +36,7 @@ _OPERATORS = (
     "onnx/test_operators.py",
     "onnx/test_curves.py",
     "onnx/test_forms.py",
+    "onnx/test_limits.py",
     "onnx/test_costs.py",
     "onnx/test_untrusted.py windows_larger window_without_end device_s average_is",
     "onnx/test_functions.py",

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from gpuconv._errors import ArgumentError
+
 _SHORT = ("float16", "bfloat16")
 _INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
 DTYPES = frozenset((*_SHORT, *_INTEGERS, "bool", "float32", "float64"))  # that the functions compute
@@ -132,6 +134,13 @@ def saturated(array: Any, dtype: Any) -> Any:
 def ints(array: Any) -> list[int]:
     """Return the integers of an input that came on the host, or of an attribute."""
     return list(map(int, np.asarray(array).reshape(-1).tolist()))
+
+
+def only_int(name: str, array: Any) -> int:
+    """Return the only number of an input that came on the host, as an integer; the name is for the error."""
+    if np.size(array) != 1:
+        raise ArgumentError(f"{name} must have one element, not the shape {np.shape(array)}")
+    return int(np.asarray(array).reshape(())[()])
 
 
 def blocks_of_channels(x: Any, elements: int) -> list[tuple[int, slice]]:

@@ -11,7 +11,7 @@ import numpy as np
 
 import gpuconv
 from gpuconv._errors import ArgumentError
-from gpuconv.onnx.operators.form import DTYPES, NARROW, Form, Operator, namespace, wide
+from gpuconv.onnx.operators.form import DTYPES, NARROW, Form, Operator, namespace, only_int, wide
 from gpuconv.onnx.operators.pooling import on_device
 from gpuconv.onnx.operators.shaping import axis_of
 
@@ -59,7 +59,7 @@ def _elements(_: Form, x: Any, indices: Any) -> int:
 def _gather_nd(form: Form, x: Any, indices: Any) -> Any:
     xp, batch = namespace(x), form.get("batch_dims") or 0
     depth = indices.shape[-1]
-    if x.shape[:batch] != indices.shape[:batch] or not 1 <= depth <= x.ndim - batch:
+    if batch < 0 or x.shape[:batch] != indices.shape[:batch] or not 1 <= depth <= x.ndim - batch:
         raise ArgumentError(
             f"indices of shape {indices.shape} do not fit x.shape={x.shape} with batch_dims={batch}: the first {batch} "
             f"axes must be alike, and the last must have 1 to {x.ndim - batch} elements"
@@ -164,9 +164,11 @@ def _scatter_cost(_: Form, x: Any, indices: Any, updates: Any) -> int:
 
 
 def _one_hot(form: Form, indices: Any, depth: Any, values: Any) -> Any:
-    xp, count = namespace(indices), int(np.asarray(depth).reshape(-1)[0])
+    xp, count = namespace(indices), only_int("depth", depth)
     if count < 0:
         raise ArgumentError(f"depth is {count}, but there cannot be fewer than 0 classes")
+    if np.shape(values) != (2,):
+        raise ArgumentError(f"values must have the shape (2,), not {np.shape(values)}: off and on")
     axis = axis_of(form.get("axis"), indices.ndim + 1)
     classes = xp.expand_dims(wide(indices).astype(np.int64), axis)
     if form.opset >= _NO_WRAP_BEFORE:
@@ -181,7 +183,7 @@ def _one_hot_cost(_: Form, indices: Any, depth: Any, values: Any) -> int:
 
 def _cum_sum(form: Form, x: Any, axis: Any) -> Any:
     """Sum up in the type of x, in which integers wrap; 16-bit types in float32."""
-    along = axis_of(int(np.asarray(axis).reshape(-1)[0]), x.ndim)
+    along = axis_of(only_int("axis", axis), x.ndim)
     if x.shape[along] == 0:
         return x
     before = (slice(None),) * along

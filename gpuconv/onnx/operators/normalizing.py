@@ -47,6 +47,11 @@ def _standardized(x: Any, axes: tuple[int, ...], epsilon: float) -> tuple[Any, A
 
 def _instance_normalization(form: Form, x: Any, scale: Any, bias: Any) -> Any:
     per_channel = (-1, *(1,) * (x.ndim - 2))
+    if scale.shape != (x.shape[1],) or bias.shape != (x.shape[1],):
+        raise ArgumentError(
+            f"scale and B must have the shape ({x.shape[1]},), one number per channel, "
+            f"not {scale.shape} and {bias.shape}"
+        )
     y, _, _ = _standardized(wide(x), tuple(range(2, x.ndim)), form.get("epsilon"))
     return (y * wide(scale).reshape(per_channel) + wide(bias).reshape(per_channel)).astype(x.dtype, copy=False)
 
@@ -82,6 +87,8 @@ def _layer_normalization(form: Form, x: Any, scale: Any, bias: Any = None) -> An
 def _lrn(form: Form, x: Any) -> Any:
     """Across channels: c - floor((size - 1) / 2) to c + ceil((size - 1) / 2)."""
     size, channels = form.get("size"), x.shape[1]
+    if size < 1:
+        raise ArgumentError(f"size must be at least 1, not {size}")
     squares = namespace(x).square(wide(x))
     total = squares.copy()
     for offset in range(-min((size - 1) // 2, channels - 1), min(size // 2, channels - 1) + 1):
@@ -135,14 +142,19 @@ def _hardmax(xp: Any, x: Any, axis: int) -> Any:
     return (along == xp.expand_dims(xp.argmax(x, axis=axis), axis)).astype(x.dtype)
 
 
-def _reduction(compute: Callable[[Any], Callable[..., Any]], axes_come_since: int) -> Operator:
-    """Make a reduction from what picks it in a library; axes are an input since an opset, else an attribute."""
+def _reduction(
+    compute: Callable[[Any], Callable[..., Any]], axes_come_since: int, of_each: Callable[[Any, Any], Any] | None = None
+) -> Operator:
+    """Make a reduction from what picks it in a library; axes are an input since an opset, else an attribute.
+
+    ``of_each`` computes, given (xp, x), what the reduction of every element by itself is, where that is not x.
+    """
 
     def function(form: Form, x: Any, axes: Any = None) -> Any:
         axes = axes if form.opset >= axes_come_since else form.get("axes")
         over = [] if axes is None else ints(axes)
         if not over and form.get("noop_with_empty_axes"):
-            return x
+            return x if of_each is None else of_each(namespace(x), wide(x)).astype(x.dtype, copy=False)
         dropped = tuple(axis_of(axis, x.ndim) for axis in over) if over else None
         y = compute(namespace(x))(wide(x), axis=dropped, keepdims=bool(form.get("keepdims")))
         return y.astype(x.dtype, copy=False)
@@ -224,13 +236,13 @@ OPERATORS = {
     "LRN": Operator(_lrn, cost=_lrn_cost),
     "LayerNormalization": Operator(_layer_normalization),
     "LogSoftmax": _of_rows(_log_softmax),
-    "ReduceL1": _reduction(_l1, 18),
-    "ReduceL2": _reduction(_l2, 18),
+    "ReduceL1": _reduction(_l1, 18, lambda xp, x: xp.abs(x)),
+    "ReduceL2": _reduction(_l2, 18, lambda xp, x: xp.abs(x)),
     "ReduceMax": _reduction(_extreme("max"), 18),
     "ReduceMean": _reduction(_mean, 18),
     "ReduceMin": _reduction(_extreme("min"), 18),
     "ReduceProd": _reduction(lambda xp: xp.prod, 18),
     "ReduceSum": _reduction(lambda xp: xp.sum, 13),
-    "ReduceSumSquare": _reduction(_of_squares, 18),
+    "ReduceSumSquare": _reduction(_of_squares, 18, lambda xp, x: xp.square(x)),
     "Softmax": _of_rows(_softmax),
 }
