@@ -14,7 +14,7 @@ from onnx import helper
 
 from gpuconv.onnx import backend
 from tests.onnx.networks import onnxruntime_run
-from tests.onnx.sweep import elements, layers, sequences, tensors  # noqa: F401  # they register
+from tests.onnx.sweep import classical, elements, layers, sequences, tensors  # noqa: F401  # they register
 from tests.onnx.sweep.drawing import MAKERS, NEWEST, Draw, Trial, history, is_float
 
 # Units in the last place of the type that one operator may be off, and absolutely.
