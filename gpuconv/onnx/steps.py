@@ -221,6 +221,8 @@ class TableStep(Step):
         for value in inputs:
             dtype = getattr(value, "dtype", None)
             if value is not None and (dtype is None or name_of(dtype) not in self._operator.dtypes):
+                if dtype is None and self._operator.collections:
+                    continue
                 return False
         return not linked or self._operator.serves(self._with(linked))
 
@@ -247,7 +249,7 @@ class TableStep(Step):
         except MemoryError:
             raise
         except Exception as error:
-            shapes = ", ".join("absent" if value is None else f"{value.dtype} {value.shape}" for value in inputs)
+            shapes = ", ".join(map(_described, inputs))
             raise GpuconvError(
                 f"{nodes.describe(self.onnx_node)}: {type(error).__name__}: {reason(error)} (inputs: {shapes})"
             ) from error
@@ -408,6 +410,13 @@ class ControlStep(Step):
         for at, (outer, axis) in enumerate(zip(self.output, axes[self.onnx_node.op_type == "Loop" :], strict=False)):
             stacked = self.onnx_node.op_type == "Loop" and at >= self._carried and axis not in (None, LOST)
             images.set(outer, axis + 1 if stacked and axis is not None else axis)
+
+
+def _described(value: Any) -> str:
+    """Return a value's type and shape as messages have them; a sequence or a map has a length."""
+    if value is None:
+        return "absent"
+    return f"{value.dtype} {value.shape}" if hasattr(value, "dtype") else f"{type(value).__name__} of {len(value)}"
 
 
 def _caller(error: GpuconvError) -> str:

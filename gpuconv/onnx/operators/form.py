@@ -89,6 +89,8 @@ class Operator:
         function takes in place of some of these; called once.
     by_kernels : bool
         Whether a device computes it even where all inputs come from the host, as integers do.
+    collections : bool
+        Whether inputs may be sequences and maps, lists and dicts, beside arrays of these types.
     into : callable, optional
         Does what the function does to float32 and float64 arrays of NumPy, and writes to one more, the last.
     """
@@ -100,6 +102,7 @@ class Operator:
     dtypes: frozenset[str] = DTYPES
     prepare: Callable[[Form, tuple[Any, ...]], Mapping[int, Any]] | None = None
     by_kernels: bool = False
+    collections: bool = False
     into: Callable[..., None] | None = None
 
 

@@ -285,7 +285,7 @@ def _dictionary(d: Draw) -> Trial:
     kind = d.one(np.float32, np.float64, np.int64) if texts else d.one(np.float32, np.float64)
     chosen = [words[at] for at in sorted(d.rng.permutation(4)[: d.int(1, 4)])]
     values = {word: kind(d.int(1, 9)) for word in chosen}
-    y = np.array([values.get(word, 0) for word in words], kind)[None]
+    y = np.array([values.get(word, 0) for word in words], kind)
     return Trial([values], {"string_vocabulary" if texts else "int64_vocabulary": words}, [y])
 
 
@@ -345,8 +345,8 @@ def _leaf(lists: dict[str, list[Any]], tree: int, row: Any) -> tuple[int, int]:
     node = 0
     while lists["nodes_modes"][at := index[tree, node]] != "LEAF":
         value = float(row[lists["nodes_featureids"][at]])
-        missing = value != value and lists["nodes_missing_value_tracks_true"][at]
-        true = _holds(lists["nodes_modes"][at], value, lists["nodes_values"][at]) or missing
+        missing = lists["nodes_missing_value_tracks_true"][at]
+        true = missing if value != value else _holds(lists["nodes_modes"][at], value, lists["nodes_values"][at])
         node = lists["nodes_truenodeids" if true else "nodes_falsenodeids"][at]
     return tree, node
 
@@ -447,7 +447,7 @@ def _tree_ensemble(d: Draw) -> Trial:
             mode, feature, threshold, missing, true, false = rows[at]
             value = float(line[feature])
             holds = value in threshold if mode == "BRANCH_MEMBER" else _holds(mode, value, threshold)
-            at, leaf = true if holds or (value != value and missing) else false
+            at, leaf = true if (missing if value != value else holds) else false
         return leaves[at]
 
     y = np.zeros((len(x), targets))

@@ -15,7 +15,7 @@ from onnx import helper
 from gpuconv.onnx import backend
 from tests.onnx.networks import onnxruntime_run
 from tests.onnx.sweep import classical, elements, layers, sequences, tensors  # noqa: F401  # they register
-from tests.onnx.sweep.drawing import MAKERS, NEWEST, Draw, Trial, history, is_float
+from tests.onnx.sweep.drawing import MAKERS, Draw, Trial, is_float, span
 
 # Units in the last place of the type that one operator may be off, and absolutely.
 _CLOSE = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-21, "float64": 2.0**-46}
@@ -44,7 +44,8 @@ class Tally:
 def made(op_type: str, domain: str, seed: int) -> tuple[int, Trial]:
     """Return an opset and a random node for a seed."""
     rng = np.random.default_rng([zlib.crc32(op_type.encode()), seed])
-    opset = int(rng.integers(history(op_type, domain)[0], NEWEST[domain] + 1))
+    first, last = span(op_type, domain)
+    opset = int(rng.integers(first, last + 1))
     return opset, MAKERS[domain, op_type](Draw(rng, op_type, domain, opset))
 
 
@@ -107,8 +108,7 @@ def _difference(value: Any, expected: Any, loose: float) -> str:
 
 def sweep(domain: str, op_type: str, nodes: int, seed: int, verbose: bool = False, ask: bool = True) -> Tally:
     """Compare random nodes of an operator; with ask, in ONNX Runtime too."""
-    first = history(op_type, domain)[0]
-    tally = Tally(domain, op_type, (first, NEWEST[domain]))
+    tally = Tally(domain, op_type, span(op_type, domain))
     for number in range(nodes):
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")

@@ -145,7 +145,9 @@ def number(kind: Any) -> int:
     return int(helper.np_dtype_to_tensor_dtype(np.dtype(kind)))
 
 
-def history(op_type: str, domain: str) -> list[int]:
-    """Return the opsets that brought a form of an operator, the first one first."""
+def span(op_type: str, domain: str) -> tuple[int, int]:
+    """Return the first and the last opset that has an operator."""
     schemas = onnx.defs.get_all_schemas_with_history()
-    return sorted(s.since_version for s in schemas if (s.name, s.domain) == (op_type, domain) and not s.deprecated)
+    found = [s for s in schemas if (s.name, s.domain) == (op_type, domain)]
+    ends = [s.since_version - 1 for s in found if s.deprecated]
+    return min(s.since_version for s in found), min(ends, default=NEWEST[domain])
