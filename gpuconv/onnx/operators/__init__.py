@@ -14,11 +14,14 @@ import onnx
 from onnx import NodeProto
 
 from gpuconv.onnx.operators import (
+    attention,
     classical,
     detecting,
     elementwise,
     indexing,
     integers,
+    losses,
+    matrices,
     normalizing,
     pooling,
     products,
@@ -26,8 +29,10 @@ from gpuconv.onnx.operators import (
     recurrent,
     resizing,
     sampling,
+    sequences,
     shaping,
     special,
+    text,
 )
 from gpuconv.onnx.operators.control import CONTROL, Body
 from gpuconv.onnx.operators.form import DTYPES, Form, Operator, is_float, namespace
@@ -49,8 +54,8 @@ __all__ = [
 ]
 
 _KINDS = (
-    *(detecting, elementwise, indexing, integers, normalizing, pooling, products),
-    *(quantizing, recurrent, resizing, sampling, shaping, special),
+    *(attention, detecting, elementwise, indexing, integers, losses, matrices, normalizing, pooling, products),
+    *(quantizing, recurrent, resizing, sampling, sequences, shaping, special, text),
 )
 TABLE: dict[str, Operator] = {name: entry for kind in _KINDS for name, entry in kind.OPERATORS.items()}
 

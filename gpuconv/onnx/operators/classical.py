@@ -362,6 +362,25 @@ def _feature_vectorizer(form: Form, *arrays: Any) -> Any:
     return y
 
 
+def _dict_vectorizer(form: Form, x: Any) -> Any:
+    """Return the values of a map (V) in the order of the vocabulary, 0 for keys it lacks; of a list of maps (N, V)."""
+    _, words = _one_of(form, "string_vocabulary", "int64_vocabulary")
+    places = {word: at for at, word in enumerate(words)}
+    rows = x if isinstance(x, list) else [x]
+    unknown = next((key for row in rows for key in row if key not in places), None)
+    if unknown is not None:
+        raise ArgumentError(f"the key {unknown!r} is none of the vocabulary")
+    given = [value for row in rows for value in row.values()]
+    kind = np.asarray(given).dtype if given else np.dtype(np.float32)
+    y = np.zeros((len(rows), len(words)), object if kind.kind in "OU" else kind)
+    if kind.kind in "OU":
+        y[...] = ""
+    for line, row in zip(y, rows, strict=True):
+        for key, value in row.items():
+            line[places[key]] = value
+    return y if isinstance(x, list) else y[0]
+
+
 def _normalizer(form: Form, x: Any) -> Any:
     """Divide rows (N, C), or the only row (C), by their maximum, or by their L1 or L2 norm; unless that is 0."""
     norm, values = form.get("norm"), x.astype(np.float64)
@@ -454,6 +473,7 @@ def _category_mapper(form: Form, x: Any) -> Any:
 _LABEL_TYPES = _NUMBERS | _TEXT | {"int16"}
 CLASSICAL = {  # of the domain ai.onnx.ml
     "CategoryMapper": Operator(_category_mapper, _ALL_HOST, dtypes=_TEXT | {"int64"}),
+    "DictVectorizer": Operator(_dict_vectorizer, _ALL_HOST, cost=lambda *_: 1, collections=True),
     "FeatureVectorizer": Operator(_feature_vectorizer, _ALL_HOST, dtypes=_NUMBERS),
     "LabelEncoder": Operator(_label_encoder, _ALL_HOST, dtypes=_LABEL_TYPES),
     "LinearClassifier": Operator(_linear_classifier, _ALL_HOST, dtypes=_NUMBERS),

@@ -251,6 +251,7 @@ OPERATORS = {
     "Relu": Operator(_relu),
     "Selu": _unary(_selu, special.selu),
     "Sigmoid": _unary(lambda xp, x, _: 1 / (1 + xp.exp(-x)), special.sigmoid),
+    "Softsign": _unary(lambda xp, x, _: x / (1 + xp.abs(x))),
     "Softplus": _unary(_softplus, special.softplus),
     "Sqrt": _unary(lambda xp, x, _: xp.sqrt(x)),
     "Sub": _binary(operator.sub, np.subtract),

@@ -181,6 +181,44 @@ def _one_hot_cost(_: Form, indices: Any, depth: Any, values: Any) -> int:
     return int(np.size(indices)) * int(np.asarray(depth).reshape(-1)[0])
 
 
+def _unique(form: Form, x: Any) -> Any:
+    """Return the different elements, or parts along an axis, where each is first, which is which, and how many.
+
+    They are sorted, or in the order in which they come.
+    """
+    axis = form.get("axis")
+    rows = x.reshape(-1) if axis is None else np.moveaxis(x, axis_of(axis, x.ndim), 0)
+    keys = wide(rows) if axis is None else wide(rows).reshape(rows.shape[0], prod(rows.shape[1:]))
+    if axis is not None and keys.dtype == object:
+        keys = keys.astype(np.str_)
+    options: Any = {"return_index": True, "return_inverse": True, "return_counts": True}
+    _, first, inverse, counts = np.unique(keys, axis=None if axis is None else 0, **options)
+    inverse = inverse.reshape(-1)
+    if not form.get("sorted"):
+        order = np.argsort(first, kind="stable")
+        first, counts, inverse = first[order], counts[order], np.argsort(order)[inverse]
+    y = np.take(rows, first, axis=0)
+    y = y if axis is None else np.moveaxis(y, 0, axis_of(axis, x.ndim))
+    return (y, *(values.astype(np.int64) for values in (first, inverse, counts)))[: len(form.outputs)]
+
+
+def _reverse_sequence(form: Form, x: Any, lengths: Any) -> Any:
+    """Turn round the first elements along the time axis, so many as each sequence of the batch has."""
+    time, batch = form.get("time_axis"), form.get("batch_axis")
+    if x.ndim < 2 or {time, batch} != {0, 1} or lengths.shape != (x.shape[batch],):
+        raise ArgumentError(
+            f"time_axis and batch_axis must be 0 and 1, not {time} and {batch}, and sequence_lens have one number for "
+            f"each sequence of x.shape={x.shape}, not the shape {lengths.shape}"
+        )
+    if lengths.size and not 0 <= lengths.min() <= lengths.max() <= x.shape[time]:
+        raise ArgumentError(f"sequence_lens has {lengths.min()} to {lengths.max()}, but there are {x.shape[time]} steps")
+    steps = np.arange(x.shape[time])[:, None]
+    places = np.where(steps < lengths, lengths - 1 - steps, steps)  # (time, batch)
+    xp, columns = namespace(x), np.arange(x.shape[batch])
+    index = (places, columns[None]) if time == 0 else (columns[:, None], places.T)
+    return x[tuple(xp.asarray(part) for part in index)]
+
+
 def _cum_sum(form: Form, x: Any, axis: Any) -> Any:
     """Sum up in the type of x, in which integers wrap; 16-bit types in float32."""
     along = axis_of(only_int("axis", axis), x.ndim)
@@ -228,9 +266,11 @@ OPERATORS = {
     "GatherElements": Operator(_gather_elements, cost=_elements, dtypes=_ANY),
     "GatherND": Operator(_gather_nd, cost=_gather_nd_cost),
     "OneHot": Operator(_one_hot, frozenset({1, 2}), cost=_one_hot_cost),
+    "ReverseSequence": Operator(_reverse_sequence, frozenset({1}), cost=lambda _, x, __: int(x.size)),
     "Scatter": Operator(_scatter_elements, frozenset({1}), cost=_scatter_cost),
     "ScatterElements": Operator(_scatter_elements, frozenset({1}), _reduces, _scatter_cost),
     "ScatterND": Operator(_scatter_nd, frozenset({1}), _reduces, _scatter_cost),
+    "Unique": Operator(_unique, frozenset({0}), dtypes=_ANY),
 }
 
 CLASSICAL = {"ZipMap": Operator(_zip_map, frozenset({0}), dtypes=frozenset({"float32"}))}  # of the domain ai.onnx.ml

@@ -11,8 +11,11 @@ import onnx
 
 from gpuconv._errors import ArgumentError
 from gpuconv.onnx.operators.elementwise import divide
-from gpuconv.onnx.operators.form import Form, Operator, ints, is_float, namespace, wide
+from gpuconv.onnx.operators.form import Form, Operator, ints, is_float, namespace, saturated, wide
 from gpuconv.onnx.operators.shaping import axis_of
+
+
+_TINY_DEVIATION = 1e-9  # what MeanVarianceNormalization adds to deviations
 
 
 def _batch_normalization(form: Form, x: Any, *parameters: Any) -> Any:
@@ -82,6 +85,46 @@ def _layer_normalization(form: Form, x: Any, scale: Any, bias: Any = None) -> An
     y = y.astype(x.dtype, copy=False)
     kept = onnx.helper.tensor_dtype_to_np_dtype(form.get("stash_type"))
     return (y, mean.astype(kept, copy=False), factor.astype(kept, copy=False))[: len(form.outputs)]
+
+
+def _rms_normalization(form: Form, x: Any, scale: Any) -> Any:
+    """Divide by the root of the mean square, in the wider of the types that stash_type and x name.
+
+    The quotient is rounded to the type of x, its product with scale to that of scale.
+    """
+    values, axis = wide(x), axis_of(form.get("axis"), x.ndim)
+    if form.get("stash_type") == onnx.TensorProto.DOUBLE:
+        values = values.astype(np.float64)
+    xp, axes = namespace(x), tuple(range(axis, x.ndim))
+    y = values / xp.sqrt(xp.mean(xp.square(values), axis=axes, keepdims=True) + form.get("epsilon"))
+    return (wide(y.astype(x.dtype, copy=False)) * wide(scale)).astype(scale.dtype, copy=False)
+
+
+def _mean_variance_normalization(form: Form, x: Any) -> Any:
+    """(x - mean) / (deviation + 1e-9), as the definition by other operators has it."""
+    axes = form.get("axes") if form.opset >= 9 else (0, 2, 3)
+    over, values, xp = tuple(axis_of(axis, x.ndim) for axis in axes), wide(x), namespace(x)
+    centred = values - xp.mean(values, axis=over, keepdims=True)
+    deviation = xp.sqrt(xp.mean(xp.square(centred), axis=over, keepdims=True))
+    return (centred / (deviation + _TINY_DEVIATION)).astype(x.dtype, copy=False)
+
+
+def _lp_normalization(form: Form, x: Any) -> Any:
+    """Divide by the norm along an axis, L1 or L2; elements whose norm is 0 stay 0.
+
+    They are divided by the largest magnitude first, so that no square overflows or vanishes.
+    """
+    axis, p = axis_of(form.get("axis"), x.ndim), form.get("p")
+    if p not in (1, 2):
+        raise ArgumentError(f"p must be 1 or 2, not {p}")
+    if not x.size:
+        return x
+    xp = namespace(x)
+    largest = xp.max(xp.abs(wide(x)), axis=axis, keepdims=True)
+    y = wide(x) / xp.where((largest > 0) & xp.isfinite(largest), largest, 1)
+    norm = xp.sum(xp.abs(y) if p == 1 else xp.square(y), axis=axis, keepdims=True)
+    norm = norm if p == 1 else xp.sqrt(norm)
+    return (y / xp.where(norm == 0, 1, norm)).astype(x.dtype, copy=False)
 
 
 def _lrn(form: Form, x: Any) -> Any:
@@ -154,12 +197,16 @@ def _reduction(
         axes = axes if form.opset >= axes_come_since else form.get("axes")
         over = [] if axes is None else ints(axes)
         if not over and form.get("noop_with_empty_axes"):
-            return x if of_each is None else of_each(namespace(x), wide(x)).astype(x.dtype, copy=False)
+            return x if of_each is None else _as(x, of_each(namespace(x), wide(x)))
         dropped = tuple(axis_of(axis, x.ndim) for axis in over) if over else None
-        y = compute(namespace(x))(wide(x), axis=dropped, keepdims=bool(form.get("keepdims")))
-        return y.astype(x.dtype, copy=False)
+        return _as(x, compute(namespace(x))(wide(x), axis=dropped, keepdims=bool(form.get("keepdims"))))
 
     return Operator(function, frozenset({1}))
+
+
+def _as(x: Any, y: Any) -> Any:
+    """Return y in the type of x; floating-point numbers become integers towards zero, within their range."""
+    return saturated(y, x.dtype) if x.dtype.kind in "iu" and y.dtype.kind == "f" else y.astype(x.dtype, copy=False)
 
 
 def _of_squares(xp: Any) -> Callable[..., Any]:
@@ -172,6 +219,31 @@ def _l1(xp: Any) -> Callable[..., Any]:
 
 def _l2(xp: Any) -> Callable[..., Any]:
     return lambda x, **options: xp.sqrt(xp.sum(xp.square(x), **options))
+
+
+def _log_sum(xp: Any) -> Callable[..., Any]:
+    def log_sum(x: Any, **options: Any) -> Any:
+        return xp.log(xp.sum(_real(x), **options))
+
+    return log_sum
+
+
+def _log_sum_exp(xp: Any) -> Callable[..., Any]:
+    """Shift by the greatest, which neither overflows nor loses the others; that of nothing is -inf."""
+
+    def log_sum_exp(x: Any, axis: tuple[int, ...] | None, keepdims: bool) -> Any:
+        x = _real(x)
+        top = _extreme("max")(xp)(x, axis=axis, keepdims=True)
+        shift = xp.where(xp.isfinite(top), top, 0)
+        total = xp.log(xp.sum(xp.exp(x - shift), axis=axis, keepdims=True)) + shift
+        return total if keepdims else xp.squeeze(total, axis=axis)
+
+    return log_sum_exp
+
+
+def _real(x: Any) -> Any:
+    """Return integers, which logarithms took until opset 27, as float64."""
+    return x if is_float(x) else x.astype(np.float64)
 
 
 def _place(name: str) -> Operator:
@@ -236,8 +308,13 @@ OPERATORS = {
     "LRN": Operator(_lrn, cost=_lrn_cost),
     "LayerNormalization": Operator(_layer_normalization),
     "LogSoftmax": _of_rows(_log_softmax),
+    "LpNormalization": Operator(_lp_normalization),
+    "MeanVarianceNormalization": Operator(_mean_variance_normalization),
+    "RMSNormalization": Operator(_rms_normalization),
     "ReduceL1": _reduction(_l1, 18, lambda xp, x: xp.abs(x)),
     "ReduceL2": _reduction(_l2, 18, lambda xp, x: xp.abs(x)),
+    "ReduceLogSum": _reduction(_log_sum, 18, lambda xp, x: xp.log(_real(x))),
+    "ReduceLogSumExp": _reduction(_log_sum_exp, 18),
     "ReduceMax": _reduction(_extreme("max"), 18),
     "ReduceMean": _reduction(_mean, 18),
     "ReduceMin": _reduction(_extreme("min"), 18),

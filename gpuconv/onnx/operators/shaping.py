@@ -202,6 +202,26 @@ def _gather_cost(form: Form, x: Any, indices: Any) -> int:
     return prod((*x.shape[:axis], *np.shape(indices), *x.shape[axis + 1 :]))
 
 
+def _center_crop_pad(form: Form, x: Any, shape: Any) -> Any:
+    """Cut, or fill up with zeros, both ends of axes; of an odd number of elements the end has one more."""
+    wanted, given = ints(shape), form.get("axes")
+    along = [axis_of(axis, x.ndim) for axis in (range(x.ndim) if given is None else given)]
+    if len(set(along)) < len(along) or len(wanted) != len(along) or min(wanted, default=0) < 0:
+        raise ArgumentError(f"shape is {wanted}, but must have an extent, none negative, for each of the axes {along}")
+    taken, widths = [slice(None)] * x.ndim, [(0, 0)] * x.ndim
+    for axis, extent in zip(along, wanted, strict=True):
+        more = extent - x.shape[axis]
+        if more < 0:
+            taken[axis] = slice(-more // 2, -more // 2 + extent)
+        else:
+            widths[axis] = more // 2, more - more // 2
+    return _framed(x[tuple(taken)], widths, 0)
+
+
+def _center_crop_pad_cost(form: Form, x: Any, shape: Any) -> int:
+    return int(x.size) + prod(max(0, extent) for extent in (*ints(shape), *x.shape))
+
+
 def _expand(_: Form, x: Any, shape: Any) -> Any:
     wanted = ints(shape)
     if min(wanted, default=0) < 0:
@@ -335,6 +355,7 @@ def _does_not_train(form: Form) -> bool:
 
 
 OPERATORS = {
+    "CenterCropPad": Operator(_center_crop_pad, frozenset({1}), cost=_center_crop_pad_cost),
     "Concat": Operator(_concat, cost=_concat_cost),
     "Constant": Operator(_constant, serves=_is_plain_constant, cost=_one),
     "ConstantOfShape": Operator(_constant_of_shape, frozenset({0}), cost=_shape_cost),

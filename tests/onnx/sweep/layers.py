@@ -145,9 +145,6 @@ def _attention(d: Draw) -> Trial:
     k, v = (d.array(kind, (batch, kv, total, n), 1.0) for n in (size, v_size))
     pk, pv = (d.array(kind, (batch, kv, past, n), 1.0) if past else None for n in (size, v_size))
     attributes: dict[str, Any] = d.given(is_causal=d.int(0, 1), softcap=d.one(0.0, 2.0), scale=d.one(0.5, 1.0))
-    # The specification of opset 23 has the mask of a causal query with a cache otherwise than those after it.
-    if d.opset < 25 and past:
-        attributes.pop("is_causal", None)
     mode = d.int(0, 3)
     if d.opset >= 25:
         attributes |= d.given(left_window_size=d.int(-1, 2), right_window_size=d.int(-1, 2))
@@ -163,7 +160,7 @@ def _attention(d: Draw) -> Trial:
         valid = np.array([d.int(1, total) for _ in range(batch)], np.int64)
     left, right = attributes.get("left_window_size", -1), attributes.get("right_window_size", -1)
     for b, i, j in np.ndindex(batch, length, keys):
-        offset = past if past else int(valid[b]) - length if valid is not None and d.opset >= 25 else 0
+        offset = past if past else int(valid[b]) - length if valid is not None else 0
         hidden = bool(attributes.get("is_causal")) and j > i + offset
         hidden |= valid is not None and j >= valid[b]
         hidden |= (left >= 0 and j < i + offset - left) or (right >= 0 and j > i + offset + right)
@@ -192,8 +189,7 @@ def _attention(d: Draw) -> Trial:
         outputs += [joined_k, joined_v]
         if d.maybe():
             attributes["qk_matmul_output_mode"] = mode
-            stages = [raw, capped, biased, shares] if d.opset >= 25 else [raw, biased, capped, shares]
-            outputs.append(stages[mode].astype(kind))
+            outputs.append([raw, capped, biased, shares][mode].astype(kind))
     while inputs[-1] is None:
         inputs.pop()
     return Trial(inputs, attributes, outputs, loose=30)

@@ -224,11 +224,8 @@ def _window(d: Draw) -> Trial:
     span = size if attributes.get("periodic", 1) else size - 1
     turns = np.arange(size) / (span if span > 0 else math.inf)
     y = a - b * np.cos(2 * np.pi * turns) + c * np.cos(4 * np.pi * turns) if span > 0 else np.ones(size)
-    if is_float(kind):
-        y = y.astype(kind)
-    else:
-        y = np.where(np.abs(y - np.rint(y)) < 1e-9, np.rint(y), y).astype(kind)
-    return Trial([np.array(size, d.type("T1"))], attributes, [y], loose=4)
+    y = np.where(np.abs(y - np.rint(y)) < 1e-15 if is_float(kind) else np.abs(y - np.rint(y)) < 1e-9, np.rint(y), y)
+    return Trial([np.array(size, d.type("T1"))], attributes, [y.astype(kind)], loose=4)
 
 
 @node_of("MelWeightMatrix")
