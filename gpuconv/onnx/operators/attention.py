@@ -81,13 +81,13 @@ def _shares(xp: Any, scores: Any, bias: Any) -> Any:
     """Return softmax along the keys; 0 for a query that may attend none."""
     if not scores.shape[-1]:
         return scores
-    top = scores.max(axis=-1, keepdims=True)
+    top = xp.max(scores, axis=-1, keepdims=True)
     powers = xp.exp(scores - xp.where(top == -np.inf, 0, top))
-    total = powers.sum(axis=-1, keepdims=True)
+    total = xp.sum(powers, axis=-1, keepdims=True)
     shares = powers / xp.where(total == 0, 1, total)
     if bias is None:
         return shares
-    return xp.where(bias.max(axis=-1, keepdims=True) == -np.inf, 0, shares).astype(scores.dtype, copy=False)
+    return xp.where(xp.max(bias, axis=-1, keepdims=True) == -np.inf, 0, shares).astype(scores.dtype, copy=False)
 
 
 def _scores(form: Form, q: Any, k: Any) -> Any:

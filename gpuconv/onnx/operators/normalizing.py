@@ -121,7 +121,7 @@ def _lp_normalization(form: Form, x: Any) -> Any:
         return x
     xp = namespace(x)
     largest = xp.max(xp.abs(wide(x)), axis=axis, keepdims=True)
-    y = wide(x) / xp.where((largest > 0) & xp.isfinite(largest), largest, 1)
+    y = wide(x) / xp.where((largest > 0) & (largest < np.inf), largest, 1)
     norm = xp.sum(xp.abs(y) if p == 1 else xp.square(y), axis=axis, keepdims=True)
     norm = norm if p == 1 else xp.sqrt(norm)
     return (y / xp.where(norm == 0, 1, norm)).astype(x.dtype, copy=False)
@@ -234,9 +234,9 @@ def _log_sum_exp(xp: Any) -> Callable[..., Any]:
     def log_sum_exp(x: Any, axis: tuple[int, ...] | None, keepdims: bool) -> Any:
         x = _real(x)
         top = _extreme("max")(xp)(x, axis=axis, keepdims=True)
-        shift = xp.where(xp.isfinite(top), top, 0)
-        total = xp.log(xp.sum(xp.exp(x - shift), axis=axis, keepdims=True)) + shift
-        return total if keepdims else xp.squeeze(total, axis=axis)
+        shift = xp.where(xp.abs(top) < np.inf, top, 0)
+        total = xp.log(xp.sum(xp.exp(x - shift), axis=axis, keepdims=keepdims))
+        return total + shift.reshape(total.shape)
 
     return log_sum_exp
 

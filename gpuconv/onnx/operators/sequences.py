@@ -1,8 +1,10 @@
-"""Sequences of arrays, on the host, where the arrays stay: SequenceInsert, SplitToSequence."""
+"""Sequences, whose arrays are on the host, and optional values: one that is there is itself, none is None."""
 
 from __future__ import annotations
 
 from typing import Any
+
+import numpy as np
 
 from gpuconv._errors import ArgumentError
 from gpuconv.onnx.operators.form import DTYPES, NARROW, Form, Operator, ints, only_int
@@ -43,7 +45,28 @@ def _split(form: Form, x: Any, split: Any = None) -> Any:
     return parts
 
 
+def _optional(_: Form, value: Any = None) -> Any:
+    return value
+
+
+def _has_element(_: Form, value: Any = None) -> Any:
+    return np.array(value is not None)
+
+
+def _element(_: Form, value: Any) -> Any:
+    if value is None:
+        raise ArgumentError("the optional value has no element")
+    return value
+
+
+def _one(*_: Any) -> int:
+    return 1
+
+
 OPERATORS = {
-    "SequenceInsert": Operator(_insert, _ALL_HOST, cost=lambda *_: 1, dtypes=_ANY, collections=True),
+    "Optional": Operator(_optional, cost=_one, dtypes=_ANY, collections=True),
+    "OptionalGetElement": Operator(_element, cost=_one, dtypes=_ANY, collections=True),
+    "OptionalHasElement": Operator(_has_element, cost=_one, dtypes=_ANY, collections=True),
+    "SequenceInsert": Operator(_insert, _ALL_HOST, cost=_one, dtypes=_ANY, collections=True),
     "SplitToSequence": Operator(_split, _ALL_HOST, cost=lambda _, x, *__: int(x.size), dtypes=_ANY),
 }

@@ -95,7 +95,7 @@ def _tf_idf(form: Form, x: Any) -> Any:
 
 
 OPERATORS = {
-    "StringNormalizer": Operator(_normalize, dtypes=_TEXT),
-    "StringSplit": Operator(_split, dtypes=_TEXT),
+    "StringNormalizer": Operator(_normalize, frozenset({0}), dtypes=_TEXT),
+    "StringSplit": Operator(_split, frozenset({0}), dtypes=_TEXT),
     "TfIdfVectorizer": Operator(_tf_idf, frozenset({0}), dtypes=_TEXT | {"int32", "int64"}),
 }

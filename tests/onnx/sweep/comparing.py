@@ -11,14 +11,13 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import helper
+from onnx.reference import ReferenceEvaluator
 
 from gpuconv.onnx import backend
 from tests.onnx.networks import onnxruntime_run
 from tests.onnx.sweep import classical, elements, layers, sequences, tensors  # noqa: F401  # they register
-from tests.onnx.sweep.drawing import MAKERS, Draw, Trial, is_float, span
+from tests.onnx.sweep.drawing import CLOSE, MAKERS, Draw, Trial, is_float, span
 
-# Units in the last place of the type that one operator may be off, and absolutely.
-_CLOSE = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-21, "float64": 2.0**-46}
 
 
 @dataclass
@@ -32,11 +31,13 @@ class Tally:
     asked: int = 0  # nodes that ONNX Runtime computed, too
     kinds: Counter[str] = field(default_factory=Counter)  # of differences from the specification
     others: int = 0  # nodes in which ONNX Runtime differs from the specification
+    evaluator: int = 0  # nodes in which onnx's reference evaluator differs from it, or fails
 
     def __str__(self) -> str:
         wrong = sum(self.kinds.values())
         head = f"{self.op_type:28} opsets {self.opsets[0]}-{self.opsets[1]}: {self.nodes} nodes, {wrong} differ"
-        return f"{head}; ONNX Runtime {self.asked}, {self.others} differ" + "".join(
+        others = f"onnx's evaluator: {self.evaluator} differ; ONNX Runtime: {self.asked} nodes, {self.others} differ"
+        return f"{head}; {others}" + "".join(
             f"\n    {count} x {kind}" for kind, count in self.kinds.most_common()
         )
 
@@ -99,7 +100,7 @@ def _difference(value: Any, expected: Any, loose: float) -> str:
         return "another shape"
     if not is_float(expected.dtype):
         return "" if np.array_equal(value, expected) else "values"
-    close = _CLOSE[expected.dtype.name] * loose
+    close = CLOSE[expected.dtype.name] * loose
     pair = value.astype(np.float64), expected.astype(np.float64)
     size = np.abs(pair[1][np.isfinite(pair[1])]).max(initial=0)
     least = close * min(1.0, float(size)) if loose > 1 else np.finfo(np.float32).tiny
@@ -122,6 +123,7 @@ def sweep(domain: str, op_type: str, nodes: int, seed: int, verbose: bool = Fals
             if verbose and tally.kinds[found] <= 2:
                 _show(op_type, opset, trial, found, model, feeds)
         if ask:
+            tally.evaluator += bool(_evaluators(model, feeds, trial))
             other = _theirs(model, feeds, trial)
             tally.asked += other is not None
             tally.others += bool(other)
@@ -144,6 +146,22 @@ def _theirs(model: Any, feeds: list[Any], trial: Trial) -> str | None:
         return difference(onnxruntime_run(model, dict(zip(names, feeds, strict=True))), trial)
     except Exception:
         return None
+
+
+def _evaluators(model: Any, feeds: list[Any], trial: Trial) -> str:
+    """Return how onnx's reference evaluator differs by itself; the type of its text is not looked at."""
+    names = [value.name for value in model.graph.input]
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        try:
+            found = ReferenceEvaluator(model).run(None, dict(zip(names, feeds, strict=True)))
+            return difference([np.asarray(v) if isinstance(v, np.generic) else _as_text(v) for v in found], trial)
+        except Exception as error:
+            return str(error)
+
+
+def _as_text(value: Any) -> Any:
+    return value.astype(object) if isinstance(value, np.ndarray) and value.dtype.kind in "UT" else value
 
 
 def _brief(value: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.onnx.sweep.drawing import FLOATS, Draw, Trial, dtype, is_float, node_of, wide
+from tests.onnx.sweep.drawing import CLOSE, FLOATS, Draw, Trial, dtype, is_float, node_of, wide
 
 
 @node_of("LpNormalization")
@@ -43,7 +43,9 @@ def _rms(d: Draw) -> Trial:
     scale = d.array(d.type("V"), shape, 2.0)
     mean = (wide(x) ** 2).mean(axis=tuple(range(axis, x.ndim)), keepdims=True)
     normalized = (wide(x) / np.sqrt(mean + np.float32(attributes.get("epsilon", 1e-5)))).astype(x.dtype)
-    return Trial([x, scale], attributes, [(wide(normalized) * wide(scale)).astype(scale.dtype)], loose=4)
+    y = (wide(normalized) * wide(scale)).astype(scale.dtype)
+    # A quotient next to a tie of a narrow type may be rounded to either side.
+    return Trial([x, scale], attributes, [y], loose=4 * max(1.0, CLOSE[x.dtype.name] / CLOSE[scale.dtype.name]))
 
 
 @node_of("ReduceLogSum", "ReduceLogSumExp")
