@@ -59,7 +59,8 @@ _KINDS = (
 )
 TABLE: dict[str, Operator] = {name: entry for kind in _KINDS for name, entry in kind.OPERATORS.items()}
 
-OTHERS = {"ai.onnx.ml": {**indexing.CLASSICAL, **classical.CLASSICAL}, "com.microsoft": recurrent.CONTRIBUTED}  # by domain
+_CLASSICAL = {**indexing.CLASSICAL, **classical.CLASSICAL}
+OTHERS = {"ai.onnx.ml": _CLASSICAL, "com.microsoft": recurrent.CONTRIBUTED}  # by domain
 _TABLES = {"": TABLE, **OTHERS}
 _NEWEST_CLASSICAL = 5  # the opset of ai.onnx.ml, in which no default is another than before
 

@@ -1,7 +1,7 @@
 """Attention: scaled products of queries and keys, masked, softmax, and the products with the values.
 
 Both products are those of :mod:`gpuconv.onnx.operators.products`: on a device gpuconv's kernels compute them, without
-cuBLAS. float16 and bfloat16 are computed in float32 and rounded once, but where softmax_precision asks for another type.
+cuBLAS. float16 and bfloat16 are computed in float32 and rounded once, unless softmax_precision names another type.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def _rounded(form: Form, scores: Any) -> Any:
 def _cost(_: Form, q: Any, k: Any, v: Any, *others: Any) -> int:
     """Count the products of both steps at most, for heads that are not told apart."""
     past = others[1].shape[-2] if len(others) > 1 and others[1] is not None else 0
-    return int(q.size) * (k.shape[-2] + past) * 2 + int(k.size) + int(v.size)
+    return int(q.size) * int(k.shape[-2] + past) * 2 + int(k.size) + int(v.size)
 
 
 OPERATORS = {"Attention": Operator(_attention, frozenset({6}), cost=_cost, dtypes=DTYPES)}

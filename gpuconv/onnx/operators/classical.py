@@ -76,7 +76,7 @@ _TRANSFORMS: dict[str, Callable[[Any], Any]] = {
 def _transformed(form: Form, scores: Any) -> Any:
     """Return rows of scores as post_transform has them, a name or, of TreeEnsemble, its number."""
     given = form.get("post_transform") or "NONE"
-    name = list(("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT"))[given] if isinstance(given, int) else given
+    name = ["NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT"][given] if isinstance(given, int) else given
     if name not in _TRANSFORMS:
         raise ArgumentError(f"post_transform must be one of {', '.join(_TRANSFORMS)}, not {name!r}")
     with np.errstate(all="ignore"):

@@ -1,4 +1,4 @@
-"""If, Loop, Scan and SequenceMap: what the graphs inside are given, how often they run, and what becomes of what they return."""
+"""If, Loop, Scan and SequenceMap: what the graphs inside are given, how often they run, what becomes of their results."""
 
 from __future__ import annotations
 

@@ -187,8 +187,8 @@ def _bit_shift(form: Form, a: Any, b: Any) -> Any:
     inside = (b >= 0) & (b < bits)
     amount = xp.where(inside, b, 0).astype(a.dtype)
     if direction == "LEFT":
-        return xp.where(inside, a << amount, 0).astype(a.dtype)
-    return xp.where(inside, a >> amount, 0 - (a < 0).astype(a.dtype)).astype(a.dtype)
+        return xp.where(inside, xp.left_shift(a, amount), 0).astype(a.dtype)
+    return xp.where(inside, xp.right_shift(a, amount), 0 - (a < 0).astype(a.dtype)).astype(a.dtype)
 
 
 def _where(_: Form, condition: Any, a: Any, b: Any) -> Any:

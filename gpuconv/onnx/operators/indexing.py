@@ -211,7 +211,8 @@ def _reverse_sequence(form: Form, x: Any, lengths: Any) -> Any:
             f"each sequence of x.shape={x.shape}, not the shape {lengths.shape}"
         )
     if lengths.size and not 0 <= lengths.min() <= lengths.max() <= x.shape[time]:
-        raise ArgumentError(f"sequence_lens has {lengths.min()} to {lengths.max()}, but there are {x.shape[time]} steps")
+        ends = f"{lengths.min()} to {lengths.max()}"
+        raise ArgumentError(f"sequence_lens has {ends}, but must have 0 to {x.shape[time]}, the steps of x")
     steps = np.arange(x.shape[time])[:, None]
     places = np.where(steps < lengths, lengths - 1 - steps, steps)  # (time, batch)
     xp, columns = namespace(x), np.arange(x.shape[batch])

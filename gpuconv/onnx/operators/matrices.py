@@ -47,7 +47,7 @@ def _affine_grid(form: Form, theta: Any, size: Any) -> Any:
     images, _, *extents = ints(size)
     rank = len(extents)
     if rank not in (2, 3) or theta.shape != (images, rank, rank + 1) or min(extents) < 0:
-        raise ArgumentError(f"size {ints(size)} must be (N, C, H, W) or (N, C, D, H, W), and theta {theta.shape} fit it")
+        raise ArgumentError(f"size {ints(size)} must be (N, C, H, W) or (N, C, D, H, W), and fit theta {theta.shape}")
     xp, matrix = namespace(theta), wide(theta)
     y = xp.broadcast_to(matrix[(slice(None), *(None,) * rank, slice(None), rank)], (images, *extents, rank))
     for axis, extent in enumerate(extents):

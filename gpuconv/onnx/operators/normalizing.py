@@ -14,7 +14,6 @@ from gpuconv.onnx.operators.elementwise import divide
 from gpuconv.onnx.operators.form import Form, Operator, ints, is_float, namespace, saturated, wide
 from gpuconv.onnx.operators.shaping import axis_of
 
-
 _TINY_DEVIATION = 1e-9  # what MeanVarianceNormalization adds to deviations
 
 

@@ -36,7 +36,7 @@ def _split(form: Form, x: Any, split: Any = None) -> Any:
     else:
         sizes = ints(split)
     if min(sizes, default=0) < 0 or sum(sizes) != extent:
-        raise ArgumentError(f"the sizes {sizes} must not be negative, and add up to the {extent} elements of axis {axis}")
+        raise ArgumentError(f"the sizes {sizes} must not be negative, and add up to the {extent} of axis {axis}")
     before, parts, start = (slice(None),) * axis, [], 0
     drop = split is None and not form.get("keepdims")
     for size in sizes:

@@ -219,7 +219,7 @@ def _center_crop_pad(form: Form, x: Any, shape: Any) -> Any:
 
 
 def _center_crop_pad_cost(form: Form, x: Any, shape: Any) -> int:
-    return int(x.size) + prod(max(0, extent) for extent in (*ints(shape), *x.shape))
+    return int(x.size) + int(prod(max(0, extent) for extent in (*ints(shape), *x.shape)))
 
 
 def _expand(_: Form, x: Any, shape: Any) -> Any:

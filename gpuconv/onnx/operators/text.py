@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from gpuconv._errors import ArgumentError
 from gpuconv.onnx.operators.form import Form, Operator
 
 _TEXT = frozenset({"object"})
-_CASES = {"NONE": str, "LOWER": str.lower, "UPPER": str.upper}
+_CASES: dict[str, Callable[[str], str]] = {"NONE": str, "LOWER": str.lower, "UPPER": str.upper}
 
 
 def _normalize(form: Form, x: Any) -> Any:
@@ -21,7 +22,7 @@ def _normalize(form: Form, x: Any) -> Any:
         raise ArgumentError(f"case_change_action must be one of {', '.join(_CASES)}, not {action!r}")
     if x.ndim not in (1, 2) or (x.ndim == 2 and x.shape[0] != 1):
         raise ArgumentError(f"X must be (C) or (1, C), not {x.shape}")
-    compared = str if sensitive else str.lower
+    compared = _CASES["NONE" if sensitive else "LOWER"]
     stops = {compared(word.decode()) for word in form.get("stopwords") or ()}
     kept = [_CASES[action](text) for text in x.reshape(-1).tolist() if compared(text) not in stops]
     return np.array(kept or [""], object).reshape(*x.shape[:-1], -1)
@@ -47,10 +48,10 @@ def _grams(form: Form) -> dict[tuple[Any, ...], int]:
     pool: Sequence[Any] = numbers if texts is None else [text.decode() for text in texts]
     starts = [*(form.get("ngram_counts") or ()), len(pool)]
     if starts != sorted(starts) or starts[0] < 0:
-        raise ArgumentError(f"ngram_counts {starts[:-1]} must rise, from 0 to at most {len(pool)}, the size of the pool")
+        raise ArgumentError(f"ngram_counts {starts[:-1]} must rise, from 0 to at most the {len(pool)} of the pool")
     found: dict[tuple[Any, ...], int] = {}
     number = 0
-    for length, (start, end) in enumerate(zip(starts[:-1], starts[1:], strict=True), 1):
+    for length, (start, end) in enumerate(itertools.pairwise(starts), 1):
         for at in range(start, end - length + 1, length):
             found.setdefault(tuple(pool[at : at + length]), number)
             number += 1

@@ -72,7 +72,11 @@ def _impute(d: Draw) -> Trial:
     return Trial([x], attributes, [y])
 
 
-_LABELS = {"strings": (WORDS, "_Unused"), "int64s": ([1, 2, 3, 7, -4], -1), "floats": ([0.5, 1.0, -2.0, math.nan, 3.0], -0.0)}
+_LABELS = {
+    "strings": (WORDS, "_Unused"),
+    "int64s": ([1, 2, 3, 7, -4], -1),
+    "floats": ([0.5, 1.0, -2.0, math.nan, 3.0], -0.0),
+}
 
 
 @node_of("LabelEncoder", domain=ML)
@@ -97,7 +101,9 @@ def _labels(d: Draw) -> Trial:
     kinds = {"strings": object, "int64s": np.int64, "floats": np.float32}
     attributes = {f"keys_{source}": keys, f"values_{target}": values}
     if d.opset >= 4 and d.maybe() and {source, target} <= {"int64s", "floats"}:
-        pair = [d.one("int64", "int32", "int16") if k == "int64s" else d.one("float32", "float64") for k in (source, target)]
+        pair = [
+            d.one("int64", "int32", "int16") if k == "int64s" else d.one("float32", "float64") for k in (source, target)
+        ]
         kinds |= {source: dtype(pair[0])}
         out = dtype(pair[1])
         attributes = {
@@ -233,10 +239,10 @@ def _svm_regress(d: Draw) -> Trial:
         [sum(w * _kernel(row, v, kind, parameters) for w, v in zip(weights, vectors, strict=True)) + rho]
         for row in x.astype(np.float64)
     ])  # fmt: skip
-    attributes: dict[str, Any] = dict(
-        coefficients=weights.tolist(), support_vectors=vectors.reshape(-1).tolist(), n_supports=supports, rho=[rho],
-        kernel_params=parameters,
-    )  # fmt: skip
+    attributes: dict[str, Any] = {
+        "coefficients": weights.tolist(), "support_vectors": vectors.reshape(-1).tolist(), "n_supports": supports, "rho": [rho],
+        "kernel_params": parameters,
+    }  # fmt: skip
     attributes |= {"kernel_type": kind} if kind != "LINEAR" or d.maybe() else {}
     if d.maybe(0.3):
         attributes["one_class"], y = 1, np.where(y > 0, 1.0, -1.0)
@@ -269,10 +275,10 @@ def _svm_classify(d: Draw) -> Trial:
         best.append(int(np.argmax(votes)))
     texts = d.maybe()
     names = [f"c{at}" for at in range(classes)] if texts else [10 + at for at in range(classes)]
-    attributes: dict[str, Any] = dict(
-        coefficients=weights.reshape(-1).tolist(), support_vectors=vectors.reshape(-1).tolist(), rho=rho.tolist(),
-        vectors_per_class=counts, kernel_params=parameters, kernel_type=kind,
-    )  # fmt: skip
+    attributes: dict[str, Any] = {
+        "coefficients": weights.reshape(-1).tolist(), "support_vectors": vectors.reshape(-1).tolist(), "rho": rho.tolist(),
+        "vectors_per_class": counts, "kernel_params": parameters, "kernel_type": kind,
+    }  # fmt: skip
     attributes["classlabels_strings" if texts else "classlabels_ints"] = names
     labels = np.array([names[at] for at in best], object if texts else np.int64)
     return Trial([x], attributes, [labels, np.array(scores).astype(np.float32)], loose=60)
@@ -363,7 +369,11 @@ def _tree_regress(d: Draw) -> Trial:
     features, targets = d.int(1, 3), d.int(1, 3)
     x = _features_of(d, features).astype(np.float32)
     lists, leaves = _listed([_tree(d, features, 3) for _ in range(d.int(1, 3))])
-    votes = [(leaf, d.int(0, targets - 1), float(_f32(d.rng.standard_normal()))) for leaf in leaves for _ in range(d.int(1, 2))]
+    votes = [
+        (leaf, d.int(0, targets - 1), float(_f32(d.rng.standard_normal())))
+        for leaf in leaves
+        for _ in range(d.int(1, 2))
+    ]
     votes = [vote for at, vote in enumerate(votes) if vote[:2] not in [v[:2] for v in votes[:at]]]
     how = d.one("SUM", "AVERAGE", "MIN", "MAX")
     base = [float(v) for v in _f32(d.rng.standard_normal(targets))] if d.maybe() else None
@@ -374,12 +384,17 @@ def _tree_regress(d: Draw) -> Trial:
         for target in range(targets):
             found = [w for leaf, t, w in votes if t == target and leaf in reached]
             if found:
-                y[at, target] = {"SUM": sum(found), "AVERAGE": sum(found) / trees, "MIN": min(found), "MAX": max(found)}[how]
+                y[at, target] = {
+                    "SUM": sum(found),
+                    "AVERAGE": sum(found) / trees,
+                    "MIN": min(found),
+                    "MAX": max(found),
+                }[how]
     y = y if base is None else y + base
-    attributes = lists | dict(
-        target_treeids=[v[0][0] for v in votes], target_nodeids=[v[0][1] for v in votes],
-        target_ids=[v[1] for v in votes], target_weights=[v[2] for v in votes], n_targets=targets,
-    )  # fmt: skip
+    attributes = lists | {
+        "target_treeids": [v[0][0] for v in votes], "target_nodeids": [v[0][1] for v in votes],
+        "target_ids": [v[1] for v in votes], "target_weights": [v[2] for v in votes], "n_targets": targets,
+    }  # fmt: skip
     attributes |= {"aggregate_function": how} if how != "SUM" or d.maybe() else {}
     attributes |= {} if base is None else {"base_values": base}
     return Trial([x], attributes, [y.astype(np.float32)], loose=16)
@@ -390,7 +405,11 @@ def _tree_classify(d: Draw) -> Trial:
     features, classes = d.int(1, 3), d.int(3, 4)
     x = _features_of(d, features).astype(np.float32)
     lists, leaves = _listed([_tree(d, features, 3) for _ in range(d.int(1, 3))])
-    votes = [(leaf, c, float(_f32(d.rng.uniform(0.1, 2)))) for leaf in leaves for c in d.rng.permutation(classes)[: d.int(1, 2)]]
+    votes = [
+        (leaf, c, float(_f32(d.rng.uniform(0.1, 2))))
+        for leaf in leaves
+        for c in d.rng.permutation(classes)[: d.int(1, 2)]
+    ]
     base = [float(v) for v in _f32(d.rng.uniform(0, 1, classes))] if d.maybe() else None
     trees = len(set(lists["nodes_treeids"]))
     scores = np.zeros((len(x), classes))
@@ -402,10 +421,10 @@ def _tree_classify(d: Draw) -> Trial:
     texts = d.maybe()
     names = [f"c{at}" for at in range(classes)] if texts else [10 + at for at in range(classes)]
     transform = d.one("NONE", "NONE", "SOFTMAX", "LOGISTIC")
-    attributes = lists | dict(
-        class_treeids=[v[0][0] for v in votes], class_nodeids=[v[0][1] for v in votes],
-        class_ids=[int(v[1]) for v in votes], class_weights=[v[2] for v in votes],
-    )  # fmt: skip
+    attributes = lists | {
+        "class_treeids": [v[0][0] for v in votes], "class_nodeids": [v[0][1] for v in votes],
+        "class_ids": [int(v[1]) for v in votes], "class_weights": [v[2] for v in votes],
+    }  # fmt: skip
     if len(set(attributes["class_ids"])) == 1:  # of two classes, which the text says nothing of
         return _tree_classify(d)
     attributes["classlabels_strings" if texts else "classlabels_int64s"] = names
@@ -459,15 +478,15 @@ def _tree_ensemble(d: Draw) -> Trial:
                 y[number, target] = [sum(found) / len(roots), sum(found), min(found), max(found)][how]
     modes = ["BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ", "BRANCH_MEMBER"]
     tensor = numpy_helper.from_array
-    attributes: dict[str, Any] = dict(
-        nodes_splits=tensor(np.array([0.0 if isinstance(r[2], list) else r[2] for r in rows], kind)),
-        nodes_featureids=[r[1] for r in rows], nodes_modes=tensor(np.array([modes.index(r[0]) for r in rows], np.uint8)),
-        nodes_truenodeids=[r[4][0] for r in rows], nodes_falsenodeids=[r[5][0] for r in rows],
-        nodes_trueleafs=[r[4][1] for r in rows], nodes_falseleafs=[r[5][1] for r in rows],
-        nodes_missing_value_tracks_true=[r[3] for r in rows], leaf_targetids=[t for t, _ in leaves],
-        leaf_weights=tensor(np.array([w for _, w in leaves], kind)), tree_roots=roots, n_targets=targets,
-        aggregate_function=how,
-    )  # fmt: skip
+    attributes: dict[str, Any] = {
+        "nodes_splits": tensor(np.array([0.0 if isinstance(r[2], list) else r[2] for r in rows], kind)),
+        "nodes_featureids": [r[1] for r in rows], "nodes_modes": tensor(np.array([modes.index(r[0]) for r in rows], np.uint8)),
+        "nodes_truenodeids": [r[4][0] for r in rows], "nodes_falsenodeids": [r[5][0] for r in rows],
+        "nodes_trueleafs": [r[4][1] for r in rows], "nodes_falseleafs": [r[5][1] for r in rows],
+        "nodes_missing_value_tracks_true": [r[3] for r in rows], "leaf_targetids": [t for t, _ in leaves],
+        "leaf_weights": tensor(np.array([w for _, w in leaves], kind)), "tree_roots": roots, "n_targets": targets,
+        "aggregate_function": how,
+    }  # fmt: skip
     if members:
         attributes["membership_values"] = tensor(np.array(members, kind))
     return Trial([x], attributes, [y.astype(kind)], loose=16)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 import zlib
 from collections import Counter
@@ -17,7 +18,6 @@ from gpuconv.onnx import backend
 from tests.onnx.networks import onnxruntime_run
 from tests.onnx.sweep import classical, elements, layers, sequences, tensors  # noqa: F401  # they register
 from tests.onnx.sweep.drawing import CLOSE, MAKERS, Draw, Trial, is_float, span
-
 
 
 @dataclass
@@ -37,9 +37,7 @@ class Tally:
         wrong = sum(self.kinds.values())
         head = f"{self.op_type:28} opsets {self.opsets[0]}-{self.opsets[1]}: {self.nodes} nodes, {wrong} differ"
         others = f"onnx's evaluator: {self.evaluator} differ; ONNX Runtime: {self.asked} nodes, {self.others} differ"
-        return f"{head}; {others}" + "".join(
-            f"\n    {count} x {kind}" for kind, count in self.kinds.most_common()
-        )
+        return f"{head}; {others}" + "".join(f"\n    {count} x {kind}" for kind, count in self.kinds.most_common())
 
 
 def made(op_type: str, domain: str, seed: int) -> tuple[int, Trial]:
@@ -173,7 +171,5 @@ def _brief(value: Any) -> Any:
 def _show(op_type: str, opset: int, trial: Trial, found: str, model: Any, feeds: list[Any]) -> None:
     print("  ", found, "|", op_type, opset, trial.attributes, [_brief(value) for value in trial.inputs])
     print("      expected", [_brief(value) for value in trial.expected])
-    try:
+    with contextlib.suppress(Exception):
         print("      got     ", [_brief(value) for value in backend.run_model(model, feeds)])
-    except Exception:
-        pass

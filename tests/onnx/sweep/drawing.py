@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -148,6 +149,7 @@ def number(kind: Any) -> int:
     return int(helper.np_dtype_to_tensor_dtype(np.dtype(kind)))
 
 
+@lru_cache
 def span(op_type: str, domain: str) -> tuple[int, int]:
     """Return the first and the last opset that has an operator."""
     schemas = onnx.defs.get_all_schemas_with_history()

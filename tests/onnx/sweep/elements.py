@@ -35,9 +35,10 @@ def _curve(d: Draw) -> Trial:
 def _each(function: Any, *arrays: Any, kind: Any) -> Any:
     """Compute element by element in Python."""
     arrays = np.broadcast_arrays(*arrays)
-    values = [function(*(item.item() if hasattr(item, "item") else item for item in row)) for row in zip(*(
-        (wide(a) if is_float(a.dtype) else a).reshape(-1) for a in arrays
-    ), strict=True)]
+    values = [
+        function(*(item.item() if hasattr(item, "item") else item for item in row))
+        for row in zip(*((wide(a) if is_float(a.dtype) else a).reshape(-1) for a in arrays), strict=True)
+    ]
     return np.array(values, np.float64 if is_float(kind) else kind).reshape(arrays[0].shape).astype(kind)
 
 
@@ -54,7 +55,9 @@ def _test(d: Draw) -> Trial:
     if d.op_type == "IsNaN":
         return Trial([x], {}, [_each(math.isnan, x, kind=np.bool_)])
     attributes = d.given(detect_negative=d.int(0, 1), detect_positive=d.int(0, 1))
-    ends = [sign * math.inf for sign, name in ((1, "detect_positive"), (-1, "detect_negative")) if attributes.get(name, 1)]
+    ends = [
+        sign * math.inf for sign, name in ((1, "detect_positive"), (-1, "detect_negative")) if attributes.get(name, 1)
+    ]
     return Trial([x], attributes, [_each(lambda v: v in ends, x, kind=np.bool_)])
 
 
@@ -123,7 +126,13 @@ def _mod(d: Draw) -> Trial:
         if fmod:
             return math.fmod(v, by)
         if math.isinf(by):
-            return v if v == 0 and False or (v != 0 and (v > 0) == (by > 0)) else math.copysign(0.0, by) if v == 0 else by
+            return (
+                v
+                if (v == 0 and False) or (v != 0 and (v > 0) == (by > 0))
+                else math.copysign(0.0, by)
+                if v == 0
+                else by
+            )
         y = math.fmod(v, by)
         return math.copysign(0.0, by) if y == 0 else y + by if (y < 0) != (by < 0) else y
 

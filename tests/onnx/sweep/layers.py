@@ -18,7 +18,9 @@ def _lp_normalization(d: Draw) -> Trial:
     attributes = d.given(axis=d.axis(x.ndim), p=d.int(1, 2))
     p, axis = attributes.get("p", 2), attributes.get("axis", -1)
     norm = (np.abs(wide(x)) ** p).sum(axis=axis, keepdims=True) ** (1 / p)
-    return Trial([x], attributes, [np.divide(wide(x), norm, np.zeros(x.shape), where=norm != 0).astype(x.dtype)], loose=3)
+    return Trial(
+        [x], attributes, [np.divide(wide(x), norm, np.zeros(x.shape), where=norm != 0).astype(x.dtype)], loose=3
+    )
 
 
 @node_of("MeanVarianceNormalization")
@@ -122,7 +124,9 @@ def _rotary(d: Draw) -> Trial:
         turned = 2 * d.int(1, half)
         attributes["rotary_embedding_dim"] = turned
     positions = d.rng.integers(0, 6, (batch, length)) if d.maybe() else None
-    caches = [d.array(kind, (6, turned // 2) if positions is not None else (batch, length, turned // 2), 1.0) for _ in "cs"]
+    caches = [
+        d.array(kind, (6, turned // 2) if positions is not None else (batch, length, turned // 2), 1.0) for _ in "cs"
+    ]
     y = wide(x).copy()
     for b, h, t, i in np.ndindex(batch, heads, length, turned // 2):
         cos, sin = (wide(c)[positions[b, t], i] if positions is not None else wide(c)[b, t, i] for c in caches)
@@ -228,5 +232,5 @@ def _linear_attention(d: Draw) -> Trial:
     inputs = [q, k, v, past, decay, beta]
     while inputs[-1] is None:
         inputs.pop()
-    last = (dtype(kind) if past is None else past.dtype)
+    last = dtype(kind) if past is None else past.dtype
     return Trial(inputs, attributes, [y.reshape(batch, length, -1).astype(kind), state.astype(last)], loose=30)

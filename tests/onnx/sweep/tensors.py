@@ -167,7 +167,9 @@ def _det(d: Draw) -> Trial:
     y = np.zeros(x.shape[:-2])
     for order in itertools.permutations(range(n)):
         swaps = sum(order[i] > order[j] for i in range(n) for j in range(i + 1, n))
-        y += (-1) ** swaps * math.prod((wide(x)[..., row, column] for row, column in enumerate(order)), start=np.ones(()))
+        y += (-1) ** swaps * math.prod(
+            (wide(x)[..., row, column] for row, column in enumerate(order)), start=np.ones(())
+        )
     return Trial([x], {}, [np.asarray(y).astype(x.dtype)], loose=16)
 
 
@@ -188,7 +190,9 @@ def _einsum(d: Draw) -> Trial:
     arrays = []
     for term in terms:
         before, has, after = term.partition("...")
-        arrays.append(d.array(kind, [*(sizes[c] for c in before), *(dots if has else ()), *(sizes[c] for c in after)], 1.0))
+        arrays.append(
+            d.array(kind, [*(sizes[c] for c in before), *(dots if has else ()), *(sizes[c] for c in after)], 1.0)
+        )
     letters = "xyz"[: len(dots)]
     flat = [term.replace("...", letters) for term in terms]
     if not arrow:
@@ -201,9 +205,7 @@ def _einsum(d: Draw) -> Trial:
     y = np.zeros([extents[c] for c in right], object if not is_float(kind) else np.float64)
     for place in itertools.product(*(range(extents[c]) for c in every)):
         at = dict(zip(every, place, strict=True))
-        term = math.prod(
-            (wide(a)[tuple(at[c] for c in t)].item() for a, t in zip(arrays, flat, strict=True)), start=1
-        )
+        term = math.prod((wide(a)[tuple(at[c] for c in t)].item() for a, t in zip(arrays, flat, strict=True)), start=1)
         y[tuple(at[c] for c in right)] += term
     if not is_float(kind):
         bits = 8 * np.dtype(kind).itemsize
