@@ -46,15 +46,16 @@ opset that brought the newest form.
 
 ## How the evaluator is checked
 
-`python -m tests.onnx.sweep --nodes {nodes} --write` draws random nodes of the operators that are, or were, left to the evaluator: random
-attributes, element types, shapes, and every opset. NumPy computes what the specification says of each, in float64 or in plain loops;
-ONNX Runtime {runtime} is asked too, where it has the operator. "Differ" counts nodes with another value, shape or type, and errors.
+`python -m tests.onnx.sweep --nodes {nodes} --write` draws random nodes of the operators that are, or were, left to the
+evaluator: attributes, element types and shapes at random, at every opset. NumPy computes what the specification says
+of each, in float64 or in plain loops. ONNX Runtime {runtime} is asked too, where it has the operator. A node differs
+where a value, a shape or a type is another, or where it fails.
 
 - **right**: the evaluator computes it, and no node differs.
 - **taken over**: gpuconv computes it, as the evaluator does not follow the specification, or takes illegal nodes.
 
-Where ONNX Runtime differs, the specification decides. Mostly it computes float64 by float32 constants, refuses nothing but
-rounds otherwise, or follows no NaN along a tree.
+Where ONNX Runtime differs, the specification decides: of float64 computed with float32 constants, for one, or of NaN
+that takes the true branch of a tree.
 
 {sweep}
 
@@ -104,6 +105,10 @@ def rows() -> Iterator[tuple[str, str, str, str]]:
         yield f"`{name}`", since, who, ON_DEVICE.get(who, who)
 
 
+def _listed(why: str) -> str:
+    return ", ".join(f"`{name}`" for name, reason in NOT_SWEPT.items() if reason == why)
+
+
 def _table(lines: Iterable[tuple[str, ...]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
@@ -135,9 +140,7 @@ def page() -> str:
         sweep=_table(swept({name: who for name, _, who, _ in found})),
         nodes=max(row["nodes"] for row in results.values()),
         runtime=RUNTIME,
-        not_swept="\n".join(
-            f"- {', '.join(f'`{n}`' for n, w in NOT_SWEPT.items() if w == why)}: {why}" for why in REASONS
-        ),
+        not_swept="\n".join(f"- {_listed(why)}: {why}" for why in REASONS),
     )
 
 

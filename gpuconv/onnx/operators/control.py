@@ -1,4 +1,4 @@
-"""If, Loop, Scan and SequenceMap: what the graphs inside are given, how often they run, what becomes of their results."""
+"""If, Loop, Scan and SequenceMap: what graphs inside are given, how often they run, what becomes of the results."""
 
 from __future__ import annotations
 

@@ -240,9 +240,12 @@ def _svm_regress(d: Draw) -> Trial:
         for row in x.astype(np.float64)
     ])  # fmt: skip
     attributes: dict[str, Any] = {
-        "coefficients": weights.tolist(), "support_vectors": vectors.reshape(-1).tolist(), "n_supports": supports, "rho": [rho],
+        "coefficients": weights.tolist(),
+        "support_vectors": vectors.reshape(-1).tolist(),
+        "n_supports": supports,
+        "rho": [rho],
         "kernel_params": parameters,
-    }  # fmt: skip
+    }
     attributes |= {"kernel_type": kind} if kind != "LINEAR" or d.maybe() else {}
     if d.maybe(0.3):
         attributes["one_class"], y = 1, np.where(y > 0, 1.0, -1.0)
@@ -276,9 +279,13 @@ def _svm_classify(d: Draw) -> Trial:
     texts = d.maybe()
     names = [f"c{at}" for at in range(classes)] if texts else [10 + at for at in range(classes)]
     attributes: dict[str, Any] = {
-        "coefficients": weights.reshape(-1).tolist(), "support_vectors": vectors.reshape(-1).tolist(), "rho": rho.tolist(),
-        "vectors_per_class": counts, "kernel_params": parameters, "kernel_type": kind,
-    }  # fmt: skip
+        "coefficients": weights.reshape(-1).tolist(),
+        "support_vectors": vectors.reshape(-1).tolist(),
+        "rho": rho.tolist(),
+        "vectors_per_class": counts,
+        "kernel_params": parameters,
+        "kernel_type": kind,
+    }
     attributes["classlabels_strings" if texts else "classlabels_ints"] = names
     labels = np.array([names[at] for at in best], object if texts else np.int64)
     return Trial([x], attributes, [labels, np.array(scores).astype(np.float32)], loose=60)
@@ -392,9 +399,12 @@ def _tree_regress(d: Draw) -> Trial:
                 }[how]
     y = y if base is None else y + base
     attributes = lists | {
-        "target_treeids": [v[0][0] for v in votes], "target_nodeids": [v[0][1] for v in votes],
-        "target_ids": [v[1] for v in votes], "target_weights": [v[2] for v in votes], "n_targets": targets,
-    }  # fmt: skip
+        "target_treeids": [v[0][0] for v in votes],
+        "target_nodeids": [v[0][1] for v in votes],
+        "target_ids": [v[1] for v in votes],
+        "target_weights": [v[2] for v in votes],
+        "n_targets": targets,
+    }
     attributes |= {"aggregate_function": how} if how != "SUM" or d.maybe() else {}
     attributes |= {} if base is None else {"base_values": base}
     return Trial([x], attributes, [y.astype(np.float32)], loose=16)
@@ -422,9 +432,11 @@ def _tree_classify(d: Draw) -> Trial:
     names = [f"c{at}" for at in range(classes)] if texts else [10 + at for at in range(classes)]
     transform = d.one("NONE", "NONE", "SOFTMAX", "LOGISTIC")
     attributes = lists | {
-        "class_treeids": [v[0][0] for v in votes], "class_nodeids": [v[0][1] for v in votes],
-        "class_ids": [int(v[1]) for v in votes], "class_weights": [v[2] for v in votes],
-    }  # fmt: skip
+        "class_treeids": [v[0][0] for v in votes],
+        "class_nodeids": [v[0][1] for v in votes],
+        "class_ids": [int(v[1]) for v in votes],
+        "class_weights": [v[2] for v in votes],
+    }
     if len(set(attributes["class_ids"])) == 1:  # of two classes, which the text says nothing of
         return _tree_classify(d)
     attributes["classlabels_strings" if texts else "classlabels_int64s"] = names
@@ -480,13 +492,19 @@ def _tree_ensemble(d: Draw) -> Trial:
     tensor = numpy_helper.from_array
     attributes: dict[str, Any] = {
         "nodes_splits": tensor(np.array([0.0 if isinstance(r[2], list) else r[2] for r in rows], kind)),
-        "nodes_featureids": [r[1] for r in rows], "nodes_modes": tensor(np.array([modes.index(r[0]) for r in rows], np.uint8)),
-        "nodes_truenodeids": [r[4][0] for r in rows], "nodes_falsenodeids": [r[5][0] for r in rows],
-        "nodes_trueleafs": [r[4][1] for r in rows], "nodes_falseleafs": [r[5][1] for r in rows],
-        "nodes_missing_value_tracks_true": [r[3] for r in rows], "leaf_targetids": [t for t, _ in leaves],
-        "leaf_weights": tensor(np.array([w for _, w in leaves], kind)), "tree_roots": roots, "n_targets": targets,
+        "nodes_featureids": [r[1] for r in rows],
+        "nodes_modes": tensor(np.array([modes.index(r[0]) for r in rows], np.uint8)),
+        "nodes_truenodeids": [r[4][0] for r in rows],
+        "nodes_falsenodeids": [r[5][0] for r in rows],
+        "nodes_trueleafs": [r[4][1] for r in rows],
+        "nodes_falseleafs": [r[5][1] for r in rows],
+        "nodes_missing_value_tracks_true": [r[3] for r in rows],
+        "leaf_targetids": [t for t, _ in leaves],
+        "leaf_weights": tensor(np.array([w for _, w in leaves], kind)),
+        "tree_roots": roots,
+        "n_targets": targets,
         "aggregate_function": how,
-    }  # fmt: skip
+    }
     if members:
         attributes["membership_values"] = tensor(np.array(members, kind))
     return Trial([x], attributes, [y.astype(kind)], loose=16)

@@ -126,13 +126,8 @@ def _mod(d: Draw) -> Trial:
         if fmod:
             return math.fmod(v, by)
         if math.isinf(by):
-            return (
-                v
-                if (v == 0 and False) or (v != 0 and (v > 0) == (by > 0))
-                else math.copysign(0.0, by)
-                if v == 0
-                else by
-            )
+            same = (v > 0) == (by > 0)
+            return math.copysign(0.0, by) if v == 0 else v if same else by
         y = math.fmod(v, by)
         return math.copysign(0.0, by) if y == 0 else y + by if (y < 0) != (by < 0) else y
 

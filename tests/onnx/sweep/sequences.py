@@ -143,9 +143,14 @@ def _tf_idf(d: Draw) -> Trial:
     for number, place in enumerate(order):
         scale[place] = weights[number]
     attributes = {
-        "mode": mode, "min_gram_length": least, "max_gram_length": most, "max_skip_count": skips, "ngram_counts": [0, len(ones)],
-        "ngram_indexes": order, "pool_int64s": [*ones, *(v for pair in twos for v in pair)],
-    }  # fmt: skip
+        "mode": mode,
+        "min_gram_length": least,
+        "max_gram_length": most,
+        "max_skip_count": skips,
+        "ngram_counts": [0, len(ones)],
+        "ngram_indexes": order,
+        "pool_int64s": [*ones, *(v for pair in twos for v in pair)],
+    }
     if mode != "TF" and d.maybe(0.8):
         attributes["weights"] = weights
         y = (y > 0 if mode == "IDF" else y) * scale
