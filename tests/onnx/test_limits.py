@@ -88,6 +88,17 @@ REFUSED: list[tuple[str, int, list[Any], int, dict[str, Any], str]] = [
     ("Transpose", 13, [M], 1, {"perm": [0]}, r"perm is \[0\], which is no order"),
     ("Flatten", 13, [M], 1, {"axis": 3}, "axis 3 is out of range"),
     ("LRN", 13, [IMAGE], 1, {"size": -3}, "size must be at least 1, not -3"),
+    ("Trilu", 14, [X], 1, {}, r"x must have at least 2 axes, not the shape \(4,\)"),
+    ("EyeLike", 9, [X], 1, {}, r"x must have 2 axes, not the shape \(4,\)"),
+    ("BlackmanWindow", 17, [np.array(-2)], 1, {}, "size is -2"),
+    ("SplitToSequence", 11, [X, ints(-4, 8)], 1, {}, r"the sizes \[-4, 8\] must not be negative"),
+    ("SplitToSequence", 11, [X, ints(1, 2)], 1, {}, "add up to the 4 of axis 0"),
+    ("SplitToSequence", 11, [X, np.array(-1)], 1, {}, "split is -1"),
+    ("ReverseSequence", 10, [M, ints(5, 1, 1)], 1, {}, "sequence_lens has 1 to 5, but must have 0 to 2"),
+    ("ReverseSequence", 10, [M, ints(-1, 1, 1)], 1, {}, "sequence_lens has -1 to 1"),
+    ("ReverseSequence", 10, [M, ints(2, 1)], 1, {}, r"not the shape \(2,\)"),
+    ("LpNormalization", 1, [M], 1, {"p": 3}, "p must be 1 or 2, not 3"),
+    ("BitShift", 11, [np.uint8([1]), np.uint8([1])], 1, {"direction": "UP"}, "direction must be LEFT or RIGHT"),
     ("InstanceNormalization", 22, [IMAGE, of(1), of(1)], 1, {}, r"must have the shape \(4,\), one number per channel"),
 ]
 # Not asked of ONNX Runtime: what ends its process.

@@ -282,16 +282,45 @@ def _tree_regressor(form: Form, x: Any) -> Any:
 
 
 def _tree_classifier(form: Form, x: Any) -> Any:
+    """Return the class of the highest score, and the scores; where all votes are for one of two, as _of_second says."""
     _, names = _one_of(form, "classlabels_strings", "classlabels_int64s")
     trees, places, roots = _parsed(form)
     votes = _votes(form, "class", places, len(names))
     scores = _with_base(form, _aggregated(_ends(trees, np.atleast_2d(x), roots), votes, len(names), "SUM"))
-    return _named(names, scores.argmax(axis=1)), _transformed(form, scores).astype(np.float32)
+    if _is_binary(form):
+        best, scores = _of_second(form, scores, votes)
+    else:
+        best, scores = scores.argmax(axis=1), _transformed(form, scores)
+    return _named(names, best), scores.astype(np.float32)
 
 
-def _has_several_classes(form: Form) -> bool:
-    """Tell whether leaves vote for several classes; what the votes for a single one mean is nowhere written."""
-    return len(set(form.get("class_ids") or ())) > 1
+def _of_second(form: Form, scores: Any, votes: tuple[Any, Any, Any]) -> tuple[Any, Any]:
+    """Return the class and both scores, where leaves vote for one of two classes alone.
+
+    As converters and ONNX Runtime have it, that is the score of the second class: a probability, which must exceed 0.5,
+    where no weight is negative, else a margin that must exceed 0. Of votes for the first class the other score follows.
+    """
+    _, classes, weights = votes
+    score, probable = scores[:, classes[0]], bool((weights >= 0).all())
+    best = (score > (0.5 if probable else 0)).astype(np.int64)
+    if classes[0] == 0:
+        other = 1 - score if probable and form.get("post_transform") != "LOGISTIC" else -score
+        scores = np.stack([other, score], axis=1)
+    return best, _transformed(form, scores)
+
+
+def _labels_of(form: Form) -> int:
+    return max(len(form.get(name) or ()) for name in ("classlabels_strings", "classlabels_int64s"))
+
+
+def _is_binary(form: Form) -> bool:
+    return len(set(form.get("class_ids") or ())) == 1 and _labels_of(form) == 2
+
+
+def _says_its_classes(form: Form) -> bool:
+    """Tell whether votes and labels make a class each; of one label, or of several base_values, nothing is said."""
+    base = _numbers(form, "base_values")
+    return _labels_of(form) > 1 and not (_is_binary(form) and base is not None and len(base) > 1)
 
 
 def _tree_ensemble(form: Form, x: Any) -> Any:
@@ -415,7 +444,7 @@ def _one_hot_encoder(form: Form, x: Any) -> Any:
     values = x if texts else x.astype(np.int64)
     found = np.array([places.get(value, -1) for value in values.reshape(-1).tolist()], np.int64)
     if not form.get("zeros") and (found < 0).any():
-        wrong = values.reshape(-1)[int(np.flatnonzero(found < 0)[0])]
+        wrong = values.reshape(-1).tolist()[int(np.flatnonzero(found < 0)[0])]
         raise ArgumentError(f"{wrong!r} is none of the categories, and zeros=0 asks for an error")
     y = (found[:, None] == np.arange(len(categories))).astype(np.float32)
     return y.reshape(*x.shape, len(categories))
@@ -482,6 +511,6 @@ CLASSICAL = {  # of the domain ai.onnx.ml
     "OneHotEncoder": Operator(_one_hot_encoder, _ALL_HOST, dtypes=_NUMBERS | _TEXT),
     "Scaler": Operator(_scaler, _ALL_HOST, dtypes=_NUMBERS),
     "TreeEnsemble": Operator(_tree_ensemble, _ALL_HOST, dtypes=frozenset({"float16", "float32", "float64"})),
-    "TreeEnsembleClassifier": Operator(_tree_classifier, _ALL_HOST, _has_several_classes, dtypes=_NUMBERS),
+    "TreeEnsembleClassifier": Operator(_tree_classifier, _ALL_HOST, _says_its_classes, dtypes=_NUMBERS),
     "TreeEnsembleRegressor": Operator(_tree_regressor, _ALL_HOST, dtypes=_NUMBERS),
 }
