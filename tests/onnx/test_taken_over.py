@@ -368,9 +368,12 @@ def test_models_that_do_not_fit(op_type: str, inputs: list[Any], attributes: dic
 
 @pytest.mark.parametrize(
     ("shape", "axes", "message"),
-    [([-1], [0], r"shape is \[-1\], but must have an extent, none negative"), ([1], None, r"for each of the axes \[0, 1\]"),
-     ([1, 2], [0, -2], r"for each of the axes \[0, 0\]")],
-)  # fmt: skip
+    [
+        ([-1], [0], r"shape is \[-1\], but must have an extent, none negative"),
+        ([1], None, r"for each of the axes \[0, 1\]"),
+        ([1, 2], [0, -2], r"for each of the axes \[0, 0\]"),
+    ],
+)
 def test_crops_that_are_none(shape: list[int], axes: list[int] | None, message: str) -> None:
     attributes = {} if axes is None else {"axes": axes}
     with pytest.raises(gpuconv.ArgumentError, match=message):

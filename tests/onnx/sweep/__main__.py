@@ -2,7 +2,7 @@
 
     python -m tests.onnx.sweep --nodes 300 [--seed 1] [--only Unique Mod] [--verbose] [--write]
 
-With ``--write`` the counts go to ``results.json``, from which ``docs/onnx_operators.py`` makes a table. Of each node
+With ``--write`` the counts go to ``results.json``, in place of those of the same operators, from which ``docs/onnx_operators.py`` makes a table. Of each node
 onnx's reference evaluator and ONNX Runtime are asked as well.
 """
 
@@ -42,6 +42,8 @@ def main() -> None:
             "onnxruntime_differs": tally.others,
         }
     if options.write:
+        rows = {**(json.loads(RESULTS.read_text()) if RESULTS.exists() else {}), **rows}
+        rows = dict(sorted(rows.items(), key=lambda row: ("." in row[0], row[0])))
         lines = (f"  {json.dumps(name)}: {json.dumps(row)}" for name, row in rows.items())
         RESULTS.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 

@@ -69,7 +69,7 @@ def _thresholds(d: Draw) -> Trial:
         attributes = d.given(alpha=d.one(0.0, 1.0, -1.5, 2.0))
         alpha = attributes.get("alpha", 1.0)
         return Trial([x], attributes, [_each(lambda v: v if v > alpha else 0.0, x, kind=x.dtype)])
-    attributes = d.given(lambd=d.one(0.5, 0.0, 2.0), bias=float(d.int(0, 2)))
+    attributes = d.given(lambd=d.one(0.5, 0.0, 2.0), bias=float(d.int(0, 0 if x.dtype.kind == "u" else 2)))
     lambd, bias = attributes.get("lambd", 0.5), attributes.get("bias", 0.0)
     y = _each(lambda v: v + bias if v < -lambd else v - bias if v > lambd else 0, x, kind=x.dtype)
     return Trial([x], attributes, [y])
