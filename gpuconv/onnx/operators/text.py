@@ -1,8 +1,9 @@
-"""Operators of text, on the host: StringNormalizer, StringSplit, TfIdfVectorizer."""
+"""Operators of text, on the host: RegexFullMatch, StringNormalizer, StringSplit, TfIdfVectorizer."""
 
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -38,6 +39,16 @@ def _split(form: Form, x: Any) -> Any:
         row[: len(words)] = words
     counts = np.array([len(words) for words in parts], np.int64)
     return y.reshape(*x.shape, longest), counts.reshape(x.shape)
+
+
+def _matches(form: Form, x: Any) -> Any:
+    """Tell which texts match a pattern as a whole; its classes of characters are of ASCII, as those of RE2 are."""
+    try:
+        pattern = re.compile(form.get("pattern") or "", re.ASCII)
+    except re.error as error:
+        raise ArgumentError(f"pattern {form.get('pattern')!r} is not valid: {error}") from error
+    found = [pattern.fullmatch(text) is not None for text in x.reshape(-1).tolist()]
+    return np.array(found, np.bool_).reshape(x.shape)
 
 
 def _grams(form: Form) -> dict[tuple[Any, ...], int]:
@@ -96,6 +107,7 @@ def _tf_idf(form: Form, x: Any) -> Any:
 
 
 OPERATORS = {
+    "RegexFullMatch": Operator(_matches, frozenset({0}), dtypes=_TEXT),
     "StringNormalizer": Operator(_normalize, frozenset({0}), dtypes=_TEXT),
     "StringSplit": Operator(_split, frozenset({0}), dtypes=_TEXT),
     "TfIdfVectorizer": Operator(_tf_idf, frozenset({0}), dtypes=_TEXT | {"int32", "int64"}),

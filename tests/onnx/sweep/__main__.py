@@ -2,8 +2,8 @@
 
     python -m tests.onnx.sweep --nodes 300 [--seed 1] [--only Unique Mod] [--verbose] [--write]
 
-With ``--write`` the counts go to ``results.json``, in place of those of the same operators, from which ``docs/onnx_operators.py`` makes a table. Of each node
-onnx's reference evaluator and ONNX Runtime are asked as well.
+With ``--write`` the counts go to ``results.json``, in place of those of the same operators; from that file
+``docs/onnx_operators.py`` makes a table. Of each node onnx's reference evaluator and ONNX Runtime are asked as well.
 """
 
 from __future__ import annotations
