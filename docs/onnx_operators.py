@@ -7,9 +7,10 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 DOCS = Path(__file__).resolve().parent
@@ -42,7 +43,40 @@ Of {total} operators, gpuconv computes {ours}, the evaluator {evaluator}, and no
 opset that brought the newest form.
 
 {table}
+
+## How the evaluator is checked
+
+`python -m tests.onnx.sweep --nodes {nodes} --write` draws random nodes of the operators that are, or were, left to the
+evaluator: attributes, element types and shapes at random, at every opset. NumPy computes what the specification says
+of each, in float64 or in plain loops. ONNX Runtime {runtime} is asked too, where it has the operator. A node differs
+where a value, a shape or a type is another, or where it fails.
+
+- **right**: the evaluator computes it, and no node differs.
+- **taken over**: gpuconv computes it, as the evaluator does not follow the specification, or takes illegal nodes.
+
+Where ONNX Runtime differs, the specification decides: of float64 computed with float32 constants, for one, or of NaN
+that takes the true branch of a tree.
+
+{sweep}
+
+These are not drawn:
+
+{not_swept}
 """
+# Why no random nodes are drawn of an operator that the evaluator computes.
+NOT_SWEPT = {
+    **dict.fromkeys(
+        ("Bernoulli", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"),
+        "its values are random",
+    ),
+    "ImageDecoder": "it decodes by Pillow",
+    "SequenceEmpty": "it has one value",
+    **dict.fromkeys([f"ai.onnx.preview.training.{name}" for name in ("Adagrad", "Adam", "Momentum")], "it trains"),
+    "ai.onnx.preview.FlexAttention": "its specification is a preview",
+}
+REASONS = list(dict.fromkeys(NOT_SWEPT.values()))
+RUNTIME = "1.32"
+RESULTS = DOCS.parent / "tests" / "onnx" / "sweep" / "results.json"
 
 
 def computed_by(schema: OpSchema) -> str:
@@ -71,9 +105,29 @@ def rows() -> Iterator[tuple[str, str, str, str]]:
         yield f"`{name}`", since, who, ON_DEVICE.get(who, who)
 
 
+def _listed(why: str) -> str:
+    return ", ".join(f"`{name}`" for name, reason in NOT_SWEPT.items() if reason == why)
+
+
+def _table(lines: Iterable[tuple[str, ...]]) -> str:
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def swept(who: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
+    """Yield the lines of the table of the sweep, given who computes each operator."""
+    yield "operator", "opsets", "nodes", "differ here", "in the evaluator", "ONNX Runtime: nodes", "differ", "verdict"
+    yield ("---",) * 8
+    for name, row in json.loads(RESULTS.read_text(encoding="utf-8")).items():
+        first, last = row["opsets"]
+        verdict = "right" if who[f"`{name}`"] == EVALUATOR else "taken over"
+        numbers = ("nodes", "differ", "evaluator_differs", "onnxruntime_nodes", "onnxruntime_differs")
+        yield f"`{name}`", f"{first} to {last}", *(str(row[key]) for key in numbers), verdict
+
+
 def page() -> str:
     """Return the page."""
     found = list(rows())
+    results = json.loads(RESULTS.read_text(encoding="utf-8"))
     counts = Counter(who for _, _, who, _ in found)
     lines = [("operator", "opset", "NumPy", "CuPy"), ("---",) * 4, *found]
     return TEXT.format(
@@ -82,7 +136,11 @@ def page() -> str:
         ours=counts[OURS],
         evaluator=counts[EVALUATOR],
         none=counts[NONE],
-        table="\n".join(f"| {' | '.join(line)} |" for line in lines),
+        table=_table(lines),
+        sweep=_table(swept({name: who for name, _, who, _ in found})),
+        nodes=max(row["nodes"] for row in results.values()),
+        runtime=RUNTIME,
+        not_swept="\n".join(f"- {_listed(why)}: {why}" for why in REASONS),
     )
 
 

@@ -504,7 +504,7 @@ def _run_reference(node: Any, inputs: list[Any], values: dict[str, Any], attribu
     if node.need_context():
         options["context"] = values
     try:
-        return node.run(*inputs, **options)
+        return [_as_text(value) for value in node.run(*inputs, **options)]
     except (GpuconvError, MemoryError):
         raise
     except Exception as error:
@@ -513,6 +513,11 @@ def _run_reference(node: Any, inputs: list[Any], values: dict[str, Any], attribu
             raise own from None
         cause = error.__cause__ or error  # OpRun puts a list of types in the place of what happened
         raise nodes.failed(node.onnx_node, cause, "onnx's reference evaluator failed: ") from error
+
+
+def _as_text(value: Any) -> Any:
+    """Return text as ONNX's arrays have it, of objects: onnx's operators make some of a width of their own."""
+    return value.astype(object) if isinstance(value, np.ndarray) and value.dtype.kind in "UT" else value
 
 
 def _linked(step: Step, attributes: Mapping[str, Any]) -> dict[str, Any]:

@@ -97,7 +97,8 @@ def _constant_outputs(node: NodeProto, graph: Graph, constants: Mapping[str, Any
         if not graph.budget.spend(step.cost(inputs), max(map(_elements, inputs), default=0)):
             return None
         with np.errstate(all="ignore"):
-            return step.compute(inputs, {})
+            outputs = step.compute(inputs, {})
+        return outputs if all(hasattr(value, "dtype") for value in outputs) else None  # sequences are no constants
     except Exception:  # which comes again when the node runs, memory that is not there too
         return None
 

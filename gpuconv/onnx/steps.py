@@ -24,6 +24,7 @@ from gpuconv.onnx.repeated import RepeatedConv
 
 DOMAIN = "gpuconv"  # of nodes that ONNX has not
 _FUSED = ("FusedConv", "FusedConvTranspose", "Affine")
+_CUTTING = ("Scan", "SequenceMap")  # operators whose graph sees elements of their inputs
 _SIZES = ("Shape", "Size")  # operators that look at nothing but a shape
 _MOST_KEPT = 2**16  # bytes of a result that is kept from run to run
 ACTIVATION = ("activation", "alpha", "low", "high")  # attributes of these
@@ -221,6 +222,8 @@ class TableStep(Step):
         for value in inputs:
             dtype = getattr(value, "dtype", None)
             if value is not None and (dtype is None or name_of(dtype) not in self._operator.dtypes):
+                if dtype is None and self._operator.collections:
+                    continue
                 return False
         return not linked or self._operator.serves(self._with(linked))
 
@@ -247,7 +250,7 @@ class TableStep(Step):
         except MemoryError:
             raise
         except Exception as error:
-            shapes = ", ".join("absent" if value is None else f"{value.dtype} {value.shape}" for value in inputs)
+            shapes = ", ".join(map(_described, inputs))
             raise GpuconvError(
                 f"{nodes.describe(self.onnx_node)}: {type(error).__name__}: {reason(error)} (inputs: {shapes})"
             ) from error
@@ -321,7 +324,7 @@ class JoinStep(TableStep):
 
 
 class ControlStep(Step):
-    """A node of If, Loop or Scan, whose graphs see the values around it.
+    """A node of If, Loop, Scan or SequenceMap, whose graphs see the values around it.
 
     Parameters
     ----------
@@ -379,14 +382,14 @@ class ControlStep(Step):
         return [found[output] for output in evaluator.output_names]
 
     # Which axis is the batch's: a Loop hands its values on under the names of the node's outputs. A Scan cuts its
-    # inputs along axes of its own, so that no image is to be found in them.
+    # inputs along axes of its own, a SequenceMap takes them one by one, so that no image is to be found in them.
 
     @property
     def _carried(self) -> int:
         return len(self.input) - 2 if self.onnx_node.op_type == "Loop" else 0
 
     def _begin(self, images: Images) -> None:
-        if self.onnx_node.op_type == "Scan":
+        if self.onnx_node.op_type in _CUTTING:
             used = (*self.input, *(name for names in self._outside.values() for name in names))
             lost = LOST if any(name in images.axes for name in used) else None
             for name in self.output:
@@ -397,17 +400,24 @@ class ControlStep(Step):
     def _axes_inside(self, name: str, images: Images) -> dict[str, int | None]:
         known = {outer: images.axes.get(outer) for outer in self._outside[name]}
         names = self.evaluators[name].input_names
-        if self.onnx_node.op_type == "Scan":
+        if self.onnx_node.op_type in _CUTTING:
             pairs = zip(names, self.input[-len(names) :], strict=False)
             return known | {inner: LOST if outer in images.axes else None for inner, outer in pairs}
         return known | {inner: images.axes.get(outer) for inner, outer in zip(names[2:], self.output, strict=False)}
 
     def _end(self, images: Images, axes: Sequence[int | None]) -> None:
-        if self.onnx_node.op_type == "Scan":
+        if self.onnx_node.op_type in _CUTTING:
             return
         for at, (outer, axis) in enumerate(zip(self.output, axes[self.onnx_node.op_type == "Loop" :], strict=False)):
             stacked = self.onnx_node.op_type == "Loop" and at >= self._carried and axis not in (None, LOST)
             images.set(outer, axis + 1 if stacked and axis is not None else axis)
+
+
+def _described(value: Any) -> str:
+    """Return a value's type and shape as messages have them; a sequence or a map has a length."""
+    if value is None:
+        return "absent"
+    return f"{value.dtype} {value.shape}" if hasattr(value, "dtype") else f"{type(value).__name__} of {len(value)}"
 
 
 def _caller(error: GpuconvError) -> str:

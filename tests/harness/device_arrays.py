@@ -27,8 +27,8 @@ from gpuconv import cuda
 from gpuconv.rules.operators import OPERATORS
 
 UFUNCS = [
-    *("abs", "ceil", "exp", "expm1", "floor", "fmax", "fmin", "log", "log1p", "maximum", "minimum", "power", "rint"),
-    *("sqrt", "square", "tanh"),
+    *("abs", "ceil", "exp", "expm1", "floor", "fmax", "fmin", "left_shift", "log", "log1p", "maximum", "minimum"),
+    *("power", "right_shift", "rint", "sqrt", "square", "tanh"),
 ]
 FUNCTIONS: dict[str, str] = {  # CuPy's parameters, in its order
     "arange": "start, stop=None, step=1, dtype=None",

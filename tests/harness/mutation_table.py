@@ -36,6 +36,9 @@ _OPERATORS = (
     "onnx/test_operators.py",
     "onnx/test_curves.py",
     "onnx/test_forms.py",
+    "onnx/test_limits.py",
+    "onnx/test_sweep.py",
+    "onnx/test_taken_over.py",
     "onnx/test_costs.py",
     "onnx/test_untrusted.py windows_larger window_without_end device_s average_is",
     "onnx/test_functions.py",
@@ -335,7 +338,16 @@ TESTS: dict[str, tuple[str, ...]] = {
     # ---- Dask
     "dask/*": _DASK,
     # ---- ONNX
-    "onnx/operators/control.py": ("onnx/test_control.py",),
+    "onnx/operators/control.py": ("onnx/test_control.py", "onnx/test_taken_over.py"),
+    **{
+        f"onnx/operators/{name}.py": (
+            "onnx/test_sweep.py",
+            "onnx/test_taken_over.py",
+            "onnx/test_limits.py",
+            *_OF_NODES,
+        )
+        for name in ("attention", "classical", "losses", "matrices", "sequences", "text")
+    },
     "onnx/operators/recurrent.py": ("onnx/test_recurrent.py", "onnx/test_costs.py", "onnx/test_node_tests.py"),
     "onnx/operators/resizing.py": ("onnx/test_sampling.py", *_OPERATORS),
     "onnx/operators/sampling.py": ("onnx/test_sampling.py", "onnx/test_costs.py", "onnx/test_node_tests.py"),

@@ -106,12 +106,15 @@ def network(opset: int) -> tuple[onnx.ModelProto, dict[str, Any]]:
 
 
 # Without the one that has no inputs and those that have no test of their own.
-OPERATORS = sorted(set(operators.TABLE) - {"Constant", "GlobalLpPool", "Upsample"})
+OPERATORS = sorted(set(operators.TABLE) - {"Constant", "GlobalLpPool", "Optional", "Upsample"})
 
 
 CONTROL_TESTS = [
-    *("if", "if_seq", "loop11", "loop13_seq", "loop16_seq_none"),
+    *("if", "if_opt", "if_seq", "loop11", "loop13_seq", "loop16_seq_none"),
     *("scan9_multi_state", "scan9_scalar", "scan9_sum", "scan_sum"),
+    *("sequence_map_identity_1_sequence", "sequence_map_identity_2_sequences", "sequence_map_extract_shapes"),
+    *("sequence_map_identity_1_sequence_1_tensor", "sequence_map_add_2_sequences"),
+    "sequence_map_add_1_sequence_1_tensor",
 ]
 
 
@@ -147,7 +150,9 @@ def assert_expected(got: Any, expected: list[Any], test: Any) -> None:
             np.testing.assert_array_equal(actual, wanted)
         else:
             pair = actual.astype(np.float64), wanted.astype(np.float64)
-            np.testing.assert_allclose(*pair, rtol=test.rtol, atol=test.atol, err_msg=test.name)
+            # ONNX's own results of bfloat16 are rounded at every step: two units of its eight bits are not too far off.
+            rtol = max(test.rtol, 2.0**-6) if wanted.dtype.name == "bfloat16" else test.rtol
+            np.testing.assert_allclose(*pair, rtol=rtol, atol=test.atol, err_msg=test.name)
 
 
 def on_host(node: NodeProto, opset: int, feeds: Sequence[Any]) -> set[int]:

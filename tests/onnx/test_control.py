@@ -32,9 +32,8 @@ def agrees(text: str, *feeds: dict[str, Any], opset: int = 21) -> None:
 
 
 def test_these_are_all_node_tests() -> None:
-    """But one with an Optional, whose value onnx's evaluator wraps once more."""
     operators = {name: {node.op_type for node in data_of(test)[0].graph.node} for name, test in node_tests().items()}
-    assert {name for name, found in operators.items() if found <= set(CONTROL)} == {*CONTROL_TESTS, "if_opt"}
+    assert {name for name, found in operators.items() if found <= set(CONTROL)} == set(CONTROL_TESTS)
 
 
 @pytest.mark.parametrize("name", CONTROL_TESTS)

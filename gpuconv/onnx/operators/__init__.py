@@ -14,10 +14,14 @@ import onnx
 from onnx import NodeProto
 
 from gpuconv.onnx.operators import (
+    attention,
+    classical,
     detecting,
     elementwise,
     indexing,
     integers,
+    losses,
+    matrices,
     normalizing,
     pooling,
     products,
@@ -25,8 +29,10 @@ from gpuconv.onnx.operators import (
     recurrent,
     resizing,
     sampling,
+    sequences,
     shaping,
     special,
+    text,
 )
 from gpuconv.onnx.operators.control import CONTROL, Body
 from gpuconv.onnx.operators.form import DTYPES, Form, Operator, is_float, namespace
@@ -48,13 +54,15 @@ __all__ = [
 ]
 
 _KINDS = (
-    *(detecting, elementwise, indexing, integers, normalizing, pooling, products),
-    *(quantizing, recurrent, resizing, sampling, shaping, special),
+    *(attention, detecting, elementwise, indexing, integers, losses, matrices, normalizing, pooling, products),
+    *(quantizing, recurrent, resizing, sampling, sequences, shaping, special, text),
 )
 TABLE: dict[str, Operator] = {name: entry for kind in _KINDS for name, entry in kind.OPERATORS.items()}
 
-OTHERS = {"ai.onnx.ml": indexing.CLASSICAL, "com.microsoft": recurrent.CONTRIBUTED}  # by domain
+_CLASSICAL = {**indexing.CLASSICAL, **classical.CLASSICAL}
+OTHERS = {"ai.onnx.ml": _CLASSICAL, "com.microsoft": recurrent.CONTRIBUTED}  # by domain
 _TABLES = {"": TABLE, **OTHERS}
+_NEWEST_CLASSICAL = 5  # the opset of ai.onnx.ml, in which no default is another than before
 
 
 def find(node: NodeProto, opset: int) -> tuple[Operator, Form] | None:
@@ -82,15 +90,17 @@ def own(node: NodeProto) -> tuple[Operator, Form]:
 def form_of(node: NodeProto, opset: int) -> Form:
     """Return what a node says beside the names of its inputs, with the defaults of its opset's attributes."""
     given = {a.name: _text(onnx.helper.get_attribute_value(a)) for a in node.attribute if not a.ref_attr_name}
-    defaults = {} if node.domain in OTHERS else _defaults(node.op_type, opset)
+    defaults = _defaults(node.op_type, opset if node.domain == "" else _NEWEST_CLASSICAL, node.domain)
     attributes = {**defaults, **given}
     return Form(opset, attributes, tuple(map(bool, node.output)), tuple(map(bool, node.input)))
 
 
 @lru_cache(maxsize=1024)
-def _defaults(op_type: str, opset: int) -> Mapping[str, object]:
-    """Return the defaults of an operator's attributes, by name."""
-    schema = onnx.defs.get_schema(op_type, opset, "")
+def _defaults(op_type: str, opset: int, domain: str = "") -> Mapping[str, object]:
+    """Return the defaults of an operator's attributes, by name; none in domains that onnx does not know."""
+    if not onnx.defs.has(op_type, domain):
+        return {}
+    schema = onnx.defs.get_schema(op_type, opset, domain)
     return {
         name: _text(onnx.helper.get_attribute_value(attribute.default_value))
         for name, attribute in schema.attributes.items()

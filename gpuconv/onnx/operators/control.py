@@ -1,4 +1,4 @@
-"""If, Loop and Scan: what the graphs inside are given, how often they run, and what becomes of what they return."""
+"""If, Loop, Scan and SequenceMap: what graphs inside are given, how often they run, what becomes of the results."""
 
 from __future__ import annotations
 
@@ -104,6 +104,19 @@ def _scanned(
     return states + [_stacked(body, at - len(series), each, axis) for at, (each, axis) in enumerate(made)]
 
 
+def _sequence_map(_: Form, bodies: Bodies, sequence: Any, *others: Any) -> list[Any]:
+    """Run the body for each element of a sequence; of the other inputs, sequences give theirs, arrays all of them."""
+    body = bodies["body"]
+    lengths = {len(value) for value in (sequence, *others) if isinstance(value, list)}
+    if not isinstance(sequence, list) or len(lengths) != 1:
+        raise ArgumentError(f"{body.node}: its sequences must have one length, not {sorted(lengths)}")
+    series: list[list[Any]] = [[] for _ in body.outputs]
+    for at, element in enumerate(sequence):
+        more = [value[at] if isinstance(value, list) else value for value in others]
+        _append(series, list(map(_on_host, body.run([element, *more]))))
+    return list(series)
+
+
 def _append(series: list[list[Any]], values: list[Any]) -> None:
     for each, value in zip(series, values, strict=True):
         each.append(value)
@@ -152,4 +165,9 @@ def _truth(body: Body, name: str, value: Any) -> bool:
     return bool(_single(body, name, value))
 
 
-CONTROL: dict[str, Callable[..., list[Any]]] = {"If": _if, "Loop": _loop, "Scan": _scan}
+CONTROL: dict[str, Callable[..., list[Any]]] = {
+    "If": _if,
+    "Loop": _loop,
+    "Scan": _scan,
+    "SequenceMap": _sequence_map,
+}

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gpuconv._errors import ArgumentError
-from gpuconv.onnx.operators.form import Form, Operator, namespace, wide
+from gpuconv.onnx.operators.form import Form, Operator, namespace, only_int, wide
 from gpuconv.onnx.operators.shaping import axis_of
 
 _LONG = 512  # elements of a row from which on those that can be among the first k are picked before they are sorted
@@ -27,7 +27,7 @@ _MOST_SAMPLES = 2**20  # of a bin: those of a region that would not fit in memor
 def _top_k(form: Form, x: Any, k: Any = None) -> Any:
     """Sort stably, so that of equal elements the first comes first; NaN counts as greater than everything."""
     axis = axis_of(form.get("axis"), x.ndim)
-    count, extent = int(np.asarray(form.get("k") if form.opset < 10 else k).reshape(-1)[0]), x.shape[axis]
+    count, extent = only_int("k", form.get("k") if form.opset < 10 else k), x.shape[axis]
     if not 0 <= count <= extent:
         raise ArgumentError(f"k is {count}, but axis {axis} of x.shape={x.shape} has {extent} elements")
     largest = form.get("largest") != 0

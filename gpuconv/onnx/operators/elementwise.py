@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from gpuconv._errors import ArgumentError
 from gpuconv.onnx.operators import special
 from gpuconv.onnx.operators.form import DTYPES, Form, Operator, is_float, name_of, namespace, wide
 
@@ -178,6 +179,18 @@ def _not(_: Form, x: Any) -> Any:
     return ~x
 
 
+def _bit_shift(form: Form, a: Any, b: Any) -> Any:
+    """Shift; by a negative amount, or one of all bits and more, nothing but the sign is left of a right shift."""
+    direction, xp, bits = form.get("direction"), namespace(a), 8 * a.dtype.itemsize
+    if direction not in ("LEFT", "RIGHT"):
+        raise ArgumentError(f"direction must be LEFT or RIGHT, not {direction!r}")
+    inside = (b >= 0) & (b < bits)
+    amount = xp.where(inside, b, 0).astype(a.dtype)
+    if direction == "LEFT":
+        return xp.where(inside, xp.left_shift(a, amount), 0).astype(a.dtype)
+    return xp.where(inside, xp.right_shift(a, amount), 0 - (a < 0).astype(a.dtype)).astype(a.dtype)
+
+
 def _where(_: Form, condition: Any, a: Any, b: Any) -> Any:
     if not is_float(a):
         return namespace(condition).where(condition, a, b)
@@ -219,6 +232,7 @@ OPERATORS = {
     "Abs": _unary(lambda xp, x, _: xp.abs(x)),
     "Add": _binary(operator.add, np.add),
     "And": _comparison(operator.and_),
+    "BitShift": Operator(_bit_shift),
     "Cast": Operator(_cast, serves=_castable),
     "CastLike": Operator(_cast_like),
     "Celu": _unary(_celu, special.celu),
@@ -251,11 +265,13 @@ OPERATORS = {
     "Relu": Operator(_relu),
     "Selu": _unary(_selu, special.selu),
     "Sigmoid": _unary(lambda xp, x, _: 1 / (1 + xp.exp(-x)), special.sigmoid),
+    "Softsign": _unary(lambda xp, x, _: x / (1 + xp.abs(x))),
     "Softplus": _unary(_softplus, special.softplus),
     "Sqrt": _unary(lambda xp, x, _: xp.sqrt(x)),
     "Sub": _binary(operator.sub, np.subtract),
     "Sum": _variadic(_add),
     "Swish": _unary(_swish, special.swish),
     "Tanh": _unary(lambda xp, x, _: xp.tanh(x), special.tanh),
+    "ThresholdedRelu": _unary(lambda xp, x, form: xp.where(x > form.get("alpha"), x, 0)),
     "Where": Operator(_where),
 }

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from gpuconv._errors import ArgumentError
+
 _SHORT = ("float16", "bfloat16")
 _INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
 DTYPES = frozenset((*_SHORT, *_INTEGERS, "bool", "float32", "float64"))  # that the functions compute
@@ -87,6 +89,8 @@ class Operator:
         function takes in place of some of these; called once.
     by_kernels : bool
         Whether a device computes it even where all inputs come from the host, as integers do.
+    collections : bool
+        Whether inputs may be sequences and maps, lists and dicts, beside arrays of these types.
     into : callable, optional
         Does what the function does to float32 and float64 arrays of NumPy, and writes to one more, the last.
     """
@@ -98,6 +102,7 @@ class Operator:
     dtypes: frozenset[str] = DTYPES
     prepare: Callable[[Form, tuple[Any, ...]], Mapping[int, Any]] | None = None
     by_kernels: bool = False
+    collections: bool = False
     into: Callable[..., None] | None = None
 
 
@@ -132,6 +137,13 @@ def saturated(array: Any, dtype: Any) -> Any:
 def ints(array: Any) -> list[int]:
     """Return the integers of an input that came on the host, or of an attribute."""
     return list(map(int, np.asarray(array).reshape(-1).tolist()))
+
+
+def only_int(name: str, array: Any) -> int:
+    """Return the only number of an input that came on the host, as an integer; the name is for the error."""
+    if np.size(array) != 1:
+        raise ArgumentError(f"{name} must have one element, not the shape {np.shape(array)}")
+    return int(np.asarray(array).reshape(())[()])
 
 
 def blocks_of_channels(x: Any, elements: int) -> list[tuple[int, slice]]:

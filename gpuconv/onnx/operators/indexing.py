@@ -11,7 +11,7 @@ import numpy as np
 
 import gpuconv
 from gpuconv._errors import ArgumentError
-from gpuconv.onnx.operators.form import DTYPES, NARROW, Form, Operator, namespace, wide
+from gpuconv.onnx.operators.form import DTYPES, NARROW, Form, Operator, namespace, only_int, wide
 from gpuconv.onnx.operators.pooling import on_device
 from gpuconv.onnx.operators.shaping import axis_of
 
@@ -59,7 +59,7 @@ def _elements(_: Form, x: Any, indices: Any) -> int:
 def _gather_nd(form: Form, x: Any, indices: Any) -> Any:
     xp, batch = namespace(x), form.get("batch_dims") or 0
     depth = indices.shape[-1]
-    if x.shape[:batch] != indices.shape[:batch] or not 1 <= depth <= x.ndim - batch:
+    if batch < 0 or x.shape[:batch] != indices.shape[:batch] or not 1 <= depth <= x.ndim - batch:
         raise ArgumentError(
             f"indices of shape {indices.shape} do not fit x.shape={x.shape} with batch_dims={batch}: the first {batch} "
             f"axes must be alike, and the last must have 1 to {x.ndim - batch} elements"
@@ -164,9 +164,11 @@ def _scatter_cost(_: Form, x: Any, indices: Any, updates: Any) -> int:
 
 
 def _one_hot(form: Form, indices: Any, depth: Any, values: Any) -> Any:
-    xp, count = namespace(indices), int(np.asarray(depth).reshape(-1)[0])
+    xp, count = namespace(indices), only_int("depth", depth)
     if count < 0:
         raise ArgumentError(f"depth is {count}, but there cannot be fewer than 0 classes")
+    if np.shape(values) != (2,):
+        raise ArgumentError(f"values must have the shape (2,), not {np.shape(values)}: off and on")
     axis = axis_of(form.get("axis"), indices.ndim + 1)
     classes = xp.expand_dims(wide(indices).astype(np.int64), axis)
     if form.opset >= _NO_WRAP_BEFORE:
@@ -179,9 +181,48 @@ def _one_hot_cost(_: Form, indices: Any, depth: Any, values: Any) -> int:
     return int(np.size(indices)) * int(np.asarray(depth).reshape(-1)[0])
 
 
+def _unique(form: Form, x: Any) -> Any:
+    """Return the different elements, or parts along an axis, where each is first, which is which, and how many.
+
+    They are sorted, or in the order in which they come.
+    """
+    axis = form.get("axis")
+    rows = x.reshape(-1) if axis is None else np.moveaxis(x, axis_of(axis, x.ndim), 0)
+    keys = wide(rows) if axis is None else wide(rows).reshape(rows.shape[0], prod(rows.shape[1:]))
+    if axis is not None and keys.dtype == object:
+        keys = keys.astype(np.str_)
+    options: Any = {"return_index": True, "return_inverse": True, "return_counts": True}
+    _, first, inverse, counts = np.unique(keys, axis=None if axis is None else 0, **options)
+    inverse = inverse.reshape(-1)
+    if not form.get("sorted"):
+        order = np.argsort(first, kind="stable")
+        first, counts, inverse = first[order], counts[order], np.argsort(order)[inverse]
+    y = np.take(rows, first, axis=0)
+    y = y if axis is None else np.moveaxis(y, 0, axis_of(axis, x.ndim))
+    return (y, *(values.astype(np.int64) for values in (first, inverse, counts)))[: len(form.outputs)]
+
+
+def _reverse_sequence(form: Form, x: Any, lengths: Any) -> Any:
+    """Turn round the first elements along the time axis, so many as each sequence of the batch has."""
+    time, batch = form.get("time_axis"), form.get("batch_axis")
+    if x.ndim < 2 or {time, batch} != {0, 1} or lengths.shape != (x.shape[batch],):
+        raise ArgumentError(
+            f"time_axis and batch_axis must be 0 and 1, not {time} and {batch}, and sequence_lens have one number for "
+            f"each sequence of x.shape={x.shape}, not the shape {lengths.shape}"
+        )
+    if lengths.size and not 0 <= lengths.min() <= lengths.max() <= x.shape[time]:
+        ends = f"{lengths.min()} to {lengths.max()}"
+        raise ArgumentError(f"sequence_lens has {ends}, but must have 0 to {x.shape[time]}, the steps of x")
+    steps = np.arange(x.shape[time])[:, None]
+    places = np.where(steps < lengths, lengths - 1 - steps, steps)  # (time, batch)
+    xp, columns = namespace(x), np.arange(x.shape[batch])
+    index = (places, columns[None]) if time == 0 else (columns[:, None], places.T)
+    return x[tuple(xp.asarray(part) for part in index)]
+
+
 def _cum_sum(form: Form, x: Any, axis: Any) -> Any:
     """Sum up in the type of x, in which integers wrap; 16-bit types in float32."""
-    along = axis_of(int(np.asarray(axis).reshape(-1)[0]), x.ndim)
+    along = axis_of(only_int("axis", axis), x.ndim)
     if x.shape[along] == 0:
         return x
     before = (slice(None),) * along
@@ -226,9 +267,11 @@ OPERATORS = {
     "GatherElements": Operator(_gather_elements, cost=_elements, dtypes=_ANY),
     "GatherND": Operator(_gather_nd, cost=_gather_nd_cost),
     "OneHot": Operator(_one_hot, frozenset({1, 2}), cost=_one_hot_cost),
+    "ReverseSequence": Operator(_reverse_sequence, frozenset({1}), cost=lambda _, x, __: int(x.size)),
     "Scatter": Operator(_scatter_elements, frozenset({1}), cost=_scatter_cost),
     "ScatterElements": Operator(_scatter_elements, frozenset({1}), _reduces, _scatter_cost),
     "ScatterND": Operator(_scatter_nd, frozenset({1}), _reduces, _scatter_cost),
+    "Unique": Operator(_unique, frozenset({0}), dtypes=_ANY),
 }
 
 CLASSICAL = {"ZipMap": Operator(_zip_map, frozenset({0}), dtypes=frozenset({"float32"}))}  # of the domain ai.onnx.ml

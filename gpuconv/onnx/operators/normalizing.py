@@ -11,8 +11,10 @@ import onnx
 
 from gpuconv._errors import ArgumentError
 from gpuconv.onnx.operators.elementwise import divide
-from gpuconv.onnx.operators.form import Form, Operator, ints, is_float, namespace, wide
+from gpuconv.onnx.operators.form import Form, Operator, ints, is_float, namespace, saturated, wide
 from gpuconv.onnx.operators.shaping import axis_of
+
+_TINY_DEVIATION = 1e-9  # what MeanVarianceNormalization adds to deviations
 
 
 def _batch_normalization(form: Form, x: Any, *parameters: Any) -> Any:
@@ -47,6 +49,11 @@ def _standardized(x: Any, axes: tuple[int, ...], epsilon: float) -> tuple[Any, A
 
 def _instance_normalization(form: Form, x: Any, scale: Any, bias: Any) -> Any:
     per_channel = (-1, *(1,) * (x.ndim - 2))
+    if scale.shape != (x.shape[1],) or bias.shape != (x.shape[1],):
+        raise ArgumentError(
+            f"scale and B must have the shape ({x.shape[1]},), one number per channel, "
+            f"not {scale.shape} and {bias.shape}"
+        )
     y, _, _ = _standardized(wide(x), tuple(range(2, x.ndim)), form.get("epsilon"))
     return (y * wide(scale).reshape(per_channel) + wide(bias).reshape(per_channel)).astype(x.dtype, copy=False)
 
@@ -79,9 +86,51 @@ def _layer_normalization(form: Form, x: Any, scale: Any, bias: Any = None) -> An
     return (y, mean.astype(kept, copy=False), factor.astype(kept, copy=False))[: len(form.outputs)]
 
 
+def _rms_normalization(form: Form, x: Any, scale: Any) -> Any:
+    """Divide by the root of the mean square, in the wider of the types that stash_type and x name.
+
+    The quotient is rounded to the type of x, its product with scale to that of scale.
+    """
+    values, axis = wide(x), axis_of(form.get("axis"), x.ndim)
+    if form.get("stash_type") == onnx.TensorProto.DOUBLE:
+        values = values.astype(np.float64)
+    xp, axes = namespace(x), tuple(range(axis, x.ndim))
+    y = values / xp.sqrt(xp.mean(xp.square(values), axis=axes, keepdims=True) + form.get("epsilon"))
+    return (wide(y.astype(x.dtype, copy=False)) * wide(scale)).astype(scale.dtype, copy=False)
+
+
+def _mean_variance_normalization(form: Form, x: Any) -> Any:
+    """(x - mean) / (deviation + 1e-9), as the definition by other operators has it."""
+    axes = form.get("axes") if form.opset >= 9 else (0, 2, 3)
+    over, values, xp = tuple(axis_of(axis, x.ndim) for axis in axes), wide(x), namespace(x)
+    centred = values - xp.mean(values, axis=over, keepdims=True)
+    deviation = xp.sqrt(xp.mean(xp.square(centred), axis=over, keepdims=True))
+    return (centred / (deviation + _TINY_DEVIATION)).astype(x.dtype, copy=False)
+
+
+def _lp_normalization(form: Form, x: Any) -> Any:
+    """Divide by the norm along an axis, L1 or L2; elements whose norm is 0 stay 0.
+
+    They are divided by the largest magnitude first, so that no square overflows or vanishes.
+    """
+    axis, p = axis_of(form.get("axis"), x.ndim), form.get("p")
+    if p not in (1, 2):
+        raise ArgumentError(f"p must be 1 or 2, not {p}")
+    if not x.size:
+        return x
+    xp = namespace(x)
+    largest = xp.max(xp.abs(wide(x)), axis=axis, keepdims=True)
+    y = wide(x) / xp.where((largest > 0) & (largest < np.inf), largest, 1)
+    norm = xp.sum(xp.abs(y) if p == 1 else xp.square(y), axis=axis, keepdims=True)
+    norm = norm if p == 1 else xp.sqrt(norm)
+    return (y / xp.where(norm == 0, 1, norm)).astype(x.dtype, copy=False)
+
+
 def _lrn(form: Form, x: Any) -> Any:
     """Across channels: c - floor((size - 1) / 2) to c + ceil((size - 1) / 2)."""
     size, channels = form.get("size"), x.shape[1]
+    if size < 1:
+        raise ArgumentError(f"size must be at least 1, not {size}")
     squares = namespace(x).square(wide(x))
     total = squares.copy()
     for offset in range(-min((size - 1) // 2, channels - 1), min(size // 2, channels - 1) + 1):
@@ -135,19 +184,28 @@ def _hardmax(xp: Any, x: Any, axis: int) -> Any:
     return (along == xp.expand_dims(xp.argmax(x, axis=axis), axis)).astype(x.dtype)
 
 
-def _reduction(compute: Callable[[Any], Callable[..., Any]], axes_come_since: int) -> Operator:
-    """Make a reduction from what picks it in a library; axes are an input since an opset, else an attribute."""
+def _reduction(
+    compute: Callable[[Any], Callable[..., Any]], axes_come_since: int, of_each: Callable[[Any, Any], Any] | None = None
+) -> Operator:
+    """Make a reduction from what picks it in a library; axes are an input since an opset, else an attribute.
+
+    ``of_each`` computes, given (xp, x), what the reduction of every element by itself is, where that is not x.
+    """
 
     def function(form: Form, x: Any, axes: Any = None) -> Any:
         axes = axes if form.opset >= axes_come_since else form.get("axes")
         over = [] if axes is None else ints(axes)
         if not over and form.get("noop_with_empty_axes"):
-            return x
+            return x if of_each is None else _as(x, of_each(namespace(x), wide(x)))
         dropped = tuple(axis_of(axis, x.ndim) for axis in over) if over else None
-        y = compute(namespace(x))(wide(x), axis=dropped, keepdims=bool(form.get("keepdims")))
-        return y.astype(x.dtype, copy=False)
+        return _as(x, compute(namespace(x))(wide(x), axis=dropped, keepdims=bool(form.get("keepdims"))))
 
     return Operator(function, frozenset({1}))
+
+
+def _as(x: Any, y: Any) -> Any:
+    """Return y in the type of x; floating-point numbers become integers towards zero, within their range."""
+    return saturated(y, x.dtype) if x.dtype.kind in "iu" and y.dtype.kind == "f" else y.astype(x.dtype, copy=False)
 
 
 def _of_squares(xp: Any) -> Callable[..., Any]:
@@ -160,6 +218,31 @@ def _l1(xp: Any) -> Callable[..., Any]:
 
 def _l2(xp: Any) -> Callable[..., Any]:
     return lambda x, **options: xp.sqrt(xp.sum(xp.square(x), **options))
+
+
+def _log_sum(xp: Any) -> Callable[..., Any]:
+    def log_sum(x: Any, **options: Any) -> Any:
+        return xp.log(xp.sum(_real(x), **options))
+
+    return log_sum
+
+
+def _log_sum_exp(xp: Any) -> Callable[..., Any]:
+    """Shift by the greatest, which neither overflows nor loses the others; that of nothing is -inf."""
+
+    def log_sum_exp(x: Any, axis: tuple[int, ...] | None, keepdims: bool) -> Any:
+        x = _real(x)
+        top = _extreme("max")(xp)(x, axis=axis, keepdims=True)
+        shift = xp.where(xp.abs(top) < np.inf, top, 0)
+        total = xp.log(xp.sum(xp.exp(x - shift), axis=axis, keepdims=keepdims))
+        return total + shift.reshape(total.shape)
+
+    return log_sum_exp
+
+
+def _real(x: Any) -> Any:
+    """Return integers, which logarithms took until opset 27, as float64."""
+    return x if is_float(x) else x.astype(np.float64)
 
 
 def _place(name: str) -> Operator:
@@ -224,13 +307,18 @@ OPERATORS = {
     "LRN": Operator(_lrn, cost=_lrn_cost),
     "LayerNormalization": Operator(_layer_normalization),
     "LogSoftmax": _of_rows(_log_softmax),
-    "ReduceL1": _reduction(_l1, 18),
-    "ReduceL2": _reduction(_l2, 18),
+    "LpNormalization": Operator(_lp_normalization),
+    "MeanVarianceNormalization": Operator(_mean_variance_normalization),
+    "RMSNormalization": Operator(_rms_normalization),
+    "ReduceL1": _reduction(_l1, 18, lambda xp, x: xp.abs(x)),
+    "ReduceL2": _reduction(_l2, 18, lambda xp, x: xp.abs(x)),
+    "ReduceLogSum": _reduction(_log_sum, 18, lambda xp, x: xp.log(_real(x))),
+    "ReduceLogSumExp": _reduction(_log_sum_exp, 18),
     "ReduceMax": _reduction(_extreme("max"), 18),
     "ReduceMean": _reduction(_mean, 18),
     "ReduceMin": _reduction(_extreme("min"), 18),
     "ReduceProd": _reduction(lambda xp: xp.prod, 18),
     "ReduceSum": _reduction(lambda xp: xp.sum, 13),
-    "ReduceSumSquare": _reduction(_of_squares, 18),
+    "ReduceSumSquare": _reduction(_of_squares, 18, lambda xp, x: xp.square(x)),
     "Softmax": _of_rows(_softmax),
 }

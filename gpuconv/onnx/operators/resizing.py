@@ -6,7 +6,7 @@ import operator
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import reduce
-from math import ceil, floor, prod
+from math import ceil, floor, inf, prod
 from typing import Any
 
 import numpy as np
@@ -74,9 +74,13 @@ def _axes(form: Form, x: Any, roi: Any, scales: Any, sizes: Any) -> list[_Axis]:
     along = [axis_of(axis, x.ndim) for axis in (range(x.ndim) if chosen is None else chosen)]
     extents = [x.shape[axis] for axis in along]
     if sizes is not None and np.size(sizes):
+        if scales is not None and np.size(scales):
+            raise ArgumentError("either scales or sizes must be given, not both")
         results, factors = _sizes(form, extents, ints(sizes))
     elif scales is not None and np.size(scales) == len(along):
         factors = [float(scale) for scale in np.asarray(scales)]
+        if not all(0 < factor < inf for factor in factors):
+            raise ArgumentError(f"the scales {factors} must be finite and greater than 0")
         results = [floor(extent * np.float32(scale)) for extent, scale in zip(extents, factors, strict=True)]
     else:
         raise ArgumentError(f"either scales or sizes must have one entry for each of the {len(along)} axes")
@@ -89,7 +93,9 @@ def _sizes(form: Form, extents: list[int], wanted: list[int]) -> tuple[list[int]
     """Return sizes and scales; where the proportions are kept, one scale decides."""
     if len(wanted) != len(extents):
         raise ArgumentError(f"sizes has {len(wanted)} entries, but {len(extents)} axes are resized")
-    factors = [size / extent for size, extent in zip(wanted, extents, strict=True)]
+    if any(size < 1 if extent else size for size, extent in zip(wanted, extents, strict=True)):
+        raise ArgumentError(f"the sizes {wanted} must be at least 1, and 0 for axes without elements (x has {extents})")
+    factors = [size / extent if extent else 1.0 for size, extent in zip(wanted, extents, strict=True)]
     policy = form.get("keep_aspect_ratio_policy") or "stretch"
     if policy == "stretch":
         return wanted, factors
@@ -187,6 +193,8 @@ def _is_known(form: Form) -> bool:
 
 def _upsample(form: Form, x: Any, scales: Any = None) -> Any:
     scales = form.get("scales") if form.opset < 9 else scales
+    if scales is not None and np.size(scales) and not np.min(scales) >= 1:
+        raise ArgumentError(f"the scales {np.asarray(scales).tolist()} must be at least 1; Resize makes axes smaller")
     return _resize(Form(10, {"mode": form.get("mode")}), x, scales)
 
 

@@ -14,6 +14,7 @@ from gpuconv.onnx.operators.form import Form, Operator, ints, namespace, wide
 
 _MOST_BYTES = 2**63 - 1
 _MOST_INDICES = 2**12  # along an axis, of which many are kept
+_UNEVEN_SINCE = 18  # the opset since which the last of Split's equal parts may be smaller
 _PADDING_MODES = ("constant", "edge", "reflect", "wrap")
 
 
@@ -34,11 +35,17 @@ def _concat_cost(_: Form, *arrays: Any) -> int:
 
 
 def _split(form: Form, x: Any, split: Any = None) -> Any:
-    axis = axis_of(form.get("axis") or 0, x.ndim)
+    axis, count = axis_of(form.get("axis") or 0, x.ndim), len(form.outputs)
+    extent = x.shape[axis]
     sizes = form.get("split") if form.opset < 13 and split is None else split
-    parts = _sizes(x.shape[axis], len(form.outputs)) if sizes is None else ints(sizes)
-    if sum(parts) != x.shape[axis]:
-        raise ArgumentError(f"the parts {parts} do not add up to the {x.shape[axis]} elements of axis {axis}")
+    if sizes is None and form.opset < _UNEVEN_SINCE and extent % count:
+        raise ArgumentError(f"axis {axis} has {extent} elements, which are no {count} equal parts; give the sizes")
+    parts = _sizes(extent, count) if sizes is None else ints(sizes)
+    if len(parts) != count or min(parts, default=0) < 0 or sum(parts) != extent:
+        raise ArgumentError(
+            f"the sizes {parts} must be {count}, one per output, none negative, and add up to the {extent} elements "
+            f"of axis {axis}"
+        )
     ends = np.cumsum(parts).tolist()
     before = (slice(None),) * axis
     return tuple(x[(*before, slice(end - size, end))] for size, end in zip(parts, ends, strict=True))
@@ -56,9 +63,11 @@ def _slice(form: Form, x: Any, starts: Any = None, ends: Any = None, axes: Any =
     first = ints(starts)
     along = range(len(first)) if axes is None else ints(axes)
     strides = [1] * len(first) if steps is None else ints(steps)
+    axes_named = [axis_of(axis, x.ndim) for axis in along]
+    if len(set(axes_named)) < len(axes_named):
+        raise ArgumentError(f"axes is {list(along)}, which names one axis twice")
     index = [slice(None)] * x.ndim
-    for along_axis, start, end, step in zip(along, first, ints(ends), strides, strict=True):
-        axis = axis_of(along_axis, x.ndim)
+    for axis, start, end, step in zip(axes_named, first, ints(ends), strides, strict=True):
         if step < 0:  # a start before the first element is the first, where Python's slices are empty
             start = max(start, -x.shape[axis])
         index[axis] = slice(start, end, step)
@@ -67,13 +76,17 @@ def _slice(form: Form, x: Any, starts: Any = None, ends: Any = None, axes: Any =
 
 def _reshape(form: Form, x: Any, shape: Any = None) -> Any:
     wanted = ints(form.get("shape") if form.opset < 5 else shape)
+    if min(wanted, default=0) < -1:
+        raise ArgumentError(f"the shape {wanted} has an extent below -1")
+    if form.get("allowzero") and 0 in wanted and -1 in wanted:
+        raise ArgumentError(f"the shape {wanted} has both 0 and -1, of which allowzero=1 takes one only")
     if not form.get("allowzero"):
         kept = [axis for axis, extent in enumerate(wanted) if extent == 0]
         if kept and kept[-1] >= x.ndim:
             raise ArgumentError(f"the shape {wanted} keeps axis {kept[-1]}, but x.shape={x.shape} has none")
         wanted = [x.shape[axis] if extent == 0 else extent for axis, extent in enumerate(wanted)]
     known = prod(extent for extent in wanted if extent != -1)
-    if wanted.count(-1) > 1 or (x.size % known if -1 in wanted and known else x.size != known):
+    if wanted.count(-1) > 1 or (not known or x.size % known if -1 in wanted else x.size != known):
         raise ArgumentError(f"an array of shape {x.shape} cannot have the shape {wanted}")
     return x.reshape(wanted)
 
@@ -84,7 +97,10 @@ def _flatten(form: Form, x: Any) -> Any:
 
 
 def _transpose(form: Form, x: Any) -> Any:
-    return x.transpose(form.get("perm") or tuple(range(x.ndim))[::-1])
+    order = form.get("perm") or tuple(range(x.ndim))[::-1]
+    if sorted(order) != list(range(x.ndim)):
+        raise ArgumentError(f"perm is {list(order)}, which is no order of the axes 0 to {x.ndim - 1}")
+    return x.transpose(order)
 
 
 def _squeeze(form: Form, x: Any, axes: Any = None) -> Any:
@@ -147,8 +163,10 @@ def _amounts(form: Form, pads: Any) -> list[int]:
 
 def _widths(x: Any, amounts: list[int], axes: Any) -> list[tuple[int, int]]:
     """Return what is added, or taken away, before and after each axis."""
-    half = len(amounts) // 2
-    along = range(half) if axes is None else [axis_of(axis, x.ndim) for axis in ints(axes)]
+    along = range(x.ndim) if axes is None else [axis_of(axis, x.ndim) for axis in ints(axes)]
+    half = len(along)
+    if len(amounts) != 2 * half:
+        raise ArgumentError(f"pads has {len(amounts)} numbers, but must have two for each of {half} axes")
     widths = [(0, 0)] * x.ndim
     for axis, begin, end in zip(along, amounts[:half], amounts[half:], strict=True):
         widths[axis] = begin, end
@@ -184,9 +202,31 @@ def _gather_cost(form: Form, x: Any, indices: Any) -> int:
     return prod((*x.shape[:axis], *np.shape(indices), *x.shape[axis + 1 :]))
 
 
+def _center_crop_pad(form: Form, x: Any, shape: Any) -> Any:
+    """Cut, or fill up with zeros, both ends of axes; of an odd number of elements the end has one more."""
+    wanted, given = ints(shape), form.get("axes")
+    along = [axis_of(axis, x.ndim) for axis in (range(x.ndim) if given is None else given)]
+    if len(set(along)) < len(along) or len(wanted) != len(along) or min(wanted, default=0) < 0:
+        raise ArgumentError(f"shape is {wanted}, but must have an extent, none negative, for each of the axes {along}")
+    taken, widths = [slice(None)] * x.ndim, [(0, 0)] * x.ndim
+    for axis, extent in zip(along, wanted, strict=True):
+        more = extent - x.shape[axis]
+        if more < 0:
+            taken[axis] = slice(-more // 2, -more // 2 + extent)
+        else:
+            widths[axis] = more // 2, more - more // 2
+    return _framed(x[tuple(taken)], widths, 0)
+
+
+def _center_crop_pad_cost(form: Form, x: Any, shape: Any) -> int:
+    return int(x.size) + int(prod(max(0, extent) for extent in (*ints(shape), *x.shape)))
+
+
 def _expand(_: Form, x: Any, shape: Any) -> Any:
-    wanted = np.broadcast_shapes(x.shape, tuple(ints(shape)))
-    return namespace(x).broadcast_to(x, wanted)
+    wanted = ints(shape)
+    if min(wanted, default=0) < 0:
+        raise ArgumentError(f"the shape {wanted} has a negative extent")
+    return namespace(x).broadcast_to(x, np.broadcast_shapes(x.shape, tuple(wanted)))
 
 
 def _expand_cost(_: Form, x: Any, shape: Any) -> int:
@@ -199,6 +239,8 @@ def _tile_cost(_: Form, x: Any, repeats: Any) -> int:
 
 def _tile(_: Form, x: Any, repeats: Any) -> Any:
     times = ints(repeats)
+    if len(times) != x.ndim or min(times, default=0) < 0:
+        raise ArgumentError(f"repeats is {times}, but must have {x.ndim} numbers, one per axis, none negative")
     nbytes = max(1, x.nbytes) * prod(max(1, count) for count in times)
     if nbytes > _MOST_BYTES:  # NumPy multiplies in 64 bits, does not notice more, and writes where it may not
         raise ArgumentError(f"x.shape={x.shape}, repeated {times} times, has more bytes than 64 bits can address")
@@ -209,7 +251,9 @@ def _depth_to_space(form: Form, x: Any) -> Any:
     images, channels, *extents = x.shape
     block, rank = form.get("blocksize"), len(extents)
     blocks = [block] * rank
-    first = (form.get("mode") or "DCR") == "DCR"  # the blocks' axes before the channels, or after
+    first = _depth_first(form)  # the blocks' axes before the channels, or after
+    if block < 1 or channels % block**rank:
+        raise ArgumentError(f"the {channels} channels are no multiple of blocksize={block} to the power of {rank}")
     depth = channels // block**rank
     parts = x.reshape(images, *((*blocks, depth) if first else (depth, *blocks)), *extents)
     start = 1 if first else 2
@@ -219,11 +263,21 @@ def _depth_to_space(form: Form, x: Any) -> Any:
     return parts.transpose(order).reshape(images, depth, *(n * block for n in extents))
 
 
+def _depth_first(form: Form) -> bool:
+    """Tell by the mode whether the elements of a block are counted before the channels, or after them."""
+    mode = form.get("mode") or "DCR"
+    if mode not in ("DCR", "CRD"):
+        raise ArgumentError(f"mode must be DCR or CRD, not {mode!r}")
+    return bool(mode == "DCR")
+
+
 def _space_to_depth(form: Form, x: Any) -> Any:
     images, channels, height, width = x.shape
     block = form.get("blocksize")
+    if block < 1 or height % block or width % block:
+        raise ArgumentError(f"the extents {height} and {width} are no multiples of blocksize={block}")
     parts = x.reshape(images, channels, height // block, block, width // block, block)
-    order = (0, 3, 5, 1, 2, 4) if (form.get("mode") or "DCR") == "DCR" else (0, 1, 3, 5, 2, 4)
+    order = (0, 3, 5, 1, 2, 4) if _depth_first(form) else (0, 1, 3, 5, 2, 4)
     return parts.transpose(order).reshape(images, channels * block**2, height // block, width // block)
 
 
@@ -247,7 +301,10 @@ def _is_plain_constant(form: Form) -> bool:
 def _constant_of_shape(form: Form, shape: Any) -> Any:
     value = form.get("value")
     filling = np.zeros(1, np.float32) if value is None else _array(value)
-    return np.full(ints(shape), filling.reshape(())[()], filling.dtype)
+    wanted = ints(shape)
+    if min(wanted, default=0) < 0:
+        raise ArgumentError(f"the shape {wanted} has a negative extent")
+    return np.full(wanted, filling.reshape(())[()], filling.dtype)
 
 
 def _span(_: Form, start: Any, limit: Any, delta: Any) -> Any:
@@ -298,6 +355,7 @@ def _does_not_train(form: Form) -> bool:
 
 
 OPERATORS = {
+    "CenterCropPad": Operator(_center_crop_pad, frozenset({1}), cost=_center_crop_pad_cost),
     "Concat": Operator(_concat, cost=_concat_cost),
     "Constant": Operator(_constant, serves=_is_plain_constant, cost=_one),
     "ConstantOfShape": Operator(_constant_of_shape, frozenset({0}), cost=_shape_cost),
