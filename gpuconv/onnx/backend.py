@@ -19,7 +19,7 @@ from gpuconv import cuda
 from gpuconv._errors import ArgumentError, ArgumentTypeError, DeviceError, GpuconvError, listed, shown
 from gpuconv.cpu import _blas
 from gpuconv.onnx import model as models
-from gpuconv.onnx import nodes
+from gpuconv.onnx import nodes, translating
 from gpuconv.onnx.batch.images import of_inputs
 from gpuconv.onnx.evaluator import CudaEvaluator, Evaluator, Observer
 from gpuconv.onnx.inputs import Input, NodeArg, as_arrays, bind, declared
@@ -348,7 +348,8 @@ class Backend(onnx.backend.base.Backend):
         names = list(dict.fromkeys(filter(None, node.input)))
         values = bind([Input(name) for name in names], inputs)
         outputs = [onnx.ValueInfoProto(name=name) for name in node.output if name]
-        graph = onnx.helper.make_graph([node], "node", [_value_info(*item) for item in values.items()], outputs)
+        parts = translating.translated(node, opsets[""], (*node.input, *node.output))
+        graph = onnx.helper.make_graph(parts, "node", [_value_info(*item) for item in values.items()], outputs)
         rep = Rep(
             _evaluator(evaluator_class, graph, opsets=opsets),
             [Input(name) for name in names],

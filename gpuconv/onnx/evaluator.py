@@ -17,7 +17,7 @@ from onnx.reference.op_run import OpFunction, RuntimeContextError
 import gpuconv
 from gpuconv import cuda
 from gpuconv._errors import ArgumentError, GpuconvError
-from gpuconv.onnx import folding, joining, nodes, report, steps
+from gpuconv.onnx import folding, joining, nodes, report, steps, translating
 from gpuconv.onnx.batch.images import Images
 from gpuconv.onnx.messages import quoted, reason, warn
 from gpuconv.onnx.model import Fact
@@ -170,10 +170,11 @@ class Evaluator(ReferenceEvaluator):
         except RuntimeContextError:  # the evaluator's way to ask for another call, with the types
             raise
         except (NotImplementedError, RuntimeError, ValueError) as error:
-            raise ArgumentError(
-                f"{nodes.describe(node)}: neither gpuconv nor onnx's reference evaluator knows {quoted(node.op_type)} "
-                f"of domain {quoted(node.domain)} (opset imported: {self.opsets.get(node.domain)})"
-            ) from error
+            unknown = (
+                f"neither gpuconv nor onnx's reference evaluator knows {quoted(node.op_type)} of domain "
+                f"{quoted(node.domain)} (opset imported: {self.opsets.get(node.domain)})"
+            )
+            raise ArgumentError(f"{nodes.describe(node)}: {translating.cure(node) or unknown}") from error
 
     def run(  # type: ignore[override]
         self, output_names: list[str] | None, feed_inputs: dict[str, Any], attributes: dict[str, Any] | None = None

@@ -19,7 +19,7 @@ from onnx import (
 )
 
 from gpuconv._errors import ArgumentError, GpuconvError, listed
-from gpuconv.onnx import files, nodes
+from gpuconv.onnx import files, nodes, translating
 from gpuconv.onnx.checks import checker, structure, values
 from gpuconv.onnx.checks import constants as initializers
 from gpuconv.onnx.messages import quoted, reason
@@ -86,6 +86,7 @@ def _checked(model: ModelProto, name: str, source: Any) -> Loaded:
     structure.check(model, name)
     large = initializers.of_nodes(model.graph)
     proto = checker.mend(model, name, large)
+    translating.translate(proto)
     scopes = _scopes(proto)
     _write_default_domains(proto, scopes)
     _check_domains(proto, scopes, name)

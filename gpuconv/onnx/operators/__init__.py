@@ -14,6 +14,7 @@ import onnx
 from onnx import NodeProto
 
 from gpuconv.onnx.operators import (
+    contributed,
     detecting,
     elementwise,
     indexing,
@@ -21,6 +22,7 @@ from gpuconv.onnx.operators import (
     normalizing,
     pooling,
     products,
+    qlinear,
     quantizing,
     recurrent,
     resizing,
@@ -53,7 +55,11 @@ _KINDS = (
 )
 TABLE: dict[str, Operator] = {name: entry for kind in _KINDS for name, entry in kind.OPERATORS.items()}
 
-OTHERS = {"ai.onnx.ml": indexing.CLASSICAL, "com.microsoft": recurrent.CONTRIBUTED}  # by domain
+_CONTRIBUTED = (contributed, integers, qlinear, quantizing, recurrent)
+OTHERS: dict[str, dict[str, Operator]] = {  # by domain
+    "ai.onnx.ml": indexing.CLASSICAL,
+    "com.microsoft": {name: entry for kind in _CONTRIBUTED for name, entry in kind.CONTRIBUTED.items()},
+}
 _TABLES = {"": TABLE, **OTHERS}
 
 
@@ -82,7 +88,11 @@ def own(node: NodeProto) -> tuple[Operator, Form]:
 def form_of(node: NodeProto, opset: int) -> Form:
     """Return what a node says beside the names of its inputs, with the defaults of its opset's attributes."""
     given = {a.name: _text(onnx.helper.get_attribute_value(a)) for a in node.attribute if not a.ref_attr_name}
-    defaults = {} if node.domain in OTHERS else _defaults(node.op_type, opset)
+    if node.domain in OTHERS:
+        entry = OTHERS[node.domain].get(node.op_type)
+        defaults: Mapping[str, object] = {} if entry is None or entry.schema is None else entry.schema.defaults
+    else:
+        defaults = _defaults(node.op_type, opset)
     attributes = {**defaults, **given}
     return Form(opset, attributes, tuple(map(bool, node.output)), tuple(map(bool, node.input)))
 

@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 
 import gpuconv
+from gpuconv._errors import ArgumentError
 from gpuconv.cpu import _threads
-from gpuconv.onnx.operators.form import DTYPES, NARROW, Form, Operator, blocks_of_channels, namespace
+from gpuconv.onnx.operators.form import DTYPES, NARROW, Form, Operator, Schema, blocks_of_channels, namespace
 from gpuconv.onnx.operators.pooling import on_device
 from gpuconv.onnx.operators.products import matmul, product
-from gpuconv.onnx.operators.quantizing import floats, integer_range, saturated
+from gpuconv.onnx.operators.quantizing import centred, floats, integer_range, saturated
 from gpuconv.onnx.repeated import RepeatedConv
 from gpuconv.rules import geometry
 
@@ -298,6 +299,53 @@ def _qlinear_matmul_cost(form: Form, a: Any, _: Any, __: Any, b: Any, *___: Any)
     return _matmul_cost(form, a, b)
 
 
+# --- matrices of ONNX Runtime's domain com.microsoft ------------------------------------------------------------------
+
+
+def _second(form: Form, b: Any, zero: Any) -> _Weights:
+    """Return the second factor of a QGemm as (K, N), less its zero points."""
+    return columns(form, b.T if form.get("transB") else b, zero)
+
+
+def _qgemm(form: Form, a: Any, a_scale: Any, a_zero: Any, b: Any, b_scale: Any, b_zero: Any, *others: Any) -> Any:
+    """Return ``(alpha * A @ B + C) / y_scale``, quantized; float32 of the same without a scale of Y."""
+    c, y_scale, y_zero = (*others, None, None, None)[:3]
+    weights = b if isinstance(b, _Weights) else _second(form, b, b_zero)
+    y = _multiplied(_factor(a.T if form.get("transA") else a, a_zero.reshape(())), weights)
+    if c is not None:
+        if np.broadcast_shapes(c.shape, y.shape) != y.shape:
+            raise ArgumentError(f"C of shape {c.shape} does not broadcast to the product's shape {y.shape}")
+        y = y.astype(np.int32) + c
+    scale = np.float32(form.get("alpha")) * a_scale.reshape(()) * b_scale
+    if y_scale is None:
+        return y.astype(np.float32, copy=False) * scale
+    y = y.astype(np.float32) * (scale / y_scale.reshape(()))
+    zero = np.zeros((), a.dtype) if y_zero is None else y_zero
+    return saturated(y, floats(namespace(y), zero.reshape(())), zero.dtype)
+
+
+def _qgemm_cost(form: Form, a: Any, _: Any, __: Any, b: Any, *___: Any) -> int:
+    return int(a.size) * int(b.size) // max(1, int(a.shape[0 if form.get("transA") else -1]))
+
+
+def _with_row(y: Any, bias: Any) -> Any:
+    return y if bias is None else y + bias
+
+
+def _integers_to_float(form: Form, a: Any, b: Any, a_scale: Any, b_scale: Any, *others: Any) -> Any:
+    """Multiply matrices of integers, and return the product times both scales, with a bias."""
+    a_zero, b_zero, bias = (*others, None, None, None)[:3]
+    y = _product(form, _factor(a, _per_row(a_zero)), b, b_zero).astype(np.float32, copy=False)
+    return _with_row(y * (_per_row(a_scale) * b_scale), bias)
+
+
+def _dynamic_matmul(form: Form, a: Any, b: Any, b_scale: Any, b_zero: Any = None, bias: Any = None) -> Any:
+    """Quantize A by its range, as DynamicQuantizeLinear does, and multiply by a matrix of integers."""
+    quantized, scale = centred(a)
+    y = product_of(quantized, b if isinstance(b, _Weights) else columns(form, b, b_zero))
+    return _with_row(y * (scale * b_scale), bias)
+
+
 _known_filters = partial(_Filters, constant=True)
 
 _operator = partial(Operator, by_kernels=True)
@@ -318,3 +366,30 @@ OPERATORS = {
         prepare=_known(columns, 3, 5),
     ),
 }
+
+CONTRIBUTED = {
+    "DynamicQuantizeMatMul": _operator(
+        _dynamic_matmul,
+        frozenset({3}),
+        cost=_matmul_cost,
+        prepare=_known(columns, 1, 3),
+        schema=Schema(("A", "B", "b_scale", "b_zero_point?", "bias?"), {}),
+    ),
+    "MatMulIntegerToFloat": _operator(
+        _integers_to_float,
+        frozenset({5}),
+        cost=_matmul_cost,
+        prepare=_known(columns, 1, 5),
+        schema=Schema(("A", "B", "a_scale", "b_scale", "a_zero_point?", "b_zero_point?", "bias?"), {}),
+    ),
+    "QGemm": _operator(
+        _qgemm,
+        frozenset({2, 5, 8}),
+        cost=_qgemm_cost,
+        prepare=_known(_second, 3, 5),
+        schema=Schema(
+            ("A", "a_scale", "a_zero_point", "B", "b_scale", "b_zero_point", "C?", "y_scale?", "y_zero_point?"),
+            {"alpha": 1.0, "transA": 0, "transB": 0},
+        ),
+    ),
+}  # of the domain com.microsoft

@@ -1,0 +1,150 @@
+"""Floating-point operators of ONNX Runtime's domain com.microsoft, which its level EXTENDED makes of several nodes.
+
+Gelu and its relatives, LayerNormalization over a sum, and MatMul of transposed factors. 16-bit floats are computed in
+float32 and rounded once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from gpuconv.onnx.operators import special
+from gpuconv.onnx.operators.form import Form, Operator, Schema, namespace, wide
+from gpuconv.onnx.operators.normalizing import standardized
+from gpuconv.onnx.operators.products import matmul
+from gpuconv.onnx.operators.shaping import axis_of
+
+# ---------------------------------------------------------------- Gelu
+
+
+def _by(approximate: str) -> Callable[..., Any]:
+    """Return Gelu of x, or of x + bias, by the error function ("none") or by tanh."""
+    (compute,) = (special.OPERATORS["Gelu"].function,)
+
+    def gelu(form: Form, x: Any, bias: Any = None) -> Any:
+        values = x if bias is None else (wide(x) + wide(bias)).astype(x.dtype, copy=False)
+        return compute(replace(form, attributes={"approximate": approximate}), values)
+
+    return gelu
+
+
+def _quick_gelu(form: Form, x: Any) -> Any:
+    """x * sigmoid(alpha * x)."""
+    if isinstance(x, np.ndarray):
+        return special.applied(special.swish, form, x)
+    y = wide(x)
+    return (y / (1 + namespace(x).exp(-form.get("alpha") * y))).astype(x.dtype, copy=False)
+
+
+# ---------------------------------------------------------------- normalizations
+
+
+def _normalized(form: Form, x: Any, scale: Any, bias: Any = None, *, is_centred: bool) -> tuple[Any, ...]:
+    """Return LayerNormalization of x, or without the mean RMSNormalization; the mean, and 1 / the deviation."""
+    axes = tuple(range(axis_of(form.attributes.get("axis", -1), x.ndim), x.ndim))
+    values, xp = wide(x), namespace(x)
+    if is_centred:
+        y, mean, factor = standardized(values, axes, form.get("epsilon"))
+    else:
+        mean = None
+        factor = 1 / xp.sqrt(xp.mean(xp.square(values), axis=axes, keepdims=True) + form.get("epsilon"))
+        y = values * factor
+    y = y * wide(scale)
+    if bias is not None:
+        y = y + wide(bias)
+    return y.astype(scale.dtype, copy=False), mean, factor
+
+
+def _layer_normalization(form: Form, x: Any, scale: Any, bias: Any = None) -> Any:
+    return _normalized(form, x, scale, bias, is_centred=True)[: len(form.outputs)]
+
+
+def _simplified(form: Form, x: Any, scale: Any) -> Any:
+    y, _, factor = _normalized(form, x, scale, is_centred=False)
+    return (y, factor)[: len(form.outputs)]
+
+
+def _skip(form: Form, x: Any, skip: Any, gamma: Any, beta: Any = None, bias: Any = None) -> Any:
+    """Normalize x + skip + bias over the last axis, and return that sum, too."""
+    return _of_sum(form, x, skip, bias, gamma, beta, is_centred=True)
+
+
+def _skip_simplified(form: Form, x: Any, skip: Any, gamma: Any, bias: Any = None) -> Any:
+    return _of_sum(form, x, skip, bias, gamma, None, is_centred=False)
+
+
+def _of_sum(form: Form, x: Any, skip: Any, bias: Any, gamma: Any, beta: Any, *, is_centred: bool) -> Any:
+    total = wide(x) + wide(skip)
+    if bias is not None:
+        total = total + wide(bias)
+    y, mean, factor = _normalized(form, total, wide(gamma), beta, is_centred=is_centred)
+    outputs = y.astype(x.dtype, copy=False), mean, factor, total.astype(x.dtype, copy=False)
+    return outputs[: len(form.outputs)]
+
+
+# ---------------------------------------------------------------- MatMul
+
+
+def _fused_matmul(form: Form, a: Any, b: Any) -> Any:
+    """Multiply alpha * A @ B; transA and transB swap the last two axes, transBatchA and transBatchB bring axis 0 last.
+
+    That is ``(M, batch…, K)`` becomes ``(batch…, M, K)``, before the last two axes are swapped.
+    """
+    a = _turned(a, form.get("transBatchA"), form.get("transA"))
+    b = _turned(b, form.get("transBatchB"), form.get("transB"))
+    y, alpha = matmul(a, b), form.get("alpha")
+    return y if alpha == 1 else (wide(y) * alpha).astype(y.dtype, copy=False)
+
+
+def _turned(x: Any, is_batch_inside: int, is_transposed: int) -> Any:
+    if x.ndim < 2:
+        return x
+    axes = list(range(x.ndim))
+    if is_batch_inside and x.ndim > 2:
+        axes = [*axes[1:-1], 0, axes[-1]]
+    if is_transposed:
+        axes[-2:] = axes[:-3:-1]
+    return x.transpose(axes)
+
+
+def _matmul_cost(form: Form, a: Any, b: Any) -> int:
+    columns = b.shape[-2 if form.get("transB") and b.ndim > 1 else -1] if b.ndim > 1 else 1
+    return int(a.size) * int(columns)
+
+
+def _size(_: Form, x: Any, *__: Any) -> int:
+    return int(x.size)
+
+
+# ---------------------------------------------------------------- the table
+
+
+def _operator(
+    function: Callable[..., Any],
+    inputs: str,
+    attributes: Mapping[str, Any] | None = None,
+    cost: Callable[..., int] = _size,
+) -> Operator:
+    return Operator(function, cost=cost, schema=Schema(tuple(inputs.split()), attributes or {}))
+
+
+_TRANSPOSED = {"alpha": 1.0, "transA": 0, "transB": 0}
+_NORMALIZED = {"axis": -1, "epsilon": float(np.float32(1e-5)), "stash_type": 1}
+_OF_SUM = {"epsilon": float(np.float32(1e-12))}
+
+CONTRIBUTED = {
+    "BiasGelu": _operator(_by("none"), "A B"),
+    "FastGelu": _operator(_by("tanh"), "X bias?"),
+    "FusedMatMul": _operator(_fused_matmul, "A B", {**_TRANSPOSED, "transBatchA": 0, "transBatchB": 0}, _matmul_cost),
+    "Gelu": _operator(_by("none"), "X"),
+    "LayerNormalization": _operator(_layer_normalization, "X Scale B?", _NORMALIZED),
+    "QuickGelu": _operator(_quick_gelu, "X", {"alpha": float(np.float32(1.702))}),
+    "SimplifiedLayerNormalization": _operator(_simplified, "X scale", _NORMALIZED),
+    "SkipLayerNormalization": _operator(_skip, "input skip gamma beta? bias?", _OF_SUM),
+    "SkipSimplifiedLayerNormalization": _operator(_skip_simplified, "input skip gamma bias?", _OF_SUM),
+    "TransposeMatMul": _operator(_fused_matmul, "A B", _TRANSPOSED, _matmul_cost),
+}

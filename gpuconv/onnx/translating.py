@@ -1,0 +1,197 @@
+"""Fused nodes of ONNX Runtime's domain com.microsoft, written as the nodes of ONNX that they stand for.
+
+Folding fuses these again, into nodes of ours: FusedConv is a Conv, the Add of a residual and an activation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import onnx
+from onnx import ModelProto, NodeProto, helper
+
+from gpuconv._errors import ArgumentError
+from gpuconv.onnx import nodes
+from gpuconv.onnx.messages import quoted
+
+DOMAIN = "com.microsoft"
+_BOUNDS_ARE_INPUTS = 11  # opset since which Clip has them so
+# Of the default domain in ONNX Runtime, but not in ONNX, or only in later opsets.
+_OWN = ("LayerNormalization", "SimplifiedLayerNormalization")
+_OF_CONV: dict[str, tuple[str, ...]] = {  # activations, and what activation_params has for each
+    "Clip": ("min", "max"),
+    "HardSigmoid": ("alpha", "beta"),
+    "LeakyRelu": ("alpha",),
+    "Relu": (),
+    "Sigmoid": (),
+    "Tanh": (),
+}
+_OF_GEMM: dict[str, tuple[str, ...]] = {  # activations, and which of alpha, beta and gamma each takes
+    "Elu": ("alpha",),
+    "HardSigmoid": ("alpha", "beta"),
+    "LeakyRelu": ("alpha",),
+    "Relu": (),
+    "Selu": ("alpha", "gamma"),
+    "Sigmoid": (),
+    "Softplus": (),
+    "Softsign": (),
+    "Tanh": (),
+    "ThresholdedRelu": ("alpha",),
+}
+
+
+def translate(model: ModelProto) -> None:
+    """Translate the nodes of a model, of its functions and of the graphs inside, in place."""
+    _translate_all(model.graph.node, _opset(model.opset_import), model)
+    for function in model.functions:
+        _translate_all(function.node, _opset(function.opset_import), function)
+
+
+def translated(node: NodeProto, opset: int, taken: Iterable[str]) -> list[NodeProto]:
+    """Return the nodes that one node stands for, which end with its output: itself where it is of no such kind.
+
+    Parameters
+    ----------
+    node : NodeProto
+    opset : int
+        Of the default domain.
+    taken : iterable of str
+        Names that values have already.
+
+    Raises
+    ------
+    ArgumentError
+        The activation is unknown, or its numbers are not as many as it takes.
+    """
+    if node.domain == DOMAIN and node.op_type == "FusedConv":
+        return list(_fused_conv(node, opset, _Names(taken)))
+    if node.domain == DOMAIN and node.op_type == "FusedGemm":
+        return list(_fused_gemm(node, opset, _Names(taken)))
+    return [node]
+
+
+def cure(node: NodeProto) -> str:
+    """Return how to save a model without a node that ONNX Runtime alone has; "" for nodes of other domains."""
+    if not f"{node.domain}.".startswith(f"{DOMAIN}.") and node.domain != "com.ms.internal.nhwc":
+        return ""
+    if node.domain != DOMAIN:
+        return (
+            f"ONNX Runtime has written it for the vectors of one CPU, in its domain {quoted(node.domain)}; save the "
+            "model at its level ORT_ENABLE_EXTENDED (SessionOptions.graph_optimization_level)"
+        )
+    return (
+        f"{quoted(node.op_type)} is ONNX Runtime's own, of its domain {DOMAIN}, and gpuconv does not have it; save the "
+        "model at ONNX Runtime's level ORT_ENABLE_BASIC, and quantize with QuantFormat.QDQ"
+    )
+
+
+def _opset(imports: Iterable[Any]) -> int:
+    return next((entry.version for entry in imports if entry.domain in ("", "ai.onnx")), 1)
+
+
+def _translate_all(graph_nodes: Any, opset: int, owner: Any) -> None:
+    """Translate nodes, with those of the graphs inside, in place."""
+    found: list[tuple[NodeProto, list[NodeProto]]] = []
+    taken: set[str] | None = None
+    for node in graph_nodes:
+        for inner in nodes.subgraphs(node) if node.attribute else ():
+            _translate_all(inner.node, opset, owner)
+        if node.domain in ("", "ai.onnx") and node.op_type in _OWN and not onnx.defs.has(node.op_type, opset, ""):
+            node.domain = DOMAIN
+            if all(entry.domain != DOMAIN for entry in owner.opset_import):
+                owner.opset_import.add(domain=DOMAIN, version=1)
+        if node.domain == DOMAIN and node.op_type.startswith("Fused"):
+            taken = taken or {name for other in graph_nodes for name in (*nodes.names_used(other), *other.output)}
+            found.append((node, translated(node, opset, taken)))
+    changed = {id(node): made for node, made in found if made[0] is not node}
+    if changed:
+        kept = [made for node in graph_nodes for made in changed.get(id(node), [node])]
+        copies = [NodeProto.FromString(node.SerializeToString()) for node in kept]
+        del graph_nodes[:]
+        graph_nodes.extend(copies)
+
+
+class _Names:
+    """Names for values in between."""
+
+    def __init__(self, taken: Iterable[str]) -> None:
+        self._taken = set(taken)
+
+    def new(self, base: str) -> str:
+        name, number = base, 0
+        while name in self._taken:
+            name, number = f"{base} {number}", number + 1
+        self._taken.add(name)
+        return name
+
+
+def _fused_conv(node: NodeProto, opset: int, names: _Names) -> Iterator[NodeProto]:
+    """Yield Conv, the Add of the fourth input, and the activation."""
+    given = _of_activation(node)
+    is_added = len(node.input) > 3 and node.input[3] != ""
+    between = [f"{node.output[0]} of Conv", f"{node.output[0]} of Add"][: is_added + bool(given)]
+    value, *later = [*map(names.new, between), node.output[0]]
+    yield _without_activation(node, "Conv", node.input[:3], value)
+    if is_added:
+        source, value = value, later[0]
+        yield helper.make_node("Add", [source, node.input[3]], [value], name=node.name)
+    if given:
+        name, keys = _known(node, given, _OF_CONV)
+        numbers = given.get("activation_params", [])
+        if len(numbers) != len(keys):
+            raise ArgumentError(
+                f"{nodes.describe(node)}: activation_params must have {len(keys)} numbers for {name}, "
+                f"not {len(numbers)}"
+            )
+        yield from _activation(node, name, dict(zip(keys, numbers, strict=True)), value, opset, names)
+
+
+def _fused_gemm(node: NodeProto, opset: int, names: _Names) -> Iterator[NodeProto]:
+    """Yield Gemm and the activation."""
+    given = _of_activation(node)
+    value = names.new(f"{node.output[0]} of Gemm") if given else node.output[0]
+    yield _without_activation(node, "Gemm", node.input, value)
+    if given:
+        name, keys = _known(node, given, _OF_GEMM)
+        numbers = {key: given[f"activation_{key}"] for key in keys if f"activation_{key}" in given}
+        yield from _activation(node, name, numbers, value, opset, names)
+
+
+def _of_activation(node: NodeProto) -> dict[str, Any]:
+    """Return the attributes of a node's activation: nothing where it has none."""
+    found = {a.name: helper.get_attribute_value(a) for a in node.attribute if a.name.startswith("activation")}
+    return found if found.get("activation") else {}
+
+
+def _without_activation(node: NodeProto, op_type: str, inputs: Iterable[str], output: str) -> NodeProto:
+    plain = NodeProto(name=node.name, op_type=op_type, input=inputs, output=[output])
+    plain.attribute.extend(a for a in node.attribute if not a.name.startswith("activation"))
+    return plain
+
+
+def _known(node: NodeProto, given: dict[str, Any], known: dict[str, tuple[str, ...]]) -> tuple[str, tuple[str, ...]]:
+    """Return the name of a node's activation, and what it takes."""
+    text = given["activation"].decode(errors="replace")
+    if text not in known:
+        raise ArgumentError(
+            f"{nodes.describe(node)}: its activation {quoted(text)} is none of {', '.join(known)}; save the model at "
+            "ONNX Runtime's level ORT_ENABLE_BASIC, where activations are nodes"
+        )
+    return text, known[text]
+
+
+def _activation(
+    node: NodeProto, op_type: str, numbers: dict[str, float], source: str, opset: int, names: _Names
+) -> Iterator[NodeProto]:
+    """Yield the node of an activation; Clip's bounds are Constants since opset 11."""
+    inputs = [source]
+    if op_type == "Clip" and opset >= _BOUNDS_ARE_INPUTS:
+        for key, number in numbers.items():
+            inputs.append(names.new(f"{node.output[0]} {key}"))
+            bound = helper.make_tensor("", onnx.TensorProto.FLOAT, [], [number])
+            yield helper.make_node("Constant", [], [inputs[-1]], value=bound)
+        numbers = {}
+    made = helper.make_node(op_type, inputs, [node.output[0]], name=node.name)
+    made.attribute.extend(helper.make_attribute(name, float(number)) for name, number in numbers.items())
+    yield made
