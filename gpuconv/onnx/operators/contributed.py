@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import onnx
 
 from gpuconv.onnx.operators import special
 from gpuconv.onnx.operators.form import Form, Operator, Schema, namespace, wide
@@ -60,12 +61,18 @@ def _normalized(form: Form, x: Any, scale: Any, bias: Any = None, *, is_centred:
 
 
 def _layer_normalization(form: Form, x: Any, scale: Any, bias: Any = None) -> Any:
-    return _normalized(form, x, scale, bias, is_centred=True)[: len(form.outputs)]
+    y, *kept = _normalized(form, x, scale, bias, is_centred=True)
+    return (y, *_stashed(form, kept))[: len(form.outputs)]
 
 
 def _simplified(form: Form, x: Any, scale: Any) -> Any:
     y, _, factor = _normalized(form, x, scale, is_centred=False)
-    return (y, factor)[: len(form.outputs)]
+    return (y, *_stashed(form, [factor]))[: len(form.outputs)]
+
+
+def _stashed(form: Form, kept: list[Any]) -> list[Any]:
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(form.get("stash_type"))
+    return [value.astype(dtype, copy=False) for value in kept]
 
 
 def _skip(form: Form, x: Any, skip: Any, gamma: Any, beta: Any = None, bias: Any = None) -> Any:

@@ -81,7 +81,7 @@ class Schema:
     def fault(self, inputs: Sequence[str], attributes: Mapping[str, Any]) -> str:
         """Return what is wrong with a node's input names and attribute values, or ""."""
         names = [name.rstrip("?*") for name in self.inputs]
-        least = len([name for name in self.inputs if name[-1] not in "?*"])
+        least = max((at for at, name in enumerate(self.inputs, 1) if name[-1] not in "?*"), default=0)
         most = math.inf if self.inputs[-1][-1] == "*" else len(names)
         if not least <= len(inputs) <= most:
             return f"has {len(inputs)} inputs, but needs {least} to {most} ({', '.join(names)})"

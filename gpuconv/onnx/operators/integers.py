@@ -313,7 +313,7 @@ def _qgemm(form: Form, a: Any, a_scale: Any, a_zero: Any, b: Any, b_scale: Any, 
     weights = b if isinstance(b, _Weights) else _second(form, b, b_zero)
     y = _multiplied(_factor(a.T if form.get("transA") else a, a_zero.reshape(())), weights)
     if c is not None:
-        if np.broadcast_shapes(c.shape, y.shape) != y.shape:
+        if not _broadcasts_to(c.shape, y.shape):
             raise ArgumentError(f"C of shape {c.shape} does not broadcast to the product's shape {y.shape}")
         y = y.astype(np.int32) + c
     scale = np.float32(form.get("alpha")) * a_scale.reshape(()) * b_scale
@@ -322,6 +322,11 @@ def _qgemm(form: Form, a: Any, a_scale: Any, a_zero: Any, b: Any, b_scale: Any, 
     y = y.astype(np.float32) * (scale / y_scale.reshape(()))
     zero = np.zeros((), a.dtype) if y_zero is None else y_zero
     return saturated(y, floats(namespace(y), zero.reshape(())), zero.dtype)
+
+
+def _broadcasts_to(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    ends = zip(shape[::-1], other[::-1], strict=False)
+    return len(shape) <= len(other) and all(n in (1, m) for n, m in ends)
 
 
 def _qgemm_cost(form: Form, a: Any, _: Any, __: Any, b: Any, *___: Any) -> int:
