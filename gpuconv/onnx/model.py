@@ -305,7 +305,7 @@ def _inferred(model: ModelProto, constants: Container[str], inside: Collection[N
     if _values_seen(graph, inside) > _MOST_SEEN:
         return list(graph.input)
     try:
-        graph = onnx.shape_inference.infer_shapes(model).graph
+        graph = onnx.shape_inference.infer_shapes(translating.inferable(model)).graph
     except MemoryError:
         raise
     except Exception:  # types that do not fit; what they are for is found when the node runs

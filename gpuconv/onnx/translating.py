@@ -19,6 +19,12 @@ DOMAIN = "com.microsoft"
 _BOUNDS_ARE_INPUTS = 11  # opset since which Clip has them so
 # Of the default domain in ONNX Runtime, but not in ONNX, or only in later opsets.
 _OWN = ("LayerNormalization", "SimplifiedLayerNormalization")
+_LIKE_FIRST = frozenset(  # operators whose first result has the type and the shape of the first input
+    (
+        *("BiasGelu", "FastGelu", "Gelu", "LayerNormalization", "QLinearLeakyRelu", "QLinearSigmoid", "QLinearSoftmax"),
+        *("QuickGelu", "SimplifiedLayerNormalization", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization"),
+    )
+)
 _OF_CONV: dict[str, tuple[str, ...]] = {  # activations, and what activation_params has for each
     "Clip": ("min", "max"),
     "HardSigmoid": ("alpha", "beta"),
@@ -69,6 +75,19 @@ def translated(node: NodeProto, opset: int, taken: Iterable[str]) -> list[NodePr
     if node.domain == DOMAIN and node.op_type == "FusedGemm":
         return list(_fused_gemm(node, opset, _Names(taken)))
     return [node]
+
+
+def inferable(model: ModelProto) -> ModelProto:
+    """Return a model of the same types and shapes, as far as these are known, that onnx can infer; for nothing else."""
+    if all(node.domain != DOMAIN for node in model.graph.node):
+        return model
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    for node in copy.graph.node:
+        if node.domain == DOMAIN and node.op_type in _LIKE_FIRST and node.input and node.output:
+            like = NodeProto(op_type="Identity", input=node.input[:1], output=node.output[:1])
+            node.CopyFrom(like)
+    return copy
 
 
 def cure(node: NodeProto) -> str:

@@ -44,6 +44,7 @@ __all__ = [
     "Operator",
     "find",
     "form_of",
+    "has",
     "is_float",
     "namespace",
     "on_device",
@@ -78,6 +79,11 @@ def find(node: NodeProto, opset: int) -> tuple[Operator, Form] | None:
         return None
     form = form_of(node, opset)
     return (operator, form) if operator.serves(form) else None
+
+
+def has(node: NodeProto) -> bool:
+    """Tell whether a node's operator is in the table of ONNX's or ONNX Runtime's domain."""
+    return node.domain in ("", "com.microsoft") and node.op_type in _TABLES[node.domain]
 
 
 def own(node: NodeProto) -> tuple[Operator, Form]:

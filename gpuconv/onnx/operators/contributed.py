@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from gpuconv._errors import ArgumentError
 from gpuconv.onnx.operators import special
 from gpuconv.onnx.operators.form import Form, Operator, Schema, namespace, wide
 from gpuconv.onnx.operators.normalizing import standardized
@@ -123,6 +124,62 @@ def _matmul_cost(form: Form, a: Any, b: Any) -> int:
     return int(a.size) * int(columns)
 
 
+# ---------------------------------------------------------------- MatMul by packed integers
+
+
+def _matmul_nbits(
+    form: Form, a: Any, b: Any, scales: Any, zeros: Any = None, groups: Any = None, bias: Any = None
+) -> Any:
+    """Multiply by a matrix of integers of 2, 4 or 8 bits, which have a scale and a zero point for each block of K."""
+    if form.get("weight_prepacked"):
+        raise ArgumentError("weight_prepacked must be 0: weights in the order of one processor's kernels are unknown")
+    weights = _unpacked_weights(form, b, scales, zeros, groups)
+    y = matmul(wide(a), weights.astype(wide(a).dtype, copy=False))
+    return (y if bias is None else y + wide(bias)).astype(a.dtype, copy=False)
+
+
+def _unpacked_weights(form: Form, b: Any, scales: Any, zeros: Any, groups: Any) -> Any:
+    """Return (K, N) of numbers: ``(integer - zero) * scale``; groups has the block of each row, in order without it."""
+    rows, columns, bits, block = (form.get(name) for name in ("K", "N", "bits", "block_size"))
+    if bits not in (2, 4, 8):
+        raise ArgumentError(f"bits must be 2, 4 or 8, not {bits}")
+    blocks = -(-rows // block)
+    if 8 * b.size != columns * blocks * block * bits or scales.size != columns * blocks:
+        raise ArgumentError(
+            f"{columns} columns of {blocks} blocks of {block} integers of {bits} bits need "
+            f"{columns * blocks * block * bits // 8} bytes and {columns * blocks} scales, not {b.size} and {scales.size}"
+        )
+    values = _unpacked(b.reshape(columns, -1), bits).reshape(columns, blocks * block)[:, :rows]
+    scales = wide(scales).reshape(columns, blocks)
+    if zeros is not None:
+        zeros = _unpacked(zeros.reshape(columns, -1), bits)[:, :blocks] if zeros.dtype == np.uint8 else wide(zeros)
+        zeros = _by_row(zeros.reshape(columns, blocks), groups, block, rows)
+    else:
+        zeros = np.float32(2 ** (bits - 1))
+    return ((values - zeros) * _by_row(scales, groups, block, rows)).T
+
+
+def _by_row(of_blocks: Any, groups: Any, block: int, rows: int) -> Any:
+    xp = namespace(of_blocks)
+    if groups is not None:
+        return xp.take(of_blocks, groups[:rows], axis=1)
+    return xp.repeat(of_blocks, block, axis=1)[:, :rows]
+
+
+def _unpacked(packed: Any, bits: int) -> Any:
+    """Return the integers of bytes (N, B), the lowest bits first, as float32 (N, B * 8 // bits)."""
+    base, rest, parts = 2**bits, packed.astype(np.float32), []
+    for _ in range(8 // bits):
+        above = rest // base
+        parts.append((rest - above * base)[..., None])
+        rest = above
+    return namespace(packed).concatenate(parts, axis=-1).reshape(packed.shape[0], -1)
+
+
+def _matmul_nbits_cost(form: Form, a: Any, *_: Any) -> int:
+    return (int(a.size) + int(form.get("K"))) * int(form.get("N"))
+
+
 def _size(_: Form, x: Any, *__: Any) -> int:
     return int(x.size)
 
@@ -149,6 +206,15 @@ CONTRIBUTED = {
     "FusedMatMul": _operator(_fused_matmul, "A B", {**_TRANSPOSED, "transBatchA": 0, "transBatchB": 0}, _matmul_cost),
     "Gelu": _operator(_by("none"), "X"),
     "LayerNormalization": _operator(_layer_normalization, "X Scale B?", _NORMALIZED),
+    "MatMulNBits": Operator(
+        _matmul_nbits,
+        cost=_matmul_nbits_cost,
+        schema=Schema(
+            ("A", "B", "scales", "zero_points?", "g_idx?", "bias?"),
+            {"K": int, "N": int, "accuracy_level": 0, "bits": 4, "block_size": int, "weight_prepacked": 0},
+            ("K", "N", "block_size"),
+        ),
+    ),
     "QuickGelu": _operator(_quick_gelu, "X", {"alpha": float(np.float32(1.702))}),
     "SimplifiedLayerNormalization": _operator(_simplified, "X scale", _NORMALIZED),
     "SkipLayerNormalization": _operator(_skip, "input skip gamma beta? bias?", _OF_SUM),

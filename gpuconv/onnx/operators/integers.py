@@ -329,6 +329,19 @@ def _broadcasts_to(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
     return len(shape) <= len(other) and all(n in (1, m) for n, m in ends)
 
 
+def _qlinear_conv_of(form: Form, x: Any, *others: Any) -> Any:
+    """Convolve as QLinearConv does, by weights (M, C / group, k1, …, kn); with channels_last x is (N, D1, …, Dn, C)."""
+    if not form.get("channels_last"):
+        return _qlinear_conv(form, x, *others)
+    axes = range(1, x.ndim - 1)
+    y = _qlinear_conv(form, x.transpose(0, x.ndim - 1, *axes), *others)
+    return y.transpose(0, *(axis + 1 for axis in axes), 1)
+
+
+def _qlinear_conv_of_cost(form: Form, x: Any, _: Any, __: Any, w: Any, *___: Any) -> int:
+    return int(x.size) * int(w.size)
+
+
 def _qgemm_cost(form: Form, a: Any, _: Any, __: Any, b: Any, *___: Any) -> int:
     return int(a.size) * int(b.size) // max(1, int(a.shape[0 if form.get("transA") else -1]))
 
@@ -386,6 +399,21 @@ CONTRIBUTED = {
         cost=_matmul_cost,
         prepare=_known(columns, 1, 5),
         schema=Schema(("A", "B", "a_scale", "b_scale", "a_zero_point?", "b_zero_point?", "bias?"), {}),
+    ),
+    "QLinearConv": _operator(
+        _qlinear_conv_of,
+        frozenset({2, 5, 7}),
+        cost=_qlinear_conv_of_cost,
+        prepare=_known(_known_filters, 3, 5),
+        schema=Schema(
+            ("x", "x_scale", "x_zero_point", "w", "w_scale", "w_zero_point", "y_scale", "y_zero_point", "B?"),
+            {
+                **dict.fromkeys(("dilations", "kernel_shape", "pads", "strides"), list),
+                "auto_pad": str,
+                "channels_last": 0,
+                "group": 1,
+            },
+        ),
     ),
     "QGemm": _operator(
         _qgemm,

@@ -24,6 +24,7 @@ from gpuconv.onnx.operators.shaping import axis_of
 
 _BLOCK = 2**16  # elements
 _AVERAGE_POOL = ("auto_pad", "ceil_mode", "count_include_pad", "kernel_shape", "pads", "strides")
+_MAX_POOL = ("auto_pad", "ceil_mode", "dilations", "kernel_shape", "pads", "strides")
 _MOST_JOINED = 1024  # inputs of QLinearConcat whose scales and zero points stay on the host
 
 
@@ -199,6 +200,12 @@ def _average_pool(form: Form, x: Any, x_scale: Any, x_zero: Any, y_scale: Any, y
     return after.rounded(y)
 
 
+def _max_pool(form: Form, x: Any) -> Any:
+    """Take maxima of windows of x (N, D1, …, Dn, C)."""
+    keywords = {**form.given(_MAX_POOL), "layout": "NHWC"}
+    return gpuconv.max_pool(x, **keywords)
+
+
 def _global_average_pool(form: Form, x: Any, *parameters: Any) -> Any:
     last = bool(form.get("channels_last"))
     return _mean(x, tuple(range(2 - last, x.ndim - last)), True, *parameters)
@@ -280,8 +287,11 @@ _WINDOW = {
 }
 
 CONTRIBUTED = {
+    "NhwcMaxPool": _operator(_max_pool, "x", {**_WINDOW, "dilations": list}, ("kernel_shape",), _pool_cost),
     "QLinearAdd": _operator(_of_two(_add), _TWO),
-    "QLinearAveragePool": _operator(_average_pool, _ONE, _WINDOW, ("kernel_shape",), _pool_cost),
+    "QLinearAveragePool": _operator(
+        _average_pool, _ONE, {**_WINDOW, "channels_last": 0, "count_include_pad": 0}, ("kernel_shape",), _pool_cost
+    ),
     "QLinearConcat": Operator(
         _concat,
         frozenset(at for at in range(2 + 3 * _MOST_JOINED) if at % 3 != 2),
