@@ -21,6 +21,7 @@ from onnx.reference.op_run import RuntimeContextError  # noqa: E402
 
 from gpuconv import ArgumentError  # noqa: E402
 from gpuconv.onnx import nodes, operators  # noqa: E402
+from gpuconv.onnx.contrib import translating  # noqa: E402
 from gpuconv.onnx.evaluator import Evaluator  # noqa: E402
 
 PAGE = DOCS / "onnx-operators.md"
@@ -42,6 +43,13 @@ Of {total} operators, gpuconv computes {ours}, the evaluator {evaluator}, and no
 opset that brought the newest form.
 
 {table}
+
+## Operators of ONNX Runtime
+
+[Models that ONNX Runtime writes](onnx-models.md#models-that-onnx-runtime-writes) may have operators of its domain
+`com.microsoft`. gpuconv computes these {own} of them, on NumPy and on CuPy arrays:
+
+{names}
 """
 
 
@@ -75,6 +83,7 @@ def page() -> str:
     """Return the page."""
     found = list(rows())
     counts = Counter(who for _, _, who, _ in found)
+    own = sorted((*operators.OTHERS[translating.DOMAIN], *translating.FUSED))
     lines = [("operator", "opset", "NumPy", "CuPy"), ("---",) * 4, *found]
     return TEXT.format(
         opset=OPSET,
@@ -83,6 +92,8 @@ def page() -> str:
         evaluator=counts[EVALUATOR],
         none=counts[NONE],
         table="\n".join(f"| {' | '.join(line)} |" for line in lines),
+        own=len(own),
+        names="\n".join(f"- `{name}`" for name in own),
     )
 
 

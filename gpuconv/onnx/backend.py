@@ -19,8 +19,9 @@ from gpuconv import cuda
 from gpuconv._errors import ArgumentError, ArgumentTypeError, DeviceError, GpuconvError, listed, shown
 from gpuconv.cpu import _blas
 from gpuconv.onnx import model as models
-from gpuconv.onnx import nodes, translating
+from gpuconv.onnx import nodes
 from gpuconv.onnx.batch.images import of_inputs
+from gpuconv.onnx.contrib import translating
 from gpuconv.onnx.evaluator import CudaEvaluator, Evaluator, Observer
 from gpuconv.onnx.inputs import Input, NodeArg, as_arrays, bind, declared
 from gpuconv.onnx.messages import presentable, quoted, reason, warn

@@ -17,8 +17,9 @@ from onnx.reference.op_run import OpFunction, RuntimeContextError
 import gpuconv
 from gpuconv import cuda
 from gpuconv._errors import ArgumentError, GpuconvError
-from gpuconv.onnx import folding, joining, nodes, report, steps, translating
+from gpuconv.onnx import folding, joining, nodes, report, steps
 from gpuconv.onnx.batch.images import Images
+from gpuconv.onnx.contrib import translating
 from gpuconv.onnx.messages import quoted, reason, warn
 from gpuconv.onnx.model import Fact
 from gpuconv.onnx.operators import DTYPES, is_float, on_device

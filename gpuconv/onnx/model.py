@@ -19,9 +19,10 @@ from onnx import (
 )
 
 from gpuconv._errors import ArgumentError, GpuconvError, listed
-from gpuconv.onnx import files, nodes, translating
+from gpuconv.onnx import files, nodes
 from gpuconv.onnx.checks import checker, structure, values
 from gpuconv.onnx.checks import constants as initializers
+from gpuconv.onnx.contrib import translating
 from gpuconv.onnx.messages import quoted, reason
 from gpuconv.onnx.steps import DOMAIN
 

@@ -11,7 +11,7 @@ import pytest
 
 import gpuconv
 from gpuconv.onnx import backend
-from gpuconv.onnx.operators import qlinear
+from gpuconv.onnx.contrib import qlinear
 from tests.onnx.contributed import UNTYPED, by_onnxruntime, on_host_and_device, one_node
 
 pytestmark = UNTYPED

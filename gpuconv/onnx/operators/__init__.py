@@ -13,8 +13,8 @@ from functools import lru_cache
 import onnx
 from onnx import NodeProto
 
+from gpuconv.onnx.contrib import fusions, qlinear
 from gpuconv.onnx.operators import (
-    contributed,
     detecting,
     elementwise,
     indexing,
@@ -22,7 +22,6 @@ from gpuconv.onnx.operators import (
     normalizing,
     pooling,
     products,
-    qlinear,
     quantizing,
     recurrent,
     resizing,
@@ -56,7 +55,7 @@ _KINDS = (
 )
 TABLE: dict[str, Operator] = {name: entry for kind in _KINDS for name, entry in kind.OPERATORS.items()}
 
-_CONTRIBUTED = (contributed, integers, qlinear, quantizing, recurrent)
+_CONTRIBUTED = (fusions, integers, qlinear, quantizing, recurrent)
 OTHERS: dict[str, dict[str, Operator]] = {  # by domain
     "ai.onnx.ml": indexing.CLASSICAL,
     "com.microsoft": {name: entry for kind in _CONTRIBUTED for name, entry in kind.CONTRIBUTED.items()},

@@ -16,15 +16,17 @@ from gpuconv.onnx import nodes
 from gpuconv.onnx.messages import quoted
 
 DOMAIN = "com.microsoft"
+FUSED = ("FusedConv", "FusedGemm")  # operators that are translated
 _BOUNDS_ARE_INPUTS = 11  # opset since which Clip has them so
 # Of the default domain in ONNX Runtime, but not in ONNX, or only in later opsets.
 _OWN = ("LayerNormalization", "SimplifiedLayerNormalization")
-_LIKE_FIRST = frozenset(  # operators whose first result has the type and the shape of the first input
-    (
-        *("BiasGelu", "FastGelu", "Gelu", "LayerNormalization", "QLinearLeakyRelu", "QLinearSigmoid", "QLinearSoftmax"),
-        *("QuickGelu", "SimplifiedLayerNormalization", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization"),
-    )
-)
+# Operators whose first result has the shape of the first input, and the type of an input at this position.
+_LIKE_FIRST = {
+    **dict.fromkeys(("BiasGelu", "FastGelu", "Gelu", "QuickGelu", "QLinearLeakyRelu", "QLinearSigmoid"), 0),
+    **dict.fromkeys(("QLinearSoftmax", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), 0),
+    **dict.fromkeys(("LayerNormalization", "SimplifiedLayerNormalization"), 1),
+}
+_CAST_LIKE_SINCE = 15  # opset
 _OF_CONV: dict[str, tuple[str, ...]] = {  # activations, and what activation_params has for each
     "Clip": ("min", "max"),
     "HardSigmoid": ("alpha", "beta"),
@@ -83,10 +85,13 @@ def inferable(model: ModelProto) -> ModelProto:
         return model
     copy = ModelProto()
     copy.CopyFrom(model)
+    can_cast = _opset(model.opset_import) >= _CAST_LIKE_SINCE
     for node in copy.graph.node:
-        if node.domain == DOMAIN and node.op_type in _LIKE_FIRST and node.input and node.output:
-            like = NodeProto(op_type="Identity", input=node.input[:1], output=node.output[:1])
-            node.CopyFrom(like)
+        type_of = _LIKE_FIRST.get(node.op_type) if node.domain == DOMAIN else None
+        if type_of is None or len(node.input) <= type_of or not node.output or (type_of and not can_cast):
+            continue
+        inputs = [node.input[0], *[node.input[type_of]][:type_of]]
+        node.CopyFrom(NodeProto(op_type="CastLike" if type_of else "Identity", input=inputs, output=node.output[:1]))
     return copy
 
 

@@ -145,9 +145,10 @@ def _unpacked_weights(form: Form, b: Any, scales: Any, zeros: Any, groups: Any) 
         raise ArgumentError(f"bits must be 2, 4 or 8, not {bits}")
     blocks = -(-rows // block)
     if 8 * b.size != columns * blocks * block * bits or scales.size != columns * blocks:
+        size = columns * blocks * block * bits // 8
         raise ArgumentError(
-            f"{columns} columns of {blocks} blocks of {block} integers of {bits} bits need "
-            f"{columns * blocks * block * bits // 8} bytes and {columns * blocks} scales, not {b.size} and {scales.size}"
+            f"{columns} columns of {blocks} blocks of {block} integers of {bits} bits need {size} bytes and "
+            f"{columns * blocks} scales, not {b.size} and {scales.size}"
         )
     values = _unpacked(b.reshape(columns, -1), bits).reshape(columns, blocks * block)[:, :rows]
     scales = wide(scales).reshape(columns, blocks)
