@@ -291,3 +291,27 @@ def test_chains_go_on_behind_nodes_of_onnx_runtime() -> None:
     (y,) = backend.prepare(proto).run([x], observer=lambda one, *_: seen.append(one.op_type))
     assert seen == ["Gelu", "Chain"]
     np.testing.assert_allclose(y, by_onnxruntime(proto, {"x": x})[0], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", [*NETWORKS, "quantized"])
+def test_an_image_does_not_depend_on_its_batch(name: str, tmp_path: Path) -> None:
+    """Nor is there a warning that it might."""
+    if name == "quantized":
+        proto, shape = quantized(tmp_path, "QOperator", "QUInt8", "QInt8", True), (3, 12, 12)
+    else:
+        build, (_, *shape), _ = NETWORKS[name]
+        proto = saved(_for_any_batch(build(13)), LEVEL.ORT_ENABLE_EXTENDED)
+    x = floats(3, *shape)
+    rep = backend.prepare(proto, invariant="batch")
+    together = rep.run([x])
+    for at in range(3):
+        alone = rep.run([x[at : at + 1]])
+        for whole, one in zip(together, alone, strict=True):
+            rows = whole.shape[0] // 3
+            np.testing.assert_array_equal(whole[at * rows : (at + 1) * rows], one)
+    assert not rep.report().meets
+
+
+def _for_any_batch(proto: ModelProto) -> ModelProto:
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "N"
+    return proto
