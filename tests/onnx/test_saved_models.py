@@ -14,6 +14,7 @@ from onnx import ModelProto, helper, numpy_helper
 
 import gpuconv
 from gpuconv.onnx import backend
+from tests.emulator import emulated_cuda
 from tests.harness.device_arrays import device_arrays
 from tests.onnx.contributed import LEVEL, UNTYPED, by_onnxruntime, own_operators, saved
 from tests.onnx.models import floats
@@ -315,3 +316,24 @@ def test_an_image_does_not_depend_on_its_batch(name: str, tmp_path: Path) -> Non
 def _for_any_batch(proto: ModelProto) -> ModelProto:
     proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "N"
     return proto
+
+
+@pytest.mark.emulator
+def test_on_an_emulated_device_every_fused_convolution_is_one_launch() -> None:
+    proto, x = saved(fused(), LEVEL.ORT_ENABLE_EXTENDED), floats(2, 4, 7, 7)
+    (expected,) = backend.prepare(proto).run([x])
+    with emulated_cuda("sm_90a") as emulated:
+        rep = backend.prepare(proto, "CUDA")
+        before = len(emulated.launches)
+        (y,) = rep.run([x])
+        assert len(emulated.launches) - before == sum(node.op_type == "FusedConv" for node in proto.graph.node)
+    np.testing.assert_allclose(y, expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.emulator
+def test_on_an_emulated_device_quantized_models_give_the_same_numbers(tmp_path: Path) -> None:
+    proto, x = quantized(tmp_path, "QOperator", "QUInt8", "QInt8", True), floats(1, 3, 12, 12)
+    expected = backend.prepare(proto).run([x])
+    with emulated_cuda("sm_90a"):
+        for y, wanted in zip(backend.prepare(proto, "CUDA").run([x]), expected, strict=True):
+            np.testing.assert_array_equal(y, wanted)
