@@ -319,6 +319,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "onnx/operators/integers.py": ("onnx/test_integers.py", *_OF_NODES),
     "onnx/operators/quantizing.py": ("onnx/test_quantizing.py", *_OF_NODES),
     "onnx/operators/*": _OPERATORS,
+    "onnx/contrib/attention.py": ("onnx/test_contributed_attention.py",),
     "onnx/contrib/qlinear.py": ("onnx/test_qlinear.py",),
     "onnx/contrib/fusions.py": ("onnx/test_contributed.py",),
     "onnx/contrib/translating.py": ("onnx/test_contributed.py", "onnx/test_saved_models.py"),

@@ -15,7 +15,7 @@ import onnx
 
 from gpuconv._errors import ArgumentError
 from gpuconv.onnx.operators import special
-from gpuconv.onnx.operators.form import Form, Operator, Schema, namespace, wide
+from gpuconv.onnx.operators.form import Form, Operator, Schema, broadcast_cost, namespace, wide
 from gpuconv.onnx.operators.normalizing import standardized
 from gpuconv.onnx.operators.products import matmul
 from gpuconv.onnx.operators.shaping import axis_of
@@ -45,7 +45,7 @@ def _quick_gelu(form: Form, x: Any) -> Any:
 # ---------------------------------------------------------------- normalizations
 
 
-def _normalized(form: Form, x: Any, scale: Any, bias: Any = None, *, is_centred: bool) -> tuple[Any, ...]:
+def layer_normalized(form: Form, x: Any, scale: Any, bias: Any = None, *, is_centred: bool = True) -> tuple[Any, ...]:
     """Return LayerNormalization of x, or without the mean RMSNormalization; the mean, and 1 / the deviation."""
     axes = tuple(range(axis_of(form.attributes.get("axis", -1), x.ndim), x.ndim))
     values, xp = wide(x), namespace(x)
@@ -62,12 +62,12 @@ def _normalized(form: Form, x: Any, scale: Any, bias: Any = None, *, is_centred:
 
 
 def _layer_normalization(form: Form, x: Any, scale: Any, bias: Any = None) -> Any:
-    y, *kept = _normalized(form, x, scale, bias, is_centred=True)
+    y, *kept = layer_normalized(form, x, scale, bias, is_centred=True)
     return (y, *_stashed(form, kept))[: len(form.outputs)]
 
 
 def _simplified(form: Form, x: Any, scale: Any) -> Any:
-    y, _, factor = _normalized(form, x, scale, is_centred=False)
+    y, _, factor = layer_normalized(form, x, scale, is_centred=False)
     return (y, *_stashed(form, [factor]))[: len(form.outputs)]
 
 
@@ -89,7 +89,7 @@ def _of_sum(form: Form, x: Any, skip: Any, bias: Any, gamma: Any, beta: Any, *, 
     total = wide(x) + wide(skip)
     if bias is not None:
         total = total + wide(bias)
-    y, mean, factor = _normalized(form, total, wide(gamma), beta, is_centred=is_centred)
+    y, mean, factor = layer_normalized(form, total, wide(gamma), beta, is_centred=is_centred)
     outputs = y.astype(x.dtype, copy=False), mean, factor, total.astype(x.dtype, copy=False)
     return outputs[: len(form.outputs)]
 
@@ -181,10 +181,6 @@ def _matmul_nbits_cost(form: Form, a: Any, *_: Any) -> int:
     return (int(a.size) + int(form.get("K"))) * int(form.get("N"))
 
 
-def _size(_: Form, x: Any, *__: Any) -> int:
-    return int(x.size)
-
-
 # ---------------------------------------------------------------- the table
 
 
@@ -192,7 +188,7 @@ def _operator(
     function: Callable[..., Any],
     inputs: str,
     attributes: Mapping[str, Any] | None = None,
-    cost: Callable[..., int] = _size,
+    cost: Callable[..., int] = broadcast_cost,
 ) -> Operator:
     return Operator(function, cost=cost, schema=Schema(tuple(inputs.split()), attributes or {}))
 

@@ -13,7 +13,7 @@ from functools import lru_cache
 import onnx
 from onnx import NodeProto
 
-from gpuconv.onnx.contrib import fusions, qlinear
+from gpuconv.onnx.contrib import attention, fusions, qlinear
 from gpuconv.onnx.operators import (
     detecting,
     elementwise,
@@ -55,7 +55,7 @@ _KINDS = (
 )
 TABLE: dict[str, Operator] = {name: entry for kind in _KINDS for name, entry in kind.OPERATORS.items()}
 
-_CONTRIBUTED = (fusions, integers, qlinear, quantizing, recurrent)
+_CONTRIBUTED = (attention, fusions, integers, qlinear, quantizing, recurrent)
 OTHERS: dict[str, dict[str, Operator]] = {  # by domain
     "ai.onnx.ml": indexing.CLASSICAL,
     "com.microsoft": {name: entry for kind in _CONTRIBUTED for name, entry in kind.CONTRIBUTED.items()},

@@ -313,7 +313,7 @@ def _qgemm(form: Form, a: Any, a_scale: Any, a_zero: Any, b: Any, b_scale: Any, 
     weights = b if isinstance(b, _Weights) else _second(form, b, b_zero)
     y = _multiplied(_factor(a.T if form.get("transA") else a, a_zero.reshape(())), weights)
     if c is not None:
-        if not _broadcasts_to(c.shape, y.shape):
+        if not broadcasts_to(c.shape, y.shape):
             raise ArgumentError(f"C of shape {c.shape} does not broadcast to the product's shape {y.shape}")
         y = y.astype(np.int32) + c
     scale = np.float32(form.get("alpha")) * a_scale.reshape(()) * b_scale
@@ -324,7 +324,8 @@ def _qgemm(form: Form, a: Any, a_scale: Any, a_zero: Any, b: Any, b_scale: Any, 
     return saturated(y, floats(namespace(y), zero.reshape(())), zero.dtype)
 
 
-def _broadcasts_to(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
+def broadcasts_to(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """Tell whether an array of a shape broadcasts to another shape as it is."""
     ends = zip(shape[::-1], other[::-1], strict=False)
     return len(shape) <= len(other) and all(n in (1, m) for n, m in ends)
 
@@ -346,22 +347,29 @@ def _qgemm_cost(form: Form, a: Any, _: Any, __: Any, b: Any, *___: Any) -> int:
     return int(a.size) * int(b.size) // max(1, int(a.shape[0 if form.get("transA") else -1]))
 
 
-def _with_row(y: Any, bias: Any) -> Any:
-    return y if bias is None else y + bias
+def _scaled(y: Any, scale: Any, bias: Any) -> Any:
+    """Return products times their scales, with a bias."""
+    for name, given in (("scale", scale), ("bias", bias)):
+        if given is not None and not broadcasts_to(given.shape, y.shape):
+            raise ArgumentError(f"a {name} of shape {given.shape} does not broadcast to the product's shape {y.shape}")
+    return y * scale if bias is None else y * scale + bias
 
 
-def _integers_to_float(form: Form, a: Any, b: Any, a_scale: Any, b_scale: Any, *others: Any) -> Any:
-    """Multiply matrices of integers, and return the product times both scales, with a bias."""
+def integers_to_float(form: Form, a: Any, b: Any, a_scale: Any, b_scale: Any, *others: Any) -> Any:
+    """Multiply matrices of integers, and return the product times both scales, with a bias.
+
+    Others are the zero points of a and of b, and the bias, or None.
+    """
     a_zero, b_zero, bias = (*others, None, None, None)[:3]
     y = _product(form, _factor(a, _per_row(a_zero)), b, b_zero).astype(np.float32, copy=False)
-    return _with_row(y * (_per_row(a_scale) * b_scale), bias)
+    return _scaled(y, _per_row(a_scale) * b_scale, bias)
 
 
 def _dynamic_matmul(form: Form, a: Any, b: Any, b_scale: Any, b_zero: Any = None, bias: Any = None) -> Any:
     """Quantize A by its range, as DynamicQuantizeLinear does, and multiply by a matrix of integers."""
     quantized, scale = centred(a)
     y = product_of(quantized, b if isinstance(b, _Weights) else columns(form, b, b_zero))
-    return _with_row(y * (scale * b_scale), bias)
+    return _scaled(y, scale * b_scale, bias)
 
 
 _known_filters = partial(_Filters, constant=True)
@@ -394,7 +402,7 @@ CONTRIBUTED = {
         schema=Schema(("A", "B", "b_scale", "b_zero_point?", "bias?"), {}),
     ),
     "MatMulIntegerToFloat": _operator(
-        _integers_to_float,
+        integers_to_float,
         frozenset({5}),
         cost=_matmul_cost,
         prepare=_known(columns, 1, 5),
