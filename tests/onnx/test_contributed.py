@@ -84,6 +84,17 @@ def test_a_fused_convolution_is_one_of_ours(activation: str) -> None:
     np.testing.assert_allclose(alone, y, rtol=1e-6, atol=1e-6)
 
 
+def test_wrong_numbers_of_inputs_are_refused() -> None:
+    x, w = floats(1, 1, 3, 3), floats(1, 1, 1, 1)
+    for inputs, message in (
+        ([x, w, None, x, x], r"FusedConv node 'one': must have 2 to 4 inputs \(X, W, B, Z\), not 5"),
+        ([x], r"Conv node 'one': must have 2 to 3 inputs \(X, W, B\), not 1"),
+    ):
+        proto, _ = one_node("FusedConv", inputs)
+        with pytest.raises(gpuconv.ArgumentError, match=f"^{message}"):
+            backend.prepare(proto)
+
+
 @pytest.mark.parametrize(
     ("attributes", "message"),
     [

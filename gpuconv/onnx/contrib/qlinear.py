@@ -90,10 +90,10 @@ class _Table:
         if isinstance(x, np.ndarray):
             found = bytearray(x.tobytes()).translate(self._by_byte)
             return np.frombuffer(found, self._values.dtype).reshape(x.shape)
-        device = cuda.runtime.current_device()
-        if device not in self._on_devices:
-            self._on_devices[device] = namespace(x).asarray(self._values)
-        return namespace(x).take(self._on_devices[device], x.astype(np.int32) - self._low)
+        place = type(x), cuda.runtime.current_device()
+        if place not in self._on_devices:
+            self._on_devices[place] = namespace(x).asarray(self._values)
+        return namespace(x).take(self._on_devices[place], x.astype(np.int32) - self._low)
 
 
 _table = lru_cache(maxsize=1024)(_Table)

@@ -72,6 +72,8 @@ def translated(node: NodeProto, opset: int, taken: Iterable[str]) -> list[NodePr
     ArgumentError
         The activation is unknown, or its numbers are not as many as it takes.
     """
+    if not node.output:
+        return [node]
     if node.domain == DOMAIN and node.op_type == "FusedConv":
         return list(_fused_conv(node, opset, _Names(taken)))
     if node.domain == DOMAIN and node.op_type == "FusedGemm":
@@ -152,6 +154,8 @@ class _Names:
 
 def _fused_conv(node: NodeProto, opset: int, names: _Names) -> Iterator[NodeProto]:
     """Yield Conv, the Add of the fourth input, and the activation."""
+    if len(node.input) > 4:
+        raise ArgumentError(f"{nodes.describe(node)}: must have 2 to 4 inputs (X, W, B, Z), not {len(node.input)}")
     given = _of_activation(node)
     is_added = len(node.input) > 3 and node.input[3] != ""
     between = [f"{node.output[0]} of Conv", f"{node.output[0]} of Add"][: is_added + bool(given)]
