@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -300,6 +301,27 @@ def test_quantization_of_onnx_runtime_s_own_domain(kind: Any) -> None:
             agrees("QuantizeLinear", [x.astype(dtype), scales, zero], tolerance=0, **attributes)
             agrees("DequantizeLinear", [integers, scales, zero], tolerance=0, **attributes)
         agrees("DequantizeLinear", [integers, scale], tolerance=0, **attributes)
+
+
+@pytest.mark.parametrize("kind", [ml_dtypes.int4, ml_dtypes.uint4])
+def test_four_bits(kind: Any) -> None:
+    """ONNX Runtime hands out no arrays of these, so that they go through both operators."""
+    make, x = helper.make_node, 3 * floats(3, 8)
+    nodes = [
+        make("QuantizeLinear", ["x", "s", "z"], ["q"], domain="com.microsoft", axis=0),
+        make("DequantizeLinear", ["q", "s", "z"], ["y"], domain="com.microsoft", axis=0),
+    ]
+    scale, zero = np.float32([0.5, 0.25, 1]), np.array([1, 2, 3]).astype(kind)
+    weights = [numpy_helper.from_array(scale, "s"), numpy_helper.from_array(zero, "z")]
+    declared = [helper.make_tensor_value_info(name, 1, [3, 8]) for name in "xy"]
+    graph = helper.make_graph(nodes, "g", declared[:1], declared[1:], weights)
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    proto = helper.make_model(graph, opset_imports=imports, ir_version=10)
+    (y,) = on_host_and_device(proto, {"x": x})
+    np.testing.assert_array_equal(y, by_onnxruntime(proto, {"x": x})[0])
+    ends, offset = (-8, 7) if kind is ml_dtypes.int4 else (0, 15), zero.astype(int)[:, None]
+    expected = (np.clip(np.rint(x / scale[:, None]) + offset, *ends) - offset) * scale[:, None]
+    np.testing.assert_array_equal(y, expected)
 
 
 def test_weights_are_dequantized_once() -> None:

@@ -25,11 +25,11 @@ from gpuconv.onnx.operators.shaping import axis_of
 
 def _by(approximate: str) -> Callable[..., Any]:
     """Return Gelu of x, or of x + bias, by the error function ("none") or by tanh."""
-    (compute,) = (special.OPERATORS["Gelu"].function,)
+    compute = special.OPERATORS["Gelu"].function
 
     def gelu(form: Form, x: Any, bias: Any = None) -> Any:
-        values = x if bias is None else (wide(x) + wide(bias)).astype(x.dtype, copy=False)
-        return compute(replace(form, attributes={"approximate": approximate}), values)
+        values = x if bias is None else wide(x) + wide(bias)
+        return compute(replace(form, attributes={"approximate": approximate}), values).astype(x.dtype, copy=False)
 
     return gelu
 
@@ -62,7 +62,7 @@ def layer_normalized(form: Form, x: Any, scale: Any, bias: Any = None, *, is_cen
 
 
 def _layer_normalization(form: Form, x: Any, scale: Any, bias: Any = None) -> Any:
-    y, *kept = layer_normalized(form, x, scale, bias, is_centred=True)
+    y, *kept = layer_normalized(form, x, scale, bias)
     return (y, *_stashed(form, kept))[: len(form.outputs)]
 
 
@@ -104,8 +104,8 @@ def _fused_matmul(form: Form, a: Any, b: Any) -> Any:
     """
     a = _turned(a, form.get("transBatchA"), form.get("transA"))
     b = _turned(b, form.get("transBatchB"), form.get("transB"))
-    y, alpha = matmul(a, b), form.get("alpha")
-    return y if alpha == 1 else (wide(y) * alpha).astype(y.dtype, copy=False)
+    alpha = form.get("alpha")
+    return matmul(a, b) if alpha == 1 else (matmul(wide(a), wide(b)) * alpha).astype(a.dtype, copy=False)
 
 
 def _turned(x: Any, is_batch_inside: int, is_transposed: int) -> Any:
@@ -119,9 +119,8 @@ def _turned(x: Any, is_batch_inside: int, is_transposed: int) -> Any:
     return x.transpose(axes)
 
 
-def _matmul_cost(form: Form, a: Any, b: Any) -> int:
-    columns = b.shape[-2 if form.get("transB") and b.ndim > 1 else -1] if b.ndim > 1 else 1
-    return int(a.size) * int(columns)
+def _matmul_cost(_: Form, a: Any, b: Any) -> int:
+    return int(a.size) * int(b.size)
 
 
 # ---------------------------------------------------------------- MatMul by packed integers
