@@ -349,7 +349,7 @@ class Backend(onnx.backend.base.Backend):
         names = list(dict.fromkeys(filter(None, node.input)))
         values = bind([Input(name) for name in names], inputs)
         outputs = [onnx.ValueInfoProto(name=name) for name in node.output if name]
-        parts = translating.translated(node, opsets[""], (*node.input, *node.output))
+        parts = translating.translated(node, opsets[""])
         graph = onnx.helper.make_graph(parts, "node", [_value_info(*item) for item in values.items()], outputs)
         rep = Rep(
             _evaluator(evaluator_class, graph, opsets=opsets),

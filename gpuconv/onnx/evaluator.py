@@ -149,7 +149,7 @@ class Evaluator(ReferenceEvaluator):
 
     def _load_impl(self, node: NodeProto, input_types: Any = None) -> Any:
         try:
-            known = node.domain in (*self.opsets, steps.DOMAIN)
+            known = node.domain in (*self.opsets, steps.DOMAIN) and not self._defines(node)
             step = steps.find(node, self.opsets.get("", 1), self._inside) if known else None
         except (GpuconvError, MemoryError):
             raise
@@ -158,6 +158,10 @@ class Evaluator(ReferenceEvaluator):
         if step is not None:
             return lambda *_: step
         return partial(_instance, self._load_reference(node, input_types))
+
+    def _defines(self, node: NodeProto) -> bool:
+        """Tell whether the model has a function of its own for an operator of ONNX Runtime's domain."""
+        return node.domain == translating.DOMAIN and (node.domain, node.op_type) in self.functions_
 
     def _load_reference(self, node: NodeProto, input_types: Any = None) -> Any:
         key = node.domain, node.op_type

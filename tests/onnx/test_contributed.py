@@ -154,6 +154,18 @@ def test_fused_nodes_in_graphs_inside_and_in_functions() -> None:
         np.testing.assert_allclose(y, np.tanh([[[0.75, -0.375]]]), rtol=1e-6)
 
 
+@pytest.mark.parametrize("op_type", ["FusedConv", "Gelu"])
+def test_a_model_s_own_functions_come_first(op_type: str) -> None:
+    imports = [helper.make_opsetid("", 16), helper.make_opsetid("com.microsoft", 1)]
+    body = [helper.make_node("Neg", ["a"], ["b"])]
+    function = helper.make_function("com.microsoft", op_type, ["a"], ["b"], body, imports)
+    call = helper.make_node(op_type, ["x"], ["y"], domain="com.microsoft")
+    declared = [helper.make_tensor_value_info(name, 1, [3]) for name in "xy"]
+    graph = helper.make_graph([call], "g", declared[:1], declared[1:])
+    proto = helper.make_model(graph, functions=[function], opset_imports=imports, ir_version=8)
+    assert backend.prepare(proto).run([np.float32([1, -2, 3])])["y"].tolist() == [-1, 2, -3]
+
+
 # ---------------------------------------------------------------- products
 
 

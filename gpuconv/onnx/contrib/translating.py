@@ -5,7 +5,7 @@ Folding fuses these again, into nodes of ours: FusedConv is a Conv, the Add of a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import Any
 
 import onnx
@@ -50,35 +50,30 @@ _OF_GEMM: dict[str, tuple[str, ...]] = {  # activations, and which of alpha, bet
 
 
 def translate(model: ModelProto) -> None:
-    """Translate the nodes of a model, of its functions and of the graphs inside, in place."""
-    _translate_all(model.graph.node, _opset(model.opset_import), model)
-    for function in model.functions:
-        _translate_all(function.node, _opset(function.opset_import), function)
+    """Translate the nodes of a model, of its functions and of the graphs inside, in place.
 
-
-def translated(node: NodeProto, opset: int, taken: Iterable[str]) -> list[NodeProto]:
-    """Return the nodes that one node stands for, which end with its output: itself where it is of no such kind.
-
-    Parameters
-    ----------
-    node : NodeProto
-    opset : int
-        Of the default domain.
-    taken : iterable of str
-        Names that values have already.
+    Operators that the model defines by functions of its own stay as they are.
 
     Raises
     ------
     ArgumentError
-        The activation is unknown, or its numbers are not as many as it takes.
+        An activation is unknown, or its numbers are not as many as it takes.
     """
-    if not node.output:
+    defined = _defined(model)
+    _Translation(model.graph.node, model.opset_import, defined).run()
+    for function in model.functions:
+        _Translation(function.node, function.opset_import, defined).run()
+
+
+def translated(node: NodeProto, opset: int) -> list[NodeProto]:
+    """Return the nodes that one node stands for, which end with its output: itself where it is of no such kind."""
+    return _translated(node, opset, _Names([node]))
+
+
+def _translated(node: NodeProto, opset: int, names: _Names) -> list[NodeProto]:
+    if node.domain != DOMAIN or node.op_type not in FUSED or not node.output:
         return [node]
-    if node.domain == DOMAIN and node.op_type == "FusedConv":
-        return list(_fused_conv(node, opset, _Names(taken)))
-    if node.domain == DOMAIN and node.op_type == "FusedGemm":
-        return list(_fused_gemm(node, opset, _Names(taken)))
-    return [node]
+    return list((_fused_conv if node.op_type == "FusedConv" else _fused_gemm)(node, opset, names))
 
 
 def inferable(model: ModelProto) -> ModelProto:
@@ -87,9 +82,9 @@ def inferable(model: ModelProto) -> ModelProto:
         return model
     copy = ModelProto()
     copy.CopyFrom(model)
-    can_cast = _opset(model.opset_import) >= _CAST_LIKE_SINCE
+    can_cast, defined = _opset(model.opset_import) >= _CAST_LIKE_SINCE, _defined(model)
     for node in copy.graph.node:
-        type_of = _LIKE_FIRST.get(node.op_type) if node.domain == DOMAIN else None
+        type_of = _LIKE_FIRST.get(node.op_type) if node.domain == DOMAIN and node.op_type not in defined else None
         if type_of is None or len(node.input) <= type_of or not node.output or (type_of and not can_cast):
             continue
         inputs = [node.input[0], *[node.input[type_of]][:type_of]]
@@ -112,37 +107,67 @@ def cure(node: NodeProto) -> str:
     )
 
 
+def _defined(model: ModelProto) -> set[str]:
+    """Return the operators of ONNX Runtime's domain that a model defines by functions of its own."""
+    return {function.name for function in model.functions if function.domain == DOMAIN}
+
+
 def _opset(imports: Iterable[Any]) -> int:
     return next((entry.version for entry in imports if entry.domain in ("", "ai.onnx")), 1)
 
 
-def _translate_all(graph_nodes: Any, opset: int, owner: Any) -> None:
-    """Translate nodes, with those of the graphs inside, in place."""
-    found: list[tuple[NodeProto, list[NodeProto]]] = []
-    taken: set[str] | None = None
-    for node in graph_nodes:
-        for inner in nodes.subgraphs(node) if node.attribute else ():
-            _translate_all(inner.node, opset, owner)
-        if node.domain in ("", "ai.onnx") and node.op_type in _OWN and not onnx.defs.has(node.op_type, opset, ""):
-            node.domain = DOMAIN
-            if all(entry.domain != DOMAIN for entry in owner.opset_import):
-                owner.opset_import.add(domain=DOMAIN, version=1)
-        if node.domain == DOMAIN and node.op_type.startswith("Fused"):
-            taken = taken or {name for other in graph_nodes for name in (*nodes.names_used(other), *other.output)}
-            found.append((node, translated(node, opset, taken)))
-    changed = {id(node): made for node, made in found if made[0] is not node}
-    if changed:
-        kept = [made for node in graph_nodes for made in changed.get(id(node), [node])]
-        copies = [NodeProto.FromString(node.SerializeToString()) for node in kept]
-        del graph_nodes[:]
-        graph_nodes.extend(copies)
+class _Translation:
+    """A pass over the nodes of a model or of a function, and of the graphs inside, which it changes in place."""
+
+    def __init__(self, own_nodes: Any, imports: Any, defined: Container[str]) -> None:
+        self._nodes, self._imports, self._defined = own_nodes, imports, defined
+        self._opset = _opset(imports)
+        self._names: _Names | None = None
+
+    def run(self) -> None:
+        self._run(self._nodes)
+
+    def _run(self, graph_nodes: Any) -> None:
+        made: list[list[NodeProto]] = []
+        for node in graph_nodes:
+            for inner in nodes.subgraphs(node) if node.attribute else ():
+                self._run(inner.node)
+            if node.op_type in _OWN and node.domain in ("", "ai.onnx"):
+                self._move(node)
+            made.append(self._made(node))
+        if any(
+            len(several) > 1 or several[0].domain != node.domain
+            for several, node in zip(made, graph_nodes, strict=True)
+        ):
+            copies = [NodeProto.FromString(node.SerializeToString()) for several in made for node in several]
+            del graph_nodes[:]
+            graph_nodes.extend(copies)
+
+    def _made(self, node: NodeProto) -> list[NodeProto]:
+        if node.domain != DOMAIN or node.op_type not in FUSED or node.op_type in self._defined:
+            return [node]
+        self._names = self._names or _Names(self._nodes)
+        return _translated(node, self._opset, self._names)
+
+    def _move(self, node: NodeProto) -> None:
+        """Move an operator that ONNX's default domain does not have in this opset to ONNX Runtime's own domain."""
+        if onnx.defs.has(node.op_type, self._opset, ""):
+            return
+        node.domain = DOMAIN
+        if all(entry.domain != DOMAIN for entry in self._imports):
+            self._imports.add(domain=DOMAIN, version=1)
 
 
 class _Names:
-    """Names for values in between."""
+    """Names for values in between, which no value of some nodes or of the graphs inside has."""
 
-    def __init__(self, taken: Iterable[str]) -> None:
-        self._taken = set(taken)
+    def __init__(self, graph_nodes: Iterable[NodeProto]) -> None:
+        self._taken: set[str] = set()
+        left = [graph_nodes]
+        while left:
+            for node in left.pop():
+                self._taken.update((*node.input, *node.output))
+                left += [graph.node for graph in nodes.subgraphs(node)] if node.attribute else ()
 
     def new(self, base: str) -> str:
         name, number = base, 0
