@@ -22,6 +22,7 @@ from onnx.reference.op_run import RuntimeContextError  # noqa: E402
 
 from gpuconv import ArgumentError  # noqa: E402
 from gpuconv.onnx import nodes, operators  # noqa: E402
+from gpuconv.onnx.contrib import translating  # noqa: E402
 from gpuconv.onnx.evaluator import Evaluator  # noqa: E402
 
 PAGE = DOCS / "onnx-operators.md"
@@ -43,6 +44,13 @@ Of {total} operators, gpuconv computes {ours}, the evaluator {evaluator}, and no
 opset that brought the newest form.
 
 {table}
+
+## Operators of ONNX Runtime
+
+[Models that ONNX Runtime writes](onnx-models.md#models-that-onnx-runtime-writes) may have operators of its domain
+`com.microsoft`. gpuconv computes these {own} of them, on NumPy and on CuPy arrays:
+
+{names}
 
 ## How the evaluator is checked
 
@@ -129,6 +137,7 @@ def page() -> str:
     found = list(rows())
     results = json.loads(RESULTS.read_text(encoding="utf-8"))
     counts = Counter(who for _, _, who, _ in found)
+    own = sorted((*operators.OTHERS[translating.DOMAIN], *translating.FUSED))
     lines = [("operator", "opset", "NumPy", "CuPy"), ("---",) * 4, *found]
     return TEXT.format(
         opset=OPSET,
@@ -137,6 +146,8 @@ def page() -> str:
         evaluator=counts[EVALUATOR],
         none=counts[NONE],
         table=_table(lines),
+        own=len(own),
+        names="\n".join(f"- `{name}`" for name in own),
         sweep=_table(swept({name: who for name, _, who, _ in found})),
         nodes=max(row["nodes"] for row in results.values()),
         runtime=RUNTIME,

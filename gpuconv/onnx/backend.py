@@ -23,6 +23,7 @@ from gpuconv.cpu import _blas
 from gpuconv.onnx import model as models
 from gpuconv.onnx import nodes
 from gpuconv.onnx.batch.images import of_inputs
+from gpuconv.onnx.contrib import translating
 from gpuconv.onnx.evaluator import CudaEvaluator, Evaluator, Observer
 from gpuconv.onnx.inputs import Input, NodeArg, as_arrays, bind, declared
 from gpuconv.onnx.messages import presentable, quoted, reason, warn
@@ -424,7 +425,8 @@ class Backend(onnx.backend.base.Backend):
         names = list(dict.fromkeys(filter(None, node.input)))
         values = bind([Input(name) for name in names], inputs)
         outputs = [onnx.ValueInfoProto(name=name) for name in node.output if name]
-        graph = onnx.helper.make_graph([node], "node", [_value_info(*item) for item in values.items()], outputs)
+        parts = translating.translated(node, opsets[""])
+        graph = onnx.helper.make_graph(parts, "node", [_value_info(*item) for item in values.items()], outputs)
         rep = Rep(
             _evaluator(evaluator_class, graph, opsets=opsets),
             [Input(name) for name in names],

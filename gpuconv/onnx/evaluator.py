@@ -19,6 +19,7 @@ from gpuconv import cuda
 from gpuconv._errors import ArgumentError, CaptureError, GpuconvError
 from gpuconv.onnx import folding, joining, nodes, report, steps
 from gpuconv.onnx.batch.images import Images
+from gpuconv.onnx.contrib import translating
 from gpuconv.onnx.messages import quoted, reason, warn
 from gpuconv.onnx.model import Fact
 from gpuconv.onnx.operators import DTYPES, is_float, on_device
@@ -148,7 +149,7 @@ class Evaluator(ReferenceEvaluator):
 
     def _load_impl(self, node: NodeProto, input_types: Any = None) -> Any:
         try:
-            known = node.domain in (*self.opsets, steps.DOMAIN)
+            known = node.domain in (*self.opsets, steps.DOMAIN) and not self._defines(node)
             step = steps.find(node, self.opsets.get("", 1), self._inside) if known else None
         except (GpuconvError, MemoryError):
             raise
@@ -157,6 +158,10 @@ class Evaluator(ReferenceEvaluator):
         if step is not None:
             return lambda *_: step
         return partial(_instance, self._load_reference(node, input_types))
+
+    def _defines(self, node: NodeProto) -> bool:
+        """Tell whether the model has a function of its own for an operator of ONNX Runtime's domain."""
+        return node.domain == translating.DOMAIN and (node.domain, node.op_type) in self.functions_
 
     def _load_reference(self, node: NodeProto, input_types: Any = None) -> Any:
         key = node.domain, node.op_type
@@ -170,10 +175,11 @@ class Evaluator(ReferenceEvaluator):
         except RuntimeContextError:  # the evaluator's way to ask for another call, with the types
             raise
         except (NotImplementedError, RuntimeError, ValueError) as error:
-            raise ArgumentError(
-                f"{nodes.describe(node)}: neither gpuconv nor onnx's reference evaluator knows {quoted(node.op_type)} "
-                f"of domain {quoted(node.domain)} (opset imported: {self.opsets.get(node.domain)})"
-            ) from error
+            unknown = (
+                f"neither gpuconv nor onnx's reference evaluator knows {quoted(node.op_type)} of domain "
+                f"{quoted(node.domain)} (opset imported: {self.opsets.get(node.domain)})"
+            )
+            raise ArgumentError(f"{nodes.describe(node)}: {translating.cure(node) or unknown}") from error
 
     def run(  # type: ignore[override]
         self, output_names: list[str] | None, feed_inputs: dict[str, Any], attributes: dict[str, Any] | None = None

@@ -74,12 +74,12 @@ def _filters_of_integers(graph: Graph) -> set[str]:
     return {
         node.output[0]
         for node in graph.nodes
-        if node.op_type == "DequantizeLinear" and node.domain == "" and node.input[0] in large
+        if node.op_type == "DequantizeLinear" and operators.has(node) and node.input[0] in large
     } & alone
 
 
 def _constant_outputs(node: NodeProto, graph: Graph, constants: Mapping[str, Any]) -> tuple[Any, ...] | None:
-    if node.domain != "" or node.op_type not in operators.TABLE:
+    if not operators.has(node):
         return None
     if node.op_type == "Constant" and not node.input and (array := _tensor(node)) is not None:
         return (array,)

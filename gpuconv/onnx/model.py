@@ -25,6 +25,7 @@ from gpuconv.onnx.checks import checker, hiding, limits, native, structure, valu
 from gpuconv.onnx.checks import constants as initializers
 from gpuconv.onnx.checks.isolated import Isolated
 from gpuconv.onnx.checks.native import Local
+from gpuconv.onnx.contrib import translating
 from gpuconv.onnx.messages import quoted, reason
 from gpuconv.onnx.steps import DOMAIN
 
@@ -96,6 +97,7 @@ def _checked(model: ModelProto, name: str, source: Any, onnx_code: Local) -> Loa
     structure.check(model, name)
     large = initializers.of_nodes(model.graph)
     proto = checker.mend(model, name, large)
+    translating.translate(proto)
     scopes = _scopes(proto)
     _write_default_domains(proto, scopes)
     _check_domains(proto, scopes, name)
@@ -314,7 +316,7 @@ def _inferred(
     bodies += [hiding.Body(scope.nodes, scope.opsets[""]) for scope in scopes[1:]]
     try:
         with hiding.hidden(bodies):
-            found = onnx_code.infer(model)
+            found = onnx_code.infer(translating.inferable(model))
     except (MemoryError, GpuconvError):
         raise
     except Exception:  # types that do not fit; what they are for is found when the node runs

@@ -450,4 +450,15 @@ def find(node: NodeProto, opset: int, inside: Callable[[GraphProto], Any] | None
     found = operators.find(node, opset)
     if found is None:
         return None
+    _check_schema(node, *found)
     return (JoinStep if node.op_type == "Concat" else TableStep)(node, opset, *found)
+
+
+def _check_schema(node: NodeProto, operator: Operator, form: Form) -> None:
+    """Refuse inputs and attributes that an operator without a schema of onnx's does not have."""
+    if operator.schema is None:
+        return
+    names = {attribute.name for attribute in node.attribute}
+    fault = operator.schema.fault(node.input, {name: form.get(name) for name in names if name in form.attributes})
+    if fault:
+        raise ArgumentError(f"{nodes.describe(node)}: {fault}")

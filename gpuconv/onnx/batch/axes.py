@@ -8,7 +8,7 @@ image. What is not known here counts as bringing images together.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -281,6 +281,39 @@ def _einsum(node: Node) -> Way:
     return Way(_at(result.index(letter)), tuple(term.index(letter) if letter in term else None for term in operands))
 
 
+# ---------------------------------------------------------------- operators of ONNX Runtime
+
+
+def _fused_matmul(node: Node) -> Way:
+    """Swapping the last two axes leaves a batch before them where it is."""
+    swapped = [node.attributes.get("transA"), node.attributes.get("transB")]
+    stacked = all(x.ndim > 2 or not is_swapped for x, is_swapped in zip(node.inputs, swapped, strict=True))
+    if node.attributes.get("transBatchA") or node.attributes.get("transBatchB") or not stacked:
+        return MEETS
+    if any(
+        axis is not None and axis > x.ndim - 3 and swap
+        for x, axis, swap in zip(node.inputs, node.axes, swapped, strict=True)
+    ):
+        return MEETS
+    return _matrices(0, 1)(node)
+
+
+def _qgemm(node: Node) -> Way:
+    rows = int(bool(node.attributes.get("transA")))
+    return Way(_at(0)) if tuple(node.axes) == (rows, *(None,) * (len(node.axes) - 1)) else MEETS
+
+
+def _qlinear_softmax(node: Node) -> Way:
+    return _rows(-1)(replace(node, opset=node.attributes["opset"]))
+
+
+def _normalized_sum(node: Node) -> Way:
+    axis, others = node.first(), {None, node.first()}
+    kept = axis < node.inputs[0].ndim - 1 and node.axes[1] in others and set(node.axes[2:]) == {None}
+    alike = node.axes[1] is None or node.inputs[1].shape == node.inputs[0].shape
+    return Way(_at(axis), tuple(node.axes)) if kept and alike else MEETS
+
+
 # ---------------------------------------------------------------- the table
 
 _SHAPES = {"Constant", "ConstantOfShape", "Range", "Shape", "Size"}  # which see no elements
@@ -289,6 +322,16 @@ _BY_ELEMENT = {
     *("Affine", "BatchNormalization", "Chain", "DequantizeLinear", "Dropout", "Expand", "Identity", "QuantizeLinear"),
     *("BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "IsInf", "IsNaN", "Mod", "Round", "Shrink"),
     *("Sign", "Softsign", "ThresholdedRelu", "Xor"),
+    *(
+        "BiasGelu",
+        "FastGelu",
+        "QLinearAdd",
+        "QLinearLeakyRelu",
+        "QLinearMul",
+        "QLinearSigmoid",
+        "QLinearWhere",
+        "QuickGelu",
+    ),
 }
 # NumPy computes some of these otherwise where elements do not follow each other, in float16 for instance.
 _BY_PLACE = {"Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Cos", "Cosh", "Sin", "Sinh", "Tan"}
@@ -298,6 +341,8 @@ _RULES: dict[str, Rule] = {
     **dict.fromkeys(("AveragePool", "Conv", "ConvInteger", "ConvTranspose", "DeformConv", "DepthToSpace"), _of_images),
     **dict.fromkeys(("FusedConv", "FusedConvTranspose", "GridSample", "LRN", "LpPool", "MaxPool"), _of_images),
     **dict.fromkeys(("CausalConvWithState", "MaxUnpool", "QLinearConv", "SpaceToDepth"), _of_images),
+    **dict.fromkeys(("NhwcMaxPool", "QLinearAveragePool", "QLinearGlobalAveragePool"), _of_images),
+    **dict.fromkeys(("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), _normalized_sum),
     **dict.fromkeys(("Flatten", "Reshape", "Squeeze", "Unsqueeze"), _reshape),
     **dict.fromkeys(("Pad", "Resize", "Tile", "Upsample"), _kept),
     **dict.fromkeys(("Concat", "GatherElements", "Scatter", "ScatterElements", "Split"), _along(0)),
@@ -311,14 +356,20 @@ _RULES: dict[str, Rule] = {
     "CumSum": _cumulated,
     "Einsum": _einsum,
     "Gather": _gather,
+    "FusedMatMul": _fused_matmul,
     "GatherND": lambda _: _MOVED,
     "Gemm": _gemm,
     "Hardmax": _rows(-1),
     "LayerNormalization": _layer_normalization,
     "MatMul": _matrices(0, 1),
     "MatMulInteger": _matrices(0, 1, exact=True),
+    "MatMulIntegerToFloat": _matrices(0, 1, exact=True),
     "OneHot": _one_hot,
+    "QGemm": _qgemm,
+    "QLinearConcat": _along(None),
     "QLinearMatMul": _matrices(0, 3, exact=True),
+    "QLinearSoftmax": _qlinear_softmax,
+    "SimplifiedLayerNormalization": _layer_normalization,
     "ScatterND": lambda _: _MOVED,
     "Slice": _slice,
     "TopK": _along(-1),

@@ -36,7 +36,7 @@ class Images:
         of_inputs = [self.axes.get(name) for name in node.input]
         if all(axis is None for axis in of_inputs):
             return axes.FREE
-        if node.domain not in ("", "gpuconv"):
+        if node.domain not in ("", "com.microsoft", "gpuconv"):
             return axes.MEETS
         seen = Node({**_attributes(node, opset), **linked}, opset, inputs, of_inputs, self.count)
         return axes.way(node.op_type, seen)
@@ -82,7 +82,7 @@ def of_inputs(values: Mapping[str, Any], tell: Callable[[NodeProto], None]) -> I
 
 def _attributes(node: NodeProto, opset: int) -> Mapping[str, Any]:
     """Return a node's attributes with their defaults."""
-    if node.domain == "":
+    if node.domain in ("", "com.microsoft"):
         return operators.form_of(node, opset).attributes
     return operators.own(node)[1].attributes if node.op_type in operators.TABLE else {}
 

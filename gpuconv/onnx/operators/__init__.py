@@ -13,6 +13,8 @@ from functools import lru_cache
 import onnx
 from onnx import NodeProto
 
+from gpuconv.onnx.contrib import attention as contributed_attention
+from gpuconv.onnx.contrib import fusions, qlinear
 from gpuconv.onnx.operators import (
     attention,
     classical,
@@ -48,6 +50,7 @@ __all__ = [
     "Operator",
     "find",
     "form_of",
+    "has",
     "is_float",
     "namespace",
     "on_device",
@@ -59,8 +62,11 @@ _KINDS = (
 )
 TABLE: dict[str, Operator] = {name: entry for kind in _KINDS for name, entry in kind.OPERATORS.items()}
 
-_CLASSICAL = {**indexing.CLASSICAL, **classical.CLASSICAL}
-OTHERS = {"ai.onnx.ml": _CLASSICAL, "com.microsoft": recurrent.CONTRIBUTED}  # by domain
+_CONTRIBUTED = (contributed_attention, fusions, integers, qlinear, quantizing, recurrent)
+OTHERS: dict[str, dict[str, Operator]] = {  # by domain
+    "ai.onnx.ml": {**indexing.CLASSICAL, **classical.CLASSICAL},
+    "com.microsoft": {name: entry for kind in _CONTRIBUTED for name, entry in kind.CONTRIBUTED.items()},
+}
 _TABLES = {"": TABLE, **OTHERS}
 _NEWEST_CLASSICAL = 5  # the opset of ai.onnx.ml, in which no default is another than before
 
@@ -82,6 +88,11 @@ def find(node: NodeProto, opset: int) -> tuple[Operator, Form] | None:
     return (operator, form) if operator.serves(form) else None
 
 
+def has(node: NodeProto) -> bool:
+    """Tell whether a node's operator is in the table of ONNX's or ONNX Runtime's domain."""
+    return node.domain in ("", "com.microsoft") and node.op_type in _TABLES[node.domain]
+
+
 def own(node: NodeProto) -> tuple[Operator, Form]:
     """Return the operator and the newest form of a node that has ONNX's name and all attributes, at any opset."""
     return TABLE[node.op_type], form_of(node, onnx.defs.onnx_opset_version())
@@ -90,7 +101,11 @@ def own(node: NodeProto) -> tuple[Operator, Form]:
 def form_of(node: NodeProto, opset: int) -> Form:
     """Return what a node says beside the names of its inputs, with the defaults of its opset's attributes."""
     given = {a.name: _text(onnx.helper.get_attribute_value(a)) for a in node.attribute if not a.ref_attr_name}
-    defaults = _defaults(node.op_type, opset if node.domain == "" else _NEWEST_CLASSICAL, node.domain)
+    if node.domain in OTHERS and node.domain != "ai.onnx.ml":
+        entry = OTHERS[node.domain].get(node.op_type)
+        defaults: Mapping[str, object] = {} if entry is None or entry.schema is None else entry.schema.defaults
+    else:
+        defaults = _defaults(node.op_type, opset if node.domain == "" else _NEWEST_CLASSICAL, node.domain)
     attributes = {**defaults, **given}
     return Form(opset, attributes, tuple(map(bool, node.output)), tuple(map(bool, node.input)))
 

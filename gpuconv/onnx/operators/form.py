@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from gpuconv._errors import ArgumentError
+from gpuconv.onnx.messages import quoted
 
 _SHORT = ("float16", "bfloat16")
 _INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
@@ -54,6 +56,53 @@ class Form:
         return {name: value for name in names if (value := self.get(name)) is not None}
 
 
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """What a node may hold of an operator that onnx has no schema of.
+
+    Attributes
+    ----------
+    inputs : tuple of str
+        Names in order. A "?" at the end marks an optional input, a "*" one of any number of further inputs.
+    attributes : dict of str to value or type
+        The default of each attribute, or its type (int, float, str or list) where it has no default.
+    required : tuple of str
+        Attributes that a node must give.
+    """
+
+    inputs: tuple[str, ...]
+    attributes: Mapping[str, Any]
+    required: tuple[str, ...] = ()
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """The defaults of those attributes that have one."""
+        return {name: default for name, default in self.attributes.items() if not isinstance(default, type)}
+
+    def fault(self, inputs: Sequence[str], attributes: Mapping[str, Any]) -> str:
+        """Return what is wrong with a node's input names and attribute values, or ""."""
+        names = [name.rstrip("?*") for name in self.inputs]
+        least = max((at for at, name in enumerate(self.inputs, 1) if name[-1] not in "?*"), default=0)
+        most = math.inf if self.inputs[-1][-1] == "*" else len(names)
+        if not least <= len(inputs) <= most:
+            return f"has {len(inputs)} inputs, but needs {least} to {most} ({', '.join(names)})"
+        for name, given in zip(self.inputs, inputs, strict=False):
+            if not given and name[-1] not in "?*":
+                return f"input {name} is required and cannot be left out"
+        for name in self.required:
+            if name not in attributes:
+                return f"attribute {name} is required"
+        for name, given in attributes.items():
+            if name not in self.attributes:
+                return (
+                    f"{quoted(name)} is no attribute that gpuconv knows of it, which are {', '.join(self.attributes)}"
+                )
+            kind = self.attributes[name] if isinstance(self.attributes[name], type) else type(self.attributes[name])
+            if not isinstance(given, kind):
+                return f"attribute {name} must be of type {kind.__name__}, not {type(given).__name__}"
+        return ""
+
+
 def _always(_: Form) -> bool:
     return True
 
@@ -93,6 +142,8 @@ class Operator:
         Whether inputs may be sequences and maps, lists and dicts, beside arrays of these types.
     into : callable, optional
         Does what the function does to float32 and float64 arrays of NumPy, and writes to one more, the last.
+    schema : Schema, optional
+        What a node may hold, for operators that onnx has no schema of.
     """
 
     function: Callable[..., Any]
@@ -104,6 +155,7 @@ class Operator:
     by_kernels: bool = False
     collections: bool = False
     into: Callable[..., None] | None = None
+    schema: Schema | None = None
 
 
 def namespace(array: Any) -> Any:

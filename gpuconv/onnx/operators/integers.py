@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 
 import gpuconv
+from gpuconv._errors import ArgumentError
 from gpuconv.cpu import _threads
-from gpuconv.onnx.operators.form import DTYPES, NARROW, Form, Operator, blocks_of_channels, namespace
+from gpuconv.onnx.operators.form import DTYPES, NARROW, Form, Operator, Schema, blocks_of_channels, namespace
 from gpuconv.onnx.operators.pooling import on_device
 from gpuconv.onnx.operators.products import matmul, product
-from gpuconv.onnx.operators.quantizing import floats, integer_range, saturated
+from gpuconv.onnx.operators.quantizing import centred, floats, integer_range, saturated
 from gpuconv.onnx.repeated import RepeatedConv
 from gpuconv.rules import geometry
 
@@ -298,6 +299,79 @@ def _qlinear_matmul_cost(form: Form, a: Any, _: Any, __: Any, b: Any, *___: Any)
     return _matmul_cost(form, a, b)
 
 
+# --- matrices of ONNX Runtime's domain com.microsoft ------------------------------------------------------------------
+
+
+def _second(form: Form, b: Any, zero: Any) -> _Weights:
+    """Return the second factor of a QGemm as (K, N), less its zero points."""
+    return columns(form, b.T if form.get("transB") else b, zero)
+
+
+def _qgemm(form: Form, a: Any, a_scale: Any, a_zero: Any, b: Any, b_scale: Any, b_zero: Any, *others: Any) -> Any:
+    """Return ``(alpha * A @ B + C) / y_scale``, quantized; float32 of the same without a scale of Y."""
+    c, y_scale, y_zero = (*others, None, None, None)[:3]
+    weights = b if isinstance(b, _Weights) else _second(form, b, b_zero)
+    y = _multiplied(_factor(a.T if form.get("transA") else a, a_zero.reshape(())), weights)
+    if c is not None:
+        if not broadcasts_to(c.shape, y.shape):
+            raise ArgumentError(f"C of shape {c.shape} does not broadcast to the product's shape {y.shape}")
+        y = y.astype(np.int32) + c
+    scale = np.float32(form.get("alpha")) * a_scale.reshape(()) * b_scale
+    if y_scale is None:
+        return y.astype(np.float32, copy=False) * scale
+    y = y.astype(np.float32) * (scale / y_scale.reshape(()))
+    zero = np.zeros((), a.dtype) if y_zero is None else y_zero
+    return saturated(y, floats(namespace(y), zero.reshape(())), zero.dtype)
+
+
+def broadcasts_to(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """Tell whether an array of a shape broadcasts to another shape as it is."""
+    ends = zip(shape[::-1], other[::-1], strict=False)
+    return len(shape) <= len(other) and all(n in (1, m) for n, m in ends)
+
+
+def _qlinear_conv_of(form: Form, x: Any, *others: Any) -> Any:
+    """Convolve as QLinearConv does, by weights (M, C / group, k1, …, kn); with channels_last x is (N, D1, …, Dn, C)."""
+    if not form.get("channels_last"):
+        return _qlinear_conv(form, x, *others)
+    axes = range(1, x.ndim - 1)
+    y = _qlinear_conv(form, x.transpose(0, x.ndim - 1, *axes), *others)
+    return y.transpose(0, *(axis + 1 for axis in axes), 1)
+
+
+def _qlinear_conv_of_cost(form: Form, x: Any, _: Any, __: Any, w: Any, *___: Any) -> int:
+    return int(x.size) * int(w.size)
+
+
+def _qgemm_cost(form: Form, a: Any, _: Any, __: Any, b: Any, *___: Any) -> int:
+    return int(a.size) * int(b.size) // max(1, int(a.shape[0 if form.get("transA") else -1]))
+
+
+def _scaled(y: Any, scale: Any, bias: Any) -> Any:
+    """Return products times their scales, with a bias."""
+    for name, given in (("scale", scale), ("bias", bias)):
+        if given is not None and not broadcasts_to(given.shape, y.shape):
+            raise ArgumentError(f"a {name} of shape {given.shape} does not broadcast to the product's shape {y.shape}")
+    return y * scale if bias is None else y * scale + bias
+
+
+def integers_to_float(form: Form, a: Any, b: Any, a_scale: Any, b_scale: Any, *others: Any) -> Any:
+    """Multiply matrices of integers, and return the product times both scales, with a bias.
+
+    Others are the zero points of a and of b, and the bias, or None.
+    """
+    a_zero, b_zero, bias = (*others, None, None, None)[:3]
+    y = _product(form, _factor(a, _per_row(a_zero)), b, b_zero).astype(np.float32, copy=False)
+    return _scaled(y, _per_row(a_scale) * b_scale, bias)
+
+
+def _dynamic_matmul(form: Form, a: Any, b: Any, b_scale: Any, b_zero: Any = None, bias: Any = None) -> Any:
+    """Quantize A by its range, as DynamicQuantizeLinear does, and multiply by a matrix of integers."""
+    quantized, scale = centred(a)
+    y = product_of(quantized, b if isinstance(b, _Weights) else columns(form, b, b_zero))
+    return _scaled(y, scale * b_scale, bias)
+
+
 _known_filters = partial(_Filters, constant=True)
 
 _operator = partial(Operator, by_kernels=True)
@@ -318,3 +392,45 @@ OPERATORS = {
         prepare=_known(columns, 3, 5),
     ),
 }
+
+CONTRIBUTED = {
+    "DynamicQuantizeMatMul": _operator(
+        _dynamic_matmul,
+        frozenset({3}),
+        cost=_matmul_cost,
+        prepare=_known(columns, 1, 3),
+        schema=Schema(("A", "B", "b_scale", "b_zero_point?", "bias?"), {}),
+    ),
+    "MatMulIntegerToFloat": _operator(
+        integers_to_float,
+        frozenset({5}),
+        cost=_matmul_cost,
+        prepare=_known(columns, 1, 5),
+        schema=Schema(("A", "B", "a_scale", "b_scale", "a_zero_point?", "b_zero_point?", "bias?"), {}),
+    ),
+    "QLinearConv": _operator(
+        _qlinear_conv_of,
+        frozenset({2, 5, 7}),
+        cost=_qlinear_conv_of_cost,
+        prepare=_known(_known_filters, 3, 5),
+        schema=Schema(
+            ("x", "x_scale", "x_zero_point", "w", "w_scale", "w_zero_point", "y_scale", "y_zero_point", "B?"),
+            {
+                **dict.fromkeys(("dilations", "kernel_shape", "pads", "strides"), list),
+                "auto_pad": str,
+                "channels_last": 0,
+                "group": 1,
+            },
+        ),
+    ),
+    "QGemm": _operator(
+        _qgemm,
+        frozenset({2, 5, 8}),
+        cost=_qgemm_cost,
+        prepare=_known(_second, 3, 5),
+        schema=Schema(
+            ("A", "a_scale", "a_zero_point", "B", "b_scale", "b_zero_point", "C?", "y_scale?", "y_zero_point?"),
+            {"alpha": 1.0, "transA": 0, "transB": 0},
+        ),
+    ),
+}  # of the domain com.microsoft

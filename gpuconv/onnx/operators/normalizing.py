@@ -37,7 +37,7 @@ def _infers(form: Form) -> bool:
     return not form.get("training_mode") and form.get("is_test") != 0 and sum(form.outputs) == 1
 
 
-def _standardized(x: Any, axes: tuple[int, ...], epsilon: float) -> tuple[Any, Any, Any]:
+def standardized(x: Any, axes: tuple[int, ...], epsilon: float) -> tuple[Any, Any, Any]:
     """Return (x - mean) / sqrt(variance + epsilon) over some axes, the mean and the factor."""
     xp = namespace(x)
     mean = xp.mean(x, axis=axes, keepdims=True)
@@ -54,7 +54,7 @@ def _instance_normalization(form: Form, x: Any, scale: Any, bias: Any) -> Any:
             f"scale and B must have the shape ({x.shape[1]},), one number per channel, "
             f"not {scale.shape} and {bias.shape}"
         )
-    y, _, _ = _standardized(wide(x), tuple(range(2, x.ndim)), form.get("epsilon"))
+    y, _, _ = standardized(wide(x), tuple(range(2, x.ndim)), form.get("epsilon"))
     return (y * wide(scale).reshape(per_channel) + wide(bias).reshape(per_channel)).astype(x.dtype, copy=False)
 
 
@@ -70,14 +70,14 @@ def _group_normalization(form: Form, x: Any, scale: Any, bias: Any) -> Any:
     if form.get("stash_type") == onnx.TensorProto.DOUBLE:
         values = values.astype(np.float64)
     size = channels * prod(x.shape[2:])  # of an image
-    y, _, _ = _standardized(values.reshape(x.shape[0], groups, size // groups), (2,), form.get("epsilon"))
+    y, _, _ = standardized(values.reshape(x.shape[0], groups, size // groups), (2,), form.get("epsilon"))
     y = y.reshape(x.shape[0], owners, size // owners) * wide(scale).reshape(-1, 1) + wide(bias).reshape(-1, 1)
     return y.reshape(x.shape).astype(x.dtype, copy=False)
 
 
 def _layer_normalization(form: Form, x: Any, scale: Any, bias: Any = None) -> Any:
     axes = tuple(range(axis_of(form.get("axis"), x.ndim), x.ndim))
-    y, mean, factor = _standardized(wide(x), axes, form.get("epsilon"))
+    y, mean, factor = standardized(wide(x), axes, form.get("epsilon"))
     y *= wide(scale)
     if bias is not None:
         y += wide(bias)

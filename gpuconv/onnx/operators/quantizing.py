@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -12,7 +13,7 @@ import onnx
 import gpuconv
 from gpuconv._errors import ArgumentError
 from gpuconv.cpu import _threads
-from gpuconv.onnx.operators.form import DTYPES, NARROW, Form, Operator, namespace
+from gpuconv.onnx.operators.form import DTYPES, NARROW, Form, Operator, Schema, namespace
 from gpuconv.onnx.operators.pooling import on_device
 from gpuconv.onnx.operators.shaping import axis_of
 
@@ -260,3 +261,19 @@ OPERATORS = {
     "DynamicQuantizeLinear": Operator(_dynamic, cost=_cost),
     "QuantizeLinear": Operator(_quantize, cost=_cost, dtypes=DTYPES | NARROW),
 }
+
+
+def _before_precision(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of a node whose quotients are of float32 at every opset."""
+    return lambda form, *inputs: function(replace(form, opset=_PRECISION_SINCE - 1), *inputs)
+
+
+CONTRIBUTED = {
+    name: Operator(
+        _before_precision(function),
+        cost=_cost,
+        dtypes=DTYPES | NARROW,
+        schema=Schema(("x", "scale", "zero_point?"), {"axis": int}),
+    )
+    for name, function in (("DequantizeLinear", _dequantize), ("QuantizeLinear", _quantize))
+}  # of the domain com.microsoft

@@ -14,7 +14,7 @@ import gpuconv
 from gpuconv._errors import ArgumentError
 from gpuconv.cpu import _blas, _threads
 from gpuconv.onnx.operators import integers
-from gpuconv.onnx.operators.form import Form, Operator, ints, namespace, wide
+from gpuconv.onnx.operators.form import Form, Operator, Schema, ints, namespace, wide
 from gpuconv.onnx.operators.pooling import on_device
 from gpuconv.onnx.operators.products import product
 from gpuconv.onnx.operators.quantizing import centred, floats
@@ -395,6 +395,21 @@ OPERATORS = {
     **{name: _layer(name) for name in _CELLS},
 }
 
+_QUANTIZED_LSTM = Schema(
+    (
+        *("X", "W", "R", "B?", "sequence_lens?", "initial_h?", "initial_c?", "P?"),
+        *("W_scale", "W_zero_point", "R_scale", "R_zero_point"),
+    ),
+    {
+        **dict.fromkeys(("activation_alpha", "activation_beta", "activations"), list),
+        "clip": float,
+        "direction": "forward",
+        "hidden_size": int,
+        "input_forget": 0,
+    },
+)
 CONTRIBUTED = {
-    "DynamicQuantizeLSTM": Operator(_quantized_lstm, frozenset({4}), cost=_quantized_cost, prepare=_prepare_lstm)
+    "DynamicQuantizeLSTM": Operator(
+        _quantized_lstm, frozenset({4}), cost=_quantized_cost, prepare=_prepare_lstm, schema=_QUANTIZED_LSTM
+    )
 }  # of the domain com.microsoft

@@ -1,0 +1,219 @@
+"""Floating-point operators of ONNX Runtime's domain com.microsoft, which its level EXTENDED makes of several nodes.
+
+Gelu and its relatives, LayerNormalization over a sum, and MatMul of transposed factors. 16-bit floats are computed in
+float32 and rounded once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import onnx
+
+from gpuconv._errors import ArgumentError
+from gpuconv.onnx.operators import special
+from gpuconv.onnx.operators.form import Form, Operator, Schema, broadcast_cost, namespace, wide
+from gpuconv.onnx.operators.normalizing import standardized
+from gpuconv.onnx.operators.products import matmul
+from gpuconv.onnx.operators.shaping import axis_of
+
+# ---------------------------------------------------------------- Gelu
+
+
+def _by(approximate: str) -> Callable[..., Any]:
+    """Return Gelu of x, or of x + bias, by the error function ("none") or by tanh."""
+    compute = special.OPERATORS["Gelu"].function
+
+    def gelu(form: Form, x: Any, bias: Any = None) -> Any:
+        values = x if bias is None else wide(x) + wide(bias)
+        return compute(replace(form, attributes={"approximate": approximate}), values).astype(x.dtype, copy=False)
+
+    return gelu
+
+
+def _quick_gelu(form: Form, x: Any) -> Any:
+    """x * sigmoid(alpha * x)."""
+    if isinstance(x, np.ndarray):
+        return special.applied(special.swish, form, x)
+    y = wide(x)
+    return (y / (1 + namespace(x).exp(-form.get("alpha") * y))).astype(x.dtype, copy=False)
+
+
+# ---------------------------------------------------------------- normalizations
+
+
+def layer_normalized(form: Form, x: Any, scale: Any, bias: Any = None, *, is_centred: bool = True) -> tuple[Any, ...]:
+    """Return LayerNormalization of x, or without the mean RMSNormalization; the mean, and 1 / the deviation."""
+    axes = tuple(range(axis_of(form.attributes.get("axis", -1), x.ndim), x.ndim))
+    values, xp = wide(x), namespace(x)
+    if is_centred:
+        y, mean, factor = standardized(values, axes, form.get("epsilon"))
+    else:
+        mean = None
+        factor = 1 / xp.sqrt(xp.mean(xp.square(values), axis=axes, keepdims=True) + form.get("epsilon"))
+        y = values * factor
+    y = y * wide(scale)
+    if bias is not None:
+        y = y + wide(bias)
+    return y.astype(scale.dtype, copy=False), mean, factor
+
+
+def _layer_normalization(form: Form, x: Any, scale: Any, bias: Any = None) -> Any:
+    y, *kept = layer_normalized(form, x, scale, bias)
+    return (y, *_stashed(form, kept))[: len(form.outputs)]
+
+
+def _simplified(form: Form, x: Any, scale: Any) -> Any:
+    y, _, factor = layer_normalized(form, x, scale, is_centred=False)
+    return (y, *_stashed(form, [factor]))[: len(form.outputs)]
+
+
+def _stashed(form: Form, kept: list[Any]) -> list[Any]:
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(form.get("stash_type"))
+    return [value.astype(dtype, copy=False) for value in kept]
+
+
+def _skip(form: Form, x: Any, skip: Any, gamma: Any, beta: Any = None, bias: Any = None) -> Any:
+    """Normalize x + skip + bias over the last axis, and return that sum, too."""
+    return _of_sum(form, x, skip, bias, gamma, beta, is_centred=True)
+
+
+def _skip_simplified(form: Form, x: Any, skip: Any, gamma: Any, bias: Any = None) -> Any:
+    return _of_sum(form, x, skip, bias, gamma, None, is_centred=False)
+
+
+def _of_sum(form: Form, x: Any, skip: Any, bias: Any, gamma: Any, beta: Any, *, is_centred: bool) -> Any:
+    total = wide(x) + wide(skip)
+    if bias is not None:
+        total = total + wide(bias)
+    y, mean, factor = layer_normalized(form, total, wide(gamma), beta, is_centred=is_centred)
+    outputs = y.astype(x.dtype, copy=False), mean, factor, total.astype(x.dtype, copy=False)
+    return outputs[: len(form.outputs)]
+
+
+# ---------------------------------------------------------------- MatMul
+
+
+def _fused_matmul(form: Form, a: Any, b: Any) -> Any:
+    """Multiply alpha * A @ B; transA and transB swap the last two axes, transBatchA and transBatchB bring axis 0 last.
+
+    That is ``(M, batch…, K)`` becomes ``(batch…, M, K)``, before the last two axes are swapped.
+    """
+    a = _turned(a, form.get("transBatchA"), form.get("transA"))
+    b = _turned(b, form.get("transBatchB"), form.get("transB"))
+    alpha = form.get("alpha")
+    return matmul(a, b) if alpha == 1 else (matmul(wide(a), wide(b)) * alpha).astype(a.dtype, copy=False)
+
+
+def _turned(x: Any, is_batch_inside: int, is_transposed: int) -> Any:
+    if x.ndim < 2:
+        return x
+    axes = list(range(x.ndim))
+    if is_batch_inside and x.ndim > 2:
+        axes = [*axes[1:-1], 0, axes[-1]]
+    if is_transposed:
+        axes[-2:] = axes[:-3:-1]
+    return x.transpose(axes)
+
+
+def _matmul_cost(_: Form, a: Any, b: Any) -> int:
+    return int(a.size) * int(b.size)
+
+
+# ---------------------------------------------------------------- MatMul by packed integers
+
+
+def _matmul_nbits(
+    form: Form, a: Any, b: Any, scales: Any, zeros: Any = None, groups: Any = None, bias: Any = None
+) -> Any:
+    """Multiply by a matrix of integers of 2, 4 or 8 bits, which have a scale and a zero point for each block of K."""
+    if form.get("weight_prepacked"):
+        raise ArgumentError("weight_prepacked must be 0: weights in the order of one processor's kernels are unknown")
+    weights = _unpacked_weights(form, b, scales, zeros, groups)
+    y = matmul(wide(a), weights.astype(wide(a).dtype, copy=False))
+    return (y if bias is None else y + wide(bias)).astype(a.dtype, copy=False)
+
+
+def _unpacked_weights(form: Form, b: Any, scales: Any, zeros: Any, groups: Any) -> Any:
+    """Return (K, N) of numbers: ``(integer - zero) * scale``; groups has the block of each row, in order without it."""
+    rows, columns, bits, block = (form.get(name) for name in ("K", "N", "bits", "block_size"))
+    if bits not in (2, 4, 8):
+        raise ArgumentError(f"bits must be 2, 4 or 8, not {bits}")
+    blocks = -(-rows // block)
+    if 8 * b.size != columns * blocks * block * bits or scales.size != columns * blocks:
+        size = columns * blocks * block * bits // 8
+        raise ArgumentError(
+            f"{columns} columns of {blocks} blocks of {block} integers of {bits} bits need {size} bytes and "
+            f"{columns * blocks} scales, not {b.size} and {scales.size}"
+        )
+    values = _unpacked(b.reshape(columns, -1), bits).reshape(columns, blocks * block)[:, :rows]
+    scales = wide(scales).reshape(columns, blocks)
+    if zeros is not None:
+        zeros = _unpacked(zeros.reshape(columns, -1), bits)[:, :blocks] if zeros.dtype == np.uint8 else wide(zeros)
+        zeros = _by_row(zeros.reshape(columns, blocks), groups, block, rows)
+    else:
+        zeros = np.float32(2 ** (bits - 1))
+    return ((values - zeros) * _by_row(scales, groups, block, rows)).T
+
+
+def _by_row(of_blocks: Any, groups: Any, block: int, rows: int) -> Any:
+    xp = namespace(of_blocks)
+    if groups is not None:
+        return xp.take(of_blocks, groups[:rows], axis=1)
+    return xp.repeat(of_blocks, block, axis=1)[:, :rows]
+
+
+def _unpacked(packed: Any, bits: int) -> Any:
+    """Return the integers of bytes (N, B), the lowest bits first, as float32 (N, B * 8 // bits)."""
+    base, rest, parts = 2**bits, packed.astype(np.float32), []
+    for _ in range(8 // bits):
+        above = rest // base
+        parts.append((rest - above * base)[..., None])
+        rest = above
+    return namespace(packed).concatenate(parts, axis=-1).reshape(packed.shape[0], -1)
+
+
+def _matmul_nbits_cost(form: Form, a: Any, *_: Any) -> int:
+    return (int(a.size) + int(form.get("K"))) * int(form.get("N"))
+
+
+# ---------------------------------------------------------------- the table
+
+
+def _operator(
+    function: Callable[..., Any],
+    inputs: str,
+    attributes: Mapping[str, Any] | None = None,
+    cost: Callable[..., int] = broadcast_cost,
+) -> Operator:
+    return Operator(function, cost=cost, schema=Schema(tuple(inputs.split()), attributes or {}))
+
+
+_TRANSPOSED = {"alpha": 1.0, "transA": 0, "transB": 0}
+_NORMALIZED = {"axis": -1, "epsilon": float(np.float32(1e-5)), "stash_type": 1}
+_OF_SUM = {"epsilon": float(np.float32(1e-12))}
+
+CONTRIBUTED = {
+    "BiasGelu": _operator(_by("none"), "A B"),
+    "FastGelu": _operator(_by("tanh"), "X bias?"),
+    "FusedMatMul": _operator(_fused_matmul, "A B", {**_TRANSPOSED, "transBatchA": 0, "transBatchB": 0}, _matmul_cost),
+    "Gelu": _operator(_by("none"), "X"),
+    "LayerNormalization": _operator(_layer_normalization, "X Scale B?", _NORMALIZED),
+    "MatMulNBits": Operator(
+        _matmul_nbits,
+        cost=_matmul_nbits_cost,
+        schema=Schema(
+            ("A", "B", "scales", "zero_points?", "g_idx?", "bias?"),
+            {"K": int, "N": int, "accuracy_level": 0, "bits": 4, "block_size": int, "weight_prepacked": 0},
+            ("K", "N", "block_size"),
+        ),
+    ),
+    "QuickGelu": _operator(_quick_gelu, "X", {"alpha": float(np.float32(1.702))}),
+    "SimplifiedLayerNormalization": _operator(_simplified, "X scale", _NORMALIZED),
+    "SkipLayerNormalization": _operator(_skip, "input skip gamma beta? bias?", _OF_SUM),
+    "SkipSimplifiedLayerNormalization": _operator(_skip_simplified, "input skip gamma bias?", _OF_SUM),
+    "TransposeMatMul": _operator(_fused_matmul, "A B", _TRANSPOSED, _matmul_cost),
+}

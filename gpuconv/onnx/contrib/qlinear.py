@@ -1,0 +1,308 @@
+"""8-bit operators of ONNX Runtime's domain com.microsoft, which its static quantization writes in QOperator format.
+
+Each one stands for DequantizeLinear, a float32 operator and QuantizeLinear. Sums of integers are exact here, and the
+scales of inputs and output become one factor. An operator of one value looks it up in a table of all 256 results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+import numpy as np
+
+import gpuconv
+from gpuconv import cuda
+from gpuconv._errors import ArgumentError
+from gpuconv.cpu import _threads
+from gpuconv.onnx.operators.form import Form, Operator, Schema, broadcast_cost, ints, namespace
+from gpuconv.onnx.operators.quantizing import integer_range, saturated
+from gpuconv.onnx.operators.shaping import axis_of
+
+_BLOCK = 2**16  # elements
+_AVERAGE_POOL = ("auto_pad", "ceil_mode", "count_include_pad", "kernel_shape", "pads", "strides")
+_MAX_POOL = ("auto_pad", "ceil_mode", "dilations", "kernel_shape", "pads", "strides")
+_MOST_JOINED = 1024  # inputs of QLinearConcat whose scales and zero points stay on the host
+
+
+@dataclass(frozen=True, slots=True)
+class Quantization:
+    """One scale and zero point for all elements of a tensor: a number is ``(integer - zero) * scale``.
+
+    Attributes
+    ----------
+    scale : float
+        A float32 number.
+    zero : int
+    dtype : numpy.dtype
+        Of the integers, int8 or uint8.
+    """
+
+    scale: float
+    zero: int
+    dtype: Any
+
+    @classmethod
+    def of(cls, scale: Any, zero: Any, dtype: Any) -> Quantization:
+        """Return that of a node's inputs, on the host; without a zero point it is 0."""
+        for name, given in (("scale", scale), ("zero point", zero)):
+            if given is not None and given.size != 1:
+                raise ArgumentError(f"a {name} must be one number, not an array of shape {given.shape}")
+        if zero is not None and zero.dtype != dtype:
+            raise ArgumentError(f"a zero point has dtype {zero.dtype}, but its tensor has dtype {dtype}")
+        return cls(float(scale.reshape(())), 0 if zero is None else int(zero.reshape(())), np.dtype(dtype))
+
+    def centred(self, x: Any) -> Any:
+        """Return integers less the zero point, as float32."""
+        y = x.astype(np.float32)
+        if self.zero:
+            y -= np.float32(self.zero)
+        return y
+
+    def rounded(self, y: Any) -> Any:
+        """Return float32 quotients by the scale, which may be written, as integers."""
+        return saturated(y, np.float32(self.zero), self.dtype)
+
+
+# ---------------------------------------------------------------- one value
+
+_Curve = Callable[[Any, float], Any]  # of float64 numbers and an alpha
+
+
+class _Table:
+    """What becomes of every value of an 8-bit type: dequantized, a curve, quantized again."""
+
+    def __init__(self, curve: _Curve, alpha: float, x: Quantization, y: Quantization) -> None:
+        low, high = integer_range(x.dtype)
+        self._low = low
+        with np.errstate(all="ignore"):
+            real = np.float32(x.scale) * np.arange(low - x.zero, high + 1 - x.zero, dtype=np.float32)
+            made = curve(real.astype(np.float64), alpha).astype(np.float32)
+            self._values = y.rounded(made / np.float32(y.scale))
+        self._by_byte = np.roll(self._values, low).tobytes()
+        self._on_devices: dict[Any, Any] = {}
+
+    def of(self, x: Any) -> Any:
+        """Look up every element."""
+        if isinstance(x, np.ndarray):
+            found = bytearray(x.tobytes()).translate(self._by_byte)
+            return np.frombuffer(found, self._values.dtype).reshape(x.shape)
+        place = type(x), cuda.runtime.current_device()
+        if place not in self._on_devices:
+            self._on_devices[place] = namespace(x).asarray(self._values)
+        return namespace(x).take(self._on_devices[place], x.astype(np.int32) - self._low)
+
+
+_table = lru_cache(maxsize=1024)(_Table)
+
+
+def _same(x: Any, _: float) -> Any:
+    return x
+
+
+def _sigmoid(x: Any, _: float) -> Any:
+    return 1 / (1 + np.exp(-x))
+
+
+def _leaky_relu(x: Any, alpha: float) -> Any:
+    return np.where(x < 0, alpha * x, x)
+
+
+def _requantized(x: Any, before: Quantization, after: Quantization) -> Any:
+    """Return the same numbers as integers of another scale and zero point."""
+    return x if before == after else _table(_same, 0.0, before, after).of(x)
+
+
+def _of_one(curve: _Curve) -> Callable[..., Any]:
+    def function(form: Form, x: Any, x_scale: Any, x_zero: Any, y_scale: Any, y_zero: Any = None) -> Any:
+        before, after = Quantization.of(x_scale, x_zero, x.dtype), Quantization.of(y_scale, y_zero, x.dtype)
+        return _table(curve, form.get("alpha") or 0.0, before, after).of(x)
+
+    return function
+
+
+def _concat(form: Form, y_scale: Any, y_zero: Any, *joined: Any) -> Any:
+    """Join tensors, each of which comes with a scale and a zero point of its own."""
+    if len(joined) % 3:
+        raise ArgumentError(f"inputs must come with a scale and a zero point each, but there are {len(joined)} in all")
+    after = Quantization.of(y_scale, y_zero, y_zero.dtype)
+    parts = [
+        _requantized(x, Quantization.of(scale, zero, x.dtype), after)
+        for x, scale, zero in zip(joined[::3], joined[1::3], joined[2::3], strict=True)
+    ]
+    return namespace(parts[0]).concatenate(parts, axis=axis_of(form.get("axis"), parts[0].ndim))
+
+
+def _where(_: Form, condition: Any, *inputs: Any) -> Any:
+    x, x_scale, x_zero, y, y_scale, y_zero, z_scale, z_zero = inputs
+    after = Quantization.of(z_scale, z_zero, x.dtype)
+    chosen = _requantized(x, Quantization.of(x_scale, x_zero, x.dtype), after)
+    other = _requantized(y, Quantization.of(y_scale, y_zero, y.dtype), after)
+    return namespace(condition).where(condition, chosen, other)
+
+
+# ---------------------------------------------------------------- two values
+
+
+def _add(a: Quantization, b: Quantization, c: Quantization) -> Callable[[Any, Any], Any]:
+    of_a, of_b = np.float32(a.scale / c.scale), np.float32(b.scale / c.scale)
+
+    def compute(x: Any, y: Any) -> Any:
+        return c.rounded(a.centred(x) * of_a + b.centred(y) * of_b)
+
+    return compute
+
+
+def _multiply(a: Quantization, b: Quantization, c: Quantization) -> Callable[[Any, Any], Any]:
+    factor = np.float32(a.scale * b.scale / c.scale)
+
+    def compute(x: Any, y: Any) -> Any:
+        return c.rounded(a.centred(x) * b.centred(y) * factor)
+
+    return compute
+
+
+def _of_two(arithmetic: Callable[[Quantization, Quantization, Quantization], Callable[[Any, Any], Any]]) -> Any:
+    def function(_: Form, a: Any, a_scale: Any, a_zero: Any, b: Any, b_scale: Any, b_zero: Any, *of_c: Any) -> Any:
+        of_a, of_b = Quantization.of(a_scale, a_zero, a.dtype), Quantization.of(b_scale, b_zero, b.dtype)
+        c_scale, c_zero = (*of_c, None)[:2]
+        return _by_blocks(arithmetic(of_a, of_b, Quantization.of(c_scale, c_zero, a.dtype)), a, b)
+
+    return function
+
+
+def _by_blocks(compute: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
+    """Compute element by element; NumPy arrays of one shape in blocks whose float32 numbers stay in a cache."""
+    if not isinstance(a, np.ndarray) or a.shape != b.shape or a.size <= _BLOCK:
+        return compute(a, b)
+    left, right, y = a.reshape(-1), b.reshape(-1), np.empty(a.size, a.dtype)
+
+    def fill(place: slice) -> None:
+        y[place] = compute(left[place], right[place])
+
+    places = [slice(low, low + _BLOCK) for low in range(0, a.size, _BLOCK)]
+    _threads.run(fill, places, side_by_side=_threads.pays(4 * a.size))
+    return y.reshape(a.shape)
+
+
+# ---------------------------------------------------------------- means and sums of several values
+
+
+def _average_pool(form: Form, x: Any, x_scale: Any, x_zero: Any, y_scale: Any, y_zero: Any = None) -> Any:
+    """Average integers less their zero point, of which padding has 0."""
+    before, after = Quantization.of(x_scale, x_zero, x.dtype), Quantization.of(y_scale, y_zero, x.dtype)
+    keywords = {**form.given(_AVERAGE_POOL), "layout": "NHWC" if form.get("channels_last") else "NCHW"}
+    y = gpuconv.average_pool(before.centred(x), **keywords)
+    y *= np.float32(before.scale / after.scale)
+    return after.rounded(y)
+
+
+def _max_pool(form: Form, x: Any) -> Any:
+    """Take maxima of windows of x (N, D1, …, Dn, C)."""
+    keywords = {**form.given(_MAX_POOL), "layout": "NHWC"}
+    return gpuconv.max_pool(x, **keywords)
+
+
+def _global_average_pool(form: Form, x: Any, *parameters: Any) -> Any:
+    last = bool(form.get("channels_last"))
+    return _mean(x, tuple(range(2 - last, x.ndim - last)), True, *parameters)
+
+
+def _reduce_mean(form: Form, x: Any, *parameters: Any) -> Any:
+    axes = tuple(axis_of(axis, x.ndim) for axis in ints(form.get("axes"))) or tuple(range(x.ndim))
+    return _mean(x, axes, bool(form.get("keepdims")), *parameters)
+
+
+def _mean(
+    x: Any, axes: tuple[int, ...], keepdims: bool, x_scale: Any, x_zero: Any, y_scale: Any, y_zero: Any = None
+) -> Any:
+    """Add up exactly, and divide by the count and the scales at once."""
+    before, after = Quantization.of(x_scale, x_zero, x.dtype), Quantization.of(y_scale, y_zero, x.dtype)
+    count = prod(x.shape[axis] for axis in axes)
+    if not count:
+        raise ArgumentError(f"there is no mean of no elements (x.shape={x.shape}, axes {axes})")
+    total = namespace(x).sum(x, axis=axes, dtype=np.int64, keepdims=keepdims) - before.zero * count
+    return after.rounded(total.astype(np.float32) * np.float32(before.scale / (after.scale * count)))
+
+
+def _softmax(form: Form, x: Any, x_scale: Any, x_zero: Any, y_scale: Any, y_zero: Any = None) -> Any:
+    """Take Softmax along an axis; of the opset before 13, all axes from that one on count as one."""
+    before, after = Quantization.of(x_scale, x_zero, x.dtype), Quantization.of(y_scale, y_zero, x.dtype)
+    if not x.size:
+        return x
+    axis, rows = axis_of(form.get("axis"), x.ndim), x
+    if form.get("opset") < 13:
+        axis, rows = 1, x.reshape(prod(x.shape[:axis]), -1)
+    xp, numbers = namespace(x), rows.astype(np.float32)
+    powers = xp.exp((numbers - xp.max(numbers, axis=axis, keepdims=True)) * np.float32(before.scale))
+    powers /= xp.sum(powers, axis=axis, keepdims=True)
+    powers /= np.float32(after.scale)
+    return after.rounded(powers).reshape(x.shape)
+
+
+# ---------------------------------------------------------------- the table
+
+
+def _places(inputs: tuple[str, ...]) -> frozenset[int]:
+    """Return the positions of scales and zero points, which stay on the host."""
+    return frozenset(at for at, name in enumerate(inputs) if name.rstrip("?").endswith(("_scale", "_zero_point")))
+
+
+def _operator(
+    function: Callable[..., Any],
+    inputs: str,
+    attributes: Mapping[str, Any] | None = None,
+    required: tuple[str, ...] = (),
+    cost: Callable[..., int] = broadcast_cost,
+) -> Operator:
+    names = tuple(inputs.split())
+    return Operator(function, _places(names), cost=cost, schema=Schema(names, attributes or {}, required))
+
+
+def _first_cost(_: Form, x: Any, *__: Any) -> int:
+    return int(x.size)
+
+
+def _concat_cost(_: Form, *inputs: Any) -> int:
+    return sum(int(x.size) for x in inputs)
+
+
+def _pool_cost(form: Form, x: Any, *_: Any) -> int:
+    return int(x.size) * prod(ints(form.get("kernel_shape")))
+
+
+_ONE = "X X_scale X_zero_point? Y_scale Y_zero_point?"
+_TWO = "A A_scale A_zero_point? B B_scale B_zero_point? C_scale C_zero_point?"
+_WINDOW = {
+    "auto_pad": str,
+    "ceil_mode": 0,
+    "count_include_pad": 0,
+    "kernel_shape": list,
+    "pads": list,
+    "strides": list,
+    "channels_last": 0,
+}
+
+CONTRIBUTED = {
+    "NhwcMaxPool": _operator(_max_pool, "x", {**_WINDOW, "dilations": list}, ("kernel_shape",), _pool_cost),
+    "QLinearAdd": _operator(_of_two(_add), _TWO),
+    "QLinearAveragePool": _operator(
+        _average_pool, _ONE, {**_WINDOW, "channels_last": 0, "count_include_pad": 0}, ("kernel_shape",), _pool_cost
+    ),
+    "QLinearConcat": Operator(
+        _concat,
+        frozenset(at for at in range(2 + 3 * _MOST_JOINED) if at % 3 != 2),
+        cost=_concat_cost,
+        schema=Schema(("Y_scale", "Y_zero_point", "inputs*"), {"axis": int}, ("axis",)),
+    ),
+    "QLinearGlobalAveragePool": _operator(_global_average_pool, _ONE, {"channels_last": 0}),
+    "QLinearLeakyRelu": _operator(_of_one(_leaky_relu), _ONE, {"alpha": float(np.float32(0.01))}),
+    "QLinearMul": _operator(_of_two(_multiply), _TWO),
+    "QLinearReduceMean": _operator(_reduce_mean, _ONE, {"axes": list, "keepdims": int}, ("axes", "keepdims")),
+    "QLinearSigmoid": _operator(_of_one(_sigmoid), _ONE),
+    "QLinearSoftmax": _operator(_softmax, _ONE, {"axis": -1, "opset": int}, ("opset",), _first_cost),
+    "QLinearWhere": _operator(_where, "condition X X_scale X_zero_point Y Y_scale Y_zero_point Z_scale Z_zero_point"),
+}

@@ -1,0 +1,250 @@
+"""Fused nodes of ONNX Runtime's domain com.microsoft, written as the nodes of ONNX that they stand for.
+
+Folding fuses these again, into nodes of ours: FusedConv is a Conv, the Add of a residual and an activation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator
+from typing import Any
+
+import onnx
+from onnx import ModelProto, NodeProto, helper
+
+from gpuconv._errors import ArgumentError
+from gpuconv.onnx import nodes
+from gpuconv.onnx.messages import quoted
+
+DOMAIN = "com.microsoft"
+FUSED = ("FusedConv", "FusedGemm")  # operators that are translated
+_BOUNDS_ARE_INPUTS = 11  # opset since which Clip has them so
+# Of the default domain in ONNX Runtime, but not in ONNX, or only in later opsets.
+_OWN = ("LayerNormalization", "SimplifiedLayerNormalization")
+# Operators whose first result has the shape of the first input, and the type of an input at this position.
+_LIKE_FIRST = {
+    **dict.fromkeys(("BiasGelu", "FastGelu", "Gelu", "QuickGelu", "QLinearLeakyRelu", "QLinearSigmoid"), 0),
+    **dict.fromkeys(("QLinearSoftmax", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), 0),
+    **dict.fromkeys(("LayerNormalization", "SimplifiedLayerNormalization"), 1),
+}
+_CAST_LIKE_SINCE = 15  # opset
+_OF_CONV: dict[str, tuple[str, ...]] = {  # activations, and what activation_params has for each
+    "Clip": ("min", "max"),
+    "HardSigmoid": ("alpha", "beta"),
+    "LeakyRelu": ("alpha",),
+    "Relu": (),
+    "Sigmoid": (),
+    "Tanh": (),
+}
+_OF_GEMM: dict[str, tuple[str, ...]] = {  # activations, and which of alpha, beta and gamma each takes
+    "Elu": ("alpha",),
+    "HardSigmoid": ("alpha", "beta"),
+    "LeakyRelu": ("alpha",),
+    "Relu": (),
+    "Selu": ("alpha", "gamma"),
+    "Sigmoid": (),
+    "Softplus": (),
+    "Softsign": (),
+    "Tanh": (),
+    "ThresholdedRelu": ("alpha",),
+}
+
+
+def translate(model: ModelProto) -> None:
+    """Translate the nodes of a model, of its functions and of the graphs inside, in place.
+
+    Operators that the model defines by functions of its own stay as they are.
+
+    Raises
+    ------
+    ArgumentError
+        An activation is unknown, or its numbers are not as many as it takes.
+    """
+    defined = _defined(model)
+    _Translation(model.graph.node, model.opset_import, defined).run()
+    for function in model.functions:
+        _Translation(function.node, function.opset_import, defined).run()
+
+
+def translated(node: NodeProto, opset: int) -> list[NodeProto]:
+    """Return the nodes that one node stands for, which end with its output: itself where it is of no such kind."""
+    return _translated(node, opset, _Names([node]))
+
+
+def _translated(node: NodeProto, opset: int, names: _Names) -> list[NodeProto]:
+    if node.domain != DOMAIN or node.op_type not in FUSED or not node.output:
+        return [node]
+    return list((_fused_conv if node.op_type == "FusedConv" else _fused_gemm)(node, opset, names))
+
+
+def inferable(model: ModelProto) -> ModelProto:
+    """Return a model of the same types and shapes, as far as these are known, that onnx can infer; for nothing else."""
+    if all(node.domain != DOMAIN for node in model.graph.node):
+        return model
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    can_cast, defined = _opset(model.opset_import) >= _CAST_LIKE_SINCE, _defined(model)
+    for node in copy.graph.node:
+        type_of = _LIKE_FIRST.get(node.op_type) if node.domain == DOMAIN and node.op_type not in defined else None
+        if type_of is None or len(node.input) <= type_of or not node.output or (type_of and not can_cast):
+            continue
+        inputs = [node.input[0], *[node.input[type_of]][:type_of]]
+        node.CopyFrom(NodeProto(op_type="CastLike" if type_of else "Identity", input=inputs, output=node.output[:1]))
+    return copy
+
+
+def cure(node: NodeProto) -> str:
+    """Return how to save a model without a node that ONNX Runtime alone has; "" for nodes of other domains."""
+    if not f"{node.domain}.".startswith(f"{DOMAIN}.") and node.domain != "com.ms.internal.nhwc":
+        return ""
+    if node.domain != DOMAIN:
+        return (
+            f"ONNX Runtime has written it for the vectors of one CPU, in its domain {quoted(node.domain)}; save the "
+            "model at its level ORT_ENABLE_EXTENDED (SessionOptions.graph_optimization_level)"
+        )
+    return (
+        f"{quoted(node.op_type)} is ONNX Runtime's own, of its domain {DOMAIN}, and gpuconv does not have it; save the "
+        "model at ONNX Runtime's level ORT_ENABLE_BASIC, and quantize with QuantFormat.QDQ"
+    )
+
+
+def _defined(model: ModelProto) -> set[str]:
+    """Return the operators of ONNX Runtime's domain that a model defines by functions of its own."""
+    return {function.name for function in model.functions if function.domain == DOMAIN}
+
+
+def _opset(imports: Iterable[Any]) -> int:
+    return next((entry.version for entry in imports if entry.domain in ("", "ai.onnx")), 1)
+
+
+class _Translation:
+    """A pass over the nodes of a model or of a function, and of the graphs inside, which it changes in place."""
+
+    def __init__(self, own_nodes: Any, imports: Any, defined: Container[str]) -> None:
+        self._nodes, self._imports, self._defined = own_nodes, imports, defined
+        self._opset = _opset(imports)
+        self._names: _Names | None = None
+
+    def run(self) -> None:
+        self._run(self._nodes)
+
+    def _run(self, graph_nodes: Any) -> None:
+        made: list[list[NodeProto]] = []
+        for node in graph_nodes:
+            for inner in nodes.subgraphs(node) if node.attribute else ():
+                self._run(inner.node)
+            if node.op_type in _OWN and node.domain in ("", "ai.onnx"):
+                self._move(node)
+            made.append(self._made(node))
+        if any(
+            len(several) > 1 or several[0].domain != node.domain
+            for several, node in zip(made, graph_nodes, strict=True)
+        ):
+            copies = [NodeProto.FromString(node.SerializeToString()) for several in made for node in several]
+            del graph_nodes[:]
+            graph_nodes.extend(copies)
+
+    def _made(self, node: NodeProto) -> list[NodeProto]:
+        if node.domain != DOMAIN or node.op_type not in FUSED or node.op_type in self._defined:
+            return [node]
+        self._names = self._names or _Names(self._nodes)
+        return _translated(node, self._opset, self._names)
+
+    def _move(self, node: NodeProto) -> None:
+        """Move an operator that ONNX's default domain does not have in this opset to ONNX Runtime's own domain."""
+        if onnx.defs.has(node.op_type, self._opset, ""):
+            return
+        node.domain = DOMAIN
+        if all(entry.domain != DOMAIN for entry in self._imports):
+            self._imports.add(domain=DOMAIN, version=1)
+
+
+class _Names:
+    """Names for values in between, which no value of some nodes or of the graphs inside has."""
+
+    def __init__(self, graph_nodes: Iterable[NodeProto]) -> None:
+        self._taken: set[str] = set()
+        left = [graph_nodes]
+        while left:
+            for node in left.pop():
+                self._taken.update((*node.input, *node.output))
+                left += [graph.node for graph in nodes.subgraphs(node)] if node.attribute else ()
+
+    def new(self, base: str) -> str:
+        name, number = base, 0
+        while name in self._taken:
+            name, number = f"{base} {number}", number + 1
+        self._taken.add(name)
+        return name
+
+
+def _fused_conv(node: NodeProto, opset: int, names: _Names) -> Iterator[NodeProto]:
+    """Yield Conv, the Add of the fourth input, and the activation."""
+    if len(node.input) > 4:
+        raise ArgumentError(f"{nodes.describe(node)}: must have 2 to 4 inputs (X, W, B, Z), not {len(node.input)}")
+    given = _of_activation(node)
+    is_added = len(node.input) > 3 and node.input[3] != ""
+    between = [f"{node.output[0]} of Conv", f"{node.output[0]} of Add"][: is_added + bool(given)]
+    value, *later = [*map(names.new, between), node.output[0]]
+    yield _without_activation(node, "Conv", node.input[:3], value)
+    if is_added:
+        source, value = value, later[0]
+        yield helper.make_node("Add", [source, node.input[3]], [value], name=node.name)
+    if given:
+        name, keys = _known(node, given, _OF_CONV)
+        numbers = given.get("activation_params", [])
+        if len(numbers) != len(keys):
+            raise ArgumentError(
+                f"{nodes.describe(node)}: activation_params must have {len(keys)} numbers for {name}, "
+                f"not {len(numbers)}"
+            )
+        yield from _activation(node, name, dict(zip(keys, numbers, strict=True)), value, opset, names)
+
+
+def _fused_gemm(node: NodeProto, opset: int, names: _Names) -> Iterator[NodeProto]:
+    """Yield Gemm and the activation."""
+    given = _of_activation(node)
+    value = names.new(f"{node.output[0]} of Gemm") if given else node.output[0]
+    yield _without_activation(node, "Gemm", node.input, value)
+    if given:
+        name, keys = _known(node, given, _OF_GEMM)
+        numbers = {key: given[f"activation_{key}"] for key in keys if f"activation_{key}" in given}
+        yield from _activation(node, name, numbers, value, opset, names)
+
+
+def _of_activation(node: NodeProto) -> dict[str, Any]:
+    """Return the attributes of a node's activation: nothing where it has none."""
+    found = {a.name: helper.get_attribute_value(a) for a in node.attribute if a.name.startswith("activation")}
+    return found if found.get("activation") else {}
+
+
+def _without_activation(node: NodeProto, op_type: str, inputs: Iterable[str], output: str) -> NodeProto:
+    plain = NodeProto(name=node.name, op_type=op_type, input=inputs, output=[output])
+    plain.attribute.extend(a for a in node.attribute if not a.name.startswith("activation"))
+    return plain
+
+
+def _known(node: NodeProto, given: dict[str, Any], known: dict[str, tuple[str, ...]]) -> tuple[str, tuple[str, ...]]:
+    """Return the name of a node's activation, and what it takes."""
+    text = given["activation"].decode(errors="replace")
+    if text not in known:
+        raise ArgumentError(
+            f"{nodes.describe(node)}: its activation {quoted(text)} is none of {', '.join(known)}; save the model at "
+            "ONNX Runtime's level ORT_ENABLE_BASIC, where activations are nodes"
+        )
+    return text, known[text]
+
+
+def _activation(
+    node: NodeProto, op_type: str, numbers: dict[str, float], source: str, opset: int, names: _Names
+) -> Iterator[NodeProto]:
+    """Yield the node of an activation; Clip's bounds are Constants since opset 11."""
+    inputs = [source]
+    if op_type == "Clip" and opset >= _BOUNDS_ARE_INPUTS:
+        for key, number in numbers.items():
+            inputs.append(names.new(f"{node.output[0]} {key}"))
+            bound = helper.make_tensor("", onnx.TensorProto.FLOAT, [], [number])
+            yield helper.make_node("Constant", [], [inputs[-1]], value=bound)
+        numbers = {}
+    made = helper.make_node(op_type, inputs, [node.output[0]], name=node.name)
+    made.attribute.extend(helper.make_attribute(name, float(number)) for name, number in numbers.items())
+    yield made
