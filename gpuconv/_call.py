@@ -55,8 +55,9 @@ def run(
         precisions.check(name, precision)
     alone = layout if invariance.asked(name, invariant) else None
     if check_indices:
-        wrong = cpu.first_impossible(layouts.view(layout, arrays["indices"]), geometry.index_windows)
-        _refuse_index(name, arrays["indices"], wrong, geometry.index_windows, layout)
+        windows = geometry.index_windows
+        wrong = cpu.first_impossible(layouts.view(layout, arrays["indices"]), windows)
+        _refuse_index(name, arrays["indices"], wrong, windows, layout)
     order = operator.order("out", layout)
     result = memory.result(name, out, layouts.as_given(order, operator.result(geometry)), first.dtype, **arrays)
     views = {

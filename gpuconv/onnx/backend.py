@@ -236,8 +236,7 @@ class Rep(onnx.backend.base.BackendRep):
     def _run(self, inputs: Any, names: Sequence[str], observer: Observer | None) -> list[Any]:
         found, values = self._evaluated(inputs, observer)
         leave = self._evaluator.leaving(values)
-        with np.errstate(all="ignore"):
-            return [_own(leave(found[name])) for name in names]
+        return [_own(leave(found[name])) for name in names]
 
     def _evaluated(self, inputs: Any, observer: Observer | None) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the outputs, by name among others, and the inputs."""

@@ -549,6 +549,12 @@ TESTS: dict[str, tuple[str, ...]] = {
         "harness/test_many_blocks.py 3d_tiles",
         *_FAMILY,
     ),
+    "cuda/pool/planes.py": (
+        "cuda/pool/test_blocks.py",
+        *_POOL_PLANS,
+        "harness/test_many_gradients.py plane",
+        *_FAMILY,
+    ),
     "cuda/pool/problem.py": (
         _RULES,
         "cuda/pool/test_problem.py",

@@ -75,11 +75,6 @@ REFUSED = {
         "g (float[1,1,4] x) => (float[A,B,C] y) { y = LpPool <kernel_shape = [2], strides = [0]> (x) }",
         "its attribute strides is 0, but must be 1 or more",
     ),
-    "weights of no groups": (
-        22,
-        "g (float[1,1,4] x, float[1,1,2] w) => (float[A,B,C] y) { y = ConvTranspose <group = 0> (x, w) }",
-        "its attribute group is 0, but must be 1 or more",
-    ),
     "regions of one extent": (
         1,
         "g (float[1,1,4,4] x, float[1,5] r) => (float[A,B,C] y) { y = MaxRoiPool <pooled_shape = [2]> (x, r) }",

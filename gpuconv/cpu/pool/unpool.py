@@ -97,8 +97,9 @@ def _first_of_block(array: Array, block: Box, windows: IndexWindows, limits: lis
     indices = offsets = array[tuple(slice(*span) for span in block)]
     if not windows.in_planes:
         count, (image, _), (channel, _) = prod(indices.shape[:2]), *block[:2]
-        planes = np.arange(count) + (image * windows.shape[1] + channel)
-        offsets = indices - (planes * windows.plane).reshape(*indices.shape[:2], *(1,) * (indices.ndim - 2))
+        first = image * windows.shape[1] + channel
+        firsts = np.arange(first, first + count) * windows.plane
+        offsets = indices - firsts.reshape(*indices.shape[:2], *(1,) * (indices.ndim - 2))
     possible = offsets.view(np.uint64) < windows.plane
     rest = offsets.astype(limits[0].first.dtype) if limits else offsets
     for axis in limits:

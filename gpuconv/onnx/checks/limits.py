@@ -23,16 +23,16 @@ from gpuconv.onnx.messages import quoted
 MOST_AXES = 10_000
 _LARGEST = 2**63 - 1
 _AXES = frozenset(("axes", "axis", "batch_axis", "perm", "scan_input_axes", "scan_output_axes", "time_axis"))
-_CONVOLUTIONS = ("Conv", "ConvInteger", "ConvTranspose", "DeformConv", "QLinearConv")
-_WINDOWS = (*_CONVOLUTIONS, "AveragePool", "LpPool", "MaxPool", "MaxUnpool")
+_WINDOWS = (
+    *("AveragePool", "Conv", "ConvInteger", "ConvTranspose", "DeformConv", "LpPool", "MaxPool", "MaxUnpool"),
+    "QLinearConv",
+)
 _RANGES = {
     ("GatherND", "batch_dims"): (0, MOST_AXES),
     ("DepthToSpace", "blocksize"): (1, 2**15),  # extents are divided by its square
     ("SpaceToDepth", "blocksize"): (1, 2**15),
     ("Attention", "q_num_heads"): (1, _LARGEST),
     ("Attention", "kv_num_heads"): (1, _LARGEST),
-    ("DeformConv", "offset_group"): (1, _LARGEST),
-    **{(kind, "group"): (1, _LARGEST) for kind in _CONVOLUTIONS},
     **{(kind, "strides"): (1, _LARGEST) for kind in _WINDOWS},
 }
 NAMES = _AXES | {name for _, name in _RANGES} | {"ngram_counts", "num_outputs", "num_scan_inputs", "pooled_shape"}
