@@ -14,14 +14,10 @@ import onnx
 from onnx import NodeProto
 
 from gpuconv.onnx.operators import (
-    attention,
-    classical,
     detecting,
     elementwise,
     indexing,
     integers,
-    losses,
-    matrices,
     normalizing,
     pooling,
     products,
@@ -29,13 +25,13 @@ from gpuconv.onnx.operators import (
     recurrent,
     resizing,
     sampling,
-    sequences,
     shaping,
     special,
-    text,
 )
 from gpuconv.onnx.operators.control import CONTROL, Body
 from gpuconv.onnx.operators.form import DTYPES, Form, Operator, is_float, namespace
+from gpuconv.onnx.operators.host import classical, sequences, text
+from gpuconv.onnx.operators.layers import attention, losses, matrices
 from gpuconv.onnx.operators.pooling import on_device
 
 __all__ = [
