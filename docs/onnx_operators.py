@@ -83,7 +83,7 @@ NOT_SWEPT = {
     "ai.onnx.preview.FlexAttention": "its specification is a preview",
 }
 REASONS = list(dict.fromkeys(NOT_SWEPT.values()))
-RUNTIME = "1.32"
+RUNTIME = "1.32.0"
 RESULTS = DOCS.parent / "tests" / "onnx" / "sweep" / "results.json"
 
 

@@ -206,18 +206,18 @@ class Rep(onnx.backend.base.BackendRep):
         >>> from gpuconv.onnx import backend
         >>> model = onnx.parser.parse_model('''
         ... <ir_version: 10, opset_import: ["" : 22]>
-        ... g (float[N, 1, L] x, float[1, 1, 1] w) => (float[N] z) {
+        ... g (float[N, 1, L] x, float[1, 1, 1] w) => (float[N, 1, L] z) {
         ...     c = Conv (x, w)
         ...     y = Relu (c)
-        ...     z = Det (y)
+        ...     z = Sinh (y)
         ... }
         ... ''')
         >>> print(backend.prepare(model).report())
         computed ahead of time: none
         fused:
           Conv node with output 'c', Relu node with output 'y'
-        left to onnx's reference evaluator: 1 Det
-          Det node with output 'z'
+        left to onnx's reference evaluator: 1 Sinh
+          Sinh node with output 'z'
         """
         return self._evaluator.report(self._meets.values())
 

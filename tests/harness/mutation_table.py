@@ -47,6 +47,7 @@ _OPERATORS = (
     "onnx/test_exported.py",
     "onnx/test_on_device.py",
 )
+_RANDOM_NODES = ("onnx/test_sweep.py", "onnx/test_taken_over.py", "onnx/test_limits.py")
 _OF_NODES = ("onnx/test_costs.py", "onnx/test_forms.py on_the_host", "onnx/test_node_tests.py")
 _RUNNER = (
     "onnx/test_control.py",
@@ -339,15 +340,8 @@ TESTS: dict[str, tuple[str, ...]] = {
     "dask/*": _DASK,
     # ---- ONNX
     "onnx/operators/control.py": ("onnx/test_control.py", "onnx/test_taken_over.py"),
-    **{
-        f"onnx/operators/{name}.py": (
-            "onnx/test_sweep.py",
-            "onnx/test_taken_over.py",
-            "onnx/test_limits.py",
-            *_OF_NODES,
-        )
-        for name in ("attention", "classical", "losses", "matrices", "sequences", "text")
-    },
+    "onnx/operators/host/*": (*_RANDOM_NODES, *_OF_NODES),
+    "onnx/operators/layers/*": (*_RANDOM_NODES, *_OF_NODES),
     "onnx/operators/recurrent.py": ("onnx/test_recurrent.py", "onnx/test_costs.py", "onnx/test_node_tests.py"),
     "onnx/operators/resizing.py": ("onnx/test_sampling.py", *_OPERATORS),
     "onnx/operators/sampling.py": ("onnx/test_sampling.py", "onnx/test_costs.py", "onnx/test_node_tests.py"),

@@ -11,7 +11,7 @@ import pytest
 from gpuconv.onnx import batch, operators
 from tests.harness.device_arrays import FUNCTIONS, METHODS, UFUNCS
 
-FILES = sorted(path for room in (batch, operators) for path in Path(room.__file__).parent.glob("*.py"))
+FILES = sorted(path for room in (batch, operators) for path in Path(room.__file__).parent.rglob("*.py"))
 
 
 def functions_used() -> set[str]:

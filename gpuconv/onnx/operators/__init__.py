@@ -16,14 +16,10 @@ from onnx import NodeProto
 from gpuconv.onnx.contrib import attention as contributed_attention
 from gpuconv.onnx.contrib import fusions, qlinear
 from gpuconv.onnx.operators import (
-    attention,
-    classical,
     detecting,
     elementwise,
     indexing,
     integers,
-    losses,
-    matrices,
     normalizing,
     pooling,
     products,
@@ -31,13 +27,13 @@ from gpuconv.onnx.operators import (
     recurrent,
     resizing,
     sampling,
-    sequences,
     shaping,
     special,
-    text,
 )
 from gpuconv.onnx.operators.control import CONTROL, Body
 from gpuconv.onnx.operators.form import DTYPES, Form, Operator, is_float, namespace
+from gpuconv.onnx.operators.host import classical, sequences, text
+from gpuconv.onnx.operators.layers import attention, losses, matrices
 from gpuconv.onnx.operators.pooling import on_device
 
 __all__ = [
