@@ -193,6 +193,22 @@ def test_check_names_a_wrong_result(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert out.splitlines()[-1] == f"gpuconv {gpuconv.__version__}: 1 of 1 checks FAILED"
 
 
+def test_check_exits_1_where_only_some_checks_fail(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    case = next(case for case in cases.CASES if case.op == "conv" and case.values == "integers")
+    rights = {dtype: cases.expected(case, dtype) for dtype in case.dtypes}
+    assert len(rights) > 1
+
+    def expected(_: object, dtype: str) -> object:
+        return tuple(one + 7 for one in rights[dtype]) if dtype == "float32" else rights[dtype]
+
+    monkeypatch.setattr(cases, "expected", expected)
+    assert main(["check", "--backend", "cpu", "--filter", f"{case.name} float"]) == 1
+    failed, made = re.search(r"(\d+) of (\d+) checks FAILED", capsys.readouterr().out).groups()  # type: ignore[union-attr]
+    assert 0 < int(failed) < int(made)
+
+
 def test_check_counts_what_raises(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def broken(*_: object) -> None:
         raise RuntimeError("out\nof order")

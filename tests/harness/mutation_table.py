@@ -145,6 +145,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "judge/test_variants.py",
         "judge/test_suite.py",
         "judge/test_runner.py",
+        "oracle/test_oracle.py",
     ),
     "testing/*": ("judge/test_testing.py",),
     "rules/invariance.py": ("cpu/test_invariance.py",),

@@ -83,7 +83,7 @@ def test_what_other_processes_stored_stays_and_a_plan_does_not_change_meanwhile(
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"format": 2, "choices": {"A": {}}}', b'{"format": 1}',
+    [b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"format": 1}',
      b'{"format": 1, "choices": []}', b'{"format": 1, "choices": {"A": 3}}', b"[" * 100_000],
 )  # fmt: skip
 def test_a_file_of_anything_else_counts_as_empty(content: bytes, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,6 +93,14 @@ def test_a_file_of_anything_else_counts_as_empty(content: bytes, folder: Path, m
     tuned.store("A", FIRST, "quick")
     another_process(monkeypatch)
     assert tuned.find("A", FIRST) == "quick"
+
+
+@pytest.mark.parametrize(("version", "found"), [(0, None), (1, "theirs"), (2, None), ("1", None), (None, None)])
+def test_choices_of_other_formats_are_not_read(version: object, found: str | None, folder: Path) -> None:
+    folder.mkdir()
+    content = {"format": version, "choices": {"A": {tuned.key(FIRST): "theirs"}}}
+    (folder / "choices.json").write_text(json.dumps(content))
+    assert tuned.find("A", FIRST) == found
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs permissions")
