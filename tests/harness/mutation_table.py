@@ -150,6 +150,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "judge/test_suite.py",
         "judge/test_runner.py",
         "judge/test_robustness.py",
+        "oracle/test_oracle.py",
     ),
     "testing/*": ("judge/test_testing.py",),
     "rules/invariance.py": ("cpu/test_invariance.py",),

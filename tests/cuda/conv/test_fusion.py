@@ -165,3 +165,17 @@ def test_a_residual_and_an_activation_alone_or_together(operator: str) -> None:
     assert call(x, w, activation="relu").tolist() == [[[2, 0, 6]]]
     assert call(x, w, residual=r).tolist() == [[[-3, -3, 7]]]
     assert call(x, w, residual=r, activation="relu").tolist() == [[[0, 0, 7]]]
+
+
+@pytest.mark.gpu
+@convolutions
+@conv_dtypes
+@pytest.mark.parametrize("activation", ["relu", ("leaky_relu", -2), ("clip", -0.0, -0.0)], ids=str)
+def test_sums_of_zero_keep_their_bits_at_bounds_of_either_zero(operator: str, dtype: Any, activation: Any) -> None:
+    """A zero is neither below nor above a zero: -2 times it, or the other zero, would have another sign."""
+    x, w = np.zeros((1, 2, 5, 5), dtype), np.ones((2, 2, 3, 3), dtype)
+    with varied_cuda(dtype, 2, 0):
+        plain = getattr(gpuconv, operator)(x, w)
+        y = getattr(gpuconv, operator)(x, w, activation=activation)
+    assert not plain.view(f"u{dtype.itemsize}").any()
+    assert not y.view(f"u{dtype.itemsize}").any()
