@@ -127,7 +127,7 @@ class AveragePoolGeometry(Windows):
 
     @property
     def constant(self) -> bool:
-        """Whether the same number of taps counts in every window."""
+        """Whether all taps of every window count."""
         axes = zip(self.counted, self.strides, self.offsets, self.y_shape[2:], strict=True)
         return all(
             low <= offsets[0] and (windows - 1) * stride + offsets[-1] < high

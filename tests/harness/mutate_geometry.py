@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import math
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -40,8 +41,8 @@ EQUIVALENT = {
 
 
 def every_mutant() -> list[Mutant]:
-    """Every mutant of the functions and constants; the dataclasses stay as they are."""
-    return mutants.mutants(ast.parse(SOURCE.read_text()), lambda node: isinstance(node, ast.ClassDef))
+    """Every mutant of the functions, constants, properties and methods; the fields of dataclasses stay as they are."""
+    return mutants.mutants(ast.parse(SOURCE.read_text()), lambda node: isinstance(node, ast.AnnAssign))
 
 
 # ---------------------------------------------------------------- the corpus
@@ -55,6 +56,76 @@ def _ask_fields(problem: Problem) -> Ask:
         return {field.name: getattr(geometry, field.name) for field in dataclasses.fields(geometry)}
 
     return ask
+
+
+def _ask_properties(problem: Problem) -> Ask:
+    def ask(module: types.ModuleType) -> Any:
+        return _properties(getattr(module, problem.operator)(*problem.shapes, **problem.attributes))
+
+    return ask
+
+
+def _properties(geometry: Any) -> dict[str, Any]:
+    """What the properties and methods of a geometry say, in numbers that `_counted_properties` gets by counting."""
+    five = geometry.of_images(5)
+    found = {
+        "offsets": tuple(map(tuple, geometry.offsets)),
+        "met": geometry.met,
+        "of 5 images": (five.x_shape, five.y_shape),
+        "of its own images": geometry.of_images(geometry.x_shape[0]) is geometry,
+    }
+    if hasattr(geometry, "counted"):
+        found["counted"] = geometry.counted
+        if 0 not in geometry.y_shape:
+            found["constant"] = geometry.constant
+    if hasattr(geometry, "plane_step"):
+        found["plane_step"], windows = geometry.plane_step, geometry.index_windows
+        found["windows"] = [
+            [
+                {q * stride - pad + i for i in range(0, reach, dilation)} & set(range(extent))
+                for q in range(windows.shape[2 + axis])
+            ]
+            for axis, (stride, pad, reach, dilation, extent) in enumerate(
+                zip(windows.strides, windows.pads, windows.reach, windows.dilations, windows.numbered[2:], strict=True)
+            )
+        ]
+    return found
+
+
+def _counted_properties(problem: Problem) -> dict[str, Any]:
+    """The same, tap by tap, from the fields that `answer` gives."""
+    fields = answer(problem)
+    names = ("kernel_shape", "dilations", "strides", "pads_begin", "pads_end")
+    inputs, outputs = fields["x_shape"][2:], fields["y_shape"][2:]
+    met, windows, counted, taps_of_all = [], [], [], []
+    for k, d, s, begin, end, n, q in zip(*(fields[name] for name in names), inputs, outputs, strict=True):
+        one, other = (n, q) if problem.operator == "conv_transpose" else (q, n)  # what the strides step along
+        places = [[i * s + tap * d - begin for i in range(one)] for tap in range(k)]
+        met.append(tuple(tap for tap in range(k) if set(places[tap]) & set(range(other))))
+        windows.append([{place[i] for place in places} & set(range(other)) for i in range(one)])
+        counts = (-begin, n + end) if fields.get("count_include_pad") else (0, n)
+        counted.append(counts)
+        taps_of_all.append(all(counts[0] <= place < counts[1] for tap in places for place in tap))
+    batches = ((5, *fields["x_shape"][1:]), (5, *fields["y_shape"][1:]))
+    axes = zip(fields["kernel_shape"], fields["dilations"], fields["pads_begin"], strict=True)
+    found: dict[str, Any] = {
+        "offsets": tuple(tuple(tap * d - begin for tap in range(k)) for k, d, begin in axes),
+        "met": tuple(met),
+        "of 5 images": batches,
+        "of its own images": True,
+    }
+    if problem.operator == "average_pool":
+        found["counted"] = tuple(counted)
+        if 0 not in fields["y_shape"]:
+            found["constant"] = all(taps_of_all)
+    if problem.operator == "max_pool":
+        found |= {"plane_step": math.prod(inputs), "windows": windows}
+    return found
+
+
+def _ask_plane_step(module: types.ModuleType) -> Any:
+    geometry = module.max_pool((2, 3, 4, 5), kernel_shape=2, indices_in="plane")
+    return geometry.plane_step, geometry.index_windows.in_planes
 
 
 def _ask_output(problem: Problem) -> Ask:
@@ -145,6 +216,8 @@ def _averages() -> Iterator[tuple[Problem, Any]]:
 def corpus() -> list[tuple[Ask, Any]]:
     """Questions and answers; the answer to what must be refused is the type and the words of the error."""
     asked = [(_ask_fields(problem), answer(problem)) for problem in _problems()]
+    asked += [(_ask_properties(problem), _counted_properties(problem)) for problem in _problems()]
+    asked.append((_ask_plane_step, (0, True)))
     asked += [(_ask_fields(row.problem), (KINDS[row.kind], row.message)) for row in REFUSALS]
     asked += [(_ask_range(*arguments), _range_by_trying(*arguments)) for arguments in _ranges()]
     asked += [(_ask_met(*arguments), _met_by_trying(*arguments)) for arguments in _kernels()]

@@ -27,6 +27,7 @@ def answer(problem: Problem) -> Fields:
     fields["pads_begin"], fields["pads_end"] = _pads(problem, fields, out)
     if problem.w_shape is None:
         own = "storage_order" if problem.operator == "max_pool" else "count_include_pad"
+        fields |= {"indices_in": "tensor"} if problem.operator == "max_pool" else {}
         return {**fields, "y_shape": (*problem.x_shape[:2], *out), own: problem.attributes.get(own, 0)}
     group = problem.attributes.get("group", 1)
     channels = problem.w_shape[0] if problem.operator == "conv" else problem.w_shape[1] * group
