@@ -18,12 +18,10 @@ from gpuconv.rules.invariance import Invariance
 from gpuconv.rules.layout import Layout
 from gpuconv.rules.operators import OPERATORS, check_names, named, settled
 from gpuconv.rules.precision import CURRENT, Precision
-from gpuconv.rules.signatures import refusing
 
 _Parameters = Mapping[str, inspect.Parameter]
 
 
-@refusing
 def tune(
     operator: str,
     *arguments: Any,
