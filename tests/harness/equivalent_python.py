@@ -292,7 +292,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
         "cpu/_gather.py _plan",
         "cpu/_scatter.py _plan",
         *(
-            f"cpu/weight_grad.py weight_grad: {name}"
+            f"cpu/weight_grad.py _by_taps: {name}"
             for name in ("budget", "most", "rows, columns", "room", "box", "groups")
         ),
     ),
