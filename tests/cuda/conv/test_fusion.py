@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gpuconv
+from gpuconv.cuda.plan import offers
+from tests.emulator import emulated_cuda
 from tests.harness.emulated import varied_cuda
 from tests.harness.fused import ACTIVATIONS, BEYOND_TF32, BeyondTf32, accumulator, assert_equal, finished, with_finish
 from tests.oracle import oracle
@@ -179,3 +181,22 @@ def test_sums_of_zero_keep_their_bits_at_bounds_of_either_zero(operator: str, dt
         y = getattr(gpuconv, operator)(x, w, activation=activation)
     assert not plain.view(f"u{dtype.itemsize}").any()
     assert not y.view(f"u{dtype.itemsize}").any()
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_relu_keeps_negative_zero_in_every_kernel_that_makes_one(dtype: str) -> None:
+    """The product underflows to -0.0, to which a bias of -0.0 is added; kernels that begin with +0.0 lose the sign."""
+    tiny = np.sqrt(np.finfo(dtype).tiny) * 1e-9
+    x, w = np.full((1, 1, 6, 6), -tiny, dtype), np.full((2, 1, 1, 1), tiny, dtype)
+    b = np.full(2, -0.0, dtype)
+    negative = 0
+    for picked in offers.every_candidate():
+        with emulated_cuda(), picked:
+            arrays = [gpuconv.to_device(array) for array in (x, w, b)]
+            plain = gpuconv.to_host(gpuconv.conv(*arrays))
+            rectified = gpuconv.to_host(gpuconv.conv(*arrays, activation="relu"))
+        assert not plain.any()
+        assert rectified.tobytes() == plain.tobytes()
+        negative += bool(np.signbit(plain).all())
+    assert negative >= 2
