@@ -158,7 +158,7 @@ def _on_device(operator: str, name: str, array: Any) -> Any:
         return array
     array = _arrays.adopted(operator, name, array)
     if kind is not None and isinstance(array, kind):
-        return array
+        return _arrays.plain(array)
     advice = "move it with gpuconv.to_device" if isinstance(array, np.ndarray) else "refer to it from the function"
     raise ArgumentTypeError(f"{operator}: CUDA graphs need CuPy arrays, but {name} is {_kind(array)}; {advice}")
 

@@ -26,8 +26,7 @@ Ints = tuple[int, ...]
 PerAxis = SupportsIndex | Iterable[SupportsIndex]  # an integer stands for every axis, and for both of its ends
 AutoPad = Literal["NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"]
 MOST_AXES = 62  # spatial ones: NumPy's arrays have 64 axes, two of which are batch and channels
-_INT64_MAX = 2**63 - 1
-_MOST_ELEMENTS = _INT64_MAX // 16  # of an array of complex128, which has the largest elements
+_MOST_ELEMENTS = 2**59 - 1  # of an array: those of complex128, the largest, then take fewer than 2**63 bytes
 _AUTO_PADS: tuple[str, ...] = get_args(AutoPad)
 _AnyWindows = TypeVar("_AnyWindows", bound="Windows")
 _Given = Ints | int | None  # what a call gives for all axes, once it is read

@@ -146,7 +146,7 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
         "cpu/_scatter.py _store: if len(taps) == 1:  ->  if len(taps) == 0:",
     ),
     "Planes of one element are folded into rows, or not, where they are as many as a grid has blocks.": (
-        "cuda/pool/problem.py PoolView.folded: if not flat or self.planes == 1 or self.planes * self.width.extent >= MOST_BLOCKS:  ->  if not flat or self.planes == 1 or self.planes * self.width.extent > MOST_BLOCKS:",  # noqa: E501
+        "cuda/pool/problem.py PoolView.folded: if not flat or self.planes == 1 or self.planes * self.width.extent >= MOST_BLOCKS or (self.channel.place == 0):  ->  if not flat or self.planes == 1 or self.planes * self.width.extent > MOST_BLOCKS or (self.channel.place == 0):",  # noqa: E501
     ),
     "A tap that all outputs meet begins the sums, or is added to zeros.": (
         *(
@@ -284,7 +284,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     ),
     "Any number of parts adds up to the same sums, and threads that go any distance meet all elements.": (
         "cuda/conv/direct/transpose.py _walk",
-        "cuda/pool/grad/base.py WalkView.walk",
+        "cuda/pool/grad/base.py WalkView.lengths",
         "cuda/conv/gemm/split.py divided",
         "cuda/weight_grad/tiles.py parts",
     ),
@@ -292,7 +292,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
         "cpu/_gather.py _plan",
         "cpu/_scatter.py _plan",
         *(
-            f"cpu/weight_grad.py weight_grad: {name}"
+            f"cpu/weight_grad.py _by_taps: {name}"
             for name in ("budget", "most", "rows, columns", "room", "box", "groups")
         ),
     ),

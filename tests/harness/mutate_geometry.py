@@ -18,7 +18,7 @@ from random import Random
 from typing import Any
 
 from gpuconv._errors import ArgumentError, ArgumentTypeError
-from gpuconv.rules import cases
+from gpuconv.rules import cases, strictness
 from gpuconv.rules import geometry as geometries
 from tests.harness import mutants
 from tests.harness.mutants import Mutant
@@ -128,6 +128,48 @@ def _ask_plane_step(module: types.ModuleType) -> Any:
     return geometry.plane_step, geometry.index_windows.in_planes
 
 
+def _ask_strictly(operator: str, shapes: tuple[Any, ...], attributes: dict[str, Any]) -> Ask:
+    """What a call says within `gpuconv.strict`: the shape of its result, or its error."""
+
+    def ask(module: types.ModuleType) -> Any:
+        with strictness.strict():
+            return getattr(module, operator)(*shapes, **attributes).y_shape
+
+    return ask
+
+
+def _strict() -> Iterator[tuple[str, tuple[Any, ...], dict[str, Any], Any]]:
+    """Calls that are refused within `gpuconv.strict` only, and by which word of the sentence; others that are not."""
+    image, batch, w = (1, 2, 8), (1, 2, 8, 9), (4, 2, 3)
+    yield "conv", ((1, 2, 2), w), {}, "kernel"
+    yield "conv", (image, w), {}, (1, 4, 6)
+    yield "conv_transpose", ((1, 4, 1), w), {"pads": [2, 1]}, "pads"
+    yield "conv_transpose", ((1, 4, 1), w), {"output_shape": [0]}, (1, 2, 0)
+    yield "conv_transpose", ((1, 4, 2), w), {}, (1, 2, 4)
+    for operator in ("max_pool", "average_pool"):
+        yield operator, (image,), {"kernel_shape": 3}, "leave open"
+        yield operator, (image,), {"kernel_shape": 3, "strides": [1]}, (1, 2, 6)
+        yield operator, (image,), {"kernel_shape": 3, "dilations": [1]}, (1, 2, 6)
+        yield operator, (image,), {"kernel_shape": 3, "pads": [0, 0]}, (1, 2, 6)
+        yield operator, (batch,), {"kernel_shape": 3}, (1, 2, 6, 7)
+        yield operator, (batch,), {"kernel_shape": 3, "pads": 3}, "pads"
+        yield operator, (batch,), {"kernel_shape": 9}, "kernel"
+    yield "global_average_pool", (image,), {}, "leave open"
+    yield "global_average_pool", (batch,), {}, (1, 2, 1, 1)
+
+
+def _strict_questions() -> Iterator[tuple[Ask, Any]]:
+    for operator, shapes, attributes, expected in _strict():
+        ask = _ask_strictly(operator, shapes, attributes)
+        if isinstance(expected, str):
+            kind, sentence = _answered(ask, geometries)
+            if kind is not ArgumentError or expected not in sentence:
+                raise AssertionError(f"strict {operator} of {shapes} with {attributes}: {kind}, {sentence}")
+            yield ask, (kind, sentence)
+        else:
+            yield ask, expected
+
+
 def _ask_output(problem: Problem) -> Ask:
     return lambda module: _ask_fields(problem)(module)["y_shape"]
 
@@ -218,6 +260,7 @@ def corpus() -> list[tuple[Ask, Any]]:
     asked = [(_ask_fields(problem), answer(problem)) for problem in _problems()]
     asked += [(_ask_properties(problem), _counted_properties(problem)) for problem in _problems()]
     asked.append((_ask_plane_step, (0, True)))
+    asked += _strict_questions()
     asked += [(_ask_fields(row.problem), (KINDS[row.kind], row.message)) for row in REFUSALS]
     asked += [(_ask_range(*arguments), _range_by_trying(*arguments)) for arguments in _ranges()]
     asked += [(_ask_met(*arguments), _met_by_trying(*arguments)) for arguments in _kernels()]
