@@ -1,7 +1,7 @@
 """Strict mode: calls that the specification allows but that are rarely meant are refused, for a block of code.
 
-Three of them have no error otherwise: an image without a batch axis, taken for a batch of signals; a kernel longer than
-the padded input, whose result is empty; and pooling windows of padding alone.
+These are an image without a batch axis, which pooling reads as a batch of signals; a kernel longer than the padded
+input, whose result is empty; and pooling windows that hold padding only.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ def strict(value: bool = True) -> AbstractContextManager[None]:
     the previous setting, after an error too. A thread that is started meanwhile begins without it.
 
     Inside the block, these calls raise an ArgumentError, on every backend and for dask arrays. Gradients and
-    :func:`explain` raise it for their forward call. Models of :mod:`gpuconv.onnx` say what they mean, and are not
-    affected.
+    :func:`explain` raise it for their forward call. Models that ``gpuconv.onnx`` runs are not affected: each attribute
+    in them is a list that somebody wrote for that rank.
 
     * Pooling and :func:`max_unpool` of three axes with all attributes given as single numbers, and
       :func:`global_average_pool` of three axes: an image (C, H, W) would be read as (N, C, L) and pooled along W only.
       Write ``x[None]`` for an image, or ``kernel_shape=[3]`` for signals. Convolutions need no such rule, since the
       weights have as many axes as x.
-    * A kernel, dilated, that is longer than the padded input along an axis with elements, or pads of ConvTranspose or
+    * A dilated kernel that is longer than the padded input along an axis with elements, or pads of ConvTranspose or
       MaxUnpool that crop all outputs along one: the result would be empty.
     * Pooling with a pad at least as long as the dilated kernel: a window could hold padding only.
 
