@@ -10,6 +10,7 @@ from math import gcd, prod
 import numpy as np
 
 from gpuconv.cpu import _blas, _gather, _grouped, _overlap_add, _scatter, _taps, _threads
+from gpuconv.cpu._crop import crop
 from gpuconv.cpu._finish import PLAIN, Finish, fill
 from gpuconv.cpu._gather import Weights
 from gpuconv.cpu._overlap_add import OverlapAdd, Term
@@ -58,6 +59,7 @@ def _conv(
     cut: Cut,
 ) -> None:
     accumulator = dtypes.accumulator(x.dtype)
+    w, geometry = crop(w, geometry)
     if facts is not None and _gather.again(x, w, b, y, geometry, accumulator, finish, facts, cut):
         return
     if 0 in (x.size, w.size, y.size):
@@ -100,6 +102,7 @@ def _conv_transpose(
     x: Array, w: Array, b: Array | None, y: Array, geometry: ConvTransposeGeometry, finish: Finish, cut: Cut
 ) -> None:
     accumulator = dtypes.accumulator(x.dtype)
+    w, geometry = crop(w, geometry)
     if 0 in (x.size, w.size, y.size):
         fill(y, b, finish, accumulator)
         return

@@ -8,7 +8,7 @@ Images and boxes of outputs come in row-major order, so that the sum does not de
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 from math import isqrt, prod
@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpuconv.cpu import _blas, _threads
+from gpuconv.cpu._crop import crop
 from gpuconv.cpu._gather import finite
 from gpuconv.cpu._workspace import (
     MOST_AXES,
@@ -37,6 +38,7 @@ from gpuconv.rules.geometry import ConvGeometry, Ints, tap_range
 
 _TILE_ELEMENTS = 2**20  # stays in cache, and is worth a turn of the interpreter
 _WIDE = 64  # outputs from which a product is efficient
+_COPY = 64  # operations of a product in the time in which an element of a window is copied
 _SPARSE = 8  # inputs and zeros that windows are taken from, for each element of these
 
 
@@ -47,8 +49,41 @@ def weight_grad(x: Array, dy: Array, dw: Array, geometry: ConvGeometry) -> None:
         dw[...] = 0
         return
     accumulator = dtypes.accumulator(dy.dtype)
-    if not _by_windows(x, dy, dw, geometry, accumulator):
-        _by_taps(x, dy, dw, geometry, accumulator)
+    of_taps, cropped = crop(dw, geometry)
+    if of_taps is not dw:
+        dw[...] = 0
+        if of_taps.size == 0:
+            return
+    if _gathers_less_of_dy(cropped):
+        x, dy, of_taps, cropped = _exchanged(x, dy, of_taps, cropped)
+    if not _by_windows(x, dy, of_taps, cropped, accumulator):
+        _by_taps(x, dy, of_taps, cropped, accumulator)
+
+
+@lru_cache(maxsize=256)
+def _gathers_less_of_dy(geometry: ConvGeometry) -> bool:
+    """Tell whether windows of dy, one for each input of x, are enough fewer than those of x: few filters, stride 1.
+
+    A copied element takes as much time as some operations of the products, which are more where x is larger than y.
+    """
+    if geometry.group > 1 or max(geometry.strides) > 1 or prod(geometry.kernel_shape) == 1:
+        return False
+    (rows, channels), (of_x, of_y) = geometry.w_shape[:2], (prod(geometry.x_shape[2:]), prod(geometry.y_shape[2:]))
+    products = 2 * rows * channels
+    return of_x * (products + _COPY * rows) < of_y * (products + _COPY * channels) * 2 // 3
+
+
+def _exchanged(x: Array, dy: Array, dw: Array, geometry: ConvGeometry) -> tuple[Array, Array, Array, ConvGeometry]:
+    """Return the same sums with x and dy in each other's place: input ``p`` meets output ``p - offset(t)``.
+
+    Of dw the channels and the filters are exchanged, and the taps are in reverse.
+    """
+    axes = zip(geometry.kernel_shape, geometry.dilations, geometry.pads_begin, geometry.pads_end, strict=True)
+    pads = [((k - 1) * d - begin, (k - 1) * d - end) for k, d, begin, end in axes]
+    begin, end = zip(*pads, strict=True)
+    turned = dw.swapaxes(0, 1)[last_axes([slice(None, None, -1)] * len(pads))]
+    shapes = {"x_shape": geometry.y_shape, "y_shape": geometry.x_shape, "w_shape": turned.shape}
+    return dy, x, turned, replace(geometry, **shapes, pads_begin=begin, pads_end=end)
 
 
 def _by_taps(x: Array, dy: Array, dw: Array, geometry: ConvGeometry, accumulator: str) -> None:
