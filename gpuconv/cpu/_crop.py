@@ -11,21 +11,34 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from gpuconv.cpu._workspace import Array, last_axes
+import numpy as np
+
+from gpuconv.cpu._workspace import Array, last_axes, limit
 from gpuconv.rules.geometry import ConvGeometry, ConvTransposeGeometry
 
+_MUCH = 8  # times what is left, of weights
 _AnyGeometry = TypeVar("_AnyGeometry", ConvGeometry, ConvTransposeGeometry)
 
 
 def crop(w: Array, geometry: _AnyGeometry) -> tuple[Array, _AnyGeometry]:
     """Return weights (…, k_1, …) without outer taps that meet nothing, a view, and the geometry of the rest.
 
-    Where no tap of an axis meets an input the view is empty, and the geometry is the one given.
+    Where no tap of an axis meets an input the view is empty, and the geometry is the one given. Weights that are too
+    large to be copied without gaps are cropped only where that leaves little of them.
     """
     if not (any(geometry.pads_begin) or any(geometry.pads_end)):
         return w, geometry  # every tap of Conv meets an input, and every tap of ConvTranspose an output
     taps, cropped = _cropped(geometry)
-    return (w if taps is None else w[taps]), cropped
+    if taps is None:
+        return w, geometry
+    rest: Array = w[taps]
+    has_room = rest.nbytes <= limit() // 8 or w.size >= _MUCH * rest.size
+    return (rest, cropped) if has_room else (w, geometry)
+
+
+def contiguous(w: Array) -> Array:
+    """Return cropped weights without gaps, as all ways read them fastest, where the workspace has room for a copy."""
+    return w if w.flags.c_contiguous or w.nbytes > limit() // 8 else np.ascontiguousarray(w)
 
 
 @lru_cache(maxsize=1024)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby, product
-from math import prod
+from math import gcd, prod
 from typing import NamedTuple
 
 import numpy as np
@@ -160,7 +160,7 @@ def _saves_steps(problem: OverlapAdd, cut: Cut) -> bool:
     axes = zip(inputs, problem.terms[0].offsets, problem.strides, strict=True)
     steps = prod(min(n, _runs_of(offsets, s)) for n, offsets, s in axes)
     sums = cut.images * problem.y.shape[1] * prod(inputs)  # of a tap
-    return prod(kernel) >= _FEWER * steps and sums < _MANY_SUMS
+    return prod(kernel) >= _FEWER * steps and (sums < _MANY_SUMS or inputs[-1] < _RUN)
 
 
 def _runs_of(offsets: range, stride: int) -> int:
@@ -225,7 +225,7 @@ def _smaller(piece: Piece, sizes: Sizes, elements: dict[str, int]) -> Piece | No
     pays = {  # neighbouring blocks compute the positions between them twice, so a box is not to be small beside those
         "channels": piece.channels > _DEEP,
         "rows": piece.rows * prod(piece.taps) > _WIDE,
-        "taps": prod(piece.taps) > 1 and positions > 2 * outputs,
+        "taps": prod(piece.taps) > 1 and (positions > 2 * outputs or piece.rows * prod(piece.taps) > _DEEP),
         "box": outputs > _WIDE or 2 * outputs > positions > _DEEP,
     }
     order = {
@@ -404,3 +404,16 @@ def _store(problem: OverlapAdd, total: Array, images: Span, groups: Span, rows: 
         sums += problem.b[channels].astype(sums.dtype).reshape(-1, *(1,) * len(box))
     finish.apply(sums)
     target[...] = sums
+
+
+def remainders(offsets: range, stride: int, extent: int) -> list[tuple[slice, slice, range]]:
+    """Return the taps of each remainder, the inputs that they meet, and their offsets from input to output."""
+    step = stride // gcd(stride, offsets.step)
+    found = []
+    for first in range(min(step, len(offsets))):
+        away, remainder = divmod(offsets[first], stride)
+        some = offsets[first::step]
+        to = range(-away, -away - len(some) * (some.step // stride), -(some.step // stride))
+        if remainder < extent:
+            found.append((slice(first, None, step), slice(remainder, None, stride), to))
+    return found
