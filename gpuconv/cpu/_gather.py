@@ -217,7 +217,7 @@ def _go(
     jobs: Iterator[_GatheredProduct] = map(job, matrices, work.parts)
     try:
         for some in [list(jobs)] if way.matrices is not None else ([one] for one in jobs):
-            _blas.run(compute, list(product(some, range(len(work.blocks)))), way.by)
+            _blas.run(compute, list(product(some, range(len(work.blocks)))), way.by, cut.at_once(limit()))
     except _WeightsNotFinite:
         return False
     return True

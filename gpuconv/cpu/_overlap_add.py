@@ -189,7 +189,7 @@ def run(problem: OverlapAdd, cut: Cut) -> bool:
         spans(sizes.rows, piece.rows),
         boxes(sizes.outputs, piece.box),
     )
-    _blas.run(lambda block: _compute(problem, piece, *block), list(work), by)
+    _blas.run(lambda block: _compute(problem, piece, *block), list(work), by, cut.at_once(limit()))
     return True
 
 

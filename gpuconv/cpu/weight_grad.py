@@ -62,7 +62,8 @@ def weight_grad(x: Array, dy: Array, dw: Array, geometry: ConvGeometry) -> None:
 
 def _weight_grad(x: Array, dw: Array, geometry: ConvGeometry, dy: Array, accumulator: str) -> None:
     """Write the gradient, with windows of x or of dy."""
-    if not _gathers_less_of_dy(geometry):
+    has_room = geometry.group == 1 or dw.nbytes <= limit() // 8  # groups are exchanged in a copy
+    if not (has_room and _gathers_less_of_dy(geometry)):
         _by_either(x, dy, dw, geometry, accumulator)
         return
     exchanged = _exchanged(geometry)
@@ -134,7 +135,7 @@ def _gathers_less_of_dy(geometry: ConvGeometry) -> bool:
 
     A copied element takes as much time as some operations of the products, which are more where x is larger than y.
     """
-    if max(geometry.strides) > 1 or prod(geometry.w_shape) > limit() // 64:
+    if max(geometry.strides) > 1:
         return False
     rows, channels = geometry.w_shape[0] // geometry.group, geometry.w_shape[1]
     of_x, of_y = prod(geometry.x_shape[2:]), prod(geometry.y_shape[2:])
