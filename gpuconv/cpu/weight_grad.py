@@ -41,6 +41,7 @@ _TILE_ELEMENTS = 2**20  # stays in cache, and is worth a turn of the interpreter
 _WIDE = 64  # outputs from which a product is efficient
 _COPY = 64  # operations of a product in the time in which an element of a window is copied
 _MOST_PHASES = 16  # of strides, each of which is a problem of its own
+_WORTH_A_PHASE = 50_000  # elements to copy, from which a problem of its own is worth its calls
 _SPARSE = 8  # inputs and zeros that windows are taken from, for each element of these
 
 
@@ -96,10 +97,10 @@ def _phases(x: Array, dw: Array, geometry: ConvGeometry) -> list[tuple[Array, Ar
 
 @lru_cache(maxsize=256)
 def _split(geometry: ConvGeometry) -> list[tuple[Any, Any, ConvGeometry]] | None:
-    axes = [
-        remainders(*axis) for axis in zip(geometry.offsets, geometry.strides, geometry.x_shape[2:], strict=True)
-    ]
-    if max(geometry.strides) == 1 or prod(map(len, axes)) > _MOST_PHASES:
+    axes = [remainders(*axis) for axis in zip(geometry.offsets, geometry.strides, geometry.x_shape[2:], strict=True)]
+    phases = prod(map(len, axes))
+    copied = geometry.x_shape[0] * prod(geometry.w_shape[1:]) * prod(geometry.y_shape[2:])
+    if max(geometry.strides) == 1 or phases > _MOST_PHASES or copied < phases * _WORTH_A_PHASE:
         return None
     parts = []
     for of_axes in product(*axes):
