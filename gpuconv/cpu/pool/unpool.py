@@ -111,7 +111,10 @@ def _first_of_block(array: Array, block: Box, windows: IndexWindows, limits: lis
 
 
 def _in_plane(indices: Array, image: int, channel: int, windows: IndexWindows) -> Array:
-    """Return what indices (N, C, …) from an image and a channel on number in their plane; of all channels, or one image."""
+    """Return what indices (N, C, …) from an image and a channel on number in their planes.
+
+    Of several images they have all channels.
+    """
     if windows.in_planes:
         return indices
     count, first = prod(indices.shape[:2]), image * windows.shape[1] + channel
