@@ -69,10 +69,10 @@ def parts(operations: int, cut: Cut, thin: bool = False) -> int:
     return cut.threads if share(operations * cut.images, cut.threads, thin) is Share.SHARED else 1
 
 
-def run(function: Callable[[Item], None], items: Sequence[Item], by: Share) -> None:
-    """Do items that are mostly a product."""
+def run(function: Callable[[Item], None], items: Sequence[Item], by: Share, most: int | None = None) -> None:
+    """Do items that are mostly a product, with at most so many threads if told."""
     within = None if _may_begin(by) or _HOLD.threads() < 2 else _HOLD.at_one
-    _threads.run(function, items, side_by_side=by is Share.SHARED, within=within)
+    _threads.run(function, items, side_by_side=by is Share.SHARED, most=most, within=within)
 
 
 def _may_begin(by: Share) -> bool:

@@ -217,7 +217,7 @@ def _go(
     jobs: Iterator[_GatheredProduct] = map(job, matrices, work.parts)
     try:
         for some in [list(jobs)] if way.matrices is not None else ([one] for one in jobs):
-            _blas.run(compute, list(product(some, range(len(work.blocks)))), way.by)
+            _blas.run(compute, list(product(some, range(len(work.blocks)))), way.by, cut.at_once(limit()))
     except _WeightsNotFinite:
         return False
     return True
@@ -481,7 +481,7 @@ def _plan(
             return None  # a block of little but zeros between inputs, and as many such blocks as outputs
         box = shrink(out, prod(box) // 2) if together == 1 else box
         together = max(1, together // 2)
-    if box != out and prod(box) < _NARROW and max(geometry.strides) == 1:
+    if box != out and prod(box) < _NARROW:
         return None  # a product of so few columns takes less time than the steps to gather them
     if converts:
         rows = min(rows, max(1, budget // (4 * depth)))

@@ -136,7 +136,7 @@ def run(
     padded = any(geometry.pads_begin) or any(geometry.pads_end)
     if padded and not (finite(w) if facts is None else facts.finite):
         return False
-    _run(x, b, y, finish, *known)
+    _run(x, b, y, finish, *known, cut.at_once(bytes_))
     return True
 
 
@@ -219,7 +219,9 @@ def _matrices(w: Array, work: GroupedWork, accumulator: str) -> Array:
     return np.ascontiguousarray(split, accumulator).reshape(*split.shape[:3], -1)
 
 
-def _run(x: Array, b: Array | None, y: Array, finish: Finish, work: GroupedWork, weights: Array) -> None:
+def _run(
+    x: Array, b: Array | None, y: Array, finish: Finish, work: GroupedWork, weights: Array, most: int | None
+) -> None:
     shape = (*y.shape[:2], work.down.outputs, work.across.outputs)
     x, y = x.reshape(*x.shape[:2], work.down.inputs, work.across.inputs), y.reshape(shape)
     if finish.residual is not None:
@@ -228,7 +230,7 @@ def _run(x: Array, b: Array | None, y: Array, finish: Finish, work: GroupedWork,
     job = _GroupedProduct(x, weights, bias, y, finish, work)
     one = work.made * work.geometry.w_shape[1] * work.down.kernel * work.across.kernel * work.across.outputs
     alone = _blas.share(_blas.operations(one if work.by_rows else 0, weights.dtype), 1, thin=work.made == 1)
-    _blas.run(job.compute, work.blocks, _blas.Share.SHARED if work.is_shared else alone)
+    _blas.run(job.compute, work.blocks, _blas.Share.SHARED if work.is_shared else alone, most)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby, product
-from math import prod
+from math import gcd, prod
 from typing import NamedTuple
 
 import numpy as np
@@ -36,11 +36,13 @@ from gpuconv.cpu._workspace import (
     shrink,
     spans,
 )
+from gpuconv.rules.geometry import tap_range
 
 _TILE_BYTES = 16 * 2**20  # of a block's buffers: products of more are not faster
 _WIDE = 256  # positions or channels from which a product is efficient
 _DEEP = 64  # channels whose weights are copied at a time, at least
 _FEW_SUMS, _MANY_SUMS = 2**11, 2**15  # sums of one phase: the first take less time to add than to start
+_FEWER = 4  # times as many taps as steps, from which it is worth taking fewer steps
 _RUN = 16  # taps side by side that are worth being the inner loop of an addition
 
 
@@ -140,13 +142,30 @@ def sizes_of(problem: OverlapAdd) -> Sizes:
 def pays(problem: OverlapAdd, cut: Cut) -> bool:
     """Tell whether this is faster than adding tap by tap, phase by phase: there are phases, and few sums of each.
 
-    Or they are so many along the last axis that taps are added in long runs.
+    Or they are so many along the last axis that taps are added in long runs; or there are far fewer inputs than taps.
     """
+    if _saves_steps(problem, cut):
+        return True
     phases = prod(problem.strides)
     sums = cut.images * prod(problem.y.shape[1:]) // phases
     if problem.strides[-1] >= _RUN and problem.terms[0].offsets[-1].step == 1:
         return sums < _MANY_SUMS or prod(problem.terms[0].weights.shape[2:]) >= _DEEP
     return phases > 1 and sums < _FEW_SUMS
+
+
+def _saves_steps(problem: OverlapAdd, cut: Cut) -> bool:
+    """Tell whether taps are so many more than steps that starting an addition for each takes the most time."""
+    inputs = problem.terms[0].x.shape[2:]
+    kernel = problem.terms[0].weights.shape[3:]
+    axes = zip(inputs, problem.terms[0].offsets, problem.strides, strict=True)
+    steps = prod(min(n, _runs_of(offsets, s)) for n, offsets, s in axes)
+    sums = cut.images * problem.y.shape[1] * prod(inputs)  # of a tap
+    return prod(kernel) >= _FEWER * steps and (sums < _MANY_SUMS or inputs[-1] < _RUN)
+
+
+def _runs_of(offsets: range, stride: int) -> int:
+    """Return how many strides the taps of an axis reach, at most."""
+    return min(len(offsets), abs(offsets[-1] - offsets[0]) // stride + 2)
 
 
 def run(problem: OverlapAdd, cut: Cut) -> bool:
@@ -170,7 +189,7 @@ def run(problem: OverlapAdd, cut: Cut) -> bool:
         spans(sizes.rows, piece.rows),
         boxes(sizes.outputs, piece.box),
     )
-    _blas.run(lambda block: _compute(problem, piece, *block), list(work), by)
+    _blas.run(lambda block: _compute(problem, piece, *block), list(work), by, cut.at_once(limit()))
     return True
 
 
@@ -206,7 +225,7 @@ def _smaller(piece: Piece, sizes: Sizes, elements: dict[str, int]) -> Piece | No
     pays = {  # neighbouring blocks compute the positions between them twice, so a box is not to be small beside those
         "channels": piece.channels > _DEEP,
         "rows": piece.rows * prod(piece.taps) > _WIDE,
-        "taps": prod(piece.taps) > 1 and positions > 2 * outputs,
+        "taps": prod(piece.taps) > 1 and (positions > 2 * outputs or piece.rows * prod(piece.taps) > _DEEP),
         "box": outputs > _WIDE or 2 * outputs > positions > _DEEP,
     }
     order = {
@@ -227,21 +246,22 @@ def _compute(problem: OverlapAdd, piece: Piece, images: Span, groups: Span, rows
         "total", (*counts, *(u * s for u, s in zip(extents, problem.strides, strict=True))), problem.accumulator
     )
     total.fill(0)
-    phased = _by_phase(total, extents, problem.strides)
     for term in problem.terms:
         for taps in boxes(term.weights.shape[3:], piece.taps):
             offsets = tuple(axis[slice(*some)] for axis, some in zip(term.offsets, taps, strict=True))
             inputs = _inputs(term.x.shape[2:], offsets, problem.strides, box)
             if inputs is not None:
+                by_inputs = [_takes_inputs(*axis) for axis in zip(offsets, problem.strides, inputs, strict=True)]
+                in_runs = offsets[-1].step == 1 and problem.strides[-1] >= _RUN
                 for channels in spans(term.weights.shape[1], piece.channels):
                     weights = _weights(term.weights, groups, channels, rows, taps, problem.accumulator)
                     columns = _columns(term, images, groups, channels, inputs, problem.accumulator)
-                    parts = _products(columns, weights, taps_last=offsets[-1].step == 1 and problem.strides[-1] >= _RUN)
-                    _add(phased, parts, offsets, problem.strides, box, inputs)
+                    parts = _products(columns, weights, taps_last=in_runs or by_inputs[-1])
+                    _add(total, parts, offsets, problem.strides, box, inputs, by_inputs)
     _store(problem, total, images, groups, rows, box)
 
 
-def _by_phase(total: Array, extents: list[int], strides: Ints) -> Array:
+def _by_phase(total: Array, extents: Ints, strides: Ints) -> Array:
     """Return a view (…, s_1, …, s_n, u_1, …, u_n) of sums (…, u_1 * s_1, …, u_n * s_n)."""
     outer = total.shape[:3]
     rank = len(strides)
@@ -304,13 +324,52 @@ def _products(columns: Array, weights: Array, taps_last: bool) -> Array:
     return split.transpose(2 + rank, 0, *range(1, 2 + rank), *range(3 + rank, 3 + 2 * rank))
 
 
-def _add(phased: Array, parts: Array, offsets: tuple[range, ...], strides: Ints, box: Box, inputs: Box) -> None:
-    """Add products to sums (images, groups, rows, s_1, …, u_1, …), the taps of one stride of each axis at a time."""
-    axes = zip(offsets, strides, box, inputs, strict=True)
-    for runs in product(*(_reached(*axis) for axis in axes)):
+def _takes_inputs(offsets: range, stride: int, inputs: Span) -> bool:
+    """Tell whether an axis has fewer inputs than its taps reach strides: then the taps of an input are one step."""
+    return inputs[1] - inputs[0] < _runs_of(offsets, stride)
+
+
+def _add(
+    total: Array,
+    parts: Array,
+    offsets: tuple[range, ...],
+    strides: Ints,
+    box: Box,
+    inputs: Box,
+    by_inputs: list[bool],
+) -> None:
+    """Add products to sums (images, groups, rows, u_1 * s_1, …).
+
+    Per axis, a step takes the taps of one stride for all inputs, or all taps of one input. Either way a sum gets its
+    products in the order of their taps.
+    """
+    extents = [stop - start for start, stop in box]
+    split = [(1, u * s) if whole else (u, s) for whole, u, s in zip(by_inputs, extents, strides, strict=True)]
+    outputs, phases_of = zip(*split, strict=True)
+    phased = _by_phase(total, outputs, phases_of)
+    axes = zip(by_inputs, offsets, strides, box, inputs, strict=True)
+    for runs in product(*((_taps_of if whole else _reached)(*axis) for whole, *axis in axes)):
         taps, reads, phases, writes = zip(*runs, strict=True)
         place = phased[(..., *phases, *writes)]
         np.add(place, parts[(..., *taps, *reads)], out=place)
+
+
+def _taps_of(offsets: range, stride: int, outputs: Span, inputs: Span) -> Iterator[tuple[slice, slice, slice, slice]]:
+    """Yield for every input of an axis: taps, the input, and their outputs as phases of one stride, from the block's.
+
+    Inputs come in the order in which an output meets them through its taps from the first to the last.
+    """
+    rises, extent = offsets.step > 0, (outputs[1] - outputs[0]) * stride
+    upwards = offsets if rises else offsets[::-1]
+    for index in reversed(range(*inputs)) if rises else range(*inputs):
+        start = (index - outputs[0]) * stride + upwards[0]
+        low, high = tap_range(len(offsets), extent, upwards.step, start)
+        if low < high:
+            count, first = len(offsets), start + low * upwards.step
+            last = count - 1 - high if high < count else None
+            taps = slice(low, high) if rises else slice(count - 1 - low, last, -1)
+            reads = slice(index - inputs[0], index - inputs[0] + 1)
+            yield taps, reads, slice(first, first + (high - low - 1) * upwards.step + 1, upwards.step), slice(0, 1)
 
 
 def _reached(offsets: range, stride: int, outputs: Span, inputs: Span) -> Iterator[tuple[slice, slice, slice, slice]]:
@@ -345,3 +404,16 @@ def _store(problem: OverlapAdd, total: Array, images: Span, groups: Span, rows: 
         sums += problem.b[channels].astype(sums.dtype).reshape(-1, *(1,) * len(box))
     finish.apply(sums)
     target[...] = sums
+
+
+def remainders(offsets: range, stride: int, extent: int) -> list[tuple[slice, slice, range]]:
+    """Return the taps of each remainder, the inputs that they meet, and their offsets from input to output."""
+    step = stride // gcd(stride, offsets.step)
+    found = []
+    for first in range(min(step, len(offsets))):
+        away, remainder = divmod(offsets[first], stride)
+        some = offsets[first::step]
+        to = range(-away, -away - len(some) * (some.step // stride), -(some.step // stride))
+        if remainder < extent:
+            found.append((slice(first, None, step), slice(remainder, None, stride), to))
+    return found

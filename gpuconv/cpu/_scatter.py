@@ -78,7 +78,7 @@ def run(problem: ScatterProblem, cut: Cut) -> bool:
     fits = problem.weights.size * np.dtype(problem.accumulator).itemsize <= limit() // 8
     for some in [parts] if fits else [[part] for part in parts]:  # weights may have to be copied
         jobs = [_ScatteredProduct(problem, _matrix(problem, *part), *part) for part in some]
-        _blas.run(lambda pair: pair[0].compute(pair[1]), list(product(jobs, work)), by)
+        _blas.run(lambda pair: pair[0].compute(pair[1]), list(product(jobs, work)), by, cut.at_once(limit()))
     return True
 
 

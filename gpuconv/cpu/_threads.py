@@ -137,9 +137,12 @@ def run(
     items: Iterable[Item],
     *,
     side_by_side: bool = True,
+    most: int | None = None,
     within: Around | None = None,
 ) -> None:
     """Call ``function`` on every item, side by side if told so; the items must write to different places.
+
+    At most ``most`` threads do, if given.
 
     ``within`` makes a context that is entered before the first item and left after the last, on a thread that no
     interrupt reaches. NumPy's loops release the interpreter lock. After an error, or an exception in the thread that
@@ -147,7 +150,7 @@ def run(
     items may then still be at work.
     """
     work = deque(items)
-    threads = min(count(), len(work)) if side_by_side else 1
+    threads = min(count(), len(work), most or len(work)) if side_by_side else 1
     on_pool = threads > 1 or (within is not None and threading.current_thread() is threading.main_thread())
     if on_pool and work:
         _Job(function, work, within or nullcontext).run(threads)

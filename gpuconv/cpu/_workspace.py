@@ -23,6 +23,8 @@ MOST_AXES = 64  # of NumPy's arrays
 _DEFAULT_LIMIT = 256 * 2**20
 _LEAST = 16 * 2**10
 _MOST_ALONE = 8  # threads for which the workspace suffices, where blocks must not depend on how many there are
+_FEW_ALONE = 2  # the same of a small workspace: its blocks would be too small otherwise, and no more threads are let in
+_SMALL_BYTES = 64 * 2**20
 
 
 def limit() -> int:
@@ -124,7 +126,13 @@ class Cut:
 
     def share_of(self, workspace: int) -> int:
         """Return how many bytes of the workspace a block may take: half of a thread's share."""
-        return workspace // (2 * (_MOST_ALONE if self.alone else self.threads))
+        if not self.alone:
+            return workspace // (2 * self.threads)
+        return workspace // (2 * (_FEW_ALONE if workspace < _SMALL_BYTES else _MOST_ALONE))
+
+    def at_once(self, workspace: int) -> int | None:
+        """Return how many threads may have a block at the same time, or None for any number."""
+        return _FEW_ALONE if self.alone and workspace < _SMALL_BYTES else None
 
 
 ALONE = Cut(1, 2, alone=True)  # every block lies inside one image; more parts would gather inputs more often

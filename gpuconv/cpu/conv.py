@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 from itertools import product
-from math import gcd, prod
+from math import prod
 
 import numpy as np
 
 from gpuconv.cpu import _blas, _gather, _grouped, _overlap_add, _scatter, _taps, _threads
+from gpuconv.cpu._crop import contiguous, crop
 from gpuconv.cpu._finish import PLAIN, Finish, fill
 from gpuconv.cpu._gather import Weights
 from gpuconv.cpu._overlap_add import OverlapAdd, Term
@@ -18,6 +19,7 @@ from gpuconv.cpu._workspace import ALONE, Array, Cut, in_order, last_axes, limit
 from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import ConvGeometry, ConvTransposeGeometry
 
+_MORE_OUTPUTS = 4  # times the inputs: then most of what would be gathered is padding
 _MORE = 2  # output channels for each input channel of a ConvTranspose that is computed as a Conv
 
 
@@ -58,12 +60,17 @@ def _conv(
     cut: Cut,
 ) -> None:
     accumulator = dtypes.accumulator(x.dtype)
+    w, geometry = crop(w, geometry)
     if facts is not None and _gather.again(x, w, b, y, geometry, accumulator, finish, facts, cut):
         return
     if 0 in (x.size, w.size, y.size):
         fill(y, b, finish, accumulator)
         return
-    done = _grouped.run(x, w, b, y, geometry, accumulator, finish, facts, cut)
+    w = contiguous(w)
+    done = False
+    if y.size * x.shape[1] >= _MORE_OUTPUTS * x.size * y.shape[1] and _adds_to_many(geometry):
+        done = _overlap_add.run(_as_overlap_add(x, w, b, y, geometry, accumulator, finish), cut)
+    done = done or _grouped.run(x, w, b, y, geometry, accumulator, finish, facts, cut)
     by_rows = not done and _gather.goes_by_rows(geometry, accumulator, facts is not None, cut)
     if not done and _adds_less_than_it_gathers(geometry, by_rows):
         done = _scatter.run(_as_scatter(x, w, b, y, geometry, accumulator, finish), cut)
@@ -72,6 +79,12 @@ def _conv(
         done = _overlap_add.run(_as_overlap_add(x, w, b, y, geometry, accumulator, finish), cut)
     if not done:
         _by_taps(lambda: _taps.conv(x, w, b, y, geometry, accumulator, finish), cut)
+
+
+def _adds_to_many(geometry: ConvGeometry) -> bool:
+    """Tell whether each of a few inputs had better be multiplied by all taps: far more outputs meet mostly padding."""
+    rows, channels = geometry.w_shape[0] // geometry.group, geometry.w_shape[1]
+    return max(geometry.strides) == 1 and rows < 2 * channels and _scatter.serves(len(geometry.kernel_shape))
 
 
 @quietly
@@ -100,9 +113,11 @@ def _conv_transpose(
     x: Array, w: Array, b: Array | None, y: Array, geometry: ConvTransposeGeometry, finish: Finish, cut: Cut
 ) -> None:
     accumulator = dtypes.accumulator(x.dtype)
+    w, geometry = crop(w, geometry)
     if 0 in (x.size, w.size, y.size):
         fill(y, b, finish, accumulator)
         return
+    w = contiguous(w)
     done = _by_gathering(x, w, b, y, geometry, accumulator, finish, cut)
     if not done and _scatter.serves(len(geometry.kernel_shape)):
         weights = w.reshape(geometry.group, w.shape[0] // geometry.group, *w.shape[1:])  # (G, C/G, M/G, k_1, …)
@@ -133,6 +148,8 @@ def _by_gathering(
     group, (channels, rows, *_) = geometry.group, w.shape
     channels //= group
     if max(geometry.strides) > 1 or max(geometry.kernel_shape) == 1 or rows < _MORE * channels:
+        return False
+    if prod(y.shape[2:]) > _MORE_OUTPUTS * prod(x.shape[2:]):
         return False
     sizes = zip(geometry.kernel_shape, geometry.dilations, x.shape[2:], y.shape[2:], geometry.pads_begin, strict=True)
     reaches = [((k - 1) * d, n, q, pad) for k, d, n, q, pad in sizes]
@@ -199,20 +216,7 @@ def _as_overlap_add(
     weights = w.reshape(geometry.group, w.shape[0] // geometry.group, *w.shape[1:]).swapaxes(1, 2)
     axes = zip(geometry.offsets, geometry.strides, x.shape[2:], strict=True)
     terms = []
-    for parts in product(*(_remainders(*axis) for axis in axes)):
+    for parts in product(*(_overlap_add.remainders(*axis) for axis in axes)):
         taps, inputs, offsets = zip(*parts, strict=True)
         terms.append(Term(x[last_axes(inputs)], weights[last_axes(taps)], offsets))
     return OverlapAdd(tuple(terms), b, y, finish, (1,) * len(geometry.strides), accumulator)
-
-
-def _remainders(offsets: range, stride: int, extent: int) -> list[tuple[slice, slice, range]]:
-    """Return the taps of each remainder, the inputs that they meet, and their offsets from input to output."""
-    step = stride // gcd(stride, offsets.step)
-    found = []
-    for first in range(min(step, len(offsets))):
-        away, remainder = divmod(offsets[first], stride)
-        some = offsets[first::step]
-        to = range(-away, -away - len(some) * (some.step // stride), -(some.step // stride))
-        if remainder < extent:
-            found.append((slice(first, None, step), slice(remainder, None, stride), to))
-    return found

@@ -8,16 +8,18 @@ Images and boxes of outputs come in row-major order, so that the sum does not de
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 from math import isqrt, prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gpuconv.cpu import _blas, _threads
+from gpuconv.cpu._crop import crop
 from gpuconv.cpu._gather import finite
+from gpuconv.cpu._overlap_add import remainders
 from gpuconv.cpu._workspace import (
     MOST_AXES,
     SCRATCH,
@@ -37,6 +39,9 @@ from gpuconv.rules.geometry import ConvGeometry, Ints, tap_range
 
 _TILE_ELEMENTS = 2**20  # stays in cache, and is worth a turn of the interpreter
 _WIDE = 64  # outputs from which a product is efficient
+_COPY = 64  # operations of a product in the time in which an element of a window is copied
+_MOST_PHASES = 16  # of strides, each of which is a problem of its own
+_WORTH_A_PHASE = 50_000  # elements to copy, from which a problem of its own is worth its calls
 _SPARSE = 8  # inputs and zeros that windows are taken from, for each element of these
 
 
@@ -47,8 +52,110 @@ def weight_grad(x: Array, dy: Array, dw: Array, geometry: ConvGeometry) -> None:
         dw[...] = 0
         return
     accumulator = dtypes.accumulator(dy.dtype)
+    of_taps, cropped = crop(dw, geometry)
+    if of_taps is not dw:
+        dw[...] = 0
+        if of_taps.size == 0:
+            return
+    for part in _phases(x, of_taps, cropped):
+        _weight_grad(*part, dy, accumulator)
+
+
+def _weight_grad(x: Array, dw: Array, geometry: ConvGeometry, dy: Array, accumulator: str) -> None:
+    """Write the gradient, with windows of x or of dy."""
+    has_room = geometry.group == 1 or dw.nbytes <= limit() // 8  # groups are exchanged in a copy
+    if not (has_room and _gathers_less_of_dy(geometry)):
+        _by_either(x, dy, dw, geometry, accumulator)
+        return
+    exchanged = _exchanged(geometry)
+    turned = dw.swapaxes(0, 1)[last_axes([slice(None, None, -1)] * (dw.ndim - 2))]
+    if geometry.group == 1:
+        _by_either(dy, x, turned, exchanged, accumulator)
+        return
+    found = np.empty(exchanged.w_shape, dw.dtype)
+    _by_either(dy, x, found, exchanged, accumulator)
+    group, rest = geometry.group, (slice(None, None, -1),) * (dw.ndim - 2)
+    split = found.reshape(group, -1, *found.shape[1:]).swapaxes(1, 2)
+    dw.reshape(group, -1, *dw.shape[1:])[...] = split[last_axes(rest)]  # a view: one axis becomes two
+
+
+def _by_either(x: Array, dy: Array, dw: Array, geometry: ConvGeometry, accumulator: str) -> None:
     if not _by_windows(x, dy, dw, geometry, accumulator):
         _by_taps(x, dy, dw, geometry, accumulator)
+
+
+def _phases(x: Array, dw: Array, geometry: ConvGeometry) -> list[tuple[Array, Array, ConvGeometry]]:
+    """Split by the remainders of ``offset / stride`` where windows of dy are fewer then: inputs, taps and geometry.
+
+    Of a stride the taps of one remainder meet every so many inputs: with these alone it is a problem of stride 1.
+    """
+    parts = _split(geometry)
+    if parts is None:
+        return [(x, dw, geometry)]
+    return [(x[inputs], dw[taps], part) for inputs, taps, part in parts]
+
+
+@lru_cache(maxsize=256)
+def _split(geometry: ConvGeometry) -> list[tuple[Any, Any, ConvGeometry]] | None:
+    axes = [remainders(*axis) for axis in zip(geometry.offsets, geometry.strides, geometry.x_shape[2:], strict=True)]
+    phases = prod(map(len, axes))
+    copied = geometry.x_shape[0] * prod(geometry.w_shape[1:]) * prod(geometry.y_shape[2:])
+    if max(geometry.strides) == 1 or phases > _MOST_PHASES or copied < phases * _WORTH_A_PHASE:
+        return None
+    parts = []
+    for of_axes in product(*axes):
+        taps, inputs, offsets = zip(*of_axes, strict=True)
+        kernel = tuple(map(len, offsets))
+        extents = [len(range(n)[some]) for n, some in zip(geometry.x_shape[2:], inputs, strict=True)]
+        parts.append(
+            (
+                last_axes(inputs),
+                last_axes(taps),
+                ConvGeometry(
+                    (*geometry.x_shape[:2], *extents),
+                    geometry.y_shape,
+                    kernel,
+                    (1,) * len(kernel),
+                    tuple(-some.step for some in offsets),
+                    tuple(some[0] for some in offsets),
+                    tuple(some[0] for some in offsets),
+                    (*geometry.w_shape[:2], *kernel),
+                    geometry.group,
+                ),
+            )
+        )
+    covered = sum(prod(part.kernel_shape) for *_, part in parts)
+    if covered < prod(geometry.kernel_shape) or not all(_gathers_less_of_dy(part) for *_, part in parts):
+        return None
+    return parts
+
+
+@lru_cache(maxsize=256)
+def _gathers_less_of_dy(geometry: ConvGeometry) -> bool:
+    """Tell whether windows of dy, one for each input of x, are enough fewer than those of x: few filters, stride 1.
+
+    A copied element takes as much time as some operations of the products, which are more where x is larger than y.
+    """
+    if max(geometry.strides) > 1:
+        return False
+    rows, channels = geometry.w_shape[0] // geometry.group, geometry.w_shape[1]
+    of_x, of_y = prod(geometry.x_shape[2:]), prod(geometry.y_shape[2:])
+    products = 2 * rows * channels
+    return of_x * (products + _COPY * rows) < of_y * (products + _COPY * channels) * 2 // 3
+
+
+def _exchanged(geometry: ConvGeometry) -> ConvGeometry:
+    """Return the geometry with x and dy in each other's place: input ``p`` meets output ``p - offset(t)``.
+
+    Of dw the channels and the filters of a group are exchanged, and the taps are in reverse.
+    """
+    axes = zip(geometry.kernel_shape, geometry.dilations, geometry.pads_begin, geometry.pads_end, strict=True)
+    pads = [((k - 1) * d - begin, (k - 1) * d - end) for k, d, begin, end in axes]
+    begin, end = zip(*pads, strict=True)
+    rows, channels, *kernel = geometry.w_shape
+    w_shape = (channels * geometry.group, rows // geometry.group, *kernel)
+    shapes = {"x_shape": geometry.y_shape, "y_shape": geometry.x_shape, "w_shape": w_shape}
+    return replace(geometry, **shapes, pads_begin=begin, pads_end=end)
 
 
 def _by_taps(x: Array, dy: Array, dw: Array, geometry: ConvGeometry, accumulator: str) -> None:
@@ -154,7 +261,8 @@ class Piece(NamedTuple):
 def _by_windows(x: Array, dy: Array, dw: Array, geometry: ConvGeometry, accumulator: str) -> bool:
     """Write the gradient by products with several taps; return False where that is not the way."""
     taps, met = prod(geometry.kernel_shape), prod(map(len, geometry.met))
-    if taps == 1 or 2 * met < taps or 2 * len(geometry.kernel_shape) + 3 > MOST_AXES:
+    together = geometry.x_shape[0] > 1 and prod(geometry.y_shape[2:]) < _WIDE  # images in one product
+    if (taps == 1 and not together) or 2 * met < taps or 2 * len(geometry.kernel_shape) + 3 > MOST_AXES:
         return False
     operations = _blas.operations(dw.size * dy.shape[0] * prod(dy.shape[2:]), accumulator)
     by = _blas.share(operations, _threads.count())

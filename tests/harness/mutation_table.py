@@ -326,6 +326,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "cuda/test_complex.py",
         "cpu/test_memory.py",
     ),
+    "cpu/_crop.py": ("cpu/test_cropped.py", "cpu/test_long_kernels.py narrow"),
     "cpu/_overlap_add.py": ("cpu/test_overlap_add.py", "cpu/test_long_kernels.py narrow", "cpu/test_memory.py"),
     "cpu/conv.py": (
         *_SUMS,

@@ -14,6 +14,7 @@ from gpuconv.cpu._workspace import Array, Scratch
 from gpuconv.rules.geometry import tap_range
 
 _TAPS_PER_OUTPUT = 4  # of a window, from which it is reduced by itself
+_LONG_STEP = 16  # elements between windows, from which those that begin at all elements are too many
 _SHORT_RUN, _SHORT_PLANE = 64, 1024  # elements along the last axis, and along one before it with all after it
 
 
@@ -125,7 +126,7 @@ def over_all(function: np.ufunc, source: Array, result: Array, axis: Axis, scrat
         return False
     inner = prod(source.shape[axis.position + 1 :])
     if step > 1:
-        serves = inner == 1 and step < taps
+        serves = inner == 1 and step < taps and step <= _LONG_STEP
     else:
         serves = inner * axis.extent <= (_SHORT_RUN if inner == 1 else _SHORT_PLANE)
     if not serves:

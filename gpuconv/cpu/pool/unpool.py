@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gpuconv.cpu import _threads
 from gpuconv.cpu._threads import quietly
 from gpuconv.cpu._workspace import Array, Box, boxes, last_axes, limit, shrink, spans
 from gpuconv.rules import dtypes
@@ -16,6 +17,7 @@ from gpuconv.rules.geometry import Ints, MaxPoolGeometry, tap_range
 from gpuconv.rules.gradients import MaxUnpoolGeometry
 from gpuconv.rules.indices import IndexWindows
 
+_CHECKED_PASSES = 4  # over Indices: so many times their bytes decide whether threads are worth waking
 _CHECKED, _CHECKED_BYTES = 2**15, 32  # Indices that are checked at a time, and bytes at work for each
 
 _MANY_TAPS = 8  # from which it is faster to look where each window's element is
@@ -38,12 +40,17 @@ def first_impossible(indices: Array, windows: IndexWindows) -> Ints | None:
     planes = max(1, most // prod(spatial))
     deep, many = min(channels, planes), max(1, planes // channels)
     found: list[Ints] = []
+
+    def check(block: Box) -> None:
+        wrong = _first_of_block(indices, block, windows, limits)
+        if wrong is not None:
+            found.append(wrong)
+
+    is_shared = _threads.pays(_CHECKED_PASSES * indices.nbytes) and _threads.count() * _CHECKED_BYTES * most <= limit()
     for box in boxes(spatial, shrink(spatial, most)):
         limits = _limits(windows, box)
-        for some in product(spans(images, many), spans(channels, deep)):
-            wrong = _first_of_block(indices, (*some, *box), windows, limits)
-            if wrong is not None:
-                found.append(wrong)
+        work = [(*some, *box) for some in product(spans(images, many), spans(channels, deep))]
+        _threads.run(check, work, side_by_side=is_shared)
     return min(found, default=None)
 
 
@@ -94,26 +101,48 @@ def _limits(windows: IndexWindows, box: Box) -> list[_Limits]:
 
 def _first_of_block(array: Array, block: Box, windows: IndexWindows, limits: list[_Limits]) -> Ints | None:
     """Return where the first such index of a block stands; of some images it has all channels."""
-    indices = offsets = array[tuple(slice(*span) for span in block)]
-    if not windows.in_planes:
-        count, (image, _), (channel, _) = prod(indices.shape[:2]), *block[:2]
-        first = image * windows.shape[1] + channel
-        firsts = np.arange(first, first + count) * windows.plane
-        offsets = indices - firsts.reshape(*indices.shape[:2], *(1,) * (indices.ndim - 2))
-    possible = offsets.view(np.uint64) < windows.plane
-    rest = offsets.astype(limits[0].first.dtype) if limits else offsets
-    for axis in limits:
-        rest = rest - axis.first
-        possible &= rest < axis.size
-        if axis.dilation > 1:
-            possible &= (rest // axis.step + axis.before) % axis.dilation == 0
-        if axis is not limits[-1]:
-            rest -= rest // axis.step * axis.step
+    indices = array[tuple(slice(*span) for span in block)]
+    possible = _possible(_in_plane(indices, block[0][0], block[1][0], windows), windows, limits)
     if possible.all():
         return None
     possible |= indices == -1
     at = np.unravel_index(int(possible.argmin()), possible.shape)
     return None if possible.all() else tuple(start + int(step) for (start, _), step in zip(block, at, strict=True))
+
+
+def _in_plane(indices: Array, image: int, channel: int, windows: IndexWindows) -> Array:
+    """Return what indices (N, C, …) from an image and a channel on number in their planes.
+
+    Of several images they have all channels.
+    """
+    if windows.in_planes:
+        return indices
+    count, first = prod(indices.shape[:2]), image * windows.shape[1] + channel
+    if count == 1:
+        return indices - first * windows.plane if first else indices
+    firsts = np.arange(first, first + count) * windows.plane
+    found: Array = indices - firsts.reshape(*indices.shape[:2], *(1,) * (indices.ndim - 2))
+    return found
+
+
+def _possible(offsets: Array, windows: IndexWindows, limits: list[_Limits]) -> Array:
+    """Tell which numbers (N, C, …) of elements in a plane lie in their windows."""
+    possible: Array = offsets.view(np.uint64) < windows.plane
+    if not limits:
+        return possible
+    rest, inside = offsets.astype(limits[0].first.dtype), np.empty(possible.shape, bool)
+    for axis in limits:
+        rest -= axis.first
+        possible &= np.less(rest, axis.size, out=inside)
+        if axis is limits[-1] and axis.dilation == 1:
+            break
+        quotient = rest // axis.step if axis.step > 1 else rest.copy()
+        if axis.dilation > 1:
+            possible &= (quotient + axis.before) % axis.dilation == 0
+        if axis is not limits[-1]:
+            quotient *= axis.step
+            rest -= quotient
+    return possible
 
 
 @quietly
@@ -130,6 +159,9 @@ def max_pool_grad(dy: Array, indices: Array, dx: Array, geometry: MaxPoolGeometr
     images = max(1, limit() // (2 * bytes_of_image))
     for start, stop in spans(geometry.x_shape[0], images):
         part = slice(start, stop)
+        if prod(map(len, geometry.met)) > _MANY_TAPS:
+            dx[part] = _sum_of_elements(dy[part], indices[part], start, geometry, accumulator)
+            continue
         total = np.zeros((stop - start, *geometry.x_shape[1:]), accumulator)
         _add_windows(total, dy[part], indices[part], start, geometry)
         dx[part] = total
@@ -140,9 +172,6 @@ def _add_windows(total: Array, dy: Array, indices: Array, first: int, geometry: 
     planes = np.arange(first, first + len(dy))[:, None] * channels + np.arange(channels)
     planes = (planes * geometry.plane_step).reshape(*planes.shape, *(1,) * len(spatial))
     numbers = np.arange(prod(spatial)).reshape(spatial, order="F" if geometry.storage_order else "C")
-    if prod(map(len, geometry.met)) > _MANY_TAPS:
-        _add_elements(total, dy, indices - planes, geometry)
-        return
     for tap in product(*geometry.met):
         offsets = [axis[t] for axis, t in zip(geometry.offsets, tap, strict=True)]
         axes = zip(geometry.y_shape[2:], spatial, geometry.strides, offsets, strict=True)
@@ -157,25 +186,29 @@ def _add_windows(total: Array, dy: Array, indices: Array, first: int, geometry: 
         np.add(place, dy[reads].astype(total.dtype, copy=False), out=place, where=chosen)
 
 
-def _add_elements(total: Array, dy: Array, numbers: Array, geometry: MaxPoolGeometry) -> None:
-    """Add every element of dy to that of its number in its plane, if its window holds it.
+def _sum_of_elements(dy: Array, indices: Array, first: int, geometry: MaxPoolGeometry, accumulator: str) -> Array:
+    """Return dx of images from ``first`` on: every element of dy added to that of its index, if its window holds it.
 
     From the last window to the first: an element adds them up in the order of their taps, as they are added tap by tap.
     """
-    spatial, rank = geometry.x_shape[2:], len(geometry.x_shape) - 2
-    inside = (numbers >= 0) & (numbers < prod(spatial))
-    places = np.arange(prod(dy.shape[:2])).reshape(*dy.shape[:2], *(1,) * rank) * prod(spatial)
-    places, rest = np.broadcast_to(places, dy.shape).copy(), numbers
-    for axis in range(rank) if geometry.storage_order else reversed(range(rank)):
-        rest, coordinate = np.divmod(rest, spatial[axis])
-        places += coordinate * prod(spatial[axis + 1 :])
-        starts = np.arange(dy.shape[2 + axis]) * geometry.strides[axis] + geometry.offsets[axis][0]
-        away = coordinate - starts.reshape(-1, *(1,) * (rank - 1 - axis))
-        step, taps = geometry.dilations[axis], geometry.kernel_shape[axis]
-        inside &= (away >= 0) & (away <= (taps - 1) * step)
-        if step > 1:
-            inside &= away % step == 0
-    np.add.at(total.reshape(-1), places[inside][::-1], dy[inside][::-1].astype(total.dtype, copy=False))
+    spatial, (images, channels, *rest) = geometry.x_shape[2:], dy.shape
+    plane, windows = prod(spatial), geometry.index_windows
+    numbered = spatial[::-1] if geometry.storage_order else spatial
+    total = np.zeros((images, channels, *numbered), accumulator)
+    limits, most = _limits(windows, tuple((0, extent) for extent in rest)), max(1, _CHECKED // prod(rest))
+    deep, many = min(channels, most), max(1, most // channels)
+    for of_images, of_channels in product(spans(images, many), spans(channels, deep)):
+        part = slice(*of_images), slice(*of_channels)
+        numbers = _in_plane(indices[part], first + of_images[0], of_channels[0], windows)
+        inside = _possible(numbers, windows, limits)
+        planes = np.arange(images * channels).reshape(images, channels)[part] * plane
+        places = (numbers + planes.reshape(*planes.shape, *(1,) * len(rest))).reshape(-1)
+        values = dy[part].astype(accumulator, copy=False).reshape(-1)
+        if not inside.all():
+            kept = inside.reshape(-1)
+            places, values = places[kept], values[kept]
+        np.add.at(total.reshape(-1), places[::-1], values[::-1])
+    return total.transpose(0, 1, *range(total.ndim - 1, 1, -1)) if geometry.storage_order else total
 
 
 def max_unpool(x: Array, indices: Array, y: Array, geometry: MaxUnpoolGeometry) -> None:
