@@ -181,6 +181,17 @@ def test_every_public_name_is_on_the_page_of_functions() -> None:
     assert sorted(listed) == sorted(set(gpuconv.__all__) - {"__version__"})
 
 
+def test_plans_and_spaces_have_the_attributes_that_the_page_lists() -> None:
+    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8").partition("py:class:: Plan")[2].partition("\n## ")[0]
+    attributes = re.findall(r"^   \.\. py:attribute:: (\w+)$", page, re.MULTILINE)
+    assert len(attributes) >= 4
+    plan: Any = gpuconv.explain("conv", (1, 64, 10, 10), (64, 64, 3, 3))  # packs its weights
+    assert [name for name in attributes if not hasattr(plan, name)] == []
+    spaces = page.partition("attribute:: spaces")[2].partition("py:attribute")[0]
+    assert plan.spaces
+    assert [name for name in re.findall(r"``(\w+)``", spaces) if not hasattr(plan.spaces[0], name)] == []
+
+
 def test_the_readme_has_the_measurements_of_the_cpu() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     classes = json.loads((ROOT / "benchmarks" / "results" / "cpu.json").read_text(encoding="utf-8"))["classes"]
