@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from gpuconv.cpu._workspace import Array, last_axes, limit
-from gpuconv.rules.geometry import ConvGeometry, ConvTransposeGeometry
+from gpuconv.rules.geometry import ConvGeometry, ConvTransposeGeometry, Ints
 
 _MUCH = 8  # times what is left, of weights
 _AnyGeometry = TypeVar("_AnyGeometry", ConvGeometry, ConvTransposeGeometry)
@@ -46,7 +46,7 @@ def _cropped(geometry: _AnyGeometry) -> tuple[Any, _AnyGeometry]:
     """Return the index of the taps to keep, None for all, and the geometry of these."""
     ends = [(met[0], met[-1] + 1) if met else (0, 0) for met in geometry.met]
     taps = last_axes(slice(*span) for span in ends)
-    kernel = tuple(last - first for first, last in ends)
+    kernel: Ints = tuple(last - first for first, last in ends)
     if kernel == geometry.kernel_shape:
         return None, geometry
     if 0 in kernel:

@@ -136,7 +136,8 @@ def run(
     padded = any(geometry.pads_begin) or any(geometry.pads_end)
     if padded and not (finite(w) if facts is None else facts.finite):
         return False
-    _run(x, b, y, finish, *known, cut.at_once(bytes_))
+    work, weights = known
+    _run(x, b, y, finish, work, weights, cut.at_once(bytes_))
     return True
 
 

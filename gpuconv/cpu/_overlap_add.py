@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby, product
 from math import gcd, prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -347,7 +347,7 @@ def _add(
     split = [(1, u * s) if whole else (u, s) for whole, u, s in zip(by_inputs, extents, strides, strict=True)]
     outputs, phases_of = zip(*split, strict=True)
     phased = _by_phase(total, outputs, phases_of)
-    axes = zip(by_inputs, offsets, strides, box, inputs, strict=True)
+    axes: Any = zip(by_inputs, offsets, strides, box, inputs, strict=True)
     for runs in product(*((_taps_of if whole else _reached)(*axis) for whole, *axis in axes)):
         taps, reads, phases, writes = zip(*runs, strict=True)
         place = phased[(..., *phases, *writes)]

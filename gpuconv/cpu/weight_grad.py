@@ -154,7 +154,7 @@ def _exchanged(geometry: ConvGeometry) -> ConvGeometry:
     begin, end = zip(*pads, strict=True)
     rows, channels, *kernel = geometry.w_shape
     w_shape = (channels * geometry.group, rows // geometry.group, *kernel)
-    shapes = {"x_shape": geometry.y_shape, "y_shape": geometry.x_shape, "w_shape": w_shape}
+    shapes: dict[str, Any] = {"x_shape": geometry.y_shape, "y_shape": geometry.x_shape, "w_shape": w_shape}
     return replace(geometry, **shapes, pads_begin=begin, pads_end=end)
 
 
