@@ -45,3 +45,10 @@ def test_values(
     assert np.sum(dw * u) == pytest.approx(np.sum(_conv(x, u, *place) * dy), abs=1e-10)
     dx = gpuconv.conv_input_grad(dy, w, x_shape, **words)
     assert np.sum(dx * v) == pytest.approx(np.sum(_conv(v, w, *place) * dy), abs=1e-10)
+
+
+def test_an_empty_input_is_not_searched_for_taps_that_meet_it() -> None:
+    """The other axis has 2**40 outputs, which are not looked at one by one; the result has no images."""
+    x, w = np.zeros((0, 1, 0), np.float32), np.zeros((1, 1, 1), np.float32)
+    y = gpuconv.conv(x, w, pads=[2**40, 0])
+    assert y.shape == (0, 1, 2**40)
