@@ -97,11 +97,14 @@ def own(node: NodeProto) -> tuple[Operator, Form]:
 def form_of(node: NodeProto, opset: int) -> Form:
     """Return what a node says beside the names of its inputs, with the defaults of its opset's attributes."""
     given = {a.name: _text(onnx.helper.get_attribute_value(a)) for a in node.attribute if not a.ref_attr_name}
-    if node.domain in OTHERS and node.domain != "ai.onnx.ml":
+    defaults: Mapping[str, object]
+    if node.domain == "ai.onnx.ml":
+        defaults = _defaults(node.op_type, _NEWEST_CLASSICAL, node.domain)
+    elif node.domain in OTHERS:
         entry = OTHERS[node.domain].get(node.op_type)
-        defaults: Mapping[str, object] = {} if entry is None or entry.schema is None else entry.schema.defaults
-    else:
-        defaults = _defaults(node.op_type, opset if node.domain == "" else _NEWEST_CLASSICAL, node.domain)
+        defaults = {} if entry is None or entry.schema is None else entry.schema.defaults
+    else:  # nodes of gpuconv's own domain have the names and attributes of ONNX's
+        defaults = _defaults(node.op_type, opset)
     attributes = {**defaults, **given}
     return Form(opset, attributes, tuple(map(bool, node.output)), tuple(map(bool, node.input)))
 
