@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
+import numpy as np
 import pytest
 
 from gpuconv.onnx import backend
@@ -70,7 +71,10 @@ def test_on_device_arrays(op_type: str, by_operator: dict[str, list[Any]], refer
             feeds = values(inputs)
             reads = on_host(model.graph.node[0], model.opset_import[0].version, feeds)
             with device_arrays() as device:
-                moved = [array if at in reads else device.array(array) for at, array in enumerate(feeds)]
+                moved = [
+                    device.array(feed) if isinstance(feed, np.ndarray) and at not in reads else feed
+                    for at, feed in enumerate(feeds)
+                ]
                 got = backend.prepare(model, "CUDA", fold=False).run(moved)
                 assert device.to_host == [] or any(map(is_narrow, values(outputs))), test.name
                 assert_expected(map(device.memory, got), values(outputs), test)
