@@ -66,6 +66,7 @@ class GraphMemory:
         self._free: list[_Block] = []
         self._kept: dict[int, Any] = {}  # memory of others that the graph uses, by address
         self._captures = False
+        self._streams = {self.home.ptr: self.home}  # in which arrays were made before the capture
 
     @property
     def nbytes(self) -> int:
@@ -79,6 +80,8 @@ class GraphMemory:
         """
         stream = self._cupy.cuda.get_current_stream()
         self._check_place(stream)
+        if not self._captures:
+            self._streams[stream.ptr] = stream
         if nbytes == 0:
             return self.allocate(0)
         sizes = range(nbytes, _MOST_ROOM * nbytes + 1)
@@ -107,6 +110,11 @@ class GraphMemory:
         """Expect a capture in a stream, which may use what work in the home stream has left."""
         self._free = [_Block(block.pointer, block.nbytes, stream.ptr) for block in self._free]
         self._captures = True
+
+    def wait(self) -> None:
+        """Wait for the streams in which arrays were made, whose memory the allocator may give to the home stream."""
+        for stream in self._streams.values():
+            stream.synchronize()
 
     def end(self) -> None:
         """Expect no more of the capture."""
@@ -165,13 +173,18 @@ class CapturedCall:
         self._function = function  # with the arrays that it refers to
         self._lock = RLock()
         self._done = cupy.cuda.Event(disable_timing=True)
-        with cupy.cuda.using_allocator(self._memory.malloc):
-            self.inputs = tuple(
-                device.dense_copy(array, f"{operator}: a copy of {name}") for name, array in arrays.items()
-            )
-            check(function(*self.inputs))
-            self._graph, self.result = self._captured(cupy)
-        check(self.result)
+        try:
+            with cupy.cuda.using_allocator(self._memory.malloc):
+                self.inputs = tuple(
+                    device.dense_copy(array, f"{operator}: a copy of {name}") for name, array in arrays.items()
+                )
+                check(function(*self.inputs))
+                self._graph, self.result = self._captured(cupy)
+            check(self.result)
+        except BaseException:
+            with suppress(Exception):  # the error that ends the capture says more
+                self._memory.wait()
+            raise
         self._done.record(self._memory.home)
 
     @property
