@@ -28,11 +28,6 @@ def crop(w: Array, geometry: _AnyGeometry) -> tuple[Array, _AnyGeometry]:
     """
     if not (any(geometry.pads_begin) or any(geometry.pads_end)):
         return w, geometry  # every tap of Conv meets an input, and every tap of ConvTranspose an output
-    if 0 in geometry.x_shape or 0 in geometry.y_shape:
-        return (
-            w,
-            geometry,
-        )  # the other array may have any number of elements along an axis, which nobody must go through
     taps, cropped = _cropped(geometry)
     if taps is None:
         return w, geometry

@@ -149,7 +149,8 @@ def taps_met(count: int, limit: int, stride: int, offsets: range) -> Ints:
     """
     if len(offsets) <= count * limit:
         return tuple(tap for tap, offset in enumerate(offsets) if range(*tap_range(count, limit, stride, offset)))
-    ranges = (tap_range(len(offsets), limit, offsets.step, q * stride + offsets[0]) for q in range(count))
+    outputs = range(count if limit else 0)  # that can meet an input at all: without any, there may be any number
+    ranges = (tap_range(len(offsets), limit, offsets.step, q * stride + offsets[0]) for q in outputs)
     return tuple(sorted({tap for some in ranges for tap in range(*some)}))
 
 

@@ -37,6 +37,10 @@ EQUIVALENT = {
         f"taps_met: if len(offsets) <= count * limit:  ->  if len(offsets) {other}:": "both ways find the same taps"
         for other in ("< count * limit", "> count * limit", "<= count + limit")
     },
+    **{
+        f"taps_met: outputs = range(count if limit else 0)  ->  outputs = range(count if limit else {other})": why
+        for other, why in (("1", "one output meets no input either"), ("-1", "that is no output either"))
+    },
 }
 
 
