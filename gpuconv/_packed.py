@@ -8,7 +8,7 @@ from threading import Lock
 from typing import Any, NoReturn
 
 from gpuconv._errors import ArgumentError, ArgumentTypeError
-from gpuconv._turns import turn
+from gpuconv.cuda.turns import turn
 
 
 class PackedWeights:

@@ -264,7 +264,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "cuda/plan/test_tune.py",
         "cuda/plan/test_tune.py are_no_reason alike",
     ),
-    "_turns.py": ("cpu/test_turns.py",),
+    "cuda/turns.py": ("cuda/test_turns.py",),
     "_pooling.py": (
         "rules/test_signatures.py onnx_s_defaults",
         "rules/test_errors.py",

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpuconv._errors import ArgumentError, CompileError, DeviceError
-from gpuconv._turns import turn
 from gpuconv.cuda.build import cache, nvrtc, pack, sources
 from gpuconv.cuda.build.variant import Variant
+from gpuconv.cuda.turns import turn
 
 _OLDEST = (8, 0)
 _FIRST_WITH_FEATURES = (9, 0)  # from here on "a" stands for all that one capability has, and no other

@@ -22,7 +22,7 @@ import numpy as np
 
 from gpuconv import _environment
 from gpuconv._errors import ArgumentTypeError, DeviceError, OutOfDeviceMemory
-from gpuconv._turns import turn
+from gpuconv.cuda.turns import turn
 
 if TYPE_CHECKING:
     from gpuconv.cuda.build.variant import Variant

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpuconv._turns import turn
 from gpuconv.cuda.build import compile as compiler
+from gpuconv.cuda.turns import turn
 from tests.harness.interruption import DEADLINE
 
 
