@@ -132,12 +132,13 @@ def _judged_suite(arguments: argparse.Namespace) -> int:
             raise CommandError(
                 "judge: --seed and --count are of a suite that is written; --suite names one that is there"
             )
-        return _judged(Path(arguments.suite), arguments)
-    with _named(arguments.target):
-        runner.version(arguments.target)  # before a suite is written for it
-    with tempfile.TemporaryDirectory() as temporary:
+        with _named(arguments.target):
+            tests = _tests(Path(arguments.suite), arguments.filter)
+            return _judged(tests, runner.version(arguments.target), arguments)
+    with _named(arguments.target), tempfile.TemporaryDirectory() as temporary:
+        version = runner.version(arguments.target)  # before a suite is written for it
         _write(Path(temporary), arguments)
-        return _judged(Path(temporary), arguments)
+        return _judged(_tests(Path(temporary), arguments.filter), version, arguments)
 
 
 def _check_target(target: str | None, known: Any) -> None:
@@ -163,20 +164,18 @@ def _named(target: str) -> Iterator[None]:
         raise CommandError(f"judge: the suite is damaged: {error}") from None
 
 
-def _judged(folder: Path, arguments: argparse.Namespace) -> int:
+def _judged(suite: tuple[list[Any], dict[str, Any]], version: str, arguments: argparse.Namespace) -> int:
     from gpuconv.judge import report, runner, verdicts
 
-    with _named(arguments.target):
-        tests, about = _tests(folder, arguments.filter)
-        version = runner.version(arguments.target)
-        with Progress() as progress:
-            done: Counter[str] = Counter()
+    tests, about = suite
+    with Progress() as progress:
+        done: Counter[str] = Counter()
 
-            def show(outcome: runner.Outcome) -> None:
-                done[outcome.verdict.kind] += 1
-                progress.show(f"{done.total()}/{len(tests)} {outcome.test.folder.name}: {outcome.verdict.kind}")
+        def show(outcome: runner.Outcome) -> None:
+            done[outcome.verdict.kind] += 1
+            progress.show(f"{done.total()}/{len(tests)} {outcome.test.folder.name}: {outcome.verdict.kind}")
 
-            outcomes = runner.run(arguments.target, tests, arguments.time_limit, arguments.jobs, show)
+        outcomes = runner.run(arguments.target, tests, arguments.time_limit, arguments.jobs, show)
     found = report.findings(outcomes, _problems(about, outcomes))
     if arguments.report is not None:
         text = f"Suite of seed {about['seed']}, {len(tests)} tests."
