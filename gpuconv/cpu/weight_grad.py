@@ -67,16 +67,15 @@ def _weight_grad(x: Array, dw: Array, geometry: ConvGeometry, dy: Array, accumul
     if not (has_room and _gathers_less_of_dy(geometry)):
         _by_either(x, dy, dw, geometry, accumulator)
         return
-    exchanged = _exchanged(geometry)
-    turned = dw.swapaxes(0, 1)[last_axes([slice(None, None, -1)] * (dw.ndim - 2))]
-    if geometry.group == 1:
-        _by_either(dy, x, turned, exchanged, accumulator)
+    exchanged, group = _exchanged(geometry), geometry.group
+    reverse = last_axes([slice(None, None, -1)] * (dw.ndim - 2))
+    if group == 1:
+        _by_either(dy, x, dw.swapaxes(0, 1)[reverse], exchanged, accumulator)
         return
     found = np.empty(exchanged.w_shape, dw.dtype)
     _by_either(dy, x, found, exchanged, accumulator)
-    group, rest = geometry.group, (slice(None, None, -1),) * (dw.ndim - 2)
     split = found.reshape(group, -1, *found.shape[1:]).swapaxes(1, 2)
-    dw.reshape(group, -1, *dw.shape[1:])[...] = split[last_axes(rest)]  # a view: one axis becomes two
+    dw.reshape(group, -1, *dw.shape[1:])[...] = split[reverse]  # a view: one axis becomes two
 
 
 def _by_either(x: Array, dy: Array, dw: Array, geometry: ConvGeometry, accumulator: str) -> None:
