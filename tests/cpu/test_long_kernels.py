@@ -83,6 +83,29 @@ def test_gradients_of_weights(
     assert np.array_equal(dw.astype(np.float64), expected.astype(dtype).astype(np.float64))
 
 
+@pytest.mark.parametrize(
+    ("x", "filters", "kernel", "strides", "pads", "group", "in_phases"),
+    [
+        ((3, 240, 20, 17), 2, (3, 4), (1, 1), (1, 0, 1, 2), 2, False),
+        ((1, 120, 20, 17), 2, (3, 4), (1, 1), (1, 0, 1, 2), 1, False),
+        ((3, 240, 33, 30), 2, (5, 4), (2, 3), (1, 2, 0, 1), 2, True),
+    ],
+)
+def test_gradients_of_few_filters_gather_dy(
+    x: Ints, filters: int, kernel: Ints, strides: Ints, pads: Ints, group: int, in_phases: bool
+) -> None:
+    (given,) = _integers(1, x)
+    seen = _windows(given.astype(np.float64), kernel, strides, (1, 1), pads)
+    (dy,) = _integers(2, (x[0], filters, *seen.shape[2:4]))
+    parts = zip(np.split(dy.astype(np.float64), group, axis=1), np.split(seen, group, axis=1), strict=True)
+    expected = np.concatenate([np.tensordot(of_dy, of_x, axes=([0, 2, 3],) * 2) for of_dy, of_x in parts])
+    shape = (filters, x[1] // group, *kernel)
+    with mock.patch.object(gradients, "_exchanged", wraps=gradients._exchanged) as exchanged:
+        dw = gpuconv.conv_weight_grad(given, dy, shape, strides=strides, pads=pads, group=group)
+    assert exchanged.call_count == (6 if in_phases else 1)
+    np.testing.assert_array_equal(dw, expected.astype(np.float32))
+
+
 def test_padding_does_not_meet_a_gradient_that_is_not_finite() -> None:
     """Two windows of three ones, the first of which has its first tap in the padding."""
     x, dy = np.ones((1, 1, 4), np.float32), np.array([[[np.inf, 1, 1, np.nan]]], np.float32)
