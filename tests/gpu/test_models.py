@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,9 +32,20 @@ def test_node_tests(op_type: str) -> None:
         for inputs, outputs in data:
             feeds = values(inputs)
             reads = on_host(model.graph.node[0], model.opset_import[0].version, feeds)
-            moved = [v if at in reads else gpuconv.to_device(v) for at, v in enumerate(feeds)]
-            got = backend.prepare(model, "CUDA", fold=False).run(moved)
-            assert_expected(map(gpuconv.to_host, got), values(outputs), test)
+            got = backend.prepare(model, "CUDA", fold=False).run(
+                [value if at in reads else to_device(value) for at, value in enumerate(feeds)]
+            )
+            assert_expected(map(to_host, got), values(outputs), test)
+
+
+def moved(move: Callable[[Any], Any], value: Any) -> Any:
+    """Move an array, those of a sequence, or that of an optional which may have none."""
+    if isinstance(value, list):
+        return [moved(move, item) for item in value]
+    return None if value is None else move(value)
+
+
+to_device, to_host = partial(moved, gpuconv.to_device), partial(moved, gpuconv.to_host)
 
 
 @pytest.mark.parametrize("name", [name for name in CONTROL_TESTS if not SEQUENCES.search(name)])
@@ -39,8 +53,8 @@ def test_graphs_inside_of_nodes(name: str) -> None:
     test = node_tests()[name]
     model, data = data_of(test)
     for inputs, outputs in data:
-        got = backend.prepare(model, "CUDA").run([gpuconv.to_device(value) for value in values(inputs)])
-        assert_expected(map(gpuconv.to_host, got), values(outputs), test)
+        got = backend.prepare(model, "CUDA").run([to_device(value) for value in values(inputs)])
+        assert_expected(map(to_host, got), values(outputs), test)
 
 
 @pytest.mark.parametrize("name", NAMES)
