@@ -205,7 +205,9 @@ def _go(
     flat = way.flat and _flattens(x)
 
     def job(matrices: Array, part: tuple[Span, Span]) -> _GatheredProduct:
-        return _GatheredProduct(x, matrices, b, y, finish, geometry, slice(*part[0]), part[1][0], flat, suspicious)
+        return _GatheredProduct(
+            x, matrices, b, y, finish, geometry, slice(*part[0]), part[1][0], flat, suspicious, cut.alone
+        )
 
     def compute(pair: tuple[_GatheredProduct, int]) -> None:
         pair[0].compute(work.piece(pair[1]))
@@ -244,7 +246,8 @@ def _way(
     by = _blas.share(of_image * x.shape[0], threads, thin)
     plain = x.dtype == y.dtype == accumulator
     cut = replace(cut, threads=_blas.parts(of_image, cut, thin))
-    work = _work(geometry, plain, converts, by_rows, item, cut, bytes_)
+    stacked = -(-x.shape[0] // threads) if cut.alone and not by_rows else 1
+    work = _work(geometry, plain, converts, by_rows, item, cut, stacked, bytes_)
     if work is None:
         return None
     matrices = None
@@ -368,9 +371,16 @@ class _GatheredBlocks:
 
 @lru_cache(maxsize=1024)
 def _work(
-    geometry: ConvGeometry, plain: bool, converts: bool, by_rows: bool, item: int, cut: Cut, bytes_: int
+    geometry: ConvGeometry,
+    plain: bool,
+    converts: bool,
+    by_rows: bool,
+    item: int,
+    cut: Cut,
+    stacked: int,
+    bytes_: int,
 ) -> _GatheredBlocks | None:
-    plan = _plan(geometry, plain, converts, by_rows, item, cut, bytes_)
+    plan = _plan(geometry, plain, converts, by_rows, item, cut, stacked, bytes_)
     if plan is None:
         return None
     parts = product(spans(geometry.group, plan.groups), spans(geometry.w_shape[0] // geometry.group, plan.rows))
@@ -454,11 +464,19 @@ def _around(size: int, inside: slice) -> list[slice]:
 
 
 def _plan(
-    geometry: ConvGeometry, plain: bool, converts: bool, by_rows: bool, item: int, cut: Cut, bytes_: int
+    geometry: ConvGeometry,
+    plain: bool,
+    converts: bool,
+    by_rows: bool,
+    item: int,
+    cut: Cut,
+    stacked: int,
+    bytes_: int,
 ) -> BlockSize | None:
     """Choose the block, or return None where the workspace is too small for one that pays, or axes are too many.
 
-    ``plain`` says that x and y are of the accumulator's type, ``converts`` that weights have to be copied.
+    ``plain`` says that x and y are of the accumulator's type, ``converts`` that weights have to be copied. As many
+    small images as ``stacked`` may make one call of NumPy, each a product of its own.
     """
     images, threads, group = cut.images, cut.threads, geometry.group
     rows, depth, out = geometry.w_shape[0] // group, prod(geometry.w_shape[1:]), geometry.y_shape[2:]
@@ -489,7 +507,10 @@ def _plan(
     groups = tile // (_elements(geometry, box, rows) + rows * depth) if whole else 1
     if group == 1:
         rows = share_rows(rows, -(-images // together) * pieces(box, out), threads)
-    return BlockSize(max(1, min(group, groups)), rows, together, box)
+    groups = max(1, min(group, groups))
+    if box == out and groups * rows * prod(box) < _WORTH_STARTING:
+        together = max(together, min(stacked, tile // (2 * groups * _elements(geometry, box, rows))))
+    return BlockSize(groups, rows, together, box)
 
 
 def _axes(geometry: ConvGeometry) -> int:
@@ -552,6 +573,7 @@ class _GatheredProduct:
     first_row: int
     flat: bool  # an image of x is its matrix
     suspicious: bool
+    alone: bool  # images are multiplied one by one
 
     def compute(self, piece: _Piece) -> None:
         """Compute one block and store it."""
@@ -561,8 +583,12 @@ class _GatheredProduct:
         columns = self._columns(piece, images)
         target = self._target(piece, images, channels)
         if target is None:
-            result = SCRATCH.take("result", (groups, rows, columns[0].shape[2]), self.weights.dtype)
-            sums = result.reshape(groups * rows, images, *piece.positions).swapaxes(0, 1)
+            shape = (*columns[0].shape[:-2], rows, columns[0].shape[-1])
+            result = SCRATCH.take("result", shape, self.weights.dtype)
+            if result.ndim == 4:
+                sums = result.reshape(images, groups * rows, *piece.positions)
+            else:
+                sums = result.reshape(groups * rows, images, *piece.positions).swapaxes(0, 1)
         else:
             result, sums = target, self.y[(piece.images, channels, *piece.box)]
         bias = None if self.b is None else self.b[channels].astype(result.dtype, copy=False)
@@ -586,7 +612,8 @@ class _GatheredProduct:
     def _multiply(self, columns: list[Array], result: Array, sums: Array, bias: Array | None) -> bool:
         """Write the products into result, whose elements are those of sums; return whether the bias is in them."""
         started = bias is not None and result.size >= _WORTH_STARTING
-        if len(columns) == 1 and not (started and _product.adds(self.weights[0], columns[0], result)):
+        adds = started and result.ndim == 3 and _product.adds(self.weights[0], columns[0], result)
+        if len(columns) == 1 and not adds:
             np.matmul(self.weights[0], columns[0], out=result)
             return False
         if bias is not None:
@@ -611,10 +638,15 @@ class _GatheredProduct:
             raise _WeightsNotFinite
 
     def _columns(self, piece: _Piece, images: int) -> list[Array]:
-        """Return the block's inputs for every product, (groups, depth, positions)."""
+        """Return the block's inputs for every product, (groups, depth, positions).
+
+        Of several images that are alone, one (images, groups, depth, positions).
+        """
         geometry, channels = self.geometry, self.geometry.w_shape[1]
         products, groups, _, depth = self.weights.shape
         span = slice(self.groups.start * channels, self.groups.stop * channels)
+        if self.flat and self.alone and images > 1:
+            return [self.x[piece.images, span].reshape(images, groups, channels, piece.count)]
         if self.flat and images == 1:
             flat = self.x[piece.images.start, span].reshape(groups, channels, -1)
             return [flat if flat.shape[2] == piece.count else flat[..., piece.first : piece.first + piece.count]]
@@ -634,6 +666,10 @@ class _GatheredProduct:
             columns = SCRATCH.take("columns", shape, self.weights.dtype)
             np.copyto(columns, _windows(rows, shape, geometry))
             rows = columns
+        if self.alone and images > 1:
+            stacked = SCRATCH.take("stacked", (images, groups, depth, piece.count), rows.dtype)
+            np.copyto(stacked, np.moveaxis(rows.reshape(groups, depth, images, piece.count), 2, 0))
+            return [stacked]  # with the strides that one image has: some bits depend on them
         return [rows.reshape(groups, depth, images * piece.count)]
 
     def _rows(self, source: Array, piece: _Piece) -> Array:

@@ -24,7 +24,7 @@ import numpy as np
 from gpuconv.cpu import _blas, _threads
 from gpuconv.cpu._finish import Finish
 from gpuconv.cpu._gather import Weights, finite
-from gpuconv.cpu._workspace import SCRATCH, Array, Cut, Span, limit, spans
+from gpuconv.cpu._workspace import ALONE, SCRATCH, Array, Cut, Span, limit, spans
 from gpuconv.rules.geometry import ConvGeometry, tap_range
 
 _TILE_BYTES = 2**20  # of a block
@@ -188,8 +188,11 @@ def _blocks(work: GroupedWork, item: int, cut: Cut, budget: int) -> tuple[Block,
     groups = max(least, min(group if images >= threads else -(-group // threads), tile // size))
     if not work.by_rows:
         groups = _apart(group, groups, item)
-    together = max(1, min(-(-images // threads), tile // (group * size))) if (groups, rows) == (group, height) else 1
-    return tuple(product(spans(work.geometry.x_shape[0], together), spans(group, groups), spans(height, rows)))
+    together, every = 1, work.geometry.x_shape[0]
+    if (groups, rows) == (group, height):
+        many = every if cut.alone and work.by_rows else images  # NumPy multiplies images one by one
+        together = max(1, min(-(-many // (ALONE.threads if cut.alone else threads)), tile // (group * size)))
+    return tuple(product(spans(every, together), spans(group, groups), spans(height, rows)))
 
 
 def _apart(channels: int, most: int, item: int) -> int:

@@ -183,13 +183,16 @@ def run(problem: OverlapAdd, cut: Cut) -> bool:
     piece = plan(sizes, cut.images, cut_for, tile)
     if piece is None:
         return False
+    if cut.alone:  # several images make one call of NumPy, but each a product of its own
+        together = tile // sum(piece.elements(sizes).values())
+        piece = piece._replace(images=max(1, min(-(-images // threads), together)))
     work = product(
         spans(images, piece.images),
         spans(sizes.groups, piece.groups),
         spans(sizes.rows, piece.rows),
         boxes(sizes.outputs, piece.box),
     )
-    _blas.run(lambda block: _compute(problem, piece, *block), list(work), by, cut.at_once(limit()))
+    _blas.run(lambda block: _compute(problem, piece, cut.alone, *block), list(work), by, cut.at_once(limit()))
     return True
 
 
@@ -238,8 +241,8 @@ def _smaller(piece: Piece, sizes: Sizes, elements: dict[str, int]) -> Piece | No
     return next((halves[name] for name in candidates if halves[name] != piece), None)
 
 
-def _compute(problem: OverlapAdd, piece: Piece, images: Span, groups: Span, rows: Span, box: Box) -> None:
-    """Compute one block and store it."""
+def _compute(problem: OverlapAdd, piece: Piece, alone: bool, images: Span, groups: Span, rows: Span, box: Box) -> None:
+    """Compute one block and store it; ``alone`` images are not multiplied together."""
     counts = [stop - start for start, stop in (images, groups, rows)]
     extents = [stop - start for start, stop in box]
     total = SCRATCH.take(
@@ -255,13 +258,13 @@ def _compute(problem: OverlapAdd, piece: Piece, images: Span, groups: Span, rows
                 in_runs = offsets[-1].step == 1 and problem.strides[-1] >= _RUN
                 for channels in spans(term.weights.shape[1], piece.channels):
                     weights = _weights(term.weights, groups, channels, rows, taps, problem.accumulator)
-                    columns = _columns(term, images, groups, channels, inputs, problem.accumulator)
-                    parts = _products(columns, weights, taps_last=in_runs or by_inputs[-1])
+                    columns = _columns(term, images, groups, channels, inputs, problem.accumulator, alone)
+                    parts = _products(columns, weights, in_runs or by_inputs[-1], alone)
                     _add(total, parts, offsets, problem.strides, box, inputs, by_inputs)
-    _store(problem, total, images, groups, rows, box)
+    store(problem, total, images, groups, rows, box)
 
 
-def _by_phase(total: Array, extents: Ints, strides: Ints) -> Array:
+def by_phase(total: Array, extents: Ints, strides: Ints) -> Array:
     """Return a view (…, s_1, …, s_n, u_1, …, u_n) of sums (…, u_1 * s_1, …, u_n * s_n)."""
     outer = total.shape[:3]
     rank = len(strides)
@@ -289,13 +292,18 @@ def _weights(weights: Array, groups: Span, channels: Span, rows: Span, taps: Box
     return part
 
 
-def _columns(term: Term, images: Span, groups: Span, channels: Span, inputs: Box, accumulator: str) -> Array:
-    """Return the inputs (groups, channels, images, p_1, …) of a block in the accumulator's type; a view if possible."""
+def _columns(
+    term: Term, images: Span, groups: Span, channels: Span, inputs: Box, accumulator: str, alone: bool
+) -> Array:
+    """Return the inputs of a block in the accumulator's type; a view if possible.
+
+    The shape is (groups, channels, images, p_1, …), or of images that are alone (images, groups, channels, p_1, …).
+    """
     of_group = term.weights.shape[1]
     x = term.x[(slice(*images), slice(groups[0] * of_group, groups[1] * of_group), *(slice(*span) for span in inputs))]
     split = x.reshape(x.shape[0], groups[1] - groups[0], of_group, *x.shape[2:])[:, :, slice(*channels)]
-    columns = np.moveaxis(split, 0, 2)
-    is_matrix = x.shape[0] == 1 and x.shape[3:] == term.x.shape[3:] and term.x.flags.c_contiguous
+    columns = split if alone else np.moveaxis(split, 0, 2)
+    is_matrix = (alone or x.shape[0] == 1) and x.shape[3:] == term.x.shape[3:] and term.x.flags.c_contiguous
     if is_matrix and x.dtype == accumulator and x.flags.aligned:
         return columns
     copied = SCRATCH.take("columns", columns.shape, accumulator)
@@ -303,25 +311,28 @@ def _columns(term: Term, images: Span, groups: Span, channels: Span, inputs: Box
     return copied
 
 
-def _products(columns: Array, weights: Array, taps_last: bool) -> Array:
+def _products(columns: Array, weights: Array, taps_last: bool, alone: bool) -> Array:
     """Return the products (images, groups, rows, k_1, …, p_1, …), in memory with the taps or the positions last."""
-    (groups, channels, images, *positions), (rows, *taps) = columns.shape, weights.shape[2:]
-    rank, columns = len(taps), columns.reshape(groups, channels, images * prod(positions))
+    (groups, channels, rows, *taps), rank = weights.shape, weights.ndim - 3
+    images, positions = columns.shape[0 if alone else 2], columns.shape[3:]
+    columns = columns.reshape(*columns.shape[: 2 + alone], -1)  # all images' positions side by side, or each its own
     weights = weights.reshape(groups, channels, rows * prod(taps))
     if taps_last:
-        left, right = columns.swapaxes(1, 2), weights
+        left, right = columns.swapaxes(-2, -1), weights
     else:
-        left, right = weights.swapaxes(1, 2), columns
-    parts = SCRATCH.take("parts", (groups, left.shape[1], right.shape[2]), columns.dtype)
+        left, right = weights.swapaxes(-2, -1), columns
+    parts = SCRATCH.take("parts", (*columns.shape[:-2], left.shape[-2], right.shape[-1]), columns.dtype)
     if channels == 1:
         np.multiply(left, right, out=parts)  # faster than a product of matrices this thin
     else:
         np.matmul(left, right, out=parts)
     if taps_last:
-        split = parts.reshape(groups, images, *positions, rows, *taps)
-        return split.transpose(1, 0, *range(2 + rank, 3 + 2 * rank), *range(2, 2 + rank))
-    split = parts.reshape(groups, rows, *taps, images, *positions)
-    return split.transpose(2 + rank, 0, *range(1, 2 + rank), *range(3 + rank, 3 + 2 * rank))
+        shape = *positions, rows, *taps
+        split = parts.reshape(images, groups, *shape) if alone else parts.reshape(groups, images, *shape).swapaxes(0, 1)
+        return split.transpose(0, 1, *range(2 + rank, 3 + 2 * rank), *range(2, 2 + rank))
+    if alone:
+        return parts.reshape(images, groups, rows, *taps, *positions)
+    return np.moveaxis(parts.reshape(groups, rows, *taps, images, *positions), 2 + rank, 0)
 
 
 def _takes_inputs(offsets: range, stride: int, inputs: Span) -> bool:
@@ -346,7 +357,7 @@ def _add(
     extents = [stop - start for start, stop in box]
     split = [(1, u * s) if whole else (u, s) for whole, u, s in zip(by_inputs, extents, strides, strict=True)]
     outputs, phases_of = zip(*split, strict=True)
-    phased = _by_phase(total, outputs, phases_of)
+    phased = by_phase(total, outputs, phases_of)
     axes: Any = zip(by_inputs, offsets, strides, box, inputs, strict=True)
     for runs in product(*((_taps_of if whole else _reached)(*axis) for whole, *axis in axes)):
         taps, reads, phases, writes = zip(*runs, strict=True)
@@ -392,7 +403,7 @@ def _runs(offsets: range, stride: int) -> list[tuple[int, slice, slice]]:
     return runs
 
 
-def _store(problem: OverlapAdd, total: Array, images: Span, groups: Span, rows: Span, box: Box) -> None:
+def store(problem: OverlapAdd, total: Array, images: Span, groups: Span, rows: Span, box: Box) -> None:
     """Add the bias to the sums of a block, finish them, and write those that are outputs."""
     of_group = problem.terms[0].weights.shape[2]
     channels = slice(groups[0] * of_group + rows[0], (groups[1] - 1) * of_group + rows[1])

@@ -77,7 +77,7 @@ def run(problem: ScatterProblem, cut: Cut) -> bool:
     parts = [(slice(*g), slice(*m)) for g, m in product(spans(groups, plan.groups), spans(rows, plan.rows))]
     fits = problem.weights.size * np.dtype(problem.accumulator).itemsize <= limit() // 8
     for some in [parts] if fits else [[part] for part in parts]:  # weights may have to be copied
-        jobs = [_ScatteredProduct(problem, _matrix(problem, *part), *part) for part in some]
+        jobs = [_ScatteredProduct(problem, _matrix(problem, *part), *part, cut.alone) for part in some]
         _blas.run(lambda pair: pair[0].compute(pair[1]), list(product(jobs, work)), by, cut.at_once(limit()))
     return True
 
@@ -115,7 +115,8 @@ def _plan(problem: ScatterProblem, cut: Cut) -> BlockSize | None:
     if box != extents and _inputs_reached(problem, box) > 3 * prod(box):
         return None  # neighbouring blocks would compute most products again
     elements = _elements(problem, box, rows)
-    together = max(1, min(-(-images // threads), tile // elements)) if box == extents else 1
+    many = problem.x.shape[0] if cut.alone else images  # those that are alone make one call, not one product
+    together = max(1, min(-(-many // threads), tile // elements)) if box == extents else 1
     groups = tile // (elements * together) if rows == problem.weights.shape[2] else 1
     if group == 1:
         rows = share_rows(rows, -(-images // together) * pieces(box, extents), threads)
@@ -149,6 +150,7 @@ class _ScatteredProduct:
     matrix: Array
     groups: slice
     rows: slice
+    alone: bool
 
     def compute(self, block: Block) -> None:
         """Compute one block and store it."""
@@ -193,7 +195,7 @@ class _ScatteredProduct:
         source = problem.x[(images, span, *(slice(*ends) for ends in inputs))].astype(problem.accumulator, copy=False)
         positions = source.shape[2:]
         rows = self.matrix.shape[1]
-        if count > 1 and prod(positions) < _WIDE:  # small images side by side make one wide product
+        if count > 1 and not self.alone and prod(positions) < _WIDE:  # small images side by side make one wide product
             columns = np.moveaxis(source.reshape(count, groups, channels, prod(positions)), 0, 2)
             shape: Ints = (groups, rows, count, prod(positions))
             parts = SCRATCH.take("parts", shape, problem.accumulator)

@@ -9,13 +9,13 @@ from math import prod
 
 import numpy as np
 
-from gpuconv.cpu import _blas, _gather, _grouped, _overlap_add, _scatter, _taps, _threads
+from gpuconv.cpu import _blas, _gather, _grouped, _overlap_add, _phase_rows, _scatter, _taps, _threads
 from gpuconv.cpu._crop import contiguous, crop
 from gpuconv.cpu._finish import PLAIN, Finish, fill
 from gpuconv.cpu._gather import Weights
 from gpuconv.cpu._overlap_add import OverlapAdd, Term
 from gpuconv.cpu._threads import quietly
-from gpuconv.cpu._workspace import ALONE, Array, Cut, in_order, last_axes, limit
+from gpuconv.cpu._workspace import ALONE, Array, Cut, in_order, last_axes, limit, spans
 from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import ConvGeometry, ConvTransposeGeometry
 
@@ -104,7 +104,11 @@ def conv_transpose(
         return
 
     def compute(x: Array, y: Array, images: slice) -> None:
-        _conv_transpose(x, w, b, y, geometry.of_images(x.shape[0]), finish.at(images), ALONE)
+        # Whether inputs are finite may decide how they are computed: those of an image for this image.
+        step = 1 if x.shape[0] > 1 and not _gather.finite(x) else x.shape[0]
+        for some in (slice(*span) for span in spans(x.shape[0], step)):
+            part = x[some]
+            _conv_transpose(part, w, b, y[some], geometry.of_images(part.shape[0]), finish.at(images).at(some), ALONE)
 
     in_order(alone, x, y, compute)
 
@@ -123,7 +127,7 @@ def _conv_transpose(
         weights = w.reshape(geometry.group, w.shape[0] // geometry.group, *w.shape[1:])  # (G, C/G, M/G, k_1, …)
         strides, offsets = geometry.strides, geometry.offsets
         overlap = OverlapAdd((Term(x, weights, offsets),), b, y, finish, strides, accumulator)
-        done = _overlap_add.pays(overlap, cut) and _overlap_add.run(overlap, cut)
+        done = _phase_rows.run(overlap, cut) or (_overlap_add.pays(overlap, cut) and _overlap_add.run(overlap, cut))
         if not done:
             done = _scatter.run(_scatter.ScatterProblem(x, weights, b, y, finish, strides, offsets, accumulator), cut)
         done = done or _overlap_add.run(overlap, cut)
