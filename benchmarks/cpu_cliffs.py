@@ -3,7 +3,8 @@
 Problems are drawn by a seed, one after another, far from what networks have: long kernels, many channels or groups,
 strides beyond the kernel, little workspace. The prediction is work over rates that are measured in the same run, with
 one thread: multiplications and additions at the rate of ``numpy.matmul``, elements that have to be gathered, added or
-converted, bytes of the arrays, and the time of the smallest call. All times are processor time of the process.
+converted, runs of neighbours that these elements lie in, bytes of the arrays (of weights once for every image where
+``invariant`` keeps images apart), and the time of the smallest call. All times are processor time of the process.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ COUNT = 500  # of the file
 STEPS = (3.0, 10.0)  # times the prediction; none should be above the last
 _MOST_SECONDS, _LEAST_SECONDS = 0.1, 5e-5  # predicted
 _MOST_BYTES = 1e8  # of x and y
-_USUAL = {  # rates that decide which problems are kept: the same ones on every machine
+_FOREVER = float("inf")
+_USUAL = {  # rates that decide which problems are kept, the same on every machine; infinite ones decide nothing
     "float32": 5e10,
     "float64": 2.5e10,
     "bytes": 5e9,
@@ -43,6 +45,8 @@ _USUAL = {  # rates that decide which problems are kept: the same ones on every 
     "added": 1e9,
     "converted": 1.5e8,
     "scattered": 5e8,
+    "runs": _FOREVER,
+    "weights again": _FOREVER,
     "call": 1e-4,
 }
 _ROUNDS, _SECONDS = 5, 0.3  # calls of a problem, and the time after which there is no other one
@@ -218,18 +222,29 @@ def measured_rates() -> dict[str, float]:
     runs, near = np.ones((2**12, 2, 16), np.float32), np.ones((2**12, 16), np.float32)
     half, where = near.astype(np.float16), np.arange(2**18)[::-1] % 2**16
     tiny = np.ones((1, 1, 8), np.float32), np.ones((1, 1, 1), np.float32)
-    operations = 2 * size * size * depth
+    operations, of_runs = 2 * size * size * depth, {run: _copying(run) for run in (4, 64)}
+    start = max(0.0, (of_runs[4] - of_runs[64]) / (1 / 4 - 1 / 64))  # of a run; the rest is for its elements
     c, d = a.astype(np.float64), b.astype(np.float64)
+    bytes_ = 2 * wide.nbytes / _fastest(wide.copy)
     return {
         "float32": operations / _fastest(lambda: a @ b),
         "float64": operations / _fastest(lambda: c @ d),
-        "bytes": 2 * wide.nbytes / _fastest(wide.copy),
-        "gathered": near.size / _fastest(lambda: np.copyto(near, runs[:, 0])),
+        "bytes": bytes_,
+        "weights again": bytes_,
+        "gathered": 1 / (of_runs[64] - start / 64),
+        "runs": 1 / start if start else _FOREVER,
         "added": near.size / _fastest(lambda: np.add(near, runs[:, 0], out=near)),
         "converted": near.size / _fastest(lambda: (half.astype(np.float32), near.astype(np.float16))),
         "scattered": where.size / _fastest(lambda: np.bincount(where, minlength=2**16)),
         "call": _fastest(lambda: gpuconv.conv(*tiny), 200),
     }
+
+
+def _copying(run: int) -> float:
+    """Return the time of an element of arrays of so many neighbours that are copied from twice as many."""
+    elements = 2**16
+    source, target = np.ones((elements // run, 2, run), np.float32), np.ones((elements // run, run), np.float32)
+    return _fastest(lambda: np.copyto(target, source[:, 0])) / elements
 
 
 def _fastest(call: Callable[[], Any], rounds: int = 7) -> float:
@@ -251,6 +266,8 @@ def predicted(problem: Problem, rates: dict[str, float]) -> float:
     if problem.dtype in ("float16", "bfloat16"):
         counts["converted"] = x + y + weights
     counts["bytes"] = (x + y + weights) * item
+    if problem.invariant:
+        counts["weights again"] = (layer.x[0] - 1) * weights * item
     rate = dict(rates, products=rates["float64" if problem.dtype == "float64" else "float32"])
     wide = {"gathered", "added"} if item == 8 else set()
     return rates["call"] + sum(count * (2 if name in wide else 1) / rate[name] for name, count in counts.items())
@@ -264,7 +281,9 @@ def conv_counts(layer: Layer) -> dict[str, float]:
     batch, channels, *_ = layer.x
     taps, positions = prod(layer.kernel), prod((layer.x if layer.op == "ConvTranspose" else layer.y_shape)[2:])
     beside = min(channels, layer.k_out) if layer.call == "" else max(1, min(channels, layer.k_out))
-    return {"products": layer.flops, "gathered": 0 if taps == 1 else batch * positions * taps * beside}
+    gathered = 0 if taps == 1 else batch * positions * taps * beside
+    run = (layer.x if layer.op == "ConvTranspose" else layer.y_shape)[-1]
+    return {"products": layer.flops, "gathered": gathered, "runs": gathered / run}
 
 
 def pool_counts(layer: Layer) -> dict[str, float]:

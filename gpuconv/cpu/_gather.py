@@ -623,12 +623,16 @@ class _GatheredProduct:
         return True
 
     def _target(self, piece: _Piece, images: int, channels: slice) -> Array | None:
-        """Return the block's place in y as a matrix, where y can be written in place."""
+        """Return the block's place in y as a matrix, or as those of several images, where y can be written in place."""
         y, (products, groups, rows, _) = self.y, self.weights.shape
-        if y.dtype != self.weights.dtype or images > 1 or (products > 1 and not y.flags.aligned):
+        if y.dtype != self.weights.dtype or (products > 1 and not y.flags.aligned):
+            return None
+        if images > 1 and not self.alone:
             return None
         if not (y.flags.c_contiguous or (products == 1 and rows > 1 and _flattens(y))):  # BLAS makes no rows with gaps
             return None
+        if images > 1:  # whole ones
+            return y[piece.images, channels].reshape(images, groups, rows, -1)
         flat = y[piece.images.start, channels].reshape(groups, rows, -1)
         return flat if flat.shape[2] == piece.count else flat[..., piece.first : piece.first + piece.count]
 

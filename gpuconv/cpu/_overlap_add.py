@@ -176,13 +176,14 @@ def run(problem: OverlapAdd, cut: Cut) -> bool:
     threads, images = _threads.count(), problem.y.shape[0]
     products = sum(prod(term.x.shape[2:]) * term.weights.size for term in problem.terms)
     of_image = _blas.operations(products, problem.accumulator)
-    by = _blas.share(of_image * images, threads)
     sizes, cut_for = sizes_of(problem), _blas.parts(of_image, cut)
     budget = cut.share_of(limit()) // np.dtype(problem.accumulator).itemsize
     tile = min(budget, _TILE_BYTES // np.dtype(problem.accumulator).itemsize)
     piece = plan(sizes, cut.images, cut_for, tile)
     if piece is None:
         return False
+    thin = prod(sizes.inputs) == 1 or (cut.alone and piece.box != sizes.outputs)  # a block may see one input
+    by = _blas.share(of_image * images, threads, thin)
     if cut.alone:  # several images make one call of NumPy, but each a product of its own
         together = tile // sum(piece.elements(sizes).values())
         piece = piece._replace(images=max(1, min(-(-images // threads), together)))
@@ -214,7 +215,9 @@ def plan(sizes: Sizes, images: int, threads: int, most: int) -> Piece | None:
 
 def _smaller(piece: Piece, sizes: Sizes, elements: dict[str, int]) -> Piece | None:
     """Halve what the largest buffer is made of: first that which costs least; None where all is 1."""
-    if piece.images > 1:
+    largest = max(elements, key=lambda name: elements[name])
+    many = piece.rows * prod(piece.taps) * piece.channels > _DEEP * _WIDE  # weights, converted for every block
+    if piece.images > 1 and not (largest == "weights" and many):
         return piece._replace(images=-(-piece.images // 2))
     if piece.groups > 1:
         return piece._replace(groups=-(-piece.groups // 2))
@@ -236,7 +239,7 @@ def _smaller(piece: Piece, sizes: Sizes, elements: dict[str, int]) -> Piece | No
         "columns": ("channels", "box", "taps"),
         "parts": ("taps", "rows", "box"),
         "weights": ("channels", "rows", "taps"),
-    }[max(elements, key=lambda name: elements[name])]
+    }[largest]
     candidates = [name for name in order if pays[name]] + [*order, *halves]
     return next((halves[name] for name in candidates if halves[name] != piece), None)
 

@@ -113,7 +113,9 @@ def run(problem: OverlapAdd, cut: Cut) -> bool:
     if _lacks_taps(sizes, axes) and not finite(term.x):
         return False
     work = list(product(spans(images, together), boxes(sizes.outputs, piece.box)))
-    by = _blas.share(operations * images, threads)
+    phases = prod(axis.phases for axis in axes)
+    thin = prod(sizes.outputs) == 1 or (phases == 1 and (piece.rows == 1 or sizes.rows % piece.rows == 1))
+    by = _blas.share(operations * images, threads, thin or (cut.alone and piece.box != sizes.outputs))
     for groups, rows in product(spans(sizes.groups, piece.groups), spans(sizes.rows, piece.rows)):
         job = _PhaseRows(problem, axes, _matrices(problem, axes, groups, rows), groups, rows, cut.alone)
         _blas.run(lambda block, job=job: job.compute(*block), work, by, cut.at_once(limit()))  # type: ignore[misc]

@@ -20,6 +20,7 @@ from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import ConvGeometry, ConvTransposeGeometry
 
 _MORE_OUTPUTS = 4  # times the inputs: then most of what would be gathered is padding
+_ONE_BLOCK = 2**20  # elements of a group and their products that are multiplied at once
 _MORE = 2  # output channels for each input channel of a ConvTranspose that is computed as a Conv
 
 
@@ -69,14 +70,14 @@ def _conv(
     w = contiguous(w)
     done = False
     if y.size * x.shape[1] >= _MORE_OUTPUTS * x.size * y.shape[1] and _adds_to_many(geometry):
-        done = _overlap_add.run(_as_overlap_add(x, w, b, y, geometry, accumulator, finish), cut)
+        done = _overlap_add.run(as_overlap_add(x, w, b, y, geometry, accumulator, finish), cut)
     done = done or _grouped.run(x, w, b, y, geometry, accumulator, finish, facts, cut)
     by_rows = not done and _gather.goes_by_rows(geometry, accumulator, facts is not None, cut)
     if not done and _adds_less_than_it_gathers(geometry, by_rows):
         done = _scatter.run(_as_scatter(x, w, b, y, geometry, accumulator, finish), cut)
     done = done or _gather.conv(x, w, b, y, geometry, accumulator, finish, facts, cut)
     if not done and _scatter.serves(len(geometry.kernel_shape)):
-        done = _overlap_add.run(_as_overlap_add(x, w, b, y, geometry, accumulator, finish), cut)
+        done = _overlap_add.run(as_overlap_add(x, w, b, y, geometry, accumulator, finish), cut)
     if not done:
         _by_taps(lambda: _taps.conv(x, w, b, y, geometry, accumulator, finish), cut)
 
@@ -189,8 +190,8 @@ def _adds_less_than_it_gathers(geometry: ConvGeometry, by_rows: bool) -> bool:
     """Tell whether adding up M values per tap costs less than copying C per tap, or per tap of a row.
 
     An addition costs about as much as copying two elements, and starting those of a tap as copying ten thousand; half
-    of the copies are of long runs. Not where the kernel's reach is long beside the image: blocks would multiply too
-    many inputs more than once.
+    of the copies are of long runs. Not where the kernel's reach is long beside an image that is more than one block:
+    blocks would multiply too many inputs more than once.
     """
     rows, channels = geometry.w_shape[0] // geometry.group, geometry.w_shape[1]
     taps, last, positions = prod(geometry.kernel_shape), geometry.kernel_shape[-1], prod(geometry.y_shape[2:])
@@ -199,6 +200,8 @@ def _adds_less_than_it_gathers(geometry: ConvGeometry, by_rows: bool) -> bool:
     copies = 2 * last if by_rows else taps + 2 * last
     if 2 * taps * (2 * rows * positions + 10_000) > channels * positions * copies:
         return False
+    if prod(geometry.x_shape[2:]) * (channels + rows * taps) < _ONE_BLOCK:
+        return True
     axes = zip(geometry.y_shape[2:], geometry.kernel_shape, geometry.dilations, strict=True)
     return prod(1 + (k - 1) * d / q for q, k, d in axes) < 1.1
 
@@ -213,7 +216,7 @@ def _as_scatter(
     return _scatter.ScatterProblem(x, weights, b, y, finish, geometry.strides, offsets, accumulator)
 
 
-def _as_overlap_add(
+def as_overlap_add(
     x: Array, w: Array, b: Array | None, y: Array, geometry: ConvGeometry, accumulator: str, finish: Finish
 ) -> OverlapAdd:
     """Split a Conv by the remainders of ``offset / stride``: taps of one remainder are a Conv of stride 1."""

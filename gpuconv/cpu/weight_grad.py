@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpuconv.cpu import _blas, _threads
+from gpuconv.cpu import _blas, _overlap_add, _scatter, _threads
 from gpuconv.cpu._crop import crop
+from gpuconv.cpu._finish import PLAIN
 from gpuconv.cpu._gather import finite
 from gpuconv.cpu._overlap_add import remainders
 from gpuconv.cpu._workspace import (
@@ -25,6 +26,7 @@ from gpuconv.cpu._workspace import (
     SCRATCH,
     Array,
     Box,
+    Cut,
     Span,
     boxes,
     first_axes,
@@ -34,6 +36,7 @@ from gpuconv.cpu._workspace import (
     shrink,
     spans,
 )
+from gpuconv.cpu.conv import as_overlap_add
 from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import ConvGeometry, Ints, tap_range
 
@@ -42,6 +45,7 @@ _WIDE = 64  # outputs from which a product is efficient
 _COPY = 64  # operations of a product in the time in which an element of a window is copied
 _MOST_PHASES = 16  # of strides, each of which is a problem of its own
 _WORTH_A_PHASE = 50_000  # elements to copy, from which a problem of its own is worth its calls
+_FEW_PAIRS = 2  # pairs of an input and an output for each tap: then most taps meet few, and many none
 _SPARSE = 8  # inputs and zeros that windows are taken from, for each element of these
 
 
@@ -79,8 +83,29 @@ def _weight_grad(x: Array, dw: Array, geometry: ConvGeometry, dy: Array, accumul
 
 
 def _by_either(x: Array, dy: Array, dw: Array, geometry: ConvGeometry, accumulator: str) -> None:
-    if not _by_windows(x, dy, dw, geometry, accumulator):
+    done = _by_windows(x, dy, dw, geometry, accumulator) or _by_inputs(x, dy, dw, geometry, accumulator)
+    if not done:
         _by_taps(x, dy, dw, geometry, accumulator)
+
+
+def _by_inputs(x: Array, dy: Array, dw: Array, geometry: ConvGeometry, accumulator: str) -> bool:
+    """Multiply every input by every output and add the products to dw, where these are few beside the taps.
+
+    That is a Conv of x (C, N, …) by dy (M, N, …) to dw (C, M, …), whose stride is the dilation and the reverse. Return
+    False where it is not the way.
+    """
+    pairs = prod(geometry.x_shape[2:]) * prod(geometry.y_shape[2:])
+    if geometry.group > 1 or pairs > _FEW_PAIRS * prod(geometry.kernel_shape):
+        return False
+    if not _scatter.serves(len(geometry.kernel_shape)):
+        return False
+    x, dy, y = x.swapaxes(0, 1), dy.swapaxes(0, 1), dw.swapaxes(0, 1)
+    shapes: dict[str, Any] = {"x_shape": x.shape, "y_shape": y.shape, "w_shape": dy.shape}
+    of_conv = replace(
+        geometry, **shapes, kernel_shape=dy.shape[2:], strides=geometry.dilations, dilations=geometry.strides
+    )
+    problem = as_overlap_add(x, dy, None, y, of_conv, accumulator, PLAIN)
+    return _overlap_add.run(problem, Cut(x.shape[0], _threads.count()))
 
 
 def _phases(x: Array, dw: Array, geometry: ConvGeometry) -> list[tuple[Array, Array, ConvGeometry]]:

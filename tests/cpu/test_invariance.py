@@ -6,6 +6,7 @@ and strides of all products: those of a batch must be those of its images, each 
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -99,12 +100,13 @@ LYING: list[Callable[[Any], Any]] = [lambda x: x, np.copy, np.asfortranarray, ga
 
 @contextmanager
 def products() -> Iterator[Counter[Any]]:
-    """Count all products by the shapes, strides and types of their factors."""
+    """Count all products of two matrices, stacks taken apart, by the shapes, strides and types of their factors."""
     found: Counter[Any] = Counter()
     multiply, add, sum_ = np.matmul, _product.add, np.einsum
 
     def seen(*arrays: Any) -> None:
-        found[tuple((a.shape, a.strides, a.dtype.str) for a in arrays)] += 1
+        factors = tuple((a.shape[-2:], a.strides[-2:], a.dtype.str) for a in arrays)
+        found[factors] += math.prod(np.broadcast_shapes(*(a.shape[:-2] for a in arrays)))
 
     def matmul(a: Any, b: Any, out: Any = None) -> Any:
         seen(a, b)
@@ -115,7 +117,7 @@ def products() -> Iterator[Counter[Any]]:
         add(a, b, c, onto)
 
     def einsum(text: str, a: Any, b: Any, out: Any) -> Any:
-        seen(a, b)
+        found[tuple((one.shape, one.strides, one.dtype.str) for one in (a, b))] += 1
         return sum_(text, a, b, out=out)
 
     with mock.patch.multiple(np, matmul=matmul, einsum=einsum), mock.patch.object(_product, "add", added):
@@ -333,7 +335,7 @@ def _noticed(layer: Layer, count: int = 5) -> bool:
 
 @pytest.mark.parametrize("layer", [LAYERS[0], LAYERS[2], LAYERS[11]], ids=["conv", "1x1", "up"])
 def test_blocks_of_several_images_are_noticed(layer: Layer) -> None:
-    with mock.patch.object(cpu_conv, "ALONE", Cut(64, 2, alone=True)):
+    with mock.patch.object(cpu_conv, "ALONE", Cut(64, 2)):
         assert _noticed(layer)
 
 
