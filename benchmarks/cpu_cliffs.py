@@ -2,9 +2,9 @@
 
 Problems are drawn by a seed, one after another, far from what networks have: long kernels, many channels or groups,
 strides beyond the kernel, little workspace. The prediction is work over rates that are measured in the same run, with
-one thread: multiplications and additions at the rate of ``numpy.matmul``, elements that have to be gathered, added or
-converted, runs of neighbours that these elements lie in, bytes of the arrays (of weights once for every image where
-``invariant`` keeps images apart), and the time of the smallest call. All times are processor time of the process.
+one thread: multiplications and additions at the rate of ``numpy.matmul``; elements that have to be gathered, added or
+converted; the starts of short runs that these lie in; bytes of the arrays, of weights once for every image where
+``invariant`` keeps images apart; and the time of the smallest call. All times are processor time of the process.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ COUNT = 500  # of the file
 STEPS = (3.0, 10.0)  # times the prediction; none should be above the last
 _MOST_SECONDS, _LEAST_SECONDS = 0.1, 5e-5  # predicted
 _MOST_BYTES = 1e8  # of x and y
+_RUN = 16  # neighbours with which gathering is measured; of fewer, starting a run takes time besides
 _FOREVER = float("inf")
 _USUAL = {  # rates that decide which problems are kept, the same on every machine; infinite ones decide nothing
     "float32": 5e10,
@@ -222,8 +223,8 @@ def measured_rates() -> dict[str, float]:
     runs, near = np.ones((2**12, 2, 16), np.float32), np.ones((2**12, 16), np.float32)
     half, where = near.astype(np.float16), np.arange(2**18)[::-1] % 2**16
     tiny = np.ones((1, 1, 8), np.float32), np.ones((1, 1, 1), np.float32)
-    operations, of_runs = 2 * size * size * depth, {run: _copying(run) for run in (4, 64)}
-    start = max(0.0, (of_runs[4] - of_runs[64]) / (1 / 4 - 1 / 64))  # of a run; the rest is for its elements
+    operations, of_run, of_short = 2 * size * size * depth, _copying(_RUN), _copying(4)
+    start = max(0.0, (of_short - of_run) / (1 / 4 - 1 / _RUN))
     c, d = a.astype(np.float64), b.astype(np.float64)
     bytes_ = 2 * wide.nbytes / _fastest(wide.copy)
     return {
@@ -231,7 +232,7 @@ def measured_rates() -> dict[str, float]:
         "float64": operations / _fastest(lambda: c @ d),
         "bytes": bytes_,
         "weights again": bytes_,
-        "gathered": 1 / (of_runs[64] - start / 64),
+        "gathered": 1 / of_run,
         "runs": 1 / start if start else _FOREVER,
         "added": near.size / _fastest(lambda: np.add(near, runs[:, 0], out=near)),
         "converted": near.size / _fastest(lambda: (half.astype(np.float32), near.astype(np.float16))),
@@ -283,7 +284,7 @@ def conv_counts(layer: Layer) -> dict[str, float]:
     beside = min(channels, layer.k_out) if layer.call == "" else max(1, min(channels, layer.k_out))
     gathered = 0 if taps == 1 else batch * positions * taps * beside
     run = (layer.x if layer.op == "ConvTranspose" else layer.y_shape)[-1]
-    return {"products": layer.flops, "gathered": gathered, "runs": gathered / run}
+    return {"products": layer.flops, "gathered": gathered, "runs": gathered * max(0.0, 1 / run - 1 / _RUN)}
 
 
 def pool_counts(layer: Layer) -> dict[str, float]:

@@ -9,10 +9,12 @@ phases with few sums each, and what needs more workspace.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import product
 from math import prod
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -161,15 +163,13 @@ class _ScatteredProduct:
         target, finish = problem.y[place], problem.finish.at(place)
         bias = None if problem.b is None else problem.b[self._channels]
         inputs = self._inputs(block.box)
-        phases = list(_phases(problem))
-        if inputs is None or len(phases) < prod(problem.strides):
+        if inputs is None or len(_phases(problem.offsets, problem.strides)) < prod(problem.strides):
             fill(target, bias, finish, problem.accumulator)
         if inputs is None:
             return
         parts = self._parts(block.images, inputs)
-        for phase, taps in phases:
-            every = last_axes(slice(p, None, s) for p, s in zip(phase, problem.strides, strict=True))
-            _store(target[every], parts, bias, finish.at(every), self._placed(taps, block.box, inputs))
+        for every, steps in _steps(problem.offsets, problem.strides, block.box, inputs, target.shape[2:]):
+            _store(target[every], parts, bias, finish.at(every), steps)
 
     @property
     def _channels(self) -> slice:
@@ -212,36 +212,53 @@ class _ScatteredProduct:
         else:
             np.matmul(self.matrix, columns, out=parts)
 
-    def _placed(self, taps: list[Ints], box: Box, inputs: Box) -> list[tuple[Ints, Ints]]:
-        """Return for every tap of one phase the output that its first input reaches, counted from the box."""
-        problem = self.problem
-        axes = list(zip(problem.offsets, problem.strides, box, inputs, strict=True))
-        return [
-            (tap, tuple(o[t] // s + first - a for t, (o, s, (a, _), (first, _)) in zip(tap, axes, strict=True)))
-            for tap in taps
-        ]
+
+class _Step(NamedTuple):
+    """An addition of products to the sums of a phase: of which tap, what is read, where it goes, and whether to all."""
+
+    tap: Any
+    reads: Any
+    writes: Any
+    covers: bool
 
 
-def _store(places: Array, parts: Array, bias: Array | None, finish: Finish, taps: list[tuple[Ints, Ints]]) -> None:
+@lru_cache(maxsize=256)
+def _steps(
+    offsets: tuple[Sequence[int], ...], strides: Ints, box: Box, inputs: Box, outputs: Ints
+) -> list[tuple[Any, list[_Step]]]:
+    """Return for every phase of a block of outputs the index of these, and one step for each of its taps."""
+    found = []
+    for phase, taps in _phases(offsets, strides):
+        extents = [len(range(p, n, s)) for p, n, s in zip(phase, outputs, strides, strict=True)]
+        axes = list(zip(offsets, strides, box, inputs, extents, strict=True))
+        every = last_axes(slice(p, None, s) for p, s in zip(phase, strides, strict=True))
+        found.append((every, [_step(tap, axes) for tap in taps]))
+    return found
+
+
+def _step(tap: Ints, axes: list[tuple[Sequence[int], int, Span, Span, int]]) -> _Step:
+    """Describe the addition of a tap, whose first input reaches an output that may lie before the block."""
+    starts = [o[t] // s + first - a for t, (o, s, (a, _), (first, _), _) in zip(tap, axes, strict=True)]
+    sizes = [(start, last - first, n) for start, (*_, (first, last), n) in zip(starts, axes, strict=True)]
+    reads = last_axes(slice(max(0, -start), max(0, n - start)) for start, _, n in sizes)
+    writes = last_axes(slice(max(0, start), max(0, start + size)) for start, size, _ in sizes)
+    covers = all(start <= 0 and start + size >= n for start, size, n in sizes)
+    return _Step(first_axes(slice(None), slice(None), slice(None), tap), reads, writes, covers)
+
+
+def _store(places: Array, parts: Array, bias: Array | None, finish: Finish, steps: list[_Step]) -> None:
     """Add up the taps of one phase and write the sums to ``places`` (images, channels, u_1, …)."""
     extents = places.shape[2:]
     sums = SCRATCH.take("sums", (*parts.shape[:3], *extents), parts.dtype)
-    started = False
-    for tap, starts in taps:
-        part = parts[first_axes(slice(None), slice(None), slice(None), tap)]
-        sizes = list(zip(starts, part.shape[3:], extents, strict=True))
-        reads = last_axes(slice(max(0, -start), max(0, n - start)) for start, _, n in sizes)
-        writes = last_axes(slice(max(0, start), max(0, start + size)) for start, size, _ in sizes)
-        if not started and all(start <= 0 and start + size >= n for start, size, n in sizes):
-            if len(taps) == 1:
-                sums = part[reads]
-            else:
-                np.copyto(sums, part[reads])
-        else:
-            if not started:
-                sums.fill(0)
-            np.add(sums[writes], part[reads], out=sums[writes])
-        started = True
+    if steps[0].covers and len(steps) == 1:
+        sums = parts[steps[0].tap][steps[0].reads]
+    elif steps[0].covers:
+        np.copyto(sums, parts[steps[0].tap][steps[0].reads])
+    else:
+        sums.fill(0)
+    for tap, reads, writes, _ in steps[1:] if steps[0].covers else steps:
+        place = sums[writes]
+        np.add(place, parts[tap][reads], out=place)
     sums = sums.reshape(places.shape)
     if bias is not None:
         wide = bias.astype(parts.dtype).reshape(-1, *(1,) * len(extents))
@@ -253,13 +270,13 @@ def _store(places: Array, parts: Array, bias: Array | None, finish: Finish, taps
     places[...] = sums
 
 
-def _phases(problem: ScatterProblem) -> Iterator[tuple[Ints, list[Ints]]]:
-    """Yield every phase that some tap reaches, with the indices of its taps in row-major order."""
+@lru_cache(maxsize=256)
+def _phases(offsets: tuple[Sequence[int], ...], strides: Ints) -> list[tuple[Ints, list[Ints]]]:
+    """Return every phase that some tap reaches, with the indices of its taps in row-major order."""
     axes: list[dict[int, list[int]]] = []
-    for offsets, stride in zip(problem.offsets, problem.strides, strict=True):
+    for of_axis, stride in zip(offsets, strides, strict=True):
         by_phase: dict[int, list[int]] = {}
-        for tap, offset in enumerate(offsets):
+        for tap, offset in enumerate(of_axis):
             by_phase.setdefault(offset % stride, []).append(tap)
         axes.append(by_phase)
-    for phase in product(*axes):
-        yield phase, list(product(*(taps[p] for taps, p in zip(axes, phase, strict=True))))
+    return [(phase, list(product(*(taps[p] for taps, p in zip(axes, phase, strict=True))))) for phase in product(*axes)]

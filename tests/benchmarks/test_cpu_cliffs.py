@@ -32,21 +32,22 @@ def test_a_seed_draws_the_same_problems_on_every_machine() -> None:
 
 def test_predictions_by_hand() -> None:
     """Conv: y is (2, 5, 7), with 3 * 4 products each; 4 taps of 2 * 7 positions for the 3 channels are gathered."""
-    counts = {"products": 2 * (2 * 5 * 7) * (3 * 4), "gathered": 2 * 7 * 4 * 3, "runs": 2 * 4 * 3}
+    counts = {"products": 2 * (2 * 5 * 7) * (3 * 4), "gathered": 2 * 7 * 4 * 3, "runs": 168 * (1 / 7 - 1 / 16)}
     assert cpu_cliffs.conv_counts(CONV) == counts
     assert cpu_cliffs.conv_counts(replace(CONV, kernel=(1,)))["gathered"] == 0
     turned = replace(CONV, op="ConvTranspose", k_out=2, output_padding=(0,))
-    counts = {"products": 2 * (2 * 3 * 10) * (2 * 4), "gathered": 2 * 10 * 4 * 2, "runs": 2 * 4 * 2}
+    counts = {"products": 2 * (2 * 3 * 10) * (2 * 4), "gathered": 2 * 10 * 4 * 2, "runs": 160 * (1 / 10 - 1 / 16)}
     assert cpu_cliffs.conv_counts(turned) == counts
     assert cpu_cliffs.pool_counts(POOL) == {"added": 2 * 3 * 7 * 4}
     assert cpu_cliffs.pool_counts(replace(POOL, indices=True)) == {"added": 4 * 2 * 3 * 7 * 4}
     assert cpu_cliffs.pool_counts(replace(POOL, call="grad")) == {"scattered": 2 * 3 * 7, "added": 2 * 3 * 10}
     rates = dict.fromkeys(cpu_cliffs._USUAL, 1.0) | {"call": 1000.0, "float64": 0.5}
     elements = 60 + 70 + 60
-    single = 1000 + 1680 + 168 + 24 + 4 * elements
+    starts = 168 * (1 / 7 - 1 / 16)
+    single = 1000 + 1680 + 168 + starts + 4 * elements
     assert cpu_cliffs.predicted(Problem(CONV, "float32", "", None), rates) == single
     assert cpu_cliffs.predicted(Problem(CONV, "float16", "", None), rates) == single + elements
-    assert cpu_cliffs.predicted(Problem(CONV, "float64", "", None), rates) == 1000 + 3360 + 336 + 24 + 8 * elements
+    assert cpu_cliffs.predicted(Problem(CONV, "float64", "", None), rates) == 1000 + 3360 + 336 + starts + 8 * elements
     assert cpu_cliffs.predicted(Problem(CONV, "float32", "", "batch"), rates) == single + 4 * 60  # both images read w
 
 
