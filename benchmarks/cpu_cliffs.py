@@ -275,16 +275,21 @@ def predicted(problem: Problem, rates: dict[str, float]) -> float:
 
 
 def conv_counts(layer: Layer) -> dict[str, float]:
-    """Operations of the products; and for every tap the inputs to gather, or the products to add, if those are fewer.
+    """Operations of the products; and for every tap the inputs to gather for all outputs, or products of all inputs.
 
-    Of a gradient, the same as of its operator. A 1x1 kernel needs neither.
+    What is less counts: a Conv gathers its channels for every output, or adds its filters' products of the inputs of a
+    phase of the stride; a ConvTranspose the reverse. Of a gradient, the same as of its operator. A 1x1 kernel needs
+    neither.
     """
-    batch, channels, *_ = layer.x
-    taps, positions = prod(layer.kernel), prod((layer.x if layer.op == "ConvTranspose" else layer.y_shape)[2:])
-    beside = min(channels, layer.k_out) if layer.call == "" else max(1, min(channels, layer.k_out))
-    gathered = 0 if taps == 1 else batch * positions * taps * beside
-    run = (layer.x if layer.op == "ConvTranspose" else layer.y_shape)[-1]
-    return {"products": layer.flops, "gathered": gathered, "runs": gathered * max(0.0, 1 / run - 1 / _RUN)}
+    batch, channels, *x = layer.x
+    taps, phases, y, made = prod(layer.kernel), prod(layer.strides), layer.y_shape[2:], max(1, layer.k_out)
+    coarse, fine = (x, y) if layer.op == "ConvTranspose" else (y, x)
+    of_coarse, of_fine = (made, channels) if layer.op == "ConvTranspose" else (channels, made)
+    beside = min(prod(coarse) * of_coarse, -(-prod(fine) // phases) * of_fine)
+    if layer.call == "weight_grad":
+        beside = prod(coarse) * min(channels, made)
+    gathered = 0 if taps == 1 else batch * taps * beside
+    return {"products": layer.flops, "gathered": gathered, "runs": gathered * max(0.0, 1 / coarse[-1] - 1 / _RUN)}
 
 
 def pool_counts(layer: Layer) -> dict[str, float]:

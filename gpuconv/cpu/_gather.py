@@ -202,11 +202,11 @@ def _go(
     suspicious = work.padded and facts is None and w.size > y.size and not cut.alone
     if work.padded and not suspicious and not (finite(w) if facts is None else facts.finite):
         return False
-    flat = way.flat and _flattens(x)
+    flat, stacks = way.flat and _flattens(x), _stacks(geometry, cut)
 
     def job(matrices: Array, part: tuple[Span, Span]) -> _GatheredProduct:
         return _GatheredProduct(
-            x, matrices, b, y, finish, geometry, slice(*part[0]), part[1][0], flat, suspicious, cut.alone
+            x, matrices, b, y, finish, geometry, slice(*part[0]), part[1][0], flat, suspicious, stacks
         )
 
     def compute(pair: tuple[_GatheredProduct, int]) -> None:
@@ -246,7 +246,7 @@ def _way(
     by = _blas.share(of_image * x.shape[0], threads, thin)
     plain = x.dtype == y.dtype == accumulator
     cut = replace(cut, threads=_blas.parts(of_image, cut, thin))
-    stacked = -(-x.shape[0] // threads) if cut.alone and not by_rows else 1
+    stacked = -(-x.shape[0] // threads) if _stacks(geometry, cut) and not by_rows else 1
     work = _work(geometry, plain, converts, by_rows, item, cut, stacked, bytes_)
     if work is None:
         return None
@@ -533,6 +533,11 @@ def _seen(geometry: ConvGeometry, box: Ints) -> int:
     return geometry.w_shape[1] * rows * (converted + k * q)  # and then once for every tap
 
 
+def _stacks(geometry: ConvGeometry, cut: Cut) -> bool:
+    """Tell whether images of a block are multiplied one by one: where they must be, or each group is anyway."""
+    return cut.alone or geometry.group > 1
+
+
 def _pointwise(geometry: ConvGeometry) -> bool:
     """Tell whether output position and input position are the same thing."""
     return (
@@ -573,7 +578,7 @@ class _GatheredProduct:
     first_row: int
     flat: bool  # an image of x is its matrix
     suspicious: bool
-    alone: bool  # images are multiplied one by one
+    stacks: bool  # images are multiplied one by one
 
     def compute(self, piece: _Piece) -> None:
         """Compute one block and store it."""
@@ -627,7 +632,7 @@ class _GatheredProduct:
         y, (products, groups, rows, _) = self.y, self.weights.shape
         if y.dtype != self.weights.dtype or (products > 1 and not y.flags.aligned):
             return None
-        if images > 1 and not self.alone:
+        if images > 1 and not self.stacks:
             return None
         if not (y.flags.c_contiguous or (products == 1 and rows > 1 and _flattens(y))):  # BLAS makes no rows with gaps
             return None
@@ -644,12 +649,12 @@ class _GatheredProduct:
     def _columns(self, piece: _Piece, images: int) -> list[Array]:
         """Return the block's inputs for every product, (groups, depth, positions).
 
-        Of several images that are alone, one (images, groups, depth, positions).
+        Of several images that are multiplied one by one, one (images, groups, depth, positions).
         """
         geometry, channels = self.geometry, self.geometry.w_shape[1]
         products, groups, _, depth = self.weights.shape
         span = slice(self.groups.start * channels, self.groups.stop * channels)
-        if self.flat and self.alone and images > 1:
+        if self.flat and self.stacks and images > 1:
             return [self.x[piece.images, span].reshape(images, groups, channels, piece.count)]
         if self.flat and images == 1:
             flat = self.x[piece.images.start, span].reshape(groups, channels, -1)
@@ -670,7 +675,7 @@ class _GatheredProduct:
             columns = SCRATCH.take("columns", shape, self.weights.dtype)
             np.copyto(columns, _windows(rows, shape, geometry))
             rows = columns
-        if self.alone and images > 1:
+        if self.stacks and images > 1:
             stacked = SCRATCH.take("stacked", (images, groups, depth, piece.count), rows.dtype)
             np.copyto(stacked, np.moveaxis(rows.reshape(groups, depth, images, piece.count), 2, 0))
             return [stacked]  # with the strides that one image has: some bits depend on them

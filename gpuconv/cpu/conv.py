@@ -21,6 +21,9 @@ from gpuconv.rules.geometry import ConvGeometry, ConvTransposeGeometry
 
 _MORE_OUTPUTS = 4  # times the inputs: then most of what would be gathered is padding
 _ONE_BLOCK = 2**20  # elements of a group and their products that are multiplied at once
+_GATHERED, _ADDED, _OPERATIONS = 1e9, 5e8, 5e10  # elements, and operations of products, per second
+_RUN = 8  # elements that are added in the time that a run of neighbours takes to start
+_TERM = 1e-4  # seconds that a product of its own takes to be prepared and added
 _MORE = 2  # output channels for each input channel of a ConvTranspose that is computed as a Conv
 
 
@@ -69,7 +72,8 @@ def _conv(
         return
     w = contiguous(w)
     done = False
-    if y.size * x.shape[1] >= _MORE_OUTPUTS * x.size * y.shape[1] and _adds_to_many(geometry):
+    to_many = y.size * x.shape[1] >= _MORE_OUTPUTS * x.size * y.shape[1] and _adds_to_many(geometry)
+    if to_many or _adds_fewer(geometry, cut.images):
         done = _overlap_add.run(as_overlap_add(x, w, b, y, geometry, accumulator, finish), cut)
     done = done or _grouped.run(x, w, b, y, geometry, accumulator, finish, facts, cut)
     by_rows = not done and _gather.goes_by_rows(geometry, accumulator, facts is not None, cut)
@@ -86,6 +90,26 @@ def _adds_to_many(geometry: ConvGeometry) -> bool:
     """Tell whether each of a few inputs had better be multiplied by all taps: far more outputs meet mostly padding."""
     rows, channels = geometry.w_shape[0] // geometry.group, geometry.w_shape[1]
     return max(geometry.strides) == 1 and rows < 2 * channels and _scatter.serves(len(geometry.kernel_shape))
+
+
+@lru_cache(maxsize=1024)
+def _adds_fewer(geometry: ConvGeometry, images: int) -> bool:
+    """Tell whether a Conv with strides gathers far more inputs for its outputs than it would add products of inputs.
+
+    Taps of one remainder of the stride are multiplied with the inputs that they meet: one product each.
+    """
+    if max(geometry.strides) == 1 or not _scatter.serves(len(geometry.kernel_shape)):
+        return False
+    (made, channels, *taps), outputs = geometry.w_shape, geometry.y_shape[2:]
+    pairs, terms, run = 1, 1, 1
+    for offsets, stride, extent in zip(geometry.offsets, geometry.strides, geometry.x_shape[2:], strict=True):
+        parts = _overlap_add.remainders(offsets, stride, extent)
+        counts = [(len(range(extent)[inputs]), len(to)) for _, inputs, to in parts]
+        pairs, terms = pairs * sum(n * k for n, k in counts), terms * len(parts)
+        run = max((max(pair) for pair in counts), default=1)
+    gathered = prod(outputs) * prod(taps) * channels * (geometry.group / _GATHERED + 2 * made / _OPERATIONS)
+    added = pairs * made * ((1 + _RUN / run) / _ADDED + 2 * channels / _OPERATIONS)
+    return images * added + terms * _TERM < images * gathered / 2
 
 
 @quietly

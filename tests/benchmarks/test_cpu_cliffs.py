@@ -31,7 +31,10 @@ def test_a_seed_draws_the_same_problems_on_every_machine() -> None:
 
 
 def test_predictions_by_hand() -> None:
-    """Conv: y is (2, 5, 7), with 3 * 4 products each; 4 taps of 2 * 7 positions for the 3 channels are gathered."""
+    """Conv: y is (2, 5, 7), with 3 * 4 products each; 4 taps of 2 * 7 outputs for the 3 channels are gathered.
+
+    The products of 2 * 10 inputs and 5 filters are more. ConvTranspose adds those of 10 inputs and 2 filters.
+    """
     counts = {"products": 2 * (2 * 5 * 7) * (3 * 4), "gathered": 2 * 7 * 4 * 3, "runs": 168 * (1 / 7 - 1 / 16)}
     assert cpu_cliffs.conv_counts(CONV) == counts
     assert cpu_cliffs.conv_counts(replace(CONV, kernel=(1,)))["gathered"] == 0
