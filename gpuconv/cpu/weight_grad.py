@@ -42,6 +42,7 @@ from gpuconv.rules.geometry import ConvGeometry, Ints, tap_range
 
 _TILE_ELEMENTS = 2**20  # stays in cache, and is worth a turn of the interpreter
 _WIDE = 64  # outputs from which a product is efficient
+_DEEP, _MANY = 8, 4  # channels that are worth a sum of their own, and sums of a thread that come out even enough
 _COPY = 64  # operations of a product in the time in which an element of a window is copied
 _MOST_PHASES = 16  # of strides, each of which is a problem of its own
 _WORTH_A_PHASE = 50_000  # elements to copy, from which a problem of its own is worth its calls
@@ -335,6 +336,9 @@ def plan(geometry: ConvGeometry, threads: int, budget: int) -> Piece | None:
             channels = -(-channels // 2)
         else:
             break
+    jobs = _jobs(geometry, rows, channels, taps) * group
+    if jobs % threads and jobs < _MANY * threads and channels >= threads * _DEEP:  # so that threads finish together
+        channels = -(-channels // threads)
     while _jobs(geometry, rows, channels, taps) * group < threads and prod(taps) > 1:
         taps = shrink(taps, prod(taps) // 2)
     column = channels * prod(taps) + rows
