@@ -116,6 +116,39 @@ def test_padding_does_not_meet_a_gradient_that_is_not_finite() -> None:
     assert dw.tolist() == [3, np.inf, np.inf]
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("x", "kernel", "strides", "dilations", "pads"),
+    [
+        ((3, 2, 7), (90,), (20,), (1,), (89, 70)),
+        ((3, 2, 5), (30,), (20,), (3,), (80, 60)),
+        ((2, 3, 3, 2), (20, 12), (5, 2), (1, 2), (19, 20, 11, 13)),
+    ],
+)
+def test_gradients_of_kernels_longer_than_images_add_products(
+    x: Ints, kernel: Ints, strides: Ints, dilations: Ints, pads: Ints, dtype: Any
+) -> None:
+    (given,) = _integers(1, x, dtype=dtype)
+    rank, seen = len(kernel), _windows(given.astype(np.float64), kernel, strides, dilations, pads)
+    (dy,) = _integers(2, (x[0], 4, *seen.shape[2 : 2 + rank]), dtype=dtype)
+    expected = np.tensordot(dy.astype(np.float64), seen, axes=([0, *range(2, 2 + rank)],) * 2)
+    with (
+        mock.patch.object(gradients, "_by_windows", return_value=False),
+        mock.patch.object(gradients, "_by_taps", side_effect=AssertionError),
+    ):
+        dw = gpuconv.conv_weight_grad(given, dy, (4, x[1], *kernel), strides=strides, dilations=dilations, pads=pads)
+    assert np.array_equal(dw.astype(np.float64), expected.astype(dtype).astype(np.float64))
+
+
+@pytest.mark.parametrize(("channels", "threads", "parts"), [(64, 2, 2), (64, 3, 3), (12, 2, 3), (3, 2, 3)])
+def test_threads_get_as_many_sums_of_weight_gradients(channels: int, threads: int, parts: int) -> None:
+    """Of 3x3 taps; too few channels to share out are cut by rows of taps."""
+    geometry = geometries.conv((4, channels, 56, 56), (64, channels, 3, 3), None, pads=[1] * 4)
+    piece = gradients.plan(geometry, threads, 2**24)
+    assert piece is not None
+    assert gradients._jobs(geometry, piece.rows, piece.channels, piece.taps) == parts
+
+
 def test_kernels_that_mostly_meet_padding_are_not_gathered() -> None:
     g = geometries.conv((1, 1, 3), (1, 1, 4000), None, pads=[3999, 3999])
     x, dy = np.ones((1, 1, 3), np.float32), np.ones(g.y_shape, np.float32)

@@ -6,6 +6,7 @@ from itertools import product
 from math import prod
 from random import Random
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import onnx
@@ -16,7 +17,7 @@ from gpuconv import cpu
 from gpuconv.cpu import _gather, _product, _scatter
 from gpuconv.cpu._finish import Finish
 from gpuconv.cpu._workspace import BlockSize, Cut, blocks
-from gpuconv.cpu.conv import _adds_less_than_it_gathers
+from gpuconv.cpu.conv import _adds_fewer, _adds_less_than_it_gathers
 from gpuconv.onnx import backend
 from gpuconv.rules import activation
 from gpuconv.rules import geometry as geometries
@@ -212,7 +213,9 @@ def test_blocks_as_wide_as_the_input_that_begin_elsewhere(
         ((48, 50), (3, 3), {**PADS, "strides": [1, 2]}, False),
         ((48, 50), (1, 1), {}, False),
         ((400,), (5,), {"pads": [2, 2]}, True),
-        ((40,), (9,), {"pads": [4, 4], "dilations": [3]}, False),  # blocks would meet most inputs several times
+        ((40,), (9,), {"pads": [4, 4], "dilations": [3]}, False),  # additions take longer to start than copies
+        ((2000,), (9,), {"pads": [1200, 1200], "dilations": [300]}, True),
+        ((20000,), (9,), {"pads": [12000] * 2, "dilations": [3000]}, False),  # blocks would meet inputs several times
     ],
 )
 def test_few_output_channels_are_added_up(
@@ -223,6 +226,39 @@ def test_few_output_channels_are_added_up(
     assert _adds_less_than_it_gathers(geometries.conv(x.shape, w.shape, None, **attributes), False) == adds
     expected = oracle.conv(x, w, b, **attributes).value.astype(dtype)
     assert np.array_equal(gpuconv.conv(x, w, b, **attributes), expected)
+
+
+@pytest.mark.parametrize("group", [1, 3])
+@pytest.mark.parametrize(
+    ("x", "w", "attributes", "adds"),
+    [
+        ((9, 400, 900), (2, 400, 65), {"strides": [23], "pads": [32, 32]}, True),  # 2 filters to add for 40 channels
+        ((300, 8, 6), (32, 8, 300), {"strides": [57], "pads": [299, 299]}, True),  # most windows are padding
+        ((4, 64, 20, 90), (1, 64, 3, 20), {"strides": [1, 7], "pads": [1, 0, 1, 0]}, True),
+        ((1, 3, 64, 64), (16, 3, 7, 7), {"strides": [2, 2], "pads": [3] * 4}, False),
+        ((1, 40, 20), (40, 40, 3), {"strides": [2]}, False),
+        ((5, 40, 90), (2, 40, 65), {"pads": [32, 32]}, False),
+    ],
+)
+def test_few_products_of_a_strided_convolution_are_added_up(
+    x: tuple[int, ...], w: tuple[int, ...], attributes: dict[str, Any], adds: bool, group: int
+) -> None:
+    images, channels, *extents = x
+    given = _integers(10, (images, channels * group, *extents), (w[0] * group, *w[1:]), (w[0] * group,))
+    attributes = {**attributes, "group": group}
+    geometry = geometries.conv(given[0].shape, given[1].shape, None, **attributes)
+    assert _adds_fewer(geometry, images) == adds
+    expected = oracle.conv(*given, **attributes).value.astype(np.float32)
+    assert np.array_equal(gpuconv.conv(*given, **attributes), expected)
+
+
+def test_images_of_groups_are_multiplied_in_one_call() -> None:
+    x, w = _integers(11, (30, 18, 40), (9, 2, 21))
+    attributes = {"group": 9, "dilations": [1], "strides": [9], "pads": [20, 20]}
+    with mock.patch.object(np, "matmul", wraps=np.matmul) as matmul:
+        y = gpuconv.conv(x, w, **attributes)
+    assert matmul.call_count <= 2
+    assert np.array_equal(y, oracle.conv(x, w, **attributes).value)
 
 
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])

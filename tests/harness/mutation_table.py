@@ -328,8 +328,10 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "cpu/_crop.py": ("cpu/test_cropped.py", "cpu/test_long_kernels.py narrow"),
     "cpu/_overlap_add.py": ("cpu/test_overlap_add.py", "cpu/test_long_kernels.py narrow", "cpu/test_memory.py"),
+    "cpu/_phase_rows.py": ("cpu/test_phase_rows.py", "cpu/test_invariance.py", "cpu/test_memory.py"),
     "cpu/conv.py": (
         *_SUMS,
+        "cpu/test_phase_rows.py",
         "cpu/test_overlap_add.py",
         "cpu/test_long_kernels.py",
         "cuda/conv/test_fusion.py",

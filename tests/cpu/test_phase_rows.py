@@ -1,0 +1,153 @@
+"""ConvTranspose by phases as rows on the CPU: axes by hand, values by the definition, and which problems take it.
+
+Small integers are exact in every order and dtype, so that all comparisons are of equal numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from random import Random
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+
+import gpuconv
+from gpuconv.cpu import _phase_rows
+from gpuconv.cpu._phase_rows import Axis, axis_of
+from tests.cpu.test_overlap_add import DTYPES, Ints, _drawn, _integers, _transposed, _wide
+
+cpu_conv = import_module("gpuconv.cpu.conv")
+NAMES = "group", "strides", "dilations", "pads", "output_padding"
+
+
+@contextmanager
+def taken(pays: bool = True) -> Iterator[list[bool]]:
+    """Take this way wherever it can be, or never; and note for every call whether it was."""
+    found, run = [], _phase_rows.run
+
+    def noted(*arguments: Any) -> bool:
+        found.append(run(*arguments))
+        return found[-1]
+
+    with mock.patch.object(_phase_rows, "_pays", return_value=pays), mock.patch.object(_phase_rows, "run", noted):
+        yield found
+
+
+@pytest.mark.parametrize(
+    ("offsets", "stride", "expected"),
+    [
+        (range(4), 1, Axis(0, 1, 4, 1, -3, 0)),  # a Conv with the taps in reverse
+        (range(-2, 5, 2), 1, Axis(0, 1, 4, 2, -4, 0)),  # dilated: every other input, from 4 before to 2 after
+        (range(3), 3, Axis(0, 3, 1, 1, 0, 0)),  # one tap for each phase
+        (range(-1, 1), 5, Axis(0, 5, 2, 1, 0, 4)),  # phase 4 of stride -1, and phase 0 of the next
+        (range(1, 3), 5, Axis(1, 2, 1, 1, 0, 0)),  # phases 1 and 2 of 5
+        (range(-1, 3), 2, Axis(0, 2, 3, 1, -1, 1)),  # outputs 0 and 1 of the strides -1, 0 and 1
+        (range(0, 9, 3), 3, Axis(0, 1, 3, 1, -2, 0)),  # only phase 0 is reached
+        (range(-4, 8, 6), 3, Axis(2, 1, 2, 2, 0, 0)),  # offsets -4 and 2: phase 2 of the strides -2 and 0
+        (range(7, 10, 3), 2, Axis(1, 1, 1, 1, -3, 0)),  # one tap, whatever its dilation
+        (range(0, 6, 2), 3, None),  # taps of a phase are not side by side
+    ],
+)
+def test_axes_by_hand(offsets: range, stride: int, expected: Axis | None) -> None:
+    assert axis_of(offsets, stride) == expected
+
+
+@pytest.mark.parametrize("threads", ["1", "2"])
+@pytest.mark.parametrize("workspace", ["30000", "200000", ""])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_values_in_any_workspace(dtype: Any, workspace: str, threads: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUCONV_WORKSPACE_BYTES", workspace)
+    monkeypatch.setenv("GPUCONV_NUM_THREADS", threads)
+    random, way = Random(f"rows {dtype} {workspace} {threads}"), []
+    for _ in range(12):
+        x, w, b, attributes = _drawn(random, dtype)
+        expected = _transposed(x, w, b, *(attributes[name] for name in NAMES)).astype(dtype)
+        with taken() as found:
+            y = gpuconv.conv_transpose(x, w, b, **attributes, invariant=random.choice((None, "batch")))
+        way += found
+        assert np.array_equal(_wide(y), _wide(expected))
+        if np.dtype(dtype).kind != "c":
+            residual = _integers(random, expected.shape, dtype)
+            with taken():
+                y = gpuconv.conv_transpose(x, w, b, **attributes, residual=residual, activation="relu")
+            expected = np.maximum(_wide(expected) + _wide(residual), 0).astype(dtype)
+            assert np.array_equal(_wide(y), _wide(expected))
+    assert any(way)
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_values_of_any_layout(layout: str) -> None:
+    random = Random(layout)
+    x, w = _integers(random, (3, 4, 9, 7), np.float32), _integers(random, (4, 5, 5, 3), np.float32)
+    expected = _transposed(x, w, None, 1, (2, 3), (1, 1), (1, 0, 2, 1), (0, 0))
+    last = layout == "NHWC"
+    with taken() as found:
+        y = gpuconv.conv_transpose(
+            np.moveaxis(x, 1, -1) if last else x, w, strides=[2, 3], pads=[1, 0, 2, 1], layout=layout
+        )
+    assert found == [True]
+    assert np.array_equal(np.moveaxis(y, -1, 1) if last else y, expected)
+
+
+def test_what_is_not_finite_meets_no_padding_and_no_missing_tap() -> None:
+    """Of a kernel of three and a stride of two, a phase lacks a tap; outputs of the edge see padding."""
+    x, w = np.ones((2, 1, 5), np.float32), np.ones((1, 2, 3), np.float32)
+    x[1, 0, 2] = np.inf
+    with taken() as found:
+        y = gpuconv.conv_transpose(x, w, strides=[2])
+        assert np.isfinite(y[0]).all()
+        assert [at for at in range(11) if y[1, 0, at] == np.inf] == [4, 5, 6]
+        assert not np.isnan(y).any()
+        w[0, 1, 0] = np.nan
+        y = gpuconv.conv_transpose(x[:1], w, strides=[2])
+    assert found == [False, False]
+    assert np.isfinite(y[0, 0]).all()
+    assert [at for at in range(11) if np.isnan(y[0, 1, at])] == [0, 2, 4, 6, 8]
+
+
+def test_an_image_that_is_not_finite_changes_no_bits_of_others() -> None:
+    generator = np.random.default_rng(3)
+    x, w = generator.standard_normal((3, 7, 40), np.float32), generator.standard_normal((7, 9, 5), np.float32)
+    with taken() as found:
+        alone = [gpuconv.conv_transpose(image[None], w, strides=[2], invariant="batch") for image in x]
+        assert found == [True] * 3
+        x[1, 2, 3] = np.inf
+        y = gpuconv.conv_transpose(x, w, strides=[2], invariant="batch")
+    assert found[3:] == [True, False, True]
+    assert y[0].tobytes() == alone[0].tobytes()
+    assert y[2].tobytes() == alone[2].tobytes()
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "strides", "dilations", "pads", "expected"),
+    [
+        ((3, 4, 19291), (4, 10, 79), (19,), (1,), (0, 0), True),  # 79 products to add for each of 10 * 19 outputs
+        ((2, 22, 11, 11), (22, 1, 12, 12), (2, 1), (1, 1), (0,) * 4, False),  # one group
+        ((1, 1, 11, 11), (1, 8, 12, 12), (2, 1), (1, 1), (0,) * 4, True),
+        ((11, 1, 14), (1, 645, 38), (9,), (1,), (0, 0), True),
+        ((2, 64, 56, 56), (64, 64, 3, 3), (2, 2), (1, 1), (1,) * 4, False),  # of 16 taps 7 would be zeros
+        ((4, 85, 5562), (85, 1, 521), (521,), (1,), (0, 0), False),  # nothing to add
+        ((61, 505, 17), (505, 2, 497), (1,), (1,), (0, 0), False),  # far more outputs than inputs, all of 505 channels
+    ],
+)
+def test_where_phases_as_rows_pay(x: Ints, w: Ints, strides: Ints, dilations: Ints, pads: Ints, expected: bool) -> None:
+    found: list[bool] = []
+    pays = _phase_rows._pays
+
+    def noted(*arguments: Any) -> bool:
+        found.append(pays(*arguments))
+        return found[-1]
+
+    arrays = (np.lib.stride_tricks.as_strided(np.ones(1, np.float32), shape, (0,) * len(shape)) for shape in (x, w))
+    others = mock.patch.multiple(cpu_conv._overlap_add, run=lambda *_: True)
+    with (
+        mock.patch.object(_phase_rows, "_pays", noted),
+        mock.patch.object(_phase_rows, "plan", return_value=None),
+        others,
+    ):
+        gpuconv.conv_transpose(*arrays, strides=strides, dilations=dilations, pads=pads)
+    assert found == [expected]
