@@ -11,7 +11,6 @@ from random import Random
 from typing import Any
 from unittest import mock
 
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -20,9 +19,7 @@ from gpuconv.cpu import _overlap_add, _scatter, _taps
 from gpuconv.cpu._overlap_add import OverlapAdd, Piece, Sizes, Term
 from gpuconv.cpu._workspace import ALONE, Cut, boxes
 from gpuconv.rules import geometry as geometries
-
-Ints = tuple[int, ...]
-DTYPES = [np.float32, np.float64, np.float16, ml_dtypes.bfloat16, np.complex64]
+from tests.cpu.transposed import DTYPES, NAMES, Ints, drawn, integers, transposed, wide
 
 # x, w and stride of inverse Fourier transforms of sound: one output channel, a long kernel.
 LONG: list[tuple[Ints, Ints, int]] = [
@@ -36,61 +33,6 @@ LONG: list[tuple[Ints, Ints, int]] = [
 ]
 
 
-def _integers(random: Random, shape: Ints, dtype: Any) -> Any:
-    draw = np.random.default_rng(random.getrandbits(32))
-    values = draw.integers(-1, 2, shape) * (draw.random(shape) < 0.3)
-    if np.dtype(dtype).kind == "c":
-        values = values + 1j * draw.integers(-1, 2, shape)
-    return values.astype(dtype)
-
-
-def _wide(array: Any) -> Any:
-    return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
-
-
-def _transposed(x: Any, w: Any, b: Any, group: int, strides: Ints, dilations: Ints, pads: Ints, more: Ints) -> Any:
-    """ConvTranspose by its definition, one product of matrices for every tap and group."""
-    x, w = _wide(x), _wide(w)
-    rank, channels, rows = x.ndim - 2, x.shape[1] // group, w.shape[1]
-    axes = list(zip(x.shape[2:], w.shape[2:], strides, dilations, more, strict=True))
-    y = np.zeros((len(x), rows * group, *((n - 1) * s + (k - 1) * d + 1 + m for n, k, s, d, m in axes)), x.dtype)
-    for tap, g in product(product(*map(range, w.shape[2:])), range(group)):
-        of_group = slice(g * channels, (g + 1) * channels)
-        place = tuple(slice(t * d, t * d + (n - 1) * s + 1, s) for t, (n, _, s, d, _) in zip(tap, axes, strict=True))
-        products = np.tensordot(w[(of_group, slice(None), *tap)], x[:, of_group], axes=(0, 1)).swapaxes(0, 1)
-        y[(slice(None), slice(g * rows, (g + 1) * rows), *place)] += products
-    y = y[(..., *(slice(a, n - b) for a, b, n in zip(pads[:rank], pads[rank:], y.shape[2:], strict=True)))]
-    return y if b is None else y + _wide(b).reshape(-1, *(1,) * rank)
-
-
-def _drawn(random: Random, dtype: Any) -> tuple[Any, Any, Any, dict[str, Any]]:
-    """Return x, w, b and attributes of a random ConvTranspose."""
-    rank, group = random.choice((1, 1, 2, 3)), random.choice((1, 1, 2, 3))
-    most = {1: 50, 2: 8, 3: 4}[rank]
-    kernel, extents = ([random.randint(1, most) for _ in range(rank)] for _ in range(2))
-    strides = [random.choice((1, 2, 3, 16, 30) if rank < 3 else (1, 2, 3)) for _ in range(rank)]
-    dilations = [random.choice((1, 1, 2, 3)) for _ in range(rank)]
-    axes = zip(extents, kernel, strides, dilations, strict=True)
-    pads = [random.randint(0, ((n - 1) * s + (k - 1) * d) // 3) for n, k, s, d in axes] * 2
-    channels, rows = random.choice((1, 2, 40) if rank > 1 else (1, 7, 300)), random.choice((1, 2, 9))
-    x = _integers(random, (random.choice((1, 2, 5)), channels * group, *extents), dtype)
-    w = _integers(random, (channels * group, rows, *kernel), dtype)
-    b = _integers(random, (rows * group,), dtype) if random.random() < 0.5 else None
-    more = [random.randint(0, max(s, d) - 1) for s, d in zip(strides, dilations, strict=True)]
-    return (
-        x,
-        w,
-        b,
-        {
-            "group": group,
-            "strides": strides,
-            "dilations": dilations,
-            "pads": pads,
-            "output_padding": more,
-        },
-    )
-
-
 @pytest.mark.parametrize("threads", ["1", "2"])
 @pytest.mark.parametrize("workspace", ["30000", "200000", ""])
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -99,17 +41,14 @@ def test_values_in_any_workspace(dtype: Any, workspace: str, threads: str, monke
     monkeypatch.setenv("GPUCONV_NUM_THREADS", threads)
     random = Random(f"{dtype} {workspace}")
     for _ in range(4):
-        x, w, b, attributes = _drawn(random, dtype)
-        expected = _transposed(x, w, b, *(attributes[name] for name in _ORDER))
+        x, w, b, attributes = drawn(random, dtype)
+        expected = transposed(x, w, b, *(attributes[name] for name in NAMES))
         given = {"invariant": random.choice((None, "batch")), **attributes}
-        assert np.array_equal(_wide(gpuconv.conv_transpose(x, w, b, **given)), _wide(expected.astype(dtype)))
-        residual = _integers(random, expected.shape, dtype)
+        assert np.array_equal(wide(gpuconv.conv_transpose(x, w, b, **given)), wide(expected.astype(dtype)))
+        residual = integers(random, expected.shape, dtype)
         if np.dtype(dtype).kind != "c":
             y = gpuconv.conv_transpose(x, w, b, **given, residual=residual, activation="relu")
-            assert np.array_equal(_wide(y), _wide(np.maximum(expected + _wide(residual), 0).astype(dtype)))
-
-
-_ORDER = ("group", "strides", "dilations", "pads", "output_padding")
+            assert np.array_equal(wide(y), wide(np.maximum(expected + wide(residual), 0).astype(dtype)))
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
@@ -120,13 +59,13 @@ def test_a_conv_that_needs_more_workspace_than_there_is(
     """Conv is the gradient of ConvTranspose, so its sum of products is read off the definition with roles changed."""
     monkeypatch.setenv("GPUCONV_WORKSPACE_BYTES", "16384")
     random = Random(stride)
-    x, w = _integers(random, (2, 60, 90), dtype), _integers(random, (5, 60, 50), dtype)
-    padded = np.pad(_wide(x), ((0, 0), (0, 0), (3, 8)))
+    x, w = integers(random, (2, 60, 90), dtype), integers(random, (5, 60, 50), dtype)
+    padded = np.pad(wide(x), ((0, 0), (0, 0), (3, 8)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, 50, axis=2)[:, :, ::stride]
-    expected = np.einsum("ncqk,mck->nmq", windows, _wide(w))
+    expected = np.einsum("ncqk,mck->nmq", windows, wide(w))
     with _none_by_taps():
         y = gpuconv.conv(x, w, strides=[stride], pads=[3, 8])
-    assert np.array_equal(_wide(y), _wide(expected.astype(dtype)))
+    assert np.array_equal(wide(y), wide(expected.astype(dtype)))
 
 
 def test_only_inputs_that_exist_are_multiplied(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,10 +18,9 @@ import pytest
 import gpuconv
 from gpuconv.cpu import _phase_rows
 from gpuconv.cpu._phase_rows import Axis, axis_of
-from tests.cpu.test_overlap_add import DTYPES, Ints, _drawn, _integers, _transposed, _wide
+from tests.cpu.transposed import DTYPES, NAMES, Ints, drawn, integers, transposed, wide
 
 cpu_conv = import_module("gpuconv.cpu.conv")
-NAMES = "group", "strides", "dilations", "pads", "output_padding"
 
 
 @contextmanager
@@ -64,26 +63,26 @@ def test_values_in_any_workspace(dtype: Any, workspace: str, threads: str, monke
     monkeypatch.setenv("GPUCONV_NUM_THREADS", threads)
     random, way = Random(f"rows {dtype} {workspace} {threads}"), []
     for _ in range(12):
-        x, w, b, attributes = _drawn(random, dtype)
-        expected = _transposed(x, w, b, *(attributes[name] for name in NAMES)).astype(dtype)
+        x, w, b, attributes = drawn(random, dtype)
+        expected = transposed(x, w, b, *(attributes[name] for name in NAMES)).astype(dtype)
         with taken() as found:
             y = gpuconv.conv_transpose(x, w, b, **attributes, invariant=random.choice((None, "batch")))
         way += found
-        assert np.array_equal(_wide(y), _wide(expected))
+        assert np.array_equal(wide(y), wide(expected))
         if np.dtype(dtype).kind != "c":
-            residual = _integers(random, expected.shape, dtype)
+            residual = integers(random, expected.shape, dtype)
             with taken():
                 y = gpuconv.conv_transpose(x, w, b, **attributes, residual=residual, activation="relu")
-            expected = np.maximum(_wide(expected) + _wide(residual), 0).astype(dtype)
-            assert np.array_equal(_wide(y), _wide(expected))
+            expected = np.maximum(wide(expected) + wide(residual), 0).astype(dtype)
+            assert np.array_equal(wide(y), wide(expected))
     assert any(way)
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_values_of_any_layout(layout: str) -> None:
     random = Random(layout)
-    x, w = _integers(random, (3, 4, 9, 7), np.float32), _integers(random, (4, 5, 5, 3), np.float32)
-    expected = _transposed(x, w, None, 1, (2, 3), (1, 1), (1, 0, 2, 1), (0, 0))
+    x, w = integers(random, (3, 4, 9, 7), np.float32), integers(random, (4, 5, 5, 3), np.float32)
+    expected = transposed(x, w, None, 1, (2, 3), (1, 1), (1, 0, 2, 1), (0, 0))
     last = layout == "NHWC"
     with taken() as found:
         y = gpuconv.conv_transpose(
