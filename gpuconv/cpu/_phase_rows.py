@@ -39,7 +39,8 @@ from gpuconv.rules.geometry import tap_range
 
 _TILE_BYTES = 2 * 2**20  # of a block's buffers: a core's cache has them still when the products are moved
 _WIDE = 256  # positions from which a product is efficient
-_OPERATIONS, _ELEMENTS, _STEP = 5e10, 1e9, 5e-6  # per second of a product, and copied or added; seconds of a NumPy call
+_OPERATIONS, _ELEMENTS = 5e10, 1e9  # of a product, and copied or added, per second
+_STEP = 5e-6  # seconds of a call of NumPy
 _LOOP = 8  # elements copied or added in the time that a run of neighbours takes to start
 _MORE_STEPS = 10  # of the other ways: products are prepared, added to zeros, phase by phase, and stored
 _MARGIN = 0.9  # of the predicted time of overlap-add, up to which this way is taken

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from math import prod
 from random import Random
 from typing import Any
 from unittest import mock
@@ -62,7 +63,7 @@ def test_values_in_any_workspace(dtype: Any, workspace: str, threads: str, monke
     monkeypatch.setenv("GPUCONV_WORKSPACE_BYTES", workspace)
     monkeypatch.setenv("GPUCONV_NUM_THREADS", threads)
     random, way = Random(f"rows {dtype} {workspace} {threads}"), []
-    for _ in range(12):
+    for _ in range(8):
         x, w, b, attributes = drawn(random, dtype)
         expected = transposed(x, w, b, *(attributes[name] for name in NAMES)).astype(dtype)
         with taken() as found:
@@ -106,6 +107,54 @@ def test_what_is_not_finite_meets_no_padding_and_no_missing_tap() -> None:
     assert found == [False, False]
     assert np.isfinite(y[0, 0]).all()
     assert [at for at in range(11) if np.isnan(y[0, 1, at])] == [0, 2, 4, 6, 8]
+
+
+@pytest.mark.parametrize("tap", [0, 2])
+@pytest.mark.parametrize("pads", [(2, 0), (0, 2), (2, 2)])
+def test_padding_at_one_end_meets_no_weight_that_is_not_finite(pads: Ints, tap: int) -> None:
+    """Five inputs reach seven outputs, each tap five of these; three of them meet all taps."""
+    x, w = np.ones((1, 2, 5), np.float32), np.ones((2, 2, 3), np.float32)
+    w[0, 0, tap] = np.nan
+    with taken() as found:
+        y = gpuconv.conv_transpose(x, w, pads=list(pads))
+    expected = [at - pads[0] for at in range(pads[0], 7 - pads[1]) if tap <= at < tap + 5]
+    assert np.flatnonzero(np.isnan(y[0, 0])).tolist() == expected
+    assert found == [pads == (2, 2)]
+
+
+@pytest.mark.parametrize("invariant", [None, "batch"])
+def test_buffers_have_no_more_elements_than_are_planned(invariant: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUCONV_NUM_THREADS", "2")
+    random, count = Random(f"{invariant}"), 0
+    take, _elements = _phase_rows.SCRATCH.take, _phase_rows._elements
+    for workspace in ("200000", "2000000", "") * 10:
+        monkeypatch.setenv("GPUCONV_WORKSPACE_BYTES", workspace)
+        x, w, b, attributes = drawn(random, np.float16)
+        sizes: dict[str, int] = {}
+
+        def noted(name: str, shape: Ints, dtype: Any, sizes: dict[str, int] = sizes) -> Any:
+            sizes[name] = max(sizes.get(name, 0), prod(shape))
+            return take(name, shape, dtype)
+
+        planned: list[int] = []
+
+        def elements(*arguments: Any, planned: list[int] = planned) -> int:
+            planned.append(_elements(*arguments))
+            return planned[-1]
+
+        with (
+            taken() as found,
+            mock.patch.object(_phase_rows, "SCRATCH", mock.Mock(take=noted)),
+            mock.patch.object(_phase_rows, "plan", _phase_rows.plan.__wrapped__),
+            mock.patch.object(_phase_rows, "_elements", elements),
+        ):
+            gpuconv.conv_transpose(x, w, b, **attributes, invariant=invariant)
+        if found == [True]:
+            count += 1
+            share = int(workspace or 2**28) // 16  # of a thread, in float32
+            assert planned[-1] <= share
+            assert sum(sizes.values()) <= max(planned[-1], min(_phase_rows._TILE_BYTES // 4, share))
+    assert count > 2
 
 
 def test_an_image_that_is_not_finite_changes_no_bits_of_others() -> None:

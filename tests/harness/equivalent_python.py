@@ -14,11 +14,11 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
         "dask/_convolve.py _task: … aken.start) // max(geometry.x_shape[1], 1) or geometry.group, 'strides': geometry …  ->  … aken.start) // max(geometry.x_shape[1], 2) or geometry.group, 'strides': geometry …",  # noqa: E501
     ),
     "Small images side by side make one product, or each makes its own: the same numbers.": (
-        "cpu/_scatter.py _ScatteredProduct._parts: if count > 1 and prod(positions) < _WIDE:  ->  if count >= 1 and prod(positions) < _WIDE:",  # noqa: E501
-        "cpu/_scatter.py _ScatteredProduct._parts: if count > 1 and prod(positions) < _WIDE:  ->  if count < 1 and prod(positions) < _WIDE:",  # noqa: E501
-        "cpu/_scatter.py _ScatteredProduct._parts: if count > 1 and prod(positions) < _WIDE:  ->  if count > 2 and prod(positions) < _WIDE:",  # noqa: E501
-        "cpu/_scatter.py _ScatteredProduct._parts: if count > 1 and prod(positions) < _WIDE:  ->  if count > 0 and prod(positions) < _WIDE:",  # noqa: E501
-        "cpu/_scatter.py _ScatteredProduct._parts: if count > 1 and prod(positions) < _WIDE:  ->  if count > 1 and prod(positions) <= _WIDE:",  # noqa: E501
+        "cpu/_scatter.py _ScatteredProduct._parts: if count > 1 and (not self.alone) and (prod(positions) < _WIDE):  ->  if count >= 1 and (not self.alone) and (prod(positions) < _WIDE):",  # noqa: E501
+        "cpu/_scatter.py _ScatteredProduct._parts: if count > 1 and (not self.alone) and (prod(positions) < _WIDE):  ->  if count < 1 and (not self.alone) and (prod(positions) < _WIDE):",  # noqa: E501
+        "cpu/_scatter.py _ScatteredProduct._parts: if count > 1 and (not self.alone) and (prod(positions) < _WIDE):  ->  if count > 2 and (not self.alone) and (prod(positions) < _WIDE):",  # noqa: E501
+        "cpu/_scatter.py _ScatteredProduct._parts: if count > 1 and (not self.alone) and (prod(positions) < _WIDE):  ->  if count > 0 and (not self.alone) and (prod(positions) < _WIDE):",  # noqa: E501
+        "cpu/_scatter.py _ScatteredProduct._parts: if count > 1 and (not self.alone) and (prod(positions) < _WIDE):  ->  if count > 1 and (not self.alone) and (prod(positions) <= _WIDE):",  # noqa: E501
     ),
     "No number is beyond infinity.": (
         "onnx/operators/affine.py _acted: if does.low > -np.inf:  ->  if does.low >= -np.inf:",
@@ -127,7 +127,7 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
         "cuda/conv/wgmma/pixels.py _patch: return (high, next((size for size in range(wide, wide + 8) if size * high % 8 == 0)))  ->  return (high, next((size for size in range(wide, wide + 9) if size * high % 8 == 0)))",  # noqa: E501
     ),
     "A block that could be written in place is copied instead: the same values.": (
-        "cpu/_gather.py _GatheredProduct._target: if y.dtype != self.weights.dtype or images > 1 or (products > 1 and (not y.flags.aligned)):  ->  if y.dtype != self.weights.dtype or images >= 1 or (products > 1 and (not y.flags.aligned)):",  # noqa: E501
+        "cpu/_gather.py _GatheredProduct._target: if images > 1 and (not self.stacks):  ->  if images >= 1 and (not self.stacks):",  # noqa: E501
     ),
     "Rows are gathered tap by tap or by shifts: the same rows.": (
         *(
@@ -141,17 +141,17 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
         "cpu/_gather.py _piece: … and (s == 1) and (q == n) and (seen == (0, n)) else None) …  ->  … and (s == 1) and (q == n) and (seen == (-1, n)) else None) …",  # noqa: E501
     ),
     "A tap's products are read once: sums may lie in their memory, or in some of their own.": (
-        "cpu/_scatter.py _store: if len(taps) == 1:  ->  if len(taps) != 1:",
-        "cpu/_scatter.py _store: if len(taps) == 1:  ->  if len(taps) == 2:",
-        "cpu/_scatter.py _store: if len(taps) == 1:  ->  if len(taps) == 0:",
+        "cpu/_scatter.py _store: if steps[0].covers and len(steps) == 1:  ->  if steps[0].covers and len(steps) != 1:",
+        "cpu/_scatter.py _store: if steps[0].covers and len(steps) == 1:  ->  if steps[0].covers and len(steps) == 2:",
+        "cpu/_scatter.py _store: if steps[0].covers and len(steps) == 1:  ->  if steps[0].covers and len(steps) == 0:",
     ),
     "Planes of one element are folded into rows, or not, where they are as many as a grid has blocks.": (
         "cuda/pool/problem.py PoolView.folded: if not flat or self.planes == 1 or self.planes * self.width.extent >= MOST_BLOCKS or (self.channel.place == 0):  ->  if not flat or self.planes == 1 or self.planes * self.width.extent > MOST_BLOCKS or (self.channel.place == 0):",  # noqa: E501
     ),
     "A tap that all outputs meet begins the sums, or is added to zeros.": (
         *(
-            "cpu/_scatter.py _store: if not started and all((start <= 0 and start + size >= n for start, size, n in "
-            f"sizes)):  ->  if not started and all(({inside} for start, size, n in sizes)):"
+            "cpu/_scatter.py _step: covers = all((start <= 0 and start + size >= n for start, size, n in sizes))  ->  "
+            f"covers = all(({inside} for start, size, n in sizes))"
             for inside in (
                 "start < 0 and start + size >= n",
                 "start <= -1 and start + size >= n",
@@ -361,6 +361,19 @@ CHOICES: dict[str, tuple[str, ...]] = {
         "cuda/pool/vectors.py offers: threads",
         "cuda/pool/vectors.py module: _INSTRUCTIONS",
         "cuda/pool/vectors.py module: _OF_BYTES",
+    ),
+    "Sums of phases as rows, or of products that are added, are as right as the others.": (
+        "cpu/_phase_rows.py _pays",
+        "cpu/_phase_rows.py _steps",
+        "cpu/_phase_rows.py _seconds",
+        *(
+            f"cpu/_phase_rows.py module: {name}"
+            for name in ("_TILE_BYTES", "_WIDE", "_STEP", "_LOOP", "_MORE_STEPS", "_MARGIN")
+        ),
+        "cpu/_phase_rows.py module: _OPERATIONS, _ELEMENTS",
+        "cpu/conv.py _adds_fewer",
+        *(f"cpu/conv.py module: {name}" for name in ("_ONE_BLOCK", "_RUN", "_TERM")),
+        "cpu/conv.py module: _GATHERED, _ADDED, _OPERATIONS",
     ),
     "Products row by row of taps are as right as those of gathered windows.": (
         "cpu/_gather.py _serves_rows",
