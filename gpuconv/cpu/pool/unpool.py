@@ -6,6 +6,7 @@ their own planes, so that blocks are independent and several threads can work on
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 from itertools import product
 from math import prod
@@ -85,10 +86,21 @@ class _Digit(NamedTuple):
 
 
 class _Bounds(NamedTuple):
-    """What the windows of some planes allow: the first number of each (int64), and what it may be exceeded by."""
+    """What the windows of some planes allow.
+
+    Attributes
+    ----------
+    first : array of int64
+        The number of each window's first element.
+    digits : list of _Digit
+        Of what an index exceeds that number by.
+    dtype : dtype
+        The narrowest unsigned integer that holds these differences, once they are known to be below the first size.
+    """
 
     first: Array
     digits: list[_Digit]
+    dtype: np.dtype[Any]
 
 
 @lru_cache(maxsize=16)
@@ -102,7 +114,7 @@ def _bounds(windows: IndexWindows, planes: int, box: Box) -> _Bounds:
     first = np.zeros(shape, np.int64)
     if not windows.in_planes:
         first += (np.arange(planes) * plane).reshape(-1, *(1,) * len(box))
-    digits: list[_Digit] = []
+    found: list[tuple[int, int, Array, Array, int]] = []
     for axis in reversed(windows.fastest_first) if plane else ():
         extent, dilation = windows.numbered[2 + axis], windows.dilations[axis]
         modulus, step = step, step // extent
@@ -111,16 +123,23 @@ def _bounds(windows: IndexWindows, planes: int, box: Box) -> _Bounds:
         size = (begin + windows.reach[axis]).clip(nearest, extent) - nearest
         along = (1,) * (1 + axis) + (len(begin),) + (1,) * (len(box) - 1 - axis)
         first += (nearest * step).reshape(along)
-        if dilation > 1 or (size < extent).any() or (extent > 1 and not digits):
-            dtype = np.dtype(np.uint64 if not digits or plane >= 2**31 else np.uint32)
-            sizes, before = size * step, (nearest - begin) % dilation
-            of_windows = (_of_windows(values.astype(dtype).reshape(along), shape) for values in (sizes, before))
-            digits.append(_Digit(modulus, step, *of_windows, dilation))
-    return _Bounds(first, digits or [_Digit(plane, 1, np.uint64(plane), np.uint64(0), 1)])
+        if dilation > 1 or (size < extent).any() or (extent > 1 and not found):
+            before = (nearest - begin) % dilation
+            found.append((modulus, step, (size * step).reshape(along), before.reshape(along), dilation))
+    if not found:
+        return _Bounds(first, [_Digit(plane, 1, np.uint64(plane), np.uint64(0), 1)], np.dtype(np.uint64))
+    dtype = np.min_scalar_type(max(int(found[0][2].max()), *(int(before.max()) + plane for *_, before, _ in found)))
+    digits = [
+        _Digit(modulus, step, _of_windows(size, shape, dtype if digit else np.uint64),
+               _of_windows(before, shape, dtype), dilation)
+        for digit, (modulus, step, size, before, dilation) in enumerate(found)
+    ]  # fmt: skip
+    return _Bounds(first, digits, dtype)
 
 
-def _of_windows(values: Array, shape: Ints) -> Any:
+def _of_windows(values: Array, shape: Ints, dtype: Any) -> Any:
     """Return a value for every window as a flat array, or as one number where all are equal."""
+    values = values.astype(dtype)
     one = values.reshape(-1)[0]
     return one if (values == one).all() else np.broadcast_to(values, shape).reshape(-1)
 
@@ -128,12 +147,18 @@ def _of_windows(values: Array, shape: Ints) -> Any:
 def _first_of_block(array: Array, block: Box, windows: IndexWindows) -> Ints | None:
     """Return where the first such index of a block stands; of some images it has all channels."""
     indices = array[tuple(slice(*span) for span in block)]
-    possible = _are_inside(indices, block, windows)
-    if possible.all():
+    if all(_are_below(*digit) for digit in _digits(indices, block, windows)):
         return None
+    possible = _inside(indices, block, windows)
     possible |= indices == -1
     at = np.unravel_index(int(possible.argmin()), possible.shape)
     return None if possible.all() else tuple(start + int(step) for (start, _), step in zip(block, at, strict=True))
+
+
+def _are_below(values: Array, bounds: Any) -> bool:
+    if isinstance(bounds, np.ndarray):
+        return bool(np.less(values, bounds, out=SCRATCH.take("below", values.shape, bool)).all())
+    return bool(values.max() < bounds)
 
 
 def _number_of_first(block: Box, windows: IndexWindows) -> int:
@@ -141,40 +166,45 @@ def _number_of_first(block: Box, windows: IndexWindows) -> int:
     return 0 if windows.in_planes else (block[0][0] * windows.shape[1] + block[1][0]) * windows.plane
 
 
-def _are_inside(indices: Array, block: Box, windows: IndexWindows) -> Array:
-    """Tell, in scratch memory, which indices (N, C, …) of a block number elements of their own windows.
+def _inside(indices: Array, block: Box, windows: IndexWindows) -> Array:
+    """Tell which indices (N, C, …) of a block number elements of their own windows."""
+    inside = np.ones(indices.size, bool)
+    for values, bounds in _digits(indices, block, windows):
+        inside &= values < bounds
+    return inside.reshape(indices.shape)
 
-    Each number, less that of the window's first element, is taken apart into digits, one per axis. Where a coordinate
-    lies before the window's first, its digit borrows from the next one, and is at least what lies between that first
-    element and the end of the axis: too large, as a window ends there at the latest.
+
+def _digits(indices: Array, block: Box, windows: IndexWindows) -> Iterator[tuple[Array, Any]]:
+    """Yield flat arrays, in scratch memory, of what has to be below what if indices lie in their windows.
+
+    Each index, less the number of its window's first element, is taken apart into digits, one per axis. Where a
+    coordinate lies before the window's first one, its digit borrows from the next, and is at least what lies between
+    that first coordinate and the end of the axis: too large, as a window ends there at the latest.
     """
-    bounds = _bounds(windows, prod(indices.shape[:2]), block[2:])
+    first, digits, dtype = _bounds(windows, prod(indices.shape[:2]), block[2:])
     numbers = SCRATCH.take("numbers", indices.shape, np.int64)
-    np.subtract(indices, bounds.first.reshape(indices.shape), out=numbers)
+    np.subtract(indices, first.reshape(indices.shape), out=numbers)
     start = _number_of_first(block, windows)
     if start:
         np.subtract(numbers, start, out=numbers)
-    rest: Array = numbers.reshape(-1).view(np.uint64)
-    inside = SCRATCH.take("inside", rest.shape, bool)
-    np.less(rest, bounds.digits[0].size, out=inside)
-    if len(bounds.digits) > 1 and windows.plane < 2**31:
-        rest = SCRATCH.take("rests", rest.shape, np.uint32)
-        np.copyto(rest, numbers.reshape(-1), casting="unsafe")
-    if len(bounds.digits) > 1 or bounds.digits[0].dilation > 1:
-        quotient, holds = SCRATCH.take("digits", rest.shape, rest.dtype), SCRATCH.take("holds", rest.shape, bool)
-    for digit in bounds.digits:
-        if digit is not bounds.digits[0]:
-            np.floor_divide(rest, digit.modulus, out=quotient)
+    rest: Array = numbers.reshape(-1)
+    yield rest.view(np.uint64), digits[0].size
+    if len(digits) == 1 and digits[0].dilation == 1:
+        return
+    narrow, quotient = (SCRATCH.take(name, rest.shape, dtype) for name in ("rests", "quotients"))
+    np.copyto(narrow, rest, casting="unsafe")
+    for digit in digits:
+        if digit is not digits[0]:
+            np.floor_divide(narrow, digit.modulus, out=quotient)
             np.multiply(quotient, digit.modulus, out=quotient)
-            np.subtract(rest, quotient, out=rest)
-            np.bitwise_and(inside, np.less(rest, digit.size, out=holds), out=inside)
+            np.subtract(narrow, quotient, out=narrow)
+            yield narrow, digit.size
         if digit.dilation > 1:
-            np.floor_divide(rest, digit.step, out=quotient)
-            np.add(quotient, digit.before, out=quotient, casting="unsafe")
+            np.floor_divide(narrow, digit.step, out=quotient)
+            np.add(quotient, digit.before, out=quotient)
             whole = quotient // digit.dilation
-            np.multiply(whole, digit.dilation, out=whole)
-            np.bitwise_and(inside, np.equal(whole, quotient, out=holds), out=inside)
-    return inside.reshape(indices.shape)
+            whole *= digit.dilation
+            yield np.subtract(quotient, whole, out=quotient), 1
 
 
 # ---------------------------------------------------------------- the gradient, and MaxUnpool
@@ -212,23 +242,25 @@ def _scatter(
     spatial, plane = windows.numbered[2:], windows.plane
     is_target = target.shape[2:] == spatial and not windows.storage_order
     is_target = is_target and target.flags.c_contiguous and target.dtype == accumulator
+    is_flat = is_target and not windows.in_planes  # indices are places among all elements
     bytes_of_plane = (0 if is_target else plane * accumulator.itemsize) + min(_TOGETHER, prod(rest)) * _BYTES
     together = min(_TOGETHER // prod(rest), _ELEMENTS // max(1, plane))
     together = max(1, min(together, limit() // (2 * _threads.count() * bytes_of_plane)))
     inner = list(boxes(tuple(rest), shrink(tuple(rest), _TOGETHER)))
 
     def compute(planes: Box) -> None:
-        place = tuple(slice(*span) for span in planes)
-        part = target[place]
+        part = target[tuple(slice(*span) for span in planes)]
         numbered = spatial[::-1] if windows.storage_order else spatial
         total = part if is_target else SCRATCH.take("scattered", (*part.shape[:2], *numbered), accumulator)
         total.fill(0)
-        flat = total.reshape(-1)
+        flat = (target if is_flat else total).reshape(-1)
         for box in reversed(inner) if is_sum else inner:
             block = (*planes, *box)
             at = tuple(slice(*span) for span in block)
-            places, given = _placed(indices[at], values[at], block, windows, checked)
-            given = given.astype(accumulator, copy=False)
+            named, given = indices[at], values[at].astype(accumulator, copy=False)
+            places = named if is_flat else _places(named, block, windows)
+            kept = True if checked and named.min() >= 0 else named >= 0 if checked else _inside(named, block, windows)
+            places, given = (places.reshape(-1), given.reshape(-1)) if kept is True else (places[kept], given[kept])
             if is_sum:
                 np.add.at(flat, places[::-1], given[::-1])
             else:
@@ -245,20 +277,13 @@ def _scatter(
     _threads.run(compute, _planes(images, channels, together), side_by_side=shared, most=most)
 
 
-def _placed(indices: Array, values: Array, block: Box, windows: IndexWindows, checked: bool) -> tuple[Array, Array]:
-    """Return the places of a block's values among the elements of its planes, and the values, both flat."""
-    if windows.in_planes:
-        planes = np.arange(0, prod(indices.shape[:2]) * windows.plane, windows.plane)
-        places = indices + planes.reshape(*indices.shape[:2], *(1,) * (indices.ndim - 2))
-    else:
-        places = indices - _number_of_first(block, windows)
-    if not checked:
-        kept = _are_inside(indices, block, windows)
-    elif indices.min() >= 0:
-        return places.reshape(-1), values.reshape(-1)
-    else:
-        kept = indices >= 0
-    return places[kept], values[kept]
+def _places(indices: Array, block: Box, windows: IndexWindows) -> Array:
+    """Return the places of a block's indices among the elements of its planes, in scratch memory."""
+    places = SCRATCH.take("places", indices.shape, np.int64)
+    if not windows.in_planes:
+        return np.subtract(indices, _number_of_first(block, windows), out=places)
+    planes = np.arange(0, prod(indices.shape[:2]) * windows.plane, windows.plane)
+    return np.add(indices, planes.reshape(*indices.shape[:2], *(1,) * (indices.ndim - 2)), out=places)
 
 
 @quietly
