@@ -7,10 +7,11 @@ their own planes, so that blocks are independent and several threads can work on
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -25,6 +26,9 @@ from gpuconv.rules.indices import IndexWindows
 _PASSES = 4  # over Indices: so many times their bytes decide whether threads are worth waking
 _TOGETHER, _BYTES = 2**15, 48  # Indices at work at a time, and bytes of temporary arrays for each
 _ELEMENTS = 2**17  # of the planes that a block of Indices numbers
+_FEW, _FEW_NUMBERS = 256, 4096  # Indices, and numbers that they may have in all, that Python looks up faster than NumPy
+
+Trust = Literal["checked", "unchecked", "to be checked"]  # what is known of Indices, or has to be found out
 
 
 # ---------------------------------------------------------------- the check
@@ -38,6 +42,10 @@ def first_impossible(indices: Array, windows: IndexWindows) -> Ints | None:
     """
     if indices.size == 0:
         return None
+    if indices.size <= _FEW:
+        allowed = _allowed(windows)
+        if allowed and all(map(frozenset.__contains__, allowed, indices.reshape(-1).tolist())):
+            return None
     images, channels, *rest = indices.shape
     spatial, most = tuple(rest), min(_TOGETHER, limit() // _BYTES)
     if indices.size <= most:
@@ -54,6 +62,28 @@ def first_impossible(indices: Array, windows: IndexWindows) -> Ints | None:
         work = [(*some, *box) for some in _planes(images, channels, most // prod(spatial))]
         _threads.run(check, work, side_by_side=is_shared)
     return min(found, default=None)
+
+
+@lru_cache(maxsize=64)
+def _allowed(windows: IndexWindows) -> list[frozenset[int]]:
+    """Return what each index may be, or nothing where that would be too many numbers."""
+    if (
+        prod(windows.shape) * prod(-(-r // d) for r, d in zip(windows.reach, windows.dilations, strict=True))
+        > _FEW_NUMBERS
+    ):
+        return []
+    steps, step = [0] * len(windows.strides), 1
+    for axis in windows.fastest_first:
+        steps[axis], step = step, step * windows.numbered[2 + axis]
+    allowed = []
+    for image, channel, *window in product(*map(range, windows.shape)):
+        first = 0 if windows.in_planes else (image * windows.shape[1] + channel) * windows.plane
+        axes = zip(window, windows.strides, windows.pads, windows.reach, windows.dilations, strict=True)
+        coordinates = (range(q * s - pad, q * s - pad + reach, d) for q, s, pad, reach, d in axes)
+        along = zip(coordinates, windows.numbered[2:], steps, strict=True)
+        numbers = product(*([i * step for i in each if 0 <= i < extent] for each, extent, step in along))
+        allowed.append(frozenset([-1, *(first + sum(number) for number in numbers)]))
+    return allowed
 
 
 def _planes(images: int, channels: int, most: int) -> list[Box]:
@@ -211,70 +241,121 @@ def _digits(indices: Array, block: Box, windows: IndexWindows) -> Iterator[tuple
 
 
 @quietly
-def max_pool_grad(dy: Array, indices: Array, dx: Array, geometry: MaxPoolGeometry, *, checked: bool = False) -> None:
+def max_pool_grad(
+    dy: Array, indices: Array, dx: Array, geometry: MaxPoolGeometry, *, trust: Trust = "unchecked"
+) -> Ints | None:
     """Write into dx, of every element, the sum of dy over the windows whose index it is.
 
-    ``checked`` says that :func:`first_impossible` has found nothing. Windows are added from the last to the first: so
-    an element adds them up in the order of their taps.
+    Windows are added from the last to the first: so an element adds them up in the order of their taps. Where indices
+    are to be checked, return what :func:`first_impossible` does; if that is not None, dx holds nothing of use.
     """
-    windows, accumulator = geometry.index_windows, np.dtype(dtypes.accumulator(dy.dtype))
-    _scatter(dy, indices, dx, windows, accumulator, checked=checked, is_sum=True)
+    accumulator = np.dtype(dtypes.accumulator(dy.dtype))
+    return _Scatter(dy, indices, dx, geometry.index_windows, accumulator, trust, is_sum=True).run()
 
 
-def _scatter(
-    values: Array,
-    indices: Array,
-    target: Array,
-    windows: IndexWindows,
-    accumulator: np.dtype[Any],
-    *,
-    checked: bool,
-    is_sum: bool,
-) -> None:
-    """Add values to zeros where indices say, from the last to the first; or put them there, from the first to the last.
+def max_unpool(
+    x: Array, indices: Array, y: Array, geometry: MaxUnpoolGeometry, *, trust: Trust = "unchecked"
+) -> Ints | None:
+    """Write every element of x into y where its index says, the last of several; zeros elsewhere.
 
-    Those outside their windows are left out.
+    Unchecked, an index may number an element of another plane; one that numbers none is left out. Where indices are to
+    be checked, return what :func:`first_impossible` does; if that is not None, y holds nothing of use.
     """
-    if 0 in (target.size, values.size):
-        target[...] = 0
-        return
-    images, channels, *rest = indices.shape
-    spatial, plane = windows.numbered[2:], windows.plane
-    is_target = target.shape[2:] == spatial and not windows.storage_order
-    is_target = is_target and target.flags.c_contiguous and target.dtype == accumulator
-    is_flat = is_target and not windows.in_planes  # indices are places among all elements
-    bytes_of_plane = (0 if is_target else plane * accumulator.itemsize) + min(_TOGETHER, prod(rest)) * _BYTES
-    together = min(_TOGETHER // prod(rest), _ELEMENTS // max(1, plane))
-    together = max(1, min(together, limit() // (2 * _threads.count() * bytes_of_plane)))
-    inner = list(boxes(tuple(rest), shrink(tuple(rest), _TOGETHER)))
+    if trust == "unchecked":
+        _put_anywhere(x, indices, y, geometry)
+    elif indices.size > _FEW:
+        return _Scatter(x, indices, y, geometry.index_windows, x.dtype, trust, is_sum=False).run()
+    else:
+        wrong = first_impossible(indices, geometry.index_windows) if trust == "to be checked" else None
+        if wrong is not None:
+            return wrong
+        _put_anywhere(x, indices, y, geometry)
+    return None
 
-    def compute(planes: Box) -> None:
-        part = target[tuple(slice(*span) for span in planes)]
-        numbered = spatial[::-1] if windows.storage_order else spatial
-        total = part if is_target else SCRATCH.take("scattered", (*part.shape[:2], *numbered), accumulator)
-        total.fill(0)
-        flat = (target if is_flat else total).reshape(-1)
-        for box in reversed(inner) if is_sum else inner:
-            block = (*planes, *box)
-            at = tuple(slice(*span) for span in block)
-            named, given = indices[at], values[at].astype(accumulator, copy=False)
-            places = named if is_flat else _places(named, block, windows)
-            kept = True if checked and named.min() >= 0 else named >= 0 if checked else _inside(named, block, windows)
-            places, given = (places.reshape(-1), given.reshape(-1)) if kept is True else (places[kept], given[kept])
-            if is_sum:
-                np.add.at(flat, places[::-1], given[::-1])
-            else:
-                flat[places] = given
-        if is_target:
+
+@dataclass(frozen=True, slots=True)
+class _Scatter:
+    """Values that are added to zeros where indices (N, C, Q1, …) say, or put there, block by block.
+
+    They are added from the last to the first, and put from the first to the last; those outside their windows are left
+    out.
+    """
+
+    values: Array
+    indices: Array
+    target: Array
+    windows: IndexWindows
+    accumulator: np.dtype[Any]
+    trust: Trust
+    is_sum: bool
+
+    def run(self) -> Ints | None:
+        """Fill the target; return the place of the first impossible index if they are to be checked."""
+        if 0 in (self.target.size, self.values.size):
+            self.target[...] = 0
+            return first_impossible(self.indices, self.windows) if self.trust == "to be checked" else None
+        images, channels, *rest = self.indices.shape
+        spatial, found = tuple(rest), list[Ints]()
+        most = min(_TOGETHER, limit() // _BYTES)
+        inner = list(boxes(spatial, shrink(spatial, most)))
+        bytes_of_plane = 0 if self._is_direct else self.windows.plane * self.accumulator.itemsize
+        bytes_of_plane += min(most, prod(spatial)) * _BYTES
+        together = min(most // prod(spatial), _ELEMENTS // self.windows.plane)
+        together = max(1, min(together, limit() // (2 * _threads.count() * bytes_of_plane)))
+        _threads.run(
+            lambda planes: self._fill(planes, inner, found),
+            _planes(images, channels, together),
+            side_by_side=_threads.pays(self.target.nbytes + _PASSES * self.indices.nbytes),
+            most=max(1, limit() // (together * bytes_of_plane)),
+        )
+        return min(found, default=None)
+
+    @property
+    def _is_direct(self) -> bool:
+        """Whether blocks of the target can be what the values are added to."""
+        whole = self.target.shape[2:] == self.windows.numbered[2:] and not self.windows.storage_order
+        return whole and self.target.flags.c_contiguous and self.target.dtype == self.accumulator
+
+    def _fill(self, planes: Box, inner: list[Box], found: list[Ints]) -> None:
+        """Fill some planes of the target box by box, and add to what is found impossible."""
+        part, spatial = self.target[tuple(slice(*span) for span in planes)], self.windows.numbered[2:]
+        if self._is_direct:
+            part.fill(0)
+            flat = part if self.windows.in_planes else self.target  # whose elements are numbered by indices themselves
+            self._put(flat.reshape(-1), planes, inner, found)
             return
+        numbered = spatial[::-1] if self.windows.storage_order else spatial
+        total = SCRATCH.take("scattered", (*part.shape[:2], *numbered), self.accumulator)
+        total.fill(0)
+        self._put(total.reshape(-1), planes, inner, found)
         if part.shape[2:] != spatial:
             part[...] = 0
-        turned = total.transpose(0, 1, *range(total.ndim - 1, 1, -1)) if windows.storage_order else total
+        turned = total.transpose(0, 1, *range(total.ndim - 1, 1, -1)) if self.windows.storage_order else total
         part[(..., *(slice(extent) for extent in spatial))] = turned
 
-    shared = _threads.pays(target.nbytes + _PASSES * indices.nbytes)
-    most = max(1, limit() // (together * bytes_of_plane))
-    _threads.run(compute, _planes(images, channels, together), side_by_side=shared, most=most)
+    def _put(self, flat: Array, planes: Box, inner: list[Box], found: list[Ints]) -> None:
+        """Put the values of some boxes of planes into these planes, or into the whole target."""
+        for box in reversed(inner) if self.is_sum else inner:
+            block = (*planes, *box)
+            at = tuple(slice(*span) for span in block)
+            indices, values = self.indices[at], self.values[at].astype(self.accumulator, copy=False)
+            wrong = _first_of_block(self.indices, block, self.windows) if self.trust == "to be checked" else None
+            if wrong is not None:
+                found.append(wrong)
+                continue
+            is_whole = flat.size == self.target.size and not self.windows.in_planes and self._is_direct
+            places = indices if is_whole else _places(indices, block, self.windows)
+            if self.trust == "unchecked":
+                kept = _inside(indices, block, self.windows)
+                places, values = places[kept], values[kept]
+            elif indices.min() < 0:
+                kept = indices >= 0
+                places, values = places[kept], values[kept]
+            places, values = places.reshape(-1), values.reshape(-1)
+            if self.is_sum:
+                np.add.at(flat, places[::-1], values[::-1])
+            else:
+                flat[places] = values
 
 
 def _places(indices: Array, block: Box, windows: IndexWindows) -> Array:
@@ -284,19 +365,6 @@ def _places(indices: Array, block: Box, windows: IndexWindows) -> Array:
         return np.subtract(indices, _number_of_first(block, windows), out=places)
     planes = np.arange(0, prod(indices.shape[:2]) * windows.plane, windows.plane)
     return np.add(indices, planes.reshape(*indices.shape[:2], *(1,) * (indices.ndim - 2)), out=places)
-
-
-@quietly
-def max_unpool(x: Array, indices: Array, y: Array, geometry: MaxUnpoolGeometry, *, checked: bool = False) -> None:
-    """Write every element of x into y where its index says, the last of several; zeros elsewhere.
-
-    ``checked`` says that :func:`first_impossible` has found nothing. Otherwise an index may number an element of another
-    plane, and one that numbers none is left out.
-    """
-    if checked:
-        _scatter(x, indices, y, geometry.index_windows, x.dtype, checked=True, is_sum=False)
-    else:
-        _put_anywhere(x, indices, y, geometry)
 
 
 def _put_anywhere(x: Array, indices: Array, y: Array, geometry: MaxUnpoolGeometry) -> None:
