@@ -54,19 +54,16 @@ def run(
     if precision is not None:
         precisions.check(name, precision)
     alone = layout if invariance.asked(name, invariant) else None
-    trust: cpu.Trust = "to be checked" if check_indices else "unchecked"
-    if check_indices and out is not None:  # before anything is written into it
-        wrong = cpu.first_impossible(layouts.view(layout, arrays["indices"]), geometry.index_windows)
-        _refuse_index(name, arrays["indices"], wrong, geometry.index_windows, layout)
-        trust = "checked"
+    if check_indices:
+        windows = geometry.index_windows
+        wrong = cpu.first_impossible(layouts.view(layout, arrays["indices"]), windows)
+        _refuse_index(name, arrays["indices"], wrong, windows, layout)
     order = operator.order("out", layout)
     result = memory.result(name, out, layouts.as_given(order, operator.result(geometry)), first.dtype, **arrays)
     views = {
         role: layouts.view(operator.order(array, layout), arrays[array]) for array, role in operator.inputs.items()
     }
-    wrong = _compute(operator.kernel, views, layouts.view(order, result), geometry, alone, trust)
-    if wrong is not None:
-        _refuse_index(name, arrays["indices"], wrong, geometry.index_windows, layout)
+    _compute(operator.kernel, views, layouts.view(order, result), geometry, alone, check_indices)
     return result
 
 
@@ -77,9 +74,9 @@ def _refuse_index(name: str, indices: Any, wrong: Ints | None, windows: IndexWin
 
 
 def _compute(
-    kernel: str, arrays: dict[str, Any], result: Any, geometry: Any, alone: str | None, trust: cpu.Trust
-) -> Ints | None:
-    """Run a function of the NumPy backend on arrays that are named by their roles; return where an index is wrong."""
+    kernel: str, arrays: dict[str, Any], result: Any, geometry: Any, alone: str | None, is_checked: bool
+) -> None:
+    """Run a function of the NumPy backend on arrays that are named by their roles."""
     if kernel in ("conv", "conv_transpose"):
         getattr(cpu, kernel)(arrays["x"], arrays["w"], None, result, geometry, alone=alone)
     elif kernel == "bias_grad":
@@ -91,7 +88,6 @@ def _compute(
     elif kernel == "average_pool_grad":
         cpu.average_pool_grad(arrays["dy"], result, geometry)
     elif kernel == "max_pool_grad":
-        return cpu.max_pool_grad(arrays["dy"], arrays["indices"], result, geometry, trust=trust)
+        cpu.max_pool_grad(arrays["dy"], arrays["indices"], result, geometry, is_checked=is_checked)
     else:
-        return cpu.max_unpool(arrays["x"], arrays["indices"], result, geometry, trust=trust)
-    return None
+        cpu.max_unpool(arrays["x"], arrays["indices"], result, geometry, is_checked=is_checked)

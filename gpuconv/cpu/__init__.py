@@ -5,12 +5,11 @@ from gpuconv.cpu._gather import known_weights
 from gpuconv.cpu.conv import conv, conv_transpose
 from gpuconv.cpu.pool.average_pool import average_pool, average_pool_grad
 from gpuconv.cpu.pool.max_pool import max_pool
-from gpuconv.cpu.pool.unpool import Trust, first_impossible, max_pool_grad, max_unpool
+from gpuconv.cpu.pool.unpool import first_impossible, max_pool_grad, max_unpool
 from gpuconv.cpu.weight_grad import bias_grad, weight_grad
 
 __all__ = [
     "Finish",
-    "Trust",
     "average_pool",
     "average_pool_grad",
     "bias_grad",

@@ -184,9 +184,9 @@ def max_unpool(
         raise ArgumentError(
             f"{name}: y must have a batch, a channel and at least one spatial axis, but y.shape={tuple(y_shape)}"
         )
-    pads, strides = per_axis(name, "pads", pads), per_axis(name, "strides", strides)
-    result: Ints | None = None if output_shape is None else integers(name, "output_shape", output_shape)
-    return _max_unpool(name, shape, given, layout, pads, strides, result, in_planes, bool(STRICT.get()))
+    result = integers(name, "output_shape", output_shape)
+    along = per_axis(name, "pads", pads), per_axis(name, "strides", strides)
+    return _max_unpool(name, shape, given, layout, *along, result, in_planes, bool(STRICT.get()))
 
 
 @lru_cache(maxsize=1024)

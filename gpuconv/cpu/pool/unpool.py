@@ -11,24 +11,22 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from math import prod
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gpuconv.cpu import _threads
 from gpuconv.cpu._threads import quietly
-from gpuconv.cpu._workspace import SCRATCH, Array, Box, boxes, limit, shrink, spans
+from gpuconv.cpu._workspace import SCRATCH, Array, Box, boxes, last_axes, limit, shrink, spans
 from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import Ints, MaxPoolGeometry
 from gpuconv.rules.gradients import MaxUnpoolGeometry
 from gpuconv.rules.indices import IndexWindows
 
 _PASSES = 4  # over Indices: so many times their bytes decide whether threads are worth waking
-_TOGETHER, _BYTES = 2**15, 48  # Indices at work at a time, and bytes of temporary arrays for each
+_TOGETHER, _BYTES = 2**16, 48  # Indices at work at a time, and bytes of temporary arrays for each
 _ELEMENTS = 2**17  # of the planes that a block of Indices numbers
 _FEW, _FEW_NUMBERS = 256, 4096  # Indices, and numbers that they may have in all, that Python looks up faster than NumPy
-
-Trust = Literal["checked", "unchecked", "to be checked"]  # what is known of Indices, or has to be found out
 
 
 # ---------------------------------------------------------------- the check
@@ -241,36 +239,26 @@ def _digits(indices: Array, block: Box, windows: IndexWindows) -> Iterator[tuple
 
 
 @quietly
-def max_pool_grad(
-    dy: Array, indices: Array, dx: Array, geometry: MaxPoolGeometry, *, trust: Trust = "unchecked"
-) -> Ints | None:
+def max_pool_grad(dy: Array, indices: Array, dx: Array, geometry: MaxPoolGeometry, *, is_checked: bool = False) -> None:
     """Write into dx, of every element, the sum of dy over the windows whose index it is.
 
-    Windows are added from the last to the first: so an element adds them up in the order of their taps. Where indices
-    are to be checked, return what :func:`first_impossible` does; if that is not None, dx holds nothing of use.
+    Windows are added from the last to the first: so an element adds them up in the order of their taps. ``is_checked``
+    says that :func:`first_impossible` has found nothing.
     """
     accumulator = np.dtype(dtypes.accumulator(dy.dtype))
-    return _Scatter(dy, indices, dx, geometry.index_windows, accumulator, trust, is_sum=True).run()
+    _Scatter(dy, indices, dx, geometry.index_windows, accumulator, is_checked, is_sum=True).run()
 
 
-def max_unpool(
-    x: Array, indices: Array, y: Array, geometry: MaxUnpoolGeometry, *, trust: Trust = "unchecked"
-) -> Ints | None:
+def max_unpool(x: Array, indices: Array, y: Array, geometry: MaxUnpoolGeometry, *, is_checked: bool = False) -> None:
     """Write every element of x into y where its index says, the last of several; zeros elsewhere.
 
-    Unchecked, an index may number an element of another plane; one that numbers none is left out. Where indices are to
-    be checked, return what :func:`first_impossible` does; if that is not None, y holds nothing of use.
+    Unless :func:`first_impossible` has found nothing, as ``is_checked`` says, an index may number an element of another
+    plane, and one that numbers none is left out.
     """
-    if trust == "unchecked":
-        _put_anywhere(x, indices, y, geometry)
-    elif indices.size > _FEW:
-        return _Scatter(x, indices, y, geometry.index_windows, x.dtype, trust, is_sum=False).run()
+    if is_checked and indices.size > _FEW:
+        _Scatter(x, indices, y, geometry.index_windows, x.dtype, is_checked, is_sum=False).run()
     else:
-        wrong = first_impossible(indices, geometry.index_windows) if trust == "to be checked" else None
-        if wrong is not None:
-            return wrong
-        _put_anywhere(x, indices, y, geometry)
-    return None
+        _put_anywhere(x, indices, y, geometry, is_checked=is_checked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,29 +274,27 @@ class _Scatter:
     target: Array
     windows: IndexWindows
     accumulator: np.dtype[Any]
-    trust: Trust
+    is_checked: bool
     is_sum: bool
 
-    def run(self) -> Ints | None:
-        """Fill the target; return the place of the first impossible index if they are to be checked."""
+    def run(self) -> None:
+        """Fill the target."""
         if 0 in (self.target.size, self.values.size):
             self.target[...] = 0
-            return first_impossible(self.indices, self.windows) if self.trust == "to be checked" else None
+            return
         images, channels, *rest = self.indices.shape
-        spatial, found = tuple(rest), list[Ints]()
-        most = min(_TOGETHER, limit() // _BYTES)
+        spatial, most = tuple(rest), min(_TOGETHER, limit() // _BYTES)
         inner = list(boxes(spatial, shrink(spatial, most)))
         bytes_of_plane = 0 if self._is_direct else self.windows.plane * self.accumulator.itemsize
         bytes_of_plane += min(most, prod(spatial)) * _BYTES
         together = min(most // prod(spatial), _ELEMENTS // self.windows.plane)
         together = max(1, min(together, limit() // (2 * _threads.count() * bytes_of_plane)))
         _threads.run(
-            lambda planes: self._fill(planes, inner, found),
+            lambda planes: self._fill(planes, inner),
             _planes(images, channels, together),
             side_by_side=_threads.pays(self.target.nbytes + _PASSES * self.indices.nbytes),
             most=max(1, limit() // (together * bytes_of_plane)),
         )
-        return min(found, default=None)
 
     @property
     def _is_direct(self) -> bool:
@@ -316,36 +302,32 @@ class _Scatter:
         whole = self.target.shape[2:] == self.windows.numbered[2:] and not self.windows.storage_order
         return whole and self.target.flags.c_contiguous and self.target.dtype == self.accumulator
 
-    def _fill(self, planes: Box, inner: list[Box], found: list[Ints]) -> None:
-        """Fill some planes of the target box by box, and add to what is found impossible."""
+    def _fill(self, planes: Box, inner: list[Box]) -> None:
+        """Fill some planes of the target box by box."""
         part, spatial = self.target[tuple(slice(*span) for span in planes)], self.windows.numbered[2:]
         if self._is_direct:
             part.fill(0)
             flat = part if self.windows.in_planes else self.target  # whose elements are numbered by indices themselves
-            self._put(flat.reshape(-1), planes, inner, found)
+            self._put(flat.reshape(-1), planes, inner)
             return
         numbered = spatial[::-1] if self.windows.storage_order else spatial
         total = SCRATCH.take("scattered", (*part.shape[:2], *numbered), self.accumulator)
         total.fill(0)
-        self._put(total.reshape(-1), planes, inner, found)
+        self._put(total.reshape(-1), planes, inner)
         if part.shape[2:] != spatial:
             part[...] = 0
         turned = total.transpose(0, 1, *range(total.ndim - 1, 1, -1)) if self.windows.storage_order else total
-        part[(..., *(slice(extent) for extent in spatial))] = turned
+        part[last_axes(map(slice, spatial))] = turned
 
-    def _put(self, flat: Array, planes: Box, inner: list[Box], found: list[Ints]) -> None:
+    def _put(self, flat: Array, planes: Box, inner: list[Box]) -> None:
         """Put the values of some boxes of planes into these planes, or into the whole target."""
         for box in reversed(inner) if self.is_sum else inner:
             block = (*planes, *box)
             at = tuple(slice(*span) for span in block)
             indices, values = self.indices[at], self.values[at].astype(self.accumulator, copy=False)
-            wrong = _first_of_block(self.indices, block, self.windows) if self.trust == "to be checked" else None
-            if wrong is not None:
-                found.append(wrong)
-                continue
             is_whole = flat.size == self.target.size and not self.windows.in_planes and self._is_direct
             places = indices if is_whole else _places(indices, block, self.windows)
-            if self.trust == "unchecked":
+            if not self.is_checked:
                 kept = _inside(indices, block, self.windows)
                 places, values = places[kept], values[kept]
             elif indices.min() < 0:
@@ -367,12 +349,12 @@ def _places(indices: Array, block: Box, windows: IndexWindows) -> Array:
     return np.add(indices, planes.reshape(*indices.shape[:2], *(1,) * (indices.ndim - 2)), out=places)
 
 
-def _put_anywhere(x: Array, indices: Array, y: Array, geometry: MaxUnpoolGeometry) -> None:
+def _put_anywhere(x: Array, indices: Array, y: Array, geometry: MaxUnpoolGeometry, *, is_checked: bool) -> None:
     y[...] = 0
     windows = geometry.index_windows
     flat, values = indices.reshape(-1), x.reshape(-1)
     named = None
-    if flat.size and (flat.min() < 0 or flat.max() >= windows.count):
+    if flat.size and (flat.min() < 0 or not (is_checked or flat.max() < windows.count)):
         named = (flat >= 0) & (flat < windows.count)
     if windows.in_planes:
         planes = np.arange(prod(x.shape[:2])).reshape(*x.shape[:2], *(1,) * (x.ndim - 2))
