@@ -99,7 +99,7 @@ def _pool(
     block: PooledBlock,
 ) -> None:
     """Pool one block through one part of the window."""
-    source = x[view.place]
+    source = view.of(x, block)
     if source.size == 0:
         target[...] = lowest(x.dtype)
         if places is not None:
