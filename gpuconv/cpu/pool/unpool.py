@@ -24,7 +24,7 @@ from gpuconv.rules.gradients import MaxUnpoolGeometry
 from gpuconv.rules.indices import IndexWindows
 
 _PASSES = 4  # over Indices: so many times their bytes decide whether threads are worth waking
-_TOGETHER, _BYTES = 2**16, 48  # Indices at work at a time, and bytes of temporary arrays for each
+_TOGETHER, _BYTES = 2**16, 64  # Indices at work at a time, and bytes of temporary arrays for each
 _ELEMENTS = 2**17  # of the planes that a block of Indices numbers
 _FEW, _FEW_NUMBERS = 256, 4096  # Indices, and numbers that they may have in all, that Python looks up faster than NumPy
 
