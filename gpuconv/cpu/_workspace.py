@@ -207,17 +207,13 @@ class Scratch(threading.local):
     """
 
     _KEPT_BYTES = 24 * 2**20
-    _FEW = 512  # elements, for which there is memory sooner than a buffer is found
 
     def __init__(self) -> None:
         self._buffers: dict[tuple[str, str], Array] = {}
 
     def take(self, name: str, shape: Ints, dtype: Any) -> Array:
         """Return an uninitialised array of this shape, in the memory that the name had before if it suffices."""
-        size = prod(shape)
-        if size <= self._FEW:
-            return np.empty(shape, dtype)
-        key = name, np.dtype(dtype).str
+        size, key = prod(shape), (name, np.dtype(dtype).str)
         buffer = self._buffers.get(key)
         if buffer is None or buffer.size < size:
             self._buffers.pop(key, None)

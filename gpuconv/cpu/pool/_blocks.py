@@ -9,11 +9,13 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from gpuconv.cpu._workspace import Array, Box, Ints, boxes, shrink, spans
+from gpuconv.cpu import _threads
+from gpuconv.cpu._workspace import Array, Box, Ints, boxes, limit, shrink, spans
 from gpuconv.cpu.pool._windows import Axis
 from gpuconv.rules.geometry import AveragePoolGeometry, MaxPoolGeometry, tap_range
 
 _FEW = 64  # boxes
+_BYTES_OF_THREAD = 2**20  # of workspace, with less of which no more threads work
 _NEARLY = 1.25  # times the fewest elements, for which an axis is cut whose neighbours are farther apart in memory
 
 Offsets = tuple[range, ...]
@@ -72,6 +74,11 @@ class PooledBlocks:
         """Return what a block sees."""
         box = self.blocks[number].box
         return _seen(self.geometry, self.windows, box) if self.few is None else self.few[box]
+
+
+def threads() -> int:
+    """Return how many threads blocks are cut for: small ones take longer side by side than one after the other."""
+    return min(_threads.count(), max(1, limit() // _BYTES_OF_THREAD))
 
 
 def cut(

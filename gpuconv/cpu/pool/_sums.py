@@ -8,19 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import gcd, prod
+from math import gcd
 from typing import Any
 
 import numpy as np
 
 from gpuconv.cpu._workspace import SCRATCH, Array
-from gpuconv.cpu.pool._windows import Axis, over_all
+from gpuconv.cpu.pool._windows import Axis, is_worth_moving, over_all
 
-# Nanoseconds that an element takes to be added or moved, each that is skipped before it, and each run of elements.
-_ADD, _MOVE, _SKIP, _START = 0.35, 2.0, 0.25, 12.0
-_ADD_IN_TURN = 3.0  # the same of an element that is added to the sum of those before it, each by itself
-_MOST_SKIPPED = 8  # then each element is in another line of the cache
-_LEAST_OTHERS = 16  # elements of the other axes, from which it pays to have them last
 _ACCUMULATED = 2**14  # elements at a time
 
 
@@ -39,7 +34,7 @@ def sums(
         here = replace(axis, position=order.index(axis.position))
         total = _total(x, here, dtype, number)
         if x.dtype != dtype or not over_all(np.add, x, total, here, SCRATCH):
-            if (may_move or number) and is_worth_moving(x.shape, here):
+            if (may_move or number) and is_worth_moving(x.shape, here, in_turn=True):
                 turned = x.transpose(*range(here.position, x.ndim), *range(here.position))
                 x = SCRATCH.take("moved", turned.shape, dtype)
                 np.copyto(x, turned)
@@ -54,24 +49,6 @@ def sums(
 def _total(x: Array, axis: Axis, dtype: np.dtype[Any], number: int) -> Array:
     shape = (*x.shape[: axis.position], axis.count, *x.shape[axis.position + 1 :])
     return SCRATCH.take(f"sums {number % 2}", shape, dtype)
-
-
-def is_worth_moving(shape: tuple[int, ...], axis: Axis, *, in_turn: bool = True) -> bool:
-    """Tell whether sums along an axis take longer than to move it to the front and to sum longer runs there.
-
-    ``in_turn`` says that windows of more taps than there are windows would be summed one by one.
-    """
-    inner = prod(shape[axis.position + 1 :])
-    if prod(shape[: axis.position]) < _LEAST_OTHERS:
-        return False
-    taps = min(len(axis.offsets), axis.extent)
-    if inner == 1 and axis.count < taps:
-        time = (_ADD_IN_TURN if in_turn else _ADD) + _START / taps
-    elif inner == 1:
-        time = _ADD + _SKIP * min(axis.stride - 1, _MOST_SKIPPED) + _START / axis.count
-    else:
-        time = _ADD + _START / (inner * axis.count if axis.stride == 1 and axis.count >= taps else inner)
-    return axis.count * taps * (time - _ADD) > _MOVE * (axis.extent + axis.count)
 
 
 def _add(x: Array, total: Array, axis: Axis) -> None:
@@ -113,16 +90,12 @@ def _add_by_outputs(x: Array, total: Array, along: Axis) -> None:
     inner = zip(x.shape[along.position + 1 :], x.strides[along.position + 1 :], strict=True)
     nearer = [stride for size, stride in inner if size > 1]
     in_turn = bool(nearer) and all(0 < stride < step for stride in nearer)
-    for q in range(along.count):
-        low, high = along.inside(q)
-        if low < high:
-            start = q * along.stride + along.offsets[low]
-            inside = x[along.at(slice(start, start + (high - low - 1) * along.offsets.step + 1, along.offsets.step))]
-            place = total[along.at(slice(q, q + 1))]
-            if in_turn:
-                np.add.reduce(inside, axis=along.position, dtype=total.dtype, out=place, keepdims=True, initial=0)
-            else:
-                _accumulate(inside, place, along)
+    for reads, writes in along.windows():
+        inside, place = x[along.at(reads)], total[along.at(writes)]
+        if in_turn:
+            np.add.reduce(inside, axis=along.position, dtype=total.dtype, out=place, keepdims=True, initial=0)
+        else:
+            _accumulate(inside, place, along)
 
 
 def _accumulate(inside: Array, place: Array, along: Axis) -> None:

@@ -13,9 +13,9 @@ import numpy as np
 
 from gpuconv.cpu import _threads
 from gpuconv.cpu._workspace import SCRATCH, Array, Box, boxes, in_order, last_axes, limit, shrink, spans
-from gpuconv.cpu.pool._blocks import PooledBlocks, View, axis_of, cut, elements, order_of_axes
-from gpuconv.cpu.pool._sums import is_worth_moving, sums
-from gpuconv.cpu.pool._windows import Axis
+from gpuconv.cpu.pool._blocks import PooledBlocks, View, axis_of, cut, elements, order_of_axes, threads
+from gpuconv.cpu.pool._sums import sums
+from gpuconv.cpu.pool._windows import Axis, is_worth_moving
 from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import AveragePoolGeometry
 
@@ -59,7 +59,9 @@ def _average_pool(x: Array, y: Array, geometry: AveragePoolGeometry) -> None:
             total = _sum_of_parts(source, view, volume, real) if is_single else _sums(source, view, volume, real)
             _divide(total, counts, part_of_y[block.place])
 
-    _threads.run(compute, range(len(work.blocks)), side_by_side=_threads.pays(x.nbytes))
+    _threads.run(
+        compute, range(len(work.blocks)), side_by_side=_threads.pays(x.nbytes), most=None if is_single else threads()
+    )
 
 
 def _is_whole(geometry: AveragePoolGeometry, volume: int) -> bool:
@@ -111,7 +113,7 @@ def _volume_of_parts(accumulator: np.dtype[Any]) -> int:
 
 def _volume(accumulator: np.dtype[Any]) -> int:
     """Return how many elements a block may have at work."""
-    share = limit() // (2 * _threads.count())
+    share = limit() // (2 * threads())
     return max(1, min(_BLOCK_BYTES, share) // ((_TOUCHED + 1) * accumulator.itemsize))
 
 
@@ -254,7 +256,7 @@ def _handed_back(given: Array, axes: Sequence[Axis]) -> Array:
         if axis.trivial:
             continue
         place = order.index(axis.position)
-        if is_worth_moving(given.shape, replace(axis, position=place), in_turn=False):
+        if is_worth_moving(given.shape, replace(axis, position=place)):
             given = np.ascontiguousarray(given.transpose(*range(place, given.ndim), *range(place)))
             order, place = order[place:] + order[:place], 0
         along = replace(axis, position=place)

@@ -12,7 +12,7 @@ import numpy as np
 from gpuconv.cpu import _threads
 from gpuconv.cpu._workspace import ALONE, SCRATCH, Array, Cut, Scratch, in_order, limit
 from gpuconv.cpu.pool import _argmax, _order, _windows
-from gpuconv.cpu.pool._blocks import PooledBlock, PooledBlocks, View, order_of_axes, windows_within
+from gpuconv.cpu.pool._blocks import PooledBlock, PooledBlocks, View, order_of_axes, threads, windows_within
 from gpuconv.cpu.pool._blocks import cut as cut_into
 from gpuconv.cpu.pool._windows import Axis
 from gpuconv.rules.dtypes import lowest
@@ -33,7 +33,7 @@ def max_pool(x: Array, y: Array, indices: Array | None, geometry: MaxPoolGeometr
     if y.size == 0:
         return
     if alone is None or indices is not None:
-        _max_pool(x, y, indices, geometry, Cut(x.shape[0], _threads.count()))
+        _max_pool(x, y, indices, geometry, Cut(x.shape[0], threads()))
         return
 
     def compute(x: Array, y: Array, _: slice) -> None:
@@ -50,7 +50,8 @@ def _max_pool(x: Array, y: Array, indices: Array | None, geometry: MaxPoolGeomet
     def compute(number: int) -> None:
         _compute(x, y, indices, geometry, work.views(number), SCRATCH, work.blocks[number])
 
-    _threads.run(compute, range(len(work.blocks)), side_by_side=_threads.pays(x.nbytes))
+    most = cut.at_once(limit()) if cut.alone else cut.threads
+    _threads.run(compute, range(len(work.blocks)), side_by_side=_threads.pays(x.nbytes), most=most)
 
 
 @lru_cache(maxsize=256)
