@@ -240,10 +240,12 @@ def average_pool_grad(dy: Array, dx: Array, geometry: AveragePoolGeometry) -> No
 
     def compute(place: tuple[slice, slice]) -> None:
         for part_of_dy, part_of_dx in _parts(dy, dx):
-            part_of_dx[place] = _handed_back(part_of_dy[place].astype(accumulator) / counts, axes)
+            given = part_of_dy[place].astype(accumulator, copy=False)
+            given = np.divide(given, counts, out=SCRATCH.take("averaged", given.shape, accumulator))
+            part_of_dx[place] = _handed_back(given, axes)
 
     images, channels, *extents = geometry.x_shape
-    planes = max(1, _volume(accumulator) // prod(map(max, extents, geometry.y_shape[2:])))
+    planes = max(1, _volume_of_parts(accumulator) // prod(map(max, extents, geometry.y_shape[2:])))
     blocks = product(spans(images, max(1, planes // channels)), spans(channels, planes))
     places = [(slice(*of_images), slice(*of_channels)) for of_images, of_channels in blocks]
     _threads.run(compute, places, side_by_side=_threads.pays(dx.nbytes))
@@ -252,15 +254,17 @@ def average_pool_grad(dy: Array, dx: Array, geometry: AveragePoolGeometry) -> No
 def _handed_back(given: Array, axes: Sequence[Axis]) -> Array:
     """Return what elements of x get from their windows, axis by axis, where each gives so much to all of its own."""
     order = list(range(given.ndim))  # which axis of the argument each axis is
-    for axis in axes:
-        if axis.trivial:
-            continue
+    for number, axis in enumerate(axis for axis in axes if not axis.trivial):
         place = order.index(axis.position)
         if is_worth_moving(given.shape, replace(axis, position=place)):
-            given = np.ascontiguousarray(given.transpose(*range(place, given.ndim), *range(place)))
+            turned = given.transpose(*range(place, given.ndim), *range(place))
+            given = SCRATCH.take("moved", turned.shape, given.dtype)
+            np.copyto(given, turned)
             order, place = order[place:] + order[:place], 0
         along = replace(axis, position=place)
-        total = np.zeros((*given.shape[:place], axis.extent, *given.shape[place + 1 :]), given.dtype)
+        shape = (*given.shape[:place], axis.extent, *given.shape[place + 1 :])
+        total = SCRATCH.take(f"sums {number % 2}", shape, given.dtype)
+        total.fill(0)
         for reads, writes in _handed(along):
             total[along.at(reads)] += given[along.at(writes)]
         given = total
