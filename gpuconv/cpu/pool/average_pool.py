@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import lru_cache, reduce
 from itertools import product
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -238,37 +238,57 @@ def average_pool_grad(dy: Array, dx: Array, geometry: AveragePoolGeometry) -> No
         for axis, (windows, extent, stride, offsets) in enumerate(zip(*columns, strict=True))
     ]
 
-    def compute(place: tuple[slice, slice]) -> None:
-        for part_of_dy, part_of_dx in _parts(dy, dx):
-            given = part_of_dy[place].astype(accumulator, copy=False)
-            given = np.divide(given, counts, out=SCRATCH.take("averaged", given.shape, accumulator))
-            part_of_dx[place] = _handed_back(given, axes)
-
     images, channels, *extents = geometry.x_shape
     planes = max(1, _volume_of_parts(accumulator) // prod(map(max, extents, geometry.y_shape[2:])))
-    blocks = product(spans(images, max(1, planes // channels)), spans(channels, planes))
+    together, deep = min(images, max(1, planes // channels)), min(channels, planes)
+    steps, order = _steps((together, deep, *geometry.y_shape[2:]), axes)
+
+    def compute(place: tuple[slice, slice]) -> None:
+        for part_of_dy, part_of_dx in _parts(dy, dx):
+            part_of_dx[place] = _handed_back(part_of_dy[place].astype(accumulator) / counts, steps).transpose(order)
+
+    blocks = product(spans(images, together), spans(channels, deep))
     places = [(slice(*of_images), slice(*of_channels)) for of_images, of_channels in blocks]
     _threads.run(compute, places, side_by_side=_threads.pays(dx.nbytes))
 
 
-def _handed_back(given: Array, axes: Sequence[Axis]) -> Array:
-    """Return what elements of x get from their windows, axis by axis, where each gives so much to all of its own."""
-    order = list(range(given.ndim))  # which axis of the argument each axis is
-    for number, axis in enumerate(axis for axis in axes if not axis.trivial):
+class _Step(NamedTuple):
+    """How outputs are handed back along an axis: where it is, whether it is moved to the front, what goes where."""
+
+    axis: Axis
+    is_moved: bool
+    handed: list[tuple[slice, slice]]
+
+
+def _steps(shape: tuple[int, ...], axes: Sequence[Axis]) -> tuple[list[_Step], list[int]]:
+    """Return the steps for a block of dy, and the order of axes that gives those of dx in the end."""
+    order, steps = list(range(len(shape))), []
+    for axis in axes:
+        if axis.trivial:
+            continue
         place = order.index(axis.position)
-        if is_worth_moving(given.shape, replace(axis, position=place)):
-            turned = given.transpose(*range(place, given.ndim), *range(place))
-            given = SCRATCH.take("moved", turned.shape, given.dtype)
-            np.copyto(given, turned)
-            order, place = order[place:] + order[:place], 0
-        along = replace(axis, position=place)
-        shape = (*given.shape[:place], axis.extent, *given.shape[place + 1 :])
-        total = SCRATCH.take(f"sums {number % 2}", shape, given.dtype)
-        total.fill(0)
-        for reads, writes in _handed(along):
-            total[along.at(reads)] += given[along.at(writes)]
+        is_moved = is_worth_moving(shape, replace(axis, position=place))
+        if is_moved:
+            order, shape = order[place:] + order[:place], shape[place:] + shape[:place]
+        here = 0 if is_moved else place
+        steps.append(_Step(replace(axis, position=place), is_moved, _handed(axis)))
+        shape = (*shape[:here], axis.extent, *shape[here + 1 :])
+    return steps, [order.index(axis) for axis in range(len(order))]
+
+
+def _handed_back(given: Array, steps: Sequence[_Step]) -> Array:
+    """Return what elements of x get from their windows, axis by axis, where each gives so much to all of its own."""
+    for axis, is_moved, handed in steps:
+        place = axis.position
+        if is_moved:
+            given = np.ascontiguousarray(given.transpose(*range(place, given.ndim), *range(place)))
+            place = 0
+        total = np.zeros((*given.shape[:place], axis.extent, *given.shape[place + 1 :]), given.dtype)
+        before = (slice(None),) * place
+        for reads, writes in handed:
+            total[(*before, reads)] += given[(*before, writes)]
         given = total
-    return given.transpose([order.index(axis) for axis in range(given.ndim)])
+    return given
 
 
 def _handed(axis: Axis) -> list[tuple[slice, slice]]:
