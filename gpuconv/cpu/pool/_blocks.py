@@ -10,7 +10,7 @@ from math import prod
 from typing import Any
 
 from gpuconv.cpu import _threads
-from gpuconv.cpu._workspace import Array, Box, Ints, boxes, limit, shrink, spans
+from gpuconv.cpu._workspace import Array, Box, Ints, boxes, shrink, spans
 from gpuconv.cpu.pool._windows import Axis
 from gpuconv.rules.geometry import AveragePoolGeometry, MaxPoolGeometry, tap_range
 
@@ -76,9 +76,9 @@ class PooledBlocks:
         return _seen(self.geometry, self.windows, box) if self.few is None else self.few[box]
 
 
-def threads() -> int:
+def threads(workspace: int) -> int:
     """Return how many threads blocks are cut for: small ones take longer side by side than one after the other."""
-    return min(_threads.count(), max(1, limit() // _BYTES_OF_THREAD))
+    return min(_threads.count(), max(1, workspace // _BYTES_OF_THREAD))
 
 
 def cut(

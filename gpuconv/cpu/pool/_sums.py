@@ -31,14 +31,15 @@ def sums(
         return np.add.reduce(x, axis=tuple(axis.position for axis in axes), keepdims=True)
     order = list(range(x.ndim))  # which axis of the argument each axis is
     for number, axis in enumerate(axis for axis in axes if not axis.trivial):
-        here = replace(axis, position=order.index(axis.position))
+        place = order.index(axis.position)
+        here = axis if place == axis.position else replace(axis, position=place)
         total = _total(x, here, dtype, number)
         if x.dtype != dtype or not over_all(np.add, x, total, here, SCRATCH):
             if (may_move or number) and is_worth_moving(x.shape, here, in_turn=True):
-                turned = x.transpose(*range(here.position, x.ndim), *range(here.position))
+                turned = x.transpose(*range(place, x.ndim), *range(place))
                 x = SCRATCH.take("moved", turned.shape, dtype)
                 np.copyto(x, turned)
-                order = order[here.position :] + order[: here.position]
+                order = order[place:] + order[:place]
                 here = replace(axis, position=0)
                 total = _total(x, here, dtype, number)
             _add(x, total, here)

@@ -183,9 +183,9 @@ def is_worth_moving(shape: tuple[int, ...], axis: Axis, *, in_turn: bool = False
 
     ``in_turn`` says that windows of more taps than there are windows would be summed one by one.
     """
-    inner = prod(shape[axis.position + 1 :])
     if prod(shape[: axis.position]) < _LEAST_OTHERS:
         return False
+    inner = prod(shape[axis.position + 1 :])
     taps = min(len(axis.offsets), axis.extent)
     if inner == 1 and axis.count < taps:
         time = (_ADD_IN_TURN if in_turn else _REDUCE) + _START / taps

@@ -44,7 +44,8 @@ def _average_pool(x: Array, y: Array, geometry: AveragePoolGeometry) -> None:
     accumulator = np.dtype(dtypes.accumulator(x.dtype))
     real = _real(accumulator)
     is_single = set(geometry.y_shape[2:]) == {1}
-    volume = _volume_of_parts(accumulator) if is_single else _volume(accumulator)
+    most = None if is_single else threads(limit())
+    volume = _volume_of_parts(accumulator) if most is None else _volume(accumulator, most)
     if x.flags.c_contiguous and accumulator == real and _is_whole(geometry, volume):
         _average_rows(x, y, volume, accumulator)
         return
@@ -59,9 +60,7 @@ def _average_pool(x: Array, y: Array, geometry: AveragePoolGeometry) -> None:
             total = _sum_of_parts(source, view, volume, real) if is_single else _sums(source, view, volume, real)
             _divide(total, counts, part_of_y[block.place])
 
-    _threads.run(
-        compute, range(len(work.blocks)), side_by_side=_threads.pays(x.nbytes), most=None if is_single else threads()
-    )
+    _threads.run(compute, range(len(work.blocks)), side_by_side=_threads.pays(x.nbytes), most=most)
 
 
 def _is_whole(geometry: AveragePoolGeometry, volume: int) -> bool:
@@ -111,9 +110,9 @@ def _volume_of_parts(accumulator: np.dtype[Any]) -> int:
     return max(1, min(_BLOCK_BYTES, limit() // _SHARE) // (_TOUCHED * accumulator.itemsize))
 
 
-def _volume(accumulator: np.dtype[Any]) -> int:
-    """Return how many elements a block may have at work."""
-    share = limit() // (2 * threads())
+def _volume(accumulator: np.dtype[Any], most: int) -> int:
+    """Return how many elements a block may have at work, where at most so many threads are."""
+    share = limit() // (2 * most)
     return max(1, min(_BLOCK_BYTES, share) // ((_TOUCHED + 1) * accumulator.itemsize))
 
 
@@ -232,23 +231,12 @@ def average_pool_grad(dy: Array, dx: Array, geometry: AveragePoolGeometry) -> No
         return
     accumulator = _real(np.dtype(dtypes.accumulator(dy.dtype)))
     counts = reduce(np.multiply.outer, _divisors(geometry)).astype(accumulator)
-    columns = geometry.y_shape[2:], geometry.x_shape[2:], geometry.strides, geometry.offsets
-    axes = [
-        axis_of(2 + axis, windows, extent, stride, 0, offsets)
-        for axis, (windows, extent, stride, offsets) in enumerate(zip(*columns, strict=True))
-    ]
-
-    images, channels, *extents = geometry.x_shape
-    planes = max(1, _volume_of_parts(accumulator) // prod(map(max, extents, geometry.y_shape[2:])))
-    together, deep = min(images, max(1, planes // channels)), min(channels, planes)
-    steps, order = _steps((together, deep, *geometry.y_shape[2:]), axes)
+    steps, order, places = _handing(geometry, _volume_of_parts(accumulator))
 
     def compute(place: tuple[slice, slice]) -> None:
         for part_of_dy, part_of_dx in _parts(dy, dx):
             part_of_dx[place] = _handed_back(part_of_dy[place].astype(accumulator) / counts, steps).transpose(order)
 
-    blocks = product(spans(images, together), spans(channels, deep))
-    places = [(slice(*of_images), slice(*of_channels)) for of_images, of_channels in blocks]
     _threads.run(compute, places, side_by_side=_threads.pays(dx.nbytes))
 
 
@@ -260,20 +248,35 @@ class _Step(NamedTuple):
     handed: list[tuple[slice, slice]]
 
 
-def _steps(shape: tuple[int, ...], axes: Sequence[Axis]) -> tuple[list[_Step], list[int]]:
-    """Return the steps for a block of dy, and the order of axes that gives those of dx in the end."""
+@lru_cache(maxsize=256)
+def _handing(geometry: AveragePoolGeometry, volume: int) -> tuple[list[_Step], list[int], list[tuple[slice, slice]]]:
+    """Return the steps for a block of about ``volume`` elements, how to order axes then, and all blocks.
+
+    Blocks are given as their images and channels.
+    """
+    images, channels, *extents = geometry.x_shape
+    planes = max(1, volume // prod(map(max, extents, geometry.y_shape[2:])))
+    together, deep = min(images, max(1, planes // channels)), min(channels, planes)
+    blocks = product(spans(images, together), spans(channels, deep))
+    shape = (together, deep, *geometry.y_shape[2:])
     order, steps = list(range(len(shape))), []
-    for axis in axes:
+    columns = zip(geometry.y_shape[2:], geometry.x_shape[2:], geometry.strides, geometry.offsets, strict=True)
+    for number, (windows, extent, stride, offsets) in enumerate(columns, 2):
+        place = order.index(number)
+        axis = axis_of(place, windows, extent, stride, 0, offsets)
         if axis.trivial:
             continue
-        place = order.index(axis.position)
-        is_moved = is_worth_moving(shape, replace(axis, position=place))
+        is_moved = is_worth_moving(shape, axis)
         if is_moved:
             order, shape = order[place:] + order[:place], shape[place:] + shape[:place]
         here = 0 if is_moved else place
-        steps.append(_Step(replace(axis, position=place), is_moved, _handed(axis)))
-        shape = (*shape[:here], axis.extent, *shape[here + 1 :])
-    return steps, [order.index(axis) for axis in range(len(order))]
+        steps.append(_Step(axis, is_moved, _handed(axis)))
+        shape = (*shape[:here], extent, *shape[here + 1 :])
+    return (
+        steps,
+        [order.index(axis) for axis in range(len(order))],
+        [(slice(*of_images), slice(*of_channels)) for of_images, of_channels in blocks],
+    )
 
 
 def _handed_back(given: Array, steps: Sequence[_Step]) -> Array:

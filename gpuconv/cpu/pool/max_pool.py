@@ -33,24 +33,25 @@ def max_pool(x: Array, y: Array, indices: Array | None, geometry: MaxPoolGeometr
     if y.size == 0:
         return
     if alone is None or indices is not None:
-        _max_pool(x, y, indices, geometry, Cut(x.shape[0], threads()))
+        workspace = limit()
+        _max_pool(x, y, indices, geometry, Cut(x.shape[0], threads(workspace)), workspace)
         return
 
     def compute(x: Array, y: Array, _: slice) -> None:
         x_shape, y_shape = (x.shape[0], *geometry.x_shape[1:]), (x.shape[0], *geometry.y_shape[1:])
-        _max_pool(x, y, None, replace(geometry, x_shape=x_shape, y_shape=y_shape), ALONE)
+        _max_pool(x, y, None, replace(geometry, x_shape=x_shape, y_shape=y_shape), ALONE, limit())
 
     in_order(alone, x, y, compute)
 
 
-def _max_pool(x: Array, y: Array, indices: Array | None, geometry: MaxPoolGeometry, cut: Cut) -> None:
+def _max_pool(x: Array, y: Array, indices: Array | None, geometry: MaxPoolGeometry, cut: Cut, workspace: int) -> None:
     touched = _TOUCHED_INDICES if indices is not None else _TOUCHED * x.dtype.itemsize
-    work = _work(geometry, touched, min(_TILE_BYTES, cut.share_of(limit())), cut.images)
+    work = _work(geometry, touched, min(_TILE_BYTES, cut.share_of(workspace)), cut.images)
 
     def compute(number: int) -> None:
         _compute(x, y, indices, geometry, work.views(number), SCRATCH, work.blocks[number])
 
-    most = cut.at_once(limit()) if cut.alone else cut.threads
+    most = cut.at_once(workspace) if cut.alone else cut.threads
     _threads.run(compute, range(len(work.blocks)), side_by_side=_threads.pays(x.nbytes), most=most)
 
 
