@@ -63,7 +63,7 @@ def run(
     views = {
         role: layouts.view(operator.order(array, layout), arrays[array]) for array, role in operator.inputs.items()
     }
-    _compute(operator.kernel, views, layouts.view(order, result), geometry, alone)
+    _compute(operator.kernel, views, layouts.view(order, result), geometry, alone, check_indices)
     return result
 
 
@@ -73,7 +73,9 @@ def _refuse_index(name: str, indices: Any, wrong: Ints | None, windows: IndexWin
         refuse(name, int(indices[layouts.as_given(layout, wrong)]), wrong, windows, layout)
 
 
-def _compute(kernel: str, arrays: dict[str, Any], result: Any, geometry: Any, alone: str | None) -> None:
+def _compute(
+    kernel: str, arrays: dict[str, Any], result: Any, geometry: Any, alone: str | None, is_checked: bool
+) -> None:
     """Run a function of the NumPy backend on arrays that are named by their roles."""
     if kernel in ("conv", "conv_transpose"):
         getattr(cpu, kernel)(arrays["x"], arrays["w"], None, result, geometry, alone=alone)
@@ -86,6 +88,6 @@ def _compute(kernel: str, arrays: dict[str, Any], result: Any, geometry: Any, al
     elif kernel == "average_pool_grad":
         cpu.average_pool_grad(arrays["dy"], result, geometry)
     elif kernel == "max_pool_grad":
-        cpu.max_pool_grad(arrays["dy"], arrays["indices"], result, geometry)
+        cpu.max_pool_grad(arrays["dy"], arrays["indices"], result, geometry, is_checked=is_checked)
     else:
-        cpu.max_unpool(arrays["x"], arrays["indices"], result, geometry)
+        cpu.max_unpool(arrays["x"], arrays["indices"], result, geometry, is_checked=is_checked)

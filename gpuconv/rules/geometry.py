@@ -103,9 +103,14 @@ class MaxPoolGeometry(Windows):
     @property
     def index_windows(self) -> IndexWindows:
         """What each index may name."""
-        reach = tuple(_extent(k, d) for k, d in zip(self.kernel_shape, self.dilations, strict=True))
-        windows = self.strides, self.pads_begin, reach, self.dilations
-        return IndexWindows.of(self.y_shape, self.x_shape, self.indices_in == "plane", self.storage_order, *windows)
+        return _index_windows(self)
+
+
+@lru_cache(maxsize=1024)
+def _index_windows(pool: MaxPoolGeometry) -> IndexWindows:
+    reach = tuple(_extent(k, d) for k, d in zip(pool.kernel_shape, pool.dilations, strict=True))
+    windows = pool.strides, pool.pads_begin, reach, pool.dilations
+    return IndexWindows.of(pool.y_shape, pool.x_shape, pool.indices_in == "plane", pool.storage_order, *windows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from gpuconv._errors import ArgumentError, ArgumentTypeError, shown
@@ -177,17 +178,33 @@ def max_unpool(
     geometry.require_kernel(name, kernel_shape)
     _check_indices(name, "y", y_shape, indices_shape)
     in_planes = parse_indices_in(name, indices_in) == "plane"
-    # The shape of ConvTranspose's result, with y for x and one channel after the other.
     given = per_axis(name, "kernel_shape", kernel_shape)
     shape = layouts.channels_second(layouts.check(name, layout), tuple(y_shape))
     if len(shape) < 3:
         raise ArgumentError(
             f"{name}: y must have a batch, a channel and at least one spatial axis, but y.shape={tuple(y_shape)}"
         )
+    result = integers(name, "output_shape", output_shape)
+    along = per_axis(name, "pads", pads), per_axis(name, "strides", strides)
+    return _max_unpool(name, shape, given, layout, *along, result, in_planes, bool(STRICT.get()))
+
+
+@lru_cache(maxsize=1024)
+def _max_unpool(
+    name: str,
+    shape: Ints,
+    given: Any,
+    layout: str,
+    pads: Any,
+    strides: Any,
+    output_shape: Ints | None,
+    in_planes: bool,
+    is_strict: bool,
+) -> MaxUnpoolGeometry:
+    """Return the geometry for y (N, C, Q1, …, Qn): along each axis, the extent of ConvTranspose's result."""
     kernel = geometry.positive(name, "kernel_shape", given, geometry.check_rank(name, "y", len(shape) - 2))
-    pads, strides = per_axis(name, "pads", pads), per_axis(name, "strides", strides)
     of_one = geometry.conv_transpose((1, 1, *shape[2:]), (1, 1, *kernel), pads=pads, strides=strides, name=name)
-    if STRICT.get() and output_shape is None and not any(isinstance(each, tuple) for each in (given, pads, strides)):
+    if is_strict and output_shape is None and not any(isinstance(each, tuple) for each in (given, pads, strides)):
         strictness.check_axes(name, "y", shape, layout, f"kernel_shape=[{kernel[0]}]")
     natural = (*shape[:2], *of_one.y_shape[2:])
     result = _unpooled(name, natural, output_shape, in_planes)
@@ -206,11 +223,10 @@ def _unpooled_windows(
     return IndexWindows.of(shape, numbered, in_planes, 0, of_one.strides, of_one.pads_begin, reach, of_one.dilations)
 
 
-def _unpooled(name: str, natural: Ints, output_shape: Iterable[int] | None, in_planes: bool) -> Ints:
+def _unpooled(name: str, natural: Ints, given: Ints | None, in_planes: bool) -> Ints:
     """Return the result's shape; Indices that number the natural shape must find room in it."""
-    if output_shape is None:
+    if given is None:
         return natural
-    given: Ints = integers(name, "output_shape", output_shape)
     rank = len(natural) - 2
     if len(given) not in (rank, rank + 2):
         raise ArgumentError(

@@ -180,3 +180,53 @@ def test_whole_images_have_the_bits_of_blocks_of_them(extents: tuple[int, ...], 
     assert gpuconv.average_pool(x, kernel_shape=extents).tobytes() == y.tobytes()
     with mock.patch.object(average_pool, "_is_whole", return_value=False):
         assert gpuconv.global_average_pool(x).tobytes() == y.tobytes()
+
+
+def _summed_in_turn(x: Any, g: geometry.AveragePoolGeometry) -> Any:
+    """Sums of windows, axis after axis, each from its first tap inside to its last; and how many taps those are."""
+    counts = np.ones((), x.dtype)
+    columns = zip(g.y_shape[2:], g.strides, g.offsets, strict=True)
+    for axis, (windows, stride, offsets) in enumerate(columns, 2):
+        lines = np.moveaxis(x, axis, 0)
+        total, count = np.zeros((windows, *lines.shape[1:]), x.dtype), np.zeros(windows, x.dtype)
+        for q in range(windows):
+            for tap in offsets:
+                if 0 <= q * stride + tap < len(lines):
+                    total[q] += lines[q * stride + tap]
+                    count[q] += 1
+        x, counts = np.moveaxis(total, 0, axis), np.multiply.outer(counts, count)
+    return x, counts
+
+
+WINDOWS: list[tuple[tuple[int, ...], dict[str, Any]]] = [
+    ((2, 9, 7, 7), {"kernel_shape": [3, 3], "pads": [1] * 4}),
+    ((3, 40, 17, 17), {"kernel_shape": [45, 45], "strides": [11, 2], "pads": [44, 22, 44, 22]}),
+    ((1, 90, 9, 9), {"kernel_shape": [4, 4], "strides": [4, 3], "pads": [3, 2, 3, 2]}),
+    ((2, 2, 61, 50), {"kernel_shape": [14, 24], "strides": [1, 13], "dilations": [4, 1], "pads": [13, 0, 13, 0]}),
+    ((3, 11, 130), {"kernel_shape": [3], "strides": [2]}),
+    ((4, 9, 400), {"kernel_shape": [12], "strides": [54], "dilations": [12], "pads": [11, 11]}),
+    ((2, 30, 76), {"kernel_shape": [33], "strides": [33], "pads": [16, 16]}),
+    ((1, 2, 70, 60), {"kernel_shape": [61, 53]}),
+    ((1, 1, 900), {"kernel_shape": [880], "pads": [3, 9]}),
+    ((1, 3, 5), {"kernel_shape": [90], "strides": [2], "pads": [89, 89]}),
+    ((1, 20, 5, 6, 4), {"kernel_shape": [3, 2, 4], "strides": [2, 1, 1], "pads": [1, 1, 3, 1, 1, 3]}),
+]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize(("shape", "attributes"), WINDOWS, ids=str)
+def test_windows_are_summed_tap_by_tap_whatever_the_workspace_threads_and_memory_layout(
+    shape: tuple[int, ...], attributes: dict[str, Any], dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = np.random.default_rng(3).standard_normal(shape).astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    wide = x.astype(np.promote_types(x.dtype, np.float32))
+    totals, counts = _summed_in_turn(wide, geometry.average_pool(shape, **attributes))
+    with np.errstate(all="ignore"):
+        expected = (totals / counts).astype(x.dtype)
+    orders = [np.arange(x.ndim), [0, *range(2, x.ndim), 1], np.arange(x.ndim)[::-1]]
+    for bytes_, threads in (("16384", 1), ("131072", 3), ("", 2)):
+        monkeypatch.setenv("GPUCONV_WORKSPACE_BYTES", bytes_)
+        monkeypatch.setenv("GPUCONV_NUM_THREADS", str(threads))
+        for order in orders:
+            lying = np.ascontiguousarray(x.transpose(order)).transpose(np.argsort(order))
+            assert_same(gpuconv.average_pool(lying, **attributes), expected, bits=False)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from importlib import import_module
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 
 import gpuconv
 from gpuconv.cuda.plan import offers
+from gpuconv.rules import geometry
 from tests.harness.emulated import any_cuda, varied_cuda
 from tests.oracle import gradients, oracle
 from tests.oracle.operands import values
@@ -21,6 +24,7 @@ from tests.oracle.strategies import Problem, checked, problems
 
 Backend = Callable[[int, int], AbstractContextManager[Any]]
 PLANE: dict[str, Any] = {"indices_in": "plane"}
+unpool = import_module("gpuconv.cpu.pool.unpool")
 seeds = st.integers(0, 2**32 - 1)
 
 
@@ -196,3 +200,100 @@ def test_a_result_of_max_unpool_may_be_smaller_than_the_natural_shape_for_indice
     assert x.tolist() == [[[0, 2, 0, 4, 5]], [[0, 6, 8, 0, 9]]]
     with pytest.raises(gpuconv.ArgumentError, match=r"hold 4 at \(0, 0, 2\), but the elements of a plane \(4,\)"):
         gpuconv.max_unpool(y, places, [4], kernel_shape=[2], strides=[2], **PLANE)
+
+
+MANY: list[tuple[tuple[int, ...], dict[str, Any]]] = [  # more windows than Python looks at one by one
+    ((2, 3, 200), {"kernel_shape": [5], "strides": [2], "pads": [2, 4]}),
+    ((1, 5, 90), {"kernel_shape": [7], "dilations": [3], "pads": [6, 6]}),
+    ((3, 4, 14, 18), {"kernel_shape": [2, 2], "strides": [2, 2]}),
+    ((2, 7, 9, 8), {"kernel_shape": [3, 2], "pads": [1, 0, 2, 1], "storage_order": 1}),
+    ((2, 2, 15, 13), {"kernel_shape": [3, 3], "dilations": [2, 3], "pads": [2, 2, 2, 2]}),
+    ((1, 30, 4, 6), {"kernel_shape": [9, 3], "pads": [8, 1, 8, 1]}),
+    ((1, 2, 1, 300), {"kernel_shape": [1, 280], "pads": [0, 200, 0, 200], "strides": [1, 2]}),
+    ((4, 2, 5, 6, 7), {"kernel_shape": [2, 3, 2], "pads": [1, 2, 0, 0, 1, 1], "dilations": [2, 1, 1]}),
+    ((1, 2, 300, 300), {"kernel_shape": [2, 3], "strides": [9, 11], "storage_order": 1}),  # more than 2^16 numbers
+]
+
+
+@pytest.mark.parametrize("together", [50, 2**16])
+@pytest.mark.parametrize("more", [{}, PLANE], ids=["tensor", "plane"])
+@pytest.mark.parametrize(("shape", "attributes"), MANY, ids=str)
+def test_the_first_of_many_indices_outside_their_windows_is_found(
+    shape: tuple[int, ...],
+    attributes: dict[str, Any],
+    more: dict[str, Any],
+    together: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(unpool, "_TOGETHER", together)
+    indices = oracle.max_pool(values("ties", 1, shape, np.dtype("float32")), **attributes)[1]
+    assert indices.size > unpool._FEW
+    places = in_planes(indices, shape) if more else indices
+    possible = gradients.possible_indices(shape, places.shape, **attributes, **more)
+    windows = geometry.max_pool(shape, **attributes, **more).index_windows
+    assert unpool.first_impossible(places, windows) is None
+    random, plane = Random(7), int(np.prod(shape[2:]))
+    for _ in range(60):
+        broken = places.copy()
+        for _ in range(random.choice((1, 1, 2, 3))):
+            at = tuple(random.randrange(extent) for extent in places.shape)
+            near = random.choice((-1, 1, 2, 3, shape[-1], -shape[-1], shape[2], plane, -plane, 2**16, 2**32))
+            broken[at] = random.choice((int(places[at]) + near, -1, -2, -(2**63), 2**63 - 1, random.randrange(plane)))
+        wrong = [at for at in np.ndindex(broken.shape) if int(broken[at]) not in possible[at]]
+        assert unpool.first_impossible(broken, windows) == min(wrong, default=None)
+        last = np.moveaxis(np.ascontiguousarray(np.moveaxis(broken, 1, -1)), -1, 1)
+        assert unpool.first_impossible(last, windows) == min(wrong, default=None)
+
+
+@pytest.mark.parametrize("together", [50, 2**16])
+@pytest.mark.parametrize("more", [{}, PLANE], ids=["tensor", "plane"])
+@pytest.mark.parametrize(("shape", "attributes"), MANY, ids=str)
+def test_an_element_adds_its_windows_up_from_the_last_to_the_first(
+    shape: tuple[int, ...],
+    attributes: dict[str, Any],
+    more: dict[str, Any],
+    together: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(unpool, "_TOGETHER", together)
+    indices = oracle.max_pool(values("ties", 1, shape, np.dtype("float32")), **attributes)[1]
+    indices.reshape(-1)[::7] = -1
+    places = in_planes(indices, shape) if more else indices
+    dy = np.random.default_rng(2).standard_normal(indices.shape).astype(np.float32)
+    numbers = gradients._numbers(shape, attributes.get("storage_order", 0)).reshape(-1)
+    expected, of_number = np.zeros(numbers.size, np.float32), np.argsort(numbers)
+    for at in reversed(list(np.ndindex(indices.shape))):
+        if indices[at] >= 0:
+            expected[of_number[indices[at]]] += dy[at]
+    expected = expected.reshape(shape)
+    call = {**attributes, **more}
+    assert_same(gpuconv.max_pool_grad(dy, places, shape, **call), expected)
+    turned = [np.ascontiguousarray(np.moveaxis(array, 1, -1)) for array in (dy, places)]
+    given = (shape[0], *shape[2:], shape[1])
+    assert_same(gpuconv.max_pool_grad(*turned, given, layout="NHWC", **call), np.moveaxis(expected, 1, -1))
+    broken = places.copy()
+    broken[(0,) * places.ndim], broken[tuple(extent // 2 for extent in places.shape)] = -5, 2**40
+    unchecked = gpuconv.max_pool_grad(dy, broken, shape, **call, check_indices=False)
+    named = np.where(broken == places, places, -1)
+    assert_same(unchecked, gpuconv.max_pool_grad(dy, named, shape, **call))
+
+
+@pytest.mark.parametrize("together", [50, 2**16])
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_many_elements_are_put_back_plane_by_plane(
+    layout: str, dtype: str, together: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unpool, "_TOGETHER", together)
+    window: dict[str, Any] = {"kernel_shape": [3, 2], "strides": [2, 2]}
+    x = values("ties", 4, (3, 5, 13, 16), np.dtype("float32")).astype(dtype)
+    y, indices = oracle.max_pool(x, **window)
+    indices.reshape(-1)[::5] = -1
+    turn = (lambda a: np.ascontiguousarray(np.moveaxis(a, 1, -1))) if layout == "NHWC" else (lambda a: a)
+    for result in ((13, 16), (15, 16), (13, 19)):
+        expected = gradients.max_unpool(y, indices, x.shape, (3, 5, *result))
+        found = gpuconv.max_unpool(turn(y), turn(indices), result, layout=layout, **window)
+        assert_same(found, turn(expected))
+        if result == (13, 16):
+            places = turn(in_planes(indices, x.shape))
+            assert_same(gpuconv.max_unpool(turn(y), places, result, layout=layout, **window, **PLANE), turn(expected))

@@ -92,6 +92,33 @@ def test_gradients_stay_within_their_workspace(dtype: str) -> None:
 
 
 @pytest.mark.usefixtures("little_memory")
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize(
+    ("shape", "window"),
+    [
+        ((4, 64, 96, 96), {"kernel_shape": [5, 5], "pads": [2, 2, 2, 2]}),
+        ((1, 2, 900, 700), {"kernel_shape": [500, 400], "strides": [3, 2]}),
+        ((2, 512, 9, 9), {"kernel_shape": [40, 40], "pads": [39, 39, 39, 39]}),  # more outputs than inputs
+        ((3, 8, 50_000), {"kernel_shape": [50], "strides": [54], "dilations": [12]}),
+    ],
+    ids=str,
+)
+def test_averages_stay_within_their_workspace(shape: tuple[int, ...], window: dict[str, Any], dtype: str) -> None:
+    x = values("ties", 1, shape, dtype)
+    assert _extra_bytes(lambda: gpuconv.average_pool(x, **window)) <= LIMIT
+
+
+@pytest.mark.usefixtures("little_memory")
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_maxima_are_put_back_within_the_workspace(layout: str) -> None:
+    shape = (4, 64, 96, 96) if layout == "NCHW" else (4, 96, 96, 64)
+    window = {"kernel_shape": [2, 2], "strides": [2, 2], "layout": layout}
+    y, indices = gpuconv.max_pool(values("ties", 3, shape, np.float32), return_indices=True, **window)
+    assert _extra_bytes(lambda: gpuconv.max_unpool(y, indices, **window)) <= LIMIT
+    assert _extra_bytes(lambda: gpuconv.max_pool_grad(y, indices, shape, **window)) <= LIMIT
+
+
+@pytest.mark.usefixtures("little_memory")
 def test_sums_over_no_channels_stay_within_their_workspace() -> None:
     x, w, b = np.zeros((2, 0, 200, 200), np.float16), np.zeros((32, 0, 1, 1), np.float16), np.ones(32, np.float16)
     residual = np.ones((2, 32, 200, 200), np.float16)

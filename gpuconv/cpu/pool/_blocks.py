@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from math import prod
 from typing import Any
 
+from gpuconv.cpu import _threads
 from gpuconv.cpu._workspace import Array, Box, Ints, boxes, shrink, spans
 from gpuconv.cpu.pool._windows import Axis
 from gpuconv.rules.geometry import AveragePoolGeometry, MaxPoolGeometry, tap_range
 
-_FEW = 16  # blocks
+_FEW = 64  # boxes
+_BYTES_OF_THREAD = 2**20  # of workspace, with less of which no more threads work
+_NEARLY = 1.25  # times the fewest elements, for which an axis is cut whose neighbours are farther apart in memory
 
 Offsets = tuple[range, ...]
 PoolGeometry = MaxPoolGeometry | AveragePoolGeometry
@@ -33,21 +38,27 @@ class PooledBlock:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a block sees of x through one part of the window.
+    """What the outputs of a box see of x through one part of the window.
 
     Attributes
     ----------
-    place : index
-        Of its inputs in x.
-    starts : tuple of int
-        Per spatial axis, its first input.
+    inputs : tuple of slice
+        Of its inputs, per spatial axis.
     axes : tuple of Axis
         Of its windows.
     """
 
-    place: Any
-    starts: Ints
+    inputs: tuple[slice, ...]
     axes: tuple[Axis, ...]
+
+    @property
+    def starts(self) -> Ints:
+        """Per spatial axis, the first input."""
+        return tuple(part.start for part in self.inputs)
+
+    def of(self, x: Array, block: PooledBlock) -> Array:
+        """Return what a block sees of x."""
+        return x[(block.images, block.channels, *self.inputs)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,35 +68,65 @@ class PooledBlocks:
     geometry: PoolGeometry
     windows: list[Offsets]
     blocks: list[PooledBlock]
-    few: list[list[View]] | None  # where there are so few blocks that the time to describe them counts
+    few: dict[Box, list[View]] | None  # where there are so few boxes that the time to describe them counts
 
     def views(self, number: int) -> list[View]:
         """Return what a block sees."""
-        return _seen(self.geometry, self.windows, self.blocks[number]) if self.few is None else self.few[number]
+        box = self.blocks[number].box
+        return _seen(self.geometry, self.windows, box) if self.few is None else self.few[box]
 
 
-def cut(geometry: PoolGeometry, windows: list[Offsets], volume: int, together: int) -> PooledBlocks:
-    """Cut the outputs so that a block sees about ``volume`` inputs through each part of the window.
+def threads(workspace: int) -> int:
+    """Return how many threads blocks are cut for: small ones take longer side by side than one after the other."""
+    return min(_threads.count(), max(1, workspace // _BYTES_OF_THREAD))
 
-    No more images than ``together`` make a block.
+
+def cut(
+    geometry: PoolGeometry, windows: list[Offsets], volume: int, together: int, *, is_copied: bool = True
+) -> PooledBlocks:
+    """Cut the outputs so that a block sees, and has, about ``volume`` elements through each part of the window.
+
+    No more images than ``together`` make a block. If what it sees is not copied, only what is left of it after the
+    first spatial axis counts.
     """
-    found = blocks(geometry, volume, together)
-    few = [_seen(geometry, windows, block) for block in found] if len(found) <= _FEW else None
+    found = blocks(geometry, volume, together, is_copied=is_copied)
+    parts = {block.box for block in found}
+    few = {box: _seen(geometry, windows, box) for box in parts} if len(parts) <= _FEW else None
     return PooledBlocks(geometry, windows, found, few)
 
 
-def blocks(geometry: PoolGeometry, volume: int, together: int) -> list[PooledBlock]:
-    """Cut the outputs so that a block sees about ``volume`` inputs."""
+def blocks(geometry: PoolGeometry, volume: int, together: int, *, is_copied: bool = True) -> list[PooledBlock]:
+    """Cut the outputs so that a block has about ``volume`` elements at work."""
     images, channels, *extents = geometry.y_shape
     out = box = tuple(extents)
-    while _inputs(geometry, box, geometry.offsets) > volume and prod(box) > 1:
-        box = shrink(out, prod(box) // 2)
-    planes = max(1, volume // max(1, _inputs(geometry, box, geometry.offsets)))
+    at_work = partial(elements, geometry, is_copied=is_copied)
+    while at_work(box) > volume and prod(box) > 1:
+        box = _smaller(box, at_work)
+    planes = max(1, volume // max(1, at_work(box)))
     deep, many = min(channels, planes), max(1, min(together, planes // channels))
     return [
         PooledBlock(slice(*n), slice(*c), part)
         for n, c, part in product(spans(images, many), spans(channels, deep), boxes(out, box))
     ]
+
+
+def _smaller(box: Ints, at_work: Callable[[Ints], int]) -> Ints:
+    """Halve a box along the axis that saves most elements at work: where windows are long, others save none."""
+    halves = [(*box[:axis], -(-size // 2), *box[axis + 1 :]) for axis, size in enumerate(box) if size > 1]
+    sizes = [at_work(half) for half in halves]
+    if min(sizes) == at_work(box):
+        return min(halves, key=sum)
+    return next(half for half, size in zip(halves, sizes, strict=True) if size <= _NEARLY * min(sizes))
+
+
+def elements(geometry: PoolGeometry, box: Ints, *, is_copied: bool = True) -> int:
+    """Return how many elements of a plane are at work for a box: per axis those seen, or the outputs if these are more.
+
+    If what is seen is not copied, of the first axis only the outputs are.
+    """
+    axes = zip(box, geometry.strides, geometry.offsets, geometry.x_shape[2:], strict=True)
+    sizes = [max(q, min(n, (q - 1) * s + o[-1] - o[0] + 1)) for q, s, o, n in axes]
+    return prod(sizes) if is_copied else box[0] * prod(sizes[1:])
 
 
 def windows_within(geometry: PoolGeometry, volume: int) -> list[Offsets]:
@@ -107,19 +148,17 @@ def _inputs(geometry: PoolGeometry, box: Ints, offsets: Offsets) -> int:
     return prod(min(n, (q - 1) * s + o[-1] - o[0] + 1) for q, s, o, n in axes)
 
 
-def _seen(geometry: PoolGeometry, windows: list[Offsets], block: PooledBlock) -> list[View]:
-    """Return what a block sees through every part of the window."""
+def _seen(geometry: PoolGeometry, windows: list[Offsets], box: Box) -> list[View]:
+    """Return what the outputs of a box see through every part of the window."""
     views = []
     for window in windows:
-        starts: list[int] = []
         inputs: list[slice] = []
         axes: list[Axis] = []
-        for (a, b), s, o, n in zip(block.box, geometry.strides, window, geometry.x_shape[2:], strict=True):
+        for (a, b), s, o, n in zip(box, geometry.strides, window, geometry.x_shape[2:], strict=True):
             first, last = min(n, max(0, a * s + o[0])), max(0, min(n, (b - 1) * s + o[-1] + 1))
-            starts.append(first)
             inputs.append(slice(first, last))
             axes.append(axis_of(2 + len(axes), b - a, max(0, last - first), s, a * s - first, o))
-        views.append(View((block.images, block.channels, *inputs), tuple(starts), tuple(axes)))
+        views.append(View(tuple(inputs), tuple(axes)))
     return views
 
 

@@ -1,31 +1,59 @@
-"""Sums over windows, one axis after the other: every element is added, and nothing taken off again."""
+"""Sums over windows, one axis after the other: every element is added, and nothing taken off again.
+
+Along an axis, a window's elements are added in the order of its taps, whichever loop takes the fewest steps: so the
+bits do not depend on which windows are summed together, nor on how the arrays lie.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import gcd
+from typing import Any
 
 import numpy as np
 
 from gpuconv.cpu._workspace import SCRATCH, Array
-from gpuconv.cpu.pool._windows import Axis, over_all
+from gpuconv.cpu.pool._windows import Axis, is_worth_moving, over_all
+
+_ACCUMULATED = 2**14  # elements at a time
 
 
-def sums(x: Array, axes: Sequence[Axis]) -> Array:
-    """Return the sums of all windows over ``axes``, in the dtype of x; x itself where each window is one element."""
-    if axes and all(axis.count == 1 and axis.offsets == range(axis.extent) for axis in axes):
+def sums(
+    x: Array, axes: Sequence[Axis], dtype: np.dtype[Any], *, is_single: bool = False, may_move: bool = True
+) -> Array:
+    """Return the sums of all windows over ``axes`` in a dtype, in scratch memory, or x itself where there are no taps.
+
+    With ``is_single``, there is one window; where that holds all of x, it is summed in NumPy's order. With
+    ``may_move``, x is copied where runs along the axis to be summed are short: so that this axis comes first.
+    """
+    if is_single and axes and all(axis.count == 1 and axis.offsets == range(axis.extent) for axis in axes):
         return np.add.reduce(x, axis=tuple(axis.position for axis in axes), keepdims=True)
-    for axis in axes:
-        if not axis.trivial:
-            x = _along(x, axis)
-    return x
+    order = list(range(x.ndim))  # which axis of the argument each axis is
+    for number, axis in enumerate(axis for axis in axes if not axis.trivial):
+        place = order.index(axis.position)
+        here = axis if place == axis.position else replace(axis, position=place)
+        total = _total(x, here, dtype, number)
+        if x.dtype != dtype or not over_all(np.add, x, total, here, SCRATCH):
+            if (may_move or number) and is_worth_moving(x.shape, here, in_turn=True):
+                turned = x.transpose(*range(place, x.ndim), *range(place))
+                x = SCRATCH.take("moved", turned.shape, dtype)
+                np.copyto(x, turned)
+                order = order[place:] + order[:place]
+                here = replace(axis, position=0)
+                total = _total(x, here, dtype, number)
+            _add(x, total, here)
+        x = total
+    return x if order == sorted(order) else x.transpose([order.index(axis) for axis in range(x.ndim)])
 
 
-def _along(x: Array, axis: Axis) -> Array:
-    """Add up windows along an axis: each from its first tap inside to its last, whichever way takes fewer steps."""
-    total = np.empty((*x.shape[: axis.position], axis.count, *x.shape[axis.position + 1 :]), x.dtype)
-    if over_all(np.add, x, total, axis, SCRATCH):
-        return total
+def _total(x: Array, axis: Axis, dtype: np.dtype[Any], number: int) -> Array:
+    shape = (*x.shape[: axis.position], axis.count, *x.shape[axis.position + 1 :])
+    return SCRATCH.take(f"sums {number % 2}", shape, dtype)
+
+
+def _add(x: Array, total: Array, axis: Axis) -> None:
+    """Add up windows along an axis, each from its first tap inside to its last."""
     total.fill(0)
     taps = len(axis.offsets)
     if axis.count < min(taps, axis.extent):
@@ -34,7 +62,6 @@ def _along(x: Array, axis: Axis) -> Array:
         _add_by_inputs(x, total, axis)
     else:
         _add_by_taps(x, total, axis)
-    return total
 
 
 def _add_by_taps(x: Array, total: Array, along: Axis) -> None:
@@ -59,10 +86,23 @@ def _add_by_inputs(x: Array, total: Array, along: Axis) -> None:
 
 
 def _add_by_outputs(x: Array, total: Array, along: Axis) -> None:
-    for q in range(along.count):
-        low, high = along.inside(q)
-        if low < high:
-            start = q * along.stride + along.offsets[low]
-            inside = x[along.at(slice(start, start + (high - low - 1) * along.offsets.step + 1, along.offsets.step))]
-            # Sums one after the other, as the other ways make them; NumPy's sum has another order.
-            total[along.at(slice(q, q + 1))] += np.add.accumulate(inside, along.position)[along.at(slice(-1, None))]
+    # NumPy adds in turn along an axis unless its elements are the nearest in memory.
+    step = x.strides[along.position]
+    inner = zip(x.shape[along.position + 1 :], x.strides[along.position + 1 :], strict=True)
+    nearer = [stride for size, stride in inner if size > 1]
+    in_turn = bool(nearer) and all(0 < stride < step for stride in nearer)
+    for reads, writes in along.windows():
+        inside, place = x[along.at(reads)], total[along.at(writes)]
+        if in_turn:
+            np.add.reduce(inside, axis=along.position, dtype=total.dtype, out=place, keepdims=True, initial=0)
+        else:
+            _accumulate(inside, place, along)
+
+
+def _accumulate(inside: Array, place: Array, along: Axis) -> None:
+    """Add to a place the elements along an axis one after the other; NumPy's sum has another order."""
+    taps = inside.shape[along.position]
+    step = max(1, _ACCUMULATED * taps // inside.size)
+    for first in range(0, taps, step):
+        part = np.concatenate([place, inside[along.at(slice(first, first + step))]], along.position, dtype=place.dtype)
+        place[...] = np.add.accumulate(part, along.position, out=part)[along.at(slice(-1, None))]

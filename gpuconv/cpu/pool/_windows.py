@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 from typing import Any
@@ -15,6 +15,11 @@ from gpuconv.rules.geometry import tap_range
 
 _TAPS_PER_OUTPUT = 4  # of a window, from which it is reduced by itself
 _LONG_STEP = 16  # elements between windows, from which those that begin at all elements are too many
+# Nanoseconds that an element takes to be reduced or moved, each that is skipped before it, and each run of elements.
+_REDUCE, _MOVE, _SKIP, _START = 0.35, 2.0, 0.25, 12.0
+_ADD_IN_TURN = 3.0  # the same of an element that is added to the sum of those before it, each by itself
+_MOST_SKIPPED = 8  # then each element is in another line of the cache
+_LEAST_OTHERS = 16  # elements of the other axes, from which it pays to have them last
 _SHORT_RUN, _SHORT_PLANE = 64, 1024  # elements along the last axis, and along one before it with all after it
 
 
@@ -39,6 +44,10 @@ class Axis:
             return [(_one(q * self.stride + self.offsets[tap]), _one(q)) for q, tap in single]
         return _taps(self)
 
+    def windows(self) -> list[tuple[slice, slice]]:
+        """Return which inputs every output reads, and its place; not of those that read none."""
+        return _windows(self)
+
     def inside(self, q: int) -> tuple[int, int]:
         """Return the taps of output ``q`` that meet an input."""
         return tap_range(len(self.offsets), self.extent, self.offsets.step, q * self.stride + self.offsets[0])
@@ -59,6 +68,18 @@ def _taps(axis: Axis) -> list[tuple[slice, slice]]:
             first = low * axis.stride + offset
             pairs.append((slice(first, first + (high - low - 1) * axis.stride + 1, axis.stride), slice(low, high)))
     return pairs
+
+
+@lru_cache(maxsize=256)
+def _windows(axis: Axis) -> list[tuple[slice, slice]]:
+    """Return which inputs every output reads, and its place; not of those that read none."""
+    found = []
+    for q in range(axis.count):
+        low, high = axis.inside(q)
+        if low < high:
+            first, step = q * axis.stride + axis.offsets[low], axis.offsets.step
+            found.append((slice(first, first + (high - low - 1) * step + 1, step), _one(q)))
+    return found
 
 
 @lru_cache(maxsize=1024)
@@ -109,6 +130,8 @@ def _reduce_axis(source: Array, result: Array, axis: Axis, identity: Any, scratc
         _reduce_by_outputs(source, result, axis, identity)
     elif (count.bit_length() + 2) * axis.stride < count:
         _reduce_by_doubling(source, result, axis, identity, scratch)
+    elif is_worth_moving(source.shape, axis):
+        _reduce_moved(source, result, axis, identity, scratch)
     else:
         _reduce_by_taps(source, result, axis, identity)
 
@@ -155,6 +178,24 @@ def over_all(function: np.ufunc, source: Array, result: Array, axis: Axis, scrat
     return True
 
 
+def is_worth_moving(shape: tuple[int, ...], axis: Axis, *, in_turn: bool = False) -> bool:
+    """Tell whether to reduce an axis takes longer than to move it to the front and to reduce longer runs there.
+
+    ``in_turn`` says that windows of more taps than there are windows would be summed one by one.
+    """
+    if prod(shape[: axis.position]) < _LEAST_OTHERS:
+        return False
+    inner = prod(shape[axis.position + 1 :])
+    taps = min(len(axis.offsets), axis.extent)
+    if inner == 1 and axis.count < taps:
+        time = (_ADD_IN_TURN if in_turn else _REDUCE) + _START / taps
+    elif inner == 1:
+        time = _REDUCE + _SKIP * min(axis.stride - 1, _MOST_SKIPPED) + _START / axis.count
+    else:
+        time = _REDUCE + _START / (inner * axis.count if axis.stride == 1 and axis.count >= taps else inner)
+    return axis.count * taps * (time - _REDUCE) > _MOVE * (axis.extent + axis.count)
+
+
 def _reduce_by_taps(source: Array, result: Array, axis: Axis, identity: Any) -> None:
     taps = axis.taps()
     full = [reads for reads, writes in taps if writes == slice(0, axis.count)]
@@ -168,6 +209,18 @@ def _reduce_by_taps(source: Array, result: Array, axis: Axis, identity: Any) -> 
     for reads, writes in [*((reads, slice(0, axis.count)) for reads in full[2:]), *parts]:
         place = result[axis.at(writes)]
         np.maximum(place, source[axis.at(reads)], out=place)
+
+
+def _reduce_moved(source: Array, result: Array, axis: Axis, identity: Any, scratch: Scratch) -> None:
+    """Reduce a copy that has this axis first, in the memory that doubling would take."""
+    place, axes = axis.position, range(source.ndim)
+    order = [place, *axes[:place], *axes[place + 1 :]]
+    moved = source.transpose(order)
+    first = scratch.take("doubled 0", moved.shape, source.dtype)
+    np.copyto(first, moved)
+    found = scratch.take("doubled 1", (axis.count, *moved.shape[1:]), source.dtype)
+    _reduce_by_taps(first, found, replace(axis, position=0), identity)
+    np.copyto(result, found.transpose([order.index(each) for each in axes]))
 
 
 def _reduce_by_outputs(source: Array, result: Array, axis: Axis, identity: Any) -> None:

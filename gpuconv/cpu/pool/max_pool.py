@@ -12,7 +12,7 @@ import numpy as np
 from gpuconv.cpu import _threads
 from gpuconv.cpu._workspace import ALONE, SCRATCH, Array, Cut, Scratch, in_order, limit
 from gpuconv.cpu.pool import _argmax, _order, _windows
-from gpuconv.cpu.pool._blocks import PooledBlock, PooledBlocks, View, order_of_axes, windows_within
+from gpuconv.cpu.pool._blocks import PooledBlock, PooledBlocks, View, order_of_axes, threads, windows_within
 from gpuconv.cpu.pool._blocks import cut as cut_into
 from gpuconv.cpu.pool._windows import Axis
 from gpuconv.rules.dtypes import lowest
@@ -33,24 +33,26 @@ def max_pool(x: Array, y: Array, indices: Array | None, geometry: MaxPoolGeometr
     if y.size == 0:
         return
     if alone is None or indices is not None:
-        _max_pool(x, y, indices, geometry, Cut(x.shape[0], _threads.count()))
+        workspace = limit()
+        _max_pool(x, y, indices, geometry, Cut(x.shape[0], threads(workspace)), workspace)
         return
 
     def compute(x: Array, y: Array, _: slice) -> None:
         x_shape, y_shape = (x.shape[0], *geometry.x_shape[1:]), (x.shape[0], *geometry.y_shape[1:])
-        _max_pool(x, y, None, replace(geometry, x_shape=x_shape, y_shape=y_shape), ALONE)
+        _max_pool(x, y, None, replace(geometry, x_shape=x_shape, y_shape=y_shape), ALONE, limit())
 
     in_order(alone, x, y, compute)
 
 
-def _max_pool(x: Array, y: Array, indices: Array | None, geometry: MaxPoolGeometry, cut: Cut) -> None:
+def _max_pool(x: Array, y: Array, indices: Array | None, geometry: MaxPoolGeometry, cut: Cut, workspace: int) -> None:
     touched = _TOUCHED_INDICES if indices is not None else _TOUCHED * x.dtype.itemsize
-    work = _work(geometry, touched, min(_TILE_BYTES, cut.share_of(limit())), cut.images)
+    work = _work(geometry, touched, min(_TILE_BYTES, cut.share_of(workspace)), cut.images)
 
     def compute(number: int) -> None:
         _compute(x, y, indices, geometry, work.views(number), SCRATCH, work.blocks[number])
 
-    _threads.run(compute, range(len(work.blocks)), side_by_side=_threads.pays(x.nbytes))
+    most = cut.at_once(workspace) if cut.alone else cut.threads
+    _threads.run(compute, range(len(work.blocks)), side_by_side=_threads.pays(x.nbytes), most=most)
 
 
 @lru_cache(maxsize=256)
@@ -99,7 +101,7 @@ def _pool(
     block: PooledBlock,
 ) -> None:
     """Pool one block through one part of the window."""
-    source = x[view.place]
+    source = view.of(x, block)
     if source.size == 0:
         target[...] = lowest(x.dtype)
         if places is not None:

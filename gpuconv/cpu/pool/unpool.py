@@ -1,226 +1,360 @@
-"""What is done by Indices, on NumPy arrays: the gradient of MaxPool, and MaxUnpool."""
+"""What is done by Indices, on NumPy arrays: the check of them, the gradient of MaxPool, and MaxUnpool.
+
+All go through blocks of planes whose arrays stay in the L2 cache. Indices that have been checked number elements of
+their own planes, so that blocks are independent and several threads can work on them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gpuconv.cpu import _threads
 from gpuconv.cpu._threads import quietly
-from gpuconv.cpu._workspace import Array, Box, boxes, last_axes, limit, shrink, spans
+from gpuconv.cpu._workspace import SCRATCH, Array, Box, boxes, last_axes, limit, shrink, spans
 from gpuconv.rules import dtypes
-from gpuconv.rules.geometry import Ints, MaxPoolGeometry, tap_range
+from gpuconv.rules.geometry import Ints, MaxPoolGeometry
 from gpuconv.rules.gradients import MaxUnpoolGeometry
 from gpuconv.rules.indices import IndexWindows
 
-_CHECKED_PASSES = 4  # over Indices: so many times their bytes decide whether threads are worth waking
-_CHECKED, _CHECKED_BYTES = 2**15, 32  # Indices that are checked at a time, and bytes at work for each
+_PASSES = 4  # over Indices: so many times their bytes decide whether threads are worth waking
+_TOGETHER, _BYTES = 2**16, 64  # Indices at work at a time, and bytes of temporary arrays for each
+_ELEMENTS = 2**17  # of the planes that a block of Indices numbers
+_FEW, _FEW_NUMBERS = 256, 4096  # Indices, and numbers that they may have in all, that Python looks up faster than NumPy
 
-_MANY_TAPS = 8  # from which it is faster to look where each window's element is
+
+# ---------------------------------------------------------------- the check
 
 
 def first_impossible(indices: Array, windows: IndexWindows) -> Ints | None:
     """Return where the first index (N, C, Q1, …), in row-major order, stands that no forward call returns.
 
     That is one that numbers an element outside its window, or none, except -1. Some planes are looked at a time, or a
-    box of one, so that what is computed of them stays in the L2 cache.
+    box of one.
     """
     if indices.size == 0:
         return None
-    most = min(_CHECKED, limit() // _CHECKED_BYTES)
-    if indices.size <= most:
-        block = tuple((0, extent) for extent in indices.shape)
-        return _first_of_block(indices, block, windows, _limits(windows, block[2:]))
+    if indices.size <= _FEW:
+        allowed = _allowed(windows)
+        if allowed and all(map(frozenset.__contains__, allowed, indices.reshape(-1).tolist())):
+            return None
     images, channels, *rest = indices.shape
-    spatial = tuple(rest)
-    planes = max(1, most // prod(spatial))
-    deep, many = min(channels, planes), max(1, planes // channels)
+    spatial, most = tuple(rest), min(_TOGETHER, limit() // _BYTES)
+    if indices.size <= most:
+        return _first_of_block(indices, tuple((0, extent) for extent in indices.shape), windows)
     found: list[Ints] = []
 
     def check(block: Box) -> None:
-        wrong = _first_of_block(indices, block, windows, limits)
+        wrong = _first_of_block(indices, block, windows)
         if wrong is not None:
             found.append(wrong)
 
-    is_shared = _threads.pays(_CHECKED_PASSES * indices.nbytes) and _threads.count() * _CHECKED_BYTES * most <= limit()
+    is_shared = _threads.pays(_PASSES * indices.nbytes) and _threads.count() * _BYTES * most <= limit()
     for box in boxes(spatial, shrink(spatial, most)):
-        limits = _limits(windows, box)
-        work = [(*some, *box) for some in product(spans(images, many), spans(channels, deep))]
+        work = [(*some, *box) for some in _planes(images, channels, most // prod(spatial))]
         _threads.run(check, work, side_by_side=is_shared)
     return min(found, default=None)
 
 
-class _Limits(NamedTuple):
-    """What the windows of a box allow of the coordinates along one axis; arrays have the box's shape.
+@lru_cache(maxsize=64)
+def _allowed(windows: IndexWindows) -> list[frozenset[int]]:
+    """Return what each index may be, or nothing where that would be too many numbers."""
+    if (
+        prod(windows.shape) * prod(-(-r // d) for r, d in zip(windows.reach, windows.dilations, strict=True))
+        > _FEW_NUMBERS
+    ):
+        return []
+    steps, step = [0] * len(windows.strides), 1
+    for axis in windows.fastest_first:
+        steps[axis], step = step, step * windows.numbered[2 + axis]
+    allowed = []
+    for image, channel, *window in product(*map(range, windows.shape)):
+        first = 0 if windows.in_planes else (image * windows.shape[1] + channel) * windows.plane
+        axes = zip(window, windows.strides, windows.pads, windows.reach, windows.dilations, strict=True)
+        coordinates = (range(q * s - pad, q * s - pad + reach, d) for q, s, pad, reach, d in axes)
+        along = zip(coordinates, windows.numbered[2:], steps, strict=True)
+        numbers = product(*([i * step for i in each if 0 <= i < extent] for each, extent, step in along))
+        allowed.append(frozenset([-1, *(first + sum(number) for number in numbers)]))
+    return allowed
+
+
+def _planes(images: int, channels: int, most: int) -> list[Box]:
+    """Cut all planes into spans of images and of channels, at most so many planes (but one) that follow each other."""
+    deep, many = max(1, min(channels, most)), max(1, most // channels)
+    return list(product(spans(images, many), spans(channels, deep)))
+
+
+class _Digit(NamedTuple):
+    """What windows allow of the coordinate along one axis, which is a digit of an element's number.
 
     Attributes
     ----------
+    modulus : int
+        What leaves of a number only this digit and those of the axes that are numbered faster.
     step : int
-        From one element's number to its neighbour's.
-    first, size : array of unsigned integers
-        The number of the first element that a window can name, were all other coordinates 0, and how many numbers
-        there are from it to that after the last one.
-    before : array of unsigned integers
-        Elements of the window before that first one, which lie in the padding.
+        From one element's number to its neighbour's along the axis.
+    size : unsigned integer, or array of one for each window
+        Of the elements that a window can name, how many there are along the axis, times the step.
+    before : unsigned integer, or array of one for each window
+        How many of its elements along the axis lie in the padding before the first one that it can name.
     dilation : int
     """
 
+    modulus: int
     step: int
-    first: Array
-    size: Array
-    before: Array
+    size: Any
+    before: Any
     dilation: int
 
 
+class _Bounds(NamedTuple):
+    """What the windows of some planes allow.
+
+    Attributes
+    ----------
+    first : array of int64
+        The number of each window's first element.
+    digits : list of _Digit
+        Of what an index exceeds that number by.
+    dtype : dtype
+        The narrowest unsigned integer that holds these differences, once they are known to be below the first size.
+    """
+
+    first: Array
+    digits: list[_Digit]
+    dtype: np.dtype[Any]
+
+
 @lru_cache(maxsize=16)
-def _limits(windows: IndexWindows, box: Box) -> list[_Limits]:
-    """Return what the windows of a box allow, the axis with the largest step first; not an axis of one element."""
-    limits, step = [], windows.plane
-    shape = tuple(stop - start for start, stop in box)
-    dtype = np.dtype(np.uint32 if windows.plane < 2**31 else np.uint64)
-    for axis in reversed(windows.fastest_first) if windows.plane else ():
-        extent, reach = windows.numbered[2 + axis], windows.reach[axis]
-        step //= extent
+def _bounds(windows: IndexWindows, planes: int, box: Box) -> _Bounds:
+    """Return what the windows of a box of some planes allow, the axis that is numbered slowest first.
+
+    Axes along which each window holds everything are left out, but for the slowest: its digit bounds the number.
+    """
+    shape = (planes, *(stop - start for start, stop in box))
+    step = plane = windows.plane
+    first = np.zeros(shape, np.int64)
+    if not windows.in_planes:
+        first += (np.arange(planes) * plane).reshape(-1, *(1,) * len(box))
+    found: list[tuple[int, int, Array, Array, int]] = []
+    for axis in reversed(windows.fastest_first) if plane else ():
+        extent, dilation = windows.numbered[2 + axis], windows.dilations[axis]
+        modulus, step = step, step // extent
         begin = np.arange(*box[axis]) * windows.strides[axis] - windows.pads[axis]
-        first = begin.clip(0, extent)
-        size = (begin + reach).clip(first, extent) - first
-        if extent == 1 and size.all() and windows.dilations[axis] == 1:
-            continue
-        along = (1,) * axis + (len(begin),) + (1,) * (len(shape) - 1 - axis)
-        numbers, count, before = (
-            np.broadcast_to(array.reshape(along), shape).astype(dtype, order="C")
-            for array in (first * step, size * step, (first - begin) % windows.dilations[axis])
-        )
-        limits.append(_Limits(step, numbers, count, before, windows.dilations[axis]))
-    return limits
+        nearest = begin.clip(0, extent)
+        size = (begin + windows.reach[axis]).clip(nearest, extent) - nearest
+        along = (1,) * (1 + axis) + (len(begin),) + (1,) * (len(box) - 1 - axis)
+        first += (nearest * step).reshape(along)
+        if dilation > 1 or (size < extent).any() or (extent > 1 and not found):
+            before = (nearest - begin) % dilation
+            found.append((modulus, step, (size * step).reshape(along), before.reshape(along), dilation))
+    if not found:
+        return _Bounds(first, [_Digit(plane, 1, np.uint64(plane), np.uint64(0), 1)], np.dtype(np.uint64))
+    dtype = np.min_scalar_type(max(int(found[0][2].max()), *(int(before.max()) + plane for *_, before, _ in found)))
+    digits = [
+        _Digit(modulus, step, _of_windows(size, shape, dtype if digit else np.uint64),
+               _of_windows(before, shape, dtype), dilation)
+        for digit, (modulus, step, size, before, dilation) in enumerate(found)
+    ]  # fmt: skip
+    return _Bounds(first, digits, dtype)
 
 
-def _first_of_block(array: Array, block: Box, windows: IndexWindows, limits: list[_Limits]) -> Ints | None:
+def _of_windows(values: Array, shape: Ints, dtype: Any) -> Any:
+    """Return a value for every window as a flat array, or as one number where all are equal."""
+    values = values.astype(dtype)
+    one = values.reshape(-1)[0]
+    return one if (values == one).all() else np.broadcast_to(values, shape).reshape(-1)
+
+
+def _first_of_block(array: Array, block: Box, windows: IndexWindows) -> Ints | None:
     """Return where the first such index of a block stands; of some images it has all channels."""
     indices = array[tuple(slice(*span) for span in block)]
-    possible = _possible(_in_plane(indices, block[0][0], block[1][0], windows), windows, limits)
-    if possible.all():
+    if all(_are_below(*digit) for digit in _digits(indices, block, windows)):
         return None
+    possible = _inside(indices, block, windows)
     possible |= indices == -1
     at = np.unravel_index(int(possible.argmin()), possible.shape)
     return None if possible.all() else tuple(start + int(step) for (start, _), step in zip(block, at, strict=True))
 
 
-def _in_plane(indices: Array, image: int, channel: int, windows: IndexWindows) -> Array:
-    """Return what indices (N, C, …) from an image and a channel on number in their planes.
+def _are_below(values: Array, bounds: Any) -> bool:
+    if isinstance(bounds, np.ndarray):
+        return bool(np.less(values, bounds, out=SCRATCH.take("below", values.shape, bool)).all())
+    return bool(values.max() < bounds)
 
-    Of several images they have all channels.
+
+def _number_of_first(block: Box, windows: IndexWindows) -> int:
+    """Return what the first element of a block's first plane has for a number."""
+    return 0 if windows.in_planes else (block[0][0] * windows.shape[1] + block[1][0]) * windows.plane
+
+
+def _inside(indices: Array, block: Box, windows: IndexWindows) -> Array:
+    """Tell which indices (N, C, …) of a block number elements of their own windows."""
+    inside = np.ones(indices.size, bool)
+    for values, bounds in _digits(indices, block, windows):
+        inside &= values < bounds
+    return inside.reshape(indices.shape)
+
+
+def _digits(indices: Array, block: Box, windows: IndexWindows) -> Iterator[tuple[Array, Any]]:
+    """Yield flat arrays, in scratch memory, of what has to be below what if indices lie in their windows.
+
+    Each index, less the number of its window's first element, is taken apart into digits, one per axis. Where a
+    coordinate lies before the window's first one, its digit borrows from the next, and is at least what lies between
+    that first coordinate and the end of the axis: too large, as a window ends there at the latest.
     """
-    if windows.in_planes:
-        return indices
-    count, first = prod(indices.shape[:2]), image * windows.shape[1] + channel
-    if count == 1:
-        return indices - first * windows.plane if first else indices
-    firsts = np.arange(first, first + count) * windows.plane
-    found: Array = indices - firsts.reshape(*indices.shape[:2], *(1,) * (indices.ndim - 2))
-    return found
+    first, digits, dtype = _bounds(windows, prod(indices.shape[:2]), block[2:])
+    numbers = SCRATCH.take("numbers", indices.shape, np.int64)
+    np.subtract(indices, first.reshape(indices.shape), out=numbers)
+    start = _number_of_first(block, windows)
+    if start:
+        np.subtract(numbers, start, out=numbers)
+    rest: Array = numbers.reshape(-1)
+    yield rest.view(np.uint64), digits[0].size
+    if len(digits) == 1 and digits[0].dilation == 1:
+        return
+    narrow, quotient = (SCRATCH.take(name, rest.shape, dtype) for name in ("rests", "quotients"))
+    np.copyto(narrow, rest, casting="unsafe")
+    for digit in digits:
+        if digit is not digits[0]:
+            np.floor_divide(narrow, digit.modulus, out=quotient)
+            np.multiply(quotient, digit.modulus, out=quotient)
+            np.subtract(narrow, quotient, out=narrow)
+            yield narrow, digit.size
+        if digit.dilation > 1:
+            np.floor_divide(narrow, digit.step, out=quotient)
+            np.add(quotient, digit.before, out=quotient)
+            whole = quotient // digit.dilation
+            whole *= digit.dilation
+            yield np.subtract(quotient, whole, out=quotient), 1
 
 
-def _possible(offsets: Array, windows: IndexWindows, limits: list[_Limits]) -> Array:
-    """Tell which numbers (N, C, …) of elements in a plane lie in their windows."""
-    possible: Array = offsets.view(np.uint64) < windows.plane
-    if not limits:
-        return possible
-    rest, inside = offsets.astype(limits[0].first.dtype), np.empty(possible.shape, bool)
-    for axis in limits:
-        rest -= axis.first
-        possible &= np.less(rest, axis.size, out=inside)
-        if axis is limits[-1] and axis.dilation == 1:
-            break
-        quotient = rest // axis.step if axis.step > 1 else rest.copy()
-        if axis.dilation > 1:
-            possible &= (quotient + axis.before) % axis.dilation == 0
-        if axis is not limits[-1]:
-            quotient *= axis.step
-            rest -= quotient
-    return possible
+# ---------------------------------------------------------------- the gradient, and MaxUnpool
 
 
 @quietly
-def max_pool_grad(dy: Array, indices: Array, dx: Array, geometry: MaxPoolGeometry) -> None:
+def max_pool_grad(dy: Array, indices: Array, dx: Array, geometry: MaxPoolGeometry, *, is_checked: bool = False) -> None:
     """Write into dx, of every element, the sum of dy over the windows whose index it is.
 
-    A tap at a time: no two windows meet the same element through one tap, and the order of the sum is that of the taps.
+    Windows are added from the last to the first: so an element adds them up in the order of their taps. ``is_checked``
+    says that :func:`first_impossible` has found nothing.
     """
-    dx[...] = 0
-    accumulator = dtypes.accumulator(dy.dtype)
-    if 0 in (dx.size, dy.size):
-        return
-    bytes_of_image = prod(geometry.x_shape[1:]) * np.dtype(accumulator).itemsize + prod(geometry.y_shape[1:]) * 80
-    images = max(1, limit() // (2 * bytes_of_image))
-    for start, stop in spans(geometry.x_shape[0], images):
-        part = slice(start, stop)
-        if prod(map(len, geometry.met)) > _MANY_TAPS:
-            dx[part] = _sum_of_elements(dy[part], indices[part], start, geometry, accumulator)
-            continue
-        total = np.zeros((stop - start, *geometry.x_shape[1:]), accumulator)
-        _add_windows(total, dy[part], indices[part], start, geometry)
-        dx[part] = total
+    accumulator = np.dtype(dtypes.accumulator(dy.dtype))
+    _Scatter(dy, indices, dx, geometry.index_windows, accumulator, is_checked, is_sum=True).run()
 
 
-def _add_windows(total: Array, dy: Array, indices: Array, first: int, geometry: MaxPoolGeometry) -> None:
-    channels, spatial = geometry.x_shape[1], geometry.x_shape[2:]
-    planes = np.arange(first, first + len(dy))[:, None] * channels + np.arange(channels)
-    planes = (planes * geometry.plane_step).reshape(*planes.shape, *(1,) * len(spatial))
-    numbers = np.arange(prod(spatial)).reshape(spatial, order="F" if geometry.storage_order else "C")
-    for tap in product(*geometry.met):
-        offsets = [axis[t] for axis, t in zip(geometry.offsets, tap, strict=True)]
-        axes = zip(geometry.y_shape[2:], spatial, geometry.strides, offsets, strict=True)
-        ranges = [tap_range(q, n, s, offset) for q, n, s, offset in axes]
-        if any(low >= high for low, high in ranges):
-            continue
-        steps = zip(ranges, geometry.strides, offsets, strict=True)
-        reads = last_axes(slice(*span) for span in ranges)
-        met = last_axes(slice(low * s + o, (high - 1) * s + o + 1, s) for (low, high), s, o in steps)
-        chosen = indices[reads] == planes + numbers[met]
-        place = total[met]
-        np.add(place, dy[reads].astype(total.dtype, copy=False), out=place, where=chosen)
-
-
-def _sum_of_elements(dy: Array, indices: Array, first: int, geometry: MaxPoolGeometry, accumulator: str) -> Array:
-    """Return dx of images from ``first`` on: every element of dy added to that of its index, if its window holds it.
-
-    From the last window to the first: an element adds them up in the order of their taps, as they are added tap by tap.
-    """
-    spatial, (images, channels, *rest) = geometry.x_shape[2:], dy.shape
-    plane, windows = prod(spatial), geometry.index_windows
-    numbered = spatial[::-1] if geometry.storage_order else spatial
-    total = np.zeros((images, channels, *numbered), accumulator)
-    limits, most = _limits(windows, tuple((0, extent) for extent in rest)), max(1, _CHECKED // prod(rest))
-    deep, many = min(channels, most), max(1, most // channels)
-    for of_images, of_channels in product(spans(images, many), spans(channels, deep)):
-        part = slice(*of_images), slice(*of_channels)
-        numbers = _in_plane(indices[part], first + of_images[0], of_channels[0], windows)
-        inside = _possible(numbers, windows, limits)
-        planes = np.arange(images * channels).reshape(images, channels)[part] * plane
-        places = (numbers + planes.reshape(*planes.shape, *(1,) * len(rest))).reshape(-1)
-        values = dy[part].astype(accumulator, copy=False).reshape(-1)
-        if not inside.all():
-            kept = inside.reshape(-1)
-            places, values = places[kept], values[kept]
-        np.add.at(total.reshape(-1), places[::-1], values[::-1])
-    return total.transpose(0, 1, *range(total.ndim - 1, 1, -1)) if geometry.storage_order else total
-
-
-def max_unpool(x: Array, indices: Array, y: Array, geometry: MaxUnpoolGeometry) -> None:
+def max_unpool(x: Array, indices: Array, y: Array, geometry: MaxUnpoolGeometry, *, is_checked: bool = False) -> None:
     """Write every element of x into y where its index says, the last of several; zeros elsewhere.
 
-    An index that numbers no element is left out.
+    Unless :func:`first_impossible` has found nothing, as ``is_checked`` says, an index may number an element of another
+    plane, and one that numbers none is left out.
     """
+    if is_checked and indices.size > _FEW:
+        _Scatter(x, indices, y, geometry.index_windows, x.dtype, is_checked, is_sum=False).run()
+    else:
+        _put_anywhere(x, indices, y, geometry, is_checked=is_checked)
+
+
+@dataclass(frozen=True, slots=True)
+class _Scatter:
+    """Values that are added to zeros where indices (N, C, Q1, …) say, or put there, block by block.
+
+    They are added from the last to the first, and put from the first to the last; those outside their windows are left
+    out.
+    """
+
+    values: Array
+    indices: Array
+    target: Array
+    windows: IndexWindows
+    accumulator: np.dtype[Any]
+    is_checked: bool
+    is_sum: bool
+
+    def run(self) -> None:
+        """Fill the target."""
+        if 0 in (self.target.size, self.values.size):
+            self.target[...] = 0
+            return
+        images, channels, *rest = self.indices.shape
+        spatial, most = tuple(rest), min(_TOGETHER, limit() // _BYTES)
+        inner = list(boxes(spatial, shrink(spatial, most)))
+        bytes_of_plane = 0 if self._is_direct else self.windows.plane * self.accumulator.itemsize
+        bytes_of_plane += min(most, prod(spatial)) * _BYTES
+        together = min(most // prod(spatial), _ELEMENTS // self.windows.plane)
+        together = max(1, min(together, limit() // (2 * _threads.count() * bytes_of_plane)))
+        _threads.run(
+            lambda planes: self._fill(planes, inner),
+            _planes(images, channels, together),
+            side_by_side=_threads.pays(self.target.nbytes + _PASSES * self.indices.nbytes),
+            most=max(1, limit() // (together * bytes_of_plane)),
+        )
+
+    @property
+    def _is_direct(self) -> bool:
+        """Whether blocks of the target can be what the values are added to."""
+        whole = self.target.shape[2:] == self.windows.numbered[2:] and not self.windows.storage_order
+        return whole and self.target.flags.c_contiguous and self.target.dtype == self.accumulator
+
+    def _fill(self, planes: Box, inner: list[Box]) -> None:
+        """Fill some planes of the target box by box."""
+        part, spatial = self.target[tuple(slice(*span) for span in planes)], self.windows.numbered[2:]
+        if self._is_direct:
+            part.fill(0)
+            flat = part if self.windows.in_planes else self.target  # whose elements are numbered by indices themselves
+            self._put(flat.reshape(-1), planes, inner)
+            return
+        numbered = spatial[::-1] if self.windows.storage_order else spatial
+        total = SCRATCH.take("scattered", (*part.shape[:2], *numbered), self.accumulator)
+        total.fill(0)
+        self._put(total.reshape(-1), planes, inner)
+        if part.shape[2:] != spatial:
+            part[...] = 0
+        turned = total.transpose(0, 1, *range(total.ndim - 1, 1, -1)) if self.windows.storage_order else total
+        part[last_axes(map(slice, spatial))] = turned
+
+    def _put(self, flat: Array, planes: Box, inner: list[Box]) -> None:
+        """Put the values of some boxes of planes into these planes, or into the whole target."""
+        for box in reversed(inner) if self.is_sum else inner:
+            block = (*planes, *box)
+            at = tuple(slice(*span) for span in block)
+            indices, values = self.indices[at], self.values[at].astype(self.accumulator, copy=False)
+            is_whole = flat.size == self.target.size and not self.windows.in_planes and self._is_direct
+            places = indices if is_whole else _places(indices, block, self.windows)
+            if not self.is_checked:
+                kept = _inside(indices, block, self.windows)
+                places, values = places[kept], values[kept]
+            elif indices.min() < 0:
+                kept = indices >= 0
+                places, values = places[kept], values[kept]
+            places, values = places.reshape(-1), values.reshape(-1)
+            if self.is_sum:
+                np.add.at(flat, places[::-1], values[::-1])
+            else:
+                flat[places] = values
+
+
+def _places(indices: Array, block: Box, windows: IndexWindows) -> Array:
+    """Return the places of a block's indices among the elements of its planes, in scratch memory."""
+    places = SCRATCH.take("places", indices.shape, np.int64)
+    if not windows.in_planes:
+        return np.subtract(indices, _number_of_first(block, windows), out=places)
+    planes = np.arange(0, prod(indices.shape[:2]) * windows.plane, windows.plane)
+    return np.add(indices, planes.reshape(*indices.shape[:2], *(1,) * (indices.ndim - 2)), out=places)
+
+
+def _put_anywhere(x: Array, indices: Array, y: Array, geometry: MaxUnpoolGeometry, *, is_checked: bool) -> None:
     y[...] = 0
     windows = geometry.index_windows
     flat, values = indices.reshape(-1), x.reshape(-1)
     named = None
-    if flat.size and (flat.min() < 0 or flat.max() >= windows.count):
+    if flat.size and (flat.min() < 0 or not (is_checked or flat.max() < windows.count)):
         named = (flat >= 0) & (flat < windows.count)
     if windows.in_planes:
         planes = np.arange(prod(x.shape[:2])).reshape(*x.shape[:2], *(1,) * (x.ndim - 2))

@@ -67,10 +67,11 @@ def _lp_pool(form: Form, x: Any) -> Any:
     g, p = geometry.max_pool(x.shape, **form.given(_WINDOW)), form.get("p")
     if on_device(x):
         return _root(_sums_by_conv(_powers(wide(x), p), g), p).astype(x.dtype, copy=False)
-    result, axes = np.empty(g.y_shape, x.dtype), _axes(g)
+    result, axes, is_single = np.empty(g.y_shape, x.dtype), _axes(g), prod(g.y_shape[2:]) == 1
 
     def fill(place: Any) -> None:
-        result[place] = _root(sums(_powers(wide(x[place]), p), axes), p)
+        powers = _powers(wide(x[place]), p)
+        result[place] = _root(sums(powers, axes, powers.dtype, is_single=is_single), p)
 
     with np.errstate(all="ignore"):
         _threads.run(fill, blocks_of_channels(x, _BLOCK), side_by_side=_threads.pays(x.nbytes))
