@@ -85,14 +85,15 @@ def test_what_an_array_could_be_and_memory_is_not_is_a_memory_error() -> None:
 
 
 def test_few_outputs_far_apart_are_computed_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    counted = Mock(wraps=np.matmul)
-    monkeypatch.setattr(np, "matmul", counted)
+    products = [Mock(wraps=np.matmul), Mock(wraps=np.multiply)]
+    for name, counted in zip(("matmul", "multiply"), products, strict=True):
+        monkeypatch.setattr(np, name, counted)
     x, w = np.full((1, 1, 2), 3, np.complex64), np.full((2, 1, 2), 2, np.complex64)
     y = gpuconv.conv(x, w, pads=[2**58, 0], strides=[2**40])
     assert y.shape == (1, 2, 2**18 + 1)
     assert np.flatnonzero(y[0, 1]).tolist() == [2**18]
     assert y[0, 0, 2**18] == 12
-    assert counted.call_count == 2  # one for each tap
+    assert 1 <= sum(counted.call_count for counted in products) <= 2  # not one for every output
 
 
 def test_explain_says_the_same_of_shapes_that_no_array_has(capsys: pytest.CaptureFixture[str]) -> None:
