@@ -31,6 +31,8 @@ from gpuconv.cuda.variants import all_variants
 from tests.harness import machine_code, records
 from tests.harness.toolchain import needs_disassembler, needs_nvrtc
 
+pytestmark = pytest.mark.slow
+
 DEVICE = representative(static.ARCHITECTURE)
 TOOL = "-m benchmarks static"
 CASES = static_plan.cases()
