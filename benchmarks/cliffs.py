@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
     head = {"architecture": device.limits.architecture, "device": device.name, "command": machine.command()}
     machine.write(arguments.json, head | found | {"problems": rows})
     if arguments.write:
-        records.write(PATH, head, found | {"first": rows[:FIRST]})
+        machine.write(PATH, {"compiler": records.compiler(), **head, **found, "first": rows[:FIRST]})
         print(f"\nwritten: {PATH}")
     if arguments.picture is not None:
         draw(rows, arguments.picture)

@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from benchmarks import floors, layers, records, static_plan
+from benchmarks import floors, layers, machine, records, static_plan
 from benchmarks.static_plan import Case
 from gpuconv.cuda.conv import families, invariant
 from gpuconv.cuda.conv import problem as correlation
@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
             for name, (mean, order, *ratios) in row["layers"].items():
                 print(f"    {name:22} {mean:.3f}  {ratios}  {order}")
     if arguments.write:
-        records.write(PATH, _HEAD, rows)
+        machine.write(PATH, {"compiler": records.compiler(), **_HEAD, **rows})
     return 0
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import shlex
@@ -12,6 +11,8 @@ from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+from gpuconv.cli.terminal import as_json
 
 
 def describe(packages: Iterable[str] = ("numpy",)) -> dict[str, Any]:
@@ -44,9 +45,9 @@ def command() -> str:
 
 
 def write(path: Path | None, result: dict[str, Any]) -> None:
-    """Write a result as JSON, if a file was asked for."""
+    """Write a result as JSON, one line for each row of its tables, if a file was asked for."""
     if path is not None:
-        path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        path.write_text(as_json(result) + "\n", encoding="utf-8", newline="\n")
 
 
 def _cpu_model() -> str:

@@ -1,4 +1,4 @@
-"""Numbers that are kept in the repository, one line of JSON each row, and how what is found today differs from them."""
+"""Read recorded numbers, and name where today's numbers differ from them."""
 
 from __future__ import annotations
 
@@ -18,15 +18,8 @@ def compiler() -> str:
 
 
 def read(path: Path) -> Any:
-    """Return what `write` wrote."""
+    """Return what `machine.write` wrote."""
     return json.loads(path.read_text(encoding="utf-8"))
-
-
-def write(path: Path, head: Rows, rows: Rows) -> None:
-    """Write rows, of today's compiler; ``head`` says what they are, and goes before them."""
-    entries = [("compiler", compiler()), *head.items(), *rows.items()]
-    lines = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in entries]
-    path.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8", newline="\n")
 
 
 def differences(recorded: Rows, found: Rows, title: str = "") -> list[str]:

@@ -119,7 +119,8 @@ def _occupancy(launch: Row, kernel: Row, architecture: str) -> Row:
 
 def write(device: Representative, kernels: dict[str, Row], rows: dict[str, Row]) -> None:
     """Write the file."""
-    records.write(PATH, _head(device), {f"kernel {name}": kernel for name, kernel in kernels.items()} | rows)
+    head = {"compiler": records.compiler(), **_head(device)}
+    machine.write(PATH, head | {f"kernel {name}": kernel for name, kernel in kernels.items()} | rows)
 
 
 def read() -> tuple[Row, dict[str, Row], dict[str, Row]]:

@@ -44,9 +44,11 @@ NEEDS: dict[str, tuple[Need, ...]] = {  # by marker
     "emulator": (Need("GPUCONV_REQUIRE_EMULATOR", cuda_device.emulated_unavailable_reason),),
 }
 
-# What `-m quick` runs: these modules, without the tests that need a device or the emulator. They reach nine tenths of
-# gpuconv's statements in under a minute, and none of them may need a compiler: `no_compiler` sees to that.
-QUICK = Path(__file__).with_name("quick.txt").read_text(encoding="utf-8").split()
+# What `-m quick` runs: tests without these marks. They reach nine tenths of gpuconv's statements in about a minute, and
+# none of them may need a compiler: `no_compiler` sees to that.
+NOT_QUICK = ("slow", *NEEDS)
+EMULATORS = {"emulated_cuda", "emulator"}  # folders: tests of the emulated device are not quick either
+_SLOW_MODULE = re.compile(rf"^pytestmark = (?:\[[^]]*)?pytest\.mark\.({'|'.join(NOT_QUICK)})\b", re.MULTILINE)
 
 CHUNK = 32  # tests that a process of pytest-xdist is sent at a time: all of them take part in what comes first
 
@@ -85,13 +87,17 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Where quick tests alone are asked for, do not even import the modules of others."""
-    others = config.option.markexpr == "quick" and collection_path.name.startswith("test_")
-    return True if others and name_of(collection_path) not in QUICK else None
+    """Where quick tests alone are asked for, do not even import the modules whose tests are all slow."""
+    if config.option.markexpr != "quick":
+        return None
+    if collection_path.is_dir():
+        return True if collection_path.name in EMULATORS else None
+    module = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
+    return True if module and _SLOW_MODULE.search(collection_path.read_text(encoding="utf-8")) else None
 
 
 def name_of(path: Path) -> str:
-    """Return a test's module as quick.txt has it: from the folder of the tests on."""
+    """Return a test's module from the folder of the tests on, as ``rules/test_cases``."""
     tests = Path(__file__).parent
     return path.relative_to(tests).with_suffix("").as_posix() if path.is_relative_to(tests) else path.stem
 
@@ -109,7 +115,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if "sent" in getattr(item, "fixturenames", ()):
             item.add_marker("emulator")
-        if name_of(item.path) in QUICK and not any(item.get_closest_marker(marker) for marker in NEEDS):
+        if EMULATORS.isdisjoint(item.nodeid.partition("::")[0].split("/")) and not any(
+            map(item.get_closest_marker, NOT_QUICK)
+        ):
             item.add_marker("quick")
     named = any("::" in word for word in config.args)  # whoever names a test gets it
     items[:], others = tiers.select(items, named or config.option.thorough, tiers.part(config.option.thorough_part))

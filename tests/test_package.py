@@ -24,6 +24,8 @@ from tests.emulator import emulated_cuda
 from tests.gpu.on_device import imported
 from tests.harness import cuda_device
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -8,6 +8,7 @@ import io
 import re
 import tokenize
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -42,13 +43,15 @@ def _files(*folders: str, suffix: str = ".py") -> list[Path]:
     return [path for folder in folders for path in sorted((ROOT / folder).rglob(f"*{suffix}"))]
 
 
-SAID = {
-    path.relative_to(ROOT): _prose(path) for path in (*PAGES, *_files(*FOLDERS), *_files("kernels_cu", suffix=".cu*"))
-}
+@cache
+def said() -> dict[Path, str]:
+    """Return the prose of each file, by its path from the checkout's root."""
+    paths = (*PAGES, *_files(*FOLDERS), *_files("kernels_cu", suffix=".cu*"))
+    return {path.relative_to(ROOT): _prose(path) for path in paths}
 
 
 def test_paths_are_there() -> None:
-    found = {(file, path) for file, text in SAID.items() for path in PATH.findall(text)}
+    found = {(file, path) for file, text in said().items() for path in PATH.findall(text)}
     named = {(file, path) for file, path in found if not re.search(r"[*…]|docs/_build", path)}
     assert len(named) > 50
     there = {
@@ -61,7 +64,7 @@ def test_kernels_are_there() -> None:
     """A kernel's file is named from `kernels_cu` on, or by its name alone in the folder of that name."""
     folder = ROOT / "kernels_cu"
     missing = []
-    for file, text in SAID.items():
+    for file, text in said().items():
         if file.parts[0] not in ("gpuconv", "kernels_cu", "docs"):
             continue
         room = Path(*(file.parent.parts[2:] if file.parts[0] == "gpuconv" else file.parent.parts[1:]))
@@ -72,14 +75,14 @@ def test_kernels_are_there() -> None:
 
 
 def test_tests_are_there() -> None:
-    named = {(file, path) for file, text in SAID.items() for path in TEST.findall(text)}
+    named = {(file, path) for file, text in said().items() for path in TEST.findall(text)}
     assert not sorted(
         f"{file}: {path}" for file, path in named if not (ROOT / "tests" / path.removeprefix("tests/")).is_file()
     )
 
 
 def test_modules_are_there() -> None:
-    named = {name for text in SAID.values() for name in MODULE.findall(text)}
+    named = {name for text in said().values() for name in MODULE.findall(text)}
     assert not sorted(name for name in named if not _is_there(name))
 
 

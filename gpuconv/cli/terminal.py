@@ -8,7 +8,7 @@ import shutil
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from math import isfinite
 from types import TracebackType
@@ -76,8 +76,26 @@ class Progress:
 
 
 def as_json(value: Any) -> str:
-    """Return a value as JSON for other programs; what is not finite is null, which JSON can say."""
-    return json.dumps(_finite(value), indent=1)
+    """Return a value as JSON, with one line for each member and for each row of a table, which holds containers only.
+
+    A number that is not finite becomes null.
+    """
+    value = _finite(value)
+    return _lines(value, _table) if isinstance(value, dict) else _table(value)
+
+
+def _table(value: Any) -> str:
+    rows = value.values() if isinstance(value, dict) else value if isinstance(value, list) else (None,)
+    return _lines(value, json.dumps) if all(isinstance(row, (dict, list)) for row in rows) else json.dumps(value)
+
+
+def _lines(value: Any, text: Callable[[Any], str]) -> str:
+    """Lay out an object or a list, one line for each item."""
+    if not value:
+        return json.dumps(value)
+    if isinstance(value, dict):
+        return "{\n" + ",\n".join(f"{json.dumps(str(name))}: {text(item)}" for name, item in value.items()) + "\n}"
+    return "[\n" + ",\n".join(map(text, value)) + "\n]"
 
 
 def _finite(value: Any) -> Any:

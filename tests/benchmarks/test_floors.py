@@ -13,6 +13,8 @@ import gpuconv
 from benchmarks import calls, floors, gpu_summary, gpu_timing, gradient_samples, layers, samples
 from benchmarks.layers import Layer
 
+pytestmark = pytest.mark.slow
+
 LAYERS = {layer.id: layer for layer in layers.load()}
 DERIVED = layers.load_derived()
 EVERYTHING = LAYERS | {layer.id: layer for layer in DERIVED}

@@ -20,6 +20,8 @@ from benchmarks.gpu_layer import Case
 from benchmarks.progress import Rows
 from tests.harness import cuda_device
 
+pytestmark = pytest.mark.slow
+
 LAYERS = {layer.id: layer for layer in layers.load()}
 DERIVED = {layer.id: layer for layer in layers.load_derived()}
 without_gpu = pytest.mark.skipif(cuda_device.hardware(), reason="there is a GPU")

@@ -16,6 +16,8 @@ from benchmarks.progress import Rows
 from gpuconv.cuda.plan import measured_rates
 from gpuconv.cuda.plan.limits import Rates, rates_of, representative
 
+pytestmark = pytest.mark.slow
+
 DEVICE = representative("sm_90a")
 TOLD = (  # few cases, of which every rate has a part in some
     "resnet50.l3.3x3 float64",

@@ -18,6 +18,8 @@ from benchmarks.architectures import mobile
 from benchmarks.networks import DATA, NETWORKS
 from gpuconv.onnx import backend
 
+pytestmark = pytest.mark.slow
+
 tiny = partial(mobile.shufflenet_v2, size=32, part=1 / 8)
 
 

@@ -19,6 +19,8 @@ from gpuconv.cuda.build import nvrtc
 from gpuconv.cuda.call import device
 from tests.harness import cuda_device
 
+pytestmark = pytest.mark.slow
+
 without_gpu = pytest.mark.skipif(cuda_device.hardware(), reason="there is a GPU")
 Visited = Callable[..., tuple[int, list[str]]]
 

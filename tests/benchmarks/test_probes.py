@@ -29,6 +29,8 @@ from benchmarks.progress import Rows, read
 from tests.emulator import EmulatorError
 from tests.emulator.probing import HEADERS, Emulated
 
+pytestmark = pytest.mark.slow
+
 
 class Remembering(Emulated):
     """Keeps what each launch gave."""

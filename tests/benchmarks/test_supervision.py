@@ -14,6 +14,8 @@ from benchmarks import supervision
 from benchmarks.progress import Rows, read
 from benchmarks.supervision import Step, environment_of, supervise
 
+pytestmark = pytest.mark.slow
+
 # A step of five rows, of which some do not end as they should.
 WORKER = """
 import os, sys, time

@@ -18,6 +18,8 @@ from benchmarks.static_plan import Case
 from gpuconv.cuda.plan.launch import Plan
 from gpuconv.cuda.plan.limits import representative
 
+pytestmark = pytest.mark.slow
+
 DEVICE = representative("sm_90a")
 CASES = static_plan.cases("resnet50.conv1")
 CASE = CASES[0]

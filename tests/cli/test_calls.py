@@ -14,6 +14,8 @@ from gpuconv.cli import calls, terminal
 from gpuconv.cli.main import main
 from gpuconv.cuda.call import device
 
+pytestmark = pytest.mark.slow
+
 Run = Callable[..., str]
 RESIDUAL = ["--bias", "--residual", "--activation", "relu"]
 

@@ -24,7 +24,7 @@ Run = Callable[..., str]
 Write = Callable[[Mapping[str, str]], Path]
 
 __all__ = ["kernels"]  # a fixture
-pytestmark = [needs_nvrtc, pytest.mark.usefixtures("kernels", "variants")]
+pytestmark = [pytest.mark.slow, needs_nvrtc, pytest.mark.usefixtures("kernels", "variants")]
 
 
 @pytest.fixture

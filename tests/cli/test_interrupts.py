@@ -10,7 +10,10 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no process gets a SIGINT of its own there")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform == "win32", reason="no process gets a SIGINT of its own there"),
+]
 
 # Interrupts itself where a module is looked for, as Ctrl-C may come while that is imported.
 AT_IMPORT = """

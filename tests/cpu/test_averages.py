@@ -24,6 +24,8 @@ from tests.oracle.operands import CONV_DTYPES, LAYOUTS, complex_integers, values
 from tests.oracle.oracle import assert_close, assert_same
 from tests.oracle.strategies import Problem, average_pool_problem, checked
 
+pytestmark = pytest.mark.slow
+
 average_pool = import_module("gpuconv.cpu.pool.average_pool")
 seeds = st.integers(0, 2**32 - 1)
 dtypes = pytest.mark.parametrize("dtype", CONV_DTYPES, ids=str)

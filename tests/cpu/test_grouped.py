@@ -15,6 +15,8 @@ from gpuconv.cpu._workspace import Cut
 from gpuconv.rules import geometry as geometries
 from tests.oracle import oracle
 
+pytestmark = pytest.mark.slow
+
 WORKSPACE = 256 * 2**20
 HUGE = 2**40
 # Name: x, w, group, attributes, and whether by rows; None where neither way serves.

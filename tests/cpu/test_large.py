@@ -20,6 +20,8 @@ from tests.oracle.large import (
 from tests.oracle.operands import filled, values
 from tests.oracle.oracle import assert_same, round_to
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(params=[None, 2**16], ids=["plenty of memory", "64 KiB"])
 def memory(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:

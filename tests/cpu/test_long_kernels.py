@@ -15,6 +15,8 @@ import gpuconv
 from gpuconv.cpu import _scatter, _taps
 from gpuconv.rules import geometry as geometries
 
+pytestmark = pytest.mark.slow
+
 Ints = tuple[int, ...]
 gradients = import_module("gpuconv.cpu.weight_grad")  # the package has its function by this name
 DTYPES = [np.float32, np.float64, np.float16, ml_dtypes.bfloat16]

@@ -11,6 +11,8 @@ import pytest
 import gpuconv
 from tests.oracle.operands import filled, values
 
+pytestmark = pytest.mark.slow
+
 # The matrix of all windows of each of these is many times the limit.
 LIMIT = 2**21
 HUNGRY: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {

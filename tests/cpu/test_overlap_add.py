@@ -21,6 +21,8 @@ from gpuconv.cpu._workspace import ALONE, Cut, boxes
 from gpuconv.rules import geometry as geometries
 from tests.cpu.transposed import DTYPES, NAMES, Ints, drawn, integers, transposed, wide
 
+pytestmark = pytest.mark.slow
+
 # x, w and stride of inverse Fourier transforms of sound: one output channel, a long kernel.
 LONG: list[tuple[Ints, Ints, int]] = [
     ((1, 2049, 340), (2049, 1, 4096), 1024),

@@ -21,6 +21,8 @@ from gpuconv.cpu import _phase_rows
 from gpuconv.cpu._phase_rows import Axis, axis_of
 from tests.cpu.transposed import DTYPES, NAMES, Ints, drawn, integers, transposed, wide
 
+pytestmark = pytest.mark.slow
+
 cpu_conv = import_module("gpuconv.cpu.conv")
 
 

@@ -24,6 +24,8 @@ from gpuconv.rules import geometry as geometries
 from tests.oracle import oracle
 from tests.oracle.operands import LAYOUTS
 
+pytestmark = pytest.mark.slow
+
 available = pytest.mark.skipif(not _product.available("float32"), reason="this NumPy's BLAS cannot be called")
 PADS = {"pads": [1, 1, 1, 1]}
 

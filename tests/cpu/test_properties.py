@@ -15,6 +15,8 @@ from tests.oracle.operands import CONV_DTYPES, CONV_KINDS, EXACT_KINDS, LAYOUTS,
 from tests.oracle.oracle import assert_close, assert_same, round_to
 from tests.oracle.strategies import Problem, checked, problems
 
+pytestmark = pytest.mark.slow
+
 seeds = st.integers(0, 2**32 - 1)
 layouts = st.sampled_from(sorted(LAYOUTS))
 convolutions = pytest.mark.parametrize("operator", ["conv", "conv_transpose"])

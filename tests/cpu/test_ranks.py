@@ -18,6 +18,8 @@ from tests.oracle import gradients, oracle
 from tests.oracle.high_ranks import as_given, high_problem, in_order, integers, shape_as_given
 from tests.oracle.oracle import assert_same, round_to
 
+pytestmark = pytest.mark.slow
+
 RANKS = (31, 61, 62)  # from where the quick ways have too many axes: with wide kernels, with any, and the last one
 BOTH = ("conv", "conv_transpose")
 every_rank = pytest.mark.parametrize("rank", RANKS)

@@ -21,6 +21,8 @@ from gpuconv.cpu import _blas, _threads
 from tests.harness.interruption import DEADLINE, Interrupt, eventually, interrupts
 from tests.oracle.operands import filled
 
+pytestmark = pytest.mark.slow
+
 NEEDS_SIGNALS = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no interval timers")
 
 

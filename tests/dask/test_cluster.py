@@ -19,7 +19,7 @@ from tests.oracle.oracle import assert_same
 
 distributed = pytest.importorskip("distributed", reason="distributed is not installed; the extra [dev] brings it")
 dask_api = pytest.importorskip("gpuconv.dask")
-pytestmark = pytest.mark.filterwarnings("ignore")  # those of the cluster's own threads and sockets
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # those of the cluster's own threads and sockets
 
 
 @pytest.fixture(scope="module")

@@ -28,6 +28,8 @@ from tests.oracle.operands import CONV_DTYPES, POOL_DTYPES, operands, pool_kinds
 from tests.oracle.oracle import assert_close, assert_same
 from tests.oracle.strategies import GENERATORS, Problem, checked, problems
 
+pytestmark = pytest.mark.slow
+
 dask_api = pytest.importorskip("gpuconv.dask")
 _tasks = dask_api._tasks
 _spans = dask_api._spans

@@ -17,7 +17,10 @@ from tests.fuzz import frame, loading
 from tests.fuzz.itself import FAULTS, FUZZER
 
 ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no timers that interrupt")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no timers that interrupt"),
+]
 
 
 def _fuzz(*arguments: str) -> subprocess.CompletedProcess[str]:

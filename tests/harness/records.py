@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.records import Rows, compiler, differences, read, write
+from benchmarks.records import Rows, compiler, differences, read
 
-__all__ = ["Rows", "assert_same", "compiler", "differences", "read", "require_compiler", "write"]
+__all__ = ["Rows", "assert_same", "compiler", "differences", "read", "require_compiler"]
 
 
 def assert_same(recorded: Rows, found: Rows, path: Path, tool: str) -> None:

@@ -25,6 +25,8 @@ from tests.harness.machine_code import left, looked_at
 from tests.harness.specimen import reached
 from tests.harness.toolchain import needs_nvrtc
 
+pytestmark = pytest.mark.slow
+
 REGISTERS = 65536  # of a multiprocessor, of every architecture
 REGISTER_UNIT = 8  # that a thread's are handed out in
 GROUPS = machine_code.groups()

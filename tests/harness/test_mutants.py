@@ -16,6 +16,8 @@ from tests.harness.mutants import mutants
 from tests.harness.mutate_geometry import EQUIVALENT
 from tests.harness.mutate_python import divides_as_before
 
+pytestmark = pytest.mark.slow
+
 
 def test_the_module_itself_answers_every_question() -> None:
     unbroken = compile(mutate_geometry.SOURCE.read_text(), "rules/geometry.py", "exec")

@@ -20,6 +20,8 @@ from tests.harness.mutate_ptx import NEVER_RUN, SURVIVED
 from tests.harness.ptx_changes import FOLLOWS, changes, mutants
 from tests.oracle.strategies import Problem
 
+pytestmark = pytest.mark.slow
+
 # Each of 64 threads writes its number, and then the first `count` of them the number of the thread across.
 SWAP = """
 .version 9.0

@@ -12,16 +12,8 @@ import pytest
 from gpuconv import CompileError
 from gpuconv.cuda.build import nvrtc
 from tests import emulator
-from tests.conftest import QUICK
 
 ROOT = Path(__file__).resolve().parents[2]
-
-OF_ONE_NAME = next(name for name in QUICK if "/" not in name)  # outside of the tests' folder names alone count
-
-
-def test_modules_of_quick_tests_are_there_and_in_order() -> None:
-    assert [name for name in QUICK if not (ROOT / "tests" / f"{name}.py").is_file()] == []
-    assert sorted(set(QUICK)) == QUICK
 
 
 def test_there_is_no_compiler_for_this_test() -> None:
@@ -46,6 +38,10 @@ def test_compiles():
     from gpuconv.cuda.build import nvrtc
     nvrtc.identity()
 
+@pytest.mark.slow
+def test_slow():
+    raise AssertionError
+
 @pytest.mark.emulator
 def test_marked():
     raise AssertionError
@@ -56,9 +52,23 @@ def test_marked_too():
 """
 
 
+MODULE = """
+import pytest
+
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.{mark},
+]
+raise AssertionError
+"""
+
+
 def test_quick_tests_that_compile_or_emulate_fail(tmp_path: Path) -> None:
-    (tmp_path / f"{OF_ONE_NAME}.py").write_text(TESTS)
-    (tmp_path / "test_of_another_tier.py").write_text("raise AssertionError")
+    (tmp_path / "test_some.py").write_text(TESTS)
+    for mark in ("slow", "emulator", "gpu"):
+        (tmp_path / f"test_{mark}.py").write_text(MODULE.format(mark=mark))
+    (tmp_path / "emulator").mkdir()
+    (tmp_path / "emulator" / "test_there.py").write_text("raise AssertionError")
     done = subprocess.run(
         [
             sys.executable,
@@ -80,4 +90,4 @@ def test_quick_tests_that_compile_or_emulate_fail(tmp_path: Path) -> None:
     assert "FAILED" in done.stdout
     assert "a quick test must not compile CUDA kernels" in done.stdout
     assert "a quick test must not use the emulator" in done.stdout
-    assert "1 failed, 2 passed, 2 deselected, 1 error" in done.stdout, done.stdout
+    assert "1 failed, 2 passed, 3 deselected, 1 error" in done.stdout, done.stdout

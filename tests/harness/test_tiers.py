@@ -14,6 +14,8 @@ import pytest
 
 from tests.harness.tiers import checked, part
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = """
 import pytest

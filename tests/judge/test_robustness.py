@@ -14,6 +14,8 @@ from gpuconv.cli.main import main
 from gpuconv.judge import runner, suite, verdicts
 from tests.judge.samples import problem, sample, written
 
+pytestmark = pytest.mark.slow
+
 Run = Callable[..., str]
 NAMES = ("conv/1d/plain", "conv/2d/a bias", "max_pool/1d/dilation")
 BACKEND = """

@@ -18,6 +18,8 @@ from gpuconv.cli.main import main
 from gpuconv.judge import report, runner, suite, verdicts
 from tests.judge.samples import problem, sample, written
 
+pytestmark = pytest.mark.slow
+
 Run = Callable[..., str]
 MISBEHAVING = "backend:tests.judge.misbehaving"
 NAMES = (

@@ -16,6 +16,8 @@ from gpuconv.cuda.call import device as cuda_device
 from gpuconv.onnx import backend
 from tests.onnx.models import BY_EVALUATOR, NEWEST, data_of, floats, node_tests, pool
 
+pytestmark = pytest.mark.slow
+
 NODE_TESTS = [
     "basic_conv_with_padding",
     "basic_conv_without_padding",

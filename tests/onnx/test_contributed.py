@@ -16,7 +16,7 @@ from gpuconv.onnx import backend, steps
 from tests.onnx.contributed import UNTYPED, by_onnxruntime, on_host_and_device, one_node
 from tests.onnx.models import floats
 
-pytestmark = UNTYPED
+pytestmark = [pytest.mark.slow, UNTYPED]
 
 
 def agrees(op_type: str, inputs: list[Any], outputs: int = 1, tolerance: float = 4e-6, **attributes: Any) -> list[Any]:

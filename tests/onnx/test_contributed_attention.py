@@ -21,7 +21,7 @@ from tests.onnx.contributed import (
 )
 from tests.onnx.models import floats
 
-pytestmark = UNTYPED
+pytestmark = [pytest.mark.slow, UNTYPED]
 B, S, N, D = 2, 3, 2, 4
 H = N * D
 

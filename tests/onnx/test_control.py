@@ -16,6 +16,8 @@ from tests.harness.device_arrays import device_arrays
 from tests.onnx.models import BY_EVALUATOR, CONTROL_TESTS, assert_expected, data_of, floats, node_tests, values
 from tests.onnx.networks import onnxruntime_run
 
+pytestmark = pytest.mark.slow
+
 
 def parsed(text: str, opset: int = 21) -> onnx.ModelProto:
     return onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : {opset}]>\n{text}')

@@ -15,6 +15,8 @@ from tests.harness.device_arrays import device_arrays
 from tests.onnx.models import floats
 from tests.onnx.networks import both
 
+pytestmark = pytest.mark.slow
+
 
 def top(x: Any, k: int, opset: int = 11, device: str = "CPU", **attributes: Any) -> tuple[Any, Any]:
     names, inputs = (["x"], [x]) if opset < 10 else (["x", "k"], [x, np.array([k])])

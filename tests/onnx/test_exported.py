@@ -12,6 +12,8 @@ from tests.emulator import emulated_cuda
 from tests.harness.device_arrays import device_arrays
 from tests.onnx.networks import FOLDER, NAMES, limit, load, onnxruntime_run
 
+pytestmark = pytest.mark.slow
+
 _SCALES = {"Resize": (1, 2)}  # inputs that are float32 in every model
 
 

@@ -18,6 +18,8 @@ from gpuconv.onnx import backend
 from gpuconv.onnx.checks import hiding, limits, structure
 from gpuconv.onnx.checks.limits import Values
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = """
 import sys, warnings, onnx
 from gpuconv import ArgumentError

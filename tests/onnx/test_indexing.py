@@ -15,6 +15,8 @@ from tests.harness.device_arrays import device_arrays
 from tests.onnx.models import floats
 from tests.onnx.networks import both
 
+pytestmark = pytest.mark.slow
+
 REDUCTIONS = ["none", "add", "mul", "max", "min"]
 
 

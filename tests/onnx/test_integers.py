@@ -16,6 +16,8 @@ from tests.harness.device_arrays import device_arrays
 from tests.onnx.models import model, value
 from tests.onnx.networks import both
 
+pytestmark = pytest.mark.slow
+
 TYPES = list(product(("uint8", "int8"), repeat=2))
 
 

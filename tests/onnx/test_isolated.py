@@ -21,6 +21,8 @@ from gpuconv.onnx import backend
 from gpuconv.onnx.checks import isolated
 from tests.onnx.models import model, value
 
+pytestmark = pytest.mark.slow
+
 Run = Callable[..., str]
 TEXT = """<ir_version: 10, opset_import: ["" : 22]>
 net (float[N, 2, 4] x) => (float[A, B, C] z) <float[3, 2, 1] w = {1, 2, 3, 4, 5, 6}> { y = Conv (x, w) z = Relu (y) }"""

@@ -25,6 +25,8 @@ from tests.onnx.networks import (
 )
 from tests.oracle import oracle
 
+pytestmark = pytest.mark.slow
+
 FLOAT = onnx.TensorProto.FLOAT
 UNIT = 2.0**-24
 

@@ -23,6 +23,8 @@ from tests.onnx.models import (
     values,
 )
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def by_operator() -> dict[str, list[Any]]:

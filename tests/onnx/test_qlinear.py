@@ -14,7 +14,7 @@ from gpuconv.onnx import backend
 from gpuconv.onnx.contrib import qlinear
 from tests.onnx.contributed import UNTYPED, by_onnxruntime, on_host_and_device, one_node
 
-pytestmark = UNTYPED
+pytestmark = [pytest.mark.slow, UNTYPED]
 Drawn = tuple[list[Any], dict[str, Any], tuple[int, ...]]  # inputs, attributes, positions that are no initializers
 
 

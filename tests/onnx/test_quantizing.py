@@ -17,6 +17,8 @@ from tests.harness.device_arrays import device_arrays
 from tests.onnx.models import floats, model, value
 from tests.onnx.networks import both, onnxruntime_run
 
+pytestmark = pytest.mark.slow
+
 INTEGERS = {
     **{kind: (int(np.iinfo(kind).min), int(np.iinfo(kind).max)) for kind in ("int8", "uint8", "int16", "uint16")},
     "int4": (-8, 7),

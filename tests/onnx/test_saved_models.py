@@ -20,7 +20,7 @@ from tests.onnx.contributed import LEVEL, UNTYPED, by_onnxruntime, own_operators
 from tests.onnx.models import floats
 
 quantization = pytest.importorskip("onnxruntime.quantization")
-pytestmark = UNTYPED
+pytestmark = [pytest.mark.slow, UNTYPED]
 node = helper.make_node
 
 

@@ -17,6 +17,8 @@ from tests.harness.device_arrays import device_arrays
 from tests.onnx.sweep import comparing
 from tests.onnx.sweep.drawing import MAKERS
 
+pytestmark = pytest.mark.slow
+
 NODES, SEED = 5, 7
 NAMES = sorted(MAKERS)
 # Those of ours that compute on a device: the others read all their inputs on the host.

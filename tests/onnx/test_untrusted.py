@@ -27,6 +27,8 @@ from gpuconv.onnx.operators import pooling
 from gpuconv.rules import geometry
 from tests.onnx.models import BY_EVALUATOR, NEWEST, model, value
 
+pytestmark = pytest.mark.slow
+
 Run = Callable[..., str]
 EVIL = "\x1b[2J\nname\u202e"
 node = helper.make_node

@@ -17,6 +17,8 @@ from gpuconv.rules import cases
 from tests.oracle import make_expected, oracle
 from tests.oracle.oracle import BFLOAT16
 
+pytestmark = pytest.mark.slow
+
 POOL_TYPES = ("float16", BFLOAT16, "float32", "float64", "int8", "uint8")
 NAN, INF = np.nan, np.inf
 

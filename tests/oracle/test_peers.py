@@ -15,6 +15,8 @@ from tests.oracle.operands import operands
 from tests.oracle.oracle import assert_same
 from tests.oracle.strategies import Problem, checked, problems
 
+pytestmark = pytest.mark.slow
+
 seeds = st.integers(0, 2**32 - 1)
 convolutions = pytest.mark.parametrize("operator", ["conv", "conv_transpose"])
 every_operator = pytest.mark.parametrize("operator", ["conv", "conv_transpose", "max_pool"])

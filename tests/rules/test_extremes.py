@@ -11,6 +11,8 @@ import pytest
 import gpuconv
 from gpuconv.rules import dtypes
 
+pytestmark = pytest.mark.slow
+
 X = np.arange(1, 9, dtype=np.float32).reshape(1, 1, 8)
 HUGE = 2**62
 

@@ -19,6 +19,8 @@ from gpuconv.rules.geometry import tap_range
 from tests.oracle.answers import answer, links, links_by_oracle
 from tests.oracle.strategies import GENERATORS, Problem, checked, problems
 
+pytestmark = pytest.mark.slow
+
 OPERATORS = sorted(GENERATORS)
 HUGE = 2**56
 

@@ -477,7 +477,7 @@ def test_tables_and_json() -> None:
     rows = [["a", "bc", "1"], ["abc", "d", "234"]]
     assert terminal.table(["x", "y", "z"], rows) == "x     y    z\na    bc    1\nabc   d  234"
     assert terminal.table(["x", "y", "z"], rows, left=2) == "x    y     z\na    bc    1\nabc  d   234"
-    assert terminal.as_json({"a": [1, np.inf, (2,)]}) == '{\n "a": [\n  1,\n  null,\n  [\n   2\n  ]\n ]\n}'
+    assert terminal.as_json({"a": [1, np.inf, (2,)]}) == '{\n"a": [1, null, [2]]\n}'
 
 
 def test_what_is_broadcast_costs_all_its_elements() -> None:

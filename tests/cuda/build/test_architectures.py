@@ -17,7 +17,7 @@ from tests.harness.toolchain import kernels, needs_nvrtc, variant
 Write = Callable[[Mapping[str, str]], Path]
 
 __all__ = ["kernels"]  # a fixture
-pytestmark = pytest.mark.usefixtures("kernels")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("kernels")]
 
 
 @needs_nvrtc

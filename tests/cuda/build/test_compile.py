@@ -23,7 +23,7 @@ from tests.harness.toolchain import FILES, FOLDER, kernels, needs_nvrtc, variant
 Write = Callable[[Mapping[str, str]], Path]
 
 __all__ = ["kernels"]  # a fixture
-pytestmark = pytest.mark.usefixtures("kernels")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("kernels")]
 
 # ---------------------------------------------------------------- what is compiled
 

@@ -25,7 +25,7 @@ Write = Callable[[Mapping[str, str]], Path]
 ROOT = Path(__file__).resolve().parents[3]
 
 __all__ = ["kernels"]  # a fixture
-pytestmark = [needs_nvrtc, pytest.mark.usefixtures("kernels")]
+pytestmark = [pytest.mark.slow, needs_nvrtc, pytest.mark.usefixtures("kernels")]
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ LOG = "ptxas info    : Used 40 registers"
 IDENTITY = "NVRTC 77.7, 5 bytes, headers abc"
 
 __all__ = ["kernels"]  # a fixture
-pytestmark = pytest.mark.usefixtures("kernels", "nothing_read")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("kernels", "nothing_read")]
 
 
 @pytest.fixture

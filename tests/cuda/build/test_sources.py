@@ -15,6 +15,8 @@ from gpuconv import CompileError
 from gpuconv.cuda.build import sources
 from tests.harness.toolchain import FILES, FOLDER, kernels, variant, write
 
+pytestmark = pytest.mark.slow
+
 Write = Callable[[Mapping[str, str]], Path]
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from random import Random
 from typing import Any
 
@@ -47,6 +48,8 @@ def test_few_channels_of_many_filters_get_their_gradient_from_it() -> None:
 def _arrays(random: Random, dtype: str) -> tuple[Any, Any, Any, dict[str, Any]]:
     rank, group = random.choice((1, 2, 2, 3)), random.choice((1, 1, 3))
     taps = [random.choice((1, 2, 3, 5)) for _ in range(rank)]
+    while prod(taps) > 30:  # the emulator takes a minute for the 20 kernels of 50 taps in float64
+        taps = [random.choice((1, 2, 3, 5)) for _ in range(rank)]
     dilations = [random.choice((1, 1, 2)) for _ in range(rank)]
     pads = [random.randint(0, min((k - 1) * d, 3)) for k, d in zip(taps, dilations, strict=True)]
     extents = [random.randint(3, 40 // rank**2) + 3 for _ in range(rank)]

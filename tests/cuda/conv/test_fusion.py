@@ -19,6 +19,8 @@ from tests.oracle.operands import CONV_DTYPES, CONV_KINDS, EXACT_KINDS, LAYOUTS,
 from tests.oracle.oracle import assert_close
 from tests.oracle.strategies import Problem, checked, problems
 
+pytestmark = pytest.mark.slow
+
 seeds = st.integers(0, 2**32 - 1)
 layouts = st.sampled_from(sorted(LAYOUTS))
 on_device = st.sampled_from(sorted(set(LAYOUTS) - {"unaligned"}))

@@ -15,6 +15,8 @@ from tests.harness import passes
 from tests.harness.plans import fields
 from tests.oracle.operands import LAYOUTS
 
+pytestmark = pytest.mark.slow
+
 Ints = tuple[int, ...]
 BUNDLES, TILE_VECTORS, MOST_PIXELS = 8, 968, 112  # of passes/channels_last.cu
 RUNS, SINGLY, BUNDLED = range(3)

@@ -38,6 +38,8 @@ from tests.harness.offered import candidates
 from tests.oracle.operands import LAYOUTS
 from tests.oracle.strategies import Problem
 
+pytestmark = pytest.mark.slow
+
 HOPPER = representative("sm_90a").limits
 COUNTING = (rows, channels_plan, pool_channels, patches, tiles, vectors)
 Ints = tuple[int, ...]

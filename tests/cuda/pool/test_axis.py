@@ -227,6 +227,7 @@ def test_column_major_numbers_and_names_of_all_parts(own_launches_alone: None) -
 # ---------------------------------------------------------------- what it costs
 
 
+@pytest.mark.slow
 @needs_nvrtc
 @needs_disassembler
 def test_elements_take_as_many_instructions_as_the_plan_takes_them_to() -> None:

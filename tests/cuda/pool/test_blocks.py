@@ -22,6 +22,8 @@ from gpuconv.cuda.pool.problem import PoolProblem, used
 from gpuconv.rules import geometry as geometries
 from tests.emulator import emulated_cuda
 
+pytestmark = pytest.mark.slow
+
 Ints = tuple[int, ...]
 HOPPER = representative("sm_90a").limits
 # Bytes per second of the L2 cache that a multiprocessor has: 30 a clock, at 1.41 GHz (A100) and 1.98 GHz (H200).

@@ -26,6 +26,8 @@ from tests.harness.emulated import preferred
 from tests.harness.offered import why_not
 from tests.oracle.strategies import rows_pool_problem
 
+pytestmark = pytest.mark.slow
+
 HOPPER = representative("sm_90a").limits
 Ints = tuple[int, ...]
 

@@ -238,6 +238,7 @@ def issued(dtype: str, arithmetic: Arithmetic, tile: WeightGradTile, rows: bool)
     return len(steady(body, needed | Counter({"DMMA" if size == 8 else "HMMA": products}))) / products
 
 
+@pytest.mark.slow
 @needs_nvrtc
 @needs_disassembler
 @pytest.mark.parametrize(("dtype", "arithmetic", "tile"), KERNELS, ids=[tiles.variant(*one).name for one in KERNELS])

@@ -213,6 +213,7 @@ def test_the_model_knows_what_keeps_a_multiprocessor_busy() -> None:
 # ---------------------------------------------------------------- machine code
 
 
+@pytest.mark.slow
 @needs_nvrtc
 @needs_disassembler
 @pytest.mark.parametrize(("dtype", "precision", "form"), list(grouped_plan.forms()), ids=str)

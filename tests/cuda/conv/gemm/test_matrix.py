@@ -250,6 +250,7 @@ def way(form: Form, copied: int, arch: str = "sm_90a") -> list[sass.Instruction]
     return steady(machine_code.code(matrix.variant(*form), arch), {"HMMA": products(form), "LDGSTS": copies})
 
 
+@pytest.mark.slow
 @needs_nvrtc
 @needs_disassembler
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
@@ -264,6 +265,7 @@ def test_little_but_products_and_copies(form: Form, arch: str) -> None:
     assert not {"LDS", "LDG", "STS"} & set(opcodes)
 
 
+@pytest.mark.slow
 @needs_nvrtc
 @needs_disassembler
 @over_forms

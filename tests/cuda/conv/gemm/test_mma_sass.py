@@ -13,7 +13,7 @@ from tests.harness import machine_code
 from tests.harness.steady import steady
 from tests.harness.toolchain import needs_disassembler, needs_nvrtc
 
-pytestmark = [needs_nvrtc, needs_disassembler, pytest.mark.sampled(3)]
+pytestmark = [pytest.mark.slow, needs_nvrtc, needs_disassembler, pytest.mark.sampled(3)]
 
 HALF, SINGLE, SPLIT, DOUBLE = ("float16", "ieee"), ("float32", "tf32"), ("float32", "3xtf32"), ("float64", "ieee")
 FORMS = [

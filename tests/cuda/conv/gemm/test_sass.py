@@ -27,7 +27,7 @@ from tests.harness import direct_forms, machine_code
 from tests.harness.machine_code import code
 from tests.harness.toolchain import needs_disassembler, needs_nvrtc
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = [pytest.mark.slow, pytest.mark.sampled(3)]
 over_direct_forms = pytest.mark.parametrize("form", rows_plan.FORMS, ids=direct_forms.title)
 OPERATORS = ("conv", "conv_transpose")
 FORMS = [

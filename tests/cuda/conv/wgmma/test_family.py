@@ -25,6 +25,8 @@ from tests.emulator.maps import encoded
 from tests.harness import offered
 from tests.harness.plans import fields, problem
 
+pytestmark = pytest.mark.slow
+
 HOPPER = representative("sm_90a").limits
 Ints = tuple[int, ...]
 

@@ -21,7 +21,7 @@ from tests.harness import machine_code
 from tests.harness.mutate_kernels import changed_kernels, exchanged
 from tests.harness.toolchain import needs_disassembler, needs_nvrtc
 
-pytestmark = [needs_nvrtc, needs_disassembler, pytest.mark.sampled(3)]
+pytestmark = [pytest.mark.slow, needs_nvrtc, needs_disassembler, pytest.mark.sampled(3)]
 
 KERNELS = [("conv", "bfloat16", tile) for tile in tiles.TILES]
 KERNELS += [("conv", dtype, tiles.TILES[-1]) for dtype in ("float16", "float32")]

@@ -147,6 +147,7 @@ def test_threads_of_several_columns_take_about_as_many(size: int, stride: int, c
     assert found == pytest.approx(in_ptx, rel=0.25)
 
 
+@pytest.mark.slow
 @needs_nvrtc
 @needs_disassembler
 @pytest.mark.parametrize("dtype", dtypes.CONV_DTYPES)

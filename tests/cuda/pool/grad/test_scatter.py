@@ -116,6 +116,7 @@ def test_columns_are_written_at_once_where_rows_begin_with_whole_vectors(strides
 # ---------------------------------------------------------------- what it costs
 
 
+@pytest.mark.slow
 @needs_nvrtc
 @needs_disassembler
 @pytest.mark.parametrize("dtype", dtypes.CONV_DTYPES)
