@@ -18,11 +18,11 @@ from typing import Any, NamedTuple, NoReturn
 
 import pytest
 
+from emulated_cuda.emulator import build
 from gpuconv import CompileError
 from gpuconv.cli.main import main
 from gpuconv.cuda.build import cache, nvrtc
 from gpuconv.cuda.build import compile as compiler
-from tests.emulated_cuda.emulator import build
 from tests.emulator import tally
 from tests.harness import cuda_device, tiers
 from tests.harness.idle_kernels import Sent, idle_kernels

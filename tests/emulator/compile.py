@@ -7,10 +7,10 @@ import zlib
 from functools import lru_cache
 from pathlib import Path
 
+from emulated_cuda.emulator import build
 from gpuconv import CompileError
 from gpuconv.cuda.build import kernel_files, nvrtc
 from gpuconv.cuda.build.variant import Variant
-from tests.emulated_cuda.emulator import build
 
 ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a")
 READ = "sm_90a"  # whose machine code tests read, and whose instructions they count
