@@ -9,7 +9,8 @@ from __future__ import annotations
 from emulated_cuda.emulator.engine import EmulatorError, Module, Options, module
 from emulated_cuda.emulator.memory import Array, TensorMap, empty
 from emulated_cuda.emulator.operands import UnsupportedPtx
-from tests.emulator.compile import compile_ptx, unavailable_reason
+from emulated_cuda.nvrtc import unavailable_reason
+from tests.emulator.compile import compile_ptx
 from tests.emulator.device import emulated_cuda
 
 __all__ = [

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 import pytest
 
 import emulated_cuda
-from emulated_cuda import Settings, Unsuitable
+from emulated_cuda import Settings, Unsuitable, nvrtc
 from emulated_cuda.install import hardware
 from gpuconv.cuda.build import compile as compiler
 from gpuconv.cuda.build.variant import Variant
@@ -40,7 +40,7 @@ def install(part: Part | None = None) -> str | None:
 
 
 def _installed() -> str | None:
-    reason = architectures.unavailable_reason()
+    reason = nvrtc.unavailable_reason()
     if reason is None and find_spec("cupy") is None:
         reason = "CuPy is not installed"
     if reason is None:
