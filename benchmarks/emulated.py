@@ -10,8 +10,8 @@ import os
 import runpy
 import sys
 
+from emulated_cuda import compilers
 from gpuconv.cuda.build import compile as compiler
-from tests.emulated_cuda import compilers
 from tests.harness import cuda_device
 
 

@@ -1,6 +1,6 @@
 """CuPy on a machine without a GPU: the CUDA runtime inside of it replaced by functions that do nothing.
 
-As the emulated driver does it (tests/emulated_cuda/install.py), but some functions alone, and to those of
+As the emulated driver does it (emulated_cuda/src/emulated_cuda/install.py), but some functions alone, and to those of
 ``no_driver.cpp``. All of CuPy's own code runs as it does with a GPU.
 """
 
@@ -15,7 +15,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from tests.emulated_cuda.install import Unsuitable, redirect
+from emulated_cuda.install import Unsuitable, redirect
 
 SOURCE = Path(__file__).with_name("no_driver.cpp")
 

@@ -4,8 +4,8 @@
     python docs/notebooks.py --check     # writes nothing: runs the scripts, and fails where one of them does
 
 A notebook is a script in jupytext's percent format, executed. The same scripts and results make the same files, byte
-for byte: no times, no paths, and pictures of few colours. It takes ``pip install -e ".[docs]"``, and g++ for the
-emulator.
+for byte: no times, no paths, and pictures of few colours. It takes
+``pip install -e ./emulated_cuda -e ".[docs]"``, and g++ for the emulator.
 """
 
 from __future__ import annotations

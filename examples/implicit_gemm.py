@@ -19,14 +19,13 @@
 # needs, when it needs them. That is the implicit GEMM, which makes most of gpuconv's dense convolutions.
 #
 # This page does three things: the index arithmetic, in NumPy; the loop over tiles, in NumPy; and then the CUDA kernel
-# itself, which runs here without a GPU, in the emulator that gpuconv's tests have. The emulator executes the PTX that
-# NVIDIA's compiler makes of the kernel, instruction by instruction, and counts what it does.
+# itself, which runs here without a GPU, on the emulated device of the package `emulated_cuda`. Its emulator executes
+# the PTX that NVIDIA's compiler makes of the kernel, instruction by instruction, and counts what it does.
 #
-# To run it: `pip install -e ".[dev,examples]"` in a checkout, then `jupyter lab examples/implicit_gemm.ipynb`. The
-# emulator is part of the checkout, not of the installed package; it needs g++, and NVRTC, which `[dev]` brings.
+# To run it: `pip install -e ./emulated_cuda -e ".[cuda13,examples]"` in a checkout, then `jupyter lab
+# examples/implicit_gemm.ipynb`. It needs g++.
 
 # %%
-import sys
 from itertools import product
 from pathlib import Path
 
@@ -34,18 +33,22 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.patches import Rectangle
 
+import emulated_cuda
+from emulated_cuda import control
+
+emulated_cuda.install(emulated_cuda.Settings(host_threads=2))  # before CuPy is imported
 import gpuconv
+from gpuconv.cuda.build import compile as compiler
+from gpuconv.cuda.call import device
+from gpuconv.cuda.plan import offers
+
+compiler.cubin = lambda *kernel: compiler.ptx(*kernel).encode()  # PTX with source lines
 
 checkout = next(
     folder
     for folder in (Path.cwd(), *Path.cwd().parents)
-    if (folder / "tests" / "emulator").is_dir()
+    if (folder / "kernels_cu").is_dir()
 )
-sys.path.append(str(checkout))
-from tests.emulator import emulated_cuda, unavailable_reason
-from tests.harness.emulated import preferred
-
-assert unavailable_reason() is None, unavailable_reason()
 
 # %% [markdown]
 # ## The matrix
@@ -142,25 +145,34 @@ start = source.index("template <class Multiplier> DEVICE void accumulate")
 print(source[start : source.index("\n}\n", start) + 2])
 
 # %% [markdown]
-# Now it runs. Within `emulated_cuda` NumPy arrays are moved to an emulated device, on which CuPy launches the kernels;
-# `preferred` stands in for the planner's choice, so that we can compare tiles. Every access to memory is checked for
-# bounds, alignment, initialisation and races on the way.
+# Now it runs. `to_device` copies to the emulated device, on which CuPy launches the kernels; `offers.picking` stands in
+# for the planner's choice, so that we can compare tiles; `watched` sees every launch. Every access to memory is checked
+# for bounds, alignment, initialisation and races on the way.
+
 
 # %%
+def named(name):
+    """Return a choice among candidates: the one of this name."""
+    return lambda candidates: next(one for one in candidates if one.name == name)
+
+
 launches = {}
 for tile in ("64x64x16", "128x128x16"):
+    seen = []
+    device.prepared.clear()  # else a call like the last one would repeat its launches
     with (
-        preferred(f"conv_float32_3d_{tile}_uniform"),
-        emulated_cuda("sm_90a", counters=True, threads=2) as emulated,
+        offers.picking(named(f"conv_float32_3d_{tile}_uniform")),
+        control.watched(seen.append, counters=True),
     ):
-        assert (gpuconv.conv(x, w, pads=[pad] * 4) == y).all()
-    packing, launches[tile] = emulated.launches
+        there = gpuconv.conv(*map(gpuconv.to_device, (x, w)), pads=[pad] * 4)
+        assert (gpuconv.to_host(there) == y).all()
+    packing, launches[tile] = seen
     print(
-        launches[tile].variant.name,
+        launches[tile].name,
         "in",
         launches[tile].grid[0],
         "blocks after",
-        packing.variant.name,
+        packing.name,
     )
 
 # %% [markdown]

@@ -18,15 +18,14 @@
 # CUDA kernels. This page compares the two sides call by call, looks at what float16, TF32 and channels last cost and
 # save, lets `tune` choose a kernel, and replays a network as a CUDA graph.
 #
-# To run it on a GPU: `pip install -e ".[cuda13,examples]"` in a checkout (or `cuda12`), then `jupyter lab
-# examples/on_a_gpu.ipynb`. Without one, the same CuPy and the same kernels run on the emulated device of gpuconv's
-# tests, instruction by instruction, which takes `pip install -e ".[dev,examples]"` and g++. Then results are those of
-# the kernels, and times are modelled.
+# To run it: `pip install -e ./emulated_cuda -e ".[cuda13,examples]"` in a checkout (on a GPU `cuda12` will do, too),
+# then `jupyter lab examples/on_a_gpu.ipynb`. Without a GPU, the same CuPy and the same kernels run on the emulated
+# device of the package `emulated_cuda`, instruction by instruction, which takes g++. Then results are those of the
+# kernels, and times are modelled.
 
 # %%
 import sys
 import time
-from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -34,25 +33,21 @@ import matplotlib.pyplot as plt
 import ml_dtypes  # teaches NumPy the name bfloat16
 import numpy as np
 
+import emulated_cuda
 import gpuconv
+from emulated_cuda.install import hardware
+
+on_gpu = hardware()
+if not on_gpu:
+    emulated_cuda.install()
+print("on the GPU" if on_gpu else "on the emulated device: this machine has no other")
 
 checkout = next(
     folder
     for folder in (Path.cwd(), *Path.cwd().parents)
-    if (folder / "tests" / "emulator").is_dir()
+    if (folder / "benchmarks" / "layers.py").is_file()
 )
 sys.path.append(str(checkout))
-from tests.emulator import emulated_cuda
-from tests.harness import cuda_device
-
-on_gpu = cuda_device.hardware()
-print("on the GPU" if on_gpu else "on the emulated device: this machine has no other")
-
-
-def device():
-    """Return a context in which CuPy has a device: the GPU, or the emulated one."""
-    return nullcontext() if on_gpu else emulated_cuda("sm_90a")
-
 
 # %% [markdown]
 # ## CuPy in, CuPy out
@@ -64,13 +59,12 @@ def device():
 random = np.random.default_rng(0)
 x = random.integers(-3, 4, (2, 16, 12, 12)).astype(np.float32)
 w = random.integers(-3, 4, (24, 16, 3, 3)).astype(np.float32)
-with device():
-    there = gpuconv.conv(gpuconv.to_device(x), gpuconv.to_device(w), pads=[1, 1, 1, 1])
-    pooled, indices = gpuconv.max_pool(
-        there, kernel_shape=[2, 2], strides=[2, 2], return_indices=True
-    )
-    print(type(there).__module__, there.shape, pooled.dtype, indices.dtype)
-    here = gpuconv.to_host(there)
+there = gpuconv.conv(gpuconv.to_device(x), gpuconv.to_device(w), pads=[1, 1, 1, 1])
+pooled, indices = gpuconv.max_pool(
+    there, kernel_shape=[2, 2], strides=[2, 2], return_indices=True
+)
+print(type(there).__module__, there.shape, pooled.dtype, indices.dtype)
+here = gpuconv.to_host(there)
 assert here.tobytes() == gpuconv.conv(x, w, pads=[1, 1, 1, 1]).tobytes()
 
 # %% [markdown]
@@ -94,15 +88,14 @@ def on_host(name, arrays, attributes):
 
 def on_device(name, arrays, attributes):
     """Return the results of the same call on the device."""
-    with device():
-        there = [
-            gpuconv.to_device(array) if isinstance(array, np.ndarray) else array
-            for array in arrays
-        ]
-        results = getattr(gpuconv, name)(*there, **attributes)
-        return tuple(
-            map(gpuconv.to_host, results if isinstance(results, tuple) else (results,))
-        )
+    there = [
+        gpuconv.to_device(array) if isinstance(array, np.ndarray) else array
+        for array in arrays
+    ]
+    results = getattr(gpuconv, name)(*there, **attributes)
+    return tuple(
+        map(gpuconv.to_host, results if isinstance(results, tuple) else (results,))
+    )
 
 
 def bound(name, arrays, attributes, y):
@@ -260,20 +253,16 @@ assert any(plan.kernel.startswith(launch.variant.name) for launch in plan.launch
 
 # %% [markdown]
 # `tune` measures the candidates on the device instead, and keeps the choice for calls like it. (On the emulated device
-# there is no time: it counts threads there, and keeps nothing.)
+# times mean nothing, so here are the names only.)
 
 # %%
-with device():
-    arrays = (
-        gpuconv.to_device(normal(2, 16, 12, 12)),
-        gpuconv.to_device(normal(24, 16, 3, 3)),
-    )
-    times = gpuconv.tune("conv", *arrays, pads=[1] * 4)
-for kernel, seconds in times.items():
-    print(
-        f"{kernel:45}",
-        f"{seconds * 1e6:8.1f} us" if on_gpu else f"{seconds * 1e9:8.0f} threads",
-    )
+arrays = (
+    gpuconv.to_device(normal(2, 16, 12, 12)),
+    gpuconv.to_device(normal(24, 16, 3, 3)),
+)
+times = gpuconv.tune("conv", *arrays, pads=[1] * 4)
+for kernel in times if on_gpu else sorted(times):
+    print(f"{kernel:45}", f"{times[kernel] * 1e6:8.1f} us" if on_gpu else "")
 assert list(times.values()) == sorted(times.values())
 
 # %% [markdown]
@@ -374,10 +363,9 @@ def network(x, w):
 
 weights = gpuconv.pack(random.integers(-3, 4, (16, 3, 3, 3)).astype(np.float32))
 inputs = [random.integers(-9, 10, (2, 3, 16, 16)).astype(np.float32) for _ in range(3)]
-with device():
-    w = gpuconv.to_device(weights)
-    graph = gpuconv.graph(lambda x: network(x, w), gpuconv.to_device(inputs[0]))
-    replayed = [gpuconv.to_host(graph(gpuconv.to_device(x))) for x in inputs]
+w = gpuconv.to_device(weights)
+graph = gpuconv.graph(lambda x: network(x, w), gpuconv.to_device(inputs[0]))
+replayed = [gpuconv.to_host(graph(gpuconv.to_device(x))) for x in inputs]
 for values, result in zip(inputs, replayed, strict=True):
     assert (result == network(values, weights)).all()
 print("one launch for the network, three times, as on the CPU")

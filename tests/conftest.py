@@ -18,11 +18,12 @@ from typing import Any, NamedTuple, NoReturn
 
 import pytest
 
+from emulated_cuda import nvrtc as emulated_nvrtc
+from emulated_cuda.emulator import build
 from gpuconv import CompileError
 from gpuconv.cli.main import main
 from gpuconv.cuda.build import cache, nvrtc
 from gpuconv.cuda.build import compile as compiler
-from tests.emulated_cuda.emulator import build
 from tests.emulator import tally
 from tests.harness import cuda_device, tiers
 from tests.harness.idle_kernels import Sent, idle_kernels
@@ -145,6 +146,7 @@ def no_compiler(request: pytest.FixtureRequest) -> Iterator[None]:
         patch.setattr(build, "compiler", lambda: None)
         for name in ("_binding", "build", "capabilities", "headers", "identity", "version"):
             patch.setattr(nvrtc, name, _refuse)
+        patch.setattr(emulated_nvrtc, "_binding", _refuse)
         yield
     assert dict(tally.launches) == emulated, "a quick test must not use the emulator"
 

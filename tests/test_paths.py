@@ -14,9 +14,16 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "CONTRIBUTING.md", ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-FOLDERS = ("gpuconv", "tests", "benchmarks", "docs", "examples")
-PATH = re.compile(r"(?<![\w/.:*-])(?:gpuconv|kernels_cu|tests|benchmarks|docs|examples|\.ci)/[\w./*…-]*\w\b/?[*…]?")
+PAGES = [
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "README.md",
+    ROOT / "emulated_cuda" / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+]
+FOLDERS = ("gpuconv", "emulated_cuda", "tests", "benchmarks", "docs", "examples")
+PATH = re.compile(
+    r"(?<![\w/.:*-])(?:gpuconv|kernels_cu|emulated_cuda|tests|benchmarks|docs|examples|\.ci)/[\w./*…-]*\w\b/?[*…]?"
+)
 KERNEL = re.compile(r"(?<![\w/.*{}-])(?:[a-z]\w*/)*[a-z]\w*\.cuh?\b")
 TEST = re.compile(r"(?<![\w/.*-])(?:[a-z_]+/)*test_\w+\.py\b")
 MODULE = re.compile(r"(?<![\w./-])gpuconv(?:\.(?:_\w+|rules|cuda|cli|cpu))(?:\.\w+)*")

@@ -149,6 +149,15 @@ def test_no_folder_has_too_many_modules() -> None:
     assert not {str(folder): number for folder, number in count.items() if number > MOST_MODULES}
 
 
+def test_examples_import_nothing_from_tests() -> None:
+    scripts = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
+    assert len(scripts) >= 9
+    nodes = [(path.name, node) for path in scripts for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
+    named = [(name, alias.name) for name, node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    named += [(name, node.module or "") for name, node in nodes if isinstance(node, ast.ImportFrom)]
+    assert not [(name, module) for name, module in named if module.partition(".")[0] == "tests"]
+
+
 def test_no_test_imports_from_a_test_module() -> None:
     wrong = []
     for path in Path(__file__).parent.rglob("*.py"):

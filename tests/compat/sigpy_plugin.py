@@ -3,7 +3,7 @@
 SigPy convolves by ``cupy.cudnn``, which CuPy 14 no longer has: ``gpuconv.compat.cudnn`` takes its place.
 Nothing of SigPy is here. From a clone of https://github.com/mikgroup/sigpy, with `GPUCONV` naming this checkout:
 
-    pip install sigpy "$GPUCONV[cuda13]" "$GPUCONV/tests/emulated_cuda[cuda13]" pytest
+    pip install sigpy "$GPUCONV[cuda13]" "$GPUCONV/emulated_cuda[cuda13]" pytest
     PYTHONPATH=$GPUCONV/tests/compat pytest -p emulated_cuda.plugin -p sigpy_plugin --ignore-glob='*/learn/*' tests
 
 On a machine with a GPU, leave the first plugin out.

@@ -6,10 +6,11 @@ with emulated_cuda(architecture="sm_90a") as emulated:
 
 from __future__ import annotations
 
-from tests.emulated_cuda.emulator.engine import EmulatorError, Module, Options, module
-from tests.emulated_cuda.emulator.memory import Array, TensorMap, empty
-from tests.emulated_cuda.emulator.operands import UnsupportedPtx
-from tests.emulator.compile import compile_ptx, unavailable_reason
+from emulated_cuda.emulator.engine import EmulatorError, Module, Options, module
+from emulated_cuda.emulator.memory import Array, TensorMap, empty
+from emulated_cuda.emulator.operands import UnsupportedPtx
+from emulated_cuda.nvrtc import unavailable_reason
+from tests.emulator.compile import compile_ptx
 from tests.emulator.device import emulated_cuda
 
 __all__ = [

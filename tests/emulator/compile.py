@@ -1,4 +1,4 @@
-"""Which architectures kernels are compiled for, the PTX of the tests' own kernels, and what the emulator needs."""
+"""Which architectures kernels are compiled for, and the PTX of tests' own kernels that include gpuconv's."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ import zlib
 from functools import lru_cache
 from pathlib import Path
 
-from gpuconv import CompileError
 from gpuconv.cuda.build import kernel_files, nvrtc
 from gpuconv.cuda.build.variant import Variant
-from tests.emulated_cuda.emulator import build
 
 ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a")
 READ = "sm_90a"  # whose machine code tests read, and whose instructions they count
@@ -64,15 +62,3 @@ def compile_ptx(
     text = source if source is not None else (KERNELS / f"{name}.cu").read_text(encoding="utf-8")
     virtual = architecture.replace("sm_", "compute_")
     return nvrtc.build(name, text, virtual, options)[0].decode()
-
-
-@lru_cache(maxsize=1)
-def unavailable_reason() -> str | None:
-    """Return why kernels cannot be emulated here, or None where they can."""
-    if build.compiler() is None:
-        return "the emulator needs a C++ compiler, and there is no g++"
-    try:
-        nvrtc.identity()
-    except CompileError as error:
-        return str(error)
-    return None

@@ -13,15 +13,15 @@ from unittest import mock
 import numpy as np
 
 import gpuconv
+from emulated_cuda import Unsuitable, control
+from emulated_cuda.emulator.counters import Counters
+from emulated_cuda.emulator.engine import ASYNC_ORDERS, SCHEDULES, EmulatorError
+from emulated_cuda.modules import in_use
 from gpuconv.cuda.build import compile as compiler
 from gpuconv.cuda.build import structs
 from gpuconv.cuda.build.variant import Variant
 from gpuconv.cuda.call import device
 from gpuconv.cuda.plan.limits import Limits, representative
-from tests.emulated_cuda import Unsuitable, control
-from tests.emulated_cuda.emulator.counters import Counters
-from tests.emulated_cuda.emulator.engine import ASYNC_ORDERS, SCHEDULES, EmulatorError
-from tests.emulated_cuda.modules import in_use
 from tests.emulator import tally
 from tests.emulator.compile import turn
 from tests.emulator.moving import moved_to_device

@@ -16,7 +16,7 @@ import numpy as np
 from benchmarks.probes import bits, rules
 from benchmarks.probes.numbers import ITEMSIZE, KINDS
 from benchmarks.probes.probe import difference
-from tests.emulated_cuda.emulator import accumulation
+from emulated_cuda.emulator import accumulation
 
 Model = rules.Fused | None  # None: in order
 _SHAPES = {"mma": (16, 8), "wgmma": (64, 256)}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from emulated_cuda.emulator.memory import encode_map
 from gpuconv.cuda.plan.launch import TensorMap
 from gpuconv.rules import dtypes
-from tests.emulated_cuda.emulator.memory import encode_map
 
 
 def encoded(described: TensorMap, address: int) -> bytes:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tests.emulated_cuda import control
-from tests.emulated_cuda.emulator.memory import NOTHING, READ_ONLY, UNWRITTEN, bounds, elements, owner_of
-from tests.emulated_cuda.modules import in_use
+from emulated_cuda import control
+from emulated_cuda.emulator.memory import NOTHING, READ_ONLY, UNWRITTEN, bounds, elements, owner_of
+from emulated_cuda.modules import in_use
 
 _ALIGNMENT = 16  # of what malloc gives: an array of the host that has less is misaligned for kernels, too
 _TO_DEVICE, _TO_HOST = 1, 2  # cudaMemcpyKind

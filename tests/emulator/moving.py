@@ -14,9 +14,9 @@ from unittest import mock
 import numpy as np
 
 import gpuconv
+from emulated_cuda.emulator.engine import EmulatorError
 from gpuconv import _arrays
 from gpuconv.rules.operators import OPERATORS
-from tests.emulated_cuda.emulator.engine import EmulatorError
 from tests.emulator.mirror import Mirror, on_host, unwritten
 
 _ATTRIBUTES = {name for operator in OPERATORS.values() for name in operator.attributes}

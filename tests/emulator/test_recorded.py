@@ -16,7 +16,7 @@ from benchmarks.probes import bits, mma, rules, wgmma
 from benchmarks.probes.numbers import KINDS, numbers
 from benchmarks.probes.rules import Fused
 from benchmarks.probes.wgmma import Form
-from tests.emulated_cuda.emulator import accumulation
+from emulated_cuda.emulator import accumulation
 from tests.emulator import emulated_cuda, fitting
 from tests.emulator.fitting import Model, NoModel, Recording, fit, sums_by
 from tests.emulator.probing import Emulated

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.emulated_cuda.emulator.engine import Explored
+from emulated_cuda.emulator.engine import Explored
 from tests.emulator import Array, EmulatorError, TensorMap, compile_ptx, empty, module
 from tests.harness import many_blocks, many_wgmma
 from tests.harness.mutate_kernels import changed_kernels, exchanged

@@ -7,33 +7,23 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from functools import cache
 from importlib.util import find_spec
 
 import pytest
 
+import emulated_cuda
+from emulated_cuda import Settings, Unsuitable, nvrtc
+from emulated_cuda.install import hardware
 from gpuconv.cuda.build import compile as compiler
 from gpuconv.cuda.build.variant import Variant
 from gpuconv.cuda.call import device
-from tests import emulated_cuda
-from tests.emulated_cuda import Settings, Unsuitable
 from tests.emulator import compile as architectures
 from tests.harness.tiers import Part
 
-_OF_DRIVER = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/nvhost-gpu", "/dev/dxg")  # of NVIDIA's driver
 _CAPABILITY = "EMULATED_CUDA_CAPABILITY"
 _CAPABILITIES = (90, 80, 120)  # which the parts of the thorough tests have in turn
 _L2_BYTES = 2**16  # of the emulated device: it is filled before each call that is timed
 _reasons: list[str | None] = []  # of `install`, once it was asked for
-
-
-@cache
-def hardware() -> bool:
-    """Tell whether this machine has a device of its own that is used, without loading its driver.
-
-    With the variable EMULATED_CUDA=1 it is not.
-    """
-    return os.environ.get("EMULATED_CUDA") != "1" and (os.name == "nt" or any(map(os.path.exists, _OF_DRIVER)))
 
 
 def install(part: Part | None = None) -> str | None:
@@ -50,7 +40,7 @@ def install(part: Part | None = None) -> str | None:
 
 
 def _installed() -> str | None:
-    reason = architectures.unavailable_reason()
+    reason = nvrtc.unavailable_reason()
     if reason is None and find_spec("cupy") is None:
         reason = "CuPy is not installed"
     if reason is None:

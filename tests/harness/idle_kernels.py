@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from emulated_cuda import control
 from gpuconv.cuda.build import compile as compiler
 from gpuconv.cuda.build.variant import Variant
 from gpuconv.cuda.call import device, tensor_map
-from tests.emulated_cuda import control
 from tests.emulator.device import visible
 
 _PTX = """.version 8.0

@@ -27,11 +27,11 @@ from typing import Any
 
 import pytest
 
+from emulated_cuda.emulator.engine import module
 from gpuconv._errors import CompileError
 from gpuconv.cuda.build import compile as compiler
 from gpuconv.cuda.build import kernel_files
 from gpuconv.cuda.variants import all_variants
-from tests.emulated_cuda.emulator.engine import module
 from tests.emulator import EmulatorError, UnsupportedPtx
 from tests.harness import division, many_blocks, phases
 from tests.harness.equivalent_kernels import EQUIVALENT

@@ -31,10 +31,10 @@ from unittest import mock
 
 import pytest
 
+from emulated_cuda import control
+from emulated_cuda.emulator.engine import module
 from gpuconv import GpuconvError
 from gpuconv.cuda.build.variant import Variant
-from tests.emulated_cuda import control
-from tests.emulated_cuda.emulator.engine import module
 from tests.emulator import EmulatorError
 from tests.emulator.device import EmulatedCuda
 from tests.harness import specimen

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import NamedTuple
 
+from emulated_cuda.emulator.tokens import WIDTH
 from gpuconv.cuda.build import kernel_files
-from tests.emulated_cuda.emulator.tokens import WIDTH
 
 
 class Change(NamedTuple):

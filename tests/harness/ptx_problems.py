@@ -14,12 +14,12 @@ from itertools import chain, islice, product
 from typing import Any, NamedTuple
 from unittest import mock
 
+from emulated_cuda import control
+from emulated_cuda.emulator import ptx
+from emulated_cuda.emulator.counters import FIELDS
 from gpuconv import GpuconvError
 from gpuconv.cuda.build.variant import Variant
 from gpuconv.cuda.plan.numbers import whole
-from tests.emulated_cuda import control
-from tests.emulated_cuda.emulator import ptx
-from tests.emulated_cuda.emulator.counters import FIELDS
 from tests.emulator import EmulatorError
 from tests.emulator.device import EmulatedCuda
 from tests.harness import fused, many_blocks, many_gradients, many_wgmma, passes, specimen

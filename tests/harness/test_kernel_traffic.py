@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import gpuconv
+from emulated_cuda.emulator.counters import FIELDS, Counters
 from gpuconv.cuda.conv.direct import bands, channels, few, transpose
 from gpuconv.cuda.conv.gemm import base as gemm_base
 from gpuconv.cuda.conv.gemm import (
@@ -32,7 +33,6 @@ from gpuconv.cuda.conv.gemm import (
 )
 from gpuconv.cuda.plan.numbers import RANK
 from gpuconv.rules import dtypes
-from tests.emulated_cuda.emulator.counters import FIELDS, Counters
 from tests.emulator import emulated_cuda
 from tests.harness import direct_forms
 from tests.harness.emulated import boxes, long_walks, preferred

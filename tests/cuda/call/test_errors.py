@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import gpuconv
+from emulated_cuda import control
 from gpuconv import ArgumentError, ArgumentTypeError, DeviceError
 from gpuconv.cuda.build import compile as compiler
 from gpuconv.cuda.call import device
-from tests.emulated_cuda import control
 from tests.harness.idle_kernels import Sent
 
 pytestmark = pytest.mark.usefixtures("general_kernels")

@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 
 import gpuconv
+from emulated_cuda.control import Launch
 from gpuconv import cuda
 from gpuconv.cuda.build import compile as compiler
 from gpuconv.cuda.build.variant import Variant
 from gpuconv.cuda.call import device
 from gpuconv.cuda.conv import families as conv_families
 from gpuconv.rules import geometry as geometries
-from tests.emulated_cuda.control import Launch
 from tests.emulator import emulated_cuda
 from tests.harness.idle_kernels import Sent
 

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 import gpuconv
+from emulated_cuda.control import Launch
 from gpuconv._packed import PackedWeights
 from gpuconv.cuda.call import device
 from gpuconv.cuda.conv import families as conv_families
@@ -25,7 +26,6 @@ from gpuconv.cuda.plan.launch import Plan, Space
 from gpuconv.cuda.plan.limits import Limits
 from gpuconv.rules import cases
 from gpuconv.rules.cases import Case
-from tests.emulated_cuda.control import Launch
 from tests.emulator import EmulatorError, emulated_cuda
 from tests.harness.emulated import architecture, indices, preferred
 from tests.harness.idle_kernels import Sent

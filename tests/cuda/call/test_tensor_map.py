@@ -236,7 +236,11 @@ struct Finished {
     Finish finish;
 };
 """
-KERNELS = Path(__file__).parents[2] / "emulator" / "kernels"
+ROOT = Path(__file__).parents[3]
+SOURCES = (
+    ROOT / "tests" / "emulator" / "kernels" / "map_copy.cu",
+    *sorted((ROOT / "emulated_cuda" / "tests" / "kernels").glob("*.cuh")),  # which it includes
+)
 BY_MAP = Variant("map_copy", "map_copy.cu", "copy_by_map", (), "MapCopy", 64, 1, ("sm_90a",))
 BY_ROW = Variant("row_copy", "map_copy.cu", "copy_by_row", (), "RowCopy", 32, 1)
 
@@ -271,7 +275,7 @@ def prepared(made: Plan, x: Any, out: Any = None) -> Prepared:
 @pytest.fixture(autouse=True)
 def _sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the kernels above be the only ones there are."""
-    files = {name: (KERNELS / name).read_text(encoding="utf-8") for name in ("map_copy.cu", "hopper.cuh", "ptx.cuh")}
+    files = {path.name: path.read_text(encoding="utf-8") for path in SOURCES}
     written = toolchain.write(tmp_path / "kernels_cu", files | {"finished.cu": FINISHED})
     monkeypatch.setattr(kernel_files, "folder", lambda: written)
 

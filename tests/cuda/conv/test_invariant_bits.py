@@ -17,13 +17,13 @@ import pytest
 import gpuconv
 from benchmarks import small_shapes
 from benchmarks.small_shapes import DEPTHWISE, PROBLEMS, TENSOR, Problem
+from emulated_cuda.emulator.accumulation import SCRAMBLED
 from gpuconv.cuda.build import params
 from gpuconv.cuda.call import device
 from gpuconv.cuda.conv import invariant
 from gpuconv.cuda.conv.gemm import split
 from gpuconv.cuda.plan import offers
 from gpuconv.cuda.plan.offers import Candidate
-from tests.emulated_cuda.emulator.accumulation import SCRAMBLED
 from tests.emulator import emulated_cuda
 from tests.harness.mutate_kernels import changed_kernels, exchanged
 from tests.oracle.operands import LAYOUTS

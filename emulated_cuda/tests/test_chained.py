@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.emulated_cuda import control
+from emulated_cuda import control
 
-pytestmark = pytest.mark.emulator
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("emulated")]
 
 SOURCE = r"""
 __device__ void wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }

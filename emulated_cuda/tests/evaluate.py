@@ -9,8 +9,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from tests.emulator import Array, compile_ptx, empty, module
-from tests.oracle.oracle import FORMATS
+from emulated_cuda.emulator.engine import module
+from emulated_cuda.emulator.memory import Array, empty
+from own_kernels import compile_ptx
 
 ARCHITECTURES = ("sm_80", "sm_90a", "sm_100a", "sm_120a")
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
@@ -26,6 +27,12 @@ CUDA_TYPES = {
     "float32": "float",
     "float64": "double",
 }
+
+
+def number_format(dtype: Any) -> tuple[int, int, float]:
+    """Return the bits of the significand, the exponent of the smallest subnormal, and the largest finite value."""
+    limits = ml_dtypes.finfo(dtype)
+    return limits.nmant + 1, int(limits.minexp - limits.nmant), float(limits.max)
 
 
 def run(architecture: str, expressions: Sequence[str], operands: Sequence[Any], result: Any) -> Any:
@@ -65,7 +72,7 @@ def integers(dtype: Any, seed: int) -> Any:
 def nearest(value: Fraction, dtype: Any) -> Any:
     """Round to nearest even, once."""
     dtype = np.dtype(dtype)
-    bits, smallest, largest = FORMATS[dtype.name]
+    bits, smallest, largest = number_format(dtype)
     if value == 0:
         return dtype.type(0)
     exponent = value.numerator.bit_length() - value.denominator.bit_length()
@@ -81,7 +88,7 @@ def nearest(value: Fraction, dtype: Any) -> Any:
 def finite_values(dtype: Any, seed: int, count: int = 64) -> Any:
     """Return normal numbers, neighbours of 1, subnormals and large numbers."""
     dtype = np.dtype(dtype)
-    bits, smallest, largest = FORMATS[dtype.name]
+    bits, smallest, largest = number_format(dtype)
     generator = np.random.default_rng(seed)
     values = generator.standard_normal(count)
     values[::5] *= 2.0 ** (smallest + 3)  # subnormals

@@ -10,8 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.oracle.evaluate import ARCHITECTURES, BFLOAT16, CUDA_TYPES, finite_values, integers, nearest, run, same_bits
-from tests.oracle.oracle import FORMATS
+from evaluate import (
+    ARCHITECTURES,
+    BFLOAT16,
+    CUDA_TYPES,
+    finite_values,
+    integers,
+    nearest,
+    number_format,
+    run,
+    same_bits,
+)
 
 pytestmark = pytest.mark.emulator
 
@@ -76,7 +85,7 @@ def test_a_nan_that_is_made_is_the_canonical_one(architecture: str) -> None:
 
 def ties(dtype: Any) -> Any:
     """Return doubles at, and next to, the middle between neighbours of a format, subnormal and overflowing ones too."""
-    bits, smallest, largest = FORMATS[np.dtype(dtype).name]
+    bits, smallest, largest = number_format(dtype)
     steps = np.arange(0.5, 8, 0.5)
     top = largest + 2.0 ** (math.frexp(largest)[1] - bits) * np.array([-1, 0.25, 0.5, 0.75, 1])
     middle = np.concatenate([steps * 2.0**smallest, (1 + steps * 2.0 ** (1 - bits)) * 3, top])

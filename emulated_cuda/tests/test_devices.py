@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.emulated_cuda import control
+from emulated_cuda import control
 
 pytestmark = pytest.mark.gpu
 

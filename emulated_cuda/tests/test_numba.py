@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.harness import cuda_device
+from emulated_cuda.install import hardware
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]  # Numba's own
 
 
 @pytest.fixture
 def cuda() -> Any:
-    if not cuda_device.emulated():
+    if hardware():
         pytest.skip("Numba on a GPU needs no tests of this project")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

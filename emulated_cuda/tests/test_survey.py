@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.emulated_cuda.survey import CASES, NOT_SERVED, UNARY, compare
+from emulated_cuda.survey import CASES, NOT_SERVED, UNARY, compare
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("emulated")]
 

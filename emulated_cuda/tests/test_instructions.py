@@ -8,7 +8,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tests.emulator import Array, compile_ptx, empty, module
+from emulated_cuda.emulator.engine import Options, module
+from emulated_cuda.emulator.memory import Array, empty
+from own_kernels import compile_ptx
 
 pytestmark = pytest.mark.emulator
 ARCHITECTURES = ("sm_80", "sm_90a", "sm_100a", "sm_120a")
@@ -43,8 +45,6 @@ def test_a_struct_is_read_in_pieces_and_by_index(architecture: str) -> None:
     struct["size"], struct["divider"], struct["tail"] = [10, 20, 30], [[1, 100, 2], [3, 4000, 4]], [-1, -2, -3]
     program = module(compile_ptx("memory", architecture))["reads_a_struct"]
     assert program.kernel.parameter_bytes == struct.nbytes
-    from tests.emulator import Options
-
     program.launch((1, 1, 1), (4, 1, 1), 0, struct.tobytes(), [index, y], Options())
     assert y.data.tolist() == [1_000_127, 1_000_109, 1_004_018, 1_004_018]
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.oracle.evaluate import ARCHITECTURES, BFLOAT16, finite_values, integers, nearest, run
+from evaluate import ARCHITECTURES, BFLOAT16, finite_values, integers, nearest, run
 
 pytestmark = pytest.mark.emulator
 Row = tuple[str, Callable[..., Any]]

@@ -12,12 +12,14 @@ from typing import Any
 
 import pytest
 
+import emulated_cuda
+
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("emulated")]
 
 _BLOCK = 2**16
 
 _PLAIN = """
-from tests.emulated_cuda import install
+from emulated_cuda import install
 install()
 import cupy
 poke = cupy.RawKernel('extern "C" __global__ void poke(float* y, int at) { y[at] = 5; }', "poke")
@@ -207,7 +209,7 @@ def test_arrays_without_elements_have_no_memory(cuda: Any, pool: Any) -> None:
 
 def test_settings_leave_bounds_to_the_pool_and_let_errors_stick() -> None:
     """A process of its own: both are told once, before CuPy is imported."""
-    root = Path(__file__).parents[2]
+    root = Path(emulated_cuda.__file__).parents[1]
     settings = {"EMULATED_CUDA_EXACT_BOUNDS": "0", "EMULATED_CUDA_STICKY_ERRORS": "1", "PYTHONPATH": str(root)}
     done = subprocess.run([sys.executable, "-c", _PLAIN], env=os.environ | settings, capture_output=True, text=True)
     assert done.stdout == "as settings say\n", done.stderr

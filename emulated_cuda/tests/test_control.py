@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.emulated_cuda import control
-from tests.emulated_cuda.conftest import Cuda
-from tests.emulated_cuda.emulator.memory import NOTHING, READ_ONLY, UNWRITTEN, WRITTEN
+from emulated_cuda import control
+from emulated_cuda.emulator.memory import NOTHING, READ_ONLY, UNWRITTEN, WRITTEN
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("emulated")]
 
@@ -21,7 +20,7 @@ def states(array: Any) -> list[int]:
     return found[:: array.itemsize].tolist()
 
 
-def test_settings_change_for_a_while(cuda: Cuda) -> None:
+def test_settings_change_for_a_while(cuda: Any) -> None:
     def described() -> tuple[int, str]:
         device = cuda.cupy.cuda.Device(0)
         return device.attributes["MultiProcessorCount"], device.compute_capability
@@ -37,7 +36,7 @@ def test_settings_change_for_a_while(cuda: Cuda) -> None:
     assert described() == before
 
 
-def test_launches_run_at_once_where_they_are_not_late(cuda: Cuda) -> None:
+def test_launches_run_at_once_where_they_are_not_late(cuda: Any) -> None:
     y = cuda.cupy.zeros(4, np.float32)
     cuda.runtime.deviceSynchronize()
     with control.changed(late=False):
@@ -50,7 +49,7 @@ def test_launches_run_at_once_where_they_are_not_late(cuda: Cuda) -> None:
     assert states(y) == [WRITTEN] * 4
 
 
-def test_an_endless_kernel_ends_after_the_steps_that_it_may_take(cuda: Cuda) -> None:
+def test_an_endless_kernel_ends_after_the_steps_that_it_may_take(cuda: Any) -> None:
     y = cuda.cupy.zeros(400_000, np.float32)
     cuda.runtime.deviceSynchronize()
     with control.changed(max_steps=1000, late=False), pytest.raises(cuda.driver.CUDADriverError, match="TIMEOUT"):
@@ -58,7 +57,7 @@ def test_an_endless_kernel_ends_after_the_steps_that_it_may_take(cuda: Cuda) -> 
     assert "instruction limit" in control.findings()
 
 
-def test_launches_are_seen_as_the_driver_was_asked_for_them(cuda: Cuda) -> None:
+def test_launches_are_seen_as_the_driver_was_asked_for_them(cuda: Any) -> None:
     y, seen = cuda.cupy.zeros(8, np.float32), []
     stream = cuda.cupy.cuda.Stream(non_blocking=True)
     with control.watched(seen.append):
@@ -75,14 +74,14 @@ def test_launches_are_seen_as_the_driver_was_asked_for_them(cuda: Cuda) -> None:
     assert fill.counters is None
 
 
-def test_launches_that_are_refused_are_not_seen(cuda: Cuda) -> None:
+def test_launches_that_are_refused_are_not_seen(cuda: Any) -> None:
     y, seen = cuda.cupy.zeros(8, np.float32), []
     with control.watched(seen.append), pytest.raises(cuda.driver.CUDADriverError):
         cuda.launch("fill", y, 8, 2.5, block=2048)
     assert seen == []
 
 
-def test_an_inner_watch_takes_the_place_of_an_outer_one(cuda: Cuda) -> None:
+def test_an_inner_watch_takes_the_place_of_an_outer_one(cuda: Any) -> None:
     y, outer, inner = cuda.cupy.zeros(8, np.float32), [], []
     with control.watched(outer.append):
         with control.watched(inner.append):
@@ -93,7 +92,7 @@ def test_an_inner_watch_takes_the_place_of_an_outer_one(cuda: Cuda) -> None:
     assert y.tolist() == [5] * 8
 
 
-def test_instructions_are_counted_where_it_is_asked_for(cuda: Cuda) -> None:
+def test_instructions_are_counted_where_it_is_asked_for(cuda: Any) -> None:
     y, seen = cuda.cupy.zeros(64, np.float32), []
     with control.watched(seen.append, counters=True):
         cuda.launch("fill", y, 64, 2.5)
@@ -103,7 +102,7 @@ def test_instructions_are_counted_where_it_is_asked_for(cuda: Cuda) -> None:
     assert total["instructions"] > 0
 
 
-def test_nothing_may_be_written_between_elements_or_over_inputs(cuda: Cuda) -> None:
+def test_nothing_may_be_written_between_elements_or_over_inputs(cuda: Any) -> None:
     y = cuda.cupy.zeros(4, np.float32)
     cuda.runtime.deviceSynchronize()
     control.name(y.data.ptr, "the rows")
@@ -120,7 +119,7 @@ def test_nothing_may_be_written_between_elements_or_over_inputs(cuda: Cuda) -> N
     assert control.findings() == ""
 
 
-def test_a_copy_has_values_where_what_it_copies_has(cuda: Cuda) -> None:
+def test_a_copy_has_values_where_what_it_copies_has(cuda: Any) -> None:
     x, y = cuda.cupy.zeros(4, np.float32), cuda.cupy.zeros(4, np.float32)
     cuda.runtime.deviceSynchronize()
     control.mark(x.data.ptr, np.repeat(np.array([WRITTEN, NOTHING, READ_ONLY, UNWRITTEN], np.uint8), 4))
@@ -129,18 +128,18 @@ def test_a_copy_has_values_where_what_it_copies_has(cuda: Cuda) -> None:
     assert states(y) == [WRITTEN, UNWRITTEN, WRITTEN, UNWRITTEN]
 
 
-def test_what_was_found_is_told_once(cuda: Cuda) -> None:
+def test_what_was_found_is_told_once(cuda: Any) -> None:
     y = cuda.cupy.zeros(4, np.float32)
     text = cuda.finding("poke", y, 99)
     assert control.findings() in text.removeprefix("cudaErrorIllegalAddress: ")
     assert control.findings() == ""
 
 
-def test_of_memory_of_the_host_nothing_is_known(cuda: Cuda) -> None:
+def test_of_memory_of_the_host_nothing_is_known(cuda: Any) -> None:
     assert control.marks(cuda.pinned(4).ctypes.data, 16) is None
 
 
-def test_libraries_read_inputs_that_nobody_may_write(cuda: Cuda) -> None:
+def test_libraries_read_inputs_that_nobody_may_write(cuda: Any) -> None:
     a, out = cuda.cupy.ones((4, 4), np.float32), cuda.cupy.zeros((4, 4), np.float32)
     cuda.runtime.deviceSynchronize()
     control.mark(a.data.ptr, np.full(a.nbytes, READ_ONLY, np.uint8))

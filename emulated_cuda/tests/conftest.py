@@ -1,6 +1,6 @@
-"""What the tests of the emulated driver share: a few tiny kernels, and what calls answer.
+"""What the tests of the emulated driver share: the device, a few tiny kernels, and what calls answer.
 
-Tests with the fixture ``emulated`` are about the emulated device alone; the others hold on every device, by NVIDIA's
+Tests with the fixture ``emulated`` are about the emulated device only; the others hold on every device, by NVIDIA's
 documentation of the runtime and the driver.
 """
 
@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache
+from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.harness import cuda_device
+from emulated_cuda import Settings, Unsuitable, install, nvrtc
+from emulated_cuda.install import hardware, installed
 
 SOURCE = r"""
 __device__ float scale = 3;
@@ -47,6 +52,44 @@ extern "C" __global__ void places(unsigned* y)
     y[block] = block;
 }
 """
+
+
+@cache
+def unavailable_reason() -> str | None:
+    """Install the emulated device, unless there is a GPU or other tests have installed it; return why CuPy has none."""
+    if find_spec("cupy") is None:
+        return "CuPy is not installed"
+    if hardware() or installed():
+        return None
+    try:
+        install(replace(Settings.from_environment(), devices=2), replace_nvrtc=False)
+    except (Unsuitable, RuntimeError) as error:
+        return str(error)
+    return None
+
+
+def lacking(item: pytest.Item) -> str | None:
+    """Return what this machine lacks for a test: a device for the marker ``gpu``, a compiler for ``emulator``."""
+    reason = None
+    if item.get_closest_marker("emulator") or (item.get_closest_marker("gpu") and not hardware()):
+        reason = nvrtc.unavailable_reason()
+    return reason or (unavailable_reason() if item.get_closest_marker("gpu") else None)
+
+
+def pytest_ignore_collect(config: pytest.Config) -> bool | None:
+    """Leave these tests out of the quick tier, which compiles nothing."""
+    return True if config.option.markexpr == "quick" else None
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test for which something is lacking, with the reason; fail it where that is required."""
+    if item.get_closest_marker("gpu") and os.environ.get("GPUCONV_REQUIRE_GPU") == "1" and not hardware():
+        pytest.fail("GPUCONV_REQUIRE_GPU=1, but there is no GPU", pytrace=False)
+    reason = lacking(item)
+    if reason is not None and os.environ.get("GPUCONV_REQUIRE_EMULATOR") == "1":
+        pytest.fail(f"GPUCONV_REQUIRE_EMULATOR=1, but {reason}", pytrace=False)
+    if reason is not None:
+        pytest.skip(reason)
 
 
 def _narrow(value: Any) -> Any:
@@ -118,7 +161,7 @@ def module(cuda: Cuda, request: pytest.FixtureRequest) -> Any:
 @pytest.fixture
 def emulated() -> None:
     """Leave a test out on a real device."""
-    if not cuda_device.emulated():
+    if hardware():
         pytest.skip("it is about the emulated device")
 
 

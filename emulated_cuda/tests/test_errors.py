@@ -28,7 +28,7 @@ def failing(cuda: Any) -> dict[str, tuple[Any, ...]]:
 
 def codes(header: str, prefix: str) -> list[tuple[str, int]]:
     """Return what an enumeration of CUDA's headers names: its lines have a name, a sign and a number."""
-    folder = importlib.import_module("tests.emulated_cuda.install").headers()
+    folder = importlib.import_module("emulated_cuda.install").headers()
     text = (folder / header).read_text(encoding="utf-8", errors="replace")
     rows = [line.replace(",", " ").split() for line in text.splitlines() if line.strip().startswith(prefix)]
     return [(row[0], int(row[2])) for row in rows if row[1:2] == ["="] and row[2].isdigit()]

@@ -18,6 +18,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ SOURCES = [HERE / f"{name}.cpp" for name in ("device", "driver", "machine_code",
 _JUMP = b"\x49\xbb%s\x41\xff\xe3"  # movabs r11, address; jmp r11
 _WRITE = mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC
 _NOT_SUPPORTED = 801
+_OF_DRIVER = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/nvhost-gpu", "/dev/dxg")  # files of NVIDIA's driver
 
 
 class Unsuitable(Exception):
@@ -84,6 +86,20 @@ class Settings:
 
 
 _installed: list[Any] = []  # the library, once there is one
+
+
+@cache
+def hardware() -> bool:
+    """Return whether this machine has a GPU that tests should use, without loading its driver.
+
+    With the variable EMULATED_CUDA=1 they should use the emulated device all the same.
+    """
+    return os.environ.get("EMULATED_CUDA") != "1" and (os.name == "nt" or any(map(os.path.exists, _OF_DRIVER)))
+
+
+def installed() -> bool:
+    """Return whether `install` has put the emulated driver into this process."""
+    return bool(_installed)
 
 
 def install(settings: Settings | None = None, *, replace_nvrtc: bool = True) -> Any:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+import emulated_cuda
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGE = (ROOT / "docs" / "emulated-cuda.md").read_text(encoding="utf-8")
 HALVES = 'cupy.ones((2, 3), "f").astype("e")'  # nothing waits for it
@@ -32,11 +34,10 @@ def block(language: str) -> str:
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the package as its wheel has it, and gpuconv's kernels; no other part of the checkout."""
     folder = tmp_path_factory.mktemp("installed")
-    shutil.copytree(
-        Path(__file__).parent, folder / "emulated_cuda", ignore=shutil.ignore_patterns("test_*", "conftest.py", "__py*")
-    )
-    for package in ("gpuconv", "kernels_cu"):
-        (folder / package).symlink_to(ROOT / package)
+    package = Path(emulated_cuda.__file__).parent
+    shutil.copytree(package, folder / "emulated_cuda", ignore=shutil.ignore_patterns("__py*"))
+    for name in ("gpuconv", "kernels_cu"):
+        (folder / name).symlink_to(ROOT / name)
     return folder
 
 

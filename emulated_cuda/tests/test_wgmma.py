@@ -12,7 +12,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tests.emulator import Array, EmulatorError, compile_ptx, empty, module
+from emulated_cuda.emulator.engine import EmulatorError, module
+from emulated_cuda.emulator.memory import Array, empty
+from own_kernels import compile_ptx
 
 pytestmark = pytest.mark.emulator
 
