@@ -136,18 +136,20 @@ def _place(item: pytest.Item) -> tuple[int, str, bool, str]:
 
 
 @pytest.fixture(autouse=True)
-def no_compiler(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Let quick tests fail that compile or emulate anything, also where compilers are there."""
+def no_compiler(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let quick tests fail that compile or emulate anything, also where compilers are there.
+
+    By the ``monkeypatch`` that tests have themselves: what both replace is put back in the reverse order.
+    """
     if request.node.get_closest_marker("quick") is None:
         yield
         return
     emulated = dict(tally.launches)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(build, "compiler", lambda: None)
-        for name in ("_binding", "build", "capabilities", "headers", "identity", "version"):
-            patch.setattr(nvrtc, name, _refuse)
-        patch.setattr(emulated_nvrtc, "_binding", _refuse)
-        yield
+    monkeypatch.setattr(build, "compiler", lambda: None)
+    for name in ("_binding", "build", "capabilities", "headers", "identity", "version"):
+        monkeypatch.setattr(nvrtc, name, _refuse)
+    monkeypatch.setattr(emulated_nvrtc, "_binding", _refuse)
+    yield
     assert dict(tally.launches) == emulated, "a quick test must not use the emulator"
 
 
