@@ -206,7 +206,7 @@ def _go(
 
     def job(matrices: Array, part: tuple[Span, Span]) -> _GatheredProduct:
         return _GatheredProduct(
-            x, matrices, b, y, finish, geometry, slice(*part[0]), part[1][0], flat, suspicious, stacks
+            x, matrices, b, y, finish, geometry, slice(*part[0]), part[1][0], flat, suspicious, stacks, cut.alone
         )
 
     def compute(pair: tuple[_GatheredProduct, int]) -> None:
@@ -579,6 +579,7 @@ class _GatheredProduct:
     flat: bool  # an image of x is its matrix
     suspicious: bool
     stacks: bool  # images are multiplied one by one
+    alone: bool  # and have the same bits in every batch
 
     def compute(self, piece: _Piece) -> None:
         """Compute one block and store it."""
@@ -676,8 +677,11 @@ class _GatheredProduct:
             np.copyto(columns, _windows(rows, shape, geometry))
             rows = columns
         if self.stacks and images > 1:
-            stacked = SCRATCH.take("stacked", (images, groups, depth, piece.count), rows.dtype)
-            np.copyto(stacked, np.moveaxis(rows.reshape(groups, depth, images, piece.count), 2, 0))
+            several = np.moveaxis(rows.reshape(groups, depth, images, piece.count), 2, 0)
+            if not self.alone:
+                return [several]
+            stacked = SCRATCH.take("stacked", several.shape, rows.dtype)
+            np.copyto(stacked, several)
             return [stacked]  # with the strides that one image has: some bits depend on them
         return [rows.reshape(groups, depth, images * piece.count)]
 

@@ -360,7 +360,7 @@ def test_a_block_gathers_what_its_taps_meet_and_zeros(kind: Any, monkeypatch: py
             weights = np.zeros((1, len(groups), 2, prod(g.w_shape[1:])), np.float32)
             place = slice(groups.start, groups.stop)
             flat = kind == np.float32 and _gather._pointwise(g)
-            job = _gather._GatheredProduct(x, weights, None, x, Finish(), g, place, 0, flat, False, False)
+            job = _gather._GatheredProduct(x, weights, None, x, Finish(), g, place, 0, flat, False, False, False)
             piece = _gather._piece(g, block)
             images = range(block.images.start, block.images.stop)
             (columns,) = job._columns(piece, len(images))

@@ -126,12 +126,16 @@ def _reduce_axis(source: Array, result: Array, axis: Axis, identity: Any, scratc
     if over_all(np.maximum, source, result, axis, scratch):
         return
     count = len(axis.offsets)
-    if axis.count < min(count, axis.extent) // _TAPS_PER_OUTPUT:
+    taps = min(count, axis.extent)
+    is_strided = axis.stride > 1 or axis.position == source.ndim - 1
+    if axis.count < taps // _TAPS_PER_OUTPUT:
         _reduce_by_outputs(source, result, axis, identity)
     elif (count.bit_length() + 2) * axis.stride < count:
         _reduce_by_doubling(source, result, axis, identity, scratch)
     elif is_worth_moving(source.shape, axis):
         _reduce_moved(source, result, axis, identity, scratch)
+    elif is_strided and axis.count < taps:
+        _reduce_by_outputs(source, result, axis, identity)
     else:
         _reduce_by_taps(source, result, axis, identity)
 
@@ -149,7 +153,7 @@ def over_all(function: np.ufunc, source: Array, result: Array, axis: Axis, scrat
         return False
     inner = prod(source.shape[axis.position + 1 :])
     if step > 1:
-        serves = inner == 1 and step < taps and step <= _LONG_STEP
+        serves = inner == 1 and step < taps and step <= _LONG_STEP and not _is_quicker_moved(source.shape, axis)
     else:
         serves = inner * axis.extent <= (_SHORT_RUN if inner == 1 else _SHORT_PLANE)
     if not serves:
@@ -169,12 +173,9 @@ def over_all(function: np.ufunc, source: Array, result: Array, axis: Axis, scrat
     if not direct:
         wanted = slice(inside_only.start * step, (inside_only.stop - 1) * step + 1, step)
         result[axis.at(slice(inside_only.start, inside_only.stop))] = middle[axis.at(wanted)]
-    for q in (*range(inside_only.start), *range(inside_only.stop, axis.count)):
-        inside = [q * step + offset for offset in axis.offsets if 0 <= q * step + offset < axis.extent]
-        place = result[axis.at(_one(q))]
-        np.copyto(place, source[axis.at(_one(inside[0]))])
-        for tap in inside[1:]:
-            function(place, source[axis.at(_one(tap))], out=place)
+    for beyond in (range(inside_only.start), range(inside_only.stop, axis.count)):
+        if beyond:
+            _reduce_at_an_end(function, source, result, axis, beyond)
     return True
 
 
@@ -194,6 +195,29 @@ def is_worth_moving(shape: tuple[int, ...], axis: Axis, *, in_turn: bool = False
     else:
         time = _REDUCE + _START / (inner * axis.count if axis.stride == 1 and axis.count >= taps else inner)
     return axis.count * taps * (time - _REDUCE) > _MOVE * (axis.extent + axis.count)
+
+
+def _is_quicker_moved(shape: tuple[int, ...], axis: Axis) -> bool:
+    """Tell whether windows that begin at every element take longer than to move the axis and reduce those wanted."""
+    unwanted = (axis.extent - axis.count) * len(axis.offsets) * _REDUCE
+    return prod(shape[:-1]) >= _LEAST_OTHERS and unwanted > _MOVE * (axis.extent + axis.count)
+
+
+def _reduce_at_an_end(function: np.ufunc, source: Array, result: Array, axis: Axis, outputs: range) -> None:
+    """Reduce windows that reach beyond an end, tap by tap from the first one inside; none of them is empty."""
+    if function is np.add:
+        identity: Any = -0.0  # leaves every element as it is
+    else:
+        identity = -np.inf if source.dtype.kind == "f" else np.iinfo(source.dtype).min
+    result[axis.at(slice(outputs.start, outputs.stop))] = identity
+    for offset in axis.offsets:
+        low, high = tap_range(axis.count, axis.extent, axis.stride, offset)
+        low, high = max(low, outputs.start), min(high, outputs.stop)
+        if low < high:
+            first = low * axis.stride + offset
+            place = result[axis.at(slice(low, high))]
+            taken = source[axis.at(slice(first, first + (high - low - 1) * axis.stride + 1, axis.stride))]
+            function(place, taken, out=place)
 
 
 def _reduce_by_taps(source: Array, result: Array, axis: Axis, identity: Any) -> None:
