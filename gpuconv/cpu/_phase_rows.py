@@ -90,16 +90,16 @@ def axis_of(offsets: range, stride: int) -> Axis | None:
     return Axis(0, stride, reached, 1, -away - reached + 1, first)
 
 
-def run(problem: OverlapAdd, cut: Cut) -> bool:
+def run(problem: OverlapAdd, cut: Cut, by_strides: bool) -> bool:
     """Write the result of a problem of one term into y; return False where another way is faster, or must be taken.
 
     That is where a zero of the padding would meet an infinite or NaN weight, or that of a missing tap such an input.
+    ``by_strides`` says that the other way is overlap-add, which adds the taps of a stride in one step.
     """
     (term,) = problem.terms
     sizes = _overlap_add.sizes_of(problem)._replace(in_place=True)
     axes = _axes(term.offsets, problem.strides)
     images, threads = problem.y.shape[0], _threads.count()
-    by_strides = _overlap_add.pays(problem, cut)
     if axes is None or not _pays(sizes, axes, cut.images, _steps(sizes, axes, by_strides)):
         return False
     item = np.dtype(problem.accumulator).itemsize

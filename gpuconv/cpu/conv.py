@@ -152,7 +152,8 @@ def _conv_transpose(
         weights = w.reshape(geometry.group, w.shape[0] // geometry.group, *w.shape[1:])  # (G, C/G, M/G, k_1, …)
         strides, offsets = geometry.strides, geometry.offsets
         overlap = OverlapAdd((Term(x, weights, offsets),), b, y, finish, strides, accumulator)
-        done = _phase_rows.run(overlap, cut) or (_overlap_add.pays(overlap, cut) and _overlap_add.run(overlap, cut))
+        by_strides = _overlap_add.pays(overlap, cut)
+        done = _phase_rows.run(overlap, cut, by_strides) or (by_strides and _overlap_add.run(overlap, cut))
         if not done:
             done = _scatter.run(_scatter.ScatterProblem(x, weights, b, y, finish, strides, offsets, accumulator), cut)
         done = done or _overlap_add.run(overlap, cut)
