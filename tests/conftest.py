@@ -24,9 +24,11 @@ from gpuconv import CompileError
 from gpuconv.cli.main import main
 from gpuconv.cuda.build import cache, nvrtc
 from gpuconv.cuda.build import compile as compiler
+from tests import selection
 from tests.emulator import tally
 from tests.harness import cuda_device, tiers
 from tests.harness.idle_kernels import Sent, idle_kernels
+from tests.selection import Choice
 
 
 class Need(NamedTuple):
@@ -51,6 +53,9 @@ NOT_QUICK = ("slow", *NEEDS)
 EMULATORS = {"emulated_cuda", "emulator"}  # folders: tests of the emulated device are not quick either
 _SLOW_MODULE = re.compile(rf"^pytestmark = (?:\[[^]]*)?pytest\.mark\.({'|'.join(NOT_QUICK)})\b", re.MULTILINE)
 
+CHOICE = pytest.StashKey[Choice | None]()  # which tests of kernels run
+LEFT_OUT = pytest.StashKey[tuple[int, int]]()  # tests of kernels: how many do not run, and how many there are
+
 CHUNK = 32  # tests that a process of pytest-xdist is sent at a time: all of them take part in what comes first
 
 
@@ -58,6 +63,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("gpuconv")
     group.addoption("--thorough", action="store_true", help="run the thorough tests as well; random ones take longer")
     group.addoption("--thorough-part", metavar="K/N", type=tiers.checked, help="run one part of the thorough tests")
+    group.addoption("--all", action="store_true", help="run the tests of all kernels, not of those that changed alone")
+    group.addoption("--record", action="store_true", help="as --all, and record in tests/proven.json that all passed")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -65,6 +72,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
     Where there is no CUDA device, the emulated one takes its place, before CuPy is imported.
     """
+    if config.option.record:
+        os.environ["GPUCONV_REQUIRE_EMULATOR"] = "1"
     if (config.option.thorough or config.option.thorough_part) and "GPUCONV_EXAMPLES" not in os.environ:
         os.environ.setdefault("GPUCONV_PROFILE", "thorough")
     if getattr(config.option, "tx", None) and not hasattr(config, "workerinput"):
@@ -121,9 +130,35 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         ):
             item.add_marker("quick")
     named = any("::" in word for word in config.args)  # whoever names a test gets it
-    items[:], others = tiers.select(items, named or config.option.thorough, tiers.part(config.option.thorough_part))
+    chosen = config.stash[CHOICE] = _choice(config)
+    part = tiers.part(config.option.thorough_part)
+    items[:], others = tiers.select(items, named or config.option.thorough, part, chosen)
     config.hook.pytest_deselected(items=others)
+    if chosen is not None:
+        ours = [sum(map(bool, map(selection.proves, those))) for those in (others, items)]
+        config.stash[LEFT_OUT] = ours[0], sum(ours)
     items.sort(key=_place)
+
+
+def _choice(config: pytest.Config) -> Choice | None:
+    """Return which tests of kernels run, None where that is not the question: all that the command line names do."""
+    if CHOICE in config.stash:
+        return config.stash[CHOICE]
+    if hasattr(config, "workerinput"):
+        text = config.workerinput["choice"]
+        return None if text is None else Choice.from_json(text)
+    if config.option.all or config.option.record:
+        return selection.all_of_them()
+    option = config.option
+    named = option.keyword or option.markexpr or option.thorough or option.thorough_part
+    return None if named or config.args_source is not pytest.Config.ArgsSource.TESTPATHS else selection.choice()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell a process of pytest-xdist which tests of kernels run."""
+    chosen = node.config.stash[CHOICE] = _choice(node.config)
+    node.workerinput["choice"] = None if chosen is None else chosen.to_json()
 
 
 def _place(item: pytest.Item) -> tuple[int, str, bool, str]:
@@ -215,22 +250,30 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     """Let a worker of pytest-xdist tell what it emulated."""
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["emulator"] = list(tally.launches.items())
+        session.config.workeroutput["left out"] = session.config.stash.get(LEFT_OUT, None)
+    elif session.config.option.record and session.exitstatus == pytest.ExitCode.OK:
+        selection.write()
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     """Add what a worker of pytest-xdist emulated."""
-    tally.add_all(getattr(node, "workeroutput", {}).get("emulator", ()))
+    output = getattr(node, "workeroutput", {})
+    tally.add_all(output.get("emulator", ()))
+    if output.get("left out"):
+        node.config.stash[LEFT_OUT] = tuple(output["left out"])
 
 
-def pytest_report_header() -> str:
-    return cuda_device.header()
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    chosen = config.stash[CHOICE] = _choice(config)
+    return [cuda_device.header(), *([] if chosen is None else [selection.header(chosen)])]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    line = tally.summary()
-    if line is not None:
-        terminalreporter.write_line(line)
+    left_out = terminalreporter.config.stash.get(LEFT_OUT, None)
+    for line in (tally.summary(), left_out and selection.summary(*left_out)):
+        if line:
+            terminalreporter.write_line(line)
 
 
 @pytest.fixture

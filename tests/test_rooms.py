@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import gpuconv
+from tests.harness.imports import PACKAGE, imports, name_of
 
-PACKAGE = Path(gpuconv.__file__).parent
 MOST_MODULES = 16  # of a folder
 PLANNING = frozenset({"cuda.plan", "cuda.build.variant", "cuda.build.params", "cuda.build.structs"})
 
@@ -42,27 +40,6 @@ _PARTS = "axis by axis, other families may pool the rows or slices that come fir
 NEIGHBOURS = {f"pool.axis -> pool.{family}": _PARTS for family in ("channels", "patches", "tiles")}
 
 
-@cache
-def imports() -> dict[str, set[str]]:
-    """Every module of the package with those that it imports, wherever it does."""
-    files = {_name(path): path for path in PACKAGE.rglob("*.py")}
-    return {name: _imported(path, set(files)) - {name} for name, path in files.items()}
-
-
-def _name(path: Path) -> str:
-    return ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix("__init__").rstrip(".")
-
-
-def _imported(path: Path, modules: set[str]) -> set[str]:
-    nodes = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.ImportFrom)]
-    found = [(node.module or "", alias.name) for node in nodes for alias in node.names]
-    ours = [
-        (module.removeprefix("gpuconv").lstrip("."), name) for module, name in found if module.startswith("gpuconv")
-    ]
-    full = [(module, f"{module}.{name}".lstrip(".")) for module, name in ours]
-    return {name if name in modules else module for module, name in full}
-
-
 def _begins(name: str, start: str) -> bool:
     return name == start or name.startswith(f"{start}.")
 
@@ -86,7 +63,7 @@ def test_the_core_knows_nothing_that_stands_on_it() -> None:
 
 
 def test_only_calls_know_cupy() -> None:
-    files = {_name(path): path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py")}
+    files = {name_of(path): path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py")}
     assert {name for name, text in files.items() if any(map(_takes_cupy, ast.walk(ast.parse(text))))} == set(CUPY)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from gpuconv.cuda import complex as complex_plan
 from gpuconv.cuda.build.variant import Variant
 from gpuconv.cuda.conv import families as conv_families
@@ -13,12 +15,13 @@ from gpuconv.cuda.pool.grad import families as pool_grad_families
 from gpuconv.cuda.weight_grad import families as weight_grad_families
 
 
-def all_variants() -> list[Variant]:
-    """Return every variant for one to four spatial axes; those for more axes are compiled when first needed."""
+def owners() -> list[Any]:
+    """Return the modules that have kernels: those of the families, and those of passes over memory."""
     rooms = (conv_families, pool_families, pool_grad_families, weight_grad_families)
     families = [family for room in rooms for family in room.FAMILIES]
-    return [
-        variant
-        for plan in (*families, sums, unpool, complex_plan, copy_pass, channels_last)
-        for variant in plan.variants()
-    ]
+    return [*families, sums, unpool, complex_plan, copy_pass, channels_last]
+
+
+def all_variants() -> list[Variant]:
+    """Return every variant for one to four spatial axes; those for more axes are compiled when first needed."""
+    return [variant for owner in owners() for variant in owner.variants()]

@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.selection import Choice, proves
+
 
 class Part(NamedTuple):
     """One of several parts of the thorough tests, counted from 1."""
@@ -36,40 +38,40 @@ def checked(text: str) -> str:
     return text
 
 
-def _mark(items: Iterable[pytest.Item]) -> None:
-    """Mark as thorough what `sampled` leaves out of the normal tier."""
+def select(
+    items: Sequence[pytest.Item], thorough: bool, part: Part | None, choice: Choice | None = None
+) -> tuple[list[pytest.Item], list[pytest.Item]]:
+    """Return the tests that run, and those that do not; with a choice, only those tests of kernels that it takes."""
+    unsampled = _unsampled(items)
+
+    def runs(item: pytest.Item) -> bool:
+        adds = item in unsampled or item.get_closest_marker("thorough") is not None
+        if part is not None:  # random tests take more examples there
+            adds = adds or hasattr(getattr(item, "obj", None), "hypothesis")
+            return adds and _drawn(item, "part") % part.parts == part.number - 1
+        if choice is not None and proves(item):
+            return item not in unsampled and choice.takes(item)
+        return thorough or not adds
+
+    chosen: list[pytest.Item] = []
+    others: list[pytest.Item] = []
+    for item in items:
+        (chosen if runs(item) else others).append(item)
+    return chosen, others
+
+
+def _unsampled(items: Iterable[pytest.Item]) -> set[pytest.Item]:
+    """Return the tests that `sampled` leaves out of the normal tier."""
     functions: dict[tuple[str, int], list[pytest.Item]] = {}
     for item in items:
         sampled = item.get_closest_marker("sampled")
         if sampled is not None:
             functions.setdefault((item.nodeid.partition("[")[0], sampled.args[0]), []).append(item)
+    left = set[pytest.Item]()
     for (_, count), cases in functions.items():
         first = min(cases, key=_drawn)
-        for item in cases:
-            if _drawn(item) % count and item is not first:
-                item.add_marker("thorough")
-
-
-def select(
-    items: Sequence[pytest.Item], thorough: bool, part: Part | None
-) -> tuple[list[pytest.Item], list[pytest.Item]]:
-    """Return the tests that run, and those that do not."""
-    _mark(items)
-    chosen, others = [], []
-    for item in items:
-        (chosen if _runs(item, thorough, part) else others).append(item)
-    return chosen, others
-
-
-def _runs(item: pytest.Item, thorough: bool, part: Part | None) -> bool:
-    if part is None:
-        return thorough or item.get_closest_marker("thorough") is None
-    return _is_thorough(item) and _drawn(item, "part") % part.parts == part.number - 1
-
-
-def _is_thorough(item: pytest.Item) -> bool:
-    """Tell whether the thorough tier adds to a test, or is all that runs it: random tests take more examples there."""
-    return item.get_closest_marker("thorough") is not None or hasattr(getattr(item, "obj", None), "hypothesis")
+        left.update(item for item in cases if _drawn(item) % count and item is not first)
+    return left
 
 
 def _drawn(item: pytest.Item, purpose: str = "") -> int:

@@ -1,0 +1,324 @@
+"""Which tests of kernels a run takes: those that a change can break, and of all others one in twelve, in turns.
+
+Most changes leave most kernels as they are, and running a kernel in the emulator again proves nothing new. A test says
+which kernels it proves: ``@pytest.mark.kernels("conv/gemm/conv.cu")``, files of ``kernels_cu`` or patterns of them, as
+``pool/*``. Tests of the emulated device, in ``emulated_cuda/tests``, prove nothing but that. A test runs if
+
+* the fingerprint of one of these files is not the one in ``tests/proven.json``: a launch of it differs (source, struct,
+  grid, block, shared memory, workspace, roles of arrays, candidate chosen) in any small problem of
+  `tests.kernels.small`, or the Python that plans it does;
+* its own module differs from the one recorded there;
+* it is its turn: another twelfth of the tests for every commit and every change of the working tree.
+
+Tests of kernels that are also marked ``thorough`` have no turn, and run where their kernels or modules have changed.
+All but these run where the record does not apply: what tests are judged by differs (oracle, emulator, fixtures, or
+versions of Python, CuPy, NVRTC and NumPy), or there is no git repository to take turns by. Comments and docstrings
+never count.
+
+Selection is for whole runs: a run of a file, a folder, ``-k`` or ``-m`` takes all of what it names. ``--all`` takes all
+tests of kernels, also the thorough ones. ``--record`` does so, and if nothing fails it writes ``tests/proven.json``.
+"""
+
+from __future__ import annotations
+
+import ast
+import fnmatch
+import hashlib
+import json
+import re
+import subprocess
+import sys
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import pytest
+
+from gpuconv.cuda import variants
+from gpuconv.cuda.build import sources
+from gpuconv.cuda.build.variant import Variant
+from tests.harness.imports import PACKAGE, imports
+
+ROOT = Path(__file__).resolve().parents[1]
+RECORD = Path(__file__).with_name("proven.json")
+TURNS = 12
+VISITS = 6  # commits, of which one has a visit of a GPU even where nothing has changed that it runs
+EMULATOR = "emulated_cuda"  # what tests of the emulated device prove, named beside files of kernels_cu
+
+# What tests of kernels are judged by: a change of one of these files may change the verdict of any of them.
+VISIT = ("gpuconv/cuda/call/*.py", "benchmarks/**/*.py", "emulated_cuda/src/**/*")
+JUDGES = (
+    *("tests/conftest.py", "tests/selection.py", "tests/oracle/*.py", "tests/harness/*.py", "tests/emulator/*.py"),
+    *("tests/kernels/*.py", "emulated_cuda/src/**/*", "benchmarks/small_shapes.py"),
+)
+PACKAGES = ("numpy", "cupy-cuda13x", "cupy-cuda12x", "nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12", "ml_dtypes")
+_COMMENT = re.compile(r"""//[^\n]*|/\*.*?\*/|("(?:\\.|[^"\\\n])*")""", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Fingerprints:
+    """SHA-256 of what decides about tests of kernels, comments and docstrings left out.
+
+    Attributes
+    ----------
+    revision : the commit that they are of, for people.
+    judges : of `JUDGES` and of the versions of `PACKAGES`.
+    kernels : of each file of kernels_cu that kernels are made of, by its path from there on.
+    tests : of each module that has tests of kernels, by its path from the root on.
+    visit : of `VISIT`, what a visit of a GPU runs besides kernels.
+    """
+
+    revision: str
+    judges: str
+    visit: str
+    kernels: Mapping[str, str]
+    tests: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a run takes, and why; it is sent to the processes of pytest-xdist as JSON.
+
+    Attributes
+    ----------
+    everything : why all tests of kernels run but thorough ones whose kernels have not changed; empty: not all do.
+    kernels : the files of kernels_cu that differ from the record.
+    tests : the modules of tests that do.
+    turn : from 0 to `TURNS` - 1; the tests of which number have their turn.
+    revision : that the record is of.
+    """
+
+    everything: str = ""
+    kernels: frozenset[str] = frozenset()
+    tests: frozenset[str] = frozenset()
+    turn: int = 0
+    revision: str = ""
+
+    def takes(self, item: pytest.Item) -> bool:
+        """Tell whether a run takes a test of kernels."""
+        changed = any(map(self.changed, proves(item))) or module_of(item) in self.tests
+        return changed or (item.get_closest_marker("thorough") is None and self.takes_turn(item.nodeid))
+
+    def changed(self, pattern: str) -> bool:
+        """Tell whether a file of kernels_cu that a pattern names differs from the record."""
+        return bool(fnmatch.filter(self.kernels, pattern))
+
+    def takes_turn(self, name: str) -> bool:
+        """Tell whether it is the turn of what has this name, or every turn is."""
+        return bool(self.everything) or zlib.crc32(name.encode()) % TURNS == self.turn
+
+    def to_json(self) -> str:
+        """Return the choice as text."""
+        return json.dumps(asdict(self), default=sorted)
+
+    @classmethod
+    def from_json(cls, text: str) -> Choice:
+        """Return the choice of a text of `to_json`."""
+        found = json.loads(text)
+        return cls(**found | {name: frozenset(found[name]) for name in ("kernels", "tests")})
+
+
+def proves(item: pytest.Item) -> tuple[str, ...]:
+    """Return the files of kernels_cu, or patterns of them, whose kernels a test proves; empty: it always runs."""
+    named = tuple(name for mark in item.iter_markers("kernels") for name in mark.args)
+    return named or (EMULATOR,) * item.nodeid.startswith(EMULATOR)
+
+
+def module_of(item: pytest.Item) -> str:
+    """Return the path of a test's module from the root of the repository on."""
+    return item.nodeid.partition("::")[0]
+
+
+# ---------------------------------------------------------------- the choice of a run
+
+
+def choice() -> Choice:
+    """Compare the working tree with the record."""
+    try:
+        record = Fingerprints(**json.loads(RECORD.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        return Choice(f"there is no record to compare with: {error}")
+    turn = _turn()
+    if isinstance(turn, str):
+        return Choice(turn)
+    found = now()
+    kernels, tests = (_changed(getattr(record, name), getattr(found, name)) for name in ("kernels", "tests"))
+    judged_alike = found.judges == record.judges
+    why = (
+        "" if judged_alike else "the oracle, the emulator, fixtures or versions of packages differ"
+    )
+    return Choice(why, kernels, tests, turn, record.revision)
+
+
+def all_of_them() -> Choice:
+    """Return the choice of all tests of kernels, thorough ones too."""
+    return Choice("that is asked for", frozenset({EMULATOR, *(one.source for one in variants.all_variants())}))
+
+
+def visit_is_due() -> str:
+    """Return why `benchmarks.on_gpu` should run on the emulated device; empty: it need not."""
+    try:
+        record = json.loads(RECORD.read_text(encoding="utf-8"))["visit"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return "there is no record to compare with"
+    if record != _digest_of_all(VISIT):
+        return "the calls of CUDA, the benchmarks or the emulated device have changed"
+    turn = _turn()
+    return turn if isinstance(turn, str) else "" if turn % VISITS else f"one of {VISITS} commits has a visit"
+
+
+def _changed(recorded: Mapping[str, str], found: Mapping[str, str]) -> frozenset[str]:
+    return frozenset(name for name in found if found[name] != recorded.get(name))
+
+
+def _turn() -> int | str:
+    """Return whose turn it is, or why nobody has one: by the number of commits, and by what is not committed yet."""
+    try:
+        if _git("rev-parse", "--is-shallow-repository") != "false":
+            return "a shallow clone does not know how many commits there are, by which tests take turns"
+        commits, changes = int(_git("rev-list", "--count", "HEAD")), _git("diff", "HEAD") + _git("status", "--short")
+    except (OSError, subprocess.CalledProcessError):
+        return "there is no git repository whose commits tests could take turns by"
+    return (commits + zlib.crc32(changes.encode()) if changes else commits) % TURNS
+
+
+def _git(*words: str) -> str:
+    command = ["git", "-C", str(ROOT), *words]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def write(path: Path = RECORD) -> None:
+    """Record that all tests of kernels have passed on the working tree."""
+    path.write_text(json.dumps(asdict(now()), indent=1) + "\n", encoding="utf-8")
+
+
+def header(chosen: Choice) -> str:
+    """Return the line of pytest's first lines that says what is chosen, and why."""
+    if chosen.everything:
+        return f"kernels: all of their tests run, since {chosen.everything}"
+    changed = ", ".join(sorted(chosen.kernels | chosen.tests)) or "nothing"
+    return f"kernels: {changed} changed since {chosen.revision}; of the other tests of kernels one in {TURNS} runs"
+
+
+def summary(left_out: int, of: int) -> str:
+    """Return the line of pytest's summary."""
+    return f"kernels: {left_out} of {of} tests left out, as what they prove has not changed; `--all` runs all"
+
+
+# ---------------------------------------------------------------- fingerprints of the working tree
+
+
+def now() -> Fingerprints:
+    """Return the fingerprints of the working tree; planning all small problems takes seconds."""
+    return Fingerprints(_git("describe", "--always", "--dirty"), _judges(), _digest_of_all(VISIT), _kernels(), _tests())
+
+
+def _judges() -> str:
+    versions = [f"python {sys.version_info[:2]}", *(f"{name} {_version(name)}" for name in PACKAGES)]
+    return _digest(*versions, _digest_of_all(JUDGES))
+
+
+def _digest_of_all(patterns: Iterable[str]) -> str:
+    files = sorted({path for pattern in patterns for path in ROOT.glob(pattern) if path.is_file()})
+    return _digest(*(f"{path.relative_to(ROOT)} {_digest_of(path)}" for path in files if path.suffix != ".pyc"))
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "none"
+
+
+def _tests() -> dict[str, str]:
+    files = (path for folder in ("tests", "emulated_cuda/tests") for path in (ROOT / folder).rglob("test_*.py"))
+    ours = (path for path in files if EMULATOR in path.parts or "mark.kernels(" in path.read_text(encoding="utf-8"))
+    return {path.relative_to(ROOT).as_posix(): _digest_of(path) for path in sorted(ours)}
+
+
+def _kernels() -> dict[str, str]:
+    """Fingerprint every .cu file: the plans of all small problems that launch it, and the modules that plan them."""
+    parts: dict[str, list[str]] = {source: [] for source in sorted({one.source for one in variants.all_variants()})}
+    for call in small.calls():
+        line = _digest(repr(call.plan_only()), *(_text_of_kernel(one.variant) for one in call.launches))
+        for source in {one.variant.source for one in call.launches}:
+            parts[source].append(line)
+    for source, modules in _planners().items():
+        parts[source] += modules
+    return {source: _digest(*lines) for source, lines in parts.items()}
+
+
+@cache
+def _text_of_kernel(variant: Variant) -> str:
+    return _digest(_without_comments(sources.source(variant)))
+
+
+def _planners() -> dict[str, list[str]]:
+    """Return for each .cu file the digests of the modules of gpuconv.cuda that its calls run through.
+
+    Those are what ``gpuconv.cuda`` imports, without the families of kernels, and of these the ones that have kernels of
+    the file, with all that they import in turn.
+    """
+    families = {owner.__name__.removeprefix("gpuconv.") for owner in variants.owners()}
+    shared = _closure("cuda", families)
+    found: dict[str, set[str]] = {}
+    for owner in variants.owners():
+        modules = shared | _closure(owner.__name__.removeprefix("gpuconv."), set())
+        for source in {one.source for one in owner.variants()}:
+            found.setdefault(source, set()).update(modules)
+    return {source: [f"{name} {_digest_of_module(name)}" for name in sorted(found[source])] for source in found}
+
+
+def _closure(start: str, without: set[str]) -> set[str]:
+    """Return a module of gpuconv.cuda and those of gpuconv.cuda that it imports, at any depth but through some."""
+    found, rest = set[str](), [start]
+    while rest:
+        name = rest.pop()
+        if name not in found and name.partition(".")[0] == "cuda":
+            found.add(name)
+            rest += imports()[name] - without
+    return found
+
+
+@cache
+def _digest_of_module(name: str) -> str:
+    path = PACKAGE / name.replace(".", "/")
+    return _digest_of(path.with_suffix(".py") if path.with_suffix(".py").is_file() else path / "__init__.py")
+
+
+def _digest_of(path: Path) -> str:
+    """Return the digest of a file, but for comments and docstrings."""
+    data = path.read_bytes()
+    if path.suffix == ".py":
+        return _digest(_without_docstrings(data.decode()))
+    if path.suffix in (".c", ".cpp", ".h", ".hpp", ".cu", ".cuh"):
+        return _digest(_without_comments(data.decode()))
+    return hashlib.sha256(data).hexdigest()[:16]
+
+
+def _without_docstrings(text: str) -> str:
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and ast.get_docstring(
+            node, clean=False
+        ):
+            node.body = node.body[1:]
+    return ast.dump(tree)
+
+
+def _without_comments(text: str) -> str:
+    lines = _COMMENT.sub(lambda found: found[1] or " ", text).split("\n")
+    return "\n".join(" ".join(line.split()) for line in lines if line.strip() and not line.startswith("#line"))
+
+
+def _digest(*texts: str) -> str:
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
+
+
+if __name__ == "__main__":
+    reason = visit_is_due()
+    print(reason or "no visit: nothing that it runs has changed")
+    sys.exit(not reason)

@@ -1,0 +1,203 @@
+"""Tests of kernels run when what they prove has changed, and otherwise in turns, of which none is ever skipped."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests import selection
+from tests.harness import tiers
+from tests.selection import ROOT, TURNS, Choice, Fingerprints
+
+MARK = re.compile(r"mark\.kernels\(\s*((?:\"[^\"]+\",?\s*)+)\)")
+SOURCES = {path.relative_to(ROOT / "kernels_cu").as_posix() for path in (ROOT / "kernels_cu").rglob("*.cu")}
+RECORD = Fingerprints("v1", "judges", "visit", {"conv/a.cu": "1", "pool/b.cu": "2"}, {"tests/test_a.py": "3"})
+
+
+class Item(NamedTuple):
+    """What selection asks of a test."""
+
+    nodeid: str = "tests/test_a.py::test_one"
+    kernels: tuple[str, ...] = ("conv/a.cu",)
+    marks: tuple[str, ...] = ()
+    sample: int = 0
+
+    path = property(lambda self: Path(self.nodeid.partition("::")[0]))
+    name = property(lambda self: self.nodeid.partition("::")[2])
+
+    def iter_markers(self, name: str) -> list[pytest.Mark]:
+        return [pytest.mark.kernels(*self.kernels).mark] if name == "kernels" and self.kernels else []
+
+    def get_closest_marker(self, name: str) -> pytest.Mark | None:
+        if name == "sampled" and self.sample:
+            return pytest.mark.sampled(self.sample).mark
+        return pytest.mark.thorough.mark if name in self.marks else None
+
+
+def taken(choice: Choice, item: Item) -> bool:
+    chosen, others = tiers.select([item], False, None, choice)  # type: ignore[list-item]
+    assert len(chosen) + len(others) == 1
+    return bool(chosen)
+
+
+def turns_of(item: Item, **changes: Any) -> list[bool]:
+    return [taken(Choice(turn=turn, **changes), item) for turn in range(TURNS)]
+
+
+# ---------------------------------------------------------------- which tests run
+
+
+def test_a_test_whose_kernel_changed_runs_at_every_turn() -> None:
+    assert all(turns_of(Item(), kernels=frozenset({"conv/a.cu"})))
+    assert all(turns_of(Item(kernels=("pool/b.cu", "conv/*")), kernels=frozenset({"conv/a.cu"})))
+
+
+def test_a_test_whose_module_changed_runs_at_every_turn() -> None:
+    assert all(turns_of(Item(), tests=frozenset({"tests/test_a.py"})))
+
+
+def test_others_run_in_one_of_twelve_turns() -> None:
+    for number in range(40):
+        item = Item(f"tests/test_a.py::test_one[{number}]")
+        assert sum(turns_of(item, kernels=frozenset({"pool/b.cu"}))) == 1
+
+
+def test_a_test_that_proves_no_kernel_runs_always() -> None:
+    assert all(turns_of(Item(kernels=())))
+    assert not any(turns_of(Item(kernels=(), marks=("thorough",))))
+
+
+def test_a_thorough_test_of_kernels_runs_when_they_changed_alone() -> None:
+    item = Item(marks=("thorough",))
+    assert not any(turns_of(item))
+    assert all(turns_of(item, kernels=frozenset({"conv/a.cu"})))
+    assert not any(turns_of(item, everything="there is no record"))
+    assert taken(selection.all_of_them(), item._replace(kernels=("conv/gemm/conv.cu",)))
+
+
+def test_what_is_sampled_stays_so_when_kernels_changed() -> None:
+    items = [Item(f"tests/test_a.py::test_one[{number}]", sample=10**9) for number in range(5)]
+    chosen, _ = tiers.select(items, False, None, Choice("that is asked for"))  # type: ignore[arg-type]
+    assert len(chosen) == 1
+
+
+def test_tests_of_the_emulated_device_take_turns_too() -> None:
+    assert sum(turns_of(Item("emulated_cuda/tests/test_a.py::test_one", kernels=()))) == 1
+
+
+def test_a_choice_can_be_sent_to_other_processes() -> None:
+    choice = Choice("", frozenset({"conv/a.cu"}), frozenset({"tests/test_a.py"}), 5, "v1")
+    assert Choice.from_json(choice.to_json()) == choice
+
+
+# ---------------------------------------------------------------- what changed
+
+
+@pytest.fixture
+def found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Fingerprints]:
+    """The fingerprints of the working tree, under "now", beside a record that has the same."""
+    path, found = tmp_path / "proven.json", {"now": RECORD}
+    monkeypatch.setattr(selection, "RECORD", path)
+    monkeypatch.setattr(selection, "now", lambda: found["now"])
+    monkeypatch.setattr(selection, "_git", lambda *words: {"rev-list": "30", "rev-parse": "false"}.get(words[0], ""))
+    selection.write(path)
+    return found
+
+
+def test_nothing_changed(found: dict[str, Fingerprints]) -> None:
+    assert selection.choice() == Choice(turn=30 % TURNS, revision="v1")
+
+
+def test_what_differs_from_the_record_or_is_not_in_it_has_changed(found: dict[str, Fingerprints]) -> None:
+    found["now"] = replace(RECORD, kernels={**RECORD.kernels, "pool/b.cu": "9", "pool/new.cu": "1"}, tests={"new": "1"})
+    choice = selection.choice()
+    assert (choice.everything, choice.kernels, choice.tests) == ("", {"pool/b.cu", "pool/new.cu"}, {"new"})
+
+
+def test_all_tests_run_where_they_are_judged_otherwise(found: dict[str, Fingerprints]) -> None:
+    found["now"] = replace(RECORD, judges="others")
+    assert "oracle" in selection.choice().everything
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", json.dumps({"revision": "v1"}), "{"])
+def test_all_tests_run_without_a_record(found: dict[str, Fingerprints], text: str) -> None:
+    selection.RECORD.write_text(text)
+    assert "no record" in selection.choice().everything
+    selection.RECORD.unlink()
+    assert "no record" in selection.choice().everything
+
+
+def test_all_tests_run_in_a_shallow_clone_and_without_git(
+    found: dict[str, Fingerprints], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(selection, "_git", lambda *words: {"rev-list": "1", "rev-parse": "true"}.get(words[0], ""))
+    assert "shallow" in selection.choice().everything
+
+    def missing(*_: str) -> str:
+        raise FileNotFoundError("git")
+
+    monkeypatch.setattr(selection, "_git", missing)
+    assert "no git" in selection.choice().everything
+
+
+def test_a_visit_is_due_where_what_it_runs_changed_and_for_every_sixth_commit(
+    found: dict[str, Fingerprints], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(selection, "_digest_of_all", lambda _: "visit")
+    turns = iter(range(12))
+    monkeypatch.setattr(selection, "_turn", lambda: next(turns))
+    assert [bool(selection.visit_is_due()) for _ in range(12)] == [turn % 6 == 0 for turn in range(12)]
+    monkeypatch.setattr(selection, "_digest_of_all", lambda _: "other")
+    assert "changed" in selection.visit_is_due()
+    selection.RECORD.unlink()
+    assert "no record" in selection.visit_is_due()
+
+
+# ---------------------------------------------------------------- fingerprints
+
+
+def test_comments_and_docstrings_do_not_count(tmp_path: Path) -> None:
+    module, kernel = tmp_path / "a.py", tmp_path / "a.cu"
+
+    def digests(python: str, cuda: str) -> tuple[str, str]:
+        module.write_text(python)
+        kernel.write_text(cuda)
+        return selection._digest_of(module), selection._digest_of(kernel)
+
+    before = digests('"""One."""\ndef f():\n    """Two."""\n    return "#3"\n', 'int a; // 1\nasm("// 2");\n')
+    same = digests('def f():\n    # other\n    return "#3"\n', '/* a\n b */ int  a;\n\nasm("// 2");  // 3\n')
+    python, cuda = digests('def f():\n    return "#4"\n', 'int a; asm("// 3");\n')
+    assert before == same
+    assert python != before[0]
+    assert cuda != before[1]
+
+
+def test_modules_count_for_the_kernels_that_they_plan() -> None:
+    planners = {source: {line.split()[0] for line in lines} for source, lines in selection._planners().items()}
+    assert planners.keys() == SOURCES
+    by_module = {name: {source for source in SOURCES if name in planners[source]} for name in planners["complex.cu"]}
+    for everywhere in ("cuda.plan.offers", "cuda.call.prepared", "cuda.call.device", "cuda.build.params"):
+        assert by_module[everywhere] == SOURCES
+    axis = {source for source in SOURCES if "cuda.pool.axis" in planners[source]}
+    assert axis == {"pool/axis.cu", "complex.cu"}  # calls of complex numbers have parts of any family
+    mma = {source for source in SOURCES if "cuda.conv.gemm.mma_tile" in planners[source]}
+    assert "conv/gemm/conv.cu" in mma
+    assert not any(source.startswith(("pool/", "conv/direct/", "passes/")) for source in mma)
+
+
+def test_a_plan_of_a_small_problem_launches_every_kernel() -> None:
+    assert selection._kernels().keys() == SOURCES
+    assert len(set(selection._kernels().values())) == len(SOURCES)
+
+
+def test_every_mark_names_kernels() -> None:
+    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")]
+    named = {name for text in texts for words in MARK.findall(text) for name in re.findall('"([^"]+)"', words)}
+    assert named
+    assert not [name for name in named if not fnmatch.filter(SOURCES, name)]
