@@ -38,9 +38,11 @@ from pathlib import Path
 import pytest
 
 from gpuconv.cuda import variants
-from gpuconv.cuda.build import sources
+from gpuconv.cuda.build import kernel_files, sources
 from gpuconv.cuda.build.variant import Variant
-from tests.harness.imports import PACKAGE, imports
+from gpuconv.cuda.plan.launch import Launch
+from tests.harness.imports import imported, modules
+from tests.kernels import small
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = Path(__file__).with_name("proven.json")
@@ -147,9 +149,7 @@ def choice() -> Choice:
     found = now()
     kernels, tests = (_changed(getattr(record, name), getattr(found, name)) for name in ("kernels", "tests"))
     judged_alike = found.judges == record.judges
-    why = (
-        "" if judged_alike else "the oracle, the emulator, fixtures or versions of packages differ"
-    )
+    why = "" if judged_alike else "the oracle, the emulator, fixtures or versions of packages differ"
     return Choice(why, kernels, tests, turn, record.revision)
 
 
@@ -241,19 +241,34 @@ def _tests() -> dict[str, str]:
 
 def _kernels() -> dict[str, str]:
     """Fingerprint every .cu file: the plans of all small problems that launch it, and the modules that plan them."""
-    parts: dict[str, list[str]] = {source: [] for source in sorted({one.source for one in variants.all_variants()})}
-    for call in small.calls():
-        line = _digest(repr(call.plan_only()), *(_text_of_kernel(one.variant) for one in call.launches))
-        for source in {one.variant.source for one in call.launches}:
-            parts[source].append(line)
-    for source, modules in _planners().items():
-        parts[source] += modules
-    return {source: _digest(*lines) for source, lines in parts.items()}
+    recorded = small.plan_all()
+    parts: dict[str, set[str]] = {source: {*modules} for source, modules in _planners().items()}
+    for plan in {
+        id(plan): plan for plans in (recorded.calls, *(one.plans for one in recorded.choices)) for plan in plans
+    }.values():
+        launches = (*plan.launches, *plan.sharing)
+        line = _digest(f"{plan.kernel} {plan.spaces} {plan.alignment} {plan.views}", *map(_text_of_launch, launches))
+        for source in {launch.variant.source for launch in launches}:
+            parts[source].add(line)
+    return {source: _digest(*sorted(parts[source])) for source in sorted(parts)}
+
+
+def _text_of_launch(launch: Launch) -> str:
+    kernel = _text_of_kernel(launch.variant)
+    return f"{kernel} {launch.grid} {launch.shared_bytes} {launch.fields} {launch.roles} {launch.maps}"
 
 
 @cache
 def _text_of_kernel(variant: Variant) -> str:
-    return _digest(_without_comments(sources.source(variant)))
+    return f"{variant} {_digest_of_code(variant.source, variant.chained)}"
+
+
+@cache
+def _digest_of_code(source: str, chained: bool) -> str:
+    """Return the digest of a .cu file with all headers that it includes, and of the one by which launches overlap."""
+    root, seen = kernel_files.folder(), set[str]()
+    files = (source, sources._CHAINED) if chained else (source,)
+    return _digest(_without_comments("\n".join(line for path in files for line in sources._inlined(root, path, seen))))
 
 
 def _planners() -> dict[str, list[str]]:
@@ -279,14 +294,13 @@ def _closure(start: str, without: set[str]) -> set[str]:
         name = rest.pop()
         if name not in found and name.partition(".")[0] == "cuda":
             found.add(name)
-            rest += imports()[name] - without
+            rest += imported(name) - without
     return found
 
 
 @cache
 def _digest_of_module(name: str) -> str:
-    path = PACKAGE / name.replace(".", "/")
-    return _digest_of(path.with_suffix(".py") if path.with_suffix(".py").is_file() else path / "__init__.py")
+    return _digest_of(modules()[name])
 
 
 def _digest_of(path: Path) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,7 +19,9 @@ from gpuconv.cuda.build import compile as compiler
 from gpuconv.cuda.build.variant import Variant
 from gpuconv.cuda.call import device
 from tests.emulator import compile as architectures
-from tests.harness.tiers import Part
+
+if TYPE_CHECKING:
+    from tests.harness.tiers import Part
 
 _CAPABILITY = "EMULATED_CUDA_CAPABILITY"
 _CAPABILITIES = (90, 80, 120)  # which the parts of the thorough tests have in turn

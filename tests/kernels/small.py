@@ -52,7 +52,7 @@ def planned(problem: Problem, dtype: str, limits_of: str = "sm_90a") -> Recorded
 
 
 def plan_all(limits_of: str = "sm_90a") -> Recorded:
-    """Plan every problem in each of its dtypes by all candidates, with 32-bit and with 64-bit indices, in some seconds."""
+    """Plan every problem in each of its dtypes by all candidates, with 32-bit and 64-bit indices, in some seconds."""
     with without_garbage_collection(), recording(representative(limits_of).limits, all_candidates=True) as recorded:
         for problem in PROBLEMS:
             for dtype in dtypes_of(problem):
