@@ -1,4 +1,4 @@
-"""The tests that judge the mutants of each Python module, for `mutate_python`: cheap ones that notice most, first.
+"""The tests that judge the mutants of each Python module, for `python`: cheap ones that notice most, first.
 
 Modules are named from the package's folder on; the first pattern that matches counts. Words after a file's name choose
 those of its tests whose names have one of them, or none of those with a minus sign in front; without words, all tests

@@ -1,9 +1,9 @@
 """Break the Python modules of gpuconv in every small way, many times at random, and see that the tests notice it.
 
-`python -m tests.harness.mutate_python --count 300 --seed 0` runs as many mutants, of `--modules 'cpu/*'` only if that
+`python -m tools.mutation.python --count 300 --seed 0` runs as many mutants, of `--modules 'cpu/*'` only if that
 is given, and prints which survived, and the score. A mutant (`mutants`) is noticed where one of the tests that
 `mutation_table` gives its module fails, or takes longer than the limit. Mutants known to compute the same, and
-functions that only choose among ways that are all right, are listed, with reasons, in `equivalent_python`. The checkout
+functions that only choose among ways that are all right, are listed, with reasons, in `python_equivalent`. The checkout
 stays as it is: each mutant is written into a copy.
 
 Left out are the shared cases, which are data; and, of `gpuconv/cuda`, floats and the model of time (`time_model`).
@@ -32,10 +32,10 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from tests.harness import mutants, time_model
-from tests.harness.equivalent_python import CHOICES, EQUIVALENT, EXACT, FIELDS, SIZES
-from tests.harness.mutants import Mutant
-from tests.harness.mutation_table import TESTS
+from tools.mutation import python_changes, time_model
+from tools.mutation.mutation_table import TESTS
+from tools.mutation.python_changes import Mutant
+from tools.mutation.python_equivalent import CHOICES, EQUIVALENT, EXACT, FIELDS, SIZES
 
 if TYPE_CHECKING:
     import pytest
@@ -85,7 +85,7 @@ def modules() -> list[str]:
 @cache
 def targets(module: str) -> list[Target]:
     """Every mutant of a module."""
-    made = mutants.mutants(_trees()[module], _model().__contains__, floats=not module.startswith("cuda/"))
+    made = python_changes.mutants(_trees()[module], _model().__contains__, floats=not module.startswith("cuda/"))
     return [Target(module, mutant) for mutant in made]
 
 
@@ -122,7 +122,7 @@ def working_copy() -> Iterator[Path]:
         root = Path(folder).resolve() / "checkout"
         root.mkdir()
         for path in ROOT.iterdir():
-            if path.name in ("gpuconv", "tests"):
+            if path.name in ("gpuconv", "tests", "tools"):
                 shutil.copytree(path, root / path.name)  # with what is compiled of it: all else need not be again
             elif not path.name.startswith("."):
                 (root / path.name).symlink_to(path)
@@ -269,7 +269,7 @@ def rounds_nothing(target: Target) -> bool:
     """Tell whether a mutant rounds up what is a whole number anyway."""
     old, new = target.mutant.place.node, target.mutant.new
     exact = any(ast.unparse(old) in divisions.get(target.module, ()) for divisions in EXACT.values())
-    return exact and ast.dump(new) == ast.dump(mutants.rounded_up(old))
+    return exact and ast.dump(new) == ast.dump(python_changes.rounded_up(old))
 
 
 def divides_as_before(target: Target) -> bool:
