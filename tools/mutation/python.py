@@ -1,63 +1,57 @@
-"""Break the Python modules of gpuconv in every small way, many times at random, and see that the tests notice it.
+"""Mutation testing of gpuconv's Python modules: change one expression at a time, at random; do the tests notice it?
 
-`python -m tools.mutation.python --count 300 --seed 0` runs as many mutants, of `--modules 'cpu/*'` only if that
-is given, and prints which survived, and the score. A mutant (`mutants`) is noticed where one of the tests that
-`mutation_table` gives its module fails, or takes longer than the limit. Mutants known to compute the same, and
-functions that only choose among ways that are all right, are listed, with reasons, in `python_equivalent`. The checkout
-stays as it is: each mutant is written into a copy.
+`python -m tools.mutation.python --count 300 --seed 0` runs 300 mutants of all modules, prints the fate of each and the
+score. A mutant (`python_changes`) is written into a copy of the checkout. The tests that execute the changed lines
+(`coverage_map`) run until one of them fails, for a minute at most. Mutants that compute the same, and functions that only
+choose among ways that are all right, are listed with reasons in `python_equivalent`; they do not count.
 
-Left out are the shared cases, which are data; and, of `gpuconv/cuda`, floats and the model of time (`time_model`).
+Not changed are the shared cases, which are data, and, of `gpuconv/cuda`, floats and the model of time (`time_model`).
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
-import importlib
 import multiprocessing
-import os
-import shutil
-import signal
-import subprocess
 import sys
-import tempfile
 import time
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
-from functools import cache
+from functools import cache, partial
+from itertools import accumulate
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
+
+import pytest
 
 from tools.mutation import python_changes, time_model
-from tools.mutation.mutation_table import TESTS
+from tools.mutation.coverage_map import CoverageMap, measured
+from tools.mutation.lines import functions_of, lines_of
 from tools.mutation.python_changes import Mutant
 from tools.mutation.python_equivalent import CHOICES, EQUIVALENT, EXACT, FIELDS, SIZES
+from tools.mutation.working_copy import (
+    ROOT,
+    changed,
+    import_common_packages,
+    kernel_cache,
+    private_kernel_cache,
+    start_pytest,
+    wait,
+    working_copy,
+)
 
-if TYPE_CHECKING:
-    import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
-SECONDS = 60.0  # that the tests of one mutant may take
+SECONDS = 60.0  # that the tests of one mutant take without it, at most
+PATIENCE = 2  # times as long may they take with it
+FIRST = 25  # tests that run before the others: only their modules are imported
 KILLED, TIMEOUT, SURVIVED, KNOWN = "noticed", "too slow, and so noticed", "not noticed", "known to be equivalent"
 CHOICE = "not noticed, but only a choice"
 WRONG = "noticed, though listed as equivalent"
+UNJUDGED = "not judged"
+NO_TESTS = 5  # pytest's exit status, where a mutant renames the parameters of all of its tests
 _DATA = ("rules/cases.py",)
-_WARM = ("numpy", "ml_dtypes", "pytest", "onnx", "onnx.reference")
-_OPTIONS = (
-    "-x",
-    "-q",
-    "--no-header",
-    "--durations=25",
-    "-p",
-    "no:cacheprovider",
-    "-p",
-    "no:xdist",
-    "--hypothesis-seed=0",
-)
 
 
 @dataclass(frozen=True)
@@ -99,11 +93,6 @@ def _model() -> set[ast.AST]:
     return time_model.nodes(_trees())
 
 
-def tests_of(module: str) -> tuple[str, ...]:
-    """Return the tests of a module: those of the first pattern that it matches."""
-    return next(tests for pattern, tests in TESTS.items() if fnmatch(module, pattern))
-
-
 def chosen(count: int, seed: int, patterns: Sequence[str]) -> list[Target]:
     """Return so many mutants at random, any as likely as any other."""
     matching = [m for m in modules() if any(fnmatch(m, pattern.removeprefix("gpuconv/")) for pattern in patterns)]
@@ -111,148 +100,72 @@ def chosen(count: int, seed: int, patterns: Sequence[str]) -> list[Target]:
     return Random(seed).sample(every, min(count, len(every)))
 
 
-# ---------------------------------------------------------------- the copy
-
-
-@contextmanager
-def working_copy() -> Iterator[Path]:
-    """Make a copy of the checkout the working directory, from which Python imports gpuconv, here and in processes."""
-    before, variables = Path.cwd(), dict(os.environ)
-    with tempfile.TemporaryDirectory(prefix="gpuconv-mutants-") as folder:
-        root = Path(folder).resolve() / "checkout"
-        root.mkdir()
-        for path in ROOT.iterdir():
-            if path.name in ("gpuconv", "tests", "tools"):
-                shutil.copytree(path, root / path.name)  # with what is compiled of it: all else need not be again
-            elif not path.name.startswith("."):
-                (root / path.name).symlink_to(path)
-        os.chdir(root)
-        os.environ.update(PYTHONPATH=str(root), OPENBLAS_NUM_THREADS="1", GPUCONV_REQUIRE_EMULATOR="1")
-        try:
-            yield root
-        finally:
-            os.chdir(before)
-            os.environ.clear()
-            os.environ.update(variables)
-
-
-@contextmanager
-def written(target: Target, root: Path) -> Iterator[None]:
-    """Put a mutant in its module's place meanwhile; nothing compiled before or then is found afterwards."""
-    path = root / "gpuconv" / target.module
-    whole = path.read_text()
-    for compiled in path.parent.glob(f"__pycache__/{path.stem}.*"):
-        compiled.unlink()
-    path.write_text(target.mutant.text())
-    try:
-        yield
-    finally:
-        path.write_text(whole)
-
-
-@contextmanager
-def own_cache(root: Path, usual: Path) -> Iterator[None]:
-    """Give the kernels that a mutant compiles a folder of their own, in which those of the whole package are too."""
-    with tempfile.TemporaryDirectory(dir=root.parent) as folder:
-        shutil.copytree(usual, folder, copy_function=_linked, dirs_exist_ok=True)
-        os.environ["GPUCONV_CACHE_DIR"] = folder
-        yield
-
-
-def _linked(source: str, target: str) -> None:
-    try:
-        os.link(source, target)
-    except OSError:  # on another file system
-        shutil.copy2(source, target)
-
-
-def usual_cache() -> Path:
-    """Return the folder of compiled kernels that gpuconv has here; it is asked in a process, where it may be loaded."""
-    words = "from gpuconv.cuda.build import cache; print(cache.folder() or '')"
-    found = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, check=True).stdout.strip()
-    return Path(found) if found else Path(tempfile.mkdtemp(dir=Path.cwd().parent))
-
-
 # ---------------------------------------------------------------- running tests
 
 
-def warm() -> None:
-    """Import what tests need and no mutant changes: every process that is forked from this one has it."""
-    for name in _WARM:
-        importlib.import_module(name)
-
-
-def run_tests(tests: Sequence[str], log: Path, limit: float | None, keep_compiled: bool = False) -> int | None:
-    """Run tests in a process of their own; return its exit status, or None where it took too long and was ended."""
-    process = multiprocessing.get_context("fork").Process(target=_pytest, args=(tests, log, keep_compiled))
-    process.start()
-    process.join(limit)
-    if process.exitcode is None:
-        os.killpg(process.pid or 0, signal.SIGKILL)
-        process.join()
-        return None
-    return process.exitcode
-
-
-def _pytest(tests: Sequence[str], log: Path, keep_compiled: bool) -> None:
-    os.setsid()  # those that tests start are ended with it
-    sys.dont_write_bytecode = not keep_compiled
-    os.environ["PYTHONDONTWRITEBYTECODE"] = "" if keep_compiled else "1"
-    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    os.dup2(out, 1)
-    os.dup2(out, 2)
-    root = os.environ["PYTHONPATH"]
-    sys.path[:] = [root, *(entry for entry in sys.path if Path(entry).resolve() != ROOT)]
-    for name in [name for name in sys.modules if name.partition(".")[0] == "tests"]:  # the copy has its own
-        del sys.modules[name]
-    import pytest
-
-    files = dict.fromkeys(f"tests/{test.split()[0]}" for test in tests)
-    os._exit(pytest.main([*_OPTIONS, *files], [Selection(tests)]))
-
-
 class Selection:
-    """A pytest plugin that keeps, of each file, the tests that the words after its name in the table mean."""
+    """A pytest plugin that runs some tests in their order, and writes the name of one that fails into a file."""
 
-    def __init__(self, tests: Sequence[str]) -> None:
-        self.words: defaultdict[str, list[list[str]]] = defaultdict(list)
-        for test in tests:
-            file, *words = (word.replace("%", " ") for word in test.split())
-            self.words[file].append(words)
+    def __init__(self, tests: Sequence[str], failed: Path) -> None:
+        self._order = {test: number for number, test in enumerate(tests)}
+        self._failed = failed
 
+    @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        items[:] = [item for item in items if any(self._mean(words, item) for words in self.words[file_of(item)])]
+        items[:] = sorted((item for item in items if item.nodeid in self._order), key=self._number)
 
-    def _mean(self, words: Sequence[str], item: pytest.Item) -> bool:
-        wanted = [word for word in words if not word.startswith("-")]
-        if any(word[1:] in item.name for word in words if word.startswith("-")):
-            return False
-        return any(word in item.name for word in wanted) if wanted else _is_cheap(item)
+    def _number(self, item: pytest.Item) -> int:
+        return self._order[item.nodeid]
 
-
-def _is_cheap(item: pytest.Item) -> bool:
-    """Tell whether a test runs no kernels, or none that do anything."""
-    return "sent" in getattr(item, "fixturenames", ()) or not any(map(item.get_closest_marker, ("emulator", "gpu")))
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            with self._failed.open("a") as file:
+                print(report.nodeid, file=file)
 
 
-def file_of(item: pytest.Item) -> str:
-    """Return a test's file, from the folder of the tests on."""
-    return item.nodeid.partition("::")[0].removeprefix("tests/")
+def run_tests(
+    tests: Sequence[str], root: Path, *options: str, limit: float | None = None
+) -> tuple[int | None, list[str]]:
+    """Run tests in a process; return its exit status, None where it took longer than `limit`, and those that fail."""
+    failed = root.parent / "failed.txt"
+    failed.unlink(missing_ok=True)
+    files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
+    plugin = partial(Selection, tests, failed)
+    status = wait(start_pytest(files, root.parent / "log.txt", plugin, *options), limit)
+    return status, failed.read_text().splitlines() if failed.is_file() else []
 
 
-def check_baseline(wanted: Iterable[str], root: Path) -> None:
-    """Run the tests on the package as it is; leave where they fail, since nothing can be told by them."""
-    log = root.parent / "baseline.txt"
-    if run_tests(list(dict.fromkeys(wanted)), log, None, keep_compiled=True) != 0:
-        sys.exit(f"{log.read_text()}\nThe tests fail without any mutant.")
+def tests_of(target: Target, coverage: CoverageMap) -> list[str]:
+    """Return the tests that judge a mutant, in their order: they take `SECONDS` at most, without any mutant.
+
+    Where no test executes its lines, those that execute any line of the module's functions.
+    """
+    found = coverage.tests(lines_of(target.module, target.mutant.place, _trees()))
+    found = found or coverage.tests(functions_of(target.module, _trees()))
+    ends = accumulate(coverage.seconds[test] for test in found)
+    return [test for test, end in zip(found, ends, strict=True) if end < SECONDS] or found[:1]
 
 
-def verdict(target: Target, root: Path, usual: Path) -> tuple[str, float]:
-    """Return what becomes of a mutant, and the seconds that it took."""
-    start = time.monotonic()
-    with written(target, root), own_cache(root, usual):
-        status = run_tests(tests_of(target.module), root.parent / "log.txt", SECONDS)
-    return _judged(target, status), time.monotonic() - start
+class Verdict(NamedTuple):
+    """What becomes of a mutant: its fate, the seconds that took, and the test that noticed it."""
+
+    name: str
+    fate: str
+    seconds: float
+    test: str = ""
+
+
+def verdict(target: Target, root: Path, kernels: Path, coverage: CoverageMap) -> Verdict:
+    """Write a mutant into the copy and run its tests: a few first, of which one mostly fails, then the others."""
+    start, tests = time.monotonic(), tests_of(target, coverage)
+    status, failed = 0, []
+    with changed(root / "gpuconv" / target.module, target.mutant.text()), private_kernel_cache(root, kernels):
+        for some in (tests[:FIRST], tests[FIRST:]):
+            if some and status in (0, NO_TESTS):
+                status, failed = run_tests(some, root, "-x", limit=PATIENCE * SECONDS)
+    return Verdict(
+        target.name, _judged(target, 0 if status == NO_TESTS else status), time.monotonic() - start, *failed[:1]
+    )
 
 
 def _judged(target: Target, status: int | None) -> str:
@@ -322,28 +235,38 @@ CHOOSING = tuple(one + (" = " if ": " in one else ": ") for names in CHOICES.val
 # ---------------------------------------------------------------- the command
 
 
-def report(picked: Sequence[Target], baseline: bool = True, jobs: int = 1) -> int:
-    """Run mutants, print what becomes of them, and return how many survive."""
-    warm()
-    if baseline:
-        with working_copy() as root:
-            check_baseline((test for target in picked for test in tests_of(target.module)), root)
-    verdicts: Counter[str] = Counter()
-    for number, (name, found, seconds) in enumerate(_judged_by(picked, jobs), 1):
-        verdicts[found] += 1
-        print(f"{number:4} {seconds:5.1f} s  {found}: {name}", flush=True)
-    judged = len(picked) - verdicts[KNOWN] - verdicts[CHOICE]
-    noticed = verdicts[KILLED] + verdicts[TIMEOUT]
-    print(*(f"{count} {found}" for found, count in verdicts.most_common()), sep=", ")
+def report(picked: Sequence[Target], coverage: CoverageMap, jobs: int = 1) -> int:
+    """Run mutants, print what becomes of them, and return how many survive or were not judged."""
+    verdicts: list[Verdict] = []
+    for number, one in enumerate(_judged_by(picked, coverage, jobs), 1):
+        verdicts.append(one)
+        print(f"{number:4} {one.seconds:5.1f} s  {one.fate}: {one.name}", flush=True)
+        if one.test:
+            print(f"              by {one.test}", flush=True)
+    broken = _fail_by_themselves(list(dict.fromkeys(one.test for one in verdicts if one.test)))
+    for test in broken:
+        print(f"this test failed without any mutant, so what it noticed does not count: {test}")
+    fates = Counter(UNJUDGED if one.test in broken else one.fate for one in verdicts)
+    judged = len(picked) - fates[KNOWN] - fates[CHOICE]
+    noticed = fates[KILLED] + fates[TIMEOUT]
+    print(*(f"{count} {fate}" for fate, count in fates.most_common()), sep=", ")
     print(f"score: {noticed} of {judged} that are not equivalent, {noticed / max(1, judged):.1%}")
-    return len(picked) - verdicts.total() + verdicts[SURVIVED] + verdicts[WRONG]
+    return len(picked) - len(verdicts) + fates[SURVIVED] + fates[WRONG] + fates[UNJUDGED]
 
 
-def _judged_by(picked: Sequence[Target], jobs: int) -> Iterator[tuple[str, str, float]]:
-    """Yield name, verdict and seconds of every mutant as they come from so many processes."""
+def _fail_by_themselves(tests: Sequence[str]) -> list[str]:
+    """Return those of some tests that fail without any mutant."""
+    if not tests:
+        return []
+    with working_copy() as root:
+        return run_tests(tests, root)[1]
+
+
+def _judged_by(picked: Sequence[Target], coverage: CoverageMap, jobs: int) -> Iterator[Verdict]:
+    """Yield the verdicts of all mutants as they come from so many processes."""
     context = multiprocessing.get_context("fork")
     results: Any = context.SimpleQueue()
-    workers = [context.Process(target=_judge, args=(picked[first::jobs], results)) for first in range(jobs)]
+    workers = [context.Process(target=_judge, args=(picked[first::jobs], coverage, results)) for first in range(jobs)]
     for worker in workers:
         worker.start()
     working = jobs
@@ -357,12 +280,12 @@ def _judged_by(picked: Sequence[Target], jobs: int) -> Iterator[tuple[str, str, 
         worker.join()
 
 
-def _judge(picked: Sequence[Target], results: Any) -> None:
+def _judge(picked: Sequence[Target], coverage: CoverageMap, results: Any) -> None:
     try:
         with working_copy() as root:
-            usual = usual_cache()
+            kernels = kernel_cache()
             for target in picked:
-                results.put((target.name, *verdict(target, root, usual)))
+                results.put(verdict(target, root, kernels, coverage))
     finally:
         results.put(None)
 
@@ -375,7 +298,9 @@ def _parsed() -> argparse.Namespace:
     parser.add_argument("--named", metavar="TEXT", help="only mutants in whose names this occurs")
     parser.add_argument("--list", action="store_true", help="print the names, and run nothing")
     parser.add_argument("--jobs", type=int, default=1, help="processes that run them (1)")
-    parser.add_argument("--no-baseline", action="store_true", help="do not see first that the tests pass")
+    parser.add_argument(
+        "--tests", nargs="+", default=["tests"], metavar="PATH", help="folders or files of the tests (tests)"
+    )
     return parser.parse_args()
 
 
@@ -387,7 +312,9 @@ def main() -> int:
     if options.list:
         print(*(target.name for target in picked), sep="\n")
         return 0
-    return min(1, report(picked, not options.no_baseline, options.jobs))
+    import_common_packages()
+    emulated = any(target.module.startswith("cuda/") for target in picked)
+    return min(1, report(picked, measured(options.tests, emulated, options.jobs), options.jobs))
 
 
 if __name__ == "__main__":
