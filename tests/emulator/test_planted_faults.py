@@ -1,7 +1,7 @@
 """Faults planted into the kernels and their plans, one for each kind of report: the emulator names kind and line.
 
 `tests.emulator.test_faults` and `test_hopper` make every report by kernels of a few lines; mutants of the kernels
-(`tests.harness.mutate_kernels`) judge the problems that are used here.
+(`tools.mutation.kernels`) judge the problems that are used here.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from gpuconv.cuda.conv.gemm import ffma
 from gpuconv.cuda.conv.problem import Problem
 from tests.emulator import EmulatorError, emulated_cuda
 from tests.harness import many_blocks, many_wgmma, passes
+from tests.harness.changed_kernels import changed_kernels, exchanged
 from tests.harness.emulated import preferred
 from tests.harness.many_blocks import ManyBlocks
-from tests.harness.mutate_kernels import changed_kernels, exchanged
 from tests.oracle import oracle
 from tests.oracle.operands import filled
 

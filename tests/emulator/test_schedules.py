@@ -12,7 +12,7 @@ import pytest
 from emulated_cuda.emulator.engine import Explored
 from tests.emulator import Array, EmulatorError, TensorMap, compile_ptx, empty, module
 from tests.harness import many_blocks, many_wgmma
-from tests.harness.mutate_kernels import changed_kernels, exchanged
+from tests.harness.changed_kernels import changed_kernels, exchanged
 
 pytestmark = pytest.mark.emulator
 

@@ -25,7 +25,7 @@ from gpuconv.cuda.conv.gemm import split
 from gpuconv.cuda.plan import offers
 from gpuconv.cuda.plan.offers import Candidate
 from tests.emulator import emulated_cuda
-from tests.harness.mutate_kernels import changed_kernels, exchanged
+from tests.harness.changed_kernels import changed_kernels, exchanged
 from tests.oracle.operands import LAYOUTS
 
 pytestmark = pytest.mark.emulator

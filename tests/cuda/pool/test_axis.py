@@ -23,8 +23,8 @@ from gpuconv.cuda.pool.problem import PoolProblem
 from tests.cuda.pool.problems import made
 from tests.emulator import EmulatorError, emulated_cuda
 from tests.harness import machine_code, many_blocks
+from tests.harness.changed_kernels import changed_kernels, exchanged
 from tests.harness.emulated import preferred
-from tests.harness.mutate_kernels import changed_kernels, exchanged
 from tests.harness.offered import candidates, refused, why_not
 from tests.harness.plans import fields
 from tests.harness.toolchain import needs_disassembler, needs_nvrtc

@@ -14,8 +14,8 @@ from gpuconv.cuda.conv.gemm.split import Divisible
 from gpuconv.cuda.plan import offers
 from gpuconv.cuda.plan.launch import Plan
 from tests.emulator import emulated_cuda
+from tests.harness.changed_kernels import changed_kernels, exchanged
 from tests.harness.emulated import indices, preferred
-from tests.harness.mutate_kernels import changed_kernels, exchanged
 from tests.harness.plans import HOPPER, fields, plan, problem
 from tests.oracle import oracle
 

@@ -18,7 +18,7 @@ from gpuconv.cuda.conv.wgmma import tiles
 from gpuconv.cuda.conv.wgmma.family import variant, variants
 from gpuconv.cuda.conv.wgmma.tiles import PixelsTile, StripsTile, WgmmaTile
 from tests.harness import machine_code
-from tests.harness.mutate_kernels import changed_kernels, exchanged
+from tests.harness.changed_kernels import changed_kernels, exchanged
 from tests.harness.toolchain import needs_disassembler, needs_nvrtc
 
 pytestmark = [pytest.mark.slow, needs_nvrtc, needs_disassembler, pytest.mark.sampled(3)]

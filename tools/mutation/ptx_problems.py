@@ -1,4 +1,4 @@
-"""What `mutate_ptx` runs mutants on: the problems of the kernels' families, and more that are made of them.
+"""What `ptx` runs mutants on: the problems of the kernels' families, and more that are made of them.
 
 Of each problem it is known what the right kernels do on it: their texts, and which of their instructions run at all.
 """
@@ -24,8 +24,8 @@ from tests.emulator import EmulatorError
 from tests.emulator.device import EmulatedCuda
 from tests.harness import fused, many_blocks, many_gradients, many_wgmma, passes, specimen
 from tests.harness.many_blocks import ManyBlocks
-from tests.harness.ptx_draws import DRAWN, KINDS, alike, deeper, drawn
 from tests.oracle.strategies import Problem
+from tools.mutation.ptx_draws import DRAWN, KINDS, alike, deeper, drawn
 
 Trial = Callable[..., Any]  # of an architecture and the emulator's options
 MOST = 45  # further problems of either kind that a mutant is tried on

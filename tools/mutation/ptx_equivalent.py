@@ -1,4 +1,4 @@
-"""Mutants of PTX that `mutate_ptx` need not notice: they are as right as the kernels. By reason.
+"""Mutants of PTX that `ptx` need not notice: they are as right as the kernels. By reason.
 
 They are listed by name, or told by a rule of what stands around the changed instruction.
 """
@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 
 from gpuconv.cuda.build import kernel_files
-from tests.harness.ptx_changes import Mutant, _source_line
+from tools.mutation.ptx_changes import Mutant, _source_line
 
 EQUIVALENT: dict[str, tuple[str, ...]] = {
     "The groups that are still open hold no copies.": (

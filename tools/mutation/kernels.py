@@ -1,11 +1,11 @@
 """Break the CUDA kernels in every small way and see that each break is noticed.
 
-`python -m tests.harness.mutate_kernels FILE…` runs the mutants of these files of kernels_cu (without any: of all of
+`python -m tools.mutation.kernels FILE…` runs the mutants of these files of kernels_cu (without any: of all of
 them) and prints how many were noticed, how, and which were not; `--jobs 2` with two processes. A mutant is a file with
 one operator, number, name, condition or statement replaced. It is noticed where, on one of the problems of
 `many_blocks` or in `division`, it does not compile, a result is wrong or the emulator reports something. Those whose
 results are right all the same are counted apart: only the emulator's checks notice them. Mutants known to be as right
-as the kernels themselves are listed, with reasons, in `equivalent_kernels`.
+as the kernels themselves are listed, with reasons, in `kernels_equivalent`.
 """
 
 from __future__ import annotations
@@ -13,13 +13,11 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import shutil
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -34,9 +32,10 @@ from gpuconv.cuda.build import kernel_files
 from gpuconv.cuda.variants import all_variants
 from tests.emulator import EmulatorError, UnsupportedPtx
 from tests.harness import division, many_blocks, phases
-from tests.harness.equivalent_kernels import EQUIVALENT
+from tests.harness.changed_kernels import changed_kernels
 from tests.harness.many_blocks import ManyBlocks
 from tests.harness.specimen import files, problems_of
+from tools.mutation.kernels_equivalent import EQUIVALENT
 
 ARCHITECTURE = "sm_80"
 MAX_STEPS = 2_000_000  # of one warp; the kernels themselves take a tenth of it
@@ -44,28 +43,6 @@ SURVIVED, SAME, KNOWN, CHECKS = "not noticed", "the same program", "known to be 
 _KNOWN = {name for names in EQUIVALENT.values() for name in names}
 
 FILES = {path: problems_of(path) for path in files()}
-
-
-@contextmanager
-def changed_kernels(texts: Mapping[str, str]) -> Iterator[None]:
-    """Let kernels be compiled from a copy of kernels_cu in which some files have other texts."""
-    usual = kernel_files.folder
-    with tempfile.TemporaryDirectory() as scratch:
-        copy = shutil.copytree(usual(), Path(scratch, "kernels_cu"))
-        for path, text in texts.items():
-            Path(copy, path).write_text(text, encoding="utf-8")
-        kernel_files.folder = lambda: copy
-        try:
-            yield
-        finally:
-            kernel_files.folder = usual
-
-
-def exchanged(path: str, old: str, new: str) -> str:
-    """Return a kernel's text with a fault; what it replaces must be there exactly once."""
-    text = str(kernel_files.folder().joinpath(*path.split("/")).read_text(encoding="utf-8"))
-    assert text.count(old) == 1, f"{path} has {text.count(old)} times, not once: {old}"
-    return text.replace(old, new)
 
 
 # ---------------------------------------------------------------- mutants

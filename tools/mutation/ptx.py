@@ -1,6 +1,6 @@
 """Break what kernels are compiled to, one instruction at a time, and see that each break is noticed.
 
-`python -m tests.harness.mutate_ptx --count 300 --seed 0` draws mutants of the PTX of all families, prints one line for
+`python -m tools.mutation.ptx --count 300 --seed 0` draws mutants of the PTX of all families, prints one line for
 each and the scores by family and by kind; `--families 'conv/wgmma/*'` takes them of some, `--kinds wait barrier` some
 kinds alone. Whatever is drawn has a number, and depends on the seed and that number alone: a family, one of its
 problems of `specimen.sources_of_kernels`, one of its kernels that the problem launches, one of the kinds below that
@@ -11,7 +11,7 @@ sources once.
 
 A mutant is noticed where, on one of its family's problems or on one that is made of them, a result is wrong, the
 emulator reports something, or memory is accessed more often than by the right kernel. Mutants known to be as right as
-the kernels themselves are listed, with reasons, in `equivalent_ptx`.
+the kernels themselves are listed, with reasons, in `ptx_equivalent`.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from gpuconv.cuda.build.variant import Variant
 from tests.emulator import EmulatorError
 from tests.emulator.device import EmulatedCuda
 from tests.harness import specimen
-from tests.harness.equivalent_ptx import is_equivalent
-from tests.harness.ptx_changes import FOLLOWS, Mutant, mutants
-from tests.harness.ptx_problems import ORDERS, Right, Trial, chained, others, right, traffic, trials, tried
+from tools.mutation.ptx_changes import FOLLOWS, Mutant, mutants
+from tools.mutation.ptx_equivalent import is_equivalent
+from tools.mutation.ptx_problems import ORDERS, Right, Trial, chained, others, right, traffic, trials, tried
 
 SURVIVED, NEVER_RUN, KNOWN, NO_PROGRAM = "NOT NOTICED", "NOT RUN", "equivalent", "no program"
 TRAFFIC = "by traffic alone"

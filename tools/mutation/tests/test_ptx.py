@@ -1,4 +1,4 @@
-"""The engine of `mutate_ptx`: what it changes, what it notices of a kernel of a few lines, and a sample of mutants."""
+"""The engine of `ptx`: what it changes, what it notices of a kernel of a few lines, and a sample of mutants."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ import pytest
 from gpuconv import ArgumentError, DeviceError
 from gpuconv.cuda.build import kernel_files
 from tests.emulator import Array, EmulatorError, module
-from tests.harness import fused, many_blocks, many_wgmma, mutate_ptx, ptx_draws, ptx_problems
-from tests.harness.equivalent_ptx import EQUIVALENT, is_equivalent
-from tests.harness.mutate_ptx import NEVER_RUN, SURVIVED
-from tests.harness.ptx_changes import FOLLOWS, changes, mutants
+from tests.harness import fused, many_blocks, many_wgmma
 from tests.oracle.strategies import Problem
+from tools.mutation import ptx, ptx_draws, ptx_problems
+from tools.mutation.ptx import NEVER_RUN, SURVIVED
+from tools.mutation.ptx_changes import FOLLOWS, changes, mutants
+from tools.mutation.ptx_equivalent import EQUIVALENT, is_equivalent
 
 pytestmark = pytest.mark.slow
 
@@ -70,8 +71,8 @@ def swap(text: str) -> None:
 
 @pytest.mark.emulator
 def test_mutants_of_a_small_kernel_are_noticed() -> None:
-    assert mutate_ptx.outcome(partial(swap, SWAP)) is None
-    fates = {one.change.words: mutate_ptx.outcome(partial(swap, one.text(SWAP))) for one in mutants("swap", SWAP)}
+    assert ptx.outcome(partial(swap, SWAP)) is None
+    fates = {one.change.words: ptx.outcome(partial(swap, one.text(SWAP))) for one in mutants("swap", SWAP)}
     assert len(fates) > 8
     assert None not in fates.values()
     assert fates["bar.sync removed"] == "report: shared memory race"
@@ -251,14 +252,14 @@ def test_what_is_changed(statement: str, expected: list[tuple[str, str]]) -> Non
         (AssertionError("a value"), "wrong result"),
         (pytest.fail.Exception("DID NOT RAISE"), "wrong result"),
         (ArgumentError("indices hold -1"), "error: ArgumentError"),
-        (DeviceError("the emulator does not know this PTX: ld"), mutate_ptx.NO_PROGRAM),
+        (DeviceError("the emulator does not know this PTX: ld"), ptx.NO_PROGRAM),
     ],
 )
 def test_how_a_mutant_fails(error: BaseException, fate: str) -> None:
     def fail() -> None:
         raise error
 
-    assert mutate_ptx.outcome(fail) == fate
+    assert ptx.outcome(fail) == fate
 
 
 def test_the_list_of_equivalent_mutants_names_lines_of_the_kernels() -> None:
@@ -277,8 +278,8 @@ def test_most_mutants_of_a_sample_are_noticed() -> None:
 
     Every change of the kernels draws other mutants, so that a few that only further problems notice are no failure.
     """
-    found = [one for one in (mutate_ptx.drawn(SEED, number) for number in range(SAMPLE)) if one is not None]
-    fates = [mutate_ptx.verdict(one, with_others=False) for one in found]
+    found = [one for one in (ptx.drawn(SEED, number) for number in range(SAMPLE)) if one is not None]
+    fates = [ptx.verdict(one, with_others=False) for one in found]
     missed = [str(one.mutant) for one, fate in zip(found, fates, strict=True) if fate == SURVIVED]
     assert len(found) - fates.count(NEVER_RUN) > SAMPLE // 2
     assert len(missed) <= SAMPLE // 4, "\n".join(missed)
@@ -309,8 +310,8 @@ def test_more_traffic_than_the_kernel_has_is_noticed() -> None:
         if right.runs(text, one.line)
     ]
     assert chosen
-    fates = {mutate_ptx.verdict(mutate_ptx.Drawn(family, number, one, text), with_others=False) for one in chosen}
-    assert fates == {mutate_ptx.TRAFFIC}
+    fates = {ptx.verdict(ptx.Drawn(family, number, one, text), with_others=False) for one in chosen}
+    assert fates == {ptx.TRAFFIC}
 
 
 # ---------------------------------------------------------------- launches that overlap, and each line once
@@ -320,27 +321,27 @@ def test_more_traffic_than_the_kernel_has_is_noticed() -> None:
 def test_a_kernel_that_does_not_wait_for_the_one_before_is_noticed() -> None:
     """The product behind a launch that packs its weights: that one comes first, and waits for nothing that matters."""
     family, number = "conv/gemm/conv.cu", 0
-    trial = mutate_ptx.problem(family, number, overlaps=True)
+    trial = ptx.problem(family, number, overlaps=True)
     right = ptx_problems.right(family, trial)
     (kernel,) = right.texts
     assert "griddepcontrol.wait" in right.texts[kernel]
-    (wait,) = [one for one in mutate_ptx.candidates(family, trial, kernel) if one.change.kind == FOLLOWS]
-    fate = mutate_ptx.verdict(mutate_ptx.Drawn(family, number, wait, right.texts[kernel], True), with_others=False)
+    (wait,) = [one for one in ptx.candidates(family, trial, kernel) if one.change.kind == FOLLOWS]
+    fate = ptx.verdict(ptx.Drawn(family, number, wait, right.texts[kernel], True), with_others=False)
     assert fate.startswith("report: ")
 
 
 @pytest.mark.emulator
 def test_the_first_launch_of_a_call_need_not_wait() -> None:
     family = "conv/gemm/pack_weights.cu"
-    trial = mutate_ptx.problem(family, 0, overlaps=True)
+    trial = ptx.problem(family, 0, overlaps=True)
     for kernel, text in ptx_problems.right(family, trial).texts.items():
         assert "griddepcontrol.wait" in text
-        assert FOLLOWS not in {one.change.kind for one in mutate_ptx.candidates(family, trial, kernel)}
+        assert FOLLOWS not in {one.change.kind for one in ptx.candidates(family, trial, kernel)}
 
 
 @pytest.mark.emulator
 def test_each_line_is_taken_once() -> None:
-    found = list(mutate_ptx.each(1, ["passes/add_up.cu"], ["barrier", "comparison", FOLLOWS]))
+    found = list(ptx.each(1, ["passes/add_up.cu"], ["barrier", "comparison", FOLLOWS]))
     sites = [(one.mutant.source, one.mutant.change.words) for one in found]
     assert len(set(sites)) == len(sites) > 3
     assert {one.mutant.change.kind for one in found} == {"comparison", FOLLOWS}

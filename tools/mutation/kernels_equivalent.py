@@ -1,4 +1,4 @@
-"""Mutants of the kernels that `mutate_kernels` need not notice: they are as right as the kernels. By reason."""
+"""Mutants of the kernels that `kernels` need not notice: they are as right as the kernels. By reason."""
 
 from __future__ import annotations
 

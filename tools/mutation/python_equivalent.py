@@ -1,4 +1,4 @@
-"""Mutants of Python modules that `mutate_python` need not notice, by reason.
+"""Mutants of Python modules that `python` need not notice, by reason.
 
 Those of `EQUIVALENT` compute the same, each by its name. Of the functions and constants of `CHOICES`, any result is
 right that other tests accept: they choose among tiles, blocks and ways, and the tests see to it that whatever is chosen

@@ -11,21 +11,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import equivalent_python, mutate_geometry, mutate_python, mutation_table, time_model
-from tests.harness.mutants import mutants
-from tests.harness.mutate_geometry import EQUIVALENT
-from tests.harness.mutate_python import divides_as_before
+from tools.mutation import geometry, mutation_table, python, python_equivalent, time_model
+from tools.mutation.geometry import EQUIVALENT
+from tools.mutation.python import divides_as_before
+from tools.mutation.python_changes import mutants
 
 pytestmark = pytest.mark.slow
 
 
 def test_the_module_itself_answers_every_question() -> None:
-    unbroken = compile(mutate_geometry.SOURCE.read_text(), "rules/geometry.py", "exec")
-    assert mutate_geometry.survives(unbroken, mutate_geometry.corpus())
+    unbroken = compile(geometry.SOURCE.read_text(), "rules/geometry.py", "exec")
+    assert geometry.survives(unbroken, geometry.corpus())
 
 
 def test_every_mutant_is_noticed_save_those_known_to_compute_the_same() -> None:
-    count, unnoticed = mutate_geometry.survivors()
+    count, unnoticed = geometry.survivors()
     assert sorted(unnoticed) == sorted(EQUIVALENT)
     assert count > 300, "the engine hardly changes anything"
 
@@ -128,56 +128,54 @@ def plan(one): return one.words(), one.seconds(bytes_of(one))
 
 
 def test_every_module_has_tests_and_every_row_of_the_table_a_module() -> None:
-    for module in mutate_python.modules():
-        assert mutate_python.tests_of(module), module
+    for module in python.modules():
+        assert python.tests_of(module), module
     for pattern, tests in mutation_table.TESTS.items():
-        assert any(fnmatch(module, pattern) for module in mutate_python.modules()), pattern
+        assert any(fnmatch(module, pattern) for module in python.modules()), pattern
         for test in tests:
             assert (Path(__file__).parents[1] / test.split()[0]).is_file(), test
 
 
 def test_the_list_of_equivalent_mutants_names_mutants() -> None:
-    listed = [name for names in equivalent_python.EQUIVALENT.values() for name in names]
+    listed = [name for names in python_equivalent.EQUIVALENT.values() for name in names]
     assert len(set(listed)) == len(listed)
     modules = {name.split()[0] for name in listed}
-    assert set(listed) <= {target.name for module in modules for target in mutate_python.targets(module)}
+    assert set(listed) <= {target.name for module in modules for target in python.targets(module)}
 
 
 def test_the_divisions_without_remainders_are_there() -> None:
     listed = [
-        (name, text) for modules in equivalent_python.EXACT.values() for name in modules for text in modules[name]
+        (name, text) for modules in python_equivalent.EXACT.values() for name in modules for text in modules[name]
     ]
     assert len(set(listed)) == len(listed)
     found = {
         (target.module, ast.unparse(target.mutant.place.node))
         for module in {name for name, _ in listed}
-        for target in mutate_python.targets(module)
-        if mutate_python.rounds_nothing(target)
+        for target in python.targets(module)
+        if python.rounds_nothing(target)
     }
     assert found == set(listed)
-    known = [
-        target.name for target in mutate_python.targets("cuda/conv/gemm/stem_tile.py") if divides_as_before(target)
-    ]
+    known = [target.name for target in python.targets("cuda/conv/gemm/stem_tile.py") if divides_as_before(target)]
     assert (
         "cuda/conv/gemm/stem_tile.py _row_taps: pair = 4 // problem.itemsize  ->  pair = 5 // problem.itemsize" in known
     )
-    assert not any(map(divides_as_before, mutate_python.targets("cuda/pool/tiles.py")))
+    assert not any(map(divides_as_before, python.targets("cuda/pool/tiles.py")))
 
 
 def test_the_functions_and_constants_that_choose_are_there() -> None:
-    assert len(set(mutate_python.CHOOSING)) == len(mutate_python.CHOOSING)
-    for beginning in mutate_python.CHOOSING:
-        names = [target.name for target in mutate_python.targets(beginning.split()[0])]
+    assert len(set(python.CHOOSING)) == len(python.CHOOSING)
+    for beginning in python.CHOOSING:
+        names = [target.name for target in python.targets(beginning.split()[0])]
         assert any(name.startswith(beginning) for name in names), beginning
 
 
 def test_mutants_of_all_modules_are_drawn_by_the_seed() -> None:
-    first, again, other = (mutate_python.chosen(40, seed, ["*"]) for seed in (1, 1, 2))
+    first, again, other = (python.chosen(40, seed, ["*"]) for seed in (1, 1, 2))
     assert [target.name for target in first] == [target.name for target in again]
     assert [target.name for target in first] != [target.name for target in other]
     assert len({target.module for target in first}) > 20
-    assert {target.module for target in mutate_python.chosen(40, 1, ["gpuconv/cpu/*"])} <= {
-        module for module in mutate_python.modules() if module.startswith("cpu/")
+    assert {target.module for target in python.chosen(40, 1, ["gpuconv/cpu/*"])} <= {
+        module for module in python.modules() if module.startswith("cpu/")
     }
 
 
@@ -188,8 +186,8 @@ forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that
 
 def run(*options: str) -> list[str]:
     """The lines that the tool prints."""
-    command = [sys.executable, "-m", "tests.harness.mutate_python", "--modules", "rules/layout.py"]
-    found = subprocess.run([*command, *options], cwd=mutate_python.ROOT, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "tools.mutation.python", "--modules", "rules/layout.py"]
+    found = subprocess.run([*command, *options], cwd=python.ROOT, capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stdout + found.stderr
     return found.stdout.splitlines()
 

@@ -1,6 +1,6 @@
 """Break gpuconv/rules/geometry.py in every small way and see that each break is noticed.
 
-`python -m tests.harness.mutate_geometry` prints the mutants that survive. A mutant is the module with one operator,
+`python -m tools.mutation.geometry` prints the mutants that survive. A mutant is the module with one operator,
 constant or name replaced. It is noticed where, on any problem of the corpus, its geometry differs from what counting
 and the oracle give, or where it accepts what must be refused or refuses it in other words.
 """
@@ -20,11 +20,11 @@ from typing import Any
 from gpuconv._errors import ArgumentError, ArgumentTypeError
 from gpuconv.rules import cases, strictness
 from gpuconv.rules import geometry as geometries
-from tests.harness import mutants
-from tests.harness.mutants import Mutant
 from tests.oracle.answers import answer
 from tests.oracle.strategies import GENERATORS, Problem
 from tests.rules.refusals import REFUSALS
+from tools.mutation import python_changes
+from tools.mutation.python_changes import Mutant
 
 SOURCE = Path(geometries.__file__)
 KINDS = {"value": ArgumentError, "type": ArgumentTypeError}
@@ -46,7 +46,7 @@ EQUIVALENT = {
 
 def every_mutant() -> list[Mutant]:
     """Every mutant of the functions, constants, properties and methods; the fields of dataclasses stay as they are."""
-    return mutants.mutants(ast.parse(SOURCE.read_text()), lambda node: isinstance(node, ast.AnnAssign))
+    return python_changes.mutants(ast.parse(SOURCE.read_text()), lambda node: isinstance(node, ast.AnnAssign))
 
 
 # ---------------------------------------------------------------- the corpus

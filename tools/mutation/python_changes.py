@@ -1,6 +1,6 @@
 """Every small change of a Python module: an operator, number, name, condition or statement replaced, one at a time.
 
-`mutate_geometry` and `mutate_python` run them. Text is not changed, neither words of errors (all of a `raise`) nor
+`geometry` and `python` run them. Text is not changed, neither words of errors (all of a `raise`) nor
 f-strings nor docstrings; nor are annotations, decorators, assertions and overloads, which do not compute, and the
 `strict` of `zip`, whose arguments have one length here. The -1 of `reshape` does not become -2, which NumPy takes for
 the same.

@@ -40,13 +40,13 @@ class Read:
 def nodes(trees: Mapping[str, ast.Module]) -> set[ast.AST]:
     """Return the functions and assignments of the model, and the calls of its functions, of all modules by name."""
     trees = {module: tree for module, tree in trees.items() if module.startswith(_FOLDER)}
-    imported = {module: _imported(tree) for module, tree in trees.items()}
+    imports = {module: imported(tree) for module, tree in trees.items()}
     definitions = [found for module, tree in trees.items() for found in _definitions(module, tree)]
     mine = [one for one in definitions if one.module not in _NO_MODEL]
     model: set[ast.AST] = set()
     reads: defaultdict[str, list[Read]] = defaultdict(list)
     for module, tree in trees.items():
-        near = [one for one in mine if one.module in (module, *imported[module]) and _returns_float(one.statement)]
+        near = [one for one in mine if one.module in (module, *imports[module]) and _returns_float(one.statement)]
         model |= {one.statement for one in near if one.module == module}
         with_any = {one.module for one in near}
         others = {name for name, of in _modules(tree).items() if of in trees and of not in with_any}
@@ -61,7 +61,7 @@ def nodes(trees: Mapping[str, ast.Module]) -> set[ast.AST]:
             return False
         if (read.module, read.name) in own:
             return read.module == one.module
-        return one.module in imported[read.module]
+        return one.module in imports[read.module]
 
     readers: dict[ast.stmt, set[ast.AST | None]] = {one.statement: set() for one in mine}
     for one in mine:
@@ -83,7 +83,7 @@ def _modules(tree: ast.Module) -> dict[str, str]:
     }
 
 
-def _imported(tree: ast.Module) -> set[str]:
+def imported(tree: ast.Module) -> set[str]:
     """Return the modules of the folder that one imports."""
     found = set()
     for node in ast.walk(tree):

@@ -1,4 +1,4 @@
-"""The engine of `mutate_kernels`: a sample of its mutants, and its list of those that are equivalent."""
+"""The engine of `kernels`: a sample of its mutants, and its list of those that are equivalent."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.equivalent_kernels import EQUIVALENT
-from tests.harness.mutate_kernels import FILES, KNOWN, SAME, SURVIVED, mutants, verdict
+from tools.mutation.kernels import FILES, KNOWN, SAME, SURVIVED, mutants, verdict
+from tools.mutation.kernels_equivalent import EQUIVALENT
 
 pytestmark = pytest.mark.emulator
 
@@ -23,7 +23,7 @@ def test_the_list_of_equivalent_mutants_names_mutants() -> None:
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("number", [20, 90, 150])
 def test_mutants_are_noticed(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sample; `python -m tests.harness.mutate_kernels` takes them all."""
+    """A sample; `python -m tools.mutation.kernels` takes them all."""
     monkeypatch.setenv("GPUCONV_CACHE_DIR", str(tmp_path))
     assert verdict(mutants("pool/general.cu")[number]) not in (SURVIVED, SAME, KNOWN)
 

@@ -1,4 +1,4 @@
-"""Small changes of kernels' PTX, one instruction each: what `mutate_ptx` runs."""
+"""Small changes of kernels' PTX, one instruction each: what `ptx` runs."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ class Mutant:
 
     @property
     def name(self) -> str:
-        """What stays the same when statements move, as `equivalent_ptx` has it: the line of the source, the change."""
+        """What stays the same when statements move, as `ptx_equivalent` has it: the line of the source, the change."""
         return f"{self.source_words}  [{self.change.words}]"
 
     @cached_property
