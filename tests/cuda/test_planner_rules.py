@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from gpuconv.cuda import complex as complex_plan
-from gpuconv.cuda.conv.direct import bands, channels, few, rows, transpose
+from gpuconv.cuda.conv.direct import few
 from gpuconv.cuda.conv.direct.rows import FORMS, RowTile
-from gpuconv.cuda.conv.gemm import filter_rows, grouped, interleaved, matrix, mma, pointwise, runs, stem, stem_tile
+from gpuconv.cuda.conv.gemm import filter_rows, mma, runs, stem, stem_tile
 from gpuconv.cuda.conv.gemm.mma_tile import MmaForm
 from gpuconv.cuda.conv.gemm.runs import Runs as Pieces
 from gpuconv.cuda.conv.gemm.stem_tile import StemBox
@@ -25,8 +25,7 @@ from gpuconv.cuda.pool import problem as pool_problem
 from gpuconv.cuda.pool.runs import WindowRuns
 from gpuconv.rules import geometry as geometries
 from tests.cuda.pool.problems import made
-from tests.harness.offered import refused
-from tests.harness.plans import HOPPER, conv_of, fields, problem
+from tests.harness.plans import conv_of, fields, problem
 
 Ints = tuple[int, ...]
 
@@ -375,21 +374,7 @@ def test_a_patch_of_a_pool_by_hand() -> None:
     assert laid_out(named, 1, 2, 4).bytes == 2 * 7 * 11 * 8 + 2 * 14 * 8 + 2 * 14 * 8
 
 
-def test_windows_that_begin_inside_the_input_are_refused() -> None:
-    """The only tap that lies in it is the second."""
-    one = made((1, 2, 2, 9), kernel_shape=[2, 2], dilations=[2, 1], pads=[1, 0, 0, 0])
-    assert [axis.pad for axis in one.axes] == [-1, 0]
-    assert pool_problem.window_refusal(one, dilated=True) == "windows that begin inside the input"
-    assert pool_problem.window_refusal(made((1, 2, 2, 9), kernel_shape=[2, 2]), dilated=True) is None
-
-
 # ---------------------------------------------------------------- refusals and launches
-
-
-def test_transposed_kernels_of_their_stride_have_32_taps_along_w_at_most() -> None:
-    for kernel, why in (([40, 2], None), ([2, 32], None), ([2, 33], "33 taps along W; it takes up to 32")):
-        one = problem("conv_transpose", (1, 3, 5, 4), (3, 4, *kernel), "float32", strides=kernel)
-        assert filter_rows.unfit(one) == why
 
 
 def test_what_is_added_to_complex_results_takes_one_launch_more() -> None:
@@ -416,43 +401,6 @@ def test_what_is_added_to_complex_results_takes_one_launch_more() -> None:
 
 # ---------------------------------------------------------------- what explain leaves out
 
-HALF: dict[str, Any] = {"dtype": "float16"}
-SINGLE: dict[str, Any] = {"dtype": "float32"}
-
-
-@pytest.mark.parametrize(
-    ("family", "shapes", "more", "plain"),
-    [
-        (interleaved, ((1, 8, 9, 9), (8, 8, 3, 3)), SINGLE, True),
-        (transpose, ((1, 8, 9, 9), (8, 1, 3, 3)), {**SINGLE, "group": 8}, True),
-        (channels, ((1, 8, 9, 9), (8, 1, 3, 3)), {**SINGLE, "group": 8}, True),
-        (rows, ((1, 33, 9, 9), (8, 33, 3, 3)), SINGLE, True),
-        (rows, ((1, 66, 9, 9), (8, 33, 3, 3)), {**SINGLE, "group": 2}, False),
-        (rows, ((1, 2, 9, 9), (66, 1, 3, 3)), {**SINGLE, "group": 2}, False),
-        (rows, ((1, 3, 9, 9), (8, 3, 3, 3)), SINGLE, True),
-        (few, ((1, 3, 9, 9), (99, 3, 3, 3)), SINGLE, True),
-        (bands, ((1, 3, 9, 9), (99, 3, 3, 3)), SINGLE, True),
-        (stem, ((1, 99, 9, 9), (8, 99, 3, 3)), HALF, True),
-        (pointwise, ((1, 8, 9, 9), (8, 8, 3, 3)), SINGLE, True),
-        (pointwise, ((1, 8, 9, 9), (8, 8, 1, 3)), SINGLE, True),
-        (pointwise, ((1, 8, 9, 9), (8, 8, 1, 1)), {**SINGLE, "strides": [2, 2]}, False),
-        (pointwise, ((1, 8, 9, 9), (8, 8, 1, 1)), HALF, True),
-        (grouped, ((1, 8, 9, 9), (8, 8, 3, 3)), {"dtype": "float64"}, True),
-        (grouped, ((1, 8, 9, 9), (8, 4, 3, 3)), {"dtype": "float64", "group": 2}, False),
-        (grouped, ((1, 65, 9, 9), (8, 65, 3, 3)), HALF, True),
-        (grouped, ((1, 130, 9, 9), (8, 65, 3, 3)), {**HALF, "group": 2}, False),
-        (grouped, ((1, 130, 9, 9), (8, 65, 3, 3)), {**SINGLE, "group": 2}, True),
-        (grouped, ((1, 130, 9, 9), (8, 65, 3, 3)), {**SINGLE, "group": 2, "precision": "tf32"}, False),
-        (matrix, ((1, 8, 9, 9), (8, 8, 3, 3)), HALF, True),
-        (matrix, ((1, 8, 9, 9), (8, 8, 1, 1)), SINGLE, True),
-    ],
-)
-def test_explain_leaves_out_what_goes_without_saying(family: Any, shapes: Any, more: Any, plain: bool) -> None:
-    """Of one group, or of a kind of problem that nobody expects a family to take."""
-    refusal = refused(family, problem("conv", *shapes, **more), HOPPER)
-    assert refusal is not None
-    assert refusal.plain is plain
-
 
 @pytest.mark.parametrize(
     ("filters", "found"),
@@ -464,9 +412,3 @@ def test_blocks_of_a_stem_make_all_filters_or_half_of_them_and_so_on(filters: in
     assert [stem_tile.parts(one, tile, count) for count in found] == [  # type: ignore[arg-type]
         -(-filters // (64 * count)) for count in found
     ]
-
-
-def test_a_stem_is_no_conv_transpose() -> None:
-    refusal = refused(stem, problem("conv_transpose", (1, 3, 9, 9), (3, 8, 3, 3)), HOPPER)
-    assert refusal is not None
-    assert refusal.plain

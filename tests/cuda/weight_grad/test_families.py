@@ -18,7 +18,7 @@ from gpuconv.cuda.weight_grad import tiles
 from gpuconv.cuda.weight_grad.problem import WeightGradProblem, pixels_of_part
 from gpuconv.cuda.weight_grad.tiles import WeightGradTile
 from tests.harness import machine_code
-from tests.harness.offered import candidates, why_not
+from tests.harness.offered import candidates
 from tests.harness.plans import Ints, fields, weight_grad
 from tests.harness.steady import steady
 from tests.harness.toolchain import needs_disassembler, needs_nvrtc
@@ -77,40 +77,6 @@ def test_padding_counts_where_it_is_wider_than_the_outputs() -> None:
 
 
 # ---------------------------------------------------------------- what tiles take
-
-
-@pytest.mark.parametrize(
-    ("x_shape", "w_shape", "dtype", "attributes", "why"),
-    [
-        ((2, 8, 5, 5, 5, 5), (8, 8, 1, 1, 1, 1), "float16", {}, "4 spatial axes are more than 3"),
-        ((0, 8, 5), (8, 8, 1), "float16", {}, "there is nothing to multiply"),
-        ((1, 8, 0), (8, 8, 1), "float64", {"pads": [1, 1]}, "there is nothing to multiply"),
-        ((1, 8, 2**30), (8, 8, 1), "float64", {}, "offsets or coordinates need 64-bit indices"),
-        ((1, 1, 2**30), (1, 1, 1), "float64", {"strides": [2**20]}, "offsets or coordinates need 64-bit indices"),
-        (
-            *((1, 2, 2**29), (1, 2, 3), "float32", {"strides": [2**20]}),
-            "channels of x are 2147483648 bytes apart, not fewer than 2147483648",
-        ),
-    ],
-)
-def test_large_tiles_refuse_what_they_have_no_room_for(
-    x_shape: Any, w_shape: Any, dtype: str, attributes: Any, why: str
-) -> None:
-    problem = problem_of(x_shape, w_shape, dtype, **attributes)
-    assert why_not(tiles, problem, LIMITS) == why
-    assert not names(problem)
-    assert any("64x64" in one.name for one in candidates(weight_grad_families, problem, LIMITS))
-
-
-def test_channels_may_lie_nearly_2_gib_apart() -> None:
-    for x_shape, dtype in (((1, 2, 2**29), "float16"), ((1, 2, 2**29 - 1), "float32")):
-        assert names(problem_of(x_shape, (1, 2, 3), dtype, strides=[2**20]))
-    assert names(problem_of((1, 1, 2**29), (1, 1, 3), "float32", strides=[2**20]))  # no other channel is read
-
-
-def test_extents_may_be_nearly_2_to_the_30() -> None:
-    assert names(problem_of((1, 1, 2**30 - 1), (1, 1, 1), "float32", strides=[2**20]))
-    assert not names(problem_of((1, 1, 2**30), (1, 1, 1), "float32", strides=[2**20]))
 
 
 @pytest.mark.parametrize("last", [False, True])

@@ -18,7 +18,7 @@ from gpuconv.cuda.plan.limits import Limits, representative
 from gpuconv.rules import geometry as geometries
 from tests.emulator import emulated_cuda
 from tests.harness.emulated import ARCHITECTURES, preferred
-from tests.harness.offered import candidates, said
+from tests.harness.offered import candidates
 from tests.harness.plans import HOPPER, contiguous, fields, plan, problem
 from tests.oracle import oracle
 from tests.oracle.operands import LAYOUTS
@@ -97,23 +97,6 @@ def test_the_form_follows_the_kernel_and_the_filters(
     assert form(made) == expected
 
 
-@pytest.mark.parametrize(
-    ("shapes", "more", "why"),
-    [
-        (((1, 3, 9, 9), (4, 3, 3, 3)), {"strides": [2, 2]}, "strides (2, 2), dilations (1, 1)"),
-        (((1, 3, 9, 9), (4, 3, 3, 3)), {"dilations": [1, 2]}, "strides (1, 1), dilations (1, 2)"),
-        (((1, 3, 9), (3, 4, 3)), {"operator": "conv_transpose", "dilations": [2], "strides": [3]}, "strides (3,)"),
-        (((1, 3, 3, 3, 3, 3), (4, 3, 2, 2, 2, 2)), {}, "4 spatial axes"),
-        (((1, 0, 9), (4, 0, 3)), {}, "nothing to sum"),
-        (((2, 3, 9), (4, 3, 3)), {"x_strides": (2**31, 9, 1)}, "64-bit indices"),
-    ],
-)
-def test_others_are_left_to_other_kernels_and_the_plan_says_why(shapes: Any, more: dict[str, Any], why: str) -> None:
-    operator = more.pop("operator", "conv")
-    assert bands(*shapes, operator, **more) is None
-    assert why in str(said(plan(operator, *shapes, **more), bands_plan))
-
-
 @pytest.mark.parametrize(("batch", "group"), [(1, 1), (3, 1), (1, 2), (3, 2)])
 def test_every_image_and_every_group_has_blocks_of_its_own(batch: int, group: int) -> None:
     made = bands((batch, 3 * group, 9, 9), (2 * group, 3, 3, 3), group=group)
@@ -121,11 +104,6 @@ def test_every_image_and_every_group_has_blocks_of_its_own(batch: int, group: in
     assert made is not None
     assert one is not None
     assert made.launches[0].grid[0] == batch * group * one.launches[0].grid[0]  # the image is one tile in both
-
-
-def test_many_output_channels_are_no_question() -> None:
-    made = plan("conv", (1, 3, 9, 9), (9, 3, 3, 3))
-    assert not any("bands" in line for line in made.reasons)
 
 
 _FEW = (

@@ -20,7 +20,7 @@ from gpuconv.cuda.plan.limits import representative
 from gpuconv.rules import geometry as geometries
 from tests.emulator import emulated_cuda
 from tests.harness.emulated import architecture, preferred
-from tests.harness.offered import candidates, said, why_not
+from tests.harness.offered import candidates
 from tests.harness.plans import fields, strides
 from tests.oracle import oracle
 from tests.oracle.operands import CONV_DTYPES, CONV_KINDS, values, with_channels_last
@@ -53,42 +53,6 @@ def forms(*arguments: Any, **attributes: Any) -> set[str]:
 )
 def test_forms_follow_how_windows_share_inputs(w: Ints, attributes: dict[str, Any], found: set[str]) -> None:
     assert forms("conv", (2, 6, 20, 30), w, group=6, **attributes) == found
-
-
-@pytest.mark.parametrize(
-    ("arguments", "attributes", "why"),
-    [
-        (("conv", (1, 2, 4, 4, 4, 4), (2, 1, 2, 2, 2, 2)), {"group": 2}, "4 spatial axes"),
-        (("conv", (1, 8, 8), (4, 2, 3)), {"group": 4}, "2 channels and 1 filters a group"),
-        (("conv", (1, 4, 8), (20, 1, 3)), {"group": 4}, "1 channels and 5 filters a group"),
-        (("conv_transpose", (1, 4, 8), (4, 1, 3)), {"group": 4, "strides": [2]}, "ConvTranspose with strides"),
-    ],
-)
-def test_what_is_refused_goes_to_other_kernels_with_the_reason(
-    arguments: Any, attributes: dict[str, Any], why: str
-) -> None:
-    problem = made(*arguments, **attributes)
-    assert not list(candidates(channels_plan, problem, HOPPER))
-    plan = conv_families.plan(problem, HOPPER)
-    assert why in str(why_not(channels_plan, problem, HOPPER))
-    assert said(plan, channels_plan) in (None, why_not(channels_plan, problem, HOPPER))
-
-
-def test_a_channel_may_have_four_filters() -> None:
-    for filters in (1, 3, 4):
-        assert candidates(channels_plan, made("conv", (1, 4, 8), (4 * filters, 1, 3), group=4), HOPPER)
-
-
-def test_far_apart_inputs_and_channels_that_lie_apart_are_refused() -> None:
-    x, w = (1, 4, 8, 8), (4, 1, 3, 3)
-    geometry = geometries.conv(x, w, group=4)
-    steps = ((256, 64, 8, 1), (8 * 2**29, 1, 2**29, 2**28), strides(x))
-    why = []
-    for step in steps:
-        y_strides = strides(geometry.y_shape)
-        problem = correlation.of(geometry, "float64", step, contiguous_strides(w), None, y_strides)
-        why.append(why_not(channels_plan, problem, HOPPER))
-    assert why == ["channels do not lie next to each other in x and y", "it needs 64-bit indices", None]
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])

@@ -52,19 +52,6 @@ def test_the_kernel_follows_the_output_channels(filters: int, most: int | None) 
     assert (made and made.launches[0].variant.name) == (most and f"conv_few_float32_3d_{most}x512")
 
 
-@pytest.mark.parametrize(
-    ("x_shape", "w_shape", "more"),
-    [
-        ((1, 0, 9), (4, 0, 3), {}),  # nothing to multiply
-        ((1, 3, 3, 3, 3, 3), (4, 3, 2, 2, 2, 2), {}),  # four axes
-        ((1, 3, 9), (3, 4, 3), {"operator": "conv_transpose", "strides": [2]}),
-        ((2, 3, 9), (4, 3, 3), {"x_strides": (2**31, 9, 1)}),  # 64-bit indices
-    ],
-)
-def test_others_are_left_to_other_kernels(x_shape: Any, w_shape: Any, more: dict[str, Any]) -> None:
-    assert few(x_shape, w_shape, **more) is None
-
-
 def test_it_is_the_quickest_where_output_channels_are_few_and_windows_lie_apart() -> None:
     made = plan("conv", (1, 128, 512, 512), (3, 128, 3, 3), pads=[1] * 4, strides=[2, 2])
     assert made.launches[0].variant.name == "conv_few_float32_3d_4x512"

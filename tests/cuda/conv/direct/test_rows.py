@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import gpuconv
 from gpuconv.cuda.call.prepared import contiguous_strides
 from gpuconv.cuda.conv import families as conv_families
 from gpuconv.cuda.conv import problem as correlation
@@ -26,7 +25,7 @@ from gpuconv.rules import dtypes
 from gpuconv.rules import geometry as geometries
 from tests.harness import direct_forms
 from tests.harness.direct_forms import FORMS
-from tests.harness.offered import candidates, said, why_not
+from tests.harness.offered import candidates
 from tests.oracle.strategies import Problem
 
 HOPPER = representative("sm_90a").limits
@@ -85,37 +84,6 @@ def test_a_single_axis_is_a_line_whatever_the_rank(shape: Ints) -> None:
 
 def test_a_depth_is_taken_by_every_form() -> None:
     assert "5x5s1" in planned("conv", (1, 2, 9, 20, 30), (2, 1, 3, 5, 5), group=2, strides=[2, 1, 1])
-
-
-@pytest.mark.parametrize(
-    ("arguments", "attributes", "why"),
-    [
-        (("conv", (1, 2, 4, 4, 4, 4), (2, 1, 2, 2, 2, 2)), {"group": 2}, "4 spatial axes"),
-        (("conv", (1, 66, 8), (2, 33, 3)), {"group": 2}, "33 channels, 1 filters a group"),
-        (("conv", (1, 2, 8), (66, 1, 3)), {"group": 2}, "1 channels, 33 filters a group"),
-        (("conv", (1, 3, 8), (2, 3, 3)), {}, "a single group of 3 channels"),
-        (("conv_transpose", (1, 2, 8), (2, 1, 3)), {"group": 2, "strides": [2]}, "ConvTranspose with strides"),
-        (("conv", (1, 2, 8), (2, 1, 3), (16, 1, 2)), {"group": 2}, "do not lie next to each other"),
-        (("conv", (2, 2, 8), (2, 1, 3), (2**31, 8, 1)), {"group": 2}, "64-bit indices"),
-        (("conv", (1, 2, 0, 8), (2, 1, 3, 3)), {"group": 2, "pads": [2, 0, 2, 0]}, "nothing to sum"),
-    ],
-)
-def test_what_is_refused_goes_to_the_general_kernel_with_the_reason(
-    arguments: Any, attributes: dict[str, Any], why: str
-) -> None:
-    problem = made(*arguments, **attributes)
-    assert not list(candidates(rows_plan, problem, HOPPER))
-    plan = conv_families.plan(problem, HOPPER)
-    assert plan.launches[-1].variant.name.startswith("conv")
-    assert why in str(why_not(rows_plan, problem, HOPPER))
-    assert said(plan, rows_plan) in (None, why_not(rows_plan, problem, HOPPER))
-    assert (said(plan, rows_plan) is None) == (problem.group == 1)  # where nobody expects a direct sum
-
-
-def test_explain_says_why_there_is_no_direct_sum(capsys: pytest.CaptureFixture[str]) -> None:
-    gpuconv.explain("conv_transpose", (1, 4, 8, 8), (4, 1, 4, 4), group=4, strides=[2, 2])
-    why = "not by direct sums of rows: ConvTranspose with strides (2, 2); it takes those of stride 1"
-    assert why in capsys.readouterr().out
 
 
 def test_depthwise_layers_are_one_launch_without_a_workspace() -> None:

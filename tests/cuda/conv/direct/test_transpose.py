@@ -18,7 +18,6 @@ from gpuconv.cuda.plan.limits import representative
 from gpuconv.rules import geometry as geometries
 from tests.emulator import emulated_cuda
 from tests.harness.emulated import architecture, preferred
-from tests.harness.offered import candidates, refused, said, why_not
 from tests.harness.plans import fields, plan, strides
 from tests.oracle import oracle
 from tests.oracle.operands import CONV_DTYPES, CONV_KINDS, LAYOUTS, values, with_channels_last
@@ -34,43 +33,12 @@ def made(x: Any, w: Any, layout: str = "NCHW", **attributes: Any) -> correlation
     return correlation.of(geometry, "float32", *arrays)
 
 
-@pytest.mark.parametrize(
-    ("x", "w", "attributes", "why"),
-    [
-        ((1, 2, 4, 4, 4), (2, 1, 2, 2, 2), {"group": 2, "strides": [2, 2, 2]}, "3 spatial axes"),
-        ((1, 4, 8), (4, 1, 4), {"group": 2, "strides": [2]}, "2 channels a group"),
-        ((1, 2, 8), (2, 1, 5), {"group": 2, "strides": [2]}, "more than two taps a phase"),
-        ((1, 2, 8), (2, 1, 3), {"group": 2, "strides": [2], "dilations": [2]}, "more than two taps a phase"),
-        ((1, 2, 0, 8), (2, 1, 2, 2), {"group": 2, "strides": [1, 2], "output_padding": [0, 1]}, "nothing to sum"),
-    ],
-)
-def test_what_is_refused_goes_to_other_kernels_with_the_reason(x: Any, w: Any, attributes: Any, why: str) -> None:
-    problem = made(x, w, **attributes)
-    assert why in str(why_not(transpose, problem, HOPPER))
-    assert why in str(said(conv_families.plan(problem, HOPPER), transpose))
-
-
-@pytest.mark.parametrize("group", [1, 2])
-def test_explain_says_so_where_channels_are_in_groups(group: int) -> None:
-    """Of one group a GEMM is what everybody expects."""
-    for x, w in (((1, 2, 4, 4, 4), (2, 1, 2, 2, 2)), ((1, 4, 8), (4, 1, 4))):
-        problem = made(x, w, group=group, strides=[2] * (len(x) - 2))
-        refusal = refused(transpose, problem, HOPPER)
-        assert refusal is not None
-        assert refusal.plain is (group == 1)
-        assert (said(conv_families.plan(problem, HOPPER), transpose) is None) is (group == 1)
-
-
 def test_neighbours_are_channels_where_those_lie_next_to_each_other() -> None:
     problem = made((2, 4, 5, 6), (4, 1, 2, 2), group=4, strides=[2, 2])
     for y_strides in ((99, 1, 12, 4), (1, 1, 12, 4), (99, 1, 12, 0)):
         assert transpose._channels_first(replace(problem, y_strides=y_strides))
     for y_strides in ((99, 9, 3, 1), (99, 1, 3, 1), (99, 2, 3, 4), (1, 9, 3, 2), (99, 0, 3, 2)):
         assert not transpose._channels_first(replace(problem, y_strides=y_strides))
-
-
-def test_one_image_of_one_row_is_taken() -> None:
-    assert candidates(transpose, made((1, 2, 1, 8), (2, 1, 1, 2), group=2, strides=[1, 2]), HOPPER)
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])

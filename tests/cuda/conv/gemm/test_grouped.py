@@ -16,7 +16,6 @@ from gpuconv.cuda.plan.launch import Plan
 from tests.emulator import emulated_cuda
 from tests.harness.emulated import preferred
 from tests.harness.machine_code import code
-from tests.harness.offered import candidates, said
 from tests.harness.plans import HOPPER, fields, plan, problem
 from tests.harness.toolchain import needs_disassembler, needs_nvrtc
 from tests.oracle import oracle
@@ -48,12 +47,6 @@ def test_a_block_has_whole_groups_of_up_to_64_channels(channels: int) -> None:
             assert work.together * channels <= 64
 
 
-@pytest.mark.parametrize(("channels", "group", "taken"), [(64, 2, True), (65, 2, False), (1, 2, True), (64, 1, True)])
-def test_groups_of_up_to_64_channels_are_taken(channels: int, group: int, taken: bool) -> None:
-    one = problem("conv", (1, channels * group, 9, 9), (32 * group, channels, 3, 3), group=group)
-    assert bool(candidates(grouped_plan, one, HOPPER)) is taken
-
-
 @pytest.mark.parametrize(
     ("channels", "filters", "group", "kernel", "together"),
     [
@@ -75,26 +68,6 @@ def test_as_many_groups_as_fill_fragments_make_one(
     assert launch.variant.name.endswith(kernel)
     assert struct["bands"]["channels"] == together * channels
     assert struct["common"]["filters"] == together * filters
-
-
-@pytest.mark.parametrize(
-    ("x_shape", "w_shape", "more", "why"),
-    [
-        ((1, 65, 9), (16, 65, 3), {}, None),  # a single group, where nobody expects it
-        ((1, 130, 9), (4, 65, 3), {"group": 2}, "65 channels in a group; it takes up to 64"),
-        ((1, 4, 9), (4, 2, 3), {"group": 2, "dtype": "float64"}, "products of float64"),
-        ((1, 4, 9), (4, 2, 3), {"group": 2, "dtype": "float32"}, "float32 products are those of IEEE arithmetic"),
-        ((1, 4, 3, 3, 3, 3), (4, 2, 2, 2, 2, 2), {"group": 2}, "4 spatial axes are more than 3"),
-    ],
-)
-def test_others_are_left_to_other_kernels(x_shape: Any, w_shape: Any, more: dict[str, Any], why: str | None) -> None:
-    assert grouped(x_shape, w_shape, **more) is None
-    found = said(plan("conv", x_shape, w_shape, **{"dtype": "float16", **more}), grouped_plan)
-    assert found is None if why is None else str(found).startswith(why)
-
-
-def test_weights_that_shared_memory_has_no_room_for_are_left_to_other_kernels() -> None:
-    assert grouped((1, 128, 9, 9, 9), (128, 64, 5, 5, 5), group=2) is None
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])

@@ -34,24 +34,6 @@ def test_one_launch_reads_the_weights_as_they_are() -> None:
     assert "one plain GEMM: one tap, weights as they are" in made.reasons
 
 
-@pytest.mark.parametrize(
-    ("x_shape", "w_shape", "more"),
-    [
-        ((2, 20, 6, 8), (70, 20, 1, 2), {}),
-        ((2, 20, 6, 8), (70, 20, 1, 1), {"strides": [1, 2]}),
-        ((2, 20, 6, 8), (70, 20, 1, 1), {"pads": [0, 0, 0, 1]}),
-        ((2, 20, 2, 2), (70, 20, 1, 1), {"pads": [0, 0, 1, 1], "strides": [2, 2]}),  # as many outputs as inputs
-        ((2, 20, 6, 8), (70, 20, 1, 1), {"x_strides": (960, 48, 1, 6)}),  # rows are columns
-        ((2, 20, 6, 8), (70, 20, 1, 1), {"dtype": "float64"}),
-        ((2, 20, 6, 8), (20, 70, 1, 1), {"operator": "conv_transpose"}),
-        ((2, 20, 6, 8), (70, 20, 1, 1), {"x_strides": (2**31, 48, 8, 1)}),  # 64-bit indices
-        ((2, 0, 6, 8), (70, 0, 1, 1), {}),
-    ],
-)
-def test_others_are_left_to_other_kernels(x_shape: Any, w_shape: Any, more: dict[str, Any]) -> None:
-    assert pointwise(x_shape, w_shape, **more) is None
-
-
 def test_steps_along_axes_that_lie_behind_each_other_are_one() -> None:
     every_second = pointwise((2, 20, 6, 8), (70, 20, 1, 1), x_strides=(1920, 96, 16, 2))
     assert every_second is not None

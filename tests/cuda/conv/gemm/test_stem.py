@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 
 import gpuconv
-from gpuconv.cuda.conv.gemm import stem as stem_plan
 from gpuconv.cuda.plan.launch import Plan
 from tests.emulator import emulated_cuda
 from tests.harness.emulated import preferred
-from tests.harness.offered import said
 from tests.harness.plans import fields, plan
 from tests.oracle import oracle
 
@@ -109,35 +107,6 @@ def test_channels_of_several_groups_are_not_copied_together() -> None:
     made = stem((2, 6, 8, 16), (128, 3, 3, 3), group=2, x_strides=(768, 1, 96, 6))
     assert made is not None
     assert fields(made.launches[-1])["runs"] == 0
-
-
-@pytest.mark.parametrize("rows", [4096, 4097])
-def test_the_table_of_steps_has_4096_rows_of_k(rows: int) -> None:
-    taps = {4096: (64, 64), 4097: (17, 241)}[rows]
-    assert (stem((1, 1, 64, 250), (8, 1, *taps)) is None) == (rows == 4097)
-
-
-@pytest.mark.parametrize(
-    ("x_shape", "w_shape", "more"),
-    [
-        ((1, 0, 9), (4, 0, 3), {}),  # nothing to multiply
-        ((1, 17, 9), (4, 17, 3), {}),
-        ((1, 3, 3, 3, 3, 3), (4, 3, 2, 2, 2, 2), {}),  # four axes
-        ((1, 3, 9), (3, 4, 3), {"operator": "conv_transpose"}),
-        ((2, 3, 9), (4, 3, 3), {"x_strides": (2**31, 9, 1)}),  # 64-bit indices
-        ((2, 3, 9), (4, 3, 3), {"dtype": "float64"}),
-        ((2, 3, 9), (4, 3, 3), {"dtype": "bfloat16", "dilations": [2]}),
-        ((1, 15, 4096), (4, 15, 3), {"dilations": [2000]}),  # no room for the band
-    ],
-)
-def test_others_are_left_to_other_kernels(x_shape: Any, w_shape: Any, more: dict[str, Any]) -> None:
-    assert stem(x_shape, w_shape, **more) is None
-
-
-def test_why_not_is_among_the_reasons() -> None:
-    made = plan("conv", (2, 3, 9), (4, 3, 3), dtype="bfloat16", dilations=[2])
-    why = "taps of a row that are no neighbours, which 16-bit elements must be"
-    assert said(made, stem_plan) == why
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,7 @@ import gpuconv
 from gpuconv.cuda.call.prepared import contiguous_strides
 from gpuconv.cuda.conv import families as conv_families
 from gpuconv.cuda.conv import problem as correlation
-from gpuconv.cuda.conv.direct import transpose
-from gpuconv.cuda.conv.gemm import ffma, interleaved, matrix, pointwise
+from gpuconv.cuda.conv.gemm import ffma, interleaved, pointwise
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan import model, offers
 from gpuconv.cuda.plan.launch import Plan
@@ -102,24 +101,6 @@ def test_a_single_input_makes_a_block_of_any_size() -> None:
     assert [launch.variant.name.partition("_3d_")[0] for launch in made.launches] == [
         "conv_transpose_depth_to_space_float32"
     ]
-
-
-@pytest.mark.parametrize(
-    ("x", "w", "attributes", "reason"),
-    [
-        ((1, 4, 9), (4, 6, 3), {"strides": [2]}, "outputs of neighbours overlap or lie apart"),
-        ((1, 4, 9), (4, 6, 2), {"strides": [3]}, "outputs of neighbours overlap or lie apart"),
-        ((1, 4, 9), (4, 6, 2), {"strides": [2], "dilations": [2]}, "outputs of neighbours overlap or lie apart"),
-        ((1, 4, 9), (4, 6, 2), {"strides": [2], "output_padding": [1]}, "y has outputs that no tap reaches"),
-        ((1, 4, 9), (4, 6, 40), {"strides": [40]}, "40 taps along W; it takes up to 32"),
-        ((1, 4, *[2] * 4), (4, 6, *[2] * 4), {"strides": [2] * 4}, "4 spatial axes; it has three"),
-        ((1, 1, 2**26, 2), (1, 32, 2, 2), {"strides": [2, 2]}, "it needs 64-bit indices"),
-    ],
-)
-def test_other_kernels_are_not_their_stride(x: Ints, w: Ints, attributes: dict[str, Any], reason: str) -> None:
-    one = problem(x, w, **attributes)
-    assert not any("depth_to_space" in name for name in names(one))
-    assert str(said(plan(one), pointwise)).endswith(reason)
 
 
 def test_outputs_cut_off_far_away_need_room_in_their_offsets() -> None:
@@ -216,41 +197,6 @@ def test_a_block_has_all_phases_along_w() -> None:
     assert struct["phases"]["divisor"] == 3
     assert struct["axes"]["phases"]["divisor"].tolist() == [1, 3, 2]
     assert "all 2 phases along W in one block, which writes neighbours of a row" in made.reasons
-
-
-@pytest.mark.parametrize(
-    ("x", "w", "attributes", "reason"),
-    [
-        ((1, 4, 9, 9), (4, 6, 3, 3), {"strides": [2, 1]}, "outputs of one phase are neighbours along W already"),
-        ((1, 4, *[2] * 4), (4, 6, *[2] * 4), {"strides": [2] * 4}, "4 spatial axes; it has three"),
-        ((1, 1, 2**26, 2), (1, 32, 2, 2), {"strides": [2, 2]}, "it needs 64-bit indices"),
-        (
-            (1, 4, 9),
-            (4, 6, 30),
-            {"strides": [20]},
-            "20 phases along W leave no room for a second block in shared memory",
-        ),
-    ],
-)
-def test_other_phases_are_not_interleaved(x: Ints, w: Ints, attributes: dict[str, Any], reason: str) -> None:
-    one = problem(x, w, **attributes)
-    assert not any("interleaved" in name for name in names(one))
-    assert str(said(plan(one), interleaved)).endswith(reason)
-
-
-def test_rows_that_lie_apart_are_not_interleaved() -> None:
-    one = problem((1, 4, 9, 9), (4, 6, 3, 3), strides=[2, 2])
-    apart = replace(one, y_strides=tuple(reversed(one.y_strides)))
-    assert said(plan(apart), interleaved) == "outputs along W are not contiguous in y"
-
-
-def test_conv_has_no_phases() -> None:
-    geometry = geometries.conv((1, 4, 9), (6, 4, 3))
-    strides = map(contiguous_strides, (geometry.x_shape, geometry.w_shape))
-    one = correlation.of(geometry, "float32", *strides, None, contiguous_strides(geometry.y_shape))
-    for family in (interleaved, pointwise, matrix, transpose):
-        assert why_not(family, one, HOPPER)
-        assert said(plan(one), family) is None  # which goes without saying
 
 
 def test_a_small_shared_memory_leaves_room_for_fewer_tiles() -> None:
