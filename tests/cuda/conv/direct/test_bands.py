@@ -180,27 +180,6 @@ def test_every_kind_of_tile_makes_the_same(
     assert len(met) > 1
 
 
-@pytest.mark.emulator
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64"])
-def test_rows_that_are_not_aligned_as_their_strides_are(dtype: Any) -> None:
-    """The address is not known when the plan is made: the kernel looks at it."""
-    import ml_dtypes  # noqa: F401  # teaches NumPy the name bfloat16
-
-    random = np.random.default_rng(1)
-    whole = random.integers(-3, 4, 2 * 16 * 12 * 16 + 1).astype(dtype)
-    x, w = whole[1:].reshape(2, 16, 12, 16), random.integers(-3, 4, (3, 16, 3, 3)).astype(dtype)
-    exact = oracle.conv(x, w)
-    for layout in (x, np.moveaxis(whole[1:].reshape(2, 12, 16, 16), -1, 1)):
-        geometry = geometries.conv(layout.shape, w.shape)
-        strides = tuple(step // x.itemsize for step in layout.strides)
-        with preferred("conv_bands"), emulated_cuda() as emulated:
-            y = gpuconv.conv(layout, w)
-        oracle.assert_close(y, exact if layout is x else oracle.conv(layout, w), dtype)
-        problem = correlation.of(geometry, dtype, strides, contiguous(w.shape), None, (1,) * 4)
-        assert bands_plan._view(problem.lifted).vectors not in (0, 1)
-        assert emulated.launches[0].variant.name.startswith("conv_bands")
-
-
 @pytest.mark.parametrize("width", [300, 5000, 70_001])
 def test_a_line_is_cut_into_rows_that_cover_it(width: int) -> None:
     made = bands((1, 16, width), (2, 16, 7), pads=[3, 3])

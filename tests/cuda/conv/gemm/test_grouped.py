@@ -159,23 +159,6 @@ def test_infinities_of_other_groups_and_images_take_no_part(
     oracle.assert_close(y, exact, dtype, "tensor cores" if precision == "ieee" else precision)
 
 
-@pytest.mark.emulator
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
-@pytest.mark.parametrize(("layout", "shift"), [("NCHW", 0), ("NCHW", 1), ("NHWC", 0), ("NHWC", 1)])
-def test_arrays_may_begin_anywhere(dtype: str, layout: str, shift: int) -> None:
-    """Only x and y that begin on 16 bytes are read and written in wide pieces."""
-    random, shape = np.random.default_rng(0), (2, 32, 9, 8) if layout == "NCHW" else (2, 9, 8, 32)
-    x = random.standard_normal(2 * 9 * 8 * 32 + shift).astype(dtype)[shift:].reshape(shape)
-    out = np.zeros(2 * 9 * 8 * 32 + shift, dtype)[shift:].reshape(shape)
-    w = random.standard_normal((32, 8, 3, 3)).astype(dtype)
-    keywords: dict[str, Any] = {"group": 4, "pads": [1, 1, 1, 1]}
-    with preferred("conv_grouped"), gpuconv.precision("tf32"), emulated_cuda() as emulated:
-        gpuconv.conv(x, w, **keywords, layout=layout, out=out)
-    assert "conv_grouped" in emulated.launches[-1].variant.name
-    x, y = (x, out) if layout == "NCHW" else (np.moveaxis(x, -1, 1), np.moveaxis(out, -1, 1))
-    oracle.assert_close(y, oracle.conv(x, w, **keywords), dtype, "tf32" if dtype == "float32" else "tensor cores")
-
-
 def test_the_model_knows_what_keeps_a_multiprocessor_busy() -> None:
     """A tile of a whole image is quicker than as many tiles of one output each."""
     work = next(iter(grouped_plan.works(_problem(), fragments.ARITHMETICS["float16", "ieee"])))

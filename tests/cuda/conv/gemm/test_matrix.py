@@ -24,7 +24,6 @@ from tests.harness.emulated import architecture, preferred
 from tests.harness.plans import HOPPER, contiguous, fields, strides
 from tests.harness.steady import steady
 from tests.harness.toolchain import needs_disassembler, needs_nvrtc
-from tests.oracle import oracle
 from tests.oracle.operands import CONV_KINDS, operands
 from tests.oracle.strategies import Problem, checked
 
@@ -144,37 +143,6 @@ def test_sums_of_every_kind(
     with preferred(kernel), gpuconv.precision(precision), device:
         y = getattr(gpuconv, problem.operator)(*arrays, **problem.attributes)
     assert_within(y, arrays, problem, precision)
-
-
-@pytest.mark.emulator
-@pytest.mark.parametrize(
-    ("operator", "layout", "dtype"),
-    [
-        *(("conv", "NCHW", dtype) for dtype in ("float16", "float32")),
-        ("conv", "NHWC", "bfloat16"),
-        *(("conv_transpose", "NCHW", dtype) for dtype in ("float16", "float32")),
-    ],
-)
-@pytest.mark.parametrize("which", [0, 1, 2])
-def test_arrays_may_begin_anywhere(operator: str, layout: str, dtype: str, which: int) -> None:
-    """Where x (0), w (1) or none of them begins on 16 bytes, others one element later."""
-    random, made = np.random.default_rng(0), []
-    for number, shape in enumerate(((2, 40, 6, 8), (70, 40, 1, 1) if operator == "conv" else (40, 9, 2, 2))):
-        further = int(which != number)
-        memory = random.integers(-3, 4, np.prod(shape) + further).astype(numpy_dtype(dtype))[further:]
-        made.append(memory.reshape(shape))
-    x, w = made
-    x = x if layout == "NCHW" else np.moveaxis(x.reshape(2, 6, 8, 40), -1, 1)
-    attributes = {"strides": w.shape[2:]}  # of one tap all inputs are met
-    with preferred(f"{operator}_matrix"), gpuconv.precision("tf32"), emulated_cuda(seed=1) as emulated:
-        y = getattr(gpuconv, operator)(x, w, **attributes)
-    (launch,) = emulated.launches
-    assert launch.variant.name.startswith(f"{operator}_matrix")
-    np.testing.assert_array_equal(y, getattr(oracle, operator)(x, w, **attributes).value.astype(y.dtype))
-
-
-def numpy_dtype(name: str) -> Any:
-    return next(dtype for dtype, *_ in ARITHMETIC if dtype.name == name)
 
 
 @pytest.mark.emulator

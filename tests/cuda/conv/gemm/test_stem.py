@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 
-import gpuconv
 from gpuconv.cuda.plan.launch import Plan
-from tests.emulator import emulated_cuda
 from tests.harness.emulated import preferred
 from tests.harness.plans import fields, plan
-from tests.oracle import oracle
 
 
 def stem(x_shape: Any, w_shape: Any, operator: str = "conv", **more: Any) -> Plan | None:
@@ -116,26 +112,3 @@ def test_channels_of_several_groups_are_not_copied_together() -> None:
 def test_it_is_the_quickest_for_stems(dtype: str, kernel: str) -> None:
     made = plan("conv", (32, 3, 224, 224), (64, 3, 7, 7), dtype=dtype, strides=[2, 2], pads=[3] * 4)
     assert made.launches[-1].variant.name == kernel
-
-
-@pytest.mark.emulator
-@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_vectors_need_aligned_addresses(dtype: str, layout: str) -> None:
-    """The same strides one element further on: x and y are then read and written one by one."""
-    random = np.random.default_rng(0)
-    shape, attributes = (2, 3, 21, 40), {"strides": [2, 2], "pads": [3, 2, 1, 3]}
-    x, w = random.integers(-3, 4, shape).astype(dtype), random.integers(-3, 4, (40, 3, 5, 7)).astype(dtype)
-    w[3, 1, 0, 0] = np.inf
-    exact = oracle.conv(x, w, **attributes)
-    if layout == "NHWC":
-        x = np.moveaxis(x, 1, -1)
-    memory = np.zeros(x.size + 1, dtype)
-    further = memory[1:].reshape(x.shape)
-    further[...] = x
-    y_shape = exact.value.shape if layout == "NCHW" else np.moveaxis(exact.value, 1, -1).shape
-    out = np.zeros(int(np.prod(y_shape)) + 1, dtype)[1:].reshape(y_shape)
-    with preferred("conv_stem"), emulated_cuda() as emulated:
-        gpuconv.conv(further, w, layout=layout, out=out, **attributes)
-    assert emulated.launches[-1].variant.name.startswith("conv_stem")
-    oracle.assert_close(out if layout == "NCHW" else np.moveaxis(out, -1, 1), exact, dtype)

@@ -85,17 +85,6 @@ def test_weights_in_another_order_are_packed_or_not_taken() -> None:
     assert said(plan(apart), pointwise) == "the taps of a channel are not contiguous in w"
 
 
-@pytest.mark.emulator
-@pytest.mark.parametrize("offset", range(4))
-def test_weights_at_any_address_are_read(offset: int) -> None:
-    """Of rows that are whole vectors; those that are not are among the problems of `many_blocks`."""
-    memory, x = values("integers", 1, (8 * 40 + 4,), "float32"), values("integers", 2, (2, 8, 3, 5), "float32")
-    w = memory[offset : offset + 8 * 40].reshape(8, 10, 2, 2)
-    with emulated_cuda(), preferred("depth_to_space"):
-        y = gpuconv.conv_transpose(x, w, strides=[2, 2])
-    oracle.assert_close(y, oracle.conv_transpose(x, w, strides=[2, 2]), "float32")
-
-
 def test_a_single_input_makes_a_block_of_any_size() -> None:
     made = plan(problem((64, 100, 1, 1), (100, 512, 4, 4)))
     assert [launch.variant.name.partition("_3d_")[0] for launch in made.launches] == [
@@ -170,20 +159,6 @@ def test_few_filters_of_strided_kernels_have_their_phases_as_rows(x: Ints, w: In
 )
 def test_rows_of_phases_are_left_out_where_they_need_64_bit_indices(x: Ints, w: Ints, attributes: Any) -> None:
     assert not any("phase_rows" in name for name in names(problem(x, w, **attributes)))
-
-
-@pytest.mark.emulator
-@pytest.mark.parametrize("spoilt", ["x", "w"])
-def test_taps_that_a_phase_has_not_spoil_nothing(spoilt: str) -> None:
-    """A kernel of three with strides of two: the second phase has one tap, and a zero beside it."""
-    x, w = values("integers", 1, (1, 16, 5, 40), "bfloat16"), values("integers", 2, (16, 3, 1, 3), "bfloat16")
-    (x if spoilt == "x" else w)[0, 0, 0, 1] = np.inf
-    attributes: dict[str, Any] = {"strides": [1, 2], "pads": [0, 1, 0, 1]}
-    with emulated_cuda(), preferred("phase_rows"):
-        y = gpuconv.conv_transpose(x, w, **attributes)
-    expected = oracle.conv_transpose(x, w, **attributes)
-    assert 0 < np.isinf(y.astype(np.float32)).sum() < y.size
-    oracle.assert_close(y, expected, "bfloat16")
 
 
 # ---------------------------------------------------------------- all phases along W in one block
