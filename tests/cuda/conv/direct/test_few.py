@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from gpuconv.cuda.conv.direct import few as few_plan
 from gpuconv.cuda.plan.launch import Plan
 from tests.emulator import emulated_cuda
 from tests.harness.emulated import preferred
-from tests.harness.plans import fields, plan
+from tests.harness.plans import fields, plan, problem
 from tests.oracle import oracle
 
 
@@ -73,3 +74,10 @@ def test_taps_and_channels_come_in_parts(dtype: str, x_shape: Any, w_shape: Any)
         assert launch.variant.name.startswith("conv_few")
     oracle.assert_close(results[0], oracle.conv(x, w, b, pads=pads), dtype)
     assert results[0].tobytes() == results[1].tobytes()
+
+
+def test_a_block_of_few_filters_has_the_weights_of_its_channels_within_24_kib() -> None:
+    one = problem("conv", (1, 400, 9, 11), (2, 400, 3, 3), "float32")
+    room = 24 * 1024 // (9 * 4 * 4)  # bytes by those of nine taps of four filters: 170 channels
+    for channels in (400, room, 99):
+        assert few_plan._channels_at_once(replace(one, channels=channels), 4) == min(channels, room)

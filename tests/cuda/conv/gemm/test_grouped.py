@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from gpuconv.cuda.conv.gemm import fragments, grouped_tile
 from gpuconv.cuda.conv.gemm import grouped as grouped_plan
 from gpuconv.cuda.plan.launch import Plan
 from tests.emulator import emulated_cuda
+from tests.harness import banks
 from tests.harness.emulated import preferred
 from tests.harness.machine_code import code
 from tests.harness.plans import HOPPER, fields, plan, problem
@@ -193,3 +196,83 @@ def test_the_main_loop_is_what_the_model_takes_it_to_be(
 
 def _opcodes(body: list[Instruction], loop: range) -> set[str]:
     return {body[number].opcode for number in loop}
+
+
+# ---------------------------------------------------------------- tiles of several groups by hand
+
+
+def made(tile: tuple[int, int, int], **more: Any) -> Any:
+    """A tile of y (3, 160, 4, 10, 9), each image of which begins eleven rows of x after the one before."""
+    of_problem = {
+        "columns": (4, 10, 9), "column_strides": (2, 3, 1), "batch": 3, "phases": (2, 1, 3), "group": 6, "itemsize": 2,
+        "y_strides": (360 * 32, 1, 90 * 32, 9 * 32, 32), "y_shape": (3, 32, 4, 10, 9), "strides": (),
+    }  # fmt: skip
+    of_problem |= {name: value for name, value in more.items() if name in of_problem}
+    work = {
+        "reaches": (2, 4, 6), "image_inputs": 11, "m_tiles": 2, "filters": 16, "weight_bytes": 4096, "pitch": 48,
+    }  # fmt: skip
+    work |= {name: value for name, value in more.items() if name in work}
+    of: Any = SimpleNamespace(**of_problem)
+    form, arithmetic = more.get("form", SimpleNamespace(warp_n=64, warps=8)), SimpleNamespace()
+    seen = grouped_tile.GroupedWork(of, arithmetic, form, together=2)
+    vars(seen).update(work)  # what it would work out
+    return grouped_tile.GroupedTile(seen, tile, 5)
+
+
+def test_a_tile_of_groups() -> None:
+    """Columns are 2, 3 and 1 inputs apart and reach 2, 4 and 6 further; images of 4 x 2 inputs lie 11 apart."""
+    tile = made((7, 3, 4))
+    # Seven columns along the depth lie in up to three images: twice three inputs more.
+    assert tile.box == (6 * 2 + 2 * 3 + 2 + 1, 2 * 3 + 4 + 1, 3 * 1 + 6 + 1)
+    assert made((8, 3, 4)).box[0] == 7 * 2 + 3 + 2 + 1  # two whole images
+    assert made((2, 3, 4)).box[0] == 1 * 2 + 2 + 1  # half an image
+    assert made((3, 3, 4)).box[0] == 2 * 2 + 3 + 2 + 1
+    for inputs in (8, 5):  # images one behind the other, or overlapping
+        assert made((7, 3, 4), image_inputs=inputs).box[0] == 6 * 2 + 2 + 1
+    assert tile.counts == (-(-4 * 3 // 7), -(-10 // 3), -(-9 // 4))
+    assert tile.blocks == 2 * 6 * 3 * 5  # tiles of filters, phases, pairs of groups, blocks that share the tiles
+    # Weights, and the band, 21 slices of pixels of 48 bytes; or the sums of eight warps, 16 filters by 40 each.
+    assert tile.shared_bytes == 4096 + 21 * tile.pitches[0] * 48
+    assert made((7, 3, 4), pitch=1).shared_bytes == 4096 + 8 * 16 * 40 * 4
+    wide = {"pitch": 1, "form": SimpleNamespace(warp_n=128, warps=8)}
+    assert made((7, 3, 4), **wide).shared_bytes == 4096 + 8 * 16 * (128 + 8) * 2  # or of wide outputs, and a gap
+    assert made((7, 3, 4), **wide, itemsize=4).shared_bytes == 4096 + 8 * 128 * (16 * 4 + 16)
+
+
+@pytest.mark.parametrize(("width", "together"), [(4, 7), (5, 1)])
+def test_eight_columns_that_are_loaded_together_lie_in_other_banks(width: int, together: int) -> None:
+    """``ldmatrix`` reads 16 bytes of each of eight pixels, which are 48 bytes apart, and rows and slices further.
+
+    Fifteen columns of a slice are followed by an odd bank, to which no pitch leads twice: each slice is by itself.
+    """
+    tile = made((7, 3, width))
+    depth, row, column = tile.pitches
+    for first in range(0, 7, together):
+        counts = range(first, first + together), range(3), range(width)
+        at = [48 * (d * 2 * depth + h * 3 * row + w * column) for d, h, w in product(*counts)]
+        assert banks.steps(at, 16) == 1
+    _, rows, columns = tile.box
+    assert 0 <= row - columns < 8
+    assert 0 <= depth - ((rows - 1) * row + columns) < (8 if together > 1 else 1)
+
+
+@pytest.mark.parametrize(
+    ("more", "way"),
+    [
+        ({}, "chunks"),
+        ({"filters": 24}, "single"),
+        ({"y_strides": (360 * 32, 1, 90 * 32, 9 * 32, 33)}, "single"),
+        ({"y_strides": (360 * 32 + 4, 1, 90 * 32, 9 * 32, 32)}, "single"),
+        ({"y_strides": (360 * 32, 2, 90 * 32, 9 * 32, 32)}, "single"),
+        ({"y_strides": (12800, 400, 100, 10, 1), "columns": (4, 10, 8)}, "pairs"),
+        ({"y_strides": (12800, 400, 100, 10, 1)}, "single"),  # nine columns
+        ({"y_strides": (12800, 400, 100, 11, 1), "columns": (4, 10, 8)}, "single"),
+        ({"y_strides": (12800, 401, 100, 10, 1), "columns": (4, 10, 8)}, "single"),
+        ({"y_strides": (12801, 400, 100, 10, 1), "columns": (4, 10, 8)}, "single"),
+        ({"y_strides": (12800, 400, 100, 10, 2), "columns": (4, 10, 8)}, "single"),
+        ({"y_strides": (12800, 400, 100, 10, 1), "columns": (4, 10, 8), "strides": (1, 1, 2)}, "single"),
+        ({"y_strides": (12800, 400, 100, 10, 1), "columns": (4, 10, 8), "strides": (1, 1, 1)}, "pairs"),
+    ],
+)
+def test_how_a_warp_of_groups_writes(more: dict[str, Any], way: str) -> None:
+    assert made((7, 3, 4), **more).outputs == way
