@@ -1,7 +1,7 @@
 """Bank conflicts of shared memory, counted lane by lane, and the pitches that avoid them.
 
-Shared memory has 32 banks of four bytes. An access of a warp takes a step for every 128 bytes: eight lanes with 16 bytes
-each take part in it. It takes more of them where lanes need several words of a bank.
+Shared memory has 32 banks of four bytes. A warp takes a step for every 128 bytes that it reads: eight lanes of 16 bytes
+take part in one. It takes more where lanes need several words of a bank.
 """
 
 from __future__ import annotations
