@@ -9,10 +9,9 @@ A % in a word stands for a space. Left out are tests that need a compiler each t
 from __future__ import annotations
 
 _CLI = ("cli/test_main.py -standard_streams", "cli/test_run.py", "cli/test_files.py")
-_PLAIN = "cuda/test_planner_rules.py without_saying"
-_RULES, _LAYOUTS = "cuda/test_planner_rules.py", "cuda/test_tile_layouts.py"
+_REFUSALS, _TILES = "cuda/test_refusals.py", "cuda/conv/gemm/test_tiles.py"
 _PLANS = ("cuda/conv/gemm/test_ffma.py", "cuda/plan/test_explain.py")
-_POOL_PLANS = ("cuda/pool/test_families.py", "cuda/pool/test_rows.py")
+_POOL_PLANS = ("cuda/pool/test_families.py", "cuda/pool/test_rows.py", _REFUSALS)
 _POOLED = "harness/test_many_blocks.py [max_pool"
 _POOLS = ("rules/test_cases.py", "cpu/test_windows.py", "rules/test_extremes.py")
 _SUMS = ("cpu/test_products.py", "rules/test_cases.py", "cuda/call/test_packed.py", "cuda/conv/test_fusion.py")
@@ -380,29 +379,25 @@ TESTS: dict[str, tuple[str, ...]] = {
     "onnx/*": (*_RUNNER, "onnx/test_functions.py", "onnx/test_untrusted.py"),
     # ---- CUDA: planners
     "cuda/conv/direct/bands*.py": (
-        _LAYOUTS,
-        _PLAIN,
+        _REFUSALS,
         "cuda/conv/direct/test_bands.py",
         *_PLANS,
         "harness/test_many_blocks.py conv_bands",
         *_FAMILY,
     ),
     "cuda/passes/channels_last.py": (
-        _RULES,
         "cuda/passes/test_channels_last.py",
         "cuda/passes/test_channels_last_kernel.py planes",
         "cuda/conv/wgmma/test_pack_rows.py test_",
         "cuda/conv/gemm/test_ffma.py",
     ),
     "cuda/conv/direct/channels*.py": (
-        _LAYOUTS,
-        _PLAIN,
+        _REFUSALS,
         "cuda/conv/direct/test_channels.py",
         "harness/test_many_blocks.py channels_taps channels_4 channels_7",
         *_FAMILY,
     ),
     "cuda/complex.py": (
-        _RULES,
         "cuda/test_variants.py",
         "cuda/test_complex.py",
         "cuda/plan/test_explain.py",
@@ -416,7 +411,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "harness/test_many_gradients.py copy",
     ),
     "cuda/conv/gemm/filter_rows.py": (
-        _RULES,
+        _REFUSALS,
         "cuda/conv/gemm/test_transpose.py -every_candidate",
         *_PLANS,
         "cuda/conv/gemm/test_matrix.py -little -knows",
@@ -425,26 +420,24 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "cuda/conv/direct/transpose.py": (
         "cuda/conv/direct/test_transpose.py",
-        _PLAIN,
+        _REFUSALS,
         "harness/test_many_blocks.py transpose_depthwise",
         *_FAMILY,
     ),
     "cuda/conv/direct/base.py": (
-        _RULES,
-        _LAYOUTS,
+        _REFUSALS,
         "cuda/conv/direct/test_rows.py",
         "harness/test_many_blocks.py [depthwise_ [grouped_float32 [grouped_float64 -channels",
         *_FAMILY,
     ),
     "cuda/conv/direct/rows*.py": (
-        _RULES,
-        _LAYOUTS,
+        _REFUSALS,
         "cuda/conv/direct/test_rows.py",
         "harness/test_many_blocks.py [depthwise_ [grouped_float32 [grouped_float64 -channels",
         *_FAMILY,
     ),
     "cuda/conv/direct/few.py": (
-        _RULES,
+        _REFUSALS,
         "cuda/conv/direct/test_few.py",
         "cuda/conv/gemm/test_ffma.py",
         "harness/test_many_blocks.py conv_few",
@@ -452,33 +445,32 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "cuda/conv/finish.py": ("cuda/conv/test_finish.py", "cuda/call/test_tensor_map.py"),
     "cuda/conv/gemm/grouped*.py": (
-        _LAYOUTS,
-        _PLAIN,
+        _REFUSALS,
         "cuda/conv/gemm/test_grouped.py -main_loop",
         "harness/test_many_blocks.py conv_grouped_float16_3d_mma conv_grouped_float32_3d_tf32_16 conv_transpose_grouped",  # noqa: E501
         *_FAMILY,
     ),
     "cuda/conv/gemm/interleaved.py": (
-        "cuda/test_tile_layouts.py whole_threads",
-        _PLAIN,
+        _TILES,
+        _REFUSALS,
         "cuda/conv/gemm/test_transpose.py -every_candidate",
         "cuda/conv/gemm/test_ffma.py",
         "harness/test_many_blocks.py interleaved_float32_3d_16 interleaved_float16_3d_64x64x16 interleaved_float64_3d_64",  # noqa: E501
         *_FAMILY,
     ),
     "cuda/conv/gemm/matrix.py": (
-        "cuda/test_tile_layouts.py whole_fragments",
-        _PLAIN,
+        _TILES,
+        _REFUSALS,
         "cuda/conv/gemm/test_matrix.py -little -knows",
         "harness/test_many_blocks.py conv_matrix transpose_matrix",
         *_FAMILY,
     ),
     "cuda/conv/gemm/mma*.py": (
-        _RULES,
+        _REFUSALS,
         "cuda/conv/gemm/test_transpose.py phase",
         "harness/test_many_blocks.py phase_rows tap_rows",
         "cuda/conv/gemm/test_mma.py tap_rows",
-        "cuda/test_tile_layouts.py whole_fragments",
+        _TILES,
         "cuda/conv/gemm/test_ffma.py",
         "cuda/conv/gemm/test_runs.py",
         "cuda/conv/gemm/test_split.py slices_of_a_tile",
@@ -491,8 +483,8 @@ TESTS: dict[str, tuple[str, ...]] = {
         "cuda/build/test_pack.py",
     ),
     "cuda/conv/gemm/pointwise.py": (
-        _RULES,
-        "cuda/test_tile_layouts.py whole_threads",
+        _REFUSALS,
+        _TILES,
         "cuda/conv/gemm/test_pointwise.py",
         "cuda/conv/gemm/test_transpose.py -every_candidate",
         "harness/test_many_blocks.py pointwise depth_to_space",
@@ -501,12 +493,14 @@ TESTS: dict[str, tuple[str, ...]] = {
     "cuda/pool/grad/scatter.py": (
         "cuda/pool/grad/test_scatter.py",
         "cuda/pool/grad/test_families.py",
+        _REFUSALS,
         "harness/test_many_gradients.py scatter",
         *_RECORDED,
     ),
     "cuda/pool/grad/*.py": (
         "cuda/test_variants.py",
         "cuda/pool/grad/test_families.py",
+        _REFUSALS,
         "cuda/plan/test_explain.py",
         "harness/test_many_gradients.py pool walk",
         *_RECORDED,
@@ -529,19 +523,19 @@ TESTS: dict[str, tuple[str, ...]] = {
         *_FAMILY,
     ),
     "cuda/pool/patches.py": (
-        _RULES,
+        "cuda/pool/test_tiles.py",
         *_POOL_PLANS,
         "harness/test_many_blocks.py 3d_patches",
         *_FAMILY,
     ),
     "cuda/pool/runs.py": (
-        _LAYOUTS,
+        "cuda/pool/test_tiles.py",
         *_POOL_PLANS,
         "harness/test_many_blocks.py 3d_tiles 3d_patches",
         *_FAMILY,
     ),
     "cuda/pool/tiles.py": (
-        _LAYOUTS,
+        "cuda/pool/test_tiles.py",
         "cuda/pool/test_problem.py",
         *_POOL_PLANS,
         "harness/test_many_blocks.py 3d_tiles",
@@ -554,7 +548,6 @@ TESTS: dict[str, tuple[str, ...]] = {
         *_FAMILY,
     ),
     "cuda/pool/problem.py": (
-        _RULES,
         "cuda/pool/test_problem.py",
         *_POOL_PLANS,
         "cuda/plan/test_explain.py",
@@ -563,7 +556,6 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "cuda/pool/[!u]*.py": (*_POOL_PLANS, "cuda/plan/test_explain.py", _POOLED, *_FAMILY),
     "cuda/conv/gemm/runs.py": (
-        _RULES,
         "cuda/conv/gemm/test_runs.py",
         "cuda/conv/gemm/test_matrix.py -little -knows",
         "harness/test_many_blocks.py rowwise",
@@ -576,7 +568,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         *_FAMILY,
     ),
     "cuda/conv/gemm/stem*.py": (
-        _RULES,
+        _REFUSALS,
         "cuda/conv/gemm/test_stem.py",
         "cuda/conv/gemm/test_ffma.py",
         "harness/test_many_blocks.py conv_stem -bfloat16",
@@ -600,9 +592,10 @@ TESTS: dict[str, tuple[str, ...]] = {
         *_RECORDED,
     ),
     "cuda/weight_grad/tiles*.py": (
-        "cuda/test_tile_layouts.py whole_fragments which_pixels filled_up",
+        _TILES,
         "cuda/test_variants.py",
         "cuda/weight_grad/test_families.py -knows",
+        _REFUSALS,
         "cuda/plan/test_explain.py",
         "harness/test_many_gradients.py tile-",
         *_RECORDED,
@@ -610,6 +603,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "cuda/weight_grad/rows.py": (
         "cuda/test_variants.py",
         "cuda/weight_grad/test_rows.py -knows",
+        _REFUSALS,
         "cuda/plan/test_explain.py",
         "harness/test_many_gradients.py weights",
         *_RECORDED,
@@ -617,14 +611,15 @@ TESTS: dict[str, tuple[str, ...]] = {
     "cuda/weight_grad/*.py": (
         "cuda/test_variants.py",
         "cuda/weight_grad/test_families.py -knows",
+        _REFUSALS,
         "cuda/plan/test_explain.py",
         "harness/test_many_gradients.py weights",
         *_RECORDED,
     ),
-    "cuda/conv/wgmma/*.py": (_RULES, *_WGMMA, *_FAMILY),
+    "cuda/conv/wgmma/*.py": ("cuda/conv/wgmma/test_sources.py", _REFUSALS, *_WGMMA, *_FAMILY),
     "cuda/build/structs.py": ("cuda/build/test_structs.py", _STRUCTS),
     "cuda/conv/gemm/base.py": (
-        "cuda/test_tile_layouts.py whole_threads one_tap",
+        _TILES,
         "cuda/conv/test_problem.py",
         "cuda/conv/gemm/test_ffma.py",
         "cuda/conv/gemm/test_split.py",
@@ -669,7 +664,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "cuda/call/test_errors.py",
     ),
     "cuda/plan/numbers.py": (
-        _LAYOUTS,
+        "cuda/plan/test_numbers.py",
         "cuda/conv/direct/test_bands.py",
         "cuda/conv/direct/test_rows.py",
         "cuda/conv/gemm/test_ffma.py",
@@ -686,7 +681,6 @@ TESTS: dict[str, tuple[str, ...]] = {
     "cuda/plan/offers.py": ("cuda/plan/test_tune.py", "cuda/call/test_tuned.py", *_PLANS),
     "cuda/plan/floor.py": ("cuda/plan/test_limits.py", "cuda/plan/test_explain.py", "rules/test_precision.py"),
     "cuda/plan/limits.py": (
-        _RULES,
         "benchmarks/test_learn.py",
         "cuda/plan/test_limits.py",
         "cuda/conv/gemm/test_ffma.py",
