@@ -215,17 +215,23 @@ MANY: list[tuple[tuple[int, ...], dict[str, Any]]] = [  # more windows than Pyth
 ]
 
 
-@pytest.mark.parametrize("together", [50, 2**16])
-@pytest.mark.parametrize("more", [{}, PLANE], ids=["tensor", "plane"])
-@pytest.mark.parametrize(("shape", "attributes"), MANY, ids=str)
+@pytest.fixture(params=[50, 2**16])
+def together(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let so many Indices be looked at, or elements be put back, in one go."""
+    monkeypatch.setattr(unpool, "_TOGETHER", request.param)
+
+
+def many(test: Any) -> Any:
+    """Give a test windows of the whole tensor and of planes."""
+    over_more = pytest.mark.parametrize("more", [{}, PLANE], ids=["tensor", "plane"])
+    return over_more(pytest.mark.parametrize(("shape", "attributes"), MANY, ids=str)(test))
+
+
+@pytest.mark.usefixtures("together")
+@many
 def test_the_first_of_many_indices_outside_their_windows_is_found(
-    shape: tuple[int, ...],
-    attributes: dict[str, Any],
-    more: dict[str, Any],
-    together: int,
-    monkeypatch: pytest.MonkeyPatch,
+    shape: tuple[int, ...], attributes: dict[str, Any], more: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr(unpool, "_TOGETHER", together)
     indices = oracle.max_pool(values("ties", 1, shape, np.dtype("float32")), **attributes)[1]
     assert indices.size > unpool._FEW
     places = in_planes(indices, shape) if more else indices
@@ -245,17 +251,11 @@ def test_the_first_of_many_indices_outside_their_windows_is_found(
         assert unpool.first_impossible(last, windows) == min(wrong, default=None)
 
 
-@pytest.mark.parametrize("together", [50, 2**16])
-@pytest.mark.parametrize("more", [{}, PLANE], ids=["tensor", "plane"])
-@pytest.mark.parametrize(("shape", "attributes"), MANY, ids=str)
+@pytest.mark.usefixtures("together")
+@many
 def test_an_element_adds_its_windows_up_from_the_last_to_the_first(
-    shape: tuple[int, ...],
-    attributes: dict[str, Any],
-    more: dict[str, Any],
-    together: int,
-    monkeypatch: pytest.MonkeyPatch,
+    shape: tuple[int, ...], attributes: dict[str, Any], more: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr(unpool, "_TOGETHER", together)
     indices = oracle.max_pool(values("ties", 1, shape, np.dtype("float32")), **attributes)[1]
     indices.reshape(-1)[::7] = -1
     places = in_planes(indices, shape) if more else indices
@@ -278,13 +278,10 @@ def test_an_element_adds_its_windows_up_from_the_last_to_the_first(
     assert_same(unchecked, gpuconv.max_pool_grad(dy, named, shape, **call))
 
 
-@pytest.mark.parametrize("together", [50, 2**16])
+@pytest.mark.usefixtures("together")
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-def test_many_elements_are_put_back_plane_by_plane(
-    layout: str, dtype: str, together: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(unpool, "_TOGETHER", together)
+def test_many_elements_are_put_back_plane_by_plane(layout: str, dtype: str) -> None:
     window: dict[str, Any] = {"kernel_shape": [3, 2], "strides": [2, 2]}
     x = values("ties", 4, (3, 5, 13, 16), np.dtype("float32")).astype(dtype)
     y, indices = oracle.max_pool(x, **window)

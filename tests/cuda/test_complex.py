@@ -13,6 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gpuconv
+from gpuconv.cuda import complex as complex_plan
+from gpuconv.cuda.plan import limits
+from gpuconv.cuda.plan.launch import Plan
+from gpuconv.rules import geometry as geometries
 from tests.harness.emulated import any_cuda, varied_cuda
 from tests.oracle import gradients
 from tests.oracle.operands import LAYOUTS, complex_integers
@@ -126,3 +130,25 @@ def test_explain_plans_complex_calls(capsys: pytest.CaptureFixture[str]) -> None
     assert plan.launches[0].variant.name == "expand_complex_complex64_1d"
     assert plan.launches[-1].variant.name == "add_to_complex_complex64_3d"
     assert "bytes for the weights' parts" in capsys.readouterr().out
+
+
+def test_what_is_added_to_complex_results_takes_one_launch_more() -> None:
+    geometry = geometries.conv(
+        (2, 6, 9, 8), (8, 3, 2, 5), None, group=2, strides=[2, 1], dilations=[1, 2], pads=[1, 2, 0, 1]
+    )
+    strides = {"x": (432, 72, 8, 1), "w": (30, 10, 5, 1), "y": (160, 20, 5, 1)}
+    hopper = limits.representative("sm_90a").limits
+
+    def planned(**more: tuple[int, ...]) -> Plan:
+        return complex_plan.plan("conv", geometry, "complex64", {**strides, **more}, hopper, "ieee")
+
+    alone, added = planned(), [planned(b=(1,)), planned(residual=strides["y"]), planned(b=(1,), residual=strides["y"])]
+    assert [len(one.launches) - len(alone.launches) for one in added] == [1, 1, 1]
+    assert {role for launch in alone.launches for role, _ in launch.pointers} >= {"w", "expanded", "x", "y"}
+    assert alone.bytes_of("expanded") == 8 * 3 * 2 * 5 * 3 * 4  # three real taps for each weight
+    for one, roles in zip(added, ({"y", "b"}, {"y", "residual"}, {"y", "b", "residual"}), strict=True):
+        assert {role for role, _ in one.launches[-1].pointers} == roles
+    lifted = complex_plan._lifted(geometry, kernel=3, stride=1, pad=1)
+    assert (lifted.x_shape, lifted.y_shape, lifted.w_shape) == ((2, 6, 9, 8, 2), (2, 8, 5, 3, 2), (8, 3, 2, 5, 3))
+    assert (lifted.kernel_shape, lifted.strides, lifted.dilations) == ((2, 5, 3), (2, 1, 1), (1, 2, 1))
+    assert (lifted.pads_begin, lifted.pads_end) == ((1, 2, 1), (0, 1, 1))

@@ -10,50 +10,26 @@ import pytest
 import gpuconv
 from tests.gpu.on_device import cupy, moved, pattern, require_room, returned
 from tests.harness import cuda_device
-from tests.oracle.large import (
-    CONVOLUTIONS,
-    POOLS,
-    TRANSPOSED,
-    conv_reference,
-    conv_transpose_reference,
-    max_pool_reference,
-)
-from tests.oracle.operands import filled, values
-from tests.oracle.oracle import assert_same, round_to
+from tests.oracle import large
+from tests.oracle.oracle import assert_same
 
 pytestmark = [pytest.mark.gpu, cuda_device.sampled(8)]
 
-dtypes = pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 
-
-def expected(reference: Any, arrays: list[Any], attributes: dict[str, Any], dtype: Any) -> Any:
-    return round_to(reference(*(array.astype(np.float64) for array in arrays), attributes), dtype)
-
-
-@dtypes
-@pytest.mark.parametrize("name", CONVOLUTIONS)
-def test_convolutions_across_blocks_are_exact(name: str, dtype: str) -> None:
-    arrays, attributes = filled("conv", *CONVOLUTIONS[name], named(dtype))
-    (y,) = returned(gpuconv.conv(*moved(arrays), **attributes))
-    assert_same(y, expected(conv_reference, arrays, attributes, named(dtype)), bits=False)
-
-
-@dtypes
-@pytest.mark.parametrize("name", TRANSPOSED)
-def test_transposed_convolutions_across_blocks_are_exact(name: str, dtype: str) -> None:
-    arrays, attributes = filled("conv_transpose", *TRANSPOSED[name], named(dtype))
-    (y,) = returned(gpuconv.conv_transpose(*moved(arrays), **attributes))
-    assert_same(y, expected(conv_transpose_reference, arrays, attributes, named(dtype)), bits=False)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize(("operator", "name"), large.CALLS)
+def test_convolutions_across_blocks_are_exact(operator: str, name: str, dtype: str) -> None:
+    arrays, attributes, expected = large.convolution(operator, name, named(dtype))
+    (y,) = returned(getattr(gpuconv, operator)(*moved(arrays), **attributes))
+    assert_same(y, expected, bits=False)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "uint8"])
-@pytest.mark.parametrize("name", POOLS)
+@pytest.mark.parametrize("name", large.POOLS)
 def test_maxima_across_blocks_are_exact(name: str, dtype: str) -> None:
-    shape, attributes = POOLS[name]
-    x = values("any integer" if dtype == "uint8" else "integers", 5, shape, dtype)
-    y, indices = max_pool_reference(x.astype(np.float64), attributes)
+    x, attributes, (y, indices) = large.pool(name, dtype)
     found_y, found_indices = returned(gpuconv.max_pool(gpuconv.to_device(x), **attributes, return_indices=True))
-    assert_same(found_y, y.astype(dtype), bits=False)
+    assert_same(found_y, y, bits=False)
     assert_same(found_indices, indices)
 
 

@@ -1,4 +1,4 @@
-"""One problem for each form of `conv/direct/rows.cu`, random ones, and layouts whose rows lie together."""
+"""Problems for each form of the kernels of direct sums, usual and random ones, and layouts whose rows lie together."""
 
 from __future__ import annotations
 
@@ -101,6 +101,39 @@ def _steps(form: RowForm, random: Random) -> tuple[int, int]:
 def _extent(random: Random, most: int) -> int:
     """Even numbers as often as all others: they are what leaves vectors whole."""
     return random.choice((random.randint(1, most), 4 * random.randint(1, -(-most // 4))))
+
+
+def some_channels(form: tuple[int, int, int], random: Random) -> Problem:
+    """Return a random problem for a form of `conv/direct/channels.cu`: channels second, extents that leave outputs."""
+    rank = random.choice((1, 2, 2, 3))
+    group, filters = random.choice((2, 3, 8, 12, 40)), random.choice((1, 1, 1, 2, 4))
+    taps = [random.choice((1, 2, 3, 5, 9)) for _ in range(rank)]
+    steps = [random.choice((1, 2, 3)) for _ in range(rank)]
+    dilations = [random.choice((1, 1, 2, 3)) for _ in range(rank)]
+    if form[0]:
+        taps[-1] = max(2, taps[-1])  # a single tap has no distance to another
+        steps[-1] = form[0] * dilations[-1]
+    ends = [[random.randrange((k - 1) * d + 2) for k, d in zip(taps, dilations, strict=True)] for _ in range(2)]
+    least = [max(1, (k - 1) * d + 1 - a - b + s) for k, d, s, a, b in zip(taps, dilations, steps, *ends, strict=True)]
+    extents = [n + random.randrange({1: 60, 2: 20, 3: 7}[rank]) for n in least]
+    attributes = {"group": group, "strides": steps, "dilations": dilations, "pads": [*ends[0], *ends[1]]}
+    b_shape = random.choice((None, (group * filters,)))
+    return Problem("conv", (random.choice((1, 2)), group, *extents), (group * filters, 1, *taps), b_shape, attributes)
+
+
+def some_transposed(random: Random) -> Problem:
+    """Return a random problem for `conv/direct/transpose.cu`: an output meets at most two taps along each axis."""
+    rank, group, filters = random.choice((1, 2, 2)), random.choice((1, 2, 5, 8)), random.choice((1, 1, 2, 3))
+    steps = [random.choice((1, 2, 3, 4, 8)) for _ in range(rank)]
+    taps = [random.randint(1, 2 * step) for step in steps]
+    extents = [random.randint(2, {1: 40, 2: 8}[rank]) for _ in range(rank)]
+    more = [random.randrange(step) for step in steps]
+    rooms = [s * (n - 1) + k + o - 1 for s, n, k, o in zip(steps, extents, taps, more, strict=True)]
+    begin = [random.randint(0, min(room, k)) for room, k in zip(rooms, taps, strict=True)]
+    end = [random.randint(0, min(room - a, k)) for room, a, k in zip(rooms, begin, taps, strict=True)]
+    attributes = {"group": group, "strides": steps, "pads": [*begin, *end], "output_padding": more}
+    x_shape, w_shape = (random.choice((1, 2)), group, *extents), (group, filters, *taps)
+    return Problem("conv_transpose", x_shape, w_shape, random.choice((None, (group * filters,))), attributes)
 
 
 # ---------------------------------------------------------------- layouts whose rows are neighbours

@@ -7,6 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
+from tests.oracle.operands import filled, values
+from tests.oracle.oracle import round_to
+
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
@@ -51,6 +54,24 @@ POOLS = {
     "a long line": ((2, 3, 50_001), {"kernel_shape": [9], "dilations": [7], "strides": [3], "pads": [4, 4]}),
     "a volume": ((2, 5, 20, 21, 22), {"kernel_shape": [3, 2, 3], "strides": [2, 1, 2], "dilations": [1, 3, 2]}),
 }
+
+
+CALLS = [("conv", name) for name in CONVOLUTIONS] + [("conv_transpose", name) for name in TRANSPOSED]
+
+
+def convolution(operator: str, name: str, dtype: Any) -> tuple[list[Array], dict[str, Any], Array]:
+    """Return x, w and b of small integers, the attributes, and the exact result, rounded once."""
+    table, reference = (CONVOLUTIONS, conv_reference) if operator == "conv" else (TRANSPOSED, conv_transpose_reference)
+    arrays, attributes = filled(operator, *table[name], dtype)
+    return arrays, attributes, round_to(reference(*(array.astype(np.float64) for array in arrays), attributes), dtype)
+
+
+def pool(name: str, dtype: str) -> tuple[Array, dict[str, Any], tuple[Array, Array]]:
+    """Return x, the attributes, and the maxima with their indices."""
+    shape, attributes = POOLS[name]
+    x = values("any integer" if dtype == "uint8" else "integers", 5, shape, dtype)
+    y, indices = max_pool_reference(x.astype(np.float64), attributes)
+    return x, attributes, (y.astype(dtype), indices)
 
 
 def _axes(attributes: dict[str, Any], rank: int) -> tuple[list[int], list[int], list[int]]:

@@ -117,3 +117,40 @@ def test_the_lines_that_neighbouring_columns_meet(dtype: str, x_strides: Any, mo
 )
 def test_axes_are_one_where_each_lies_behind_the_next(shape: Any, strides: Any, step: int | None) -> None:
     assert correlation.merged_stride(shape, strides) == step
+
+
+FLAT = made("conv", (2, 6, 5, 7, 9), (8, 3, 1, 1, 1), group=2)
+
+
+def test_pixels_behind_each_other_are_one_axis() -> None:
+    pixels = 5 * 7 * 9
+    seen = {
+        "taps": (1,), "x_shape": (2, 6, pixels), "y_shape": (2, 8, pixels), "columns": (pixels,),
+        "column_strides": (1,), "dilations": (1,), "pads": (0,),
+    }  # fmt: skip
+    apart = replace(
+        FLAT, x_strides=(9450, 1, 378, 54, 6), y_strides=(2520, 1, 504, 72, 8), w_strides=(12, 3, 1, 7, 7, 7)
+    )
+    for one, x_step, y_step, w in ((FLAT, 1, 1, (12, 3, 1)), (apart, 6, 8, (12, 3, 1))):
+        steps = {"x_strides": (*one.x_strides[:2], x_step), "y_strides": (*one.y_strides[:2], y_step)}
+        assert one.flat == replace(one, **seen, **steps, w_strides=(*w, 0))
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"taps": (1, 1, 2)},
+        {"taps": (2, 1, 1)},
+        {"pads": (0, 1, 0)},
+        {"columns": (5, 7, 8)},
+        {"columns": (4, 7, 9)},
+        {"column_strides": (1, 1, 2)},
+        {"column_strides": (2, 1, 1)},
+        {"x_strides": (1890, 315, 63, 10, 1)},
+        {"x_strides": (1890, 315, 64, 9, 1)},
+        {"y_strides": (2520, 315, 63, 10, 1)},
+        {"y_strides": (2520, 315, 64, 9, 1)},
+    ],
+)
+def test_other_pixels_are_several(more: dict[str, Any]) -> None:
+    assert replace(FLAT, **more).flat is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 from random import Random
 from typing import Any
@@ -10,6 +11,8 @@ import numpy as np
 import pytest
 
 from gpuconv.cuda.conv.wgmma import operands
+from gpuconv.cuda.passes import channels_last
+from gpuconv.cuda.passes.channels_last import Planes
 from gpuconv.cuda.plan.launch import Launch
 from tests.harness import passes
 from tests.harness.plans import fields
@@ -122,3 +125,20 @@ def test_where_what_is_written_goes() -> None:
     last = struct((2, 12, 5, 3), "channels last")
     assert (last["x_channel"], last["x_pixel"], last["way"]) == (1, [0, 0, 12], BUNDLED)
     assert (last["images"], last["pixels"]) == (1, 30)  # pixels of the second image follow those of the first
+
+
+def planes(images: int, pixels: Ints, x: Ints, x_pixels: Ints, y: Ints) -> Planes:
+    return Planes(images, 2, 3, 8, pixels, x, x_pixels, y)
+
+
+def test_images_whose_pixels_follow_each_other_are_one() -> None:
+    follow = planes(4, (5, 7), (35, 420, 140), (7, 1), (35 * 16, 9, 8, 16))
+    assert channels_last._together(follow) == replace(follow, images=1, pixels=(140,), x=(0, 420, 140), x_pixels=(1,))
+    elsewhere = replace(follow, y=(36 * 16, 9, 8, 16))  # their copies do not
+    assert channels_last._together(elsewhere) == replace(elsewhere, pixels=(35,), x_pixels=(1,))
+    apart = replace(follow, x=(36, 420, 140))
+    assert channels_last._together(apart) == replace(apart, pixels=(35,), x_pixels=(1,))
+    rows = replace(follow, x_pixels=(8, 1))
+    assert channels_last._together(rows) == rows
+    single = replace(follow, images=1, groups=1, channels=1)
+    assert channels_last._together(single) == replace(single, pixels=(35,), x=(0, 0, 0), x_pixels=(1,))

@@ -109,3 +109,14 @@ def test_what_has_no_extent_meets_nothing() -> None:
         geometry = geometries.conv(x, w, None, pads=pads)
         assert floor._met(geometry, 0) == 0
     assert floor._met(geometries.conv((1, 2, 7), (3, 2, 1), None, strides=[3]), 0) == 3
+
+
+def test_what_a_multiprocessor_multiplies_per_clock_is_a_power_of_two() -> None:
+    """By the programming guide's table of throughput, and the datasheets' of tensor cores."""
+    lanes = {"80": (64, 32), "86": (128, 2), "87": (128, 2), "89": (128, 2), "90": (128, 64), "100": (128, 64)}
+    for architecture, expected in (lanes | {"120": (128, 2)}).items():
+        device = limits.representative(architecture)
+        assert (device.lanes, device.double_lanes) == expected
+        assert [count & count - 1 for count in device.tensor_lanes] == [0, 0, 0]
+        half, single, double = device.tensor_lanes
+        assert half == 2 * single > double

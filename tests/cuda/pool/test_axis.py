@@ -15,7 +15,6 @@ from gpuconv.cuda.build import params
 from gpuconv.cuda.plan import offers as plan_offers
 from gpuconv.cuda.plan.launch import Plan
 from gpuconv.cuda.plan.limits import representative
-from gpuconv.cuda.plan.offers import Refusal
 from gpuconv.cuda.pool import axis, general
 from gpuconv.cuda.pool import families as pool_families
 from gpuconv.cuda.pool.axis import AxisRuns
@@ -99,22 +98,6 @@ def test_the_time_is_that_of_all_launches(last: bool) -> None:
     left = prod(parts.geometry.y_shape)
     last_one = axis._seconds(axis._along(one, parts, 0), view, 8 * left, HOPPER)
     assert found.seconds == pytest.approx(first + HOPPER.rates.launch + last_one)
-
-
-@pytest.mark.parametrize(
-    ("why", "plain", "x", "more"),
-    [
-        ("values alone", True, (2, 3, 9, 9), {"kernel_shape": 5, "indices": False}),
-        ("4 spatial axes", False, (2, 3, 4, 4, 4, 4), {"kernel_shape": 2}),
-        ("some windows are empty", False, (2, 3, 4, 16), {"kernel_shape": 2, "pads": [2, 0, 0, 0]}),
-        ("dilated windows", False, (2, 3, 9, 4), {"kernel_shape": 2, "dilations": [1, 5], "pads": [0, 2, 0, 2]}),
-        ("windows of one element", True, (2, 3, 9, 9), {"kernel_shape": 1, "strides": 2}),
-        ("windows along rows of neighbours", False, (2, 3, 9, 9), {"kernel_shape": [1, 5]}),
-        ("windows along rows of neighbours", False, (2, 3, 9), {"kernel_shape": 5}),
-    ],
-)
-def test_what_it_does_not_take_and_why(why: str, plain: bool, x: Ints, more: dict[str, Any]) -> None:
-    assert refused(axis, made(x, **{"indices": True, **more}), HOPPER) == Refusal(why, plain)
 
 
 def test_what_is_left_has_32_bit_indices_and_no_more_than_a_gibibyte(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,28 +94,6 @@ def test_usual_layers_get_the_kernel_that_is_for_them(
     assert launch.variant.name == f"max_pool_{dtype}_{kernel}"
 
 
-@pytest.mark.parametrize(
-    ("why", "x", "more"),
-    [
-        ("4 spatial axes", (2, 3, 4, 4, 4, 4), {"kernel_shape": [2] * 4}),
-        ("dilated windows", (2, 3, 9, 4), {"kernel_shape": [2, 2], "dilations": [1, 5], "pads": [0, 2, 0, 2]}),
-        ("some windows are empty", (2, 3, 4, 16), {"kernel_shape": [2, 2], "pads": [2, 0, 0, 0]}),
-        ("some windows are empty", (2, 3, 4, 16), {"kernel_shape": [2, 2], "pads": [0, 0, 0, 2]}),
-        ("column-major numbers", (2, 3, 4, 16), {"kernel_shape": [2, 2], "storage_order": 1, "indices": True}),
-        ("neighbours of a row lie 2 elements apart", (2, 3, 16), {"kernel_shape": [2], "x_strides": (96, 32, 2)}),
-        ("64-bit indices", (2, 3, 16), {"kernel_shape": [2], "x_strides": (2**40, 16, 1)}),
-    ],
-)
-def test_what_no_kernel_of_rows_accepts_goes_to_the_general_one_and_why(
-    why: str, x: Ints, more: dict[str, Any]
-) -> None:
-    plan = planned(x, **more)
-    (launch,) = plan.launches
-    assert launch.variant.source == "pool/general.cu"
-    assert plan.reasons[-1].startswith("not by ")
-    assert [reason for reason in plan.reasons if reason.endswith(f": {why}")], plan.reasons
-
-
 @pytest.mark.parametrize("dtype", dtypes.MAX_POOL_DTYPES)
 @pytest.mark.parametrize("indices", [False, True], ids=["values", "indices"])
 def test_usual_layers_with_channels_last_get_the_kernel_of_channels(dtype: str, indices: bool) -> None:
@@ -146,23 +124,11 @@ def test_usual_layers_with_channels_last_get_the_kernel_of_channels(dtype: str, 
         assert any("channels last: neighbours of a row lie" in reason for reason in plan.reasons)
 
 
-@pytest.mark.parametrize(
-    ("why", "x", "more"),
-    [
-        ("dilated windows", (2, 16, 9, 16), {"dilations": [1, 2]}),
-        ("some windows are empty", (2, 16, 9, 16), {"pads": [0, 2, 0, 0]}),
-        ("column-major numbers", (2, 16, 9, 16), {"storage_order": 1, "indices": True}),
-        ("64-bit indices", (2, 2**16, 2**8, 2**8), {}),
-    ],
-)
-def test_other_problems_with_channels_last_get_the_general_kernel_along_the_channels(
-    why: str, x: Ints, more: dict[str, Any]
-) -> None:
-    plan = planned_last(x, **{"kernel_shape": [2, 2], **more})
+def test_other_problems_with_channels_last_get_the_general_kernel_along_the_channels() -> None:
+    plan = planned_last((2, 16, 9, 16), kernel_shape=[2, 2], dilations=[1, 2])
     (launch,) = plan.launches
     (struct,) = np.frombuffer(launch.parameters, launch.variant.layout)
     assert (launch.variant.source, struct["channels_last"]) == ("pool/general.cu", 1)
-    assert [reason for reason in plan.reasons if "channels" in reason and reason.endswith(f": {why}")], plan.reasons
     assert any("channels last: one output a thread" in reason for reason in plan.reasons)
 
 
@@ -203,31 +169,6 @@ def test_column_major_numbers_do_not_matter_without_indices_or_with_one_axis() -
     plane = planned((2, 3, 16, 16), kernel_shape=[2, 2], strides=[2, 2], storage_order=1)
     line = planned((64, 30, 6000), kernel_shape=[7], strides=[1], storage_order=1, indices=True)
     assert [plan.launches[0].variant.source for plan in (plane, line)] == ["pool/vectors.cu", "pool/tiles.cu"]
-
-
-@pytest.mark.parametrize(
-    ("family", "why", "x", "more"),
-    [
-        ("vectors", "rows are not made of whole vectors of 8 elements", (1, 2, 9, 12), {"dtype": "float16"}),
-        ("vectors", "windows of 3 x 3, 2 x 2 apart, padded by 2", (1, 2, 9, 16), {"pads": [0, 2, 0, 0]}),
-        ("vectors", "windows of 3 x 2, 2 x 2 apart, padded by 0", (1, 2, 9, 16), {"kernel_shape": [3, 2]}),
-        ("vectors", "dilated windows", (1, 2, 9, 16), {"dilations": [2, 2]}),
-        (
-            "tiles",
-            "shared memory does not hold the rows of a window",
-            (1, 1, 400, 3, 3000),
-            {"kernel_shape": [400, 3, 3]},
-        ),
-    ],
-)
-def test_each_kernel_says_why_it_does_not_accept_a_problem(
-    family: str, why: str, x: Ints, more: dict[str, Any]
-) -> None:
-    rank = len(x) - 2
-    plan = planned(x, **{"kernel_shape": [3] * rank, "strides": [2] * rank, **more})
-    said = [reason for reason in plan.reasons if reason.endswith(f": {why}")]
-    assert said
-    assert family in said[0].partition(":")[0]
 
 
 def test_explain_prints_every_candidate_and_every_refusal(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from gpuconv.cuda.weight_grad import tiles
 from gpuconv.cuda.weight_grad.problem import WeightGradProblem, pixels_of_part
 from gpuconv.cuda.weight_grad.tiles import WeightGradTile
 from tests.harness import machine_code
-from tests.harness.offered import candidates, why_not
+from tests.harness.offered import candidates
 from tests.harness.plans import Ints, fields, weight_grad
 from tests.harness.steady import steady
 from tests.harness.toolchain import needs_disassembler, needs_nvrtc
@@ -77,40 +78,6 @@ def test_padding_counts_where_it_is_wider_than_the_outputs() -> None:
 
 
 # ---------------------------------------------------------------- what tiles take
-
-
-@pytest.mark.parametrize(
-    ("x_shape", "w_shape", "dtype", "attributes", "why"),
-    [
-        ((2, 8, 5, 5, 5, 5), (8, 8, 1, 1, 1, 1), "float16", {}, "4 spatial axes are more than 3"),
-        ((0, 8, 5), (8, 8, 1), "float16", {}, "there is nothing to multiply"),
-        ((1, 8, 0), (8, 8, 1), "float64", {"pads": [1, 1]}, "there is nothing to multiply"),
-        ((1, 8, 2**30), (8, 8, 1), "float64", {}, "offsets or coordinates need 64-bit indices"),
-        ((1, 1, 2**30), (1, 1, 1), "float64", {"strides": [2**20]}, "offsets or coordinates need 64-bit indices"),
-        (
-            *((1, 2, 2**29), (1, 2, 3), "float32", {"strides": [2**20]}),
-            "channels of x are 2147483648 bytes apart, not fewer than 2147483648",
-        ),
-    ],
-)
-def test_large_tiles_refuse_what_they_have_no_room_for(
-    x_shape: Any, w_shape: Any, dtype: str, attributes: Any, why: str
-) -> None:
-    problem = problem_of(x_shape, w_shape, dtype, **attributes)
-    assert why_not(tiles, problem, LIMITS) == why
-    assert not names(problem)
-    assert any("64x64" in one.name for one in candidates(weight_grad_families, problem, LIMITS))
-
-
-def test_channels_may_lie_nearly_2_gib_apart() -> None:
-    for x_shape, dtype in (((1, 2, 2**29), "float16"), ((1, 2, 2**29 - 1), "float32")):
-        assert names(problem_of(x_shape, (1, 2, 3), dtype, strides=[2**20]))
-    assert names(problem_of((1, 1, 2**29), (1, 1, 3), "float32", strides=[2**20]))  # no other channel is read
-
-
-def test_extents_may_be_nearly_2_to_the_30() -> None:
-    assert names(problem_of((1, 1, 2**30 - 1), (1, 1, 1), "float32", strides=[2**20]))
-    assert not names(problem_of((1, 1, 2**30), (1, 1, 1), "float32", strides=[2**20]))
 
 
 @pytest.mark.parametrize("last", [False, True])
@@ -247,3 +214,77 @@ def test_the_plan_knows_how_many_instructions_go_with_a_multiplication(
 ) -> None:
     assert tile.issued == pytest.approx(issued(dtype, arithmetic, tile, rows=False), rel=0.1)
     assert tile.issued_in_rows == pytest.approx(issued(dtype, arithmetic, tile, rows=True), rel=0.1)
+
+
+# ---------------------------------------------------------------- what is copied at once, by hand
+
+
+def weights_of(**more: Any) -> Any:
+    """One tap: x (2, 24, 5, 6, 8) and dy (2, 16, 5, 6, 8) in two groups, of which pixels follow each other."""
+    found: dict[str, Any] = {
+        "x_shape": (2, 24, 5, 6, 8), "y_shape": (2, 16, 5, 6, 8), "w_shape": (16, 12, 1, 1, 1),
+        "kernel_shape": (1, 1, 1), "pads_begin": (0, 0, 0), "strides": (1, 1, 1), "group": 2,
+    }  # fmt: skip
+    arrays: dict[str, Any] = {"x_strides": (5760, 240, 48, 8, 1), "dy_strides": (3840, 240, 48, 8, 1)}
+    found |= {name: value for name, value in more.items() if name in found}
+    arrays |= {name: value for name, value in more.items() if name in arrays}
+    dtype = more.get("dtype", "float16")
+    arrays |= {"dtype": dtype, "itemsize": 4 if dtype == "float32" else 2, "filters": 8}
+    return SimpleNamespace(geometry=SimpleNamespace(**found), **arrays)
+
+
+@pytest.mark.parametrize(
+    ("more", "x_in_rows", "dy_in_rows"),
+    [
+        ({}, True, True),
+        ({"kernel_shape": (1, 2, 1)}, False, True),
+        ({"kernel_shape": (2, 1, 1)}, False, True),
+        ({"pads_begin": (0, 0, 1)}, False, True),
+        ({"strides": (1, 2, 1)}, False, True),
+        ({"x_shape": (2, 24, 5, 6, 9)}, False, True),
+        ({"x_strides": (5760, 240, 48, 9, 1)}, False, True),
+        ({"x_strides": (5760, 240, 48, 16, 2)}, False, True),
+        ({"x_strides": (9999, 999, 48, 8, 1)}, True, True),
+        ({"dy_strides": (3840, 240, 49, 8, 1)}, True, False),
+        ({"dy_strides": (3840, 1, 768, 128, 16)}, True, False),
+        ({"x_shape": (2, 24, 1, 1, 8), "y_shape": (2, 16, 1, 1, 8), "strides": (3, 2, 1)}, True, True),
+        ({"x_shape": (2, 24, 1, 1, 1), "y_shape": (2, 16, 1, 1, 1), "x_strides": (24, 1, 7, 7, 7)}, True, True),
+    ],
+)
+def test_which_pixels_follow_each_other(more: dict[str, Any], x_in_rows: bool, dy_in_rows: bool) -> None:
+    one = weights_of(**more)
+    assert (tiles.x_in_rows(one), tiles.dy_in_rows(one)) == (x_in_rows, dy_in_rows)
+
+
+LAST: dict[str, Any] = {"w_shape": (16, 8, 1, 1, 1), "x_shape": (2, 16, 5, 6, 8), "x_strides": (3840, 1, 768, 128, 16)}
+LAST["dy_strides"] = LAST["x_strides"]
+
+
+@pytest.mark.parametrize(
+    ("more", "dy", "both"),
+    [
+        ({}, True, True),
+        ({"w_shape": (16, 4, 1, 1, 1)}, True, False),
+        ({"w_shape": (16, 4, 1, 1, 1), "dtype": "float32"}, True, True),
+        ({"x_strides": (3840, 2, 768, 128, 16)}, True, False),
+        ({"x_strides": (3844, 1, 768, 128, 16)}, True, False),
+        ({"x_strides": (3840, 1, 768, 128, 20)}, True, False),
+        ({"x_strides": (3844, 1, 768, 128, 16), "x_shape": (1, 16, 5, 6, 8)}, True, True),
+        ({"dy_strides": (3840, 1, 772, 128, 16)}, False, False),
+        ({"dy_strides": (3840, 1, 772, 128, 16), "dtype": "float32"}, True, True),
+    ],
+)
+def test_which_pixels_consist_of_chunks(more: dict[str, Any], dy: bool, both: bool) -> None:
+    one = weights_of(**{**LAST, **more})
+    in_chunks = tiles.dy_in_chunks(one), tiles.x_in_chunks(one)
+    assert (in_chunks[0], all(in_chunks)) == (dy, both)
+
+
+def test_columns_are_filled_up_to_whole_units() -> None:
+    one = weights_of(w_shape=(16, 10, 2, 3, 5))
+    for tile in tiles.TILES["HalfProducts"]:
+        of_tap = 16 if tile.gather == "channels" else 12
+        assert tiles.of_tap(one, tile) == of_tap  # 8 channels are copied at once, or units of 4 are filled
+        assert tiles.columns(one, tile) == 30 * of_tap
+        assert tiles.grid(one, tile) == (1, -(-30 * of_tap // tile.block_n))
+    assert [pixels_of_part(7 * 32 + 1, 32, parts) for parts in (1, 2, 3, 8)] == [8 * 32, 4 * 32, 3 * 32, 32]

@@ -19,7 +19,7 @@ from gpuconv.cuda.weight_grad.rows import FORMS, RowForm, RowTile, RowView
 from tests.emulator import emulated_cuda
 from tests.harness import machine_code
 from tests.harness.emulated import architecture, preferred
-from tests.harness.offered import candidates, said, why_not
+from tests.harness.offered import candidates, said
 from tests.harness.plans import fields, weight_grad
 from tests.harness.toolchain import needs_disassembler, needs_nvrtc
 from tests.oracle import gradients
@@ -28,9 +28,6 @@ from tests.oracle.oracle import assert_close
 from tests.oracle.strategies import Problem
 
 LIMITS = representative("sm_90a").limits
-Ints = tuple[int, ...]
-_FAR = "offsets or coordinates need 64-bit indices"
-READ = [(dtype, form) for dtype in ("float16", "float32", "float64") for form in rows.forms(dtype)]
 
 over_forms = pytest.mark.parametrize("form", FORMS, ids=str)
 
@@ -40,36 +37,6 @@ def tiles_of(problem: WeightGradProblem, form: RowForm) -> list[RowTile]:
 
 
 # ---------------------------------------------------------------- what it sees
-
-
-@pytest.mark.parametrize(
-    ("x", "w", "attributes", "why"),
-    [
-        ((2, 8, 5, 5), (8, 2, 3, 3), {"group": 4}, "2 channels a group; it takes one"),
-        ((2, 2, 5, 5, 5, 5), (2, 1, 1, 1, 1, 1), {"group": 2}, "4 spatial axes are more than 3"),
-        ((0, 8, 5), (8, 1, 1), {"group": 8}, "there is nothing to multiply"),
-        ((1, 1, 0), (1, 1, 1), {"pads": [1, 1]}, "there is nothing to multiply"),
-        ((1, 1, 2**30), (1, 1, 1), {}, _FAR),
-        ((1, 1, 2**28), (1, 1, 1), {}, _FAR),  # up to four times as many walks
-        (
-            (1, 1, 9),
-            (1, 1, 2),
-            {"dilations": [2**25], "pads": [2**25, 0]},
-            "offsets or coordinates need 64-bit indices",
-        ),
-    ],
-)
-def test_what_is_refused_goes_to_other_kernels_with_the_reason(
-    x: Ints, w: Ints, attributes: dict[str, Any], why: str
-) -> None:
-    problem = weight_grad(x, w, **attributes)
-    assert why_not(rows, problem, LIMITS) == why
-    assert candidates(weight_grad_families, problem, LIMITS)
-
-
-def test_the_largest_problems_that_it_takes() -> None:
-    assert candidates(rows, weight_grad((1, 1, 2**28 - 1), (1, 1, 1)), LIMITS)
-    assert candidates(rows, weight_grad((1, 1, 9), (1, 1, 2), dilations=[2**24], pads=[2**24, 0]), LIMITS)
 
 
 def test_parts_of_complex_numbers_are_not_for_it() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import product
 from random import Random
 from typing import Any
 
@@ -12,13 +14,15 @@ import gpuconv
 from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.direct import bands as bands_plan
 from gpuconv.cuda.conv.direct import bands_tile
-from gpuconv.cuda.conv.direct.bands_tile import BandForm, BandTile, BandView
+from gpuconv.cuda.conv.direct.bands_tile import BandAxis, BandForm, BandTile, BandView
+from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan.launch import Plan
 from gpuconv.cuda.plan.limits import Limits, representative
 from gpuconv.rules import geometry as geometries
 from tests.emulator import emulated_cuda
+from tests.harness import banks
 from tests.harness.emulated import ARCHITECTURES, preferred
-from tests.harness.offered import candidates, said
+from tests.harness.offered import candidates
 from tests.harness.plans import HOPPER, contiguous, fields, plan, problem
 from tests.oracle import oracle
 from tests.oracle.operands import LAYOUTS
@@ -97,23 +101,6 @@ def test_the_form_follows_the_kernel_and_the_filters(
     assert form(made) == expected
 
 
-@pytest.mark.parametrize(
-    ("shapes", "more", "why"),
-    [
-        (((1, 3, 9, 9), (4, 3, 3, 3)), {"strides": [2, 2]}, "strides (2, 2), dilations (1, 1)"),
-        (((1, 3, 9, 9), (4, 3, 3, 3)), {"dilations": [1, 2]}, "strides (1, 1), dilations (1, 2)"),
-        (((1, 3, 9), (3, 4, 3)), {"operator": "conv_transpose", "dilations": [2], "strides": [3]}, "strides (3,)"),
-        (((1, 3, 3, 3, 3, 3), (4, 3, 2, 2, 2, 2)), {}, "4 spatial axes"),
-        (((1, 0, 9), (4, 0, 3)), {}, "nothing to sum"),
-        (((2, 3, 9), (4, 3, 3)), {"x_strides": (2**31, 9, 1)}, "64-bit indices"),
-    ],
-)
-def test_others_are_left_to_other_kernels_and_the_plan_says_why(shapes: Any, more: dict[str, Any], why: str) -> None:
-    operator = more.pop("operator", "conv")
-    assert bands(*shapes, operator, **more) is None
-    assert why in str(said(plan(operator, *shapes, **more), bands_plan))
-
-
 @pytest.mark.parametrize(("batch", "group"), [(1, 1), (3, 1), (1, 2), (3, 2)])
 def test_every_image_and_every_group_has_blocks_of_its_own(batch: int, group: int) -> None:
     made = bands((batch, 3 * group, 9, 9), (2 * group, 3, 3, 3), group=group)
@@ -121,11 +108,6 @@ def test_every_image_and_every_group_has_blocks_of_its_own(batch: int, group: in
     assert made is not None
     assert one is not None
     assert made.launches[0].grid[0] == batch * group * one.launches[0].grid[0]  # the image is one tile in both
-
-
-def test_many_output_channels_are_no_question() -> None:
-    made = plan("conv", (1, 3, 9, 9), (9, 3, 3, 3))
-    assert not any("bands" in line for line in made.reasons)
 
 
 _FEW = (
@@ -202,27 +184,6 @@ def test_every_kind_of_tile_makes_the_same(
     assert len(met) > 1
 
 
-@pytest.mark.emulator
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64"])
-def test_rows_that_are_not_aligned_as_their_strides_are(dtype: Any) -> None:
-    """The address is not known when the plan is made: the kernel looks at it."""
-    import ml_dtypes  # noqa: F401  # teaches NumPy the name bfloat16
-
-    random = np.random.default_rng(1)
-    whole = random.integers(-3, 4, 2 * 16 * 12 * 16 + 1).astype(dtype)
-    x, w = whole[1:].reshape(2, 16, 12, 16), random.integers(-3, 4, (3, 16, 3, 3)).astype(dtype)
-    exact = oracle.conv(x, w)
-    for layout in (x, np.moveaxis(whole[1:].reshape(2, 12, 16, 16), -1, 1)):
-        geometry = geometries.conv(layout.shape, w.shape)
-        strides = tuple(step // x.itemsize for step in layout.strides)
-        with preferred("conv_bands"), emulated_cuda() as emulated:
-            y = gpuconv.conv(layout, w)
-        oracle.assert_close(y, exact if layout is x else oracle.conv(layout, w), dtype)
-        problem = correlation.of(geometry, dtype, strides, contiguous(w.shape), None, (1,) * 4)
-        assert bands_plan._view(problem.lifted).vectors not in (0, 1)
-        assert emulated.launches[0].variant.name.startswith("conv_bands")
-
-
 @pytest.mark.parametrize("width", [300, 5000, 70_001])
 def test_a_line_is_cut_into_rows_that_cover_it(width: int) -> None:
     made = bands((1, 16, width), (2, 16, 7), pads=[3, 3])
@@ -250,3 +211,134 @@ def test_channels_that_are_contiguous_are_copied_by_neighbours(channels: int, st
     steps = strides or (channels * 99, 1, channels * 11, channels)
     problem = correlation.of(geometries.conv(x, w), "float16", steps, contiguous(w), None, (1,) * 4)
     assert bands_plan._view(problem.lifted).vectors == vectors
+
+
+# ---------------------------------------------------------------- tiles by hand
+
+BAND = BandTile(
+    BandView(
+        dtype="float32", copies=2, channels=20, filters=3, depths=5, planes=1,
+        height=BandAxis(phases=2, taps=3, kernel=6, positions=31, start=-1, origin=-2),
+        width=BandAxis(phases=3, taps=5, kernel=13, positions=44, start=-3, origin=-4),
+        line=False, vectors=4, lines=4,
+    ),
+    BandForm(3, 3, 3, 4, registers=112, efficiency=0.9),
+    threads=(3, 5),
+    jobs=2,
+    parts=2,
+    step=16,
+)  # fmt: skip
+
+
+def test_a_tile_by_hand() -> None:
+    """Nine rows of twenty columns, of two of the six jobs: three filters in six phases, three a job."""
+    assert (BAND.positions, BAND.fold, BAND.blocks_by_axis) == ((3 * 3, 5 * 4), 0, (-(-31 // 9), -(-44 // 20)))
+    assert (BAND.all_jobs, BAND.job_blocks, BAND.blocks) == (6, 3, 4 * 3 * 5 * 3 * 2)
+    assert BAND.extent == (9 + 3 - 1, 28)  # two parts of a row's five taps, each of two vectors: 20 - 4 + 4 + 2 * 4
+    # Two parts of the taps of a row, four each, by three filters; three rows of taps, two jobs.
+    assert (BAND.row_weights, BAND.channel_weights) == (2 * 4 * 3, 2 * 3 * 24)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_threads_of_bands_read_from_other_banks(jobs: int) -> None:
+    """Where the threads of a row are no whole row of banks, the next row begins in the bank after its last.
+
+    So does the next channel, which other threads of the warp have. No pitch is longer than that needs.
+    """
+    tile = replace(BAND, jobs=jobs)
+    row, channel = tile.row_pitch, tile.channel_pitch
+    at = [4 * (part * channel + r * 3 * row + 4 * c) for part, r, c in product(range(2), range(3), range(5))]
+    assert max(banks.steps(at[:15], 16), banks.steps(at[15:], 16)) == 1
+    assert jobs == 2 or banks.steps(at, 16) == 1
+    assert row == 4 * banks.next_in_bank(28 // 4, 5, 8, times=3)  # the rows of a thread
+    assert channel == 4 * banks.next_in_bank(11 * row // 4, 3 * 5 * jobs, 8)
+
+
+def test_channels_that_are_copied_together_begin_in_banks_far_apart() -> None:
+    """By an odd number of vectors; so too where a whole warp has one channel."""
+    odd = 4 * (11 * 28 // 4 | 1)
+    last = replace(BAND, view=replace(BAND.view, vectors=-4))
+    assert [tile.channel_pitch for tile in (last, replace(last, jobs=4), replace(BAND, jobs=4))] == [odd] * 3
+    assert replace(BAND, threads=(3, 8)).row_pitch == (8 + 2) * 4  # whole rows of banks: nothing to turn
+
+
+@pytest.mark.parametrize(("phases", "bank"), [(3, 8 // 3), (1, 0)])
+def test_sums_of_neighbouring_phases_begin_in_other_banks(phases: int, bank: int) -> None:
+    tile = replace(BAND, view=replace(BAND.view, width=replace(BAND.view.width, phases=phases)))
+    assert tile.plane == 4 * banks.next_in_bank(9 * 20 // 4, bank, 8)
+    written = [4 * (phase * tile.plane) for phase in range(phases)]
+    assert banks.steps(written, 16) == 1
+
+
+def test_a_line_is_folded_into_rows() -> None:
+    flat = BandAxis(phases=1, taps=1, kernel=1, positions=1, start=0, origin=0)
+    line = replace(BAND, view=replace(BAND.view, height=flat, width=replace(BAND.view.width, positions=444), line=True))
+    assert (line.fold, line.blocks_by_axis) == (20, (-(-23 // 9), 1))  # 444 positions in 23 rows of 20
+
+
+# ---------------------------------------------------------------- problems by hand
+
+
+def lifted(operator: str, x: tuple[int, ...], w: tuple[int, ...], **more: Any) -> Problem:
+    return problem(operator, x, w, "float32", **more).lifted
+
+
+def test_bands_of_a_problem_by_hand() -> None:
+    one = lifted("conv", (2, 6, 5, 31, 44), (6, 3, 2, 4, 7), group=2, pads=[1, 2, 3, 0, 1, 2])
+    found = bands_plan._view(one)
+    assert (found.copies, found.channels, found.filters, found.depths, found.planes) == (4, 3, 3, 5, 2)
+    assert found.height == BandAxis(phases=1, taps=4, kernel=4, positions=31, start=-2, origin=0)
+    assert found.vectors == 4
+    # From 3 before x, which is one after a vector's beginning: one position more.
+    assert found.width == BandAxis(phases=1, taps=7, kernel=7, positions=43 + 1, start=-4, origin=-1)
+    assert found.line is False
+
+
+def test_bands_of_a_transposed_problem_by_hand() -> None:
+    one = lifted("conv_transpose", (2, 6, 5, 7, 16), (6, 2, 3, 5, 4), strides=[2, 3, 4], pads=[0, 4, 6, 1, 2, 1])
+    found = bands_plan._view(one)  # y (2, 2, 10, 17, 57)
+    assert one.y_shape == (2, 2, 10, 17, 57)
+    assert (found.copies, found.planes, found.depths) == (2, 2, 10)
+    # Of five taps a phase meets two at most. Output -1 would be the first of a position that begins whole strides.
+    assert found.height == BandAxis(phases=3, taps=2, kernel=5, positions=6, start=0, origin=-1)
+    assert found.width == BandAxis(phases=4, taps=1, kernel=4, positions=15 + 1, start=0, origin=-2 - 4)
+
+
+def test_an_axis_alone_is_a_line() -> None:
+    strided = lifted("conv_transpose", (2, 6, 21), (6, 2, 5), strides=[3])
+    assert bands_plan._view(strided).line is True
+    assert bands_plan._view(lifted("conv", (2, 6, 21), (2, 6, 5))).line is True
+    assert bands_plan._view(lifted("conv", (2, 6, 1, 21), (2, 6, 1, 5))).line is True
+    assert bands_plan._view(lifted("conv", (2, 6, 2, 21), (2, 6, 1, 5))).line is False
+    assert bands_plan._view(lifted("conv", (2, 6, 2, 21), (2, 6, 2, 5))).line is False
+    assert bands_plan._view(lifted("conv", (2, 6, 1, 21), (2, 6, 2, 5), pads=[1, 0, 0, 0])).line is False
+    assert bands_plan._view(lifted("conv_transpose", (2, 6, 1, 21), (6, 2, 1, 5), strides=[2, 3])).line is True
+
+
+@pytest.mark.parametrize(
+    ("x", "x_strides", "dtype", "vectors"),
+    [
+        ((2, 8, 3, 5, 12), (1440, 180, 60, 12, 1), "float32", 4),
+        ((2, 8, 3, 5, 12), (1440, 180, 60, 12, 1), "float16", 4),  # of sums
+        ((2, 8, 3, 5, 12), (1440, 180, 60, 12, 1), "float64", 2),
+        ((2, 8, 3, 5, 14), (1680, 210, 70, 14, 1), "float32", 1),
+        ((2, 8, 3, 5, 12), (1442, 180, 60, 12, 1), "float32", 1),
+        ((1, 8, 3, 5, 12), (1442, 180, 60, 12, 1), "float32", 4),
+        ((2, 8, 3, 5, 12), (1440, 182, 60, 12, 1), "float32", 1),
+        ((2, 8, 3, 5, 12), (1440, 180, 62, 12, 1), "float32", 1),
+        ((2, 8, 3, 5, 12), (1440, 180, 60, 14, 1), "float32", 1),
+        ((2, 8, 3, 5, 12), (1440, 1, 480, 96, 8), "float32", -4),
+        ((2, 8, 3, 5, 12), (1440, 1, 480, 96, 8), "float16", -8),
+        ((2, 8, 3, 1, 12), (288, 1, 96, 96, 8), "float32", -4),
+        ((2, 8, 3, 5, 1), (120, 1, 40, 8, 8), "float32", 1),  # a column is a row of one
+        ((2, 6, 3, 5, 12), (1080, 1, 360, 72, 6), "float32", 1),
+        ((2, 8, 3, 5, 12), (1440, 1, 480, 96, 9), "float32", -1),
+        ((2, 8, 3, 5, 12), (1440, 1, 480, 98, 8), "float32", -1),
+        ((2, 8, 3, 5, 12), (1440, 1, 482, 96, 8), "float32", -1),
+        ((2, 8, 3, 5, 12), (1442, 1, 480, 96, 8), "float32", -1),
+        ((2, 8, 3, 5, 12), (2880, 2, 960, 192, 16), "float32", 1),  # channels are no neighbours
+    ],
+)
+def test_what_bands_copy_at_once(x: tuple[int, ...], x_strides: tuple[int, ...], dtype: str, vectors: int) -> None:
+    one = problem("conv", x, (1, x[1], 1, 1, 1), dtype, x_strides=x_strides)
+    assert bands_plan._vectors(one) == vectors

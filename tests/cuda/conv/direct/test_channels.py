@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
+from math import prod
 from random import Random
 from typing import Any
 
@@ -19,13 +21,13 @@ from gpuconv.cuda.conv.direct.channels import FORMS, ChannelTile
 from gpuconv.cuda.plan.limits import representative
 from gpuconv.rules import geometry as geometries
 from tests.emulator import emulated_cuda
-from tests.harness.emulated import architecture, preferred
-from tests.harness.offered import candidates, said, why_not
-from tests.harness.plans import fields, strides
+from tests.harness import direct_forms
+from tests.harness.emulated import preferred
+from tests.harness.offered import candidates
+from tests.harness.plans import conv_of, fields, strides
 from tests.oracle import oracle
-from tests.oracle.operands import CONV_DTYPES, CONV_KINDS, values, with_channels_last
+from tests.oracle.operands import CONV_DTYPES, values, with_channels_last
 from tests.oracle.oracle import assert_close
-from tests.oracle.strategies import Problem
 
 HOPPER = representative("sm_90a").limits
 Ints = tuple[int, ...]
@@ -53,42 +55,6 @@ def forms(*arguments: Any, **attributes: Any) -> set[str]:
 )
 def test_forms_follow_how_windows_share_inputs(w: Ints, attributes: dict[str, Any], found: set[str]) -> None:
     assert forms("conv", (2, 6, 20, 30), w, group=6, **attributes) == found
-
-
-@pytest.mark.parametrize(
-    ("arguments", "attributes", "why"),
-    [
-        (("conv", (1, 2, 4, 4, 4, 4), (2, 1, 2, 2, 2, 2)), {"group": 2}, "4 spatial axes"),
-        (("conv", (1, 8, 8), (4, 2, 3)), {"group": 4}, "2 channels and 1 filters a group"),
-        (("conv", (1, 4, 8), (20, 1, 3)), {"group": 4}, "1 channels and 5 filters a group"),
-        (("conv_transpose", (1, 4, 8), (4, 1, 3)), {"group": 4, "strides": [2]}, "ConvTranspose with strides"),
-    ],
-)
-def test_what_is_refused_goes_to_other_kernels_with_the_reason(
-    arguments: Any, attributes: dict[str, Any], why: str
-) -> None:
-    problem = made(*arguments, **attributes)
-    assert not list(candidates(channels_plan, problem, HOPPER))
-    plan = conv_families.plan(problem, HOPPER)
-    assert why in str(why_not(channels_plan, problem, HOPPER))
-    assert said(plan, channels_plan) in (None, why_not(channels_plan, problem, HOPPER))
-
-
-def test_a_channel_may_have_four_filters() -> None:
-    for filters in (1, 3, 4):
-        assert candidates(channels_plan, made("conv", (1, 4, 8), (4 * filters, 1, 3), group=4), HOPPER)
-
-
-def test_far_apart_inputs_and_channels_that_lie_apart_are_refused() -> None:
-    x, w = (1, 4, 8, 8), (4, 1, 3, 3)
-    geometry = geometries.conv(x, w, group=4)
-    steps = ((256, 64, 8, 1), (8 * 2**29, 1, 2**29, 2**28), strides(x))
-    why = []
-    for step in steps:
-        y_strides = strides(geometry.y_shape)
-        problem = correlation.of(geometry, "float64", step, contiguous_strides(w), None, y_strides)
-        why.append(why_not(channels_plan, problem, HOPPER))
-    assert why == ["channels do not lie next to each other in x and y", "it needs 64-bit indices", None]
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
@@ -127,28 +93,10 @@ def test_vectors_are_whole_where_pixels_are_made_of_them(x_shape: Ints, x_stride
 # ---------------------------------------------------------------- tiles
 
 
-def some(random: Random, form: tuple[int, int, int]) -> Problem:
-    """A random problem that a form takes, channels second; extents that leave outputs."""
-    rank = random.choice((1, 2, 2, 3))
-    group, filters = random.choice((2, 3, 8, 12, 40)), random.choice((1, 1, 1, 2, 4))
-    taps = [random.choice((1, 2, 3, 5, 9)) for _ in range(rank)]
-    steps = [random.choice((1, 2, 3)) for _ in range(rank)]
-    dilations = [random.choice((1, 1, 2, 3)) for _ in range(rank)]
-    if form[0]:
-        taps[-1] = max(2, taps[-1])  # a single tap has no distance to another
-        steps[-1] = form[0] * dilations[-1]
-    ends = [[random.randrange((k - 1) * d + 2) for k, d in zip(taps, dilations, strict=True)] for _ in range(2)]
-    least = [max(1, (k - 1) * d + 1 - a - b + s) for k, d, s, a, b in zip(taps, dilations, steps, *ends, strict=True)]
-    extents = [n + random.randrange({1: 60, 2: 20, 3: 7}[rank]) for n in least]
-    attributes = {"group": group, "strides": steps, "dilations": dilations, "pads": [*ends[0], *ends[1]]}
-    b_shape = random.choice((None, (group * filters,)))
-    return Problem("conv", (random.choice((1, 2)), group, *extents), (group * filters, 1, *taps), b_shape, attributes)
-
-
 def tiles() -> list[tuple[correlation.Problem, ChannelTile]]:
     random, found = Random(0), []
     for form, dtype, _ in product(FORMS, ("float16", "float32", "float64"), range(6)):
-        problem = some(random, form)
+        problem = direct_forms.some_channels(form, random)
         assert problem.w_shape is not None
         of = made("conv", problem.x_shape, problem.w_shape, dtype, **problem.attributes)
         view = direct_base.view_of(of)
@@ -197,28 +145,6 @@ def test_outputs_of_a_thread_share_the_inputs_of_dilated_taps() -> None:
 @pytest.mark.emulator
 @pytest.mark.parametrize("dtype", CONV_DTYPES, ids=str)
 @pytest.mark.parametrize("form", FORMS, ids=str)
-def test_random_problems_of_every_form(form: tuple[int, int, int], dtype: Any) -> None:
-    random, name = Random(f"{form} {dtype}"), channels_plan.variant(str(dtype), form).name
-    for number in range(3):
-        problem = some(random, form)
-        kinds = CONV_KINDS[(number + random.randrange(2) * 6) % len(CONV_KINDS)]
-        shapes = zip(problem.shapes, kinds, strict=True)
-        arrays = [None if s is None else values(kind, number + i, s, dtype) for i, (s, kind) in enumerate(shapes)]
-        expected = oracle.conv(*arrays, **problem.attributes)
-        places = [(random.choice((0, 0, 1)), random.choice((0, 0, 4, 3))) for _ in range(2)]
-        x, out = (
-            with_channels_last(arrays[0], *places[0]),
-            with_channels_last(np.zeros(expected.value.shape, dtype), *places[1]),
-        )
-        with preferred(name), emulated_cuda(limits_of=architecture(dtype, 3), seed=number) as emulated:
-            y = gpuconv.conv(x, *arrays[1:], **problem.attributes, out=out)
-        assert [launch.variant.name for launch in emulated.launches] == [name]
-        assert_close(y, expected, dtype)
-
-
-@pytest.mark.emulator
-@pytest.mark.parametrize("dtype", CONV_DTYPES, ids=str)
-@pytest.mark.parametrize("form", FORMS, ids=str)
 def test_channels_one_by_one_have_the_bits_of_whole_vectors(form: tuple[int, int, int], dtype: Any) -> None:
     """Of 24 channels in pixels of 24 and of 25 elements, and of the first 21 of them."""
     x, w = values("nonfinite", 0, (2, 24, 9, 21), dtype), values("normal", 1, (24, 1, 3, 4), dtype)
@@ -249,17 +175,27 @@ def test_conv_transpose_of_stride_1() -> None:
     assert_close(y, expected, "float32")
 
 
-@pytest.mark.emulator
-@pytest.mark.parametrize("group", [8, 6])
-def test_padding_takes_no_part(group: int) -> None:
-    """An infinite weight on the padding adds nothing; on an input it gives what IEEE arithmetic gives."""
-    x, w = np.ones((1, group, 6, 11), np.float32), np.ones((group, 1, 3, 3), np.float32)
-    w[::2, 0, 0, 0] = np.inf
-    w[1, 0, 2, 2] = np.nan
-    attributes = {"group": group, "pads": [1, 1, 1, 1]}
-    out = with_channels_last(np.zeros(x.shape, np.float32))
-    with preferred("channels_7s1"), emulated_cuda():
-        y = gpuconv.conv(with_channels_last(x), w, **attributes, out=out)
-    assert_close(y, oracle.conv(x, w, **attributes), "float32")
-    assert np.isfinite(y).any()
-    assert not np.isfinite(y).all()
+def test_a_tile_by_hand() -> None:
+    work = conv_of(
+        "float32", batch=2, group=33, channels=1, filters=2,
+        x_extent=(9, 140, 150), y_extent=(3, 31, 23), taps=(2, 5, 3), column_strides=(3, 4, 6), dilations=(1, 6, 4),
+        pads=(1, 2, 3),
+    )  # fmt: skip
+    tile = ChannelTile(work, (2, 4, 4), True, vectors=7, rows=2, columns=3, walk=2)
+    rows = channels_plan._OUTPUTS // 4
+    assert tile.per_thread == (rows, 4)
+    # Rows 3 * 4 = 2 * 6 apart share every second tap, columns 2 * 6 = 3 * 4 apart every third.
+    assert (tile.apart, tile.advance) == ((3, 2), 2)
+    assert replace(tile, form=(0, 1, 4)).apart == (3, 1)
+    assert tile.tiles == (-(-31 // (3 * rows)) * 3, -(-23 // (2 * 4)) * 2)
+    assert tile.filters == 33 * 2
+    assert tile.blocks_by_axis == (-(-66 // (7 * 4)), 2, -(-tile.tiles[0] // (2 * 2)))
+    assert tile.blocks == prod(tile.blocks_by_axis) * 3 * 2
+    # Seven vectors of four channels, and one more: the next tap begins in another bank. All five rows fit.
+    assert (tile.pitch, tile.step, tile.parts) == ((7 + 1) * 4, 5, 1)
+    assert tile.shared_bytes == 4 * 32 * 5 * 3
+    large = replace(tile, view=replace(work, taps=(2, 65, 70)))
+    row = 4 * 32 * 70  # bytes of the weights of a row of taps
+    assert large.step == channels_plan._WEIGHT_BYTES // row
+    assert large.parts == -(-65 // large.step)
+    assert large.shared_bytes == row * large.step

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from gpuconv.cuda.conv.direct import few as few_plan
 from gpuconv.cuda.plan.launch import Plan
 from tests.emulator import emulated_cuda
 from tests.harness.emulated import preferred
-from tests.harness.plans import fields, plan
+from tests.harness.plans import fields, plan, problem
 from tests.oracle import oracle
 
 
@@ -52,19 +53,6 @@ def test_the_kernel_follows_the_output_channels(filters: int, most: int | None) 
     assert (made and made.launches[0].variant.name) == (most and f"conv_few_float32_3d_{most}x512")
 
 
-@pytest.mark.parametrize(
-    ("x_shape", "w_shape", "more"),
-    [
-        ((1, 0, 9), (4, 0, 3), {}),  # nothing to multiply
-        ((1, 3, 3, 3, 3, 3), (4, 3, 2, 2, 2, 2), {}),  # four axes
-        ((1, 3, 9), (3, 4, 3), {"operator": "conv_transpose", "strides": [2]}),
-        ((2, 3, 9), (4, 3, 3), {"x_strides": (2**31, 9, 1)}),  # 64-bit indices
-    ],
-)
-def test_others_are_left_to_other_kernels(x_shape: Any, w_shape: Any, more: dict[str, Any]) -> None:
-    assert few(x_shape, w_shape, **more) is None
-
-
 def test_it_is_the_quickest_where_output_channels_are_few_and_windows_lie_apart() -> None:
     made = plan("conv", (1, 128, 512, 512), (3, 128, 3, 3), pads=[1] * 4, strides=[2, 2])
     assert made.launches[0].variant.name == "conv_few_float32_3d_4x512"
@@ -86,3 +74,10 @@ def test_taps_and_channels_come_in_parts(dtype: str, x_shape: Any, w_shape: Any)
         assert launch.variant.name.startswith("conv_few")
     oracle.assert_close(results[0], oracle.conv(x, w, b, pads=pads), dtype)
     assert results[0].tobytes() == results[1].tobytes()
+
+
+def test_a_block_of_few_filters_has_the_weights_of_its_channels_within_24_kib() -> None:
+    one = problem("conv", (1, 400, 9, 11), (2, 400, 3, 3), "float32")
+    room = 24 * 1024 // (9 * 4 * 4)  # bytes by those of nine taps of four filters: 170 channels
+    for channels in (400, room, 99):
+        assert few_plan._channels_at_once(replace(one, channels=channels), 4) == min(channels, room)

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import gpuconv
 from gpuconv.cuda.call.prepared import contiguous_strides
 from gpuconv.cuda.conv import families as conv_families
 from gpuconv.cuda.conv import problem as correlation
@@ -24,9 +23,10 @@ from gpuconv.cuda.plan.launch import Plan
 from gpuconv.cuda.plan.limits import representative
 from gpuconv.rules import dtypes
 from gpuconv.rules import geometry as geometries
-from tests.harness import direct_forms
+from tests.harness import banks, direct_forms
 from tests.harness.direct_forms import FORMS
-from tests.harness.offered import candidates, said, why_not
+from tests.harness.offered import candidates
+from tests.harness.plans import conv_of
 from tests.oracle.strategies import Problem
 
 HOPPER = representative("sm_90a").limits
@@ -85,37 +85,6 @@ def test_a_single_axis_is_a_line_whatever_the_rank(shape: Ints) -> None:
 
 def test_a_depth_is_taken_by_every_form() -> None:
     assert "5x5s1" in planned("conv", (1, 2, 9, 20, 30), (2, 1, 3, 5, 5), group=2, strides=[2, 1, 1])
-
-
-@pytest.mark.parametrize(
-    ("arguments", "attributes", "why"),
-    [
-        (("conv", (1, 2, 4, 4, 4, 4), (2, 1, 2, 2, 2, 2)), {"group": 2}, "4 spatial axes"),
-        (("conv", (1, 66, 8), (2, 33, 3)), {"group": 2}, "33 channels, 1 filters a group"),
-        (("conv", (1, 2, 8), (66, 1, 3)), {"group": 2}, "1 channels, 33 filters a group"),
-        (("conv", (1, 3, 8), (2, 3, 3)), {}, "a single group of 3 channels"),
-        (("conv_transpose", (1, 2, 8), (2, 1, 3)), {"group": 2, "strides": [2]}, "ConvTranspose with strides"),
-        (("conv", (1, 2, 8), (2, 1, 3), (16, 1, 2)), {"group": 2}, "do not lie next to each other"),
-        (("conv", (2, 2, 8), (2, 1, 3), (2**31, 8, 1)), {"group": 2}, "64-bit indices"),
-        (("conv", (1, 2, 0, 8), (2, 1, 3, 3)), {"group": 2, "pads": [2, 0, 2, 0]}, "nothing to sum"),
-    ],
-)
-def test_what_is_refused_goes_to_the_general_kernel_with_the_reason(
-    arguments: Any, attributes: dict[str, Any], why: str
-) -> None:
-    problem = made(*arguments, **attributes)
-    assert not list(candidates(rows_plan, problem, HOPPER))
-    plan = conv_families.plan(problem, HOPPER)
-    assert plan.launches[-1].variant.name.startswith("conv")
-    assert why in str(why_not(rows_plan, problem, HOPPER))
-    assert said(plan, rows_plan) in (None, why_not(rows_plan, problem, HOPPER))
-    assert (said(plan, rows_plan) is None) == (problem.group == 1)  # where nobody expects a direct sum
-
-
-def test_explain_says_why_there_is_no_direct_sum(capsys: pytest.CaptureFixture[str]) -> None:
-    gpuconv.explain("conv_transpose", (1, 4, 8, 8), (4, 1, 4, 4), group=4, strides=[2, 2])
-    why = "not by direct sums of rows: ConvTranspose with strides (2, 2); it takes those of stride 1"
-    assert why in capsys.readouterr().out
 
 
 def test_depthwise_layers_are_one_launch_without_a_workspace() -> None:
@@ -317,3 +286,96 @@ def test_without_room_for_a_block_there_is_no_candidate() -> None:
     problem = made("conv", (2, 6, 64, 64), (6, 1, 7, 7), group=6)
     limits = replace(HOPPER, shared_bytes_per_block=1024, shared_bytes_per_multiprocessor=1024)
     assert not list(candidates(rows_plan, problem, limits))
+
+
+# ---------------------------------------------------------------- tiles by hand
+
+# No two extents, strides, dilations or pads are equal; three channels of a group at a time.
+WORK = conv_of(
+    "float32", batch=2, group=5, channels=7, filters=3,
+    x_extent=(9, 40, 50), y_extent=(3, 31, 23), taps=(3, 2, 5), column_strides=(3, 1, 2),
+    dilations=(2, 4, 3), pads=(1, 2, 3),
+)  # fmt: skip
+
+
+def form(kernel: int, stride: int) -> RowForm:
+    """The form of one filter for a plane of so many taps, and so far apart; 0 is any."""
+    return next(one for one in FORMS if (one.filters, one.line, one.kernel, one.stride) == (1, False, kernel, stride))
+
+
+def test_a_tile_of_any_taps_by_hand() -> None:
+    tile = RowTile(WORK, form(0, 0), threads=(2, 3, 5), groups=2, filter_tiles=2, step=3)
+    found = tile.fields()
+    # A thread makes four rows of a column: 2 x 12 x 5 outputs of a block.
+    assert found["outputs"] == [2, 12, 5]
+    assert (found["spread_row"], found["spread_column"]) == (3, 0)
+    assert tile.blocks_by_axis == (2, 3, 5)
+    assert (found["filter_blocks"], found["group_blocks"], tile.blocks) == (2, 3, 2 * 3 * 5 * 2 * 3 * 2)
+    assert (
+        found["extent"] == tile.extent == ((2 - 1) * 3 + 2 * 2 + 1, (12 - 1) * 1 + 1 * 4 + 1, (5 - 1) * 2 + 4 * 3 + 1)
+    )
+    staged, _ = tile.work_of_block(tile.groups, tile.filter_tiles, tile.step)
+    assert staged == 2 * 3 * 8 * 16 * 21 * 3  # and three times as many for seven channels
+    assert found["row_lanes"] == 4  # log2 of its rows
+    assert (found["lead"], found["row_taps"], tile.row_taps) == (0, 5, 8)  # filled up to whole vectors
+    assert (found["step"], found["groups_here"], found["filter_bits"]) == (3, 2, 1)
+    assert found["filter_weights"] == 3 * 3 * 2 * 8
+    assert found["filter_pitch"] == 4 * 37  # 36 vectors, and one more: an odd number
+    assert found["weights"] == 2 * 3 * tile.pitches[3] + 128 // 8 * 9 * 4  # where warps turn their results round
+    assert tile.shared_bytes == 4 * (found["weights"] + 2 * 2 * 4 * 37)
+    names = ("phase_pitch", "row_pitch", "depth_pitch", "channel_pitch")
+    assert tuple(found[name] for name in names) == tile.pitches
+    flat = replace(tile, view=replace(WORK, columns=(3, 3, 23)))  # fewer rows than a thread would make
+    assert flat.fields()["outputs"] == [2, 3, 20]
+    assert (flat.fields()["spread_row"], flat.fields()["spread_column"]) == (0, 5)
+
+
+@pytest.mark.parametrize("columns", [5, 8, 12, 128])
+def test_lanes_along_a_row_are_the_power_of_two_that_its_vectors_need(columns: int) -> None:
+    tile = RowTile(WORK, form(0, 0), threads=(1, 1, columns), groups=2, filter_tiles=2, step=3)
+    row = (columns - 1) * 2 + 4 * 3 + 1
+    needed = [-(-row // vector) for vector in (1, 2, 4)]
+    lanes = [next(bits for bits in range(8) if 2**bits >= count or bits == 7) for count in needed]  # of 128 threads
+    assert tile.fields()["lanes"] == lanes
+
+
+@pytest.mark.parametrize(("dtype", "extent"), [("float32", (8, 16, 21)), ("float64", (8, 10, 21))])
+def test_threads_of_any_taps_read_from_other_banks(dtype: str, extent: Ints) -> None:
+    """Neighbours along columns, rows, depths and groups, of which no pitch is a row of banks longer than it needs.
+
+    A thread makes as many rows as 16 bytes have words: four of float32, two of float64.
+    """
+    tile = RowTile(replace(WORK, dtype=dtype), form(0, 0), threads=(2, 3, 5), groups=2, filter_tiles=2, step=3)
+    assert tile.extent == extent
+    phase, row, depth, channel = tile.pitches
+    word = np.dtype(dtype).itemsize
+    at = [
+        g * 3 * channel + d * 3 * depth + h * row + w for g, d, h, w in product(range(2), range(2), range(3), range(5))
+    ]
+    assert banks.steps((word * number for number in at), word) == 1
+    assert phase == -(-extent[2] // 2)  # even columns, then odd ones: a thread's neighbour is two columns further on
+    for pitch, least in ((row, 2 * phase), (depth, extent[1] * row), (channel, extent[0] * depth)):
+        assert 0 <= pitch - least < 128 // word
+
+
+def test_a_tile_of_three_by_three_taps_by_hand() -> None:
+    """24 columns of every second input, from 3 before them on, meet 52: 28 even and 28 odd ones, in whole vectors."""
+    work = replace(WORK, channels=1, taps=(1, 3, 3), column_strides=(1, 2, 2), dilations=(1, 1, 1), pads=(0, 1, 1))
+    tile = RowTile(work, form(3, 2), threads=(1, 3, 6), groups=2, filter_tiles=1, step=1)
+    assert (tile.lead, tile.per_thread) == (3, (1, 7, 4))
+    assert tile.extent == (1, (3 * 7 - 1) * 2 + 3, 2 * 28)
+    assert (tile.row_taps, tile.fields()["filter_weights"], tile.fields()["filter_pitch"]) == (4, 3 * 4, 12)
+    assert tile.blocks == 3 * 2 * 1 * 3 * 3 * 2
+    phase, row, depth, channel = tile.pitches
+    assert banks.steps((4 * (column // 2 + column % 2 * phase) for column in range(56)), 4) == 1  # as they are copied
+    threads = [g * channel + h * 7 * 2 * row + 4 * w for g, h, w in product(range(2), range(3), range(6))]
+    assert banks.steps((4 * number for number in threads), 16) == 1
+    assert 0 <= phase - 28 < 32
+    for pitch, least in ((row, 2 * phase), (depth, 43 * row), (channel, depth)):
+        assert 0 <= pitch - least < 32
+    wide = replace(work, taps=(1, 3, 5), column_strides=(1, 1, 1), pads=(0, 1, 6))
+    rows = RowTile(wide, form(0, 1), threads=(1, 2, 3), groups=2, filter_tiles=1, step=1)
+    # Six columns of padding, and two more before the first vector of taps; two rows of taps beyond 2 * 7 rows.
+    assert (rows.lead, rows.row_taps, rows.extent) == (2, 8, (1, 2 * 7 + 2, 3 * 4 + 8))
+    assert rows.fields()["filter_weights"] == 3 * 8
+    assert rows.fields()["filter_pitch"] == 4 * 7  # six vectors, and one more

@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from random import Random
 from typing import Any
 
-import numpy as np
 import pytest
 
-import gpuconv
 from gpuconv.cuda.call.prepared import contiguous_strides
 from gpuconv.cuda.conv import families as conv_families
 from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.direct import transpose
 from gpuconv.cuda.plan.limits import representative
 from gpuconv.rules import geometry as geometries
-from tests.emulator import emulated_cuda
-from tests.harness.emulated import architecture, preferred
-from tests.harness.offered import candidates, refused, said, why_not
+from tests.harness.emulated import preferred
 from tests.harness.plans import fields, plan, strides
-from tests.oracle import oracle
-from tests.oracle.operands import CONV_DTYPES, CONV_KINDS, LAYOUTS, values, with_channels_last
-from tests.oracle.oracle import assert_close
-from tests.oracle.strategies import Problem
 
 HOPPER = representative("sm_90a").limits
 
@@ -34,43 +25,12 @@ def made(x: Any, w: Any, layout: str = "NCHW", **attributes: Any) -> correlation
     return correlation.of(geometry, "float32", *arrays)
 
 
-@pytest.mark.parametrize(
-    ("x", "w", "attributes", "why"),
-    [
-        ((1, 2, 4, 4, 4), (2, 1, 2, 2, 2), {"group": 2, "strides": [2, 2, 2]}, "3 spatial axes"),
-        ((1, 4, 8), (4, 1, 4), {"group": 2, "strides": [2]}, "2 channels a group"),
-        ((1, 2, 8), (2, 1, 5), {"group": 2, "strides": [2]}, "more than two taps a phase"),
-        ((1, 2, 8), (2, 1, 3), {"group": 2, "strides": [2], "dilations": [2]}, "more than two taps a phase"),
-        ((1, 2, 0, 8), (2, 1, 2, 2), {"group": 2, "strides": [1, 2], "output_padding": [0, 1]}, "nothing to sum"),
-    ],
-)
-def test_what_is_refused_goes_to_other_kernels_with_the_reason(x: Any, w: Any, attributes: Any, why: str) -> None:
-    problem = made(x, w, **attributes)
-    assert why in str(why_not(transpose, problem, HOPPER))
-    assert why in str(said(conv_families.plan(problem, HOPPER), transpose))
-
-
-@pytest.mark.parametrize("group", [1, 2])
-def test_explain_says_so_where_channels_are_in_groups(group: int) -> None:
-    """Of one group a GEMM is what everybody expects."""
-    for x, w in (((1, 2, 4, 4, 4), (2, 1, 2, 2, 2)), ((1, 4, 8), (4, 1, 4))):
-        problem = made(x, w, group=group, strides=[2] * (len(x) - 2))
-        refusal = refused(transpose, problem, HOPPER)
-        assert refusal is not None
-        assert refusal.plain is (group == 1)
-        assert (said(conv_families.plan(problem, HOPPER), transpose) is None) is (group == 1)
-
-
 def test_neighbours_are_channels_where_those_lie_next_to_each_other() -> None:
     problem = made((2, 4, 5, 6), (4, 1, 2, 2), group=4, strides=[2, 2])
     for y_strides in ((99, 1, 12, 4), (1, 1, 12, 4), (99, 1, 12, 0)):
         assert transpose._channels_first(replace(problem, y_strides=y_strides))
     for y_strides in ((99, 9, 3, 1), (99, 1, 3, 1), (99, 2, 3, 4), (1, 9, 3, 2), (99, 0, 3, 2)):
         assert not transpose._channels_first(replace(problem, y_strides=y_strides))
-
-
-def test_one_image_of_one_row_is_taken() -> None:
-    assert candidates(transpose, made((1, 2, 1, 8), (2, 1, 1, 2), group=2, strides=[1, 2]), HOPPER)
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
@@ -90,50 +50,3 @@ def test_conv_and_its_transpose_of_stride_1_stay_what_they_are() -> None:
     with preferred("conv_transpose_depthwise"):
         assert plan("conv", (1, 4, 9, 9), (4, 1, 3, 3), group=4).launches[-1].variant.source == "conv/direct/rows.cu"
     assert conv_families.plan(made((8, 64, 56, 56), (64, 1, 3, 3), group=64), HOPPER).kernel.startswith("depthwise")
-
-
-def some(random: Random) -> Problem:
-    """A random problem of which an output meets at most two taps along each axis."""
-    rank, group, filters = random.choice((1, 2, 2)), random.choice((1, 2, 5, 8)), random.choice((1, 1, 2, 3))
-    steps = [random.choice((1, 2, 3, 4, 8)) for _ in range(rank)]
-    taps = [random.randint(1, 2 * step) for step in steps]
-    extents = [random.randint(2, {1: 40, 2: 8}[rank]) for _ in range(rank)]
-    more = [random.randrange(step) for step in steps]
-    rooms = [s * (n - 1) + k + o - 1 for s, n, k, o in zip(steps, extents, taps, more, strict=True)]
-    begin = [random.randint(0, min(room, k)) for room, k in zip(rooms, taps, strict=True)]
-    end = [random.randint(0, min(room - a, k)) for room, a, k in zip(rooms, begin, taps, strict=True)]
-    attributes = {"group": group, "strides": steps, "pads": [*begin, *end], "output_padding": more}
-    x_shape, w_shape = (random.choice((1, 2)), group, *extents), (group, filters, *taps)
-    return Problem("conv_transpose", x_shape, w_shape, random.choice((None, (group * filters,))), attributes)
-
-
-@pytest.mark.emulator
-@pytest.mark.parametrize("dtype", CONV_DTYPES, ids=str)
-def test_random_problems(dtype: Any) -> None:
-    random, name = Random(str(dtype)), transpose.variant(str(dtype)).name
-    for number in range(len(CONV_KINDS)):
-        problem, kinds = some(random), CONV_KINDS[number]
-        shapes = enumerate(zip(problem.shapes, kinds, strict=True))
-        arrays = [None if s is None else values(kind, number + i, s, dtype) for i, (s, kind) in shapes]
-        expected = oracle.conv_transpose(*arrays, **problem.attributes)
-        layout, result = (random.choice(("contiguous", "channels last", "reversed", "strided")) for _ in range(2))
-        out = LAYOUTS[result](np.zeros(expected.value.shape, dtype))
-        with preferred(name), emulated_cuda(limits_of=architecture(dtype, 2), seed=number) as emulated:
-            y = gpuconv.conv_transpose(LAYOUTS[layout](arrays[0]), *arrays[1:], **problem.attributes, out=out)
-        assert [launch.variant.name for launch in emulated.launches] == [name]
-        assert_close(y, expected, dtype)
-
-
-@pytest.mark.emulator
-def test_padding_takes_no_part() -> None:
-    """An infinite weight on what is no input adds nothing; on an input it gives what IEEE arithmetic gives."""
-    x, w = np.ones((1, 3, 5, 7), np.float32), np.ones((3, 1, 4, 4), np.float32)
-    w[::2, 0, 3, 3] = np.inf
-    w[1, 0, 0, 0] = np.nan
-    attributes = {"group": 3, "strides": [2, 2]}
-    expected = oracle.conv_transpose(x, w, **attributes)
-    with preferred("conv_transpose_depthwise"), emulated_cuda():
-        y = gpuconv.conv_transpose(with_channels_last(x), w, **attributes)
-    assert_close(y, expected, "float32")
-    assert np.isfinite(y).any()
-    assert not np.isfinite(y).all()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,9 +16,9 @@ from gpuconv.cuda.conv.gemm import fragments, grouped_tile
 from gpuconv.cuda.conv.gemm import grouped as grouped_plan
 from gpuconv.cuda.plan.launch import Plan
 from tests.emulator import emulated_cuda
+from tests.harness import banks
 from tests.harness.emulated import preferred
 from tests.harness.machine_code import code
-from tests.harness.offered import candidates, said
 from tests.harness.plans import HOPPER, fields, plan, problem
 from tests.harness.toolchain import needs_disassembler, needs_nvrtc
 from tests.oracle import oracle
@@ -48,12 +50,6 @@ def test_a_block_has_whole_groups_of_up_to_64_channels(channels: int) -> None:
             assert work.together * channels <= 64
 
 
-@pytest.mark.parametrize(("channels", "group", "taken"), [(64, 2, True), (65, 2, False), (1, 2, True), (64, 1, True)])
-def test_groups_of_up_to_64_channels_are_taken(channels: int, group: int, taken: bool) -> None:
-    one = problem("conv", (1, channels * group, 9, 9), (32 * group, channels, 3, 3), group=group)
-    assert bool(candidates(grouped_plan, one, HOPPER)) is taken
-
-
 @pytest.mark.parametrize(
     ("channels", "filters", "group", "kernel", "together"),
     [
@@ -75,26 +71,6 @@ def test_as_many_groups_as_fill_fragments_make_one(
     assert launch.variant.name.endswith(kernel)
     assert struct["bands"]["channels"] == together * channels
     assert struct["common"]["filters"] == together * filters
-
-
-@pytest.mark.parametrize(
-    ("x_shape", "w_shape", "more", "why"),
-    [
-        ((1, 65, 9), (16, 65, 3), {}, None),  # a single group, where nobody expects it
-        ((1, 130, 9), (4, 65, 3), {"group": 2}, "65 channels in a group; it takes up to 64"),
-        ((1, 4, 9), (4, 2, 3), {"group": 2, "dtype": "float64"}, "products of float64"),
-        ((1, 4, 9), (4, 2, 3), {"group": 2, "dtype": "float32"}, "float32 products are those of IEEE arithmetic"),
-        ((1, 4, 3, 3, 3, 3), (4, 2, 2, 2, 2, 2), {"group": 2}, "4 spatial axes are more than 3"),
-    ],
-)
-def test_others_are_left_to_other_kernels(x_shape: Any, w_shape: Any, more: dict[str, Any], why: str | None) -> None:
-    assert grouped(x_shape, w_shape, **more) is None
-    found = said(plan("conv", x_shape, w_shape, **{"dtype": "float16", **more}), grouped_plan)
-    assert found is None if why is None else str(found).startswith(why)
-
-
-def test_weights_that_shared_memory_has_no_room_for_are_left_to_other_kernels() -> None:
-    assert grouped((1, 128, 9, 9, 9), (128, 64, 5, 5, 5), group=2) is None
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
@@ -186,23 +162,6 @@ def test_infinities_of_other_groups_and_images_take_no_part(
     oracle.assert_close(y, exact, dtype, "tensor cores" if precision == "ieee" else precision)
 
 
-@pytest.mark.emulator
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
-@pytest.mark.parametrize(("layout", "shift"), [("NCHW", 0), ("NCHW", 1), ("NHWC", 0), ("NHWC", 1)])
-def test_arrays_may_begin_anywhere(dtype: str, layout: str, shift: int) -> None:
-    """Only x and y that begin on 16 bytes are read and written in wide pieces."""
-    random, shape = np.random.default_rng(0), (2, 32, 9, 8) if layout == "NCHW" else (2, 9, 8, 32)
-    x = random.standard_normal(2 * 9 * 8 * 32 + shift).astype(dtype)[shift:].reshape(shape)
-    out = np.zeros(2 * 9 * 8 * 32 + shift, dtype)[shift:].reshape(shape)
-    w = random.standard_normal((32, 8, 3, 3)).astype(dtype)
-    keywords: dict[str, Any] = {"group": 4, "pads": [1, 1, 1, 1]}
-    with preferred("conv_grouped"), gpuconv.precision("tf32"), emulated_cuda() as emulated:
-        gpuconv.conv(x, w, **keywords, layout=layout, out=out)
-    assert "conv_grouped" in emulated.launches[-1].variant.name
-    x, y = (x, out) if layout == "NCHW" else (np.moveaxis(x, -1, 1), np.moveaxis(out, -1, 1))
-    oracle.assert_close(y, oracle.conv(x, w, **keywords), dtype, "tf32" if dtype == "float32" else "tensor cores")
-
-
 def test_the_model_knows_what_keeps_a_multiprocessor_busy() -> None:
     """A tile of a whole image is quicker than as many tiles of one output each."""
     work = next(iter(grouped_plan.works(_problem(), fragments.ARITHMETICS["float16", "ieee"])))
@@ -237,3 +196,83 @@ def test_the_main_loop_is_what_the_model_takes_it_to_be(
 
 def _opcodes(body: list[Instruction], loop: range) -> set[str]:
     return {body[number].opcode for number in loop}
+
+
+# ---------------------------------------------------------------- tiles of several groups by hand
+
+
+def made(tile: tuple[int, int, int], **more: Any) -> Any:
+    """A tile of y (3, 160, 4, 10, 9), each image of which begins eleven rows of x after the one before."""
+    of_problem = {
+        "columns": (4, 10, 9), "column_strides": (2, 3, 1), "batch": 3, "phases": (2, 1, 3), "group": 6, "itemsize": 2,
+        "y_strides": (360 * 32, 1, 90 * 32, 9 * 32, 32), "y_shape": (3, 32, 4, 10, 9), "strides": (),
+    }  # fmt: skip
+    of_problem |= {name: value for name, value in more.items() if name in of_problem}
+    work = {
+        "reaches": (2, 4, 6), "image_inputs": 11, "m_tiles": 2, "filters": 16, "weight_bytes": 4096, "pitch": 48,
+    }  # fmt: skip
+    work |= {name: value for name, value in more.items() if name in work}
+    of: Any = SimpleNamespace(**of_problem)
+    form, arithmetic = more.get("form", SimpleNamespace(warp_n=64, warps=8)), SimpleNamespace()
+    seen = grouped_tile.GroupedWork(of, arithmetic, form, together=2)
+    vars(seen).update(work)  # what it would work out
+    return grouped_tile.GroupedTile(seen, tile, 5)
+
+
+def test_a_tile_of_groups() -> None:
+    """Columns are 2, 3 and 1 inputs apart and reach 2, 4 and 6 further; images of 4 x 2 inputs lie 11 apart."""
+    tile = made((7, 3, 4))
+    # Seven columns along the depth lie in up to three images: twice three inputs more.
+    assert tile.box == (6 * 2 + 2 * 3 + 2 + 1, 2 * 3 + 4 + 1, 3 * 1 + 6 + 1)
+    assert made((8, 3, 4)).box[0] == 7 * 2 + 3 + 2 + 1  # two whole images
+    assert made((2, 3, 4)).box[0] == 1 * 2 + 2 + 1  # half an image
+    assert made((3, 3, 4)).box[0] == 2 * 2 + 3 + 2 + 1
+    for inputs in (8, 5):  # images one behind the other, or overlapping
+        assert made((7, 3, 4), image_inputs=inputs).box[0] == 6 * 2 + 2 + 1
+    assert tile.counts == (-(-4 * 3 // 7), -(-10 // 3), -(-9 // 4))
+    assert tile.blocks == 2 * 6 * 3 * 5  # tiles of filters, phases, pairs of groups, blocks that share the tiles
+    # Weights, and the band, 21 slices of pixels of 48 bytes; or the sums of eight warps, 16 filters by 40 each.
+    assert tile.shared_bytes == 4096 + 21 * tile.pitches[0] * 48
+    assert made((7, 3, 4), pitch=1).shared_bytes == 4096 + 8 * 16 * 40 * 4
+    wide = {"pitch": 1, "form": SimpleNamespace(warp_n=128, warps=8)}
+    assert made((7, 3, 4), **wide).shared_bytes == 4096 + 8 * 16 * (128 + 8) * 2  # or of wide outputs, and a gap
+    assert made((7, 3, 4), **wide, itemsize=4).shared_bytes == 4096 + 8 * 128 * (16 * 4 + 16)
+
+
+@pytest.mark.parametrize(("width", "together"), [(4, 7), (5, 1)])
+def test_eight_columns_that_are_loaded_together_lie_in_other_banks(width: int, together: int) -> None:
+    """``ldmatrix`` reads 16 bytes of each of eight pixels, which are 48 bytes apart, and rows and slices further.
+
+    Fifteen columns of a slice are followed by an odd bank, to which no pitch leads twice: each slice is by itself.
+    """
+    tile = made((7, 3, width))
+    depth, row, column = tile.pitches
+    for first in range(0, 7, together):
+        counts = range(first, first + together), range(3), range(width)
+        at = [48 * (d * 2 * depth + h * 3 * row + w * column) for d, h, w in product(*counts)]
+        assert banks.steps(at, 16) == 1
+    _, rows, columns = tile.box
+    assert 0 <= row - columns < 8
+    assert 0 <= depth - ((rows - 1) * row + columns) < (8 if together > 1 else 1)
+
+
+@pytest.mark.parametrize(
+    ("more", "way"),
+    [
+        ({}, "chunks"),
+        ({"filters": 24}, "single"),
+        ({"y_strides": (360 * 32, 1, 90 * 32, 9 * 32, 33)}, "single"),
+        ({"y_strides": (360 * 32 + 4, 1, 90 * 32, 9 * 32, 32)}, "single"),
+        ({"y_strides": (360 * 32, 2, 90 * 32, 9 * 32, 32)}, "single"),
+        ({"y_strides": (12800, 400, 100, 10, 1), "columns": (4, 10, 8)}, "pairs"),
+        ({"y_strides": (12800, 400, 100, 10, 1)}, "single"),  # nine columns
+        ({"y_strides": (12800, 400, 100, 11, 1), "columns": (4, 10, 8)}, "single"),
+        ({"y_strides": (12800, 401, 100, 10, 1), "columns": (4, 10, 8)}, "single"),
+        ({"y_strides": (12801, 400, 100, 10, 1), "columns": (4, 10, 8)}, "single"),
+        ({"y_strides": (12800, 400, 100, 10, 2), "columns": (4, 10, 8)}, "single"),
+        ({"y_strides": (12800, 400, 100, 10, 1), "columns": (4, 10, 8), "strides": (1, 1, 2)}, "single"),
+        ({"y_strides": (12800, 400, 100, 10, 1), "columns": (4, 10, 8), "strides": (1, 1, 1)}, "pairs"),
+    ],
+)
+def test_how_a_warp_of_groups_writes(more: dict[str, Any], way: str) -> None:
+    assert made((7, 3, 4), **more).outputs == way

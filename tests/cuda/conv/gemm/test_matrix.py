@@ -21,11 +21,9 @@ from tests.cuda.conv.gemm.tensor_cores import ARITHMETIC, assert_within
 from tests.emulator import emulated_cuda
 from tests.harness import machine_code
 from tests.harness.emulated import architecture, preferred
-from tests.harness.offered import said
 from tests.harness.plans import HOPPER, contiguous, fields, strides
 from tests.harness.steady import steady
 from tests.harness.toolchain import needs_disassembler, needs_nvrtc
-from tests.oracle import oracle
 from tests.oracle.operands import CONV_KINDS, operands
 from tests.oracle.strategies import Problem, checked
 
@@ -75,36 +73,6 @@ def test_copies_are_as_wide_as_images_begin(image: Any, dtype: str, copied: int)
     assert any(f"{copied} bytes of pixels a copy" in reason for reason in made.reasons)
 
 
-@pytest.mark.parametrize(
-    ("x", "w", "more", "why"),
-    [
-        ((8, 64, 7, 7), (256, 64, 1, 1), {}, "pixels of a channel of x are not contiguous"),
-        ((8, 64, 8, 8), (256, 64, 1, 1), {"strides": [2, 2]}, "pixels of a channel of x are not contiguous"),
-        ((8, 64, 8, 8), (256, 64, 1, 1), {"pads": [0, 0, 1, 0]}, "pixels of a channel of x are not contiguous"),
-        (
-            (8, 64, 2, 2),
-            (256, 64, 1, 1),
-            {"strides": [2, 2], "pads": [0, 0, 1, 1]},
-            "pixels of a channel of x are not contiguous",
-        ),
-        ((8, 12, 8, 8), (256, 12, 1, 1), {}, "12 channels of a filter are not whole 16 bytes"),
-    ],
-)
-def test_others_are_left_to_other_kernels_with_the_reason(x: Any, w: Any, more: dict[str, Any], why: str) -> None:
-    made = plan(x, w, **more)
-    assert not any("conv_matrix" in reason for reason in made.reasons)
-    assert str(said(made, matrix)).startswith(why)
-
-
-def test_where_there_are_several_taps_or_no_tensor_cores_nothing_is_said() -> None:
-    for made in (
-        plan((8, 64, 8, 8), (256, 64, 1, 3)),
-        plan((8, 64, 8, 8), (256, 64, 1, 1), "float32"),
-        plan((8, 64, 8, 8), (256, 64, 1, 1), "float64"),
-    ):
-        assert not any("conv_matrix" in reason or matrix.NAME in reason for reason in made.reasons)
-
-
 def test_channels_side_by_side_may_have_strides_and_padding() -> None:
     with preferred("conv_matrix"):
         made = plan((32, 512, 28, 28), (1024, 512, 1, 1), layout="NHWC", strides=[2, 2], pads=[1, 0, 0, 1])
@@ -123,22 +91,6 @@ def test_one_launch_scatters_outputs() -> None:
     assert launch.grid == (16 * 128, 1, 1)
     assert any("1024 rows, channels and taps, on tensor cores" in reason for reason in made.reasons)
     assert any("16 bytes of pixels a copy" in reason for reason in made.reasons)
-
-
-@pytest.mark.parametrize(
-    ("x", "w", "more", "why"),
-    [
-        ((8, 64, 8, 8), (64, 32, 3, 3), {}, "outputs of neighbours overlap"),
-        ((8, 64, 7, 7), (64, 32, 2, 2), {}, "pixels of a channel of x are not contiguous"),
-        ((8, 64, 8, 8), (64, 31, 2, 1), {"strides": [2, 1], "dtype": "float64"}, "it has no float64"),
-        ((8, 64, 8, 8), (64, 31, 1, 3), {"strides": [1, 3]}, "are not contiguous in w, from 4 bytes on"),
-        ((8, 64, 8, 8), (64, 32, 2, 2), {"y_strides": (8192, 1, 512, 32)}, "outputs along W are not contiguous"),
-    ],
-)
-def test_outputs_that_overlap_are_left_to_other_kernels(x: Any, w: Any, more: dict[str, Any], why: str) -> None:
-    made = transposed(x, w, **more)
-    assert not any("conv_transpose_matrix_" in reason for reason in made.reasons)
-    assert why in str(said(made, matrix))
 
 
 # ---------------------------------------------------------------- results
@@ -191,37 +143,6 @@ def test_sums_of_every_kind(
     with preferred(kernel), gpuconv.precision(precision), device:
         y = getattr(gpuconv, problem.operator)(*arrays, **problem.attributes)
     assert_within(y, arrays, problem, precision)
-
-
-@pytest.mark.emulator
-@pytest.mark.parametrize(
-    ("operator", "layout", "dtype"),
-    [
-        *(("conv", "NCHW", dtype) for dtype in ("float16", "float32")),
-        ("conv", "NHWC", "bfloat16"),
-        *(("conv_transpose", "NCHW", dtype) for dtype in ("float16", "float32")),
-    ],
-)
-@pytest.mark.parametrize("which", [0, 1, 2])
-def test_arrays_may_begin_anywhere(operator: str, layout: str, dtype: str, which: int) -> None:
-    """Where x (0), w (1) or none of them begins on 16 bytes, others one element later."""
-    random, made = np.random.default_rng(0), []
-    for number, shape in enumerate(((2, 40, 6, 8), (70, 40, 1, 1) if operator == "conv" else (40, 9, 2, 2))):
-        further = int(which != number)
-        memory = random.integers(-3, 4, np.prod(shape) + further).astype(numpy_dtype(dtype))[further:]
-        made.append(memory.reshape(shape))
-    x, w = made
-    x = x if layout == "NCHW" else np.moveaxis(x.reshape(2, 6, 8, 40), -1, 1)
-    attributes = {"strides": w.shape[2:]}  # of one tap all inputs are met
-    with preferred(f"{operator}_matrix"), gpuconv.precision("tf32"), emulated_cuda(seed=1) as emulated:
-        y = getattr(gpuconv, operator)(x, w, **attributes)
-    (launch,) = emulated.launches
-    assert launch.variant.name.startswith(f"{operator}_matrix")
-    np.testing.assert_array_equal(y, getattr(oracle, operator)(x, w, **attributes).value.astype(y.dtype))
-
-
-def numpy_dtype(name: str) -> Any:
-    return next(dtype for dtype, *_ in ARITHMETIC if dtype.name == name)
 
 
 @pytest.mark.emulator

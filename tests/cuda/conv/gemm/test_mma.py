@@ -28,7 +28,7 @@ from tests.emulator import emulated_cuda
 from tests.harness.emulated import architecture, preferred
 from tests.harness.plans import problem
 from tests.oracle import oracle
-from tests.oracle.operands import CONV_KINDS, operands, values
+from tests.oracle.operands import CONV_KINDS, operands
 from tests.oracle.strategies import Problem, checked, problems
 
 pytestmark = pytest.mark.emulator
@@ -210,29 +210,6 @@ def test_the_plan_takes_tensor_cores_where_they_serve(x: Any, w: Any, dtype: str
     assert reasons(x, w, dtype, precision).splitlines()[0] == kernel
 
 
-def test_the_plan_says_why_there_are_no_tensor_cores() -> None:
-    for x, w, dtype, why in (
-        ((1, 8, 9, 9), (8, 8, 3, 3), "float32", "float32 products are those of IEEE"),
-        ((1, 2, 3, 3, 3, 3), (2, 2, 1, 1, 1, 1), "float16", "4 spatial axes"),
-        ((2, 2**10, 2**10, 2**11), (1, 2**10, 1, 1), "float16", "offsets"),
-        ((1, 0, 3), (2, 0, 1), "float16", "there is nothing"),
-    ):
-        assert f"not by implicit GEMM on tensor cores: {why}" in reasons(x, w, dtype)
-
-
-@pytest.mark.parametrize(("dtype", "itemsize"), [("float16", 2), ("float32", 4)])
-def test_addresses_that_are_not_aligned_serve_too(dtype: str, itemsize: int) -> None:
-    """Chunks of channels side by side, from an address that is aligned to elements alone."""
-    random = np.random.default_rng(0)
-    memory = random.integers(-3, 4, 2 * 7 * 9 * 40 + 1).astype(dtype)[1:]
-    x, w = np.moveaxis(memory.reshape(2, 7, 9, 40), -1, 1), random.integers(-3, 4, (20, 40, 3, 2)).astype(dtype)
-    assert x.ctypes.data % 16 == itemsize
-    with emulated_cuda() as emulated, preferred("_vector"), gpuconv.precision("tf32"):
-        y = gpuconv.conv(x, w, pads=[1, 0, 1, 1])
-    assert emulated.launches[-1].variant.name.endswith("_vector")
-    assert np.array_equal(y, oracle.conv(x, w, pads=[1, 0, 1, 1]).value.astype(dtype))
-
-
 def test_every_form_says_what_it_takes() -> None:
     lifted = {form.gather for tiles in mma_tile.TILES.values() for tile in tiles for form in tile.forms}
     assert lifted == {"vector", "scalar", "rowwise", "chunks", "halves"}
@@ -330,20 +307,3 @@ def test_few_filters_have_their_taps_along_w_as_rows(x: Any, w: Any, dtype: str)
     plan = conv_families.plan(problem("conv", x, w, dtype, layout="NHWC"), representative("sm_90a").limits)
     assert plan.kernel.startswith("conv_tap_rows_")
     assert f"{w[-1]} taps along W are rows of" in "\n".join(plan.reasons)
-
-
-@pytest.mark.emulator
-@pytest.mark.parametrize(
-    ("operator", "w", "strides"),
-    [("conv", (3, 16, 2, 5), [1, 1]), ("conv_transpose", (16, 3, 2, 5), [1, 1]), ("conv", (3, 16, 2, 5), [2, 3])],
-)
-@pytest.mark.parametrize("spoilt", ["x", "w"])
-def test_padding_beside_rows_of_taps_spoils_nothing(operator: str, w: Any, strides: list[int], spoilt: str) -> None:
-    x, weights = values("integers", 1, (1, 16, 4, 30), "bfloat16"), values("integers", 2, w, "bfloat16")
-    (x if spoilt == "x" else weights)[(0,) * 4] = np.inf
-    attributes: dict[str, Any] = {"pads": [1, 2, 0, 2], "strides": strides}
-    with emulated_cuda() as emulated, preferred("tap_rows"):
-        y = getattr(gpuconv, operator)(x, weights, **attributes)
-    assert "tap_rows" in emulated.launches[-1].variant.name
-    assert np.isfinite(y.astype(np.float32)).any()
-    oracle.assert_close(y, getattr(oracle, operator)(x, weights, **attributes), "bfloat16")

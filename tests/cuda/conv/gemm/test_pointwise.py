@@ -4,15 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-import pytest
-
-import gpuconv
 from gpuconv.cuda.plan.launch import Plan
-from tests.emulator import emulated_cuda
 from tests.harness.emulated import preferred
 from tests.harness.plans import fields, plan
-from tests.oracle import oracle
 
 
 def pointwise(x_shape: Any, w_shape: Any, operator: str = "conv", **more: Any) -> Plan | None:
@@ -34,40 +28,7 @@ def test_one_launch_reads_the_weights_as_they_are() -> None:
     assert "one plain GEMM: one tap, weights as they are" in made.reasons
 
 
-@pytest.mark.parametrize(
-    ("x_shape", "w_shape", "more"),
-    [
-        ((2, 20, 6, 8), (70, 20, 1, 2), {}),
-        ((2, 20, 6, 8), (70, 20, 1, 1), {"strides": [1, 2]}),
-        ((2, 20, 6, 8), (70, 20, 1, 1), {"pads": [0, 0, 0, 1]}),
-        ((2, 20, 2, 2), (70, 20, 1, 1), {"pads": [0, 0, 1, 1], "strides": [2, 2]}),  # as many outputs as inputs
-        ((2, 20, 6, 8), (70, 20, 1, 1), {"x_strides": (960, 48, 1, 6)}),  # rows are columns
-        ((2, 20, 6, 8), (70, 20, 1, 1), {"dtype": "float64"}),
-        ((2, 20, 6, 8), (20, 70, 1, 1), {"operator": "conv_transpose"}),
-        ((2, 20, 6, 8), (70, 20, 1, 1), {"x_strides": (2**31, 48, 8, 1)}),  # 64-bit indices
-        ((2, 0, 6, 8), (70, 0, 1, 1), {}),
-    ],
-)
-def test_others_are_left_to_other_kernels(x_shape: Any, w_shape: Any, more: dict[str, Any]) -> None:
-    assert pointwise(x_shape, w_shape, **more) is None
-
-
 def test_steps_along_axes_that_lie_behind_each_other_are_one() -> None:
     every_second = pointwise((2, 20, 6, 8), (70, 20, 1, 1), x_strides=(1920, 96, 16, 2))
     assert every_second is not None
     assert fields(every_second.launches[0])["common"]["x_stride"] == [2]
-
-
-@pytest.mark.emulator
-@pytest.mark.parametrize("shape", [(2, 20, 6, 8), (2, 20, 5, 7), (1, 33, 40)])
-@pytest.mark.parametrize("unaligned", [0, 1])
-def test_rows_may_begin_anywhere(shape: tuple[int, ...], unaligned: int) -> None:
-    random = np.random.default_rng(0)
-    x = random.standard_normal(np.prod(shape) + unaligned).astype(np.float32)[unaligned:].reshape(shape)
-    w = random.standard_normal((70, shape[1], *[1] * (len(shape) - 2))).astype(np.float32)
-    x.flat[3] = np.inf
-    with preferred("conv_pointwise"), emulated_cuda(seed=1) as emulated:
-        y = gpuconv.conv(x, w)
-    (launch,) = emulated.launches
-    assert launch.variant.name == "conv_pointwise_float32_1d_64x64x16"
-    oracle.assert_close(y, oracle.conv(x, w), "float32")

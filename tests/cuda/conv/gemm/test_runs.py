@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -191,3 +192,33 @@ def test_elements_after_the_last_whole_piece_are_left_alone() -> None:
         y = gpuconv.conv(x, w, strides=[8, 8])
     assert emulated.launches[-1].variant.name.endswith("_chunks")
     assert np.array_equal(y, oracle.conv(x, w, strides=[8, 8]).value.astype(np.float16))
+
+
+@pytest.mark.parametrize(
+    ("width", "end", "accepted"),
+    [
+        (10, 0, True),  # two elements that no column needs, and that are no whole piece
+        (8, 0, True),
+        (8, 4, True),
+        (10, 3, False),  # the third column needs both
+        (11, 5, False),
+    ],
+)
+def test_runs_end_with_the_last_whole_piece(width: int, end: int, accepted: bool) -> None:
+    columns = (width + end - 4) // 4 + 1
+    one = problem("conv", (3, 1, 5, width), (7, 1, 2, 4), strides=[3, 4], pads=[1, 0, 0, end])
+    rows = (5 + 1 - 2) // 3 + 1
+    found = runs.along_w(one, 4)
+    if not accepted:
+        assert found is None
+        return
+    gathered = replace(
+        one,
+        channels=4,
+        taps=(2, 1),
+        x_shape=(3, 4, 5, width // 4),
+        x_strides=(5 * width, 1, width, 4),
+        column_strides=(3, 1),
+    )
+    assert found == runs.Runs(gathered, one)
+    assert one.columns == (rows, columns)

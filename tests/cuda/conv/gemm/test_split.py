@@ -22,8 +22,6 @@ from tests.oracle import oracle
 SMALL = (1, 256, 7, 7), (256, 256, 3, 3)  # one tile of pixels, four of channels, 144 slices of K
 KERNEL = "conv_float32_3d_64x64x16_uniform_split"
 TRANSPOSED = "conv_transpose_float32_3d_64x64x16_uniform_split"
-ROWS = "conv_tap_rows_float32_3d_64x64x16_uniform_split"
-TRANSPOSED_ROWS = "conv_transpose_phase_rows_float32_3d_128x128x16_uniform_split"
 
 
 def split(x_shape: Any, w_shape: Any, operator: str = "conv", kernel: str = "_split", **more: Any) -> Plan | None:
@@ -191,34 +189,12 @@ def bits(kernel: str, share: bool, multiprocessors: int | None = None, **options
     return bytes(y.tobytes())
 
 
-@pytest.mark.sampled(2)
-@pytest.mark.emulator
-@pytest.mark.parametrize(
-    ("kernel", "multiprocessors"),
-    [(KERNEL, None), (KERNEL, 3), (TRANSPOSED, None), (ROWS, None), (TRANSPOSED_ROWS, None)],
-)
-def test_results_do_not_depend_on_the_order_of_blocks(kernel: str, multiprocessors: int | None) -> None:
-    schedules: list[dict[str, Any]] = [{"seed": 0}, {"seed": 1}, {"seed": 5, "threads": 2}]
-    found = {bits(kernel, share, multiprocessors, **options) for share in (False, True) for options in schedules}
-    assert len(found) == 1
-
-
 @pytest.mark.emulator
 def test_sums_in_the_order_of_arrival_show() -> None:
     line, kernel = "const Acc* source = of(split);", "conv/gemm/split_k.cuh"
     text = exchanged(kernel, line, line.replace("split)", "(split + block_number()) % splits)"))
     with changed_kernels({kernel: text}):
         assert len({bits(KERNEL, False, seed=seed) for seed in range(4)}) > 1
-
-
-@pytest.mark.emulator
-@pytest.mark.parametrize("share", [False, True])
-def test_padding_adds_nothing_to_infinite_weights(share: bool) -> None:
-    x, w, _ = operands()
-    w[::3, ::5] = np.inf
-    with preferred(KERNEL), emulated_cuda(seed=1, multiprocessors=3):
-        y = gpuconv.conv(x, gpuconv.pack(w) if share else w, pads=[1] * 4)
-    oracle.assert_close(y, oracle.conv(x, w, pads=[1] * 4), "float32")
 
 
 @pytest.mark.emulator

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 
-import gpuconv
 from gpuconv.cuda.conv.gemm import stem as stem_plan
+from gpuconv.cuda.conv.gemm import stem_tile
+from gpuconv.cuda.conv.gemm.stem_tile import StemBox
+from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan.launch import Plan
-from tests.emulator import emulated_cuda
 from tests.harness.emulated import preferred
-from tests.harness.offered import said
-from tests.harness.plans import fields, plan
-from tests.oracle import oracle
+from tests.harness.plans import fields, plan, problem
 
 
 def stem(x_shape: Any, w_shape: Any, operator: str = "conv", **more: Any) -> Plan | None:
@@ -111,35 +111,6 @@ def test_channels_of_several_groups_are_not_copied_together() -> None:
     assert fields(made.launches[-1])["runs"] == 0
 
 
-@pytest.mark.parametrize("rows", [4096, 4097])
-def test_the_table_of_steps_has_4096_rows_of_k(rows: int) -> None:
-    taps = {4096: (64, 64), 4097: (17, 241)}[rows]
-    assert (stem((1, 1, 64, 250), (8, 1, *taps)) is None) == (rows == 4097)
-
-
-@pytest.mark.parametrize(
-    ("x_shape", "w_shape", "more"),
-    [
-        ((1, 0, 9), (4, 0, 3), {}),  # nothing to multiply
-        ((1, 17, 9), (4, 17, 3), {}),
-        ((1, 3, 3, 3, 3, 3), (4, 3, 2, 2, 2, 2), {}),  # four axes
-        ((1, 3, 9), (3, 4, 3), {"operator": "conv_transpose"}),
-        ((2, 3, 9), (4, 3, 3), {"x_strides": (2**31, 9, 1)}),  # 64-bit indices
-        ((2, 3, 9), (4, 3, 3), {"dtype": "float64"}),
-        ((2, 3, 9), (4, 3, 3), {"dtype": "bfloat16", "dilations": [2]}),
-        ((1, 15, 4096), (4, 15, 3), {"dilations": [2000]}),  # no room for the band
-    ],
-)
-def test_others_are_left_to_other_kernels(x_shape: Any, w_shape: Any, more: dict[str, Any]) -> None:
-    assert stem(x_shape, w_shape, **more) is None
-
-
-def test_why_not_is_among_the_reasons() -> None:
-    made = plan("conv", (2, 3, 9), (4, 3, 3), dtype="bfloat16", dilations=[2])
-    why = "taps of a row that are no neighbours, which 16-bit elements must be"
-    assert said(made, stem_plan) == why
-
-
 @pytest.mark.parametrize(
     ("dtype", "kernel"),
     [("float32", "conv_stem_float32_3d_32x256x7"), ("bfloat16", "conv_stem_bfloat16_3d_mma_64x256")],
@@ -149,24 +120,144 @@ def test_it_is_the_quickest_for_stems(dtype: str, kernel: str) -> None:
     assert made.launches[-1].variant.name == kernel
 
 
-@pytest.mark.emulator
-@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_vectors_need_aligned_addresses(dtype: str, layout: str) -> None:
-    """The same strides one element further on: x and y are then read and written one by one."""
-    random = np.random.default_rng(0)
-    shape, attributes = (2, 3, 21, 40), {"strides": [2, 2], "pads": [3, 2, 1, 3]}
-    x, w = random.integers(-3, 4, shape).astype(dtype), random.integers(-3, 4, (40, 3, 5, 7)).astype(dtype)
-    w[3, 1, 0, 0] = np.inf
-    exact = oracle.conv(x, w, **attributes)
-    if layout == "NHWC":
-        x = np.moveaxis(x, 1, -1)
-    memory = np.zeros(x.size + 1, dtype)
-    further = memory[1:].reshape(x.shape)
-    further[...] = x
-    y_shape = exact.value.shape if layout == "NCHW" else np.moveaxis(exact.value, 1, -1).shape
-    out = np.zeros(int(np.prod(y_shape)) + 1, dtype)[1:].reshape(y_shape)
-    with preferred("conv_stem"), emulated_cuda() as emulated:
-        gpuconv.conv(further, w, layout=layout, out=out, **attributes)
-    assert emulated.launches[-1].variant.name.startswith("conv_stem")
-    oracle.assert_close(out if layout == "NCHW" else np.moveaxis(out, -1, 1), exact, dtype)
+# ---------------------------------------------------------------- bands by hand
+
+Ints = tuple[int, ...]
+# Three channels of 2 x 3 x 4 taps, K = 72; y is (2, 8, 7, 3, 2).
+UNEQUAL = problem(
+    "conv", (2, 6, 5, 7, 9), (8, 3, 2, 3, 4), "float32",
+    group=2, strides=[1, 2, 3], dilations=[2, 1, 3], pads=[1, 0, 2, 3, 1, 4],
+)  # fmt: skip
+SHORT: dict[str, Any] = {"strides": [2, 1, 1], "dilations": [1, 2, 1], "pads": [0, 1, 3, 1, 0, 2]}
+
+
+def met(outputs: Ints, one: Problem, taps: Ints | None = None) -> Ints:
+    """Inputs from the first to the last that so many outputs along each axis meet: of all taps, one by one."""
+    axes = zip(outputs, one.column_strides, taps or one.taps, one.dilations, strict=True)
+    return tuple(1 + max(q * s + k * d for q in range(n) for k in range(t)) for n, s, t, d in axes)
+
+
+def test_a_band_of_rows_at_any_address() -> None:
+    """4 x 8 x 8 outputs; a row of 31 inputs takes eight vectors of four, which are copied one by one."""
+    band = met((4, 8, 8), UNEQUAL)
+    assert band == (6, 17, 31)
+    assert stem_tile._box(UNEQUAL, (2, 3, 3)) == StemBox(
+        bits=(2, 3, 3), tiles=(-(-7 // 4), 1, 1), band=band, runs=0, lead=0, chunks=8, rows=6 * 17 * 3,
+        pitch=(32 * 17 * 6, 32 * 17, 32), shift=0, copies=1, copy_bytes=4 * 3 * 32 * 17 * 6,
+    )  # fmt: skip
+
+
+def test_a_band_of_channels_side_by_side() -> None:
+    """Four channels of a column; three taps, filled up to two pairs. Pairs may begin at odd columns: two copies."""
+    one = problem("conv", (2, 4, 5, 7, 16), (8, 4, 2, 3, 3), layout="NHWC", **SHORT)  # y (2, 8, 3, 4, 19)
+    band = met((4, 8, 8), one, (2, 3, 4))
+    assert band == (8, 12, 11)
+    lead = -3 * 4 % 8  # elements from a whole vector on to the three columns of padding
+    assert stem_tile._box(one, (2, 3, 3)) == StemBox(
+        bits=(2, 3, 3), tiles=(1, 1, -(-19 // 8)), band=band, runs=2, lead=lead, chunks=-(-(11 * 4 + lead) // 8),
+        rows=8 * 12, pitch=(16 * 12 * 8, 16 * 12, 16), shift=0, copies=2, copy_bytes=2 * 4 * 16 * 12 * 8,
+    )  # fmt: skip
+
+
+def test_a_band_of_columns_side_by_side() -> None:
+    """Columns are two apart: one copy, an element further on where the padding is odd."""
+    one = problem("conv", (2, 3, 5, 7, 24), (8, 3, 2, 3, 3), **{**SHORT, "strides": [1, 3, 2]})  # y (2, 8, 5, 2, 14)
+    band = met((2, 16, 8), one, (2, 3, 4))
+    assert band == (3, 50, 18)
+    lead = -3 % 8
+    assert stem_tile._box(one, (1, 4, 3)) == StemBox(
+        bits=(1, 4, 3), tiles=(-(-5 // 2), 1, -(-14 // 8)), band=band, runs=1, lead=lead, chunks=-(-(18 + lead) // 8),
+        rows=3 * 50 * 3, pitch=(24 * 50 * 3, 24 * 50, 24), shift=1, copies=1, copy_bytes=2 * 3 * 24 * 50 * 3,
+    )  # fmt: skip
+    single = stem_tile._box(replace(one, dtype="float32", pads=(0, 1, 2)), (1, 4, 3))
+    assert (single.lead, single.band) == (-2 % 4, met((2, 16, 8), one))  # of vectors of four; no pairs of taps
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        ((1, 1, 9), {(0, 0, 8)}),
+        ((1, 2, 9), {(0, 8 - bits, bits) for bits in range(3, 9)}),
+        ((2, 1, 9), {(8 - bits, 0, bits) for bits in range(3, 9)}),
+        ((2, 2, 9), {(8 - rows - bits, rows, bits) for bits in range(3, 9) for rows in range(9 - bits)}),
+    ],
+)
+def test_boxes_go_along_axes_of_several_outputs(columns: Ints, expected: set[Ints]) -> None:
+    """256 outputs in powers of two, of which at least eight are columns."""
+    found = [box.bits for box in stem_tile.boxes(replace(UNEQUAL, columns=columns))]
+    assert set(found) == expected
+    assert len(found) == len(expected)
+
+
+def test_the_struct_of_a_band() -> None:
+    (kernel,) = stem_tile.kernels(UNEQUAL)
+    assert kernel.chunk == 1  # taps of a row are no neighbours
+    found = stem_plan._plan(UNEQUAL, kernel, stem_tile._box(UNEQUAL, (2, 3, 3)), 3)
+    struct = fields(found.launches[-1])
+    common, taps = struct.pop("common"), struct.pop("taps")
+    assert found.launches[-1].grid == (2 * 4, 1, 1)  # groups, and two boxes of either image
+    assert found.bytes_of("packed") == 2 * 72 * 4 * 4  # groups, rows of K, filters
+    names = ("channels", "filters", "x_batch", "x_channel", "x_extent", "x_stride", "y_batch", "y_channel", "y_stride")
+    assert [common[name] for name in names] == [
+        1, 4, 1890, 945, [3, 5, 7, 9], [315, 63, 9, 1], 336, 42, [0, 6, 2, 1],
+    ]  # fmt: skip
+    assert [common[name] for name in ("stride", "extent", "m_tiles", "n_tiles", "all_rows")] == [
+        [1, 1, 2, 3], [1, 7, 3, 2], 1, 4, 72,
+    ]  # fmt: skip
+    assert [taps[name] for name in ("start", "advance", "row", "count", "rows")] == [
+        [0, -1, 0, -2], [1, 2, 1, 3], [24, 12, 4, 1], [3, 2, 3, 4], 72,
+    ]  # fmt: skip
+    assert struct == {
+        "tiles": [2, 1, 1],
+        "row_bits": 3,
+        "column_bits": 3,
+        "runs": 0,
+        "lead": 0,
+        "chunks": 8,
+        "band_rows": 17,
+        "band_depths": 6,
+        "band_columns": 31,
+        "units": 8 * 6 * 17 * 3,
+        "pitch": [6 * 17 * 32, 17 * 32, 32],
+        "shift": 0,
+        "copies": 1,
+        "copy_bytes": 4 * 3 * 6 * 17 * 32,
+        "band_bytes": 4 * 3 * 6 * 17 * 32,
+        "steps_of_row": 4,
+        "steps": 72,
+        "step_bytes": 12,  # three elements
+        "channel_vectors": 0,
+        "pixel_vectors": 0,
+        "passes": 3,
+    }
+
+
+def test_channels_are_an_axis_whose_taps_they_all_are() -> None:
+    w_strides, x_strides = (2880, 720, 240, 80, 20, 4), (9450, 1575, 315, 45, 5)
+    seen = stem_plan._with_channels_as_axis(replace(UNEQUAL, w_strides=w_strides, x_strides=x_strides))
+    assert seen == replace(
+        UNEQUAL,
+        channels=1,
+        taps=(3, 2, 3, 4),
+        x_shape=(2, 2, 3, 5, 7, 9),
+        y_shape=(2, 8, 1, 7, 3, 2),
+        x_strides=(9450, 4725, 1575, 315, 45, 5),
+        y_strides=(336, 42, 0, 6, 2, 1),
+        w_strides=(2880, 720, 0, 240, 80, 20, 4),
+        columns=(1, 7, 3, 2),
+        column_strides=(1, 1, 2, 3),
+        dilations=(1, 2, 1, 3),
+        pads=(0, 1, 0, 2),
+    )
+
+
+@pytest.mark.parametrize(
+    ("filters", "found"),
+    [(1, [1]), (64, [1]), (65, [2, 1]), (192, [3, 2, 1]), (321, [6, 3, 2, 1]), (448, [7, 4, 2, 1])],
+)
+def test_blocks_of_a_stem_make_all_filters_or_half_of_them_and_so_on(filters: int, found: list[int]) -> None:
+    one, tile = problem("conv", (1, 3, 9, 9), (filters, 3, 3, 3)), SimpleNamespace(block_m=64)
+    assert list(stem_tile.passes(one, tile)) == found  # type: ignore[arg-type]
+    assert [stem_tile.parts(one, tile, count) for count in found] == [  # type: ignore[arg-type]
+        -(-filters // (64 * count)) for count in found
+    ]

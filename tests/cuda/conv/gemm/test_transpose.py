@@ -12,8 +12,7 @@ import gpuconv
 from gpuconv.cuda.call.prepared import contiguous_strides
 from gpuconv.cuda.conv import families as conv_families
 from gpuconv.cuda.conv import problem as correlation
-from gpuconv.cuda.conv.direct import transpose
-from gpuconv.cuda.conv.gemm import ffma, interleaved, matrix, pointwise
+from gpuconv.cuda.conv.gemm import ffma, filter_rows, interleaved, pointwise
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan import model, offers
 from gpuconv.cuda.plan.launch import Plan
@@ -86,40 +85,11 @@ def test_weights_in_another_order_are_packed_or_not_taken() -> None:
     assert said(plan(apart), pointwise) == "the taps of a channel are not contiguous in w"
 
 
-@pytest.mark.emulator
-@pytest.mark.parametrize("offset", range(4))
-def test_weights_at_any_address_are_read(offset: int) -> None:
-    """Of rows that are whole vectors; those that are not are among the problems of `many_blocks`."""
-    memory, x = values("integers", 1, (8 * 40 + 4,), "float32"), values("integers", 2, (2, 8, 3, 5), "float32")
-    w = memory[offset : offset + 8 * 40].reshape(8, 10, 2, 2)
-    with emulated_cuda(), preferred("depth_to_space"):
-        y = gpuconv.conv_transpose(x, w, strides=[2, 2])
-    oracle.assert_close(y, oracle.conv_transpose(x, w, strides=[2, 2]), "float32")
-
-
 def test_a_single_input_makes_a_block_of_any_size() -> None:
     made = plan(problem((64, 100, 1, 1), (100, 512, 4, 4)))
     assert [launch.variant.name.partition("_3d_")[0] for launch in made.launches] == [
         "conv_transpose_depth_to_space_float32"
     ]
-
-
-@pytest.mark.parametrize(
-    ("x", "w", "attributes", "reason"),
-    [
-        ((1, 4, 9), (4, 6, 3), {"strides": [2]}, "outputs of neighbours overlap or lie apart"),
-        ((1, 4, 9), (4, 6, 2), {"strides": [3]}, "outputs of neighbours overlap or lie apart"),
-        ((1, 4, 9), (4, 6, 2), {"strides": [2], "dilations": [2]}, "outputs of neighbours overlap or lie apart"),
-        ((1, 4, 9), (4, 6, 2), {"strides": [2], "output_padding": [1]}, "y has outputs that no tap reaches"),
-        ((1, 4, 9), (4, 6, 40), {"strides": [40]}, "40 taps along W; it takes up to 32"),
-        ((1, 4, *[2] * 4), (4, 6, *[2] * 4), {"strides": [2] * 4}, "4 spatial axes; it has three"),
-        ((1, 1, 2**26, 2), (1, 32, 2, 2), {"strides": [2, 2]}, "it needs 64-bit indices"),
-    ],
-)
-def test_other_kernels_are_not_their_stride(x: Ints, w: Ints, attributes: dict[str, Any], reason: str) -> None:
-    one = problem(x, w, **attributes)
-    assert not any("depth_to_space" in name for name in names(one))
-    assert str(said(plan(one), pointwise)).endswith(reason)
 
 
 def test_outputs_cut_off_far_away_need_room_in_their_offsets() -> None:
@@ -191,20 +161,6 @@ def test_rows_of_phases_are_left_out_where_they_need_64_bit_indices(x: Ints, w: 
     assert not any("phase_rows" in name for name in names(problem(x, w, **attributes)))
 
 
-@pytest.mark.emulator
-@pytest.mark.parametrize("spoilt", ["x", "w"])
-def test_taps_that_a_phase_has_not_spoil_nothing(spoilt: str) -> None:
-    """A kernel of three with strides of two: the second phase has one tap, and a zero beside it."""
-    x, w = values("integers", 1, (1, 16, 5, 40), "bfloat16"), values("integers", 2, (16, 3, 1, 3), "bfloat16")
-    (x if spoilt == "x" else w)[0, 0, 0, 1] = np.inf
-    attributes: dict[str, Any] = {"strides": [1, 2], "pads": [0, 1, 0, 1]}
-    with emulated_cuda(), preferred("phase_rows"):
-        y = gpuconv.conv_transpose(x, w, **attributes)
-    expected = oracle.conv_transpose(x, w, **attributes)
-    assert 0 < np.isinf(y.astype(np.float32)).sum() < y.size
-    oracle.assert_close(y, expected, "bfloat16")
-
-
 # ---------------------------------------------------------------- all phases along W in one block
 
 
@@ -216,41 +172,6 @@ def test_a_block_has_all_phases_along_w() -> None:
     assert struct["phases"]["divisor"] == 3
     assert struct["axes"]["phases"]["divisor"].tolist() == [1, 3, 2]
     assert "all 2 phases along W in one block, which writes neighbours of a row" in made.reasons
-
-
-@pytest.mark.parametrize(
-    ("x", "w", "attributes", "reason"),
-    [
-        ((1, 4, 9, 9), (4, 6, 3, 3), {"strides": [2, 1]}, "outputs of one phase are neighbours along W already"),
-        ((1, 4, *[2] * 4), (4, 6, *[2] * 4), {"strides": [2] * 4}, "4 spatial axes; it has three"),
-        ((1, 1, 2**26, 2), (1, 32, 2, 2), {"strides": [2, 2]}, "it needs 64-bit indices"),
-        (
-            (1, 4, 9),
-            (4, 6, 30),
-            {"strides": [20]},
-            "20 phases along W leave no room for a second block in shared memory",
-        ),
-    ],
-)
-def test_other_phases_are_not_interleaved(x: Ints, w: Ints, attributes: dict[str, Any], reason: str) -> None:
-    one = problem(x, w, **attributes)
-    assert not any("interleaved" in name for name in names(one))
-    assert str(said(plan(one), interleaved)).endswith(reason)
-
-
-def test_rows_that_lie_apart_are_not_interleaved() -> None:
-    one = problem((1, 4, 9, 9), (4, 6, 3, 3), strides=[2, 2])
-    apart = replace(one, y_strides=tuple(reversed(one.y_strides)))
-    assert said(plan(apart), interleaved) == "outputs along W are not contiguous in y"
-
-
-def test_conv_has_no_phases() -> None:
-    geometry = geometries.conv((1, 4, 9), (6, 4, 3))
-    strides = map(contiguous_strides, (geometry.x_shape, geometry.w_shape))
-    one = correlation.of(geometry, "float32", *strides, None, contiguous_strides(geometry.y_shape))
-    for family in (interleaved, pointwise, matrix, transpose):
-        assert why_not(family, one, HOPPER)
-        assert said(plan(one), family) is None  # which goes without saying
 
 
 def test_a_small_shared_memory_leaves_room_for_fewer_tiles() -> None:
@@ -307,3 +228,17 @@ def test_every_candidate_is_right_where_all_families_have_some() -> None:
         oracle.assert_close(y, exact, "float32")
         seen.add(emulated.launches[-1].variant.name.partition("_float32_")[0])
     assert seen >= {"conv_transpose", "conv_transpose_interleaved", "conv_transpose_depth_to_space"}
+
+
+def test_a_transposed_conv_of_its_stride_is_a_product_of_pixels() -> None:
+    one = problem((2, 6, 5, 7, 9), (6, 4, 2, 3, 4), group=2, strides=[2, 3, 4])
+    assert filter_rows.rows_of(one) == replace(
+        one,
+        filters=4 * 24,
+        taps=(1, 1, 1),
+        w_strides=(3 * 96, 1, 96, 1, 1, 1),  # a group has three channels of 96 filters and taps
+        columns=(5, 7, 9),
+        pads=(0, 0, 0),
+        phases=(),
+        strides=(2, 3, 4),
+    )

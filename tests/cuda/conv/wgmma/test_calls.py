@@ -199,27 +199,6 @@ def test_weights_that_tma_cannot_fetch_are_packed_after_all() -> None:
             assert len(packs) == (k and not share)
 
 
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-@pytest.mark.parametrize("taps", [1, 3])
-def test_results_do_not_depend_on_the_order_of_blocks(layout: str, taps: int) -> None:
-    """Of tiles that several blocks make: with tickets, or without where nothing comes before."""
-    random = np.random.default_rng(0)
-    x, w = (random.standard_normal(shape).astype(np.float16) for shape in ((2, 192, 9, 8), (70, 192, taps, taps)))
-    given_x = np.ascontiguousarray(np.moveaxis(x, 1, -1)) if layout == "NHWC" else x
-
-    def divided(candidates: Sequence[Candidate]) -> Candidate:
-        return next(one for one in candidates if "64x256" in one.name and "_split" in one.name)
-
-    found = set()
-    for seed, share in ((0, False), (1, False), (2, True), (3, True)):
-        device = emulated_cuda(seed=seed, multiprocessors=5, threads=1 + seed % 2)
-        with offers.picking(divided), device:
-            y = gpuconv.conv(given_x, gpuconv.pack(w) if share else w, layout=layout)
-        found.add(y.tobytes())
-    assert len(found) == 1
-
-
 @pytest.mark.parametrize(("operator", "precision"), [("conv", "ieee"), ("conv_transpose", "3xtf32")])
 def test_the_gradient_with_respect_to_x_is_made_alike(operator: str, precision: str) -> None:
     dtype = np.float16 if precision == "ieee" else np.float32

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import product
 from math import prod
 from typing import Any
 
@@ -14,13 +13,12 @@ from gpuconv.cuda.conv import families as conv_families
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.conv.wgmma import family as wgmma
 from gpuconv.cuda.conv.wgmma import pixels as wgmma_pixels
-from gpuconv.cuda.conv.wgmma import sources
 from gpuconv.cuda.conv.wgmma import tiles as wgmma_tiles
 from gpuconv.cuda.conv.wgmma.tiles import WgmmaTile
 from gpuconv.cuda.plan import offers
 from gpuconv.cuda.plan.launch import Plan
 from gpuconv.cuda.plan.limits import Limits, representative
-from gpuconv.cuda.plan.offers import Candidate
+from gpuconv.cuda.plan.offers import Candidate, Refusal
 from tests.emulator.maps import encoded
 from tests.harness import offered
 from tests.harness.plans import fields, problem
@@ -43,49 +41,6 @@ def candidates(one: Problem, limits: Limits = HOPPER) -> dict[str, Candidate]:
 
 
 @pytest.mark.parametrize(
-    ("operator", "x", "w", "more", "why"),
-    [
-        (
-            "conv",
-            (1, 64, 9, 9),
-            (31, 64, 3, 3),
-            {},
-            "a group has 31 output channels, less than the 32 of half a tile",
-        ),
-        ("conv", (1, 64, 9, 9), (62, 32, 3, 3), {"group": 2}, "a group has 31"),
-        ("conv", (1, 64, 0, 9), (64, 64, 1, 3), {"pads": [1, 0, 1, 0]}, "there is no input to fetch"),
-        ("conv", (1, 64, 40, 9), (64, 64, 1, 3), {"strides": [9, 1]}, "TMA fetches strides up to 8, not 9"),
-        ("conv_transpose", (1, 64, 9, 9), (64, 64, 3, 3), {"strides": [6, 6]}, "36 phases are more than 32"),
-        (
-            "conv",
-            (1, 64, 300, 9),
-            (64, 64, 2, 3),
-            {"dilations": [255, 1]},
-            "reach 255 elements, more than the 254 of TMA's offsets on 2 axes",
-        ),
-        (
-            "conv",
-            (1, 64, 9, 9, 9),
-            (64, 64, 32, 1, 1),
-            {"pads": [15, 0, 0, 16, 0, 0]},
-            "reach 31 elements, more than the 30 of",
-        ),
-        ("conv", (1, 64, 9), (64, 64, 2), {"dilations": [65535], "pads": [32768, 32768]}, "taps reach 65535"),
-        ("conv", (1, 64, 9, 9), (64, 64, 3, 3), {"pads": [0, 129, 0, 0]}, "begin -129 or end 0 elements beside x"),
-        ("conv", (1, 64, 9, 9, 9), (64, 64, 1, 1, 1), {"pads": [0] * 5 + [16]}, "begin 0 or end 16 elements beside x"),
-        ("conv_transpose", (1, 64, 9, 9), (64, 64, 3, 140), {}, "begin -139 or end"),
-    ],
-)
-def test_what_tma_does_not_take_is_refused_with_a_reason(
-    operator: str, x: Ints, w: Ints, more: dict[str, Any], why: str
-) -> None:
-    one = problem(operator, x, w, **more)
-    assert not candidates(one)
-    assert why in str(offered.why_not(wgmma, one, HOPPER))
-    assert why in str(offered.refused(wgmma, one, HOPPER))
-
-
-@pytest.mark.parametrize(
     ("operator", "x", "w", "more"),
     [
         ("conv", (1, 64, 9, 9), (32, 64, 3, 3), {}),
@@ -105,118 +60,11 @@ def test_what_is_just_within_the_limits_is_taken(operator: str, x: Ints, w: Ints
             encoded(tensor_map, 1024)  # which raises where the driver would
 
 
-@pytest.mark.parametrize("operator", ["conv", "conv_transpose"])
-def test_the_reach_of_taps_is_what_they_meet(operator: str) -> None:
-    """Of the first column of every phase, by trying all taps."""
-    tried = 0
-    for kernel, stride, dilation, pad in product((1, 2, 3, 5), (1, 2, 3, 4, 6), (1, 2, 3, 4), (0, 1, 2)):
-        attributes = {"strides": [stride], "dilations": [dilation], "pads": [pad, 0]}
-        one = problem(operator, (1, 32, 40), (32, 32, kernel), **attributes)
-        if one.phases:
-            reached = [place + pad - tap * dilation for place in range(one.phases[0]) for tap in range(kernel)]
-            met = [place // stride for place in reached if place % stride == 0]
-        else:
-            met = [tap * dilation - pad for tap in range(kernel)]
-        assert sources._taps(one, 0) == (min(met, default=0), max(met, default=0)), attributes
-        tried += bool(one.phases)
-    assert (tried > 100) == (operator == "conv_transpose")
-
-
-def test_copies_of_too_many_elements_are_refused() -> None:
-    one = problem("conv", (2, 1, 2**13, 2**14), (64, 1, 3, 3), strides=[8, 8])
-    assert "a copy of x or w would have 2**31 elements" in str(offered.why_not(wgmma, one, HOPPER))
-
-
-@pytest.mark.parametrize(
-    ("x", "w", "elements"),
-    [
-        ((2, 64, 30, 20), (32, 64, 1, 1), 2 * 64 * 30 * 20),  # of x
-        ((1, 64, 4, 4), (256, 64, 3, 3), 256 * 64 * 9),  # of w
-    ],
-)
-def test_copies_have_no_more_elements_than_32_bits_count(
-    x: Ints, w: Ints, elements: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one = problem("conv", x, w)
-    monkeypatch.setattr(sources, "_MOST_ELEMENTS", elements)
-    assert sources.refusal(one) is None
-    monkeypatch.setattr(sources, "_MOST_ELEMENTS", elements - 1)
-    assert "a copy of x or w would have" in str(sources.refusal(one))
-
-
-@pytest.mark.parametrize(
-    ("sizes", "strides", "found"),
-    [
-        ((64, 6, 5, 2), (64, 384, 1920), (128, 768, 3840)),
-        ((64, 6, 5, 2), (72, 432, 2160), (144, 864, 4320)),  # with a gap of 16 bytes
-        ((64, 6, 5, 2), (68, 408, 2040), None),  # and of 8
-        ((64, 6, 5, 2), (56, 384, 1920), None),  # pixels that overlap
-        ((64, 6, 5, 2), (64, 384, 2000), None),  # no multiple of the stride before
-        ((64, 6, 5, 2), (384, 64, 1920), None),
-        ((64, 6, 5, 2), (64, 384, 0), None),
-        ((64, 6, 5, 2), (64, -384, 1920), None),
-        ((64, 6, 5, 1), (64, 384, 7), (128, 768, 768 * 5)),  # of a single image: that behind all its rows
-        ((64, 6, 1, 2), (64, 7, 384), (128, 768, 768)),
-        ((64, 1, 5, 2), (7, 64, 320), (128, 128, 640)),
-        ((64, 1, 1, 1), (0, 0, 0), (128, 128, 128)),
-        ((60, 1, 1, 1), (0, 0, 0), (128, 128, 128)),  # 120 bytes, in whole 16
-    ],
-)
-def test_each_stride_of_a_map_is_a_multiple_of_the_one_before(sizes: Ints, strides: Ints, found: Ints | None) -> None:
-    assert sources._strides(sizes, strides, 2) == found
-
-
-@pytest.mark.parametrize(
-    ("channels", "kernel", "group", "w_strides", "whole"),
-    [
-        (64, (1, 1), 1, None, True),
-        (72, (1, 1), 1, None, True),
-        (68, (1, 1), 1, None, False),  # rows of 136 bytes
-        (64, (3, 3), 1, (576, 1, 192, 64), True),  # taps side by side, of whole slices of channels
-        (64, (3, 3), 1, None, False),
-        (96, (3, 3), 1, (864, 1, 288, 96), True),  # one and a half
-        (68, (3, 3), 1, (612, 1, 204, 68), False),  # of 136 bytes
-        (64, (3, 3), 1, (640, 1, 192, 64), True),  # with a gap between filters
-        (64, (3, 3), 1, (768, 1, 256, 64), False),  # and between rows
-        (64, (1, 1), 2, None, True),
-        (64, (1, 1), 2, (72, 1, 1, 1), True),
-        (64, (1, 1), 1, (64, 2, 1, 1), False),
-    ],
-)
-def test_w_is_read_as_it_is_where_rows_are_whole(
-    channels: int, kernel: Ints, group: int, w_strides: Ints | None, whole: bool
-) -> None:
-    one = problem("conv", (1, group * channels, 9, 9), (64, channels, *kernel), group=group, w_strides=w_strides)
-    assert sources._w_as_it_is(one) is whole
-    assert not sources._w_as_it_is(replace(one, dtype="float32", precision="tf32"))
-
-
-@pytest.mark.parametrize(
-    ("x", "w", "more", "why"),
-    [
-        ((2, 80, 9, 16), (128, 40, 3, 3), {"group": 2}, "the 40 channels of a group are not whole steps of 16"),
-        ((2, 64, 9, 16), (64, 64, 3, 3), {"strides": [1, 2]}, "the stride along its rows is 2"),
-        ((2, 64, 9, 16), (64, 64, 3, 3), {"layout": "NHWC"}, "the pixels of its rows are not contiguous"),
-        ((2, 64, 9, 15), (64, 64, 3, 3), {}, "its rows are not 16 bytes, or a multiple of that, apart"),
-        ((2, 64, 8, 15), (64, 64, 1, 1), {}, None),  # all 120 pixels are a row
-        ((2, 64, 9, 16), (64, 64, 3, 3), {"strides": [2, 1]}, None),
-    ],
-)
-def test_why_rows_are_not_fetched(x: Ints, w: Ints, more: dict[str, Any], why: str | None) -> None:
-    assert sources.no_rows(problem("conv", x, w, **more)) == why
-
-
-def test_other_devices_and_types_have_none_and_nothing_is_said() -> None:
-    x, w = (1, 64, 9, 9), (64, 64, 3, 3)
-    assert not candidates(problem("conv", x, w), representative("sm_80").limits)
-    for one, architecture in (
-        (problem("conv", x, w), "sm_80"),
-        (problem("conv", x, w, "float32"), "sm_90a"),
-        (problem("conv", x, w, "float64"), "sm_90a"),
-    ):
-        limits = representative(architecture).limits
-        assert offered.refused(wgmma, one, limits).plain
-        assert offered.why_not(wgmma, one, limits) is not None
+def test_other_devices_have_none_and_nothing_is_said() -> None:
+    ampere = representative("sm_80").limits
+    assert offered.refused(wgmma, problem("conv", (1, 64, 9, 9), (64, 64, 3, 3)), ampere) == Refusal(
+        "it needs sm_90a", True
+    )
 
 
 def test_a_device_with_little_shared_memory_has_the_tiles_that_fit() -> None:
@@ -899,56 +747,6 @@ def test_kernels_name_the_registers_that_their_warps_share() -> None:
     chosen = [one for one in wgmma.variants() if one.source == "conv/wgmma/slices.cu"]
     assert {one.least_registers for one in chosen} == {168}
     assert 65536 // wgmma_tiles.THREADS // 8 * 8 == 168  # that a launch has
-
-
-@pytest.mark.parametrize(
-    ("channels", "half"), [(32, True), (33, False), (64, False), (65, True), (96, True), (97, False)]
-)
-def test_when_half_of_the_last_slice_is_empty(channels: int, half: bool) -> None:
-    for dtype in ("float16", "float32"):  # a slice of 64 channels of 16 bits; of 32 others no half is left
-        one = problem("conv", (1, channels, 9, 9), (64, channels, 3, 3), dtype=dtype)
-        assert sources._half_is_empty(one) == (half and dtype == "float16")
-
-
-@pytest.mark.parametrize(
-    ("channels", "more", "slices", "last", "x_fetched", "w_fetched"),
-    [
-        (128, {}, 2, 4, 1, 1),
-        (65, {}, 2, 1, 65 / 128, 80 / 128),  # rows of 65 channels; of 72 filled ones in w, sectors of 16
-        (65, {"layout": "NHWC"}, 2, 1, 80 / 128, 80 / 128),
-        (96, {"layout": "NHWC"}, 2, 2, 96 / 128, 96 / 128),
-        (48, {"group": 2, "layout": "NHWC"}, 1, 3, 1, 48 / 64),  # the next group's channels follow
-    ],
-)
-def test_the_last_slice_of_a_tap_has_no_more_steps_than_channels(
-    channels: int, more: dict[str, Any], slices: int, last: int, x_fetched: float, w_fetched: float
-) -> None:
-    x, w = (2, more.get("group", 1) * channels, 9, 16), (128, channels, 3, 3)
-    one = problem("conv", x, w, pads=[1] * 4, **more)
-    found = [each for each in sources.sources(one) if each.slice_bytes == 128][-1]
-    assert (found.channel_slices, found.last_steps) == (slices, last)
-    assert found.filled == ((slices - 1) * 4 + last) / (slices * 4)
-    assert (found.x_fetched, found.w_fetched) == (x_fetched, w_fetched)
-
-
-@pytest.mark.parametrize(
-    ("channels", "group", "last", "filled"),
-    [
-        (32, 1, 4, 1),
-        (40, 1, 1, 6 / 8),  # a step that waits for the one before counts twice
-        (48, 1, 4, 1),  # zeros fill the slice up
-        (48, 2, 2, 1),  # the next group's channels follow
-        (56, 2, 3, 10 / 8),
-    ],
-)
-def test_in_registers_a_slice_that_is_nearly_whole_is_multiplied_whole(
-    channels: int, group: int, last: int, filled: float
-) -> None:
-    x, w = (2, group * channels, 9, 16), (group * 64, channels, 3, 3)
-    one = problem("conv", x, w, "float32", precision="tf32", group=group)
-    (rows,) = (each for each in sources.sources(one) if each.form == "rows")
-    assert (rows.last_steps, rows.filled) == (last, filled)
-    assert rows.last_steps * 8 >= channels % 32
 
 
 @pytest.mark.parametrize(("layout", "pixels"), [("NHWC", 5 * 10), ("NCHW", 9 * 30)])

@@ -196,14 +196,6 @@ def test_shares_that_have_no_strip(tile: PixelsTile, monkeypatch: pytest.MonkeyP
     np.testing.assert_array_equal(y, exact_of(given, arrays).value)
 
 
-@pytest.mark.parametrize("wanted", [form_of(PIXELS[0]), form_of(PIXELS[3])])
-def test_results_do_not_depend_on_the_order_of_blocks(wanted: str) -> None:
-    given = conv((1, 72, 6, 40), (66, 72, 2, 2))
-    arrays = operands(given, NORMAL, 5, SINGLE)
-    found = {divided(given, arrays, wanted, "3xtf32", seed=k, threads=1 + k)[0].tobytes() for k in range(2)}
-    assert len(found) == 1
-
-
 # ---------------------------------------------------------------- numbers
 
 

@@ -93,17 +93,6 @@ def test_shares_are_added_up_by_who_finishes(name: str, count: int, form: str, m
     check_finished(PROBLEMS[name], form, dtype, precision, split=True)
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", ["several images in a tile", "phases"])
-def test_the_bits_do_not_depend_on_the_order_of_blocks(name: str, form: str) -> None:
-    arrays = operands(PROBLEMS[name], ("normal", "normal", "normal"), 0, HALF)
-    found = {
-        divided(PROBLEMS[name], arrays, form, seed=seed, threads=1 + seed % 2, async_order=order)[0].tobytes()
-        for seed, order in enumerate(ASYNCHRONOUS)
-    }
-    assert len(found) == 1
-
-
 # ---------------------------------------------------------------- numbers
 
 

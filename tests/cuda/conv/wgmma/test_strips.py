@@ -269,15 +269,6 @@ def test_short_shares(
     np.testing.assert_array_equal(y, exact_of(given, arrays).value.astype(BFLOAT16))
 
 
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("wanted", [form_of(ROWS[0]), form_of(PATCHES[0])])
-def test_results_do_not_depend_on_the_order_of_blocks(wanted: str) -> None:
-    given = PROBLEMS["as large as x"]
-    arrays = operands(given, ("normal", "normal", "normal"), 5, HALF)
-    found = {divided(given, arrays, wanted, seed=seed, threads=1 + seed)[0].tobytes() for seed in range(2)}
-    assert len(found) == 1
-
-
 # ---------------------------------------------------------------- numbers that are not finite
 
 

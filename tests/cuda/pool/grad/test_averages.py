@@ -70,22 +70,6 @@ def test_windows_have_the_kernel_for_as_many_as_reach_an_element(
     assert found.kernel == found.launches[0].variant.name == f"average_pool_grad_bfloat16_3d_{name}"
 
 
-@pytest.mark.parametrize(
-    ("x", "attributes", "why"),
-    [
-        ((2, 3, 20, 20), {"kernel_shape": [3, 3], "dilations": [2, 1]}, "dilated windows"),
-        ((2, 3, 4, 4, 4, 4), {"kernel_shape": [1, 1, 1, 1]}, "4 spatial axes"),
-        ((2, 3, 20, 20), {"kernel_shape": [14, 3]}, "elements that 14 rows of windows reach"),
-        ((2, 3, 2, 20), {"kernel_shape": [1, 3], "strides": [9, 1], "pads": [5, 0, 0, 0]}, "no window meets x"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_a_refusal_is_told(x: Ints, attributes: dict[str, Any], why: str) -> None:
-    found = plan(x, **attributes)
-    assert found.kernel == f"average_pool_grad_float32_{max(3, len(x) - 2)}d"
-    assert f"not by walks of averages: {why}" in found.reasons
-
-
 def test_numbers_beyond_32_bits_are_refused() -> None:
     with indices(wide=True):
         found = plan((2, 3, 8, 8), kernel_shape=[2, 2], strides=[2, 2])

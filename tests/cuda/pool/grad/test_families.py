@@ -58,35 +58,6 @@ def test_columns_go_along_the_depth_where_windows_overlap_there() -> None:
         assert plan((8, 16, 40, 40, 40), **sizes).kernel.endswith("5xany")
 
 
-@pytest.mark.parametrize(
-    ("x", "attributes", "why"),
-    [
-        ((2, 3, 20, 20), {"kernel_shape": [3, 3], "dilations": [2, 1]}, "walks, scatter: dilated windows"),
-        ((2, 3, 4, 4, 4, 4), {"kernel_shape": [1, 1, 1, 1]}, "walks, scatter: 4 spatial axes"),
-        ((2, 3, 20, 20), {"kernel_shape": [14, 3]}, "walks: windows of 14 rows"),
-        (
-            (2, 3, 2, 20),
-            {"kernel_shape": [1, 3], "strides": [9, 1], "pads": [5, 0, 0, 0]},
-            "walks, scatter: no window meets x",
-        ),
-        ((2, 3, 20, 20), {"kernel_shape": [5, 5], "storage_order": 1}, "scatter: column-major numbers"),
-        ((2, 3, 1, 20), {"kernel_shape": [1, 5], "storage_order": 1}, "scatter: column-major numbers"),
-        (
-            (2, 3, 909, 20),
-            {"kernel_shape": [909, 5]},
-            "scatter: shared memory does not hold the rows of a window",
-        ),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_a_refusal_is_told(x: tuple[int, ...], attributes: dict[str, Any], why: str) -> None:
-    kernel = f"max_pool_grad_float32_{max(3, len(x) - 2)}d"
-    with preferred(kernel):
-        found = plan(x, **attributes)
-    assert found.kernel == kernel
-    assert found.reasons[-1] == f"not by {why}"
-
-
 def test_the_struct_of_the_general_kernel() -> None:
     attributes: dict[str, Any] = {"kernel_shape": [3, 2], "dilations": [2, 3], "strides": [1, 2], "pads": [1, 2, 0, 1]}
     found = plan((2, 3, 7, 9), **attributes)  # y: (2, 3, 4, 5)
