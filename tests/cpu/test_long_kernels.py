@@ -14,6 +14,7 @@ import pytest
 import gpuconv
 from gpuconv.cpu import _scatter, _taps
 from gpuconv.rules import geometry as geometries
+from tests.oracle.every_row import every_row
 
 pytestmark = pytest.mark.slow
 
@@ -39,8 +40,6 @@ def _windows(x: Any, kernel: Ints, strides: Ints, dilations: Ints, pads: Ints, f
 # ---------------------------------------------------------------- gradients of weights
 
 
-@pytest.mark.parametrize("threads", ["1", "3"])
-@pytest.mark.parametrize("workspace", ["16384", "200000", ""])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     ("x", "filters", "kernel", "strides", "dilations", "pads", "group"),
@@ -61,12 +60,8 @@ def test_gradients_of_weights(
     pads: Ints,
     group: int,
     dtype: Any,
-    workspace: str,
-    threads: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("GPUCONV_WORKSPACE_BYTES", workspace)
-    monkeypatch.setenv("GPUCONV_NUM_THREADS", threads)
     (given,) = _integers(1, x, dtype=dtype)
     seen = _windows(given.astype(np.float64), kernel, strides, dilations, pads)
     rank = len(kernel)
@@ -80,9 +75,14 @@ def test_gradients_of_weights(
             )
         ]
     )
-    with mock.patch.object(gradients, "_by_taps", side_effect=AssertionError):
-        dw = gpuconv.conv_weight_grad(given, dy, shape, strides=strides, dilations=dilations, pads=pads, group=group)
-    assert np.array_equal(dw.astype(np.float64), expected.astype(dtype).astype(np.float64))
+    more: dict[str, Any] = {"strides": strides, "dilations": dilations, "pads": pads, "group": group}
+    with mock.patch.object(gradients, "_by_taps", side_effect=AssertionError), every_row() as row:
+        for workspace, threads in product(("16384", "200000", ""), "13"):
+            monkeypatch.setenv("GPUCONV_WORKSPACE_BYTES", workspace)
+            monkeypatch.setenv("GPUCONV_NUM_THREADS", threads)
+            with row(f"{workspace} bytes, {threads} threads"):
+                dw = gpuconv.conv_weight_grad(given, dy, shape, **more)
+                assert np.array_equal(dw.astype(np.float64), expected.astype(dtype).astype(np.float64))
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from gpuconv.onnx import backend
 from gpuconv.rules import activation
 from gpuconv.rules import geometry as geometries
 from tests.oracle import oracle
+from tests.oracle.every_row import every_row
 from tests.oracle.operands import LAYOUTS
 
 pytestmark = pytest.mark.slow
@@ -53,19 +54,20 @@ def _apart(matrices: Any) -> Any:
 @pytest.mark.parametrize(
     "sizes", [(1, 5, 7, 9), (3, 1, 4, 8), (2, 6, 1, 5), (1, 4, 3, 1), (1, 1, 1, 1), (8, 70, 65, 130)]
 )
-@pytest.mark.parametrize("of_a", [np.array, _transposed, _apart])
-@pytest.mark.parametrize("of_b", [np.array, _transposed, _apart])
-@pytest.mark.parametrize("of_c", [np.array, _apart])
-def test_products_are_added_or_overwrite(of_c: Any, of_b: Any, of_a: Any, sizes: tuple[int, ...], dtype: Any) -> None:
+def test_products_are_added_or_overwrite(sizes: tuple[int, ...], dtype: Any) -> None:
     count, rows, depth, columns = sizes
-    a, b, c = _integers(rows, (count, rows, depth), (count, depth, columns), (count, rows, columns), dtype=dtype)
-    a, b, result = of_a(a), of_b(b), of_c(c)
-    assert _product.adds(a, b, result)
-    _product.add(a, b, result)
-    assert np.array_equal(result, c + a @ b)
-    result.fill(np.nan)
-    _product.add(a, b, result, onto=False)
-    assert np.array_equal(result, a @ b)
+    arrays = _integers(rows, (count, rows, depth), (count, depth, columns), (count, rows, columns), dtype=dtype)
+    c = arrays[2]
+    with every_row() as row:
+        for orders in product((np.array, _transposed, _apart), (np.array, _transposed, _apart), (np.array, _apart)):
+            with row([order.__name__ for order in orders]):
+                a, b, result = (order(array) for order, array in zip(orders, arrays, strict=True))
+                assert _product.adds(a, b, result)
+                _product.add(a, b, result)
+                assert np.array_equal(result, c + a @ b)
+                result.fill(np.nan)
+                _product.add(a, b, result, onto=False)
+                assert np.array_equal(result, a @ b)
 
 
 def test_what_blas_cannot_take_is_refused() -> None:

@@ -1,4 +1,7 @@
-"""Every named case in every dtype through the CUDA backend: with all checks on where the device is the emulated one."""
+"""Every named case through the CUDA backend: with all checks on where the device is the emulated one.
+
+Each run has one dtype of each case, with 32-bit indices; the thorough tier has all dtypes, and 64-bit indices too.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +18,22 @@ from gpuconv.rules import cases
 from gpuconv.rules.cases import Case
 from tests.harness import cuda_device
 from tests.harness.emulated import any_cuda, architecture, indices
-from tests.oracle.case_rows import case_rows
+from tests.oracle.case_rows import ONE_DTYPE, every_case
+from tests.oracle.every_row import every_row
 from tests.oracle.oracle import assert_same
 
 pytestmark = pytest.mark.gpu
 
+every = pytest.mark.parametrize(
+    "every", [False, pytest.param(True, marks=cuda_device.thorough_if_emulated())], ids=["one row", "every row"]
+)
 
-@pytest.fixture(params=["32-bit", "64-bit"])
-def wide(request: pytest.FixtureRequest) -> bool:
-    return bool(request.param == "64-bit")
+
+def rows_of(case: Case, every: bool) -> list[tuple[str, bool]]:
+    """Return dtypes, and for each whether indices have 64 bits."""
+    if not every:
+        return [(ONE_DTYPE[case.name], False)]
+    return [(dtype, wide) for dtype in case.dtypes for wide in (False, True)]
 
 
 @contextmanager
@@ -34,25 +44,24 @@ def cuda(case: Case, dtype: str, wide: bool) -> Iterator[Any]:
     assert all(launch.variant.name.endswith("_wide") == wide for launch in emulated.launches)
 
 
-@cuda_device.sampled(3)
-@pytest.mark.parametrize(("case", "dtype"), case_rows("conv", "conv_transpose"))
-def test_sums_are_exact_up_to_their_one_rounding(case: Case, dtype: str, wide: bool) -> None:
-    (expected,) = cases.expected(case, dtype)
-    arrays = cases.inputs(case, dtype)
-    with cuda(case, dtype, wide) as emulated:
-        actual = getattr(gpuconv, case.op)(**arrays, **case.attributes)
-    assert_same(actual, expected, bits=False)
-    assert cuda_device.hardware() or bool(emulated.launches) == bool(expected.size)
-
-
-SEVERAL = [case for case in cases.CASES if case.op in ("conv_transpose", "average_pool")]
+@every
+@every_case("conv", "conv_transpose")
+def test_sums_are_exact_up_to_their_one_rounding(case: Case, every: bool) -> None:
+    with every_row(case) as row:
+        for dtype, wide in rows_of(case, every):
+            with row((dtype, wide)):
+                (expected,) = cases.expected(case, dtype)
+                arrays = cases.inputs(case, dtype)
+                with cuda(case, dtype, wide) as emulated:
+                    actual = getattr(gpuconv, case.op)(**arrays, **case.attributes)
+                assert_same(actual, expected, bits=False)
+                assert cuda_device.hardware() or bool(emulated.launches) == bool(expected.size)
 
 
 @cuda_device.sampled(2)
-@pytest.mark.parametrize("case", SEVERAL, ids=lambda case: str(case.name))
+@every_case("conv_transpose", "average_pool")
 def test_every_kernel_that_takes_a_case_makes_it_right(case: Case) -> None:
-    """One dtype of each case, another one from case to case."""
-    dtype = case.dtypes[SEVERAL.index(case) % len(case.dtypes)]
+    dtype = ONE_DTYPE[case.name]
     (expected,) = cases.expected(case, dtype)
     arrays = cases.inputs(case, dtype)
     for turn in offers.every_candidate():
@@ -61,9 +70,8 @@ def test_every_kernel_that_takes_a_case_makes_it_right(case: Case) -> None:
         assert_same(actual, expected, bits=False)
 
 
-@cuda_device.sampled(3)
-@pytest.mark.parametrize(("case", "dtype"), case_rows("max_pool"))
-def test_maxima_and_their_indices_agree_bit_for_bit(case: Case, dtype: str, wide: bool) -> None:
+def check_maxima(case: Case, dtype: str, wide: bool) -> None:
+    """Compare the maxima of every kernel that takes a case, and their Indices, with what the case expects."""
     expected_y, expected_indices = cases.expected(case, dtype)
     arrays = cases.inputs(case, dtype)
     for turn in offers.every_candidate():
@@ -75,3 +83,12 @@ def test_maxima_and_their_indices_agree_bit_for_bit(case: Case, dtype: str, wide
         assert_same(values, expected_y, bits=False)
         launched = len(emulated.launches)
         assert cuda_device.hardware() or (launched >= 2 if expected_y.size else launched == 0)
+
+
+@every
+@every_case("max_pool")
+def test_maxima_and_their_indices_agree_bit_for_bit(case: Case, every: bool) -> None:
+    with every_row(case) as row:
+        for dtype, wide in rows_of(case, every):
+            with row((dtype, wide)):
+                check_maxima(case, dtype, wide)

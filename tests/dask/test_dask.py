@@ -23,7 +23,7 @@ from tests.dask.in_chunks import chunks, da, dask, in_chunks, in_ones
 from tests.emulator import emulated_cuda
 from tests.harness.emulated import architecture
 from tests.oracle import oracle
-from tests.oracle.case_rows import one_row_a_case
+from tests.oracle.case_rows import one_dtype_a_case
 from tests.oracle.operands import CONV_DTYPES, POOL_DTYPES, operands, pool_kinds, values
 from tests.oracle.oracle import assert_close, assert_same
 from tests.oracle.strategies import GENERATORS, Problem, checked, problems
@@ -52,7 +52,7 @@ def listed(result: Any) -> list[Any]:
 # ---------------------------------------------------------------- values
 
 
-@pytest.mark.parametrize(("case", "dtype"), one_row_a_case())
+@one_dtype_a_case()
 def test_a_case_gives_the_same_where_every_element_is_a_chunk(case: Case, dtype: str) -> None:
     arrays = cases.inputs(case, dtype)
     more = {"return_indices": True} if case.op == "max_pool" else {}

@@ -11,13 +11,13 @@ from gpuconv.rules import cases
 from gpuconv.rules.cases import Case
 from tests.gpu.on_device import imported, moved, returned
 from tests.harness import cuda_device
-from tests.oracle.case_rows import one_row_a_case
+from tests.oracle.case_rows import one_dtype_a_case
 from tests.oracle.oracle import assert_same
 
 pytestmark = [pytest.mark.gpu, cuda_device.sampled(40)]
 
 
-@pytest.mark.parametrize(("case", "dtype"), one_row_a_case("conv", "conv_transpose"))
+@one_dtype_a_case("conv", "conv_transpose")
 def test_packed_weights_give_the_same_each_time(case: Case, dtype: str) -> None:
     arrays = cases.inputs(case, dtype)
     on_device = dict(zip(arrays, moved(list(arrays.values())), strict=True))

@@ -1,27 +1,25 @@
-"""The named cases as rows of a parametrised test: one for each dtype that a case is for."""
+"""The named cases (gpuconv/rules/cases.py) as the parameters of tests: ``pytest -k`` finds a case by its name."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from gpuconv.rules.cases import CASES
+from gpuconv.rules.cases import CASES, Case
+
+ONE_DTYPE = {case.name: case.dtypes[number % len(case.dtypes)] for number, case in enumerate(CASES)}
+"""One dtype for each case, another one from case to case, so that all of them occur."""
 
 
-def case_rows(*operators: str) -> list[Any]:
-    return [
-        pytest.param(case, dtype, id=f"{case.name}-{dtype}")
-        for case in CASES
-        if case.op in operators
-        for dtype in case.dtypes
-    ]
+def _of(operators: tuple[str, ...]) -> list[Case]:
+    return [case for case in CASES if not operators or case.op in operators]
 
 
-def one_row_a_case(*operators: str) -> list[Any]:
-    """One dtype for each case, another one from case to case: all of them come up."""
-    rows = []
-    for number, case in enumerate(case for case in CASES if not operators or case.op in operators):
-        dtype = case.dtypes[number % len(case.dtypes)]
-        rows.append(pytest.param(case, dtype, id=f"{case.name}-{dtype}"))
-    return rows
+def every_case(*operators: str) -> pytest.MarkDecorator:
+    """Give a test its argument ``case``: each case of some operators, or of all."""
+    return pytest.mark.parametrize("case", _of(operators), ids=lambda case: str(case.name))
+
+
+def one_dtype_a_case(*operators: str) -> pytest.MarkDecorator:
+    """Give a test ``case`` and ``dtype``: each case in the one of its dtypes that `ONE_DTYPE` names."""
+    rows = [(case, ONE_DTYPE[case.name]) for case in _of(operators)]
+    return pytest.mark.parametrize(("case", "dtype"), rows, ids=[f"{case.name}-{dtype}" for case, dtype in rows])

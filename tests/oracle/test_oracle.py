@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from random import Random
 from typing import Any
 
@@ -15,6 +16,8 @@ from onnx.reference import ReferenceEvaluator
 from gpuconv.judge import definition
 from gpuconv.rules import cases
 from tests.oracle import make_expected, oracle
+from tests.oracle.case_rows import every_case
+from tests.oracle.every_row import every_row
 from tests.oracle.oracle import BFLOAT16
 
 pytestmark = pytest.mark.slow
@@ -652,11 +655,34 @@ def test_the_definition_of_an_average_s_count() -> None:
     assert same.tolist() == [4, 4, 4, 4]
 
 
+def _check_rows(seen: list[str]) -> None:
+    with every_row("x of shape (2,)") as row:
+        for name in "abcd":
+            with row(name):
+                seen.append(name)
+                assert name != "b", "b is wrong"
+                if name == "c":
+                    pytest.fail("nothing was raised")
+                assert name != "d" or {}[name]
+
+
+def test_every_row_is_checked_and_all_that_fail_are_reported() -> None:
+    seen: list[str] = []
+    with pytest.raises(AssertionError) as caught:
+        _check_rows(seen)
+    assert seen == list("abcd")
+    first, *rows = str(caught.value).split("\n\n")
+    assert first == "3 of 4 rows failed: x of shape (2,)"
+    for text, beginning in zip(
+        rows, ("b: AssertionError: b is wrong", "c: Failed: nothing", "d: KeyError"), strict=True
+    ):
+        assert text.startswith(beginning)
+    assert "b is wrong" in str(caught.value.__cause__)
+    with pytest.raises(AssertionError, match="no row was checked"), every_row():
+        pass
+
+
 # ---------------------------------------------------------------- the stored expectations
-
-
-def case_id(case: cases.Case) -> str:
-    return case.name
 
 
 def test_the_stored_file_is_small_and_has_one_entry_for_each_case() -> None:
@@ -674,28 +700,43 @@ def test_inputs_are_what_they_were() -> None:
     assert second["w"].ravel()[:12].tolist() == [-2, 6, -8, -1, 7, -5, 7, -4, 3, 5, 6, -3]
 
 
-@pytest.mark.parametrize("case", cases.CASES, ids=case_id)
-def test_stored_expectations_are_what_the_oracle_gives(case: cases.Case) -> None:
+@pytest.fixture(scope="module")
+def stored() -> Iterator[Any]:
     with np.load(make_expected.PATH) as archive:
-        stored = archive[case.name]
-    for dtype in case.dtypes:
-        np.testing.assert_array_equal(make_expected.compute(case, dtype), stored, err_msg=dtype)
-        found = cases.expected(case, dtype)
-        if case.op == "max_pool":
-            y, indices = oracle.max_pool(cases.inputs(case, dtype)["x"], **case.attributes)
-            oracle.assert_same(found[0], y)
-            oracle.assert_same(found[1], indices)
-        else:
-            exact = make_expected.exact(case, dtype)
-            oracle.assert_same(found[0], oracle.round_to(exact.value, dtype), bits=False)
-            oracle.assert_close(found[0], exact, dtype)
+        yield archive
 
 
-@pytest.mark.parametrize("case", [c for c in cases.CASES if c.values == "integers" and c.op != "max_pool"], ids=case_id)
-def test_every_partial_sum_of_small_integers_is_exact(case: cases.Case) -> None:
-    for array in cases.inputs(case, "float32").values():
-        assert np.abs(array).max(initial=0) <= 8
-    exact = make_expected.exact(case, "float32")
-    there = ~np.isnan(exact.value)  # but for averages of nothing
-    assert exact.magnitude[there].max(initial=0) <= 2.0**24
-    assert np.abs(exact.value[there]).max(initial=0) < 65504
+@every_case()
+def test_stored_expectations_are_what_the_oracle_gives(case: cases.Case, stored: Any) -> None:
+    with every_row(case) as row:
+        for dtype in case.dtypes:
+            with row(dtype):
+                np.testing.assert_array_equal(make_expected.compute(case, dtype), stored[case.name])
+                check_expected(case, dtype)
+
+
+def check_expected(case: cases.Case, dtype: str) -> None:
+    """Compare what a case expects with the definition of its operator."""
+    found = cases.expected(case, dtype)
+    if case.op == "max_pool":
+        y, indices = oracle.max_pool(cases.inputs(case, dtype)["x"], **case.attributes)
+        oracle.assert_same(found[0], y)
+        oracle.assert_same(found[1], indices)
+    else:
+        exact = make_expected.exact(case, dtype)
+        oracle.assert_same(found[0], oracle.round_to(exact.value, dtype), bits=False)
+        oracle.assert_close(found[0], exact, dtype)
+
+
+def test_every_partial_sum_of_small_integers_is_exact() -> None:
+    with every_row() as row:
+        for case in cases.CASES:
+            if case.values != "integers" or case.op == "max_pool":
+                continue
+            with row(case):
+                for array in cases.inputs(case, "float32").values():
+                    assert np.abs(array).max(initial=0) <= 8
+                exact = make_expected.exact(case, "float32")
+                there = ~np.isnan(exact.value)  # but for averages of nothing
+                assert exact.magnitude[there].max(initial=0) <= 2.0**24
+                assert np.abs(exact.value[there]).max(initial=0) < 65504

@@ -18,12 +18,12 @@ from gpuconv.rules import layout as layouts
 from gpuconv.rules.cases import Case
 from tests.emulator import emulated_cuda
 from tests.harness.emulated import architecture, some_candidate, varied_cuda
-from tests.oracle.case_rows import one_row_a_case
+from tests.oracle.case_rows import one_dtype_a_case
 from tests.oracle.operands import CONV_DTYPES, LAYOUTS, POOL_DTYPES, operands, pool_kinds, values
 from tests.oracle.oracle import assert_same
 from tests.oracle.strategies import GENERATORS, checked, problems
 
-every_case = pytest.mark.parametrize(("case", "dtype"), one_row_a_case())
+every_case = one_dtype_a_case()
 operators = pytest.mark.parametrize("operator", GENERATORS)
 
 

@@ -29,12 +29,12 @@ from gpuconv.rules.cases import Case
 from tests.emulator import EmulatorError, emulated_cuda
 from tests.harness.emulated import architecture, indices, preferred
 from tests.harness.idle_kernels import Sent
-from tests.oracle.case_rows import one_row_a_case
+from tests.oracle.case_rows import one_dtype_a_case
 from tests.oracle.operands import values
 from tests.oracle.oracle import assert_same
 
 pytestmark = pytest.mark.usefixtures("general_kernels")
-every_case = pytest.mark.parametrize(("case", "dtype"), one_row_a_case("conv", "conv_transpose"))
+every_case = one_dtype_a_case("conv", "conv_transpose")
 operators = pytest.mark.parametrize("operator", ["conv", "conv_transpose"])
 
 

@@ -135,7 +135,7 @@ def _skip_body(reader: Reader) -> list[str]:
     reader.until("{")
     first, depth = reader.position, 1
     while depth:
-        depth += {"{": 1, "}": -1}.get(reader.next(), 0)
+        depth += reader.until("}").count("{") - 1
     return reader.tokens[first : reader.position - 1]
 
 
