@@ -9,6 +9,7 @@ multiples of 16 bytes, so that each of them alone lies as well aligned as the fi
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from math import exp, log
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -80,6 +81,7 @@ def priced(device: Representative, dtype: str, precision: str) -> dict[str, Any]
     return summary([price(Case(layer, dtype, precision=precision), device) for layer in known])
 
 
+@cache
 def price(case: Case, device: Representative) -> Price:
     """Return the price of a Conv or ConvTranspose layer, whatever its batch."""
     problem = _problem(case, device)

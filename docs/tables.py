@@ -1,7 +1,7 @@
 """The directive ``results``: tables that are made when the site is made.
 
 They come from the measurements in benchmarks/results, from kernels_cu, and from the planner's model of a GPU, which
-is asked here and takes about a minute of two processes.
+is asked here, in two processes for about half a minute.
 
 ```{results} cpu-classes
 ```
@@ -32,7 +32,6 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 RESULTS, KERNELS = CHECKOUT / "benchmarks" / "results", CHECKOUT / "kernels_cu"
 MODEL = CHECKOUT / "gpuconv" / "cuda"
 ARCHITECTURE = "sm_90a"  # of the tables by the planner's model
-PRICED = ("sm_80", ARCHITECTURE)  # of the table of invariant bits
 LISTED = ("bfloat16", "float32")  # of the table of layers
 PROCESSES = 2
 
@@ -159,12 +158,7 @@ def modelled() -> dict[str, Any]:
     jobs: dict[str, Callable[[], Any]] = {
         "problems": partial(cliffs.problems, device, cliffs.COUNT, 0),  # the longest ones first
         "jumps": partial(cliffs.jumps, device),
-        **{
-            f"{architecture} {floors.label(*way)}": partial(invariance.priced, representative(architecture), *way)
-            for architecture in PRICED
-            for way in invariance.WAYS
-        },
-        **{dtype: partial(listed, dtype, device) for dtype in LISTED},
+        **{floors.label(*way): partial(priced, device, *way) for way in invariance.WAYS},
         "layers": partial(layer_rows, device),
     }
     with ProcessPoolExecutor(PROCESSES) as pool:
@@ -177,10 +171,12 @@ def layer_rows(device: Representative) -> list[dict[str, Any]]:
     return [static_plan.planned(case, device) for case in static_plan.cases()]
 
 
-def listed(dtype: str, device: Representative) -> list[dict[str, Any]]:
-    """Return what is planned for every layer in one dtype, with the price of invariant bits."""
-    cases = [case for case in static_plan.cases() if (static_plan.label(case), case.layout) == (dtype, "NCHW")]
-    return [static_plan.planned(case, device) | static.priced(case, device) for case in cases]
+def priced(device: Representative, dtype: str, precision: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return what invariant bits cost, and what is planned for every layer with its price, where it is LISTED."""
+    shown = [case for case in static_plan.cases() if static_plan.label(case) in LISTED and case.layout == "NCHW"]
+    cases = [case for case in shown if (case.dtype, case.precision) == (dtype, precision)]
+    rows = [static_plan.planned(case, device) | static.priced(case, device) for case in cases]
+    return invariance.priced(device, dtype, precision), rows
 
 
 def model_classes() -> str:
@@ -196,7 +192,7 @@ def model_classes() -> str:
 def model_layers() -> str:
     """Every layer by the planner's model, in two dtypes."""
     order = {case.layer.id: place for place, case in enumerate(static_plan.cases())}
-    rows = sorted((row for dtype in LISTED for row in modelled()[dtype]), key=lambda row: order[row["layer"]])
+    rows = sorted((row for dtype in LISTED for row in modelled()[dtype][1]), key=lambda row: order[row["layer"]])
     lines = (
         [
             f"`{row['layer']}`",
@@ -253,20 +249,19 @@ def model_changes() -> str:
 
 
 def model_invariance() -> str:
-    """What invariant bits cost by architecture and precision, and the layers that cost more than half again."""
-    names = [f"{architecture} {floors.label(*way)}" for architecture in PRICED for way in invariance.WAYS]
-    prices = {name: modelled()[name] for name in names}
+    """What invariant bits cost by precision, and the layers that cost more than half again."""
+    prices = {floors.label(*way): modelled()[floors.label(*way)][0] for way in invariance.WAYS}
     rows = (
         [
-            *name.split(),
+            name,
             f"{100 * (one['mean'] - 1):.1f} %",
             f"{one['worst']:.2f}",
             ", ".join(f"`{layer}`" for layer in one["above"]),
         ]
         for name, one in prices.items()
     )
-    head = ["architecture", "precision", "geometric mean", "worst layer and batch", f"layers above {invariance.MOST}"]
-    return table(head, rows)
+    head = ["precision", "geometric mean", "worst layer and batch", f"layers above {invariance.MOST}"]
+    return f"Kernels for {ARCHITECTURE}.\n\n{table(head, rows)}"
 
 
 def kernels() -> str:
