@@ -16,6 +16,7 @@ import sys
 from typing import Any
 
 from benchmarks import (
+    emulated,
     invariance,
     machine,
     occupancy,
@@ -66,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _device(architecture: str) -> Representative:
-    reason = static_traffic.unavailable_reason()  # first, since what architectures there are is NVRTC's to say
+    reason = emulated.unavailable_reason()  # first, since what architectures there are is NVRTC's to say
     if reason is None and sass.disassembler() is None:
         reason = sass.MISSING
     if reason is not None:
