@@ -31,19 +31,17 @@ def _parser() -> argparse.ArgumentParser:
     static = commands.add_parser("static", help="what can be said of the CUDA kernels without a GPU, layer by layer")
     static.add_argument("--layers", default="", metavar="SUB", help="only layers whose name contains SUB")
     static.add_argument("--arch", default="sm_90a", help="architecture of the GPU (default %(default)s)")
-    static.add_argument("--write", action="store_true", help="also write results/static.json")
     cliffs = commands.add_parser("cliffs", help="modelled times over floors, of random problems and of changed layers")
     cliffs.add_argument("--cpu", action="store_true", help="times measured on the CPU over predictions instead")
     cliffs.add_argument("--count", type=_count, help="random problems (default 2500; 500 with --cpu)")
     cliffs.add_argument("--seed", type=int, default=0, help="of the random problems (default %(default)s)")
     cliffs.add_argument("--arch", help="architecture of the GPU (default sm_90a)")
-    cliffs.add_argument("--write", action="store_true", help="also write results/cliffs.json, or cpu_cliffs.json")
+    cliffs.add_argument("--write", action="store_true", help="with --cpu: also write results/cpu_cliffs.json")
     cliffs.add_argument("--picture", type=Path, metavar="FILE", help="draw which share stays within how many floors")
     planning = commands.add_parser("planning", help="Python calls and milliseconds of a problem's first plan")
     planning.add_argument("--layers", default="", metavar="SUB", help="only layers whose name contains SUB")
     planning.add_argument("--arch", default="sm_90a", help="architecture of the GPU (default %(default)s)")
-    invariance = commands.add_parser("invariance", help="what bits that do not depend on the batch cost, by the model")
-    invariance.add_argument("--write", action="store_true", help="also write results/invariance.json")
+    commands.add_parser("invariance", help="what bits that do not depend on the batch cost, by the model")
     host = commands.add_parser("host", help="host time of a warm call on CUDA arrays; no device is needed")
     host.add_argument("--profile", action="store_true", help="also print where the time goes")
     start = commands.add_parser("import", help="time of `import gpuconv` beyond that of `import numpy`")
@@ -131,7 +129,7 @@ def main() -> int:
     if arguments.command == "invariance":
         from benchmarks import invariance
 
-        return invariance.run(arguments)
+        return invariance.run()
     if arguments.command == "reference":
         _limit_threads(arguments.threads)
         from benchmarks import reference

@@ -8,15 +8,13 @@ multiples of 16 bytes, so that each of them alone lies as well aligned as the fi
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from math import exp, log
-from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from benchmarks import floors, layers, machine, records, static_plan
+from benchmarks import floors, layers, static_plan
 from benchmarks.static_plan import Case
 from gpuconv.cuda.conv import families, invariant
 from gpuconv.cuda.conv import problem as correlation
@@ -24,15 +22,10 @@ from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan import offers
 from gpuconv.cuda.plan.limits import Representative, representative
 
-PATH = Path(__file__).parent / "results" / "invariance.json"
 MOST, MOST_MEAN = 1.5, 1.03  # of a layer at any batch, and of the geometric mean
 _SHOWN = 1.05  # layers whose mean is above are listed
-_WAYS = (("bfloat16", "ieee"), ("float32", "ieee"), ("float32", "tf32"), ("float32", "3xtf32"))
+WAYS = (("bfloat16", "ieee"), ("float32", "ieee"), ("float32", "tf32"), ("float32", "3xtf32"))
 _ARCHITECTURES = ("sm_80", "sm_86", "sm_90a", "sm_100a", "sm_120a")
-_HEAD = {
-    "what": "predicted time in a layer's one order of sums over that of the free choice, by the planner's model",
-    "columns": f"ratios: at N = {', '.join(map(str, invariant.BATCHES))}, null where arrays need 64-bit indices",
-}
 
 
 class Price(NamedTuple):
@@ -53,22 +46,17 @@ class Price(NamedTuple):
         return exp(fmean(map(log, self.known)))
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Price all layers, print a table, and write the file where that is asked for."""
-    rows = {}
+def run() -> int:
+    """Price all layers and print a table."""
+    print(f"ratios at N = {', '.join(map(str, invariant.BATCHES))}; None where arrays need 64-bit indices")
     for architecture in _ARCHITECTURES:
-        device = representative(architecture)
-        for dtype, precision in _WAYS:
-            prices = list(priced(device, dtype, precision))
-            row = summary(prices)
-            rows[f"{architecture} {floors.label(dtype, precision)}"] = row
+        for dtype, precision in WAYS:
+            row = priced(representative(architecture), dtype, precision)
             print(
                 f"{architecture:8} {floors.label(dtype, precision):9} mean {row['mean']:.4f}, worst {row['worst']:.2f}"
             )
             for name, (mean, order, *ratios) in row["layers"].items():
                 print(f"    {name:22} {mean:.3f}  {ratios}  {order}")
-    if arguments.write:
-        machine.write(PATH, {"compiler": records.compiler(), **_HEAD, **rows})
     return 0
 
 
@@ -87,13 +75,13 @@ def summary(prices: list[Price]) -> dict[str, Any]:
     }
 
 
-def priced(device: Representative, dtype: str, precision: str) -> Iterator[Price]:
-    """Yield the price of every Conv and ConvTranspose layer."""
-    for layer in layers.load():
-        if layer.multiplies:
-            yield price(Case(layer, dtype, precision=precision), device)
+def priced(device: Representative, dtype: str, precision: str) -> dict[str, Any]:
+    """Return the summary of the prices of all Conv and ConvTranspose layers."""
+    known = (layer for layer in layers.load() if layer.multiplies)
+    return summary([price(Case(layer, dtype, precision=precision), device) for layer in known])
 
 
+@cache
 def price(case: Case, device: Representative) -> Price:
     """Return the price of a Conv or ConvTranspose layer, whatever its batch."""
     problem = _problem(case, device)

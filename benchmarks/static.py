@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 from typing import Any
 
 from benchmarks import (
+    emulated,
     invariance,
     machine,
     occupancy,
-    records,
     sass,
     static_aims,
     static_kernels,
@@ -35,8 +34,6 @@ from gpuconv.cuda.build.variant import Variant
 from gpuconv.cuda.plan.limits import Representative, representative
 
 Row = dict[str, Any]
-PATH = Path(__file__).parent / "results" / "static.json"
-ARCHITECTURE = "sm_90a"  # of the file
 _COLUMNS = (
     "main_loop: instructions of it, or null: then the whole kernel counts; instructions: by kind; emulated, in a "
     "smaller layer of shapes x and w: pairs of what was counted and what would do for the elements asked for "
@@ -47,14 +44,13 @@ _COLUMNS = (
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the tables, and write the file where that is asked for; 2 where something that it takes is missing."""
+    """Print the tables; return 2 where something that they take is missing."""
     try:
         device = _device(arguments.arch)
-        _check(arguments)
+        cases = _cases(arguments.layers)
     except ArgumentError as reason:
         print(f"python -m benchmarks static: {reason}", file=sys.stderr)
         return 2
-    cases = static_plan.cases(arguments.layers)
     kernels = static_kernels.described(variants(cases, device), device.limits.architecture)
     rows: dict[str, Row] = {}
     print(static_summary.HEAD)
@@ -67,14 +63,11 @@ def run(arguments: argparse.Namespace) -> int:
     classes = static_summary.classes(rows.values())
     print("\n".join(["", *static_summary.table(classes), "", *static_aims.beyond(rows, kernels)]))
     machine.write(arguments.json, _head(device) | {"kernels": kernels, "classes": classes, "rows": rows})
-    if arguments.write:
-        write(device, kernels, rows)
-        print(f"\nwritten: {PATH}")
     return 0
 
 
 def _device(architecture: str) -> Representative:
-    reason = static_traffic.unavailable_reason()  # first, since what architectures there are is NVRTC's to say
+    reason = emulated.unavailable_reason()  # first, since what architectures there are is NVRTC's to say
     if reason is None and sass.disassembler() is None:
         reason = sass.MISSING
     if reason is not None:
@@ -84,11 +77,11 @@ def _device(architecture: str) -> Representative:
     return device
 
 
-def _check(arguments: argparse.Namespace) -> None:
-    if not static_plan.cases(arguments.layers):
-        raise ArgumentError(f"no layer's name contains {arguments.layers!r}")
-    if arguments.write and (arguments.layers or representative(arguments.arch) != representative(ARCHITECTURE)):
-        raise ArgumentError(f"--write is for all layers and {ARCHITECTURE}; --json FILE takes anything")
+def _cases(pattern: str) -> list[Case]:
+    cases = static_plan.cases(pattern)
+    if not cases:
+        raise ArgumentError(f"no layer's name contains {pattern!r}")
+    return cases
 
 
 def variants(cases: list[Case], device: Representative) -> list[Variant]:
@@ -115,21 +108,6 @@ def _occupancy(launch: Row, kernel: Row, architecture: str) -> Row:
     blocks = occupancy.blocks(architecture, kernel["threads"], kernel["registers"], shared)
     most = occupancy.threads_per_multiprocessor(architecture)
     return {"blocks_per_sm": blocks, "occupancy": round(blocks * kernel["threads"] / most, 3)}
-
-
-def write(device: Representative, kernels: dict[str, Row], rows: dict[str, Row]) -> None:
-    """Write the file."""
-    head = {"compiler": records.compiler(), **_head(device)}
-    machine.write(PATH, head | {f"kernel {name}": kernel for name, kernel in kernels.items()} | rows)
-
-
-def read() -> tuple[Row, dict[str, Row], dict[str, Row]]:
-    """Return the file's head, its kernels and its rows."""
-    everything = records.read(PATH)
-    head = {name: value for name, value in everything.items() if isinstance(value, str)}
-    kernels = {name.removeprefix("kernel "): value for name, value in everything.items() if name.startswith("kernel ")}
-    rows = {name: value for name, value in everything.items() if name not in head and not name.startswith("kernel ")}
-    return head, kernels, rows
 
 
 def _head(device: Representative) -> Row:

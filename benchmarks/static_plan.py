@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 from typing import Any
 
 from benchmarks import calls, floors, layers
@@ -115,6 +116,7 @@ def planned(case: Case, device: Representative) -> Row:
         "class": case.layer.kind,
         "dtype": label(case),
         "layout": case.layout,
+        "main": main_kernel(found, chooser.picked),
         "launches": [
             {"kernel": launch.variant.name, "grid": list(launch.grid), "shared_bytes": launch.shared_bytes}
             for launch in found.launches
@@ -127,6 +129,17 @@ def planned(case: Case, device: Representative) -> Row:
         "gflop": float(f"{floors.work(case.layer, case.dtype).flops / 1e9:.4g}"),
         "over_measured": _over_measured(case, device, modelled),
     }
+
+
+def main_kernel(found: Plan, picked: Candidate | None) -> str:
+    """Return the kernel that a candidate is called after, or that with most threads where the planner has no choice.
+
+    Candidates' names begin with their kernels', and say besides how often sums are split or arrays copied.
+    """
+    of_picked = [launch for launch in found.launches if picked and picked.name.startswith(launch.variant.name)]
+    if of_picked:
+        return max((launch.variant.name for launch in of_picked), key=len)
+    return max(found.launches, key=lambda launch: prod(launch.grid) * launch.variant.threads).variant.name
 
 
 def floors_of(case: Case, device: Representative) -> tuple[float, float]:

@@ -31,22 +31,11 @@ _TABLE = (
 )
 
 
-def main_launch(row: Row, kernels: dict[str, Row]) -> Row:
-    """Return the launch that does the work: of those whose kernels multiply, or of all, the one with most threads."""
-
-    def size(launch: Row) -> tuple[bool, int]:
-        kernel = kernels[launch["kernel"]]
-        blocks = launch["grid"][0] * launch["grid"][1] * launch["grid"][2]
-        return bool(kernel["multiplications"]), blocks * kernel["threads"]
-
-    found: Row = max(row["launches"], key=size)
-    return found
-
-
 def line(row: Row, kernels: dict[str, Row]) -> str:
     """Return a row's line in the table whose head is HEAD; shares are of the main loop's instructions."""
-    launch = main_launch(row, kernels)
-    kernel, traffic = kernels[launch["kernel"]], row["emulated"]["kernels"][launch["kernel"]]
+    name = row["main"]
+    launch = next(launch for launch in row["launches"] if launch["kernel"] == name)
+    kernel, traffic = kernels[name], row["emulated"]["kernels"][name]
     kinds = kernel["instructions"]
     count = sum(kinds.values())
     shares = [kinds.get(kind, 0) / count for kind in ("multiply", "compare", "global load", "shared load", "integer")]
@@ -56,7 +45,7 @@ def line(row: Row, kernels: dict[str, Row]) -> str:
     spilled = f"  SPILLS {kernel['spilled_bytes']} bytes" if kernel["spilled_bytes"] else ""
     return (
         f"{row['layer']:30} {row['dtype']:9} {row['layout']:6} "
-        f"{launch['kernel']:44} {len(row['launches']) - 1:1} {kernel['registers']:4} "
+        f"{name:44} {len(row['launches']) - 1:1} {kernel['registers']:4} "
         f"{launch['shared_bytes'] + kernel['static_shared_bytes']:6} {launch['blocks_per_sm']:3} "
         f"{launch['occupancy']:4.0%} | {' '.join(f'{share:4.0%}' for share in shares)} | "
         f"{' '.join(map(_ratio, pairs))} {row['emulated']['moved']:6.2f} | {_number(row['modelled_us'], 9)} "

@@ -1,7 +1,4 @@
-"""How kernels go about memory: the emulator's counts of sectors and wavefronts, for layers scaled down to it.
-
-The emulator is part of the tests, so this needs a checkout, and g++.
-"""
+"""How kernels go about memory: the emulator's counts of sectors and wavefronts, for layers scaled down to it."""
 
 from __future__ import annotations
 
@@ -14,24 +11,20 @@ import ml_dtypes  # noqa: F401  # teaches NumPy the name bfloat16
 import numpy as np
 
 import gpuconv
-from benchmarks import calls, floors, shrink, static_plan
+from benchmarks import calls, emulated, floors, shrink, static_plan
 from benchmarks.layers import Ints, Layer
 from benchmarks.static_plan import Case, Chooser
+from emulated_cuda.control import Launch
+from emulated_cuda.emulator.counters import Counters
 from gpuconv.cuda.plan import offers
 from gpuconv.cuda.plan.limits import Representative
 from gpuconv.rules import layout
 from gpuconv.rules.operators import OPERATORS
-from tests import emulator
 
 Row = dict[str, Any]
 WORK = {"Conv": 1e7, "ConvTranspose": 1e7, "MaxPool": 1e6, "AveragePool": 1e6}  # operations; some tenths of a second
 _HOST_THREADS = 2
 _SECTOR = 32  # bytes
-
-
-def unavailable_reason() -> str | None:
-    """Return why nothing can be emulated here, or None where it can."""
-    return emulator.unavailable_reason()
 
 
 def scaled(case: Case, device: Representative) -> Case:
@@ -72,7 +65,7 @@ def counted(case: Case, device: Representative) -> Row:
     if _makes(plain, device, name, kernels):  # what is emulated for one precision need not be for another
         small = plain
     layer = small.layer
-    traffic = _emulated(small, name, device.limits.architecture)
+    traffic = _emulated(small, name, device)
     assert list(traffic) == list(dict.fromkeys(kernels)), f"{small} runs {list(traffic)}, not {kernels}"
     sectors = sum(pair[0] for sums in traffic.values() for key, pair in sums.items() if key != "shared")
     work = floors.work(layer, case.dtype)
@@ -82,17 +75,22 @@ def counted(case: Case, device: Representative) -> Row:
 
 
 @cache
-def _emulated(case: Case, name: str | None, architecture: str) -> dict[str, dict[str, list[int]]]:
+def _emulated(case: Case, name: str | None, device: Representative) -> dict[str, dict[str, list[int]]]:
     """Return what each kernel of a call asks of memory, the checks left out, which tests make."""
-    options = {"counters": True, "check_shared": False, "check_global": False, "threads": _HOST_THREADS}
     call = _prepared(case)
-    with offers.picking(Chooser(name)), emulator.emulated_cuda(architecture, **options) as emulated:
+    launches: list[Launch] = []
+    settings = {"check_shared": False, "check_global": False, "host_threads": _HOST_THREADS}
+    with emulated.planned_for(device.limits, launches.append, counters=True, **settings), offers.picking(Chooser(name)):
         call()
-    return {kernel: counters.traffic() for kernel, counters in emulated.counters().items()}
+    sums: dict[str, Counters] = {}
+    for launch in launches:
+        if launch.counters is not None:
+            sums[launch.name] = sums[launch.name] + launch.counters if launch.name in sums else launch.counters
+    return {kernel: counters.traffic() for kernel, counters in sums.items()}
 
 
 def _prepared(case: Case) -> Callable[[], Any]:
-    """Return the call of a case with arrays of normal numbers, and with the Indices of such for an x."""
+    """Return the call of a case with arrays of normal numbers on the device, and with the Indices of such for an x."""
     layer, call = case.layer, calls.of(case.layer, case.layout)
     keywords = dict(call.keywords)
     if call.operator == "max_pool":
@@ -105,7 +103,8 @@ def _prepared(case: Case) -> Callable[[], Any]:
         x = _normal(layout.as_given(case.layout, numbered), case.dtype)
         arrays["indices"] = gpuconv.max_pool(x, return_indices=True, layout=case.layout, **layer.attributes())[1]
         keywords["check_indices"] = False  # which are kernels of their own
-    return lambda: getattr(gpuconv, call.operator)(*arrays.values(), **keywords)
+    moved = [gpuconv.to_device(array) for array in arrays.values()]
+    return lambda: getattr(gpuconv, call.operator)(*moved, **keywords)
 
 
 def _normal(shape: Ints, dtype: str) -> Any:

@@ -1,4 +1,7 @@
-"""The directive ``results``: tables of benchmarks/results and of kernels_cu, made when the site is made.
+"""The directive ``results``: tables that are made when the site is made.
+
+They come from the measurements in benchmarks/results, from kernels_cu, and from the planner's model of a GPU, which
+is asked here, in two processes for about half a minute.
 
 ```{results} cpu-classes
 ```
@@ -6,8 +9,12 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor
+from functools import cache, partial
+from io import BytesIO
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -16,12 +23,17 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from benchmarks import cliffs, cpu_cliffs, invariance, judged, records, static, static_summary
+from benchmarks import cliffs, cpu_cliffs, floors, invariance, judged, static, static_plan, static_summary
+from gpuconv.cuda.plan.limits import Representative, representative
 from gpuconv.judge import rulings
 from gpuconv.judge.cases import CASES
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 RESULTS, KERNELS = CHECKOUT / "benchmarks" / "results", CHECKOUT / "kernels_cu"
+MODEL = CHECKOUT / "gpuconv" / "cuda"
+ARCHITECTURE = "sm_90a"  # of the tables by the planner's model
+LISTED = ("bfloat16", "float32")  # of the table of layers
+PROCESSES = 2
 
 
 def read(name: str) -> Any:
@@ -139,42 +151,74 @@ def imports() -> str:
     return f"{machine(record)}\n\n{table(['import', 'median, ms'], rows)}"
 
 
+@cache
+def modelled() -> dict[str, Any]:
+    """Return all that the model says: rows of layers and of random problems, jumps, and prices of invariant bits."""
+    device = representative(ARCHITECTURE)
+    jobs: dict[str, Callable[[], Any]] = {
+        "problems": partial(cliffs.problems, device, cliffs.COUNT, 0),  # the longest ones first
+        "jumps": partial(cliffs.jumps, device),
+        **{floors.label(*way): partial(priced, device, *way) for way in invariance.WAYS},
+        "layers": partial(layer_rows, device),
+    }
+    with ProcessPoolExecutor(PROCESSES) as pool:
+        running = {name: pool.submit(job) for name, job in jobs.items()}
+        return {name: future.result() for name, future in running.items()}
+
+
+def layer_rows(device: Representative) -> list[dict[str, Any]]:
+    """Return what is planned for every layer in all its dtypes."""
+    return [static_plan.planned(case, device) for case in static_plan.cases()]
+
+
+def priced(device: Representative, dtype: str, precision: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return what invariant bits cost, and what is planned for every layer with its price, where it is LISTED."""
+    shown = [case for case in static_plan.cases() if static_plan.label(case) in LISTED and case.layout == "NCHW"]
+    cases = [case for case in shown if (case.dtype, case.precision) == (dtype, precision)]
+    rows = [static_plan.planned(case, device) | static.priced(case, device) for case in cases]
+    return invariance.priced(device, dtype, precision), rows
+
+
 def model_classes() -> str:
     """Classes of layers by the planner's model."""
-    head, _, rows = static.read()
+    device = representative(ARCHITECTURE)
     about = (
-        f"Kernels for {head['architecture']} by {head['compiler']}; floors of the {head['device']}'s datasheet, "
+        f"Kernels for {ARCHITECTURE}; floors of the {device.name}'s datasheet, "
         f"those of {static_summary.LARGE} by rates measured there."
     )
-    return f"{about}\n\n{static_summary.markdown(static_summary.classes(rows.values()))}"
+    return f"{about}\n\n{static_summary.markdown(static_summary.classes(modelled()['layers']))}"
 
 
 def model_layers() -> str:
     """Every layer by the planner's model, in two dtypes."""
-    _, kernels, rows = static.read()
+    order = {case.layer.id: place for place, case in enumerate(static_plan.cases())}
+    rows = sorted((row for dtype in LISTED for row in modelled()[dtype][1]), key=lambda row: order[row["layer"]])
     lines = (
         [
             f"`{row['layer']}`",
             row["dtype"],
-            f"`{static_summary.main_launch(row, kernels)['kernel']}`",
+            f"`{row['main']}`",
             *("" if row[name] is None else f"{row[name]:.1f}" for name in ("modelled_us", "floor_us")),
             *("" if row[name] is None else f"{row[name]:.2f}" for name in ("over_floor", "invariant")),
         ]
-        for row in rows.values()
-        if row["dtype"] in ("bfloat16", "float32") and row["layout"] == "NCHW"
+        for row in rows
     )
     return table(["layer", "dtype", "kernel", "modelled, µs", "floor, µs", "ratio", "invariant"], lines)
 
 
 def model_random() -> str:
-    """Random problems by the planner's model."""
-    record = records.read(cliffs.PATH)
+    """Random problems by the planner's model, as a table and as a picture."""
     rows = (
         [name, one["problems"], f"{one['mean']:.2f}", *(f"{one[f'above_{step:g}']:.0%}" for step in cliffs.STEPS)]
-        for name, one in record["shares"].items()
+        for name, one in cliffs.shares(modelled()["problems"]).items()
     )
     head = ["class", "problems", "geometric mean over the floor", *(f"above {step:g} times" for step in cliffs.STEPS)]
-    return f"Kernels for {record['architecture']}, floors of the {record['device']}'s datasheet.\n\n{table(head, rows)}"
+    about = f"Kernels for {ARCHITECTURE}, floors of the {representative(ARCHITECTURE).name}'s datasheet."
+    picture = BytesIO()
+    cliffs.draw(modelled()["problems"], picture)
+    data = base64.b64encode(picture.getvalue()).decode()
+    drawn = f"![Share of random problems within a multiple of the floor, by class](data:image/png;base64,{data})"
+    return f"{about}\n\n{table(head, rows)}\n\n{drawn}"
 
 
 def cpu_random() -> str:
@@ -199,25 +243,25 @@ def model_changes() -> str:
     """What a change of one number costs by the planner's model."""
     rows = (
         [name, one["cases"], f"{one['mean']:.2f}", f"{one['above_2']:.0%}", f"{one['worst']:.1f}", one["worst_case"]]
-        for name, one in records.read(cliffs.PATH)["jumps"].items()
+        for name, one in modelled()["jumps"].items()
     )
     return table(["change", "layers", "geometric mean", "above 2", "worst", "which"], rows)
 
 
 def model_invariance() -> str:
-    """What invariant bits cost by architecture and precision, and the layers that cost more than half again."""
-    prices = {name: one for name, one in read("invariance").items() if isinstance(one, dict)}
+    """What invariant bits cost by precision, and the layers that cost more than half again."""
+    prices = {floors.label(*way): modelled()[floors.label(*way)][0] for way in invariance.WAYS}
     rows = (
         [
-            *name.split(),
+            name,
             f"{100 * (one['mean'] - 1):.1f} %",
             f"{one['worst']:.2f}",
             ", ".join(f"`{layer}`" for layer in one["above"]),
         ]
         for name, one in prices.items()
     )
-    head = ["architecture", "precision", "geometric mean", "worst layer and batch", f"layers above {invariance.MOST}"]
-    return table(head, rows)
+    head = ["precision", "geometric mean", "worst layer and batch", f"layers above {invariance.MOST}"]
+    return f"Kernels for {ARCHITECTURE}.\n\n{table(head, rows)}"
 
 
 def kernels() -> str:
@@ -313,7 +357,7 @@ class Results(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """Make the table."""
-        for path in (*RESULTS.rglob("*.json"), *KERNELS.rglob("*.cu")):
+        for path in (*RESULTS.rglob("*.json"), *KERNELS.rglob("*.cu"), *MODEL.rglob("*.py")):
             self.env.note_dependency(str(path))
         return self.parse_text_to_nodes(TABLES[self.arguments[0]]())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -126,13 +127,22 @@ def test_no_folder_has_too_many_modules() -> None:
     assert not {str(folder): number for folder, number in count.items() if number > MOST_MODULES}
 
 
-def test_examples_import_nothing_from_tests() -> None:
-    scripts = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
-    assert len(scripts) >= 9
+@pytest.mark.parametrize("folder", ["benchmarks", "docs", "emulated_cuda/src", "examples"])
+def test_what_users_run_imports_nothing_from_tests(folder: str) -> None:
+    scripts = sorted((Path(__file__).parents[1] / folder).rglob("*.py"))
+    assert len(scripts) >= 5
     nodes = [(path.name, node) for path in scripts for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
     named = [(name, alias.name) for name, node in nodes if isinstance(node, ast.Import) for alias in node.names]
     named += [(name, node.module or "") for name, node in nodes if isinstance(node, ast.ImportFrom)]
     assert not [(name, module) for name, module in named if module.partition(".")[0] == "tests"]
+
+
+def test_what_users_read_imports_nothing_from_tests() -> None:
+    root = Path(__file__).parents[1]
+    pages = [root / "README.md", *(root / "docs").glob("*.md"), *(root / "examples").glob("*.ipynb")]
+    assert len(pages) >= 20
+    wrong = re.compile(r"^[\s\"]*(from|import) tests\b", re.MULTILINE)
+    assert not [path.name for path in pages if wrong.search(path.read_text(encoding="utf-8"))]
 
 
 def test_no_test_imports_from_a_test_module() -> None:
