@@ -71,6 +71,45 @@ MOST_OVER_FLOOR = {
     "AveragePool gradient": (3.0, 4.5),
     "complex Conv": (6.6, 10.3),  # parts are taken apart and put together by launches of their own
 }
+# Layers for which one family of kernels is 1.5 times as quick as all others, or more, and words of its kernels' names.
+QUICKEST_BY_FAR = {
+    "densenet.transition bfloat16": "average_pool vectors_2x2",
+    "inception3.avg bfloat16": "average_pool tiles",
+    "inception3.avg/grad bfloat16": "average_pool_grad strips",
+    "densenet.transition/grad bfloat16": "average_pool_grad walks",
+    "resnet.pool.idx bfloat16": "max_pool vectors indices",
+    "yolo.spp13 bfloat16 NHWC": "max_pool patches",
+    "yolo.spp13 float32": "max_pool tiles",
+    "yolo.spp5/grad bfloat16": "max_pool_grad scatter",
+    "srcnn.conv3 float32": "conv_bands",
+    "vit.patch16 tf32": "tf32 chunks",
+    "wavenet.d512 float32 NHWC": "uniform",
+    "deeplab.aspp12 float32 NHWC": "uniform",
+    "convnext.dw7.s3 float32 NHWC": "depthwise channels",
+    "resnext50.l1.g32 bfloat16 NHWC": "conv_grouped mma",
+    "convnext.stem bfloat16 NHWC": "mma halves",
+    "alexnet.conv1 bfloat16 NHWC": "conv_stem mma",
+    "espcn.conv2 float32 NHWC": "conv_tap_rows",
+    "vgg16.conv1_2 tf32": "wgmma pixel_rows",
+    "resnet50.l1.3x3/input_grad bfloat16": "wgmma rows",
+    "unet.up2x2/input_grad 3xtf32": "wgmma pixel_rows",
+    "resnet50.conv1/input_grad float32": "conv_bands",
+    "resnet50.conv1/input_grad bfloat16 NHWC": "conv_transpose_phase_rows",
+    "convnext.stem/input_grad float32": "conv_transpose_depth_to_space",
+    "convnext.stem/input_grad bfloat16": "conv_transpose_matrix",
+    "convnext.dw7.s1/input_grad bfloat16": "depthwise",
+    "fsrcnn.deconv float32": "conv_bands",
+    "fsrcnn.deconv bfloat16 NHWC": "conv_transpose_phase_rows",
+    "fcn.bilinear bfloat16 NHWC": "conv_transpose_depthwise",
+    "dcgan.g2 float32 NHWC": "conv_transpose uniform",
+    "unet3d.up bfloat16": "conv_transpose_matrix",
+    "whisper.conv2/weight_grad bfloat16 NHWC": "weight_grad mma channels",
+    "resnet50.conv1/weight_grad bfloat16": "weight_grad mma pixels",
+    "resnet50.l1.expand/weight_grad float32": "weight_grad ffma pixels",
+    "resnext50.l1.g32/weight_grad float32": "weight_grad few",
+    "convnext.dw7.s1/weight_grad bfloat16 NHWC": "weight_grad rows",
+    "unet.up2x2/weight_grad bfloat16 NHWC": "weight_grad mma channels",
+}
 
 
 @cache
@@ -91,6 +130,12 @@ def test_no_class_of_layers_is_far_above_its_floor() -> None:
     wrong = {kind: pair for kind, pair in found.items() if any(map(float.__gt__, pair, MOST_OVER_FLOOR[kind]))}
     assert not wrong
     assert min(map(min, ratios.values())) >= 1  # no model is quicker than the datasheet
+
+
+def test_layers_get_the_kernels_that_are_quickest_by_far() -> None:
+    mains = {name: rows()[BY_NAME[name]]["main"] for name in QUICKEST_BY_FAR}
+    wrong = {name: main for name, main in mains.items() if any(w not in main for w in QUICKEST_BY_FAR[name].split())}
+    assert not wrong
 
 
 def test_large_dense_layers_are_near_what_a_device_was_measured_to_reach() -> None:

@@ -78,7 +78,7 @@ _STRUCTS = (
 # Which kernels there are, and limits of what is planned for known layers.
 _RECORDED = (
     "harness/test_specimen.py",
-    "benchmarks/test_static.py plans_fit no_class",
+    "benchmarks/test_static.py plans_fit no_class quickest_by_far",
 )
 _FAMILY = ("cuda/plan/test_borders.py", "cuda/conv/test_vectors.py", *_RECORDED)
 _MMA = (
