@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from random import Random
 from typing import Any
 
 import pytest
 
-from benchmarks import __main__, cliffs, layers, static_plan
+from benchmarks import cliffs, layers, static_plan
 from benchmarks.layers import Layer
 from benchmarks.static_plan import Case
 from gpuconv.cuda.plan.limits import representative
@@ -112,21 +111,6 @@ def test_no_change_of_one_number_costs_much() -> None:
         assert one["mean"] <= 1.3, change  # one filter more is another tile
         assert one["above_2"] <= 0.04, change
         assert one["worst"] <= 4.5, change
-
-
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [(["--write"], "--write is for times, which take --cpu"), (["--arch", "sm_70"], "arch must be one of")],
-)
-def test_wrong_options_are_refused(
-    words: list[str], reason: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["benchmarks", "cliffs", *words])
-    assert __main__.main() == 2
-    out, error = capsys.readouterr()
-    assert out == ""
-    assert error.startswith("python -m benchmarks cliffs: ")
-    assert reason in error
 
 
 # ---------------------------------------------------------------- what explanations say

@@ -505,21 +505,6 @@ def benchmark(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
     return __main__.main()
 
 
-@pytest.mark.emulator
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [(["--layers", "lstm"], "no layer's name contains 'lstm'"), (["--arch", "sm_70"], "arch must be one of")],
-)
-def test_wrong_options_are_refused(
-    words: list[str], reason: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert benchmark(monkeypatch, *words) == 2
-    out, error = capsys.readouterr()
-    assert out == ""
-    assert error.startswith("python -m benchmarks static: ")
-    assert reason in error
-
-
 def test_without_the_disassembler_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(emulated, "unavailable_reason", lambda: None)
     monkeypatch.setattr(sass, "disassembler", lambda: None)
