@@ -292,7 +292,7 @@ def draw(rows: list[Row], file: Path | BinaryIO) -> None:
     axis.set_xlabel("modelled time over the floor")
     axis.set_ylabel("% of random problems")
     axis.legend(fontsize=7)
-    figure.savefig(file, format="png", dpi=110)
+    figure.savefig(file, dpi=110)
     pyplot.close(figure)
 
 

@@ -25,7 +25,7 @@ from gpuconv.cuda.plan.limits import Representative, representative
 MOST, MOST_MEAN = 1.5, 1.03  # of a layer at any batch, and of the geometric mean
 _SHOWN = 1.05  # layers whose mean is above are listed
 WAYS = (("bfloat16", "ieee"), ("float32", "ieee"), ("float32", "tf32"), ("float32", "3xtf32"))
-_ARCHITECTURES = ("sm_80", "sm_86", "sm_90a", "sm_100a", "sm_120a")
+ARCHITECTURES = ("sm_80", "sm_86", "sm_90a", "sm_100a", "sm_120a")
 
 
 class Price(NamedTuple):
@@ -49,7 +49,7 @@ class Price(NamedTuple):
 def run() -> int:
     """Price all layers and print a table."""
     print(f"ratios at N = {', '.join(map(str, invariant.BATCHES))}; None where arrays need 64-bit indices")
-    for architecture in _ARCHITECTURES:
+    for architecture in ARCHITECTURES:
         for dtype, precision in WAYS:
             row = priced(representative(architecture), dtype, precision)
             print(

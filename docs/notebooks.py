@@ -156,10 +156,17 @@ def thumbnail(notebook: Any, name: str) -> bytes:
     return next((png for png in smaller if len(png) <= MAX_THUMBNAIL), b"")
 
 
+def as_text(notebook: Any) -> str:
+    """Return a notebook as a file, with a line for each cell: what changes is read in its script."""
+    cells = ",\n".join(json.dumps(cell, ensure_ascii=False) for cell in notebook["cells"])
+    others = json.dumps({name: value for name, value in notebook.items() if name != "cells"}, ensure_ascii=False)
+    return f'{{"cells": [\n{cells}\n],\n{others[1:]}\n'
+
+
 def build(script: Path) -> str:
     """Write a script's notebook and thumbnail; return what went wrong."""
     notebook = plain_notebook(executed(script), script.stem)
-    text = (json.dumps(notebook, indent=1, ensure_ascii=False) + "\n").encode()
+    text = as_text(notebook).encode()
     png = thumbnail(notebook, script.stem)
     if len(text) > MAX_NOTEBOOK or not png:
         return f"{script.stem}: the notebook ({len(text)} bytes) or its thumbnail is too large"

@@ -184,16 +184,15 @@ def fragments() -> Picture:
                 row, k = lane // 4 + element // 2 % 2 * 8, element // 4 * 8 + lane % 4 * 2
                 x, y = 70 + side * k, 40 + side * row
                 fill = YELLOW if lane == 6 else ("#cfe0f0", "#dcebdc", "#eef1f5", "#f6e7f0")[lane % 4]
-                yield rect(x, y, 2 * side, side, fill, "#fff")
-                yield text(x + side, y + 16, f"{element}, {element + 1}" if lane == 6 else str(lane), 11, fill="#444")
+                word = f"{element}, {element + 1}" if lane == 6 else str(lane)
+                yield rect(x, y, 2 * side, side, fill, "#fff") + text(x + side, y + 16, word, 11, fill="#444")
         yield text(262, 30, "K: 16 rows of the GEMM", 12)
         for number, word in enumerate(("16", "output", "channels")):
             yield text(62, 216 + 16 * number, word, 12, "end")
         yield text(600, 60, "in memory: 512 bytes", 13)
         for lane in range(32):
             x, y = 500 + 25 * (lane % 8), 75 + 30 * (lane // 8)
-            yield rect(x, y, 25, 26, YELLOW if lane == 6 else PALE)
-            yield text(x + 12, y + 17, str(lane), 10)
+            yield rect(x, y, 25, 26, YELLOW if lane == 6 else PALE) + text(x + 12, y + 17, str(lane), 10)
         yield text(600, 225, "16 bytes for each lane, side by side:", 12)
         yield text(600, 243, "a warp copies them at once, and each lane", 12)
         yield text(600, 261, "has what its instruction takes", 12)
@@ -284,11 +283,12 @@ def judge() -> Picture:
             yield f'<g transform="translate({x:g} {top - 6}) rotate(-40)">{words}</g>'
         for row, rule in enumerate(rules):
             y = top + down * row
-            yield text(left - 8, y + 11, rule, 11, "end")
-            for column, record in enumerate(records.values()):
-                word, _ = judged.verdict(judged.summed(record, "rule", rule, "float32"))
-                fill = VERDICTS.get(word, "none")
-                yield rect(left + across * column + 1, y + 1, across - 2, down - 2, fill, "none")
+            words = (judged.verdict(judged.summed(one, "rule", rule, "float32"))[0] for one in records.values())
+            cells = (
+                rect(left + across * column + 1, y + 1, across - 2, down - 2, VERDICTS.get(word, "none"), "none")
+                for column, word in enumerate(words)
+            )
+            yield text(left - 8, y + 11, rule, 11, "end") + "".join(cells)
         for number, (word, fill) in enumerate(VERDICTS.items()):
             yield rect(20 + 105 * number, top + down * len(rules) + 14, 14, 13, fill, "none")
             yield text(40 + 105 * number, top + down * len(rules) + 25, word, 12, "start")

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from itertools import islice
 from typing import Any
-from unittest import mock
 
 import pytest
 
-from benchmarks import __main__ as command
 from benchmarks import cpu_cliffs
 from benchmarks.cpu_cliffs import Problem
 from benchmarks.layers import Layer
@@ -73,21 +70,3 @@ def test_tables() -> None:
     assert found["all"]["above_10"] == 0.3333
     assert [row["ratio"] for row in cpu_cliffs.worst(rows)] == [16.0, 8.0, 2.0]
     assert "max_pool 16.0" in "\n".join(cpu_cliffs.lines(rows))
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--arch", "sm_80"], "--arch and --picture are for the model of a GPU, not for --cpu"),
-        (["--picture", "a.png"], "--arch and --picture are for the model of a GPU, not for --cpu"),
-        (["--write", "--count", "3"], "--cpu --write is for 500 problems of seed 0; --json FILE takes anything"),
-        (["--write", "--seed", "1"], "--cpu --write is for 500 problems of seed 0; --json FILE takes anything"),
-    ],
-)
-def test_arguments_that_do_not_go_together(
-    words: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["benchmarks", "cliffs", "--cpu", *words])
-    with mock.patch.object(command, "_limit_threads"):
-        assert command.main() == 2
-    assert message in capsys.readouterr().err

@@ -1,12 +1,13 @@
-"""What invariant bits are predicted to cost: the recorded table, and how it is made."""
+"""What invariant bits are predicted to cost: within limits, and how the table is made."""
 
 from __future__ import annotations
 
 import pytest
 
-from benchmarks import invariance, layers, records
+from benchmarks import floors, invariance, layers
 from benchmarks.invariance import Price
 from benchmarks.static_plan import Case
+from gpuconv.cuda.conv import invariant
 from gpuconv.cuda.plan.limits import representative
 
 
@@ -25,26 +26,27 @@ def test_the_summary_weighs_layers_alike_and_names_the_dear_ones() -> None:
 
 
 @pytest.mark.parametrize("name", ["resnet50.l4.3x3", "resnet50.l1.3x3"])
-def test_a_recorded_price_is_found_again(name: str) -> None:
+def test_a_layer_has_a_price_at_every_batch(name: str) -> None:
     layer = next(layer for layer in layers.load() if layer.id == name)
     price = invariance.price(Case(layer, "bfloat16"), representative("sm_90a"))
-    recorded = records.read(invariance.PATH)["sm_90a bfloat16"]["layers"][name]
-    assert invariance.summary([price])["layers"][name] == recorded
+    assert len(price.ratios) == len(price.known) == len(invariant.BATCHES)
+    assert max(price.known) <= 1.8
+    assert price.mean <= 1.3
 
 
-def test_recorded_aims() -> None:
-    """All that miss them are named in the documentation."""
-    recorded = records.read(invariance.PATH)
-    rows = {name: row for name, row in recorded.items() if isinstance(row, dict)}
-    assert len(rows) == 20
-    assert {name for name, row in rows.items() if row["mean"] > invariance.MOST_MEAN} == {
-        "sm_90a tf32",
-        "sm_90a 3xtf32",
-    }
-    assert {name: row["above"] for name, row in rows.items() if row["above"]} == {
-        "sm_90a bfloat16": ["dcgan.g5", "resnet50.b1.l1.3x3", "resnet50.l1.3x3", "sd15.unet.1280"],
-        "sm_90a tf32": ["resnet50.b1.l1.3x3", "resnet50.l1.3x3", "resnet50.l2.3x3"],
-        "sm_90a 3xtf32": ["maskrcnn.deconv", "resnet50.l2.3x3", "resnet50.l2.3x3s2"],
-        "sm_100a bfloat16": ["inception3.1x7"],
-        "sm_100a 3xtf32": ["maskrcnn.deconv"],
-    }
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("architecture", "way"),
+    [
+        *(("sm_90a", way) for way in invariance.WAYS),
+        *((name, invariance.WAYS[0]) for name in invariance.ARCHITECTURES if name != "sm_90a"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else floors.label(*value),
+)
+def test_no_layer_costs_much(architecture: str, way: tuple[str, str]) -> None:
+    """The aims are MOST_MEAN and MOST; docs/benchmarks.md says why layers miss them, of which there are a few."""
+    found = invariance.priced(representative(architecture), *way)
+    assert found["count"] == 64
+    assert found["mean"] <= invariance.MOST_MEAN + 0.01
+    assert found["worst"] <= 1.8
+    assert len(found["above"]) <= 4

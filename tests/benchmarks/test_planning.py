@@ -99,8 +99,3 @@ def test_the_table_has_a_line_for_each_class(
     assert lines[0].startswith("first plans for A100; ")
     classes = {f"{one['operator']} {one['layout']} {one['dtype']}" for one in rows}
     assert {" ".join(line.split()[:3]) for line in lines[2:-1]} == classes
-
-
-def test_devices_that_nobody_knows_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert planning.run(Namespace(layers="", arch="sm_1", json=None)) == 2
-    assert capsys.readouterr().err.startswith("python -m benchmarks planning: explain: arch must be one of ")

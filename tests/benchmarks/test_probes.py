@@ -26,8 +26,8 @@ from benchmarks.probes.launch import FOLDER, Mapped, Program, Result, compiled
 from benchmarks.probes.numbers import DEPTH, KINDS, numbers
 from benchmarks.probes.probe import Probe, Wrong, check
 from benchmarks.progress import Rows, read
+from tests.benchmarks.probing import HEADERS, Emulated
 from tests.emulator import EmulatorError
-from tests.emulator.probing import HEADERS, Emulated
 
 pytestmark = pytest.mark.slow
 

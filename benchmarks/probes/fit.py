@@ -1,12 +1,16 @@
-"""Which model explains recorded sums of tensor cores: found by half of them, and held to the other half, bit for bit.
+"""Which model explains recorded sums of tensor cores: ``python -m benchmarks.probes.fit FILE.npz``; needs no GPU.
 
-The recordings are those of `python -m benchmarks.probes` (benchmarks/probes/bits.py); `folder()` has them.
+FILE is what ``python -m benchmarks.probes --bits FILE.npz`` has written on a device (benchmarks/probes/bits.py). A
+model is found by half of the sums, and held to the other half, bit for bit. It is printed with the number that
+EMULATED_CUDA_SUMS takes for it.
 """
 
 from __future__ import annotations
 
+import argparse
 import hashlib
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,11 +29,6 @@ _FIRST = 512  # sums that tell most models apart
 
 class NoModel(Exception):
     """No model explains a recording; the message has the first sum that the closest one gets wrong."""
-
-
-def folder() -> Path:
-    """Return where recordings of devices are kept."""
-    return Path(__file__).parent / "recorded"
 
 
 @dataclass(frozen=True)
@@ -115,3 +114,26 @@ def number(model: Model, kind: str) -> int:
     if model is None:
         return accumulation.IN_ORDER
     return accumulation.fused(model.width * ITEMSIZE[kind], model.fraction, model.nearest)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the model of every recording in a file; return 1 where one has none, 2 where the file is no recording."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.probes.fit", description=__doc__)
+    parser.add_argument("file", type=Path, metavar="FILE.npz")
+    code = 0
+    try:
+        for recording in read(parser.parse_args(argv).file):
+            try:
+                model = fit(recording)
+                print(f"{recording.name}: {shown(model)}; EMULATED_CUDA_SUMS={number(model, recording.kind)}")
+            except NoModel as reason:
+                print(reason)
+                code = 1
+    except (OSError, ValueError) as reason:
+        print(f"python -m benchmarks.probes.fit: {reason}", file=sys.stderr)
+        return 2
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
