@@ -1,4 +1,4 @@
-"""The same first cases of every fuzzer every time, more of them in the thorough tier, and the fuzzers' frame on planted faults."""
+"""The same first cases of every fuzzer every time, more of them if thorough, and the frame on planted faults."""
 
 from __future__ import annotations
 
