@@ -17,6 +17,7 @@ from benchmarks.progress import Rows
 from benchmarks.static_plan import Case
 from gpuconv.cuda.plan.launch import Plan
 from gpuconv.cuda.plan.limits import representative
+from tests.harness import cuda_device
 
 pytestmark = pytest.mark.slow
 
@@ -252,8 +253,9 @@ POOL = Layer("pool", "", "MaxPool", (1, 3, 6, 8), (2, 2), (2, 2), (0, 0, 0, 0), 
 @pytest.mark.parametrize(
     "case",
     [
-        Case(CONV, "float16"),
-        Case(CONV, "bfloat16", "NHWC"),
+        Case(CONV, "float64"),
+        pytest.param(Case(CONV, "float16"), marks=cuda_device.thorough_if_emulated()),  # of 100 kernels
+        pytest.param(Case(CONV, "bfloat16", "NHWC"), marks=cuda_device.thorough_if_emulated()),
         Case(replace(CONV, call="weight_grad"), "float32", precision="3xtf32"),
         Case(POOL, "float32", "NHWC"),
         Case(replace(POOL, call="grad"), "float32"),

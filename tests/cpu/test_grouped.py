@@ -89,7 +89,7 @@ def test_blocks_of_any_size_give_the_same(tile: int, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(_grouped, "_TILE_BYTES", tile)
     monkeypatch.setattr(_grouped, "_threads", _Two())
     random, counts = Random(tile), []
-    for _ in range(25):
+    for _ in range(12):
         group, images = random.choice((3, 50, 96)), random.randint(1, 3)
         kernel = random.choice(((3, 3), (5, 4), (1, 9)))
         x_shape = (images, group, random.randint(9, 14), random.randint(17, 45))
@@ -106,7 +106,7 @@ def test_blocks_of_any_size_give_the_same(tile: int, monkeypatch: pytest.MonkeyP
             counts.append(len(work.blocks))
             assert np.array_equal(gpuconv.conv(x, w, **attributes), oracle.conv(x, w, **attributes).value), work
     _grouped._plan.cache_clear()
-    assert len(counts) > 10
+    assert len(counts) > 5
     assert max(counts) > 2
 
 

@@ -17,13 +17,17 @@ from tests.dask.in_chunks import da, dask, in_chunks
 from tests.oracle.operands import BFLOAT16, values
 from tests.oracle.oracle import assert_same
 
-distributed = pytest.importorskip("distributed", reason="distributed is not installed; the extra [dev] brings it")
 dask_api = pytest.importorskip("gpuconv.dask")
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # those of the cluster's own threads and sockets
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.thorough,  # starts three processes
+    pytest.mark.filterwarnings("ignore"),  # those of the cluster's own threads and sockets
+]
 
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    distributed = pytest.importorskip("distributed", reason="distributed is not installed; the extra [dev] brings it")
     with (
         dask.config.set({"distributed.nanny.pre-spawn-environ.GPUCONV_NUM_THREADS": "1"}),
         distributed.LocalCluster(
@@ -42,7 +46,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 def _computed(client: Any, *arrays: Any) -> Any:
     """The arrays that the cluster makes; an error where that takes longer than it can."""
     futures = client.compute(list(arrays))
-    distributed.wait(futures, timeout=120)
+    pytest.importorskip("distributed").wait(futures, timeout=120)
     return client.gather(futures)
 
 

@@ -1,4 +1,4 @@
-"""The same few thousand cases of every fuzzer every time, and the fuzzers' frame on planted faults."""
+"""The same first cases of every fuzzer every time, more of them if thorough, and the frame on planted faults."""
 
 from __future__ import annotations
 
@@ -29,7 +29,16 @@ def _fuzz(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600, check=False)
 
 
-@pytest.mark.parametrize(("fuzzer", "count"), [("api", 3000), ("onnx", 1000), ("operators", 2000), ("interrupts", 200)])
+@pytest.mark.parametrize(
+    ("fuzzer", "count"),
+    [
+        *[("api", 1000), ("onnx", 400), ("operators", 800), ("interrupts", 100)],
+        pytest.param("api", 6000, marks=pytest.mark.thorough),
+        pytest.param("onnx", 2000, marks=pytest.mark.thorough),
+        pytest.param("operators", 4000, marks=pytest.mark.thorough),
+        pytest.param("interrupts", 400, marks=pytest.mark.thorough),
+    ],
+)
 def test_no_case_is_a_finding(fuzzer: str, count: int) -> None:
     done = _fuzz(fuzzer, "--seed", "1", "--count", str(count), "--seconds", "500")
     assert done.returncode == 0, done.stdout + done.stderr

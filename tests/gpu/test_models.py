@@ -18,6 +18,7 @@ from tests.onnx.networks import NAMES, limit, load
 
 SORTED = ("TopK",)  # by Thrust, which the emulated device lacks: onnx/test_detecting.py has it on a stand-in for CuPy
 SLOW, MANY = ("AffineGrid", "Attention", "BitShift"), 5  # many kernels to compile: every fifth test is emulated
+EVERY_RUN = "superresolution"  # the smallest network; the emulator takes seconds for the others
 SEQUENCES = re.compile("seq|opt")  # in the names of tests whose values are no arrays
 pytestmark = [pytest.mark.gpu, cuda_device.sampled(4)]
 
@@ -57,7 +58,10 @@ def test_graphs_inside_of_nodes(name: str) -> None:
         assert_expected(map(to_host, got), values(outputs), test)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name",
+    [name if name == EVERY_RUN else pytest.param(name, marks=cuda_device.thorough_if_emulated()) for name in NAMES],
+)
 def test_network(name: str) -> None:
     model, x = load(name)
     (expected,) = backend.prepare(model).run([x])

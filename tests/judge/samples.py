@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
+from unittest import mock
 
 from gpuconv.judge import cases, problems, suite
 from gpuconv.judge.problems import Problem
@@ -46,6 +48,19 @@ def written(one: Problem, folder: Path) -> Test:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
     return Test(folder / one.name)
+
+
+@cache
+def _suite() -> Path:
+    folder = Path(mkdtemp()) / "suite"
+    with mock.patch.object(suite, "problems", return_value=sample()):
+        suite.write(folder, 0, None, lambda name: None)
+    return folder
+
+
+def copied_suite(folder: Path) -> Path:
+    """Copy the suite of these problems, which is written once, into a folder; return where it is."""
+    return Path(shutil.copytree(_suite(), folder / "suite"))
 
 
 @cache

@@ -12,7 +12,7 @@ import pytest
 
 from gpuconv.cli.main import main
 from gpuconv.judge import runner, suite, verdicts
-from tests.judge.samples import problem, sample, written
+from tests.judge.samples import copied_suite, problem, written
 
 pytestmark = pytest.mark.slow
 
@@ -112,10 +112,8 @@ def test_a_failure_of_the_judge_ends_the_run(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def few(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    monkeypatch.setattr(suite, "problems", lambda seed, count: sample())
-    suite.write(tmp_path / "suite", 0, None, lambda name: None)
-    return tmp_path / "suite"
+def few(tmp_path: Path) -> Path:
+    return copied_suite(tmp_path)
 
 
 @pytest.mark.parametrize(

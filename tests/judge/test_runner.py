@@ -16,7 +16,7 @@ import pytest
 
 from gpuconv.cli.main import main
 from gpuconv.judge import report, runner, suite, verdicts
-from tests.judge.samples import problem, sample, written
+from tests.judge.samples import copied_suite, problem, sample, written
 
 pytestmark = pytest.mark.slow
 
@@ -96,10 +96,8 @@ def test_a_target_that_cannot_start_again_crashes_in_every_test(
 
 
 @pytest.fixture
-def few(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    monkeypatch.setattr(suite, "problems", lambda seed, count: sample())
-    suite.write(tmp_path / "suite", 0, None, lambda name: None)
-    return tmp_path / "suite"
+def few(tmp_path: Path) -> Path:
+    return copied_suite(tmp_path)
 
 
 def test_gpuconv_agrees_with_all_of_a_few_tests(few: Path, ok: Run) -> None:

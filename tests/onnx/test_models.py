@@ -101,7 +101,13 @@ def test_these_are_all_networks() -> None:
     assert {path.stem for path in DATA.glob("light/*.onnx")} == {f"light_{name}" for name in NETWORKS}
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+# Those with the most weights, up to 144 million in vgg19, are thorough.
+LARGE = ("bvlc_alexnet", "vgg19", "zfnet512")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.thorough) if name in LARGE else name for name in NETWORKS]
+)
 def test_network_beside_onnx_runtime(name: str) -> None:
     model = with_random_weights(DATA / "light" / f"light_{name}.onnx", seed=0)
     ours = our_nodes(model)

@@ -1,4 +1,4 @@
-"""The named cases (gpuconv/rules/cases.py) as the parameters of tests: ``pytest -k`` finds a case by its name."""
+"""The named cases (gpuconv/rules/cases.py) as the parameters of tests, which have the names of the cases."""
 
 from __future__ import annotations
 

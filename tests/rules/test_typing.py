@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]  # mypy reads all of gpuconv: six seconds
 
 TESTS = Path(__file__).parent
 

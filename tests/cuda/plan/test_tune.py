@@ -242,7 +242,14 @@ def named(limits: Limits) -> Limits:
     return replace(limits, name="emulated", measured=partial(tuned.find, "emulated"))
 
 
+@pytest.fixture
+def few_families(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fewer kernels, for the emulator's sake."""
+    monkeypatch.setattr(conv_families, "FAMILIES", (ffma, few_plan))
+
+
 @pytest.mark.emulator
+@pytest.mark.usefixtures("few_families")
 def test_results_stay_right_whatever_is_chosen() -> None:
     (x, w, b), attributes = filled("conv_transpose", (1, 5, 6, 7), (5, 4, 3, 2), {"strides": [2, 1]}, "float32")
     expected = oracle.conv_transpose(x, w, b, **attributes)
@@ -258,6 +265,7 @@ def test_results_stay_right_whatever_is_chosen() -> None:
 
 
 @pytest.mark.emulator
+@pytest.mark.usefixtures("few_families")
 def test_gradients_stay_right_whatever_is_chosen() -> None:
     (x, w, _), attributes = filled("conv", (1, 5, 6, 7), (4, 5, 3, 2), {"strides": [2, 1]}, "float32")
     dy = np.arange(4 * 2 * 6, dtype=np.float32).reshape(1, 4, 2, 6)
@@ -279,12 +287,6 @@ def test_gradients_stay_right_whatever_is_chosen() -> None:
 
 
 # ---------------------------------------------------------------- kernels that are wrong
-
-
-@pytest.fixture
-def few_families(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fewer kernels, for the emulator's sake."""
-    monkeypatch.setattr(conv_families, "FAMILIES", (ffma, few_plan))
 
 
 def _without(roles: Mapping[str, str], role: str) -> dict[str, str]:
