@@ -148,6 +148,7 @@ def tiles(view: BandView, form: BandForm, limits: Limits) -> list[BandTile]:
 
 
 @pytest.mark.emulator
+@pytest.mark.kernels("conv/direct/bands.cu")
 @pytest.mark.parametrize("layout", ["contiguous", "channels last"])
 @pytest.mark.parametrize(
     ("operator", "x_shape", "w_shape", "more"),

@@ -143,6 +143,7 @@ def test_outputs_of_a_thread_share_the_inputs_of_dilated_taps() -> None:
 
 
 @pytest.mark.emulator
+@pytest.mark.kernels("conv/direct/channels.cu")
 @pytest.mark.parametrize("dtype", CONV_DTYPES, ids=str)
 @pytest.mark.parametrize("form", FORMS, ids=str)
 def test_channels_one_by_one_have_the_bits_of_whole_vectors(form: tuple[int, int, int], dtype: Any) -> None:
@@ -164,6 +165,7 @@ def test_channels_one_by_one_have_the_bits_of_whole_vectors(form: tuple[int, int
 
 
 @pytest.mark.emulator
+@pytest.mark.kernels("conv/direct/channels.cu")
 def test_conv_transpose_of_stride_1() -> None:
     x, w = values("integers", 0, (2, 8, 9, 21), "float32"), values("integers", 1, (8, 1, 4, 6), "float32")
     attributes = {"group": 8, "pads": [1, 0, 2, 3], "dilations": [2, 1]}

@@ -59,6 +59,7 @@ def test_it_is_the_quickest_where_output_channels_are_few_and_windows_lie_apart(
 
 
 @pytest.mark.emulator
+@pytest.mark.kernels("conv/direct/few.cu")
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.parametrize(("x_shape", "w_shape"), [((2, 50, 9, 13), (3, 50, 5, 7)), ((1, 7, 300), (8, 7, 40))])
 def test_taps_and_channels_come_in_parts(dtype: str, x_shape: Any, w_shape: Any) -> None:

@@ -18,7 +18,7 @@ from tests.oracle.operands import CONV_DTYPES, LAYOUTS, values
 from tests.oracle.oracle import assert_close, assert_same
 from tests.oracle.strategies import Problem
 
-pytestmark = pytest.mark.emulator
+pytestmark = [pytest.mark.emulator, pytest.mark.kernels("conv/direct/rows.cu")]
 
 
 over_dtypes = pytest.mark.parametrize("dtype", CONV_DTYPES, ids=str)

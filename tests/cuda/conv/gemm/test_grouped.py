@@ -137,6 +137,7 @@ def some_tile(monkeypatch: pytest.MonkeyPatch, tile: tuple[int, ...], turns: int
 
 
 @pytest.mark.emulator
+@pytest.mark.kernels("conv/gemm/grouped.cu")
 @pytest.mark.parametrize(
     ("dtype", "precision"),
     [("float16", "ieee"), ("bfloat16", "ieee"), ("float32", "tf32"), ("float32", "3xtf32")],

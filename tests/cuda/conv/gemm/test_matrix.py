@@ -121,6 +121,7 @@ def _transposed(random: Any) -> Problem:
 
 
 @pytest.mark.emulator
+@pytest.mark.kernels("conv/gemm/matrix.cu", "conv/gemm/depth_to_space_matrix.cu")
 @pytest.mark.parametrize("make", [_conv, _transposed])
 @pytest.mark.parametrize(("dtype", "precision", "label"), ARITHMETIC[:4], ids=lambda value: str(value))
 @checked(0.25)
@@ -146,6 +147,7 @@ def test_sums_of_every_kind(
 
 
 @pytest.mark.emulator
+@pytest.mark.kernels("conv/gemm/depth_to_space_matrix.cu")
 @pytest.mark.parametrize("precision", ["tf32", "3xtf32"])
 def test_numbers_beside_infinity_stay_finite(precision: str) -> None:
     largest = np.finfo(np.float32).max

@@ -190,6 +190,7 @@ def bits(kernel: str, share: bool, multiprocessors: int | None = None, **options
 
 
 @pytest.mark.emulator
+@pytest.mark.kernels("conv/gemm/split.cu")
 def test_sums_in_the_order_of_arrival_show() -> None:
     line, kernel = "const Acc* source = of(split);", "conv/gemm/split_k.cuh"
     text = exchanged(kernel, line, line.replace("split)", "(split + block_number()) % splits)"))
@@ -198,6 +199,7 @@ def test_sums_in_the_order_of_arrival_show() -> None:
 
 
 @pytest.mark.emulator
+@pytest.mark.kernels("conv/gemm/split.cu")
 def test_a_second_call_finds_its_tickets_at_zero() -> None:
     x, w, b = operands()
     with preferred(KERNEL), emulated_cuda(seed=2):
@@ -206,6 +208,7 @@ def test_a_second_call_finds_its_tickets_at_zero() -> None:
 
 
 @pytest.mark.emulator
+@pytest.mark.kernels("conv/gemm/conv.cu")
 def test_64_bit_problems_go_to_the_kernels_that_accept_every_problem() -> None:
     with preferred(KERNEL), indices(wide=True), emulated_cuda() as emulated:
         gpuconv.conv(*operands())

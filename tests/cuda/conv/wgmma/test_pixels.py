@@ -15,14 +15,11 @@ from gpuconv.rules.geometry import Ints
 from tests.cuda.conv.wgmma.wgmma_calls import (
     ASYNCHRONOUS,
     INTEGERS,
-    NOT_FINITE,
     PROBLEMS,
     SINGLE,
     TRANSPOSED,
     call,
     check_finished,
-    check_not_finite,
-    check_rows_from_other_addresses,
     conv,
     divided,
     exact_of,
@@ -30,9 +27,9 @@ from tests.cuda.conv.wgmma.wgmma_calls import (
 from tests.oracle import oracle
 from tests.oracle.operands import LAYOUTS, operands
 
-pytestmark = pytest.mark.emulator
+pytestmark = [pytest.mark.emulator, pytest.mark.kernels("conv/wgmma/pixels.cu")]
 
-NORMAL = ("normal", "normal", "normal")
+
 PRECISIONS = ("tf32", "3xtf32")
 
 # Rows of x, and of channels, are whole multiples of 16 bytes in all of them.
@@ -199,15 +196,6 @@ def test_shares_that_have_no_strip(tile: PixelsTile, monkeypatch: pytest.MonkeyP
 # ---------------------------------------------------------------- numbers
 
 
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize(("wanted", "precision"), KERNELS[1::2])
-def test_random_numbers_are_within_the_bound(wanted: str, precision: str) -> None:
-    given = conv((1, 40, 5, 40), (66, 40, 3, 2), False, pads=[2, 1, 0, 1], dilations=[1, 2])
-    x, w, _ = operands(given, NORMAL, 7, SINGLE)
-    y, _ = call(given, (x, w, None), wanted, precision)
-    oracle.assert_close(y, exact_of(given, (x, w, None)), SINGLE, precision)
-
-
 def test_inputs_are_rounded_to_nearest_ties_away_from_zero() -> None:
     """A weight of one shows what becomes of x: 11 significant bits, whatever the sign."""
     mantissas = np.arange(0, 1 << 14, 0x7FF, dtype=np.uint32) | np.uint32(0x3F800000)
@@ -223,25 +211,6 @@ def test_inputs_are_rounded_to_nearest_ties_away_from_zero() -> None:
         assert not y[:, 32:].any()
         y, _ = call(conv(x.shape, w.shape, False), (x, w, None), f"128x128_pixel_{form}", "3xtf32")
         np.testing.assert_allclose(y[:, :32], x, rtol=2**-22.5)  # two parts of 11 bits, the second with its own sign
-
-
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize("kinds", [("integers", "nonfinite"), ("nonfinite", "integers")])
-@pytest.mark.parametrize(
-    ("name", "wanted", "precision"),
-    [
-        ("conv", "128x128_pixel_rows", "3xtf32"),
-        ("conv", "64x256_pixel_rows", "tf32"),
-        ("conv", "128x128_pixel_patches_direct", "tf32"),
-        ("conv", "64x256_pixel_patches_direct", "3xtf32"),
-        ("conv_transpose", "128x128_pixel_rows", "tf32"),
-        ("conv_transpose", "64x256_pixel_patches_direct", "3xtf32"),
-    ],
-)
-def test_padding_adds_nothing_to_what_is_not_finite(
-    name: str, wanted: str, precision: str, kinds: tuple[str, str]
-) -> None:
-    check_not_finite(NOT_FINITE[name], wanted, SINGLE, precision, kinds)
 
 
 @pytest.mark.sampled(2)
@@ -272,10 +241,3 @@ def test_channels_last_of_any_number_of_filters(filters: int, wanted: str) -> No
     for out in (whole[..., 1:], LAYOUTS["channels last"](np.zeros(exact.shape, SINGLE))):
         y, _ = call(given, arrays, wanted, "tf32", more={"out": out, "activation": "relu"})
         np.testing.assert_array_equal(y, np.maximum(exact, 0))
-
-
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize("share", [False, True], ids=["w", "packed w"])
-@pytest.mark.parametrize("wanted", ["128x128_pixel_rows", "64x256_pixel_rows_split"])
-def test_rows_from_other_addresses_are_copied_after_all(wanted: str, share: bool) -> None:
-    check_rows_from_other_addresses(wanted, share, SINGLE, "3xtf32", conv((1, 72, 6, 24), (66, 72, 2, 2)))

@@ -18,25 +18,21 @@ from tests.cuda.conv.wgmma.wgmma_calls import (
     ASYNCHRONOUS,
     HALF,
     INTEGERS,
-    NOT_FINITE,
     PROBLEMS,
     SINGLE,
     TRANSPOSED,
     call,
     check_finished,
-    check_not_finite,
-    check_rows_from_other_addresses,
     conv,
     conv_transpose,
     divided,
     exact_of,
 )
 from tests.emulator import emulated_cuda
-from tests.oracle import oracle
 from tests.oracle.operands import BFLOAT16, LAYOUTS, operands
 from tests.oracle.strategies import Problem
 
-pytestmark = pytest.mark.emulator
+pytestmark = [pytest.mark.emulator, pytest.mark.kernels("conv/wgmma/strips.cu")]
 
 ROWS, PATCHES = (
     [tile for tile in STRIPS if (tile.rows, tile.slice_bytes) == (rows, SLICE_BYTES)] for rows in (True, False)
@@ -272,44 +268,6 @@ def test_short_shares(
 # ---------------------------------------------------------------- numbers that are not finite
 
 
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize("kinds", [("integers", "nonfinite"), ("nonfinite", "integers")])
-@pytest.mark.parametrize(
-    ("name", "wanted", "dtype", "precision"),
-    [
-        ("conv", "128x256_rows", BFLOAT16, "ieee"),
-        ("conv", "64x256_rows", HALF, "ieee"),
-        ("conv", "64x256_patches_direct", BFLOAT16, "ieee"),
-        ("conv", "64x256_patches", SINGLE, "3xtf32"),
-        ("slices of half as many channels", "64x256x32_rows", HALF, "ieee"),
-        ("slices of half as many channels", "64x256x32_patches_direct", BFLOAT16, "ieee"),
-        ("conv_transpose", "64x256_rows", BFLOAT16, "ieee"),
-        ("conv_transpose", "64x256_patches_direct", HALF, "ieee"),
-        ("conv_transpose", "64x256_patches", SINGLE, "tf32"),
-    ],
-)
-def test_padding_adds_nothing_to_what_is_not_finite(
-    name: str, wanted: str, dtype: Any, precision: str, kinds: tuple[str, str]
-) -> None:
-    check_not_finite(NOT_FINITE[name], wanted, dtype, precision, kinds)
-
-
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize(
-    ("wanted", "dtype", "precision"),
-    [
-        ("128x256_rows", HALF, "ieee"),
-        ("64x256_patches", SINGLE, "tf32"),
-        ("64x256_patches", SINGLE, "3xtf32"),
-    ],
-)
-def test_random_numbers_are_within_the_bound(wanted: str, dtype: Any, precision: str) -> None:
-    given = PROBLEMS["all unequal"]
-    x, w, _ = operands(given, ("normal", "normal", "normal"), 7, dtype)
-    y, _ = call(given, (x, w, None), wanted, precision)
-    oracle.assert_close(y, exact_of(given, (x, w, None)), dtype, "tensor cores" if precision == "ieee" else precision)
-
-
 # ---------------------------------------------------------------- weights as they are
 
 WEIGHTS_AS_THEY_ARE = [
@@ -372,16 +330,4 @@ def test_weights_of_conv_transpose_are_read_as_they_are(wanted: str) -> None:
     np.testing.assert_array_equal(y, exact_of(given, (x, w, b)).value.astype(HALF))
 
 
-@pytest.mark.parametrize("wanted", ["64x256_rows", "64x256_patches_direct"])
-def test_infinite_weights_that_are_read_as_they_are_add_nothing_to_padding(wanted: str) -> None:
-    check_not_finite(NOT_FINITE["conv"], wanted, HALF, "ieee", ("integers", "nonfinite"), "channels last")
-
-
 # ---------------------------------------------------------------- where x lies
-
-
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize("share", [False, True], ids=["w", "packed w"])
-@pytest.mark.parametrize("wanted", ["128x256_rows", "64x256_rows_split"])
-def test_rows_from_other_addresses_are_copied_after_all(wanted: str, share: bool) -> None:
-    check_rows_from_other_addresses(wanted, share, HALF, "ieee", conv((2, 72, 6, 24), (70, 72, 3, 3)))

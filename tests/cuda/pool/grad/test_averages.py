@@ -109,6 +109,7 @@ def taken(kernel: str, shape: Ints, size: int, stride: int, counted: int) -> tup
 
 
 @pytest.mark.emulator
+@pytest.mark.kernels("pool/grad/averages.cu")
 @pytest.mark.parametrize("counted", [0, 1], ids=["borders", "everywhere"])
 @pytest.mark.parametrize(("size", "stride"), [(2, 2), (3, 2), (3, 1), (5, 1), (9, 1)])
 def test_threads_take_about_as_many_instructions_as_the_plan_takes_them_to(
@@ -120,6 +121,7 @@ def test_threads_take_about_as_many_instructions_as_the_plan_takes_them_to(
 
 
 @pytest.mark.emulator
+@pytest.mark.kernels("pool/grad/averages.cu")
 @pytest.mark.parametrize("counted", [0, 1], ids=["borders", "everywhere"])
 @pytest.mark.parametrize(("size", "stride"), averages._SIZES)
 def test_threads_of_several_columns_take_about_as_many(size: int, stride: int, counted: int) -> None:
@@ -145,6 +147,7 @@ def test_no_register_goes_to_memory(dtype: str) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.kernels("pool/grad/averages.cu")
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize(
     ("shape", "attributes"),
