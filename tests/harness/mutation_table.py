@@ -9,9 +9,9 @@ A % in a word stands for a space. Left out are tests that need a compiler each t
 from __future__ import annotations
 
 _CLI = ("cli/test_main.py -standard_streams", "cli/test_run.py", "cli/test_files.py")
-_REFUSALS, _TILES = "cuda/test_refusals.py", "cuda/conv/gemm/test_tiles.py"
+_OFFERS, _TILES = "cuda/test_offers.py", "cuda/conv/gemm/test_tiles.py"
 _PLANS = ("cuda/conv/gemm/test_ffma.py", "cuda/plan/test_explain.py")
-_POOL_PLANS = ("cuda/pool/test_families.py", "cuda/pool/test_rows.py", _REFUSALS)
+_POOL_PLANS = ("cuda/pool/test_families.py", "cuda/pool/test_rows.py", _OFFERS)
 _POOLED = "harness/test_many_blocks.py [max_pool"
 _POOLS = ("rules/test_cases.py", "cpu/test_windows.py", "rules/test_extremes.py")
 _SUMS = ("cpu/test_products.py", "rules/test_cases.py", "cuda/call/test_packed.py", "cuda/conv/test_fusion.py")
@@ -379,7 +379,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "onnx/*": (*_RUNNER, "onnx/test_functions.py", "onnx/test_untrusted.py"),
     # ---- CUDA: planners
     "cuda/conv/direct/bands*.py": (
-        _REFUSALS,
+        _OFFERS,
         "cuda/conv/direct/test_bands.py",
         *_PLANS,
         "harness/test_many_blocks.py conv_bands",
@@ -392,7 +392,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "cuda/conv/gemm/test_ffma.py",
     ),
     "cuda/conv/direct/channels*.py": (
-        _REFUSALS,
+        _OFFERS,
         "cuda/conv/direct/test_channels.py",
         "harness/test_many_blocks.py channels_taps channels_4 channels_7",
         *_FAMILY,
@@ -411,7 +411,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "harness/test_many_gradients.py copy",
     ),
     "cuda/conv/gemm/filter_rows.py": (
-        _REFUSALS,
+        _OFFERS,
         "cuda/conv/gemm/test_transpose.py -every_candidate",
         *_PLANS,
         "cuda/conv/gemm/test_matrix.py -little -knows",
@@ -420,24 +420,24 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "cuda/conv/direct/transpose.py": (
         "cuda/conv/direct/test_transpose.py",
-        _REFUSALS,
+        _OFFERS,
         "harness/test_many_blocks.py transpose_depthwise",
         *_FAMILY,
     ),
     "cuda/conv/direct/base.py": (
-        _REFUSALS,
+        _OFFERS,
         "cuda/conv/direct/test_rows.py",
         "harness/test_many_blocks.py [depthwise_ [grouped_float32 [grouped_float64 -channels",
         *_FAMILY,
     ),
     "cuda/conv/direct/rows*.py": (
-        _REFUSALS,
+        _OFFERS,
         "cuda/conv/direct/test_rows.py",
         "harness/test_many_blocks.py [depthwise_ [grouped_float32 [grouped_float64 -channels",
         *_FAMILY,
     ),
     "cuda/conv/direct/few.py": (
-        _REFUSALS,
+        _OFFERS,
         "cuda/conv/direct/test_few.py",
         "cuda/conv/gemm/test_ffma.py",
         "harness/test_many_blocks.py conv_few",
@@ -445,14 +445,14 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "cuda/conv/finish.py": ("cuda/conv/test_finish.py", "cuda/call/test_tensor_map.py"),
     "cuda/conv/gemm/grouped*.py": (
-        _REFUSALS,
+        _OFFERS,
         "cuda/conv/gemm/test_grouped.py -main_loop",
         "harness/test_many_blocks.py conv_grouped_float16_3d_mma conv_grouped_float32_3d_tf32_16 conv_transpose_grouped",  # noqa: E501
         *_FAMILY,
     ),
     "cuda/conv/gemm/interleaved.py": (
         _TILES,
-        _REFUSALS,
+        _OFFERS,
         "cuda/conv/gemm/test_transpose.py -every_candidate",
         "cuda/conv/gemm/test_ffma.py",
         "harness/test_many_blocks.py interleaved_float32_3d_16 interleaved_float16_3d_64x64x16 interleaved_float64_3d_64",  # noqa: E501
@@ -460,13 +460,13 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "cuda/conv/gemm/matrix.py": (
         _TILES,
-        _REFUSALS,
+        _OFFERS,
         "cuda/conv/gemm/test_matrix.py -little -knows",
         "harness/test_many_blocks.py conv_matrix transpose_matrix",
         *_FAMILY,
     ),
     "cuda/conv/gemm/mma*.py": (
-        _REFUSALS,
+        _OFFERS,
         "cuda/conv/gemm/test_transpose.py phase",
         "harness/test_many_blocks.py phase_rows tap_rows",
         "cuda/conv/gemm/test_mma.py tap_rows",
@@ -483,7 +483,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "cuda/build/test_pack.py",
     ),
     "cuda/conv/gemm/pointwise.py": (
-        _REFUSALS,
+        _OFFERS,
         _TILES,
         "cuda/conv/gemm/test_pointwise.py",
         "cuda/conv/gemm/test_transpose.py -every_candidate",
@@ -493,14 +493,14 @@ TESTS: dict[str, tuple[str, ...]] = {
     "cuda/pool/grad/scatter.py": (
         "cuda/pool/grad/test_scatter.py",
         "cuda/pool/grad/test_families.py",
-        _REFUSALS,
+        _OFFERS,
         "harness/test_many_gradients.py scatter",
         *_RECORDED,
     ),
     "cuda/pool/grad/*.py": (
         "cuda/test_variants.py",
         "cuda/pool/grad/test_families.py",
-        _REFUSALS,
+        _OFFERS,
         "cuda/plan/test_explain.py",
         "harness/test_many_gradients.py pool walk",
         *_RECORDED,
@@ -568,7 +568,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         *_FAMILY,
     ),
     "cuda/conv/gemm/stem*.py": (
-        _REFUSALS,
+        _OFFERS,
         "cuda/conv/gemm/test_stem.py",
         "cuda/conv/gemm/test_ffma.py",
         "harness/test_many_blocks.py conv_stem -bfloat16",
@@ -595,7 +595,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         _TILES,
         "cuda/test_variants.py",
         "cuda/weight_grad/test_families.py -knows",
-        _REFUSALS,
+        _OFFERS,
         "cuda/plan/test_explain.py",
         "harness/test_many_gradients.py tile-",
         *_RECORDED,
@@ -603,7 +603,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "cuda/weight_grad/rows.py": (
         "cuda/test_variants.py",
         "cuda/weight_grad/test_rows.py -knows",
-        _REFUSALS,
+        _OFFERS,
         "cuda/plan/test_explain.py",
         "harness/test_many_gradients.py weights",
         *_RECORDED,
@@ -611,12 +611,12 @@ TESTS: dict[str, tuple[str, ...]] = {
     "cuda/weight_grad/*.py": (
         "cuda/test_variants.py",
         "cuda/weight_grad/test_families.py -knows",
-        _REFUSALS,
+        _OFFERS,
         "cuda/plan/test_explain.py",
         "harness/test_many_gradients.py weights",
         *_RECORDED,
     ),
-    "cuda/conv/wgmma/*.py": ("cuda/conv/wgmma/test_sources.py", _REFUSALS, *_WGMMA, *_FAMILY),
+    "cuda/conv/wgmma/*.py": ("cuda/conv/wgmma/test_sources.py", _OFFERS, *_WGMMA, *_FAMILY),
     "cuda/build/structs.py": ("cuda/build/test_structs.py", _STRUCTS),
     "cuda/conv/gemm/base.py": (
         _TILES,

@@ -6,7 +6,13 @@ import pytest
 
 from tests.harness import fused
 
-pytestmark = pytest.mark.emulator
+SOURCES = (
+    *(f"direct/{name}" for name in ("bands", "channels", "few", "rows", "transpose")),
+    *(f"gemm/{name}" for name in ("conv", "split", "tap_rows", "conv_transpose", "split_transpose", "phase_rows")),
+    *(f"gemm/{name}" for name in ("depth_to_space", "depth_to_space_matrix", "interleaved", "matrix", "pointwise")),
+    *(f"gemm/{name}" for name in ("grouped", "stem")),
+)
+pytestmark = [pytest.mark.emulator, pytest.mark.kernels(*(f"conv/{name}.cu" for name in SOURCES))]
 
 _NAMES = [f"{one.kernel}-{number}" for number, one in enumerate(fused.KERNELS)]
 

@@ -91,6 +91,7 @@ def _problem(random: Random) -> Problem:
 
 
 @pytest.mark.emulator
+@pytest.mark.kernels("weight_grad/plain.cu", "weight_grad/few.cu", "weight_grad/tiles.cu", "weight_grad/rows.cu")
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("dtype", dtypes.CONV_DTYPES)
 def test_every_kernel_makes_the_same_sums(dtype: str, seed: int) -> None:
@@ -111,6 +112,7 @@ def test_every_kernel_makes_the_same_sums(dtype: str, seed: int) -> None:
 
 
 @pytest.mark.emulator
+@pytest.mark.kernels("weight_grad/tiles.cu")
 @pytest.mark.parametrize("precision", ["tf32", "3xtf32"])
 def test_float32_by_tensor_cores(precision: Any) -> None:
     problem = Problem("conv", (2, 24, 19, 17), (3, 24, 3, 3), None, {"pads": [1] * 4})

@@ -34,10 +34,6 @@ def bands(x_shape: Any, w_shape: Any, operator: str = "conv", **more: Any) -> Pl
     return made if made.launches[-1].variant.name.startswith("conv_bands") else None
 
 
-def form(made: Plan | None) -> str | None:
-    return made and made.launches[0].variant.name.partition("_3d_")[2]
-
-
 # ---------------------------------------------------------------- plans
 
 
@@ -80,27 +76,6 @@ def test_phases_of_conv_transpose_are_filters() -> None:
     assert struct["vectors"] == 1
 
 
-@pytest.mark.parametrize(
-    ("filters", "kernel", "dtype", "expected"),
-    [
-        (1, (5, 5), "float32", "1x7_5x5"),
-        (1, (4, 5), "float32", "1x7_3x4"),
-        (1, (3, 3), "bfloat16", "1x7_3x3"),
-        (3, (3, 3), "float16", "3x3_3x3"),
-        (3, (2, 2), "float32", "3x3_2x2"),
-        (3, (7, 7), "float32", "3x3_3x4"),
-        (4, (3, 3), "float32", "4x3_3x3"),
-        (4, (1, 2), "float32", "4x3_2x2"),
-        (3, (3, 3), "float64", "3x3_3x4"),
-    ],
-)
-def test_the_form_follows_the_kernel_and_the_filters(
-    filters: int, kernel: tuple[int, int], dtype: str, expected: str
-) -> None:
-    made = plan("conv", (1, 64, 256, 256), (filters, 64, *kernel), dtype=dtype, pads=[k // 2 for k in kernel] * 2)
-    assert form(made) == expected
-
-
 @pytest.mark.parametrize(("batch", "group"), [(1, 1), (3, 1), (1, 2), (3, 2)])
 def test_every_image_and_every_group_has_blocks_of_its_own(batch: int, group: int) -> None:
     made = bands((batch, 3 * group, 9, 9), (2 * group, 3, 3, 3), group=group)
@@ -108,26 +83,6 @@ def test_every_image_and_every_group_has_blocks_of_its_own(batch: int, group: in
     assert made is not None
     assert one is not None
     assert made.launches[0].grid[0] == batch * group * one.launches[0].grid[0]  # the image is one tile in both
-
-
-_FEW = (
-    ("conv", (1, 32, 1080, 1920), (1, 32, 5, 5), {"pads": [2] * 4}),
-    ("conv", (1, 128, 512, 512), (3, 128, 3, 3), {"pads": [1] * 4}),
-    ("conv", (1, 32, 220416), (1, 32, 7), {"pads": [3, 3]}),
-    ("conv_transpose", (64, 128, 32, 32), (128, 3, 4, 4), {"pads": [1] * 4, "strides": [2, 2]}),
-    ("conv_transpose", (1, 56, 270, 480), (56, 1, 9, 9), {"pads": [4] * 4, "strides": [4, 4]}),
-)
-
-
-@pytest.mark.parametrize(
-    ("dtype", "operator", "x_shape", "w_shape", "more"),
-    [("float32", *few) for few in _FEW] + [("bfloat16", *few) for few in _FEW if few[0] == "conv"],
-)
-def test_bands_are_the_quickest_where_output_channels_are_few(
-    dtype: str, operator: str, x_shape: Any, w_shape: Any, more: dict[str, Any]
-) -> None:
-    made = plan(operator, x_shape, w_shape, dtype=dtype, **more)
-    assert made.launches[0].variant.name.startswith("conv_bands")
 
 
 def test_tiles_fit_into_every_device() -> None:

@@ -57,13 +57,8 @@ def test_forms_follow_how_windows_share_inputs(w: Ints, attributes: dict[str, An
     assert forms("conv", (2, 6, 20, 30), w, group=6, **attributes) == found
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-@pytest.mark.parametrize(
-    ("x", "k", "stride"), [((64, 144, 56, 56), 3, 1), ((64, 96, 112, 112), 3, 2), ((32, 96, 56, 56), 7, 1)]
-)
-def test_depthwise_layers_with_channels_last_are_one_launch(x: Ints, k: int, stride: int, dtype: str) -> None:
-    w, pads = (x[1], 1, k, k), [k // 2] * 4
-    plan = conv_families.plan(made("conv", x, w, dtype, group=x[1], strides=[stride] * 2, pads=pads), HOPPER)
+def test_a_depthwise_layer_with_channels_last_is_one_launch() -> None:
+    plan = conv_families.plan(made("conv", (64, 144, 56, 56), (144, 1, 3, 3), group=144, pads=[1] * 4), HOPPER)
     (launch,) = plan.launches
     assert "_channels_" in launch.variant.name
     assert (plan.bytes_of("workspace"), plan.bytes_of("packed")) == (0, 0)

@@ -245,11 +245,6 @@ def test_dilated_layers_take_little_more_than_their_memory(
     assert seconds[f"depthwise_float32_3d_{form}"] < 0.8 * seconds["depthwise_float32_3d_taps"]
 
 
-def test_few_rows_and_columns_of_many_phases_are_left_to_taps() -> None:
-    problem = made("conv", (4, 64, 33, 33), (64, 1, 3, 3), group=64, dilations=[12, 12], pads=[12] * 4)
-    assert conv_families.plan(problem, HOPPER).launches[-1].variant.name == "depthwise_float32_3d_taps"
-
-
 def test_a_block_has_the_rows_of_one_phase_and_the_columns_of_all() -> None:
     attributes = {"strides": [3, 1], "dilations": [6, 4], "pads": [5, 9, 6, 7]}
     plan = planned("conv", (2, 6, 100, 150), (6, 1, 5, 5), group=6, **attributes)["5x5s1"]

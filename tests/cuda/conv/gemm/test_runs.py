@@ -73,6 +73,7 @@ def _values(shape: Ints, layout: str, dtype: Any, rng: Any, skipped: int, infini
 
 
 @pytest.mark.emulator
+@pytest.mark.kernels("conv/gemm/conv.cu", "conv/gemm/split.cu")
 @pytest.mark.parametrize(("dtype", "precision"), ARITHMETIC, ids=str)
 @checked(0.25)
 @given(random=st.randoms(use_true_random=False), seed=st.integers(0, 2**32 - 1))
@@ -183,6 +184,7 @@ def test_every_length_of_channels_last_is_of_whole_pixels() -> None:
 
 
 @pytest.mark.emulator
+@pytest.mark.kernels("conv/gemm/conv.cu")
 def test_elements_after_the_last_whole_piece_are_left_alone() -> None:
     """Rows of a view whose last piece no column meets."""
     rng = np.random.default_rng(0)

@@ -146,19 +146,6 @@ def test_phases_have_splits_in_proportion_to_their_taps() -> None:
     assert splits["count"] <= 4 * 256 // 16
 
 
-@pytest.mark.parametrize(
-    ("x_shape", "w_shape", "kernel"),
-    [
-        ((1, 1280, 32, 32), (640, 1280, 3, 3), "conv_float32_3d_128x128x16_uniform_split"),  # 40 large tiles
-        ((1, 256, 7, 7), (256, 256, 3, 3), "conv_tap_rows_float32_3d_64x64x16_uniform_split"),  # 16 tiles instead of 4
-        ((8, 256, 17, 17), (256, 256, 3, 3), "conv_float32_3d_64x64x16_uniform_split"),  # more than one round
-        ((1, 512, 96, 88), (256, 512, 3, 3), "conv_float32_3d_128x128x16_uniform"),  # a large tile for each
-    ],
-)
-def test_splits_are_chosen_where_rounds_would_not_be_full(x_shape: Any, w_shape: Any, kernel: str) -> None:
-    assert plan("conv", x_shape, w_shape, pads=[1] * 4).kernel == kernel
-
-
 # ---------------------------------------------------------------- results
 
 

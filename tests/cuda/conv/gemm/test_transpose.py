@@ -184,21 +184,6 @@ def test_a_small_shared_memory_leaves_room_for_fewer_tiles() -> None:
 # ---------------------------------------------------------------- choosing
 
 
-@pytest.mark.parametrize(
-    ("x", "w", "attributes", "kernel"),
-    [
-        ((16, 32, 128, 256), (32, 16, 3, 5), {"strides": [2, 3], "dilations": [2, 1], "group": 4}, "interleaved"),
-        ((16, 32, 64, 128), (32, 64, 3, 3), {"strides": [5, 5], "dilations": [2, 2]}, "interleaved"),
-        ((16, 32, 131072), (32, 64, 3), {"strides": [2], "dilations": [2]}, "interleaved"),
-        ((8, 128, 64, 64), (128, 24, 2, 2), {"strides": [2, 2]}, "depth_to_space"),
-        ((8, 3, 64, 64), (3, 3, 2, 2), {"strides": [2, 2]}, "depth_to_space"),
-    ],
-)
-def test_wide_outputs_are_written_in_whole_rows(x: Ints, w: Ints, attributes: dict[str, Any], kernel: str) -> None:
-    (chosen,) = (line for line in plan(problem(x, w, **attributes)).reasons if line.endswith(", chosen"))
-    assert chosen.startswith(f"conv_transpose_{kernel}_float32_3d_")
-
-
 @pytest.mark.parametrize(("stride", "sectors"), [(1, 1), (2, 2), (3, 3), (16, 8)])
 def test_a_phase_alone_writes_parts_of_sectors(stride: int, sectors: int) -> None:
     """Of 8 elements of float32: a sector has at least one of a phase."""
@@ -219,6 +204,13 @@ def test_three_axes_are_the_same_problem() -> None:
 
 
 @pytest.mark.emulator
+@pytest.mark.kernels(
+    "conv/gemm/interleaved.cu",
+    "conv/gemm/depth_to_space.cu",
+    "conv/gemm/conv_transpose.cu",
+    "conv/gemm/split_transpose.cu",
+    "conv/gemm/phase_rows.cu",
+)
 def test_every_candidate_is_right_where_all_families_have_some() -> None:
     x, w = values("integers", 1, (2, 16, 5, 9), "float32"), values("nonfinite", 2, (16, 20, 2, 2), "float32")
     exact, seen = oracle.conv_transpose(x, w, strides=[2, 2]), set()

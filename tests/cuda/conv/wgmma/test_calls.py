@@ -22,7 +22,10 @@ from tests.oracle import oracle
 from tests.oracle.operands import BFLOAT16, CONV_KINDS, LAYOUTS, operands, values
 from tests.oracle.strategies import Problem, checked
 
-pytestmark = pytest.mark.emulator
+pytestmark = [
+    pytest.mark.emulator,
+    pytest.mark.kernels("conv/wgmma/slices.cu", "conv/wgmma/strips.cu", "conv/wgmma/pixels.cu"),
+]
 
 ARITHMETIC = [
     (np.dtype("float16"), "ieee"),

@@ -1,4 +1,4 @@
-"""What each family of kernels refuses, and the reason that plans give for it.
+"""What each family of kernels refuses, and the reason that plans give for it; which kernel a layer gets.
 
 A row has a problem, how the reason begins, and the families that refuse the problem for it. Where a number decides,
 `TAKEN` has the largest one that is taken.
@@ -355,6 +355,117 @@ TAKEN: list[tuple[Any, tuple[Any, ...]]] = [
 ]
 
 
+PADS = {size: [size // 2] * 4 for size in (3, 5, 7, 9)}
+IMAGE, BLOCK = (1, 64, 256, 256), (32, 256, 56, 56)
+TF32: dict[str, Any] = {"precision": "tf32"}
+
+# Layers, and their kernel: its name, or how that begins where it ends with "_".
+CHOSEN: list[tuple[Any, str]] = [
+    # few output channels: bands of x, or where windows lie apart one output a thread
+    *(
+        (one, "conv_bands_")
+        for dtype in ("float32", "bfloat16")
+        for one in (
+            conv((1, 32, 1080, 1920), (1, 32, 5, 5), dtype, pads=PADS[5]),
+            conv((1, 128, 512, 512), (3, 128, 3, 3), dtype, pads=PADS[3]),
+            conv((1, 32, 220416), (1, 32, 7), dtype, pads=[3, 3]),
+        )
+    ),
+    (transposed((64, 128, 32, 32), (128, 3, 4, 4), [2, 2], pads=[1] * 4), "conv_bands_"),
+    (transposed((1, 56, 270, 480), (56, 1, 9, 9), [4, 4], pads=PADS[9]), "conv_bands_"),
+    *(
+        (conv(IMAGE, (filters, 64, *taps), dtype, pads=[k // 2 for k in taps] * 2), f"conv_bands_{dtype}_3d_{form}")
+        for filters, taps, dtype, form in (
+            (1, (5, 5), "float32", "1x7_5x5"),
+            (1, (4, 5), "float32", "1x7_3x4"),
+            (1, (3, 3), "bfloat16", "1x7_3x3"),
+            (3, (3, 3), "float16", "3x3_3x3"),
+            (3, (2, 2), "float32", "3x3_2x2"),
+            (3, (7, 7), "float32", "3x3_3x4"),
+            (4, (3, 3), "float32", "4x3_3x3"),
+            (4, (1, 2), "float32", "4x3_2x2"),
+            (3, (3, 3), "float64", "3x3_3x4"),
+        )
+    ),
+    (conv((1, 128, 512, 512), (3, 128, 3, 3), pads=PADS[3], strides=[2, 2]), "conv_few_float32_3d_4x512"),
+    # depthwise layers and groups: direct sums, or packed groups on tensor cores
+    *(
+        (
+            conv(x, (x[1], 1, k, k), dtype, layout="NHWC", group=x[1], strides=[stride] * 2, pads=PADS[k]),
+            f"depthwise_{dtype}_3d_channels_",
+        )
+        for x, k, stride in (((64, 144, 56, 56), 3, 1), ((64, 96, 112, 112), 3, 2), ((32, 96, 56, 56), 7, 1))
+        for dtype in ("float16", "bfloat16", "float32")
+    ),
+    (transposed((8, 64, 56, 56), (64, 1, 3, 3), [1, 1], group=64), "depthwise_"),
+    (  # few rows and columns of many phases
+        conv((4, 64, 33, 33), (64, 1, 3, 3), group=64, dilations=[12, 12], pads=[12] * 4),
+        "depthwise_float32_3d_taps",
+    ),
+    *(
+        (
+            conv((32, 1024, 14, 14), (1024, 32, 3, 3), "bfloat16", group=32, pads=PADS[3], layout=layout),
+            "conv_grouped_bfloat16_3d_mma_32x512",
+        )
+        for layout in ("NCHW", "NHWC")
+    ),
+    # few input channels
+    (conv((32, 3, 224, 224), (64, 3, 7, 7), strides=[2, 2], pads=PADS[7]), "conv_stem_float32_3d_32x256x7"),
+    (
+        conv((32, 3, 224, 224), (64, 3, 7, 7), "bfloat16", strides=[2, 2], pads=PADS[7]),
+        "conv_stem_bfloat16_3d_mma_64x256",
+    ),
+    # implicit GEMM by FFMA: tiles that fill all multiprocessors
+    *(
+        (conv((8, channels, side, side), (filters, channels, 3, 3), pads=PADS[3]), f"conv_{tile}")
+        for channels, filters, side, tile in (
+            (256, 256, 112, "float32_3d_128x128x16_uniform"),  # enough for every multiprocessor
+            (256, 64, 112, "float32_3d_64x64x16_uniform"),  # half of the large tile would be empty
+            (3, 64, 112, "float32_3d_64x64x16"),  # slices of K hold several taps
+            (256, 256, 16, "float32_3d_64x64x16_uniform"),  # fewer pixels: smaller tiles, on more multiprocessors
+            (256, 256, 22, "float32_3d_128x128x16_uniform_split"),  # several blocks a tile, for less of it in vain
+            (256, 256, 7, "float32_3d_64x64x16_uniform_split"),  # still fewer: several blocks a tile
+            (32, 9, 256, "tap_rows_float32_3d_64x64x16_uniform"),  # taps along W fill the tile that 9 filters do not
+            (32, 1, 256, "bands_float32_3d_1x7_3x3"),  # too few output channels for a GEMM
+        )
+    ),
+    (  # 40 large tiles
+        conv((1, 1280, 32, 32), (640, 1280, 3, 3), pads=PADS[3]),
+        "conv_float32_3d_128x128x16_uniform_split",
+    ),
+    (  # 16 tiles instead of 4
+        conv((1, 256, 7, 7), (256, 256, 3, 3), pads=PADS[3]),
+        "conv_tap_rows_float32_3d_64x64x16_uniform_split",
+    ),
+    (  # more than one round
+        conv((8, 256, 17, 17), (256, 256, 3, 3), pads=PADS[3]),
+        "conv_float32_3d_64x64x16_uniform_split",
+    ),
+    (  # a large tile for each multiprocessor
+        conv((1, 512, 96, 88), (256, 512, 3, 3), pads=PADS[3]),
+        "conv_float32_3d_128x128x16_uniform",
+    ),
+    # tensor cores, where they serve
+    (half(BLOCK, (256, 256, 3, 3)), "conv_float16_3d_wgmma_128x256_rows"),
+    (conv((1, 128, 14, 14), (64, 128, 3, 3), "bfloat16"), "conv_tap_rows_bfloat16_3d_mma_128x128x32_scalar"),
+    (half((8, 3, 224, 224), (64, 3, 7, 7)), "conv_float16_3d_mma_64x64x32_rowwise"),
+    (conv((8, 64, 56, 56), (64, 64, 3, 3), "float64"), "conv_float64_3d_mma_64x64x16_scalar"),
+    (conv(BLOCK, (256, 256, 3, 3), **TF32), "conv_float32_3d_tf32_wgmma_128x128_pixel_rows"),
+    (conv(BLOCK, (256, 256, 3, 3)), "conv_float32_3d_128x128x16_uniform"),
+    # strided ConvTranspose: rows that are written whole
+    *(
+        (transposed(x, w, strides, **more), f"conv_transpose_{kernel}_float32_3d_")
+        for x, w, strides, more, kernel in (
+            ((16, 32, 128, 256), (32, 16, 3, 5), [2, 3], {"dilations": [2, 1], "group": 4}, "interleaved"),
+            ((16, 32, 64, 128), (32, 64, 3, 3), [5, 5], {"dilations": [2, 2]}, "interleaved"),
+            ((16, 32, 131072), (32, 64, 3), [2], {"dilations": [2]}, "interleaved"),
+            ((8, 128, 64, 64), (128, 24, 2, 2), [2, 2], {}, "depth_to_space"),
+            ((8, 3, 64, 64), (3, 3, 2, 2), [2, 2], {}, "depth_to_space"),
+        )
+    ),
+]
+
+
 def operator_of(one: Any) -> Any:
     """Return the module that has all families for this kind of problem."""
     kinds = {"Problem": conv_families, "WeightGradProblem": weight_families, "PoolProblem": pool_families}
@@ -384,3 +495,10 @@ def test_plans_do_not_say_what_goes_without_saying(one: Any, family: Any, why: s
 @pytest.mark.parametrize(("one", "family"), [(one, family) for one, found in TAKEN for family in found])
 def test_what_is_just_within_the_limits_is_taken(one: Any, family: Any) -> None:
     assert candidates(family, one, HOPPER)
+
+
+@pytest.mark.parametrize(("one", "kernel"), CHOSEN)
+def test_layers_get_the_kernel_that_is_for_them(one: Problem, kernel: str) -> None:
+    plan = conv_families.plan(one, HOPPER)
+    assert plan.kernel.startswith(kernel) if kernel.endswith("_") else plan.kernel == kernel
+    assert sum(reason.endswith(", chosen") for reason in plan.reasons) == 1
