@@ -16,6 +16,7 @@ from gpuconv.rules import dtypes
 from tests.emulator import emulated_cuda
 from tests.harness.emulated import every_candidate
 from tests.harness.plans import plan, problem
+from tests.harness.sources_of_kernels import CONV, CONV_TRANSPOSE
 from tests.oracle import oracle
 from tests.oracle.operands import LAYOUTS, values
 
@@ -61,16 +62,7 @@ def _arrays(random: Random, dtype: str) -> tuple[Any, Any, Any, dict[str, Any]]:
 
 
 @pytest.mark.emulator
-@pytest.mark.kernels(
-    "conv/gemm/conv.cu",
-    "conv/gemm/split.cu",
-    "conv/gemm/tap_rows.cu",
-    "conv/gemm/conv_transpose.cu",
-    "conv/gemm/split_transpose.cu",
-    "conv/gemm/phase_rows.cu",
-    "conv/gemm/grouped.cu",
-    "conv/direct/few.cu",
-)
+@pytest.mark.kernels(*CONV, *CONV_TRANSPOSE, "conv/gemm/grouped.cu", "conv/direct/few.cu")
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(1, 6))])
 @pytest.mark.parametrize("dtype", [*dtypes.CONV_DTYPES, "tf32", "3xtf32"])
 def test_every_kernel_makes_the_same_outputs(dtype: Any, seed: int) -> None:

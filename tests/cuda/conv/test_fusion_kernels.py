@@ -5,14 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.harness import fused
+from tests.harness.sources_of_kernels import CONV, CONV_TRANSPOSE, DIRECT, OTHER_GEMMS, PLAIN_GEMMS
 
-SOURCES = (
-    *(f"direct/{name}" for name in ("bands", "channels", "few", "rows", "transpose")),
-    *(f"gemm/{name}" for name in ("conv", "split", "tap_rows", "conv_transpose", "split_transpose", "phase_rows")),
-    *(f"gemm/{name}" for name in ("depth_to_space", "depth_to_space_matrix", "interleaved", "matrix", "pointwise")),
-    *(f"gemm/{name}" for name in ("grouped", "stem")),
-)
-pytestmark = [pytest.mark.emulator, pytest.mark.kernels(*(f"conv/{name}.cu" for name in SOURCES))]
+pytestmark = [pytest.mark.emulator, pytest.mark.kernels(*DIRECT, *CONV, *CONV_TRANSPOSE, *PLAIN_GEMMS, *OTHER_GEMMS)]
 
 _NAMES = [f"{one.kernel}-{number}" for number, one in enumerate(fused.KERNELS)]
 

@@ -26,22 +26,10 @@ from gpuconv.cuda.plan import offers
 from gpuconv.cuda.plan.offers import Candidate
 from tests.emulator import emulated_cuda
 from tests.harness.mutate_kernels import changed_kernels, exchanged
+from tests.harness.sources_of_kernels import CONV, CONV_TRANSPOSE, WGMMA
 from tests.oracle.operands import LAYOUTS
 
-pytestmark = [
-    pytest.mark.emulator,
-    pytest.mark.kernels(
-        "conv/gemm/conv.cu",
-        "conv/gemm/split.cu",
-        "conv/gemm/tap_rows.cu",
-        "conv/gemm/conv_transpose.cu",
-        "conv/gemm/split_transpose.cu",
-        "conv/gemm/phase_rows.cu",
-        "conv/wgmma/slices.cu",
-        "conv/wgmma/strips.cu",
-        "conv/wgmma/pixels.cu",
-    ),
-]
+pytestmark = [pytest.mark.emulator, pytest.mark.kernels(*CONV, *CONV_TRANSPOSE, *WGMMA)]
 CLASSES = ("sm_80", "sm_86", "sm_90a", "sm_100a", "sm_120a")  # sm_89 has the bits of sm_86
 MANY = 9  # images, up to which all are compared
 

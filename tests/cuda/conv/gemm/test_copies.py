@@ -22,6 +22,7 @@ from tests.emulator import emulated_cuda
 from tests.harness.emulated import architecture
 from tests.harness.offered import candidates
 from tests.harness.plans import fields, problem
+from tests.harness.sources_of_kernels import CONV, CONV_TRANSPOSE
 from tests.oracle import gradients, oracle
 from tests.oracle.operands import BFLOAT16, values, with_channels_last
 from tests.oracle.strategies import Problem, checked
@@ -77,15 +78,7 @@ def _sums(random: Random, odd: Sequence[int]) -> tuple[tuple[int, ...], tuple[in
 
 
 @pytest.mark.emulator
-@pytest.mark.kernels(
-    "passes/channels_last.cu",
-    "conv/gemm/conv.cu",
-    "conv/gemm/split.cu",
-    "conv/gemm/tap_rows.cu",
-    "conv/gemm/conv_transpose.cu",
-    "conv/gemm/split_transpose.cu",
-    "conv/gemm/phase_rows.cu",
-)
+@pytest.mark.kernels(*CONV, *CONV_TRANSPOSE, "passes/channels_last.cu")
 @pytest.mark.parametrize(("dtype", "precision"), ARITHMETIC, ids=str)
 @checked(0.2)
 @given(random=st.randoms(use_true_random=False), seed=st.integers(0, 2**31))

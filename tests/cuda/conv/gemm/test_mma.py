@@ -27,21 +27,12 @@ from tests.cuda.conv.gemm.tensor_cores import ARITHMETIC, assert_within
 from tests.emulator import emulated_cuda
 from tests.harness.emulated import architecture, preferred
 from tests.harness.plans import problem
+from tests.harness.sources_of_kernels import CONV, CONV_TRANSPOSE
 from tests.oracle import oracle
 from tests.oracle.operands import CONV_KINDS, operands
 from tests.oracle.strategies import Problem, checked, problems
 
-pytestmark = [
-    pytest.mark.emulator,
-    pytest.mark.kernels(
-        "conv/gemm/conv.cu",
-        "conv/gemm/split.cu",
-        "conv/gemm/tap_rows.cu",
-        "conv/gemm/conv_transpose.cu",
-        "conv/gemm/split_transpose.cu",
-        "conv/gemm/phase_rows.cu",
-    ),
-]
+pytestmark = [pytest.mark.emulator, pytest.mark.kernels(*CONV, *CONV_TRANSPOSE)]
 
 seeds = st.integers(0, 2**32 - 1)
 layouts = st.sampled_from(("contiguous", "channels last", "channels last", "reversed", "strided", "fortran"))

@@ -21,6 +21,7 @@ from gpuconv.rules import geometry as geometries
 from tests.emulator import emulated_cuda
 from tests.harness.emulated import preferred
 from tests.harness.offered import candidates, said, why_not
+from tests.harness.sources_of_kernels import CONV_TRANSPOSE
 from tests.oracle import oracle
 from tests.oracle.operands import values
 
@@ -204,13 +205,7 @@ def test_three_axes_are_the_same_problem() -> None:
 
 
 @pytest.mark.emulator
-@pytest.mark.kernels(
-    "conv/gemm/interleaved.cu",
-    "conv/gemm/depth_to_space.cu",
-    "conv/gemm/conv_transpose.cu",
-    "conv/gemm/split_transpose.cu",
-    "conv/gemm/phase_rows.cu",
-)
+@pytest.mark.kernels(*CONV_TRANSPOSE, "conv/gemm/interleaved.cu", "conv/gemm/depth_to_space.cu")
 def test_every_candidate_is_right_where_all_families_have_some() -> None:
     x, w = values("integers", 1, (2, 16, 5, 9), "float32"), values("nonfinite", 2, (16, 20, 2, 2), "float32")
     exact, seen = oracle.conv_transpose(x, w, strides=[2, 2]), set()
