@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 import gpuconv
-from gpuconv.cuda.call.prepared import contiguous_strides
 from gpuconv.cuda.conv import families as conv_families
 from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.direct import base as direct_base
@@ -24,7 +23,7 @@ from tests.emulator import emulated_cuda
 from tests.harness import direct_forms
 from tests.harness.emulated import preferred
 from tests.harness.offered import candidates
-from tests.harness.plans import conv_of, fields, strides
+from tests.harness.plans import conv_of, fields, problem
 from tests.oracle import oracle
 from tests.oracle.operands import CONV_DTYPES, values, with_channels_last
 from tests.oracle.oracle import assert_close
@@ -34,8 +33,7 @@ Ints = tuple[int, ...]
 
 
 def made(operator: str, x: Ints, w: Ints, dtype: str = "float32", **attributes: Any) -> correlation.Problem:
-    geometry: Any = getattr(geometries, operator)(x, w, None, **attributes)
-    return correlation.of(geometry, dtype, strides(x), contiguous_strides(w), None, strides(geometry.y_shape))
+    return problem(operator, x, w, dtype, layout="NHWC", **attributes)
 
 
 def forms(*arguments: Any, **attributes: Any) -> set[str]:
@@ -77,10 +75,8 @@ def test_a_depthwise_layer_with_channels_last_is_one_launch() -> None:
     ],
 )
 def test_vectors_are_whole_where_pixels_are_made_of_them(x_shape: Ints, x_strides: Ints, whole: bool) -> None:
-    w_shape = (x_shape[1], 1, 3, 3)
-    geometry = geometries.conv(x_shape, w_shape, group=x_shape[1])
-    y_strides = strides(geometry.y_shape)
-    problem = correlation.of(geometry, "float32", x_strides, contiguous_strides(w_shape), None, y_strides)
+    channels = x_shape[1]
+    problem = made("conv", x_shape, (channels, 1, 3, 3), x_strides=x_strides, group=channels)
     for one in candidates(channels_plan, problem, HOPPER):
         assert fields(one.make().launches[0])["in_vectors"] == whole
 

@@ -21,7 +21,7 @@ from tests.cuda.conv.gemm.tensor_cores import ARITHMETIC, assert_within
 from tests.emulator import emulated_cuda
 from tests.harness import machine_code
 from tests.harness.emulated import architecture, preferred
-from tests.harness.plans import HOPPER, contiguous, fields, strides
+from tests.harness.plans import HOPPER, contiguous, fields, problem, strides
 from tests.harness.steady import steady
 from tests.harness.toolchain import needs_disassembler, needs_nvrtc
 from tests.oracle.operands import CONV_KINDS, operands
@@ -35,9 +35,9 @@ over_forms = pytest.mark.parametrize("form", FORMS, ids=lambda form: matrix.vari
 def plan(
     x_shape: Any, w_shape: Any, dtype: str = "float16", precision: str = "ieee", layout: str = "NCHW", **more: Any
 ) -> Plan:
-    geometry = geometries.conv(x_shape, w_shape, None, **more)
-    arrays = strides(x_shape, layout), contiguous(w_shape), None, contiguous(geometry.y_shape)
-    return conv_families.for_conv(geometry, dtype, *arrays, HOPPER, precision)
+    x_strides = strides(x_shape, layout)
+    one = problem("conv", x_shape, w_shape, dtype, precision=precision, x_strides=x_strides, **more)
+    return conv_families.plan(one, HOPPER)
 
 
 def transposed(

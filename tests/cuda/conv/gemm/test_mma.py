@@ -21,7 +21,6 @@ from gpuconv.cuda.plan import offers
 from gpuconv.cuda.plan.limits import representative
 from gpuconv.cuda.plan.offers import Candidate
 from gpuconv.rules import cases
-from gpuconv.rules import geometry as geometries
 from gpuconv.rules.cases import Case
 from tests.cuda.conv.gemm.tensor_cores import ARITHMETIC, assert_within
 from tests.emulator import emulated_cuda
@@ -187,12 +186,7 @@ def test_the_error_of_3xtf32_is_what_the_readme_says() -> None:
 
 
 def reasons(x: Any, w: Any, dtype: str, precision: str = "ieee", operator: str = "conv") -> str:
-    geometry: Any = getattr(geometries, operator)(x, w, None)
-    strides = [tuple(int(np.prod(shape[k + 1 :])) for k in range(len(shape))) for shape in (x, w, geometry.y_shape)]
-    limits = representative("sm_90a").limits
-    plan = conv_families.for_conv(
-        geometry, dtype, strides[0], strides[1], None, strides[2], limits, precision=precision
-    )
+    plan = conv_families.plan(problem(operator, x, w, dtype, precision=precision), representative("sm_90a").limits)
     return "\n".join([plan.launches[-1].variant.name, *plan.reasons])
 
 

@@ -9,16 +9,14 @@ import numpy as np
 import pytest
 
 import gpuconv
-from gpuconv.cuda.call.prepared import contiguous_strides
 from gpuconv.cuda.conv import families as conv_families
-from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.gemm import ffma, filter_rows, interleaved, pointwise
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan import model, offers
 from gpuconv.cuda.plan.launch import Plan
 from gpuconv.cuda.plan.limits import Limits, representative
-from gpuconv.rules import geometry as geometries
 from tests.emulator import emulated_cuda
+from tests.harness import plans
 from tests.harness.emulated import preferred
 from tests.harness.offered import candidates, said, why_not
 from tests.harness.sources_of_kernels import CONV_TRANSPOSE
@@ -30,9 +28,7 @@ Ints = tuple[int, ...]
 
 
 def problem(x: Ints, w: Ints, dtype: str = "float32", **attributes: Any) -> Problem:
-    geometry = geometries.conv_transpose(x, w, None, **attributes)
-    strides = map(contiguous_strides, (x, w))
-    return correlation.of(geometry, dtype, *strides, None, contiguous_strides(geometry.y_shape))
+    return plans.problem("conv_transpose", x, w, dtype, **attributes)
 
 
 def plan(one: Problem, kernel: str = "", limits: Limits = HOPPER) -> Plan:

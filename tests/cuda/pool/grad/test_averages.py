@@ -10,10 +10,10 @@ import pytest
 
 import gpuconv
 from benchmarks import sass
-from gpuconv.cuda.call.prepared import contiguous_strides
 from gpuconv.cuda.plan.limits import representative
 from gpuconv.cuda.pool.grad import averages, base, families
 from gpuconv.rules import dtypes, geometry
+from tests.cuda.pool.problems import lying
 from tests.emulator import emulated_cuda
 from tests.harness import machine_code
 from tests.harness.emulated import any_cuda, indices, long_walks, preferred
@@ -26,16 +26,9 @@ LIMITS = representative("sm_90a").limits
 LARGE = (32, 64, 112, 112)
 
 
-def strides(shape: Ints, last: bool) -> Ints:
-    if not last:
-        return contiguous_strides(shape)
-    batch, *spatial, channel = contiguous_strides((shape[0], *shape[2:], shape[1]))
-    return batch, channel, *spatial
-
-
 def plan(x: Ints, dtype: str = "float32", last: bool = False, **attributes: Any) -> Any:
     forward = geometry.average_pool(x, **attributes)
-    of_dy, of_dx = strides(forward.y_shape, last), strides(x, last)
+    of_dy, of_dx = lying(forward.y_shape, last), lying(x, last)
     return families.for_average_pool_grad(forward, dtype, of_dy, of_dx, LIMITS)
 
 
