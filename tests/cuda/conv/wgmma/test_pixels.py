@@ -12,18 +12,8 @@ from gpuconv.cuda.conv.gemm import split as split_k
 from gpuconv.cuda.conv.wgmma import pixels
 from gpuconv.cuda.conv.wgmma.tiles import PIXELS, PixelsTile
 from gpuconv.rules.geometry import Ints
-from tests.cuda.conv.wgmma.wgmma_calls import (
-    ASYNCHRONOUS,
-    INTEGERS,
-    PROBLEMS,
-    SINGLE,
-    TRANSPOSED,
-    call,
-    check_finished,
-    conv,
-    divided,
-    exact_of,
-)
+from tests.cuda.conv.wgmma import wgmma_calls as calls
+from tests.cuda.conv.wgmma.wgmma_calls import INTEGERS, SINGLE, call, conv, divided, exact_of
 from tests.oracle import oracle
 from tests.oracle.operands import LAYOUTS, operands
 
@@ -49,7 +39,7 @@ NARROW = (
     "a large stride along W",
     "a larger stride than taps reach",
 )  # two strips of 256 columns would not fit
-ALL = {**{name: given for name, given in PROBLEMS.items() if name != "one tap"}, **MORE}
+ALL = {**{name: given for name, given in calls.PROBLEMS.items() if name != "one tap"}, **MORE}
 
 
 def form_of(tile: PixelsTile) -> str:
@@ -72,7 +62,7 @@ def sampled() -> Iterator[Any]:
 
 @pytest.mark.parametrize(("wanted", "precision", "name", "split"), list(sampled()))
 def test_integers_are_exact(wanted: str, precision: str, name: str, split: bool) -> None:
-    check_finished(ALL[name], wanted, SINGLE, precision, split)
+    calls.check_finished(ALL[name], wanted, SINGLE, precision, split)
 
 
 def test_every_kernel_is_among_these() -> None:
@@ -80,12 +70,12 @@ def test_every_kernel_is_among_these() -> None:
 
 
 @pytest.mark.sampled(3)
-@pytest.mark.parametrize("name", TRANSPOSED)
+@pytest.mark.parametrize("name", calls.TRANSPOSED)
 @pytest.mark.parametrize("form", ["rows", "patches_direct"])
 def test_integers_are_exact_in_conv_transpose(name: str, form: str) -> None:
-    given, number = TRANSPOSED[name], list(TRANSPOSED).index(name) + 3 * (form == "rows")
+    given, number = calls.TRANSPOSED[name], list(calls.TRANSPOSED).index(name) + 3 * (form == "rows")
     size = ("64x256", "128x128")[number % 2]
-    check_finished(given, f"{size}_pixel_{form}", SINGLE, PRECISIONS[number // 2 % 2], number % 4 == 0)
+    calls.check_finished(given, f"{size}_pixel_{form}", SINGLE, PRECISIONS[number // 2 % 2], number % 4 == 0)
 
 
 # ---------------------------------------------------------------- forms of strips
@@ -171,7 +161,7 @@ def test_any_number_of_stages_in_every_order_of_arrival(
     expected = exact_of(given, arrays).value
     wanted = form_of(tile)
     resized("PIXELS", tile, **changes)
-    for seed, order in enumerate(ASYNCHRONOUS):
+    for seed, order in enumerate(calls.ASYNCHRONOUS):
         y, struct = call(given, arrays, wanted, precision, seed=seed, async_order=order, multiprocessors=1 + seed % 2)
         room = changes.get("x_bytes", tile.x_bytes)
         assert struct["strips"]["stages"] == room // struct["strips"]["bytes"] >= 2

@@ -13,16 +13,8 @@ from gpuconv.cuda.conv.gemm import split as split_k
 from gpuconv.cuda.conv.wgmma import tiles
 from gpuconv.cuda.conv.wgmma.family import variant
 from gpuconv.cuda.conv.wgmma.tiles import TILES, WgmmaTile
-from tests.cuda.conv.wgmma.wgmma_calls import (
-    ASYNCHRONOUS,
-    HALF,
-    INTEGERS,
-    SINGLE,
-    SLICED,
-    call,
-    check_finished,
-    exact_of,
-)
+from tests.cuda.conv.wgmma import wgmma_calls as calls
+from tests.cuda.conv.wgmma.wgmma_calls import HALF, INTEGERS, SINGLE, call, exact_of
 from tests.oracle.operands import BFLOAT16, operands
 
 pytestmark = [pytest.mark.emulator, pytest.mark.kernels("conv/wgmma/slices.cu")]
@@ -33,21 +25,21 @@ over_arithmetic = pytest.mark.parametrize(("dtype", "precision"), ARITHMETIC, id
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("name", SLICED)
+@pytest.mark.parametrize("name", calls.SLICED)
 @pytest.mark.parametrize("form", FORMS)
 @over_arithmetic
 def test_integers_are_exact(dtype: Any, precision: str, form: str, name: str) -> None:
-    check_finished(SLICED[name], form, dtype, precision, split=False)
+    calls.check_finished(calls.SLICED[name], form, dtype, precision, split=False)
 
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize(("tile", "stages"), [(TILES[0], 3), (TILES[1], 3), (TILES[1], 4)], ids=str)
 def test_every_number_of_stages_in_every_order_of_arrival(tile: WgmmaTile, stages: int, resized: Any) -> None:
-    given, wanted = SLICED["several images in a tile"], f"{tile.block_m}x{tile.block_n}"
+    given, wanted = calls.SLICED["several images in a tile"], f"{tile.block_m}x{tile.block_n}"
     resized("TILES", tile, stages=stages)
     arrays = operands(given, INTEGERS, 2, BFLOAT16)
     expected = exact_of(given, arrays).value.astype(BFLOAT16)
-    for seed, order in enumerate(ASYNCHRONOUS):
+    for seed, order in enumerate(calls.ASYNCHRONOUS):
         y, _ = call(given, arrays, wanted, seed=seed, async_order=order, multiprocessors=1 + 2 * (seed % 2))
         np.testing.assert_array_equal(y, expected, err_msg=order)
 
@@ -63,7 +55,7 @@ def test_shares_are_added_up_by_who_finishes(name: str, count: int, form: str, m
     """Some shares are left without slices; those of float32 may begin between the products of parts."""
     monkeypatch.setattr(split_k, "_COUNTS", (count,))
     dtype, precision = ARITHMETIC[(count + len(name)) % 4]
-    check_finished(SLICED[name], form, dtype, precision, split=True)
+    calls.check_finished(calls.SLICED[name], form, dtype, precision, split=True)
 
 
 # ---------------------------------------------------------------- numbers
@@ -71,7 +63,7 @@ def test_shares_are_added_up_by_who_finishes(name: str, count: int, form: str, m
 
 @pytest.mark.parametrize("dtype", [BFLOAT16, HALF], ids=str)
 def test_bounds_do_not_hide_what_padding_spoils(dtype: Any) -> None:
-    given = SLICED["vectors of four"]
+    given = calls.SLICED["vectors of four"]
     arrays = operands(given, INTEGERS, 8, dtype)
     arrays[1][3, 5, 0, 0] = np.inf
     y, _ = call(given, arrays, FORMS[0], more={"activation": ("clip", 0, 6)})
