@@ -131,10 +131,16 @@ EXPLAINED: list[tuple[Any, str, tuple[Any, ...]]] = [
             conv((2, 20, 6, 8), (70, 20, 1, 1), x_strides=(960, 48, 1, 6)),  # rows are columns
         )
     ),
-    *((one, "pixels of a channel of x are not contiguous, or begin on less than 4 bytes",
-     (matrix,)) for one in (half((8, 64, 7, 7), (256, 64, 1, 1)), half(*GEMM, strides=[2, 2]), half(*GEMM, pads=[0, 0,
-     1, 0]), half((8, 64, 2, 2), (256, 64, 1, 1), strides=[2, 2], pads=[0, 0, 1, 1]), transposed((8, 64, 7, 7), (64, 32,
-     2, 2), [2, 2], "float16"), ) ),
+    *(
+        (one, "pixels of a channel of x are not contiguous, or begin on less than 4 bytes", (matrix,))
+        for one in (
+            half((8, 64, 7, 7), (256, 64, 1, 1)),
+            half(*GEMM, strides=[2, 2]),
+            half(*GEMM, pads=[0, 0, 1, 0]),
+            half((8, 64, 2, 2), (256, 64, 1, 1), strides=[2, 2], pads=[0, 0, 1, 1]),
+            transposed((8, 64, 7, 7), (64, 32, 2, 2), [2, 2], "float16"),
+        )
+    ),
     (half((8, 12, 8, 8), (256, 12, 1, 1)), "12 channels of a filter are not whole 16 bytes", (matrix,)),
     (transposed((8, 64, 8, 8), (64, 31, 2, 1), [2, 1], "float64"), "it has no float64", (matrix,)),
     (transposed((8, 64, 8, 8), (64, 31, 1, 3), [1, 3], "float16"), "output channels and taps of an input", (matrix,)),
@@ -142,12 +148,12 @@ EXPLAINED: list[tuple[Any, str, tuple[Any, ...]]] = [
      "outputs along W are not contiguous", (matrix, interleaved)),
     (transposed((8, 64, 8, 8), (64, 32, 3, 3), [2, 2], "float16"),
      f"(3, 3) taps, strides (2, 2), dilations (1, 1): {_OVERLAP}", (pointwise, matrix)),
-    (transposed((1, 4, 9), (4, 6, 2), [3]), f"(2,) taps, strides (3,), dilations (1,): {_OVERLAP}", (pointwise,
-     matrix)),
+    (transposed((1, 4, 9), (4, 6, 2), [3]), f"(2,) taps, strides (3,), dilations (1,): {_OVERLAP}",
+     (pointwise, matrix)),
     (transposed((1, 4, 9), (4, 6, 2), [2], dilations=[2]), f"(2,) taps, strides (2,), dilations (2,): {_OVERLAP}",
      (pointwise, matrix)),
-    (transposed((1, 4, 9), (4, 6, 2), [2], output_padding=[1]), "y has outputs that no tap reaches", (pointwise,
-     matrix)),
+    (transposed((1, 4, 9), (4, 6, 2), [2], output_padding=[1]), "y has outputs that no tap reaches",
+     (pointwise, matrix)),
     (transposed((1, 3, 5, 4), (3, 4, 2, 33), [2, 33]), "33 taps along W; it takes up to 32", (pointwise, matrix)),
     (replace(transposed((1, 20, 9, 8), (20, 6, 2, 2), [2, 2]), w_strides=(480, 4, 24, 1, 2)),
      "the taps of a channel are not contiguous in w", (pointwise, matrix)),
@@ -183,10 +189,10 @@ EXPLAINED: list[tuple[Any, str, tuple[Any, ...]]] = [
      "channels of x are 2147483648 bytes apart, not fewer than 2147483648", (weight_tiles,)),
     # pools
     (pool((2, 3, 4, 4, 4, 4), [2] * 4, indices=True), "4 spatial axes", (vectors, tiles, pool_axis)),
-    (pool((2, 3, 9, 4), [2, 2], dilations=[1, 5], pads=[0, 2, 0, 2], indices=True), "dilated windows", (vectors, tiles,
-     pool_axis)),
-    (pool((2, 3, 4, 16), [2, 2], pads=[2, 0, 0, 0], indices=True), "some windows are empty", (vectors, tiles,
-     pool_axis)),
+    (pool((2, 3, 9, 4), [2, 2], dilations=[1, 5], pads=[0, 2, 0, 2], indices=True), "dilated windows",
+     (vectors, tiles, pool_axis)),
+    (pool((2, 3, 4, 16), [2, 2], pads=[2, 0, 0, 0], indices=True), "some windows are empty",
+     (vectors, tiles, pool_axis)),
     (pool((2, 3, 4, 16), [2, 2], pads=[0, 0, 0, 2]), "some windows are empty", (vectors, tiles)),
     (pool((2, 3, 4, 16), [2, 2], storage_order=1, indices=True), "column-major numbers", (vectors, tiles)),
     (pool((2, 3, 16), [2], x_strides=(96, 32, 2)), "neighbours of a row lie 2 elements apart", (vectors, tiles)),
@@ -292,28 +298,53 @@ TF32: dict[str, Any] = {"precision": "tf32"}
 # Layers, and their kernel: its name, or how that begins where it ends with "_".
 CHOSEN: list[tuple[Any, str]] = [
     # few output channels: bands of x, or where windows lie apart one output a thread
-    *((one, "conv_bands_") for dtype in ("float32", "bfloat16") for one in (conv((1, 32, 1080, 1920), (1, 32, 5, 5),
-     dtype, pads=PADS[5]), conv((1, 128, 512, 512), (3, 128, 3, 3), dtype, pads=PADS[3]), conv((1, 32, 220416), (1, 32,
-     7), dtype, pads=[3, 3]), ) ),
+    *(
+        (one, "conv_bands_")
+        for dtype in ("float32", "bfloat16")
+        for one in (
+            conv((1, 32, 1080, 1920), (1, 32, 5, 5), dtype, pads=PADS[5]),
+            conv((1, 128, 512, 512), (3, 128, 3, 3), dtype, pads=PADS[3]),
+            conv((1, 32, 220416), (1, 32, 7), dtype, pads=[3, 3]),
+        )
+    ),
     (transposed((64, 128, 32, 32), (128, 3, 4, 4), [2, 2], pads=[1] * 4), "conv_bands_"),
     (transposed((1, 56, 270, 480), (56, 1, 9, 9), [4, 4], pads=PADS[9]), "conv_bands_"),
-    *((conv(IMAGE, (filters, 64, *taps), dtype, pads=[k // 2 for k in taps] * 2),
-     f"conv_bands_{dtype}_3d_{form}") for filters, taps, dtype, form in ((1, (5, 5), "float32", "1x7_5x5"), (1, (4, 5),
-     "float32", "1x7_3x4"), (1, (3, 3), "bfloat16", "1x7_3x3"), (3, (3, 3), "float16", "3x3_3x3"), (3, (2, 2),
-     "float32", "3x3_2x2"), (3, (7, 7), "float32", "3x3_3x4"), (4, (3, 3), "float32", "4x3_3x3"), (4, (1, 2), "float32",
-     "4x3_2x2"), (3, (3, 3), "float64", "3x3_3x4"), ) ),
+    *(
+        (conv(IMAGE, (filters, 64, *taps), dtype, pads=[k // 2 for k in taps] * 2), f"conv_bands_{dtype}_3d_{form}")
+        for filters, taps, dtype, form in (
+            (1, (5, 5), "float32", "1x7_5x5"),
+            (1, (4, 5), "float32", "1x7_3x4"),
+            (1, (3, 3), "bfloat16", "1x7_3x3"),
+            (3, (3, 3), "float16", "3x3_3x3"),
+            (3, (2, 2), "float32", "3x3_2x2"),
+            (3, (7, 7), "float32", "3x3_3x4"),
+            (4, (3, 3), "float32", "4x3_3x3"),
+            (4, (1, 2), "float32", "4x3_2x2"),
+            (3, (3, 3), "float64", "3x3_3x4"),
+        )
+    ),
     (conv((1, 128, 512, 512), (3, 128, 3, 3), pads=PADS[3], strides=[2, 2]), "conv_few_float32_3d_4x512"),
     # depthwise layers and groups: direct sums, or packed groups on tensor cores
-    *((conv(x, (x[1], 1, k, k), dtype, layout="NHWC", group=x[1], strides=[stride] * 2, pads=PADS[k]),
-     f"depthwise_{dtype}_3d_channels_", ) for x, k, stride in (((64, 144, 56, 56), 3, 1), ((64, 96, 112, 112), 3, 2),
-     ((32, 96, 56, 56), 7, 1)) for dtype in ("float16", "bfloat16", "float32") ),
+    *(
+        (
+            conv(x, (x[1], 1, k, k), dtype, layout="NHWC", group=x[1], strides=[stride] * 2, pads=PADS[k]),
+            f"depthwise_{dtype}_3d_channels_",
+        )
+        for x, k, stride in (((64, 144, 56, 56), 3, 1), ((64, 96, 112, 112), 3, 2), ((32, 96, 56, 56), 7, 1))
+        for dtype in ("float16", "bfloat16", "float32")
+    ),
     (transposed((8, 64, 56, 56), (64, 1, 3, 3), [1, 1], group=64), "depthwise_"),
     (  # few rows and columns of many phases
         conv((4, 64, 33, 33), (64, 1, 3, 3), group=64, dilations=[12, 12], pads=[12] * 4),
         "depthwise_float32_3d_taps",
     ),
-    *((conv((32, 1024, 14, 14), (1024, 32, 3, 3), "bfloat16", group=32, pads=PADS[3], layout=layout),
-     "conv_grouped_bfloat16_3d_mma_32x512", ) for layout in ("NCHW", "NHWC") ),
+    *(
+        (
+            conv((32, 1024, 14, 14), (1024, 32, 3, 3), "bfloat16", group=32, pads=PADS[3], layout=layout),
+            "conv_grouped_bfloat16_3d_mma_32x512",
+        )
+        for layout in ("NCHW", "NHWC")
+    ),
     # few input channels
     (conv((32, 3, 224, 224), (64, 3, 7, 7), strides=[2, 2], pads=PADS[7]), "conv_stem_float32_3d_32x256x7"),
     (conv((32, 3, 224, 224), (64, 3, 7, 7), "bfloat16", strides=[2, 2], pads=PADS[7]),
@@ -356,11 +387,16 @@ CHOSEN: list[tuple[Any, str]] = [
     (conv(BLOCK, (256, 256, 3, 3), **TF32), "conv_float32_3d_tf32_wgmma_128x128_pixel_rows"),
     (conv(BLOCK, (256, 256, 3, 3)), "conv_float32_3d_128x128x16_uniform"),
     # strided ConvTranspose: rows that are written whole
-    *((transposed(x, w, strides, **more), f"conv_transpose_{kernel}_float32_3d_") for x, w, strides, more,
-     kernel in (((16, 32, 128, 256), (32, 16, 3, 5), [2, 3], {"dilations": [2, 1], "group": 4}, "interleaved"), ((16,
-     32, 64, 128), (32, 64, 3, 3), [5, 5], {"dilations": [2, 2]}, "interleaved"), ((16, 32, 131072), (32, 64, 3), [2],
-     {"dilations": [2]}, "interleaved"), ((8, 128, 64, 64), (128, 24, 2, 2), [2, 2], {}, "depth_to_space"), ((8, 3, 64,
-     64), (3, 3, 2, 2), [2, 2], {}, "depth_to_space"), ) ),
+    *(
+        (transposed(x, w, strides, **more), f"conv_transpose_{kernel}_float32_3d_")
+        for x, w, strides, more, kernel in (
+            ((16, 32, 128, 256), (32, 16, 3, 5), [2, 3], {"dilations": [2, 1], "group": 4}, "interleaved"),
+            ((16, 32, 64, 128), (32, 64, 3, 3), [5, 5], {"dilations": [2, 2]}, "interleaved"),
+            ((16, 32, 131072), (32, 64, 3), [2], {"dilations": [2]}, "interleaved"),
+            ((8, 128, 64, 64), (128, 24, 2, 2), [2, 2], {}, "depth_to_space"),
+            ((8, 3, 64, 64), (3, 3, 2, 2), [2, 2], {}, "depth_to_space"),
+        )
+    ),
 ]  # fmt: skip
 
 
