@@ -108,7 +108,7 @@ def test_arrays_may_begin_anywhere(call: Call) -> None:
         given = LAYOUTS[names[moved == "x"]](x), LAYOUTS["off the vectors" if moved == "w" else "contiguous"](w)
         with call.emulated(seed=1):
             call(*given, out=out)
-        np.testing.assert_array_equal(out, y, err_msg=moved)
+        np.testing.assert_array_equal(out.astype(np.float64), y.astype(np.float64), err_msg=moved)
 
 
 # ---------------------------------------------------------------- padding
@@ -225,7 +225,9 @@ def test_results_do_not_depend_on_the_order_of_blocks(call: Call, multiprocessor
             options = {"seed": seed, "threads": 1 + seed % 2, "async_order": order}
             with call.emulated(multiprocessors=multiprocessors, **options) as emulated:
                 y = call(LAYOUTS["channels last" if call.last else "contiguous"](x), w, packed)
-            assert fields(emulated.launches[-1])["splits"]["count"] > 1
+            made = [launch for launch in emulated.launches if "splits" in launch.variant.layout.names]
+            assert all(fields(launch)["splits"]["count"] > 1 for launch in made)
+            assert len(made) == 2 if packed and "wgmma" not in call.kernel else made
             found.add(y.tobytes())
     assert len(found) == 1
     arithmetic = "tensor cores" if call.dtype == "float16" else call.precision

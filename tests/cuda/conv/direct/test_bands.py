@@ -212,9 +212,10 @@ def test_threads_of_bands_read_from_other_banks(jobs: int) -> None:
 
 def test_channels_that_are_copied_together_begin_in_banks_far_apart() -> None:
     """By an odd number of vectors; so too where a whole warp has one channel."""
-    odd = 4 * (11 * 28 // 4 | 1)
     last = replace(BAND, view=replace(BAND.view, vectors=-4))
-    assert [tile.channel_pitch for tile in (last, replace(last, jobs=4), replace(BAND, jobs=4))] == [odd] * 3
+    assert [tile.channel_pitch for tile in (last, replace(last, jobs=4), replace(BAND, jobs=4))] == [11 * 28] * 3
+    even = replace(last, view=replace(last.view, height=replace(BAND.view.height, taps=4)))
+    assert even.channel_pitch == 12 * 28 + 4  # 84 vectors, and one more
     assert replace(BAND, threads=(3, 8)).row_pitch == (8 + 2) * 4  # whole rows of banks: nothing to turn
 
 

@@ -149,30 +149,16 @@ def test_phases_have_splits_in_proportion_to_their_taps() -> None:
 # ---------------------------------------------------------------- results
 
 
-def operands(operator: str = "conv", dtype: Any = np.float32) -> tuple[Any, Any, Any]:
+def operands() -> list[Any]:
     random = np.random.default_rng(0)
-    w_shape = (70, 64, 3, 3) if operator == "conv" else (64, 70, 3, 3)
-    shapes = (2, 64, 7, 9), w_shape, (70,)
-    x, w, b = (random.standard_normal(shape).astype(dtype) for shape in shapes)
-    return x, w, b
+    return [random.standard_normal(shape).astype(np.float32) for shape in ((2, 64, 7, 9), (70, 64, 3, 3), (70,))]
 
 
-ATTRIBUTES: dict[str, dict[str, Any]] = {"conv": {"pads": [1] * 4}, "conv_transpose": {"strides": [2, 3]}}
-
-
-def bits(kernel: str, share: bool, multiprocessors: int | None = None, **options: Any) -> bytes:
-    operator = "conv_transpose" if kernel.startswith("conv_transpose") else "conv"
-    x, w, b = operands(operator)
-    arguments = ATTRIBUTES[operator]
-    with preferred(kernel), emulated_cuda(multiprocessors=multiprocessors, **options) as emulated:
-        packed = gpuconv.pack(w, operator) if share else w
-        y = getattr(gpuconv, operator)(x, packed, b, **arguments)
-    pack, *made = emulated.launches
-    assert pack.variant.name == "pack_weights_float32_3d" + "_rows" * ("_rows_" in kernel)
-    assert [launch.variant.name for launch in made] == [kernel.removesuffix("_split")] * (1 + share)
-    assert all(fields(launch)["splits"]["count"] > 1 for launch in made)
-    assert emulated.launches[1].grid[0] > emulated.launches[-1].grid[0] or not share
-    oracle.assert_close(y, getattr(oracle, operator)(x, w, b, **arguments), "float32")
+def bits(seed: int) -> bytes:
+    with preferred(KERNEL), emulated_cuda(seed=seed) as emulated:
+        y = gpuconv.conv(*operands(), pads=[1] * 4)
+    assert fields(emulated.launches[-1])["splits"]["count"] > 1
+    oracle.assert_close(y, oracle.conv(*operands(), pads=[1] * 4), "float32")
     return bytes(y.tobytes())
 
 
@@ -182,7 +168,7 @@ def test_sums_in_the_order_of_arrival_show() -> None:
     line, kernel = "const Acc* source = of(split);", "conv/gemm/split_k.cuh"
     text = exchanged(kernel, line, line.replace("split)", "(split + block_number()) % splits)"))
     with changed_kernels({kernel: text}):
-        assert len({bits(KERNEL, False, seed=seed) for seed in range(4)}) > 1
+        assert len({bits(seed) for seed in range(4)}) > 1
 
 
 @pytest.mark.emulator
