@@ -202,7 +202,7 @@ def test_global_maxima_are_right(x: Ints, dtype: str, architecture: str, last: b
 
 
 @pytest.mark.emulator
-@pytest.mark.kernels("pool/general.cu", "pool/vectors.cu", "pool/tiles.cu", "pool/channels.cu")
+@pytest.mark.kernels("pool/general.cu", "pool/vectors.cu", "pool/tiles.cu")
 @pytest.mark.parametrize("last", [False, True], ids=["NCHW", "NHWC"])
 @pytest.mark.parametrize(
     ("x", "kernel", "strides"), [((1, 8, 56, 56), 7, 7), ((1, 4, 40, 40), 20, 20), ((1, 16, 24, 24), 2, 2)]
