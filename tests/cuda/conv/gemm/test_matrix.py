@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import gpuconv
@@ -16,11 +16,13 @@ from gpuconv.cuda.conv import families as conv_families
 from gpuconv.cuda.conv.gemm import matrix
 from gpuconv.cuda.conv.gemm.matrix import MatrixTile
 from gpuconv.cuda.plan.launch import Plan
+from gpuconv.cuda.plan.limits import representative
 from gpuconv.rules import geometry as geometries
 from tests.cuda.conv.gemm.tensor_cores import ARITHMETIC, assert_within
 from tests.emulator import emulated_cuda
 from tests.harness import machine_code
 from tests.harness.emulated import architecture, preferred
+from tests.harness.offered import candidates
 from tests.harness.plans import HOPPER, contiguous, fields, problem, strides
 from tests.harness.steady import steady
 from tests.harness.toolchain import needs_disassembler, needs_nvrtc
@@ -120,10 +122,17 @@ def _transposed(random: Any) -> Problem:
     return Problem("conv_transpose", x_shape, (c * group, m, *kernel), (m * group,), attributes)
 
 
+def kernels(one: Problem, arrays: Any, dtype: str, precision: str, limits_of: str) -> list[str]:
+    x, w = (tuple(step // array.itemsize for step in array.strides) for array in arrays[:2])
+    steps: dict[str, Any] = {"x_strides": x, "w_strides": w, **one.attributes}
+    found = problem(one.operator, one.x_shape, one.w_shape or (), dtype, precision=precision, **steps)
+    return [candidate.name for candidate in candidates(matrix, found, representative(limits_of).limits)]
+
+
 @pytest.mark.emulator
 @pytest.mark.kernels("conv/gemm/matrix.cu", "conv/gemm/depth_to_space_matrix.cu")
 @pytest.mark.parametrize("make", [_conv, _transposed])
-@pytest.mark.parametrize(("dtype", "precision", "label"), ARITHMETIC[:4], ids=lambda value: str(value))
+@pytest.mark.parametrize(("dtype", "precision"), [one[:2] for one in ARITHMETIC[:4]], ids=str)
 @checked(0.25)
 @given(
     random=st.randoms(use_true_random=False),
@@ -132,18 +141,21 @@ def _transposed(random: Any) -> Problem:
     layout=st.sampled_from(("contiguous", "contiguous", "channels last", "reversed", "strided")),
 )
 def test_sums_of_every_kind(
-    dtype: Any, precision: str, label: str, make: Any, random: Any, kinds: Any, seed: int, layout: str
+    dtype: Any, precision: str, make: Any, random: Any, kinds: Any, seed: int, layout: str
 ) -> None:
-    problem = make(random)
+    one = make(random)
     if kinds[0] in ("overflowing", "large") and precision != "ieee":
         kinds = ("large", "small", "normal")  # partial sums stay inside the range
-    arrays = operands(problem, kinds, seed, dtype, layout)
-    tile = random.choice(("64x128", "64x64")) if problem.operator == "conv" else ""
-    device = emulated_cuda(limits_of=architecture(dtype, 0), seed=seed, late_async=random.random() < 0.7)
-    kernel = f"{problem.operator}_matrix_{dtype.name}_3d{label}{tile}"
-    with preferred(kernel), gpuconv.precision(precision), device:
-        y = getattr(gpuconv, problem.operator)(*arrays, **problem.attributes)
-    assert_within(y, arrays, problem, precision)
+    arrays = operands(one, kinds, seed, dtype, layout)
+    limits_of = architecture(dtype, 0)
+    names = kernels(one, arrays, dtype.name, precision, limits_of)
+    assume(names)
+    device = emulated_cuda(limits_of=limits_of, seed=seed, late_async=random.random() < 0.7)
+    kernel = random.choice(names)
+    with preferred(kernel), gpuconv.precision(precision), device as emulated:
+        y = getattr(gpuconv, one.operator)(*arrays, **one.attributes)
+    assert emulated.launches[-1].variant.name == kernel
+    assert_within(y, arrays, one, precision)
 
 
 @pytest.mark.emulator
