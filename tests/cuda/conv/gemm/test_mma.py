@@ -119,8 +119,10 @@ def test_every_named_case(case: Case) -> None:
 
 def tf32(precision: str, x: Any, w: Any, kernel: str = "64x64", **attributes: Any) -> Any:
     label = f"_{precision}_{kernel}"
-    with emulated_cuda(), preferred(label), gpuconv.precision(precision):
-        return gpuconv.conv(np.asarray(x, np.float32), np.asarray(w, np.float32), **attributes)
+    with emulated_cuda() as emulated, preferred(label), gpuconv.precision(precision):
+        y = gpuconv.conv(np.asarray(x, np.float32), np.asarray(w, np.float32), **attributes)
+    assert label in emulated.launches[-1].variant.name
+    return y
 
 
 NANS = np.array([0x7FFFFFFF, 0xFFFFFFFF, 0x7F800001, 0xFF800001, 0x7FC00000, 0x7F801000], np.uint32).view(np.float32)
