@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from math import prod
 from random import Random
 from typing import Any
@@ -34,20 +35,21 @@ Ints = tuple[int, ...]
 
 
 def planned(
-    x: Ints, *, dtype: str = "float32", indices: bool = False, x_strides: Ints | None = None, **attributes: Any
+    x: Ints,
+    *,
+    dtype: str = "float32",
+    indices: bool = False,
+    x_strides: Ints | None = None,
+    order: Callable[[Ints], Ints] = contiguous_strides,
+    **attributes: Any,
 ) -> Plan:
-    """Plan for contiguous arrays, but for the strides of x that are given."""
+    """Plan for arrays in this order, but for the strides of x that are given."""
     geometry = geometries.max_pool(x, **attributes)
-    dense = contiguous_strides(geometry.y_shape)
-    given = x_strides or contiguous_strides(x)
+    dense, given = order(geometry.y_shape), x_strides or order(x)
     return pool_families.for_pool(geometry, dtype, given, dense, dense if indices else None, HOPPER)
 
 
-def planned_last(x: Ints, *, dtype: str = "float32", indices: bool = False, **attributes: Any) -> Plan:
-    """Plan for arrays whose channels are last."""
-    geometry = geometries.max_pool(x, **attributes)
-    places = channels_last(geometry.y_shape)
-    return pool_families.for_pool(geometry, dtype, channels_last(x), places, places if indices else None, HOPPER)
+planned_last = partial(planned, order=channels_last)
 
 
 def launched(kernel: str, x: Ints, plan: Callable[..., Plan] = planned, **more: Any) -> tuple[Launch, dict[str, Any]]:

@@ -11,19 +11,17 @@ import numpy as np
 import pytest
 
 import gpuconv
-from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.direct import bands as bands_plan
 from gpuconv.cuda.conv.direct import bands_tile
 from gpuconv.cuda.conv.direct.bands_tile import BandAxis, BandForm, BandTile, BandView
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan.launch import Plan
 from gpuconv.cuda.plan.limits import Limits, representative
-from gpuconv.rules import geometry as geometries
 from tests.emulator import emulated_cuda
 from tests.harness import banks
 from tests.harness.emulated import ARCHITECTURES, preferred
 from tests.harness.offered import candidates
-from tests.harness.plans import HOPPER, contiguous, fields, plan, problem
+from tests.harness.plans import HOPPER, fields, plan, problem
 from tests.oracle import oracle
 from tests.oracle.operands import LAYOUTS
 
@@ -151,24 +149,6 @@ def test_a_line_is_cut_into_rows_that_cover_it(width: int) -> None:
     assert max(launch.grid) in (-(-width // each), 2 * -(-width // each))  # both filters together, or one a block
 
 
-@pytest.mark.parametrize(
-    ("channels", "strides", "vectors"),
-    [
-        (16, None, -8),
-        (12, None, -1),  # no whole vectors, but threads enough that copy one each
-        (8, (8 * 99, 1, 8 * 11 + 4, 8), -1),
-        (7, None, 1),
-        (1, (99, 1, 11, 1), 1),
-        (16, (2 * 16 * 99, 2, 2 * 16 * 11, 2 * 16), 1),
-    ],
-)
-def test_channels_that_are_contiguous_are_copied_by_neighbours(channels: int, strides: Any, vectors: int) -> None:
-    x, w = (1, channels, 9, 11), (1, channels, 3, 3)
-    steps = strides or (channels * 99, 1, channels * 11, channels)
-    problem = correlation.of(geometries.conv(x, w), "float16", steps, contiguous(w), None, (1,) * 4)
-    assert bands_plan._view(problem.lifted).vectors == vectors
-
-
 # ---------------------------------------------------------------- tiles by hand
 
 BAND = BandTile(
@@ -289,6 +269,9 @@ def test_an_axis_alone_is_a_line() -> None:
         ((2, 8, 3, 1, 12), (288, 1, 96, 96, 8), "float32", -4),
         ((2, 8, 3, 5, 1), (120, 1, 40, 8, 8), "float32", 1),  # a column is a row of one
         ((2, 6, 3, 5, 12), (1080, 1, 360, 72, 6), "float32", 1),
+        ((1, 12, 1, 9, 11), (1188, 1, 1188, 132, 12), "float16", -1),  # threads enough that copy one each
+        ((1, 7, 1, 9, 11), (693, 1, 693, 77, 7), "float16", 1),
+        ((1, 1, 1, 9, 11), (99, 1, 99, 11, 1), "float16", 1),
         ((2, 8, 3, 5, 12), (1440, 1, 480, 96, 9), "float32", -1),
         ((2, 8, 3, 5, 12), (1440, 1, 480, 98, 8), "float32", -1),
         ((2, 8, 3, 5, 12), (1440, 1, 482, 96, 8), "float32", -1),

@@ -17,13 +17,12 @@ from gpuconv.cuda.conv.gemm import matrix
 from gpuconv.cuda.conv.gemm.matrix import MatrixTile
 from gpuconv.cuda.plan.launch import Plan
 from gpuconv.cuda.plan.limits import representative
-from gpuconv.rules import geometry as geometries
 from tests.cuda.conv.gemm.tensor_cores import ARITHMETIC, assert_within
 from tests.emulator import emulated_cuda
 from tests.harness import machine_code
 from tests.harness.emulated import architecture, preferred
 from tests.harness.offered import candidates
-from tests.harness.plans import HOPPER, contiguous, fields, problem, strides
+from tests.harness.plans import HOPPER, fields, problem, strides
 from tests.harness.steady import steady
 from tests.harness.toolchain import needs_disassembler, needs_nvrtc
 from tests.oracle.operands import CONV_KINDS, operands
@@ -40,14 +39,6 @@ def plan(
     x_strides = strides(x_shape, layout)
     one = problem("conv", x_shape, w_shape, dtype, precision=precision, x_strides=x_strides, **more)
     return conv_families.plan(one, HOPPER)
-
-
-def transposed(
-    x_shape: Any, w_shape: Any, strides: Any = (2, 2), dtype: str = "float16", y_strides: Any = None
-) -> Plan:
-    geometry = geometries.conv_transpose(x_shape, w_shape, None, strides=strides)
-    arrays = contiguous(x_shape), contiguous(w_shape), None, y_strides or contiguous(geometry.y_shape)
-    return conv_families.for_conv(geometry, dtype, *arrays, HOPPER, "ieee")
 
 
 # ---------------------------------------------------------------- choices
@@ -83,7 +74,7 @@ def test_channels_side_by_side_may_have_strides_and_padding() -> None:
 
 
 def test_one_launch_scatters_outputs() -> None:
-    made = transposed((4, 512, 64, 64), (512, 256, 2, 2))
+    made = conv_families.plan(problem("conv_transpose", (4, 512, 64, 64), (512, 256, 2, 2), strides=[2, 2]), HOPPER)
     (launch,) = made.launches
     assert launch.variant.name == "conv_transpose_matrix_float16_3d_mma_64x128x64"
     assert (made.bytes_of("workspace"), made.bytes_of("packed")) == (0, 0)
