@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import product
 from random import Random
 from typing import Any
 
@@ -220,15 +221,14 @@ def test_results_do_not_depend_on_the_order_of_blocks(call: Call, multiprocessor
     """Of tiles that several blocks add up, in one launch with tickets, or in two where packed weights are shared."""
     x, w = call.arrays("normal")
     found = set()
-    for seed, order in enumerate(("late", "at once", "random")):
-        for packed in (False, True):
-            options = {"seed": seed, "threads": 1 + seed % 2, "async_order": order}
-            with call.emulated(multiprocessors=multiprocessors, **options) as emulated:
-                y = call(LAYOUTS["channels last" if call.last else "contiguous"](x), w, packed)
-            made = [launch for launch in emulated.launches if "splits" in launch.variant.layout.names]
-            assert all(fields(launch)["splits"]["count"] > 1 for launch in made)
-            assert len(made) == 2 if packed and "wgmma" not in call.kernel else made
-            found.add(y.tobytes())
+    for seed, (order, packed) in enumerate(product(("late", "random"), (False, True))):
+        options = {"seed": seed, "threads": 1 + seed // 2, "async_order": order}
+        with call.emulated(multiprocessors=multiprocessors, **options) as emulated:
+            y = call(LAYOUTS["channels last" if call.last else "contiguous"](x), w, packed)
+        made = [launch for launch in emulated.launches if "splits" in launch.variant.layout.names]
+        assert all(fields(launch)["splits"]["count"] > 1 for launch in made)
+        assert len(made) == 2 if packed and "wgmma" not in call.kernel else made
+        found.add(y.tobytes())
     assert len(found) == 1
     arithmetic = "tensor cores" if call.dtype == "float16" else call.precision
     oracle.assert_close(y, call.exact(x, w), call.dtype, arithmetic)
