@@ -207,7 +207,7 @@ DIVIDED = [
         (wgmma(form, (2, 72, 3, 5), (72, 80, 3, 4), _UNEQUAL, operator="conv_transpose"), 5)
         for form in ("128x256", "64x256")
     ),
-    *((wgmma(form, (1, 72, 4, 72), (72, 72, 3, 3), SAME), 5) for form in ("128x256_rows", "64x256_patches")),
+    *((wgmma(form, (1, 72, 4, 72), (72, 72, 3, 3), SAME), 7) for form in ("128x256_rows", "64x256_patches")),
     *(
         (wgmma(form, (1, 72, 6, 40), (66, 72, 2, 2), dtype="float32", precision="3xtf32", last="patches" in form), 5)
         for form in ("128x128_pixel_rows", "64x256_pixel_patches_direct")
