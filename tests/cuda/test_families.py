@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import product
 from random import Random
 from typing import Any
 
@@ -100,6 +101,7 @@ ANYWHERE = [
 def test_arrays_may_begin_anywhere(call: Call) -> None:
     """One of x, w and y begins an element after a multiple of 16 bytes: vectors of it are not aligned."""
     x, w = call.arrays()
+    x.flat[3] = w.flat[0] = np.inf
     y = call.exact(x, w).value.astype(call.dtype)
     names = ("channels last", "pixels off the vectors") if call.last else ("contiguous", "off the vectors")
     for moved in ("x", "w", "y", "nothing"):
@@ -107,7 +109,7 @@ def test_arrays_may_begin_anywhere(call: Call) -> None:
         given = LAYOUTS[names[moved == "x"]](x), LAYOUTS["off the vectors" if moved == "w" else "contiguous"](w)
         with call.emulated(seed=1):
             call(*given, out=out)
-        np.testing.assert_array_equal(out, y, err_msg=moved)
+        np.testing.assert_array_equal(out.astype(np.float64), y.astype(np.float64), err_msg=moved)
 
 
 # ---------------------------------------------------------------- padding
@@ -205,7 +207,7 @@ DIVIDED = [
         (wgmma(form, (2, 72, 3, 5), (72, 80, 3, 4), _UNEQUAL, operator="conv_transpose"), 5)
         for form in ("128x256", "64x256")
     ),
-    *((wgmma(form, (1, 72, 4, 72), (72, 72, 3, 3), SAME), 5) for form in ("128x256_rows", "64x256_patches")),
+    *((wgmma(form, (1, 72, 4, 72), (72, 72, 3, 3), SAME), 7) for form in ("128x256_rows", "64x256_patches")),
     *(
         (wgmma(form, (1, 72, 6, 40), (66, 72, 2, 2), dtype="float32", precision="3xtf32", last="patches" in form), 5)
         for form in ("128x128_pixel_rows", "64x256_pixel_patches_direct")
@@ -219,13 +221,14 @@ def test_results_do_not_depend_on_the_order_of_blocks(call: Call, multiprocessor
     """Of tiles that several blocks add up, in one launch with tickets, or in two where packed weights are shared."""
     x, w = call.arrays("normal")
     found = set()
-    for seed, order in enumerate(("late", "at once", "random")):
-        for packed in (False, True):
-            options = {"seed": seed, "threads": 1 + seed % 2, "async_order": order}
-            with call.emulated(multiprocessors=multiprocessors, **options) as emulated:
-                y = call(LAYOUTS["channels last" if call.last else "contiguous"](x), w, packed)
-            assert fields(emulated.launches[-1])["splits"]["count"] > 1
-            found.add(y.tobytes())
+    for seed, (order, packed) in enumerate(product(("late", "random"), (False, True))):
+        options = {"seed": seed, "threads": 1 + seed // 2, "async_order": order}
+        with call.emulated(multiprocessors=multiprocessors, **options) as emulated:
+            y = call(LAYOUTS["channels last" if call.last else "contiguous"](x), w, packed)
+        made = [launch for launch in emulated.launches if "splits" in launch.variant.layout.names]
+        assert all(fields(launch)["splits"]["count"] > 1 for launch in made)
+        assert len(made) == 2 if packed and "wgmma" not in call.kernel else made
+        found.add(y.tobytes())
     assert len(found) == 1
     arithmetic = "tensor cores" if call.dtype == "float16" else call.precision
     oracle.assert_close(y, call.exact(x, w), call.dtype, arithmetic)

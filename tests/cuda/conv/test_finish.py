@@ -205,6 +205,7 @@ def test_fused_calls_are_tuned(sent: Sent, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.emulator
+@pytest.mark.kernels("conv/gemm/tap_rows.cu", "conv/gemm/split.cu")
 @pytest.mark.parametrize("split", [False, True], ids=["whole tiles", "splits"])
 @pytest.mark.parametrize("lies", ["contiguous", "channels last"])
 def test_calls_that_share_weights_are_finished_too(split: bool, lies: str) -> None:
@@ -219,6 +220,7 @@ def test_calls_that_share_weights_are_finished_too(split: bool, lies: str) -> No
 
 
 @pytest.mark.emulator
+@pytest.mark.kernels("passes/copy.cu")
 @pytest.mark.parametrize(
     ("dtype", "wide", "lies"),
     [
@@ -240,6 +242,7 @@ def test_residuals_are_found_wherever_they_lie(dtype: str, wide: bool, lies: tup
 
 
 @pytest.mark.emulator
+@pytest.mark.kernels("complex.cu")
 @pytest.mark.parametrize("operator", ["conv", "conv_transpose"])
 @pytest.mark.parametrize("bias", [False, True])
 def test_complex_residuals_come_after_the_bias(operator: str, bias: bool) -> None:
@@ -257,6 +260,7 @@ def test_complex_residuals_come_after_the_bias(operator: str, bias: bool) -> Non
 
 
 @pytest.mark.emulator
+@pytest.mark.kernels("conv/direct/few.cu")
 @pytest.mark.parametrize("operator", ["conv", "conv_transpose"])
 def test_channels_may_be_last(operator: str) -> None:
     x, w, b = (values("integers", seed, shape, "float32") for seed, shape in enumerate(((2, 4, 5, 6), (4, 4, 2, 3), 4)))

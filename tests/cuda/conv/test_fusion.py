@@ -14,6 +14,7 @@ from gpuconv.cuda.plan import offers
 from tests.emulator import emulated_cuda
 from tests.harness.emulated import varied_cuda
 from tests.harness.fused import ACTIVATIONS, BEYOND_TF32, BeyondTf32, accumulator, assert_equal, finished, with_finish
+from tests.harness.sources_of_kernels import CONV, DIRECT
 from tests.oracle import oracle
 from tests.oracle.operands import CONV_DTYPES, CONV_KINDS, EXACT_KINDS, LAYOUTS, operands, values
 from tests.oracle.oracle import assert_close
@@ -186,6 +187,7 @@ def test_sums_of_zero_keep_their_bits_at_bounds_of_either_zero(operator: str, dt
 
 
 @pytest.mark.emulator
+@pytest.mark.kernels(*CONV, *DIRECT, "conv/gemm/pointwise.cu", "conv/gemm/stem.cu")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_relu_keeps_negative_zero_in_every_kernel_that_makes_one(dtype: str) -> None:
     """The product underflows to -0.0, to which a bias of -0.0 is added; kernels that begin with +0.0 lose the sign."""

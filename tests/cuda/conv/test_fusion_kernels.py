@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.harness import fused
+from tests.harness.sources_of_kernels import CONV, CONV_TRANSPOSE, DIRECT, OTHER_GEMMS, PLAIN_GEMMS
 
-pytestmark = pytest.mark.emulator
+pytestmark = [pytest.mark.emulator, pytest.mark.kernels(*DIRECT, *CONV, *CONV_TRANSPOSE, *PLAIN_GEMMS, *OTHER_GEMMS)]
 
 _NAMES = [f"{one.kernel}-{number}" for number, one in enumerate(fused.KERNELS)]
 

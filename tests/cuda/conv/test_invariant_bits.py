@@ -26,9 +26,13 @@ from gpuconv.cuda.plan import offers
 from gpuconv.cuda.plan.offers import Candidate
 from tests.emulator import emulated_cuda
 from tests.harness.changed_kernels import changed_kernels, exchanged
+from tests.harness.sources_of_kernels import CONV, CONV_TRANSPOSE, DIRECT, OTHER_GEMMS, PLAIN_GEMMS, WGMMA
 from tests.oracle.operands import LAYOUTS
 
-pytestmark = pytest.mark.emulator
+pytestmark = [
+    pytest.mark.emulator,
+    pytest.mark.kernels(*DIRECT, *CONV, *CONV_TRANSPOSE, *PLAIN_GEMMS, *OTHER_GEMMS, *WGMMA),
+]
 CLASSES = ("sm_80", "sm_86", "sm_90a", "sm_100a", "sm_120a")  # sm_89 has the bits of sm_86
 MANY = 9  # images, up to which all are compared
 
@@ -293,6 +297,7 @@ def test_what_overflows_as_it_is_rounded_is_not_repaired_because_of_a_neighbour(
 # ---------------------------------------------------------------- averages
 
 
+@pytest.mark.kernels("pool/planes.cu", "pool/general.cu", "pool/grad/general.cu")
 @pytest.mark.parametrize("dtype", ["float32", "complex64"])
 @pytest.mark.parametrize("images", [2, 9])
 def test_averages_of_an_image_have_the_same_bits_in_every_batch(images: int, dtype: str) -> None:

@@ -18,8 +18,6 @@ from tests.harness import passes
 from tests.harness.plans import fields
 from tests.oracle.operands import LAYOUTS
 
-pytestmark = pytest.mark.slow
-
 Ints = tuple[int, ...]
 BUNDLES, TILE_VECTORS, MOST_PIXELS = 8, 968, 112  # of passes/channels_last.cu
 RUNS, SINGLY, BUNDLED = range(3)
@@ -37,6 +35,7 @@ def struct(shape: Ints, layout: str = "contiguous", dtype: str = "float16", **mo
     return fields(launched(LAYOUTS[layout](np.zeros(shape, dtype)), **more))
 
 
+@pytest.mark.slow
 def test_what_a_block_has_fits_and_blocks_have_everything() -> None:
     random, ways = Random(0), set()
     for _ in range(250):

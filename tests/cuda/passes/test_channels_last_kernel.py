@@ -20,7 +20,7 @@ from tests.harness.passes import cost, over_copies
 from tests.harness.toolchain import needs_disassembler, needs_nvrtc
 from tests.oracle.operands import LAYOUTS, values
 
-pytestmark = pytest.mark.emulator
+pytestmark = [pytest.mark.emulator, pytest.mark.kernels("passes/channels_last.cu")]
 
 PLANES = [(1,), (5,), (7, 7), (14, 14), (8, 8), (9, 30), (5, 5, 5), (3, 1, 11), (16, 16), (13, 31), (2, 300)]
 

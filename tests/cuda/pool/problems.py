@@ -7,6 +7,7 @@ from typing import Any
 from gpuconv.cuda.call.prepared import contiguous_strides
 from gpuconv.cuda.pool.problem import PoolProblem
 from gpuconv.rules import geometry as geometries
+from tests.harness.plans import channels_last
 
 Ints = tuple[int, ...]
 
@@ -18,7 +19,4 @@ def made(x: Ints, last: bool = False, indices: bool = False, **attributes: Any) 
 
 
 def lying(shape: Ints, last: bool) -> Ints:
-    if not last:
-        return contiguous_strides(shape)
-    batch, *spatial, channel = contiguous_strides((shape[0], *shape[2:], shape[1]))
-    return batch, channel, *spatial
+    return (channels_last if last else contiguous_strides)(shape)

@@ -233,6 +233,7 @@ _KINDS = {"f": ("nonfinite", "lowest", "zeros", "ties"), "i": ("the ends", "any 
 
 
 @pytest.mark.emulator
+@pytest.mark.kernels("pool/axis.cu")
 @pytest.mark.parametrize("dtype", POOL_DTYPES, ids=str)
 @pytest.mark.parametrize(
     ("layout", "y_layout", "count"),
@@ -262,6 +263,7 @@ def test_all_axes_give_the_bits_of_the_definition(
 
 
 @pytest.mark.emulator
+@pytest.mark.kernels("pool/axis.cu")
 @pytest.mark.parametrize("dtype", ["float32", "uint8"])
 def test_the_first_of_equal_elements_has_the_index_wherever_they_are(own_launches_alone: None, dtype: str) -> None:
     """A pair of them in each place of a window, the second behind, below or beside the first."""
@@ -292,6 +294,7 @@ FAULTS = {
 
 
 @pytest.mark.emulator
+@pytest.mark.kernels("pool/axis.cu")
 @pytest.mark.usefixtures("cache_of_broken_kernels")
 @pytest.mark.parametrize("fault", FAULTS)
 def test_planted_faults_are_noticed(fault: str) -> None:

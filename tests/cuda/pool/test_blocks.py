@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import gpuconv
-from gpuconv.cuda.call.prepared import contiguous_strides
 from gpuconv.cuda.plan import model, offers
 from gpuconv.cuda.plan.limits import Limits, representative
 from gpuconv.cuda.plan.offers import Candidate
@@ -20,6 +19,7 @@ from gpuconv.cuda.pool.grad import families as grad_families
 from gpuconv.cuda.pool.grad.problem import PoolGradProblem
 from gpuconv.cuda.pool.problem import PoolProblem, used
 from gpuconv.rules import geometry as geometries
+from tests.cuda.pool.problems import lying
 from tests.emulator import emulated_cuda
 
 pytestmark = pytest.mark.slow
@@ -47,10 +47,7 @@ KINDS = ("values", "indices", "averages", "gradient of maxima", "gradient of ave
 
 
 def strides_of(shape: Ints, last: bool) -> Ints:
-    if not last:
-        return used(shape, contiguous_strides(shape))
-    batch, *spatial, channel = contiguous_strides((shape[0], *shape[2:], shape[1]))
-    return used(shape, (batch, channel, *spatial))
+    return used(shape, lying(shape, last))
 
 
 def candidates(kind: str, dtype: str, x: Ints, kernel: Ints, strides: Ints, last: bool, limits: Limits) -> Any:
@@ -174,6 +171,7 @@ def replace_in(blocks: model.Blocks, **changes: Any) -> model.Blocks:
 
 
 @pytest.mark.emulator
+@pytest.mark.kernels("pool/planes.cu")
 @pytest.mark.parametrize("last", [False, True], ids=["NCHW", "NHWC"])
 @pytest.mark.parametrize(
     ("x", "dtype", "architecture"),
@@ -204,6 +202,7 @@ def test_global_maxima_are_right(x: Ints, dtype: str, architecture: str, last: b
 
 
 @pytest.mark.emulator
+@pytest.mark.kernels("pool/general.cu", "pool/vectors.cu", "pool/tiles.cu")
 @pytest.mark.parametrize("last", [False, True], ids=["NCHW", "NHWC"])
 @pytest.mark.parametrize(
     ("x", "kernel", "strides"), [((1, 8, 56, 56), 7, 7), ((1, 4, 40, 40), 20, 20), ((1, 16, 24, 24), 2, 2)]

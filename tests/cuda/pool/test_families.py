@@ -5,7 +5,6 @@ from __future__ import annotations
 from itertools import accumulate
 from typing import Any
 
-import numpy as np
 import pytest
 
 from gpuconv import ArgumentError
@@ -18,6 +17,7 @@ from gpuconv.cuda.pool import families as pool_families
 from gpuconv.cuda.pool import general, vectors
 from gpuconv.rules import geometry as geometries
 from gpuconv.rules import gradients
+from tests.harness.plans import fields
 
 HOPPER = Limits("sm_90a", 132, 227 * 1024, 228 * 1024)
 HUGE = 2**62
@@ -56,11 +56,7 @@ def _launch(x_shape: Ints, **keywords: Any) -> Launch:
 
 def _struct(launch: Launch) -> dict[str, Any]:
     """The parameters, dividers as their divisors."""
-    (struct,) = np.frombuffer(launch.parameters, launch.variant.layout)
-    names = launch.variant.layout.names
-    assert names is not None
-    fields = {name: struct[name] for name in names}
-    return {name: (field["divisor"] if field.dtype.names else field).tolist() for name, field in fields.items()}
+    return fields(launch)
 
 
 def _wide(launch: Launch) -> bool:

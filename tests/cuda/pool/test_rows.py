@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from math import prod
 from random import Random
 from typing import Any
@@ -24,6 +25,7 @@ from gpuconv.rules import geometry as geometries
 from tests.cuda.pool.problems import made
 from tests.harness.emulated import preferred
 from tests.harness.offered import why_not
+from tests.harness.plans import channels_last, fields
 from tests.oracle.strategies import rows_pool_problem
 
 pytestmark = pytest.mark.slow
@@ -33,26 +35,21 @@ Ints = tuple[int, ...]
 
 
 def planned(
-    x: Ints, *, dtype: str = "float32", indices: bool = False, x_strides: Ints | None = None, **attributes: Any
+    x: Ints,
+    *,
+    dtype: str = "float32",
+    indices: bool = False,
+    x_strides: Ints | None = None,
+    order: Callable[[Ints], Ints] = contiguous_strides,
+    **attributes: Any,
 ) -> Plan:
-    """Plan for contiguous arrays, but for the strides of x that are given."""
+    """Plan for arrays in this order, but for the strides of x that are given."""
     geometry = geometries.max_pool(x, **attributes)
-    dense = contiguous_strides(geometry.y_shape)
-    given = x_strides or contiguous_strides(x)
+    dense, given = order(geometry.y_shape), x_strides or order(x)
     return pool_families.for_pool(geometry, dtype, given, dense, dense if indices else None, HOPPER)
 
 
-def last(shape: Ints) -> Ints:
-    """Strides of an array whose channels are last."""
-    batch, *spatial, channel = contiguous_strides((shape[0], *shape[2:], shape[1]))
-    return (batch, channel, *spatial)
-
-
-def planned_last(x: Ints, *, dtype: str = "float32", indices: bool = False, **attributes: Any) -> Plan:
-    """Plan for arrays whose channels are last."""
-    geometry = geometries.max_pool(x, **attributes)
-    places = last(geometry.y_shape)
-    return pool_families.for_pool(geometry, dtype, last(x), places, places if indices else None, HOPPER)
+planned_last = partial(planned, order=channels_last)
 
 
 def launched(kernel: str, x: Ints, plan: Callable[..., Plan] = planned, **more: Any) -> tuple[Launch, dict[str, Any]]:
@@ -60,9 +57,7 @@ def launched(kernel: str, x: Ints, plan: Callable[..., Plan] = planned, **more: 
     with preferred(kernel):
         (launch,) = plan(x, **more).launches
     assert kernel in launch.variant.name
-    (struct,) = np.frombuffer(launch.parameters, launch.variant.layout)
-    fields = {name: struct[name] for name in launch.variant.layout.names or ()}
-    return launch, {name: (one["divisor"] if one.dtype.names else one).tolist() for name, one in fields.items()}
+    return launch, fields(launch)
 
 
 # ---------------------------------------------------------------- which kernel
@@ -137,7 +132,9 @@ def test_channels_must_be_neighbours_in_every_array(dense: str) -> None:
     x: Ints = (2, 16, 12, 12)
     geometry = geometries.max_pool(x, kernel_shape=[3, 3])
     shapes = {"x": x, "y": geometry.y_shape, "indices": geometry.y_shape}
-    lying = {name: contiguous_strides(shape) if name == dense else last(shape) for name, shape in shapes.items()}
+    lying = {
+        name: contiguous_strides(shape) if name == dense else channels_last(shape) for name, shape in shapes.items()
+    }
     problem = PoolProblem(geometry, "float32", lying["x"], lying["y"], lying["indices"])
     alone = PoolProblem(geometry, "float32", lying["x"], lying["y"], None)
     for family in (channels, patches):

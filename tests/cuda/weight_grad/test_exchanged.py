@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -10,10 +11,12 @@ import numpy as np
 import pytest
 
 import gpuconv
+from gpuconv.cuda.plan import offers
+from gpuconv.cuda.plan.offers import Candidate
 from gpuconv.cuda.weight_grad import exchanged, tiles
 from gpuconv.rules import dtypes
 from tests.emulator import emulated_cuda
-from tests.harness.emulated import every_candidate, preferred
+from tests.harness.emulated import every_candidate
 from tests.harness.offered import candidates
 from tests.harness.plans import HOPPER, weight_grad
 from tests.oracle import gradients
@@ -91,6 +94,7 @@ def _problem(random: Random) -> Problem:
 
 
 @pytest.mark.emulator
+@pytest.mark.kernels("weight_grad/plain.cu", "weight_grad/few.cu", "weight_grad/tiles.cu", "weight_grad/rows.cu")
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("dtype", dtypes.CONV_DTYPES)
 def test_every_kernel_makes_the_same_sums(dtype: str, seed: int) -> None:
@@ -111,10 +115,16 @@ def test_every_kernel_makes_the_same_sums(dtype: str, seed: int) -> None:
 
 
 @pytest.mark.emulator
+@pytest.mark.kernels("weight_grad/tiles.cu")
 @pytest.mark.parametrize("precision", ["tf32", "3xtf32"])
 def test_float32_by_tensor_cores(precision: Any) -> None:
     problem = Problem("conv", (2, 24, 19, 17), (3, 24, 3, 3), None, {"pads": [1] * 4})
     x, dy = (values("integers", 0, shape, "float32") for shape in (problem.x_shape, (2, 3, 19, 17)))
-    with preferred("_exchanged"), emulated_cuda():
+
+    def pick(found: Sequence[Candidate]) -> Candidate:
+        return next(one for one in found if f"_{precision}_" in one.name and one.name.endswith("_exchanged"))
+
+    with offers.picking(pick), emulated_cuda() as emulated:
         dw = gpuconv.conv_weight_grad(x, dy, (3, 24, 3, 3), pads=[1] * 4, precision=precision)
+    assert "weight_grad/tiles.cu" in {launch.variant.source for launch in emulated.launches}
     assert_close(dw, gradients.weight_grad(problem, x, dy), "float32", precision)

@@ -121,35 +121,25 @@ def test_channels_are_copied_at_once_where_all_are_whole_16_bytes(dtype: str, ch
     assert not taken(replace(whole, x_strides=(batch + 1, *rest)))
 
 
+@pytest.mark.parametrize(("dtype", "chunk"), [("float16", 8), ("float32", 4)])
 @pytest.mark.parametrize("array", ["x_strides", "dy_strides"])
-def test_every_axis_of_several_elements_moves_by_whole_chunks(array: str) -> None:
-    whole = problem_of((2, 16, 5, 6), (32, 16, 3, 2), "float16", last=True)
+def test_every_axis_of_several_elements_moves_by_whole_chunks(array: str, dtype: str, chunk: int) -> None:
+    whole = problem_of((2, 16, 5, 6), (32, 16, 3, 2), dtype, last=True)
     strides = list(getattr(whole, array))
     for axis in range(4):
-        moved = tuple(stride + (at == axis) for at, stride in enumerate(strides))
-        assert not in_chunks(replace(whole, **{array: moved})), axis
+        for less in (1, chunk // 2):
+            moved = tuple(stride + less * (at == axis) for at, stride in enumerate(strides))
+            assert not in_chunks(replace(whole, **{array: moved})), axis
         if axis != 1:
-            further = tuple(stride + 8 * (at == axis) for at, stride in enumerate(strides))
+            further = tuple(stride + chunk * (at == axis) for at, stride in enumerate(strides))
             assert in_chunks(replace(whole, **{array: further})), axis
-    single = problem_of((1, 16, 5, 6), (32, 16, 3, 2), "float16", last=True)
+    single = problem_of((1, 16, 5, 6), (32, 16, 3, 2), dtype, last=True)
     image, *rest = getattr(single, array)
     assert in_chunks(replace(single, **{array: (image + 1, *rest)}))
 
 
 def in_chunks(problem: WeightGradProblem) -> bool:
     return tiles.x_in_chunks(problem) and tiles.dy_in_chunks(problem)
-
-
-def test_neighbouring_pixels_are_copied_at_once_where_x_and_y_have_the_same() -> None:
-    alone = problem_of((2, 8, 6, 7), (8, 8, 1, 1), "float32")
-    assert tiles.x_in_rows(alone)
-    assert tiles.dy_in_rows(alone)
-    for attributes in ({"strides": [1, 2]}, {"pads": [0, 1, 0, 0]}):
-        assert not tiles.x_in_rows(problem_of((2, 8, 6, 7), (8, 8, 1, 1), "float32", **attributes))
-    assert not tiles.x_in_rows(problem_of((2, 8, 6, 7), (8, 8, 1, 2), "float32"))
-    assert not tiles.dy_in_rows(problem_of((2, 8, 6, 7), (8, 8, 1, 1), "float32", last=True))
-    one = problem_of((2, 8, 1, 1), (8, 8, 1, 1), "float32", strides=[3, 2])
-    assert tiles.x_in_rows(one)
 
 
 def test_parts_have_all_pixels_and_each_has_some() -> None:
@@ -254,30 +244,6 @@ def weights_of(**more: Any) -> Any:
 def test_which_pixels_follow_each_other(more: dict[str, Any], x_in_rows: bool, dy_in_rows: bool) -> None:
     one = weights_of(**more)
     assert (tiles.x_in_rows(one), tiles.dy_in_rows(one)) == (x_in_rows, dy_in_rows)
-
-
-LAST: dict[str, Any] = {"w_shape": (16, 8, 1, 1, 1), "x_shape": (2, 16, 5, 6, 8), "x_strides": (3840, 1, 768, 128, 16)}
-LAST["dy_strides"] = LAST["x_strides"]
-
-
-@pytest.mark.parametrize(
-    ("more", "dy", "both"),
-    [
-        ({}, True, True),
-        ({"w_shape": (16, 4, 1, 1, 1)}, True, False),
-        ({"w_shape": (16, 4, 1, 1, 1), "dtype": "float32"}, True, True),
-        ({"x_strides": (3840, 2, 768, 128, 16)}, True, False),
-        ({"x_strides": (3844, 1, 768, 128, 16)}, True, False),
-        ({"x_strides": (3840, 1, 768, 128, 20)}, True, False),
-        ({"x_strides": (3844, 1, 768, 128, 16), "x_shape": (1, 16, 5, 6, 8)}, True, True),
-        ({"dy_strides": (3840, 1, 772, 128, 16)}, False, False),
-        ({"dy_strides": (3840, 1, 772, 128, 16), "dtype": "float32"}, True, True),
-    ],
-)
-def test_which_pixels_consist_of_chunks(more: dict[str, Any], dy: bool, both: bool) -> None:
-    one = weights_of(**{**LAST, **more})
-    in_chunks = tiles.dy_in_chunks(one), tiles.x_in_chunks(one)
-    assert (in_chunks[0], all(in_chunks)) == (dy, both)
 
 
 def test_columns_are_filled_up_to_whole_units() -> None:

@@ -183,6 +183,7 @@ def check(problem: Problem, kernel: str, x: Any, dy: Any, dtype: Any, **options:
 
 
 @pytest.mark.emulator
+@pytest.mark.kernels("weight_grad/rows.cu")
 @pytest.mark.parametrize("dtype", CONV_DTYPES, ids=str)
 @over_forms
 def test_random_problems_of_every_form(form: RowForm, dtype: Any) -> None:
@@ -202,6 +203,7 @@ def test_random_problems_of_every_form(form: RowForm, dtype: Any) -> None:
 
 
 @pytest.mark.emulator
+@pytest.mark.kernels("weight_grad/rows.cu")
 @pytest.mark.parametrize("layout", ["contiguous", "channels last"])
 @over_forms
 def test_padding_takes_no_part(form: RowForm, layout: str) -> None:
@@ -219,6 +221,7 @@ def test_padding_takes_no_part(form: RowForm, layout: str) -> None:
 
 
 @pytest.mark.emulator
+@pytest.mark.kernels("weight_grad/rows.cu")
 @over_forms
 def test_every_run_gives_the_same_bits(form: RowForm) -> None:
     problem = Problem("conv", (3, 5, 12, 13), (10, 1, 3, 3), None, {"group": 5, "pads": [1, 1, 1, 1]})

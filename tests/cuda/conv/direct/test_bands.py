@@ -11,19 +11,17 @@ import numpy as np
 import pytest
 
 import gpuconv
-from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.direct import bands as bands_plan
 from gpuconv.cuda.conv.direct import bands_tile
 from gpuconv.cuda.conv.direct.bands_tile import BandAxis, BandForm, BandTile, BandView
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan.launch import Plan
 from gpuconv.cuda.plan.limits import Limits, representative
-from gpuconv.rules import geometry as geometries
 from tests.emulator import emulated_cuda
 from tests.harness import banks
 from tests.harness.emulated import ARCHITECTURES, preferred
 from tests.harness.offered import candidates
-from tests.harness.plans import HOPPER, contiguous, fields, plan, problem
+from tests.harness.plans import HOPPER, fields, plan, problem
 from tests.oracle import oracle
 from tests.oracle.operands import LAYOUTS
 
@@ -32,10 +30,6 @@ def bands(x_shape: Any, w_shape: Any, operator: str = "conv", **more: Any) -> Pl
     with preferred("conv_bands"):
         made = plan(operator, x_shape, w_shape, **more)
     return made if made.launches[-1].variant.name.startswith("conv_bands") else None
-
-
-def form(made: Plan | None) -> str | None:
-    return made and made.launches[0].variant.name.partition("_3d_")[2]
 
 
 # ---------------------------------------------------------------- plans
@@ -80,27 +74,6 @@ def test_phases_of_conv_transpose_are_filters() -> None:
     assert struct["vectors"] == 1
 
 
-@pytest.mark.parametrize(
-    ("filters", "kernel", "dtype", "expected"),
-    [
-        (1, (5, 5), "float32", "1x7_5x5"),
-        (1, (4, 5), "float32", "1x7_3x4"),
-        (1, (3, 3), "bfloat16", "1x7_3x3"),
-        (3, (3, 3), "float16", "3x3_3x3"),
-        (3, (2, 2), "float32", "3x3_2x2"),
-        (3, (7, 7), "float32", "3x3_3x4"),
-        (4, (3, 3), "float32", "4x3_3x3"),
-        (4, (1, 2), "float32", "4x3_2x2"),
-        (3, (3, 3), "float64", "3x3_3x4"),
-    ],
-)
-def test_the_form_follows_the_kernel_and_the_filters(
-    filters: int, kernel: tuple[int, int], dtype: str, expected: str
-) -> None:
-    made = plan("conv", (1, 64, 256, 256), (filters, 64, *kernel), dtype=dtype, pads=[k // 2 for k in kernel] * 2)
-    assert form(made) == expected
-
-
 @pytest.mark.parametrize(("batch", "group"), [(1, 1), (3, 1), (1, 2), (3, 2)])
 def test_every_image_and_every_group_has_blocks_of_its_own(batch: int, group: int) -> None:
     made = bands((batch, 3 * group, 9, 9), (2 * group, 3, 3, 3), group=group)
@@ -108,26 +81,6 @@ def test_every_image_and_every_group_has_blocks_of_its_own(batch: int, group: in
     assert made is not None
     assert one is not None
     assert made.launches[0].grid[0] == batch * group * one.launches[0].grid[0]  # the image is one tile in both
-
-
-_FEW = (
-    ("conv", (1, 32, 1080, 1920), (1, 32, 5, 5), {"pads": [2] * 4}),
-    ("conv", (1, 128, 512, 512), (3, 128, 3, 3), {"pads": [1] * 4}),
-    ("conv", (1, 32, 220416), (1, 32, 7), {"pads": [3, 3]}),
-    ("conv_transpose", (64, 128, 32, 32), (128, 3, 4, 4), {"pads": [1] * 4, "strides": [2, 2]}),
-    ("conv_transpose", (1, 56, 270, 480), (56, 1, 9, 9), {"pads": [4] * 4, "strides": [4, 4]}),
-)
-
-
-@pytest.mark.parametrize(
-    ("dtype", "operator", "x_shape", "w_shape", "more"),
-    [("float32", *few) for few in _FEW] + [("bfloat16", *few) for few in _FEW if few[0] == "conv"],
-)
-def test_bands_are_the_quickest_where_output_channels_are_few(
-    dtype: str, operator: str, x_shape: Any, w_shape: Any, more: dict[str, Any]
-) -> None:
-    made = plan(operator, x_shape, w_shape, dtype=dtype, **more)
-    assert made.launches[0].variant.name.startswith("conv_bands")
 
 
 def test_tiles_fit_into_every_device() -> None:
@@ -148,6 +101,7 @@ def tiles(view: BandView, form: BandForm, limits: Limits) -> list[BandTile]:
 
 
 @pytest.mark.emulator
+@pytest.mark.kernels("conv/direct/bands.cu")
 @pytest.mark.parametrize("layout", ["contiguous", "channels last"])
 @pytest.mark.parametrize(
     ("operator", "x_shape", "w_shape", "more"),
@@ -195,24 +149,6 @@ def test_a_line_is_cut_into_rows_that_cover_it(width: int) -> None:
     assert max(launch.grid) in (-(-width // each), 2 * -(-width // each))  # both filters together, or one a block
 
 
-@pytest.mark.parametrize(
-    ("channels", "strides", "vectors"),
-    [
-        (16, None, -8),
-        (12, None, -1),  # no whole vectors, but threads enough that copy one each
-        (8, (8 * 99, 1, 8 * 11 + 4, 8), -1),
-        (7, None, 1),
-        (1, (99, 1, 11, 1), 1),
-        (16, (2 * 16 * 99, 2, 2 * 16 * 11, 2 * 16), 1),
-    ],
-)
-def test_channels_that_are_contiguous_are_copied_by_neighbours(channels: int, strides: Any, vectors: int) -> None:
-    x, w = (1, channels, 9, 11), (1, channels, 3, 3)
-    steps = strides or (channels * 99, 1, channels * 11, channels)
-    problem = correlation.of(geometries.conv(x, w), "float16", steps, contiguous(w), None, (1,) * 4)
-    assert bands_plan._view(problem.lifted).vectors == vectors
-
-
 # ---------------------------------------------------------------- tiles by hand
 
 BAND = BandTile(
@@ -256,9 +192,10 @@ def test_threads_of_bands_read_from_other_banks(jobs: int) -> None:
 
 def test_channels_that_are_copied_together_begin_in_banks_far_apart() -> None:
     """By an odd number of vectors; so too where a whole warp has one channel."""
-    odd = 4 * (11 * 28 // 4 | 1)
     last = replace(BAND, view=replace(BAND.view, vectors=-4))
-    assert [tile.channel_pitch for tile in (last, replace(last, jobs=4), replace(BAND, jobs=4))] == [odd] * 3
+    assert [tile.channel_pitch for tile in (last, replace(last, jobs=4), replace(BAND, jobs=4))] == [11 * 28] * 3
+    even = replace(last, view=replace(last.view, height=replace(BAND.view.height, taps=4)))
+    assert even.channel_pitch == 12 * 28 + 4  # 84 vectors, and one more
     assert replace(BAND, threads=(3, 8)).row_pitch == (8 + 2) * 4  # whole rows of banks: nothing to turn
 
 
@@ -332,6 +269,9 @@ def test_an_axis_alone_is_a_line() -> None:
         ((2, 8, 3, 1, 12), (288, 1, 96, 96, 8), "float32", -4),
         ((2, 8, 3, 5, 1), (120, 1, 40, 8, 8), "float32", 1),  # a column is a row of one
         ((2, 6, 3, 5, 12), (1080, 1, 360, 72, 6), "float32", 1),
+        ((1, 12, 1, 9, 11), (1188, 1, 1188, 132, 12), "float16", -1),  # threads enough that copy one each
+        ((1, 7, 1, 9, 11), (693, 1, 693, 77, 7), "float16", 1),
+        ((1, 1, 1, 9, 11), (99, 1, 99, 11, 1), "float16", 1),
         ((2, 8, 3, 5, 12), (1440, 1, 480, 96, 9), "float32", -1),
         ((2, 8, 3, 5, 12), (1440, 1, 480, 98, 8), "float32", -1),
         ((2, 8, 3, 5, 12), (1440, 1, 482, 96, 8), "float32", -1),

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 import gpuconv
-from gpuconv.cuda.call.prepared import contiguous_strides
 from gpuconv.cuda.conv import families as conv_families
 from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.direct import base as direct_base
@@ -24,7 +23,7 @@ from tests.emulator import emulated_cuda
 from tests.harness import direct_forms
 from tests.harness.emulated import preferred
 from tests.harness.offered import candidates
-from tests.harness.plans import conv_of, fields, strides
+from tests.harness.plans import conv_of, fields, problem
 from tests.oracle import oracle
 from tests.oracle.operands import CONV_DTYPES, values, with_channels_last
 from tests.oracle.oracle import assert_close
@@ -34,8 +33,7 @@ Ints = tuple[int, ...]
 
 
 def made(operator: str, x: Ints, w: Ints, dtype: str = "float32", **attributes: Any) -> correlation.Problem:
-    geometry: Any = getattr(geometries, operator)(x, w, None, **attributes)
-    return correlation.of(geometry, dtype, strides(x), contiguous_strides(w), None, strides(geometry.y_shape))
+    return problem(operator, x, w, dtype, layout="NHWC", **attributes)
 
 
 def forms(*arguments: Any, **attributes: Any) -> set[str]:
@@ -57,13 +55,8 @@ def test_forms_follow_how_windows_share_inputs(w: Ints, attributes: dict[str, An
     assert forms("conv", (2, 6, 20, 30), w, group=6, **attributes) == found
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-@pytest.mark.parametrize(
-    ("x", "k", "stride"), [((64, 144, 56, 56), 3, 1), ((64, 96, 112, 112), 3, 2), ((32, 96, 56, 56), 7, 1)]
-)
-def test_depthwise_layers_with_channels_last_are_one_launch(x: Ints, k: int, stride: int, dtype: str) -> None:
-    w, pads = (x[1], 1, k, k), [k // 2] * 4
-    plan = conv_families.plan(made("conv", x, w, dtype, group=x[1], strides=[stride] * 2, pads=pads), HOPPER)
+def test_a_depthwise_layer_with_channels_last_is_one_launch() -> None:
+    plan = conv_families.plan(made("conv", (64, 144, 56, 56), (144, 1, 3, 3), group=144, pads=[1] * 4), HOPPER)
     (launch,) = plan.launches
     assert "_channels_" in launch.variant.name
     assert (plan.bytes_of("workspace"), plan.bytes_of("packed")) == (0, 0)
@@ -82,10 +75,8 @@ def test_depthwise_layers_with_channels_last_are_one_launch(x: Ints, k: int, str
     ],
 )
 def test_vectors_are_whole_where_pixels_are_made_of_them(x_shape: Ints, x_strides: Ints, whole: bool) -> None:
-    w_shape = (x_shape[1], 1, 3, 3)
-    geometry = geometries.conv(x_shape, w_shape, group=x_shape[1])
-    y_strides = strides(geometry.y_shape)
-    problem = correlation.of(geometry, "float32", x_strides, contiguous_strides(w_shape), None, y_strides)
+    channels = x_shape[1]
+    problem = made("conv", x_shape, (channels, 1, 3, 3), x_strides=x_strides, group=channels)
     for one in candidates(channels_plan, problem, HOPPER):
         assert fields(one.make().launches[0])["in_vectors"] == whole
 
@@ -143,6 +134,7 @@ def test_outputs_of_a_thread_share_the_inputs_of_dilated_taps() -> None:
 
 
 @pytest.mark.emulator
+@pytest.mark.kernels("conv/direct/channels.cu")
 @pytest.mark.parametrize("dtype", CONV_DTYPES, ids=str)
 @pytest.mark.parametrize("form", FORMS, ids=str)
 def test_channels_one_by_one_have_the_bits_of_whole_vectors(form: tuple[int, int, int], dtype: Any) -> None:
@@ -164,6 +156,7 @@ def test_channels_one_by_one_have_the_bits_of_whole_vectors(form: tuple[int, int
 
 
 @pytest.mark.emulator
+@pytest.mark.kernels("conv/direct/channels.cu")
 def test_conv_transpose_of_stride_1() -> None:
     x, w = values("integers", 0, (2, 8, 9, 21), "float32"), values("integers", 1, (8, 1, 4, 6), "float32")
     attributes = {"group": 8, "pads": [1, 0, 2, 3], "dilations": [2, 1]}

@@ -53,12 +53,8 @@ def test_the_kernel_follows_the_output_channels(filters: int, most: int | None) 
     assert (made and made.launches[0].variant.name) == (most and f"conv_few_float32_3d_{most}x512")
 
 
-def test_it_is_the_quickest_where_output_channels_are_few_and_windows_lie_apart() -> None:
-    made = plan("conv", (1, 128, 512, 512), (3, 128, 3, 3), pads=[1] * 4, strides=[2, 2])
-    assert made.launches[0].variant.name == "conv_few_float32_3d_4x512"
-
-
 @pytest.mark.emulator
+@pytest.mark.kernels("conv/direct/few.cu")
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.parametrize(("x_shape", "w_shape"), [((2, 50, 9, 13), (3, 50, 5, 7)), ((1, 7, 300), (8, 7, 40))])
 def test_taps_and_channels_come_in_parts(dtype: str, x_shape: Any, w_shape: Any) -> None:

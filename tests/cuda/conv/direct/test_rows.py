@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuconv.cuda.call.prepared import contiguous_strides
 from gpuconv.cuda.conv import families as conv_families
 from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.direct import base as direct_base
@@ -22,23 +21,17 @@ from gpuconv.cuda.plan import model
 from gpuconv.cuda.plan.launch import Plan
 from gpuconv.cuda.plan.limits import representative
 from gpuconv.rules import dtypes
-from gpuconv.rules import geometry as geometries
 from tests.harness import banks, direct_forms
 from tests.harness.direct_forms import FORMS
 from tests.harness.offered import candidates
-from tests.harness.plans import conv_of
-from tests.oracle.strategies import Problem
+from tests.harness.plans import conv_of, problem
 
 HOPPER = representative("sm_90a").limits
 Ints = tuple[int, ...]
 
 
 def made(operator: str, x: Ints, w: Ints, x_strides: Ints | None = None, **attributes: Any) -> correlation.Problem:
-    geometry: Any = getattr(geometries, operator)(x, w, None, **attributes)
-    y_strides = contiguous_strides(geometry.y_shape)
-    return correlation.of(
-        geometry, "float32", x_strides or contiguous_strides(x), contiguous_strides(w), None, y_strides
-    )
+    return problem(operator, x, w, "float32", x_strides=x_strides, **attributes)
 
 
 def planned(*arguments: Any, **keywords: Any) -> dict[str, Plan]:
@@ -138,12 +131,8 @@ def test_rows_begin_so_many_columns_before_the_padding(w: Ints, pads: list[int],
 def test_rows_are_copied_in_the_widest_vectors_that_stay_whole(
     x: Ints, strides: Ints | None, pad: int, width: int
 ) -> None:
-    found = planned("conv", x, (4, 1, 3, 3), strides_of_x(x, strides), group=4, pads=[1, pad, 1, pad])
+    found = planned("conv", x, (4, 1, 3, 3), strides, group=4, pads=[1, pad, 1, pad])
     assert fields(found["3x3s1"])["x_width"] == width
-
-
-def strides_of_x(x: Ints, strides: Ints | None) -> Ints:
-    return strides or contiguous_strides(x)
 
 
 # ---------------------------------------------------------------- tiles
@@ -153,11 +142,9 @@ def strides_of_x(x: Ints, strides: Ints | None) -> Ints:
 def some_tiles() -> list[RowTile]:
     random, found = Random(0), []
     for form, dtype, _ in product(FORMS, dtypes.CONV_DTYPES, range(5)):
-        problem: Problem = direct_forms.some(form, random)
-        assert problem.w_shape is not None
-        geometry = geometries.conv(problem.x_shape, problem.w_shape, None, **problem.attributes)
-        strides = map(contiguous_strides, (problem.x_shape, problem.w_shape))
-        of = correlation.of(geometry, dtype, *strides, None, contiguous_strides(geometry.y_shape))
+        some = direct_forms.some(form, random)
+        assert some.w_shape is not None
+        of = problem("conv", some.x_shape, some.w_shape, dtype, **some.attributes)
         tile = rows_plan.best(direct_base.view_of(of), form, HOPPER)
         assert tile is not None
         found.append(tile)
@@ -243,11 +230,6 @@ def test_dilated_layers_take_little_more_than_their_memory(
     floor = model.memory(problem.bytes, HOPPER)
     assert seconds[f"depthwise_float32_3d_{form}"] <= most * floor
     assert seconds[f"depthwise_float32_3d_{form}"] < 0.8 * seconds["depthwise_float32_3d_taps"]
-
-
-def test_few_rows_and_columns_of_many_phases_are_left_to_taps() -> None:
-    problem = made("conv", (4, 64, 33, 33), (64, 1, 3, 3), group=64, dilations=[12, 12], pads=[12] * 4)
-    assert conv_families.plan(problem, HOPPER).launches[-1].variant.name == "depthwise_float32_3d_taps"
 
 
 def test_a_block_has_the_rows_of_one_phase_and_the_columns_of_all() -> None:

@@ -18,7 +18,7 @@ from tests.oracle.operands import CONV_DTYPES, LAYOUTS, values
 from tests.oracle.oracle import assert_close, assert_same
 from tests.oracle.strategies import Problem
 
-pytestmark = pytest.mark.emulator
+pytestmark = [pytest.mark.emulator, pytest.mark.kernels("conv/direct/rows.cu")]
 
 
 over_dtypes = pytest.mark.parametrize("dtype", CONV_DTYPES, ids=str)
@@ -39,7 +39,7 @@ def computed(problem: Problem, arrays: list[Any], kernel: str, seed: int, **more
 @pytest.mark.parametrize("form", [form for form in FORMS if form.stride == 1], ids=direct_forms.title)
 def test_conv_transpose_of_stride_1(form: RowForm, dilations: tuple[int, int], dtype: Any) -> None:
     x_shape, w_shape, attributes = direct_forms.usual(form, width=21, height=9)
-    group = attributes["group"]
+    group = attributes["group"]  # 3 of one channel, or 2 of four; two images of 9 x 21, or lines of 336
     w_shape = (x_shape[1], w_shape[0] // group, *w_shape[2:])
     plane = len(w_shape) - 2
     changes = {"pads": [1, 0, 2, 3] if plane == 2 else [1, 2], "dilations": list(dilations[-plane:])}

@@ -7,22 +7,18 @@ from typing import Any
 
 import pytest
 
-from gpuconv.cuda.call.prepared import contiguous_strides
 from gpuconv.cuda.conv import families as conv_families
 from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.direct import transpose
 from gpuconv.cuda.plan.limits import representative
-from gpuconv.rules import geometry as geometries
 from tests.harness.emulated import preferred
-from tests.harness.plans import fields, plan, strides
+from tests.harness.plans import fields, plan, problem
 
 HOPPER = representative("sm_90a").limits
 
 
 def made(x: Any, w: Any, layout: str = "NCHW", **attributes: Any) -> correlation.Problem:
-    geometry = geometries.conv_transpose(x, w, None, **attributes)
-    arrays = strides(x, layout), contiguous_strides(w), None, strides(geometry.y_shape, layout)
-    return correlation.of(geometry, "float32", *arrays)
+    return problem("conv_transpose", x, w, "float32", layout=layout, **attributes)
 
 
 def test_neighbours_are_channels_where_those_lie_next_to_each_other() -> None:

@@ -22,6 +22,7 @@ from tests.emulator import emulated_cuda
 from tests.harness.emulated import architecture
 from tests.harness.offered import candidates
 from tests.harness.plans import fields, problem
+from tests.harness.sources_of_kernels import CONV, CONV_TRANSPOSE
 from tests.oracle import gradients, oracle
 from tests.oracle.operands import BFLOAT16, values, with_channels_last
 from tests.oracle.strategies import Problem, checked
@@ -77,6 +78,7 @@ def _sums(random: Random, odd: Sequence[int]) -> tuple[tuple[int, ...], tuple[in
 
 
 @pytest.mark.emulator
+@pytest.mark.kernels(*CONV, *CONV_TRANSPOSE, "passes/channels_last.cu")
 @pytest.mark.parametrize(("dtype", "precision"), ARITHMETIC, ids=str)
 @checked(0.2)
 @given(random=st.randoms(use_true_random=False), seed=st.integers(0, 2**31))
@@ -97,6 +99,7 @@ def test_sums_over_filled_channels_are_exact(dtype: Any, precision: str, random:
 
 
 @pytest.mark.emulator
+@pytest.mark.kernels("passes/channels_last.cu", "weight_grad/tiles.cu")
 @pytest.mark.parametrize(("dtype", "precision"), ARITHMETIC, ids=str)
 @checked(0.2)
 @given(random=st.randoms(use_true_random=False), seed=st.integers(0, 2**31))
@@ -112,6 +115,7 @@ def test_gradients_of_weights_from_copies_are_exact(dtype: Any, precision: str, 
 
 
 @pytest.mark.emulator
+@pytest.mark.kernels("passes/channels_last.cu", "conv/gemm/split.cu")
 def test_calls_that_share_weights_copy_x_each_time() -> None:
     x, w = values("integers", 1, (1, 37, 6, 7), "float32"), values("integers", 2, (70, 37, 3, 3), "float32")
     with offers.picking(_named("conv_float32_3d_64x64x16_uniform_split_of_copy")), emulated_cuda() as emulated:
@@ -124,6 +128,7 @@ def test_calls_that_share_weights_copy_x_each_time() -> None:
 
 
 @pytest.mark.emulator
+@pytest.mark.kernels("passes/channels_last.cu", "conv/gemm/conv.cu", "conv/gemm/split.cu")
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_pixels_that_no_output_meets_are_not_copied(dtype: str) -> None:
     x = with_channels_last(values("integers", 1, (2, 13, 9, 11), dtype))

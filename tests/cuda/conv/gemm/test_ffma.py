@@ -160,25 +160,6 @@ def test_the_packed_weights_have_rows_of_whole_vectors(dtype: str, filters: int,
     assert (made.bytes_of("packed"), made.bytes_of("workspace")) == (2 * (3 * 5) * pitch * size, 0)
 
 
-@pytest.mark.parametrize(
-    ("channels", "filters", "side", "tile"),
-    [
-        (256, 256, 112, "float32_3d_128x128x16_uniform"),  # enough for every multiprocessor
-        (256, 64, 112, "float32_3d_64x64x16_uniform"),  # half of the large tile would be empty
-        (3, 64, 112, "float32_3d_64x64x16"),  # slices of K hold several taps
-        (256, 256, 16, "float32_3d_64x64x16_uniform"),  # fewer pixels: smaller tiles, on more multiprocessors
-        (256, 256, 22, "float32_3d_128x128x16_uniform_split"),  # several blocks a tile, for less of it in vain
-        (256, 256, 7, "float32_3d_64x64x16_uniform_split"),  # still fewer: several blocks a tile
-        (32, 9, 256, "tap_rows_float32_3d_64x64x16_uniform"),  # taps along W fill the tile that 9 filters do not
-        (32, 1, 256, "bands_float32_3d_1x7_3x3"),  # too few output channels for a GEMM
-    ],
-)
-def test_tiles_follow_the_problem(channels: int, filters: int, side: int, tile: str) -> None:
-    made = plan("conv", (8, channels, side, side), (filters, channels, 3, 3), pads=[1, 1, 1, 1])
-    assert made.kernel == f"conv_{tile}"
-    assert sum(reason.endswith(", chosen") for reason in made.reasons) == 1
-
-
 def test_a_tile_that_the_device_has_no_shared_memory_for_is_no_candidate() -> None:
     small = Limits("sm_80", 108, 48 * 1024 - 1, 64 * 1024)
     made = plan("conv", (8, 256, 112, 112), (256, 256, 3, 3), limits=small)

@@ -73,14 +73,6 @@ def test_as_many_groups_as_fill_fragments_make_one(
     assert struct["common"]["filters"] == together * filters
 
 
-@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-def test_it_is_the_quickest_for_grouped_layers(layout: str) -> None:
-    x_shape, w_shape = (32, 1024, 14, 14), (1024, 32, 3, 3)
-    x_strides = (1024 * 196, 1, 14 * 1024, 1024) if layout == "NHWC" else None
-    made = plan("conv", x_shape, w_shape, dtype="bfloat16", x_strides=x_strides, group=32, pads=[1] * 4)
-    assert made.launches[-1].variant.name == "conv_grouped_bfloat16_3d_mma_32x512"
-
-
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_it_is_the_quickest_for_one_group_of_few_channels_and_filters(dtype: str) -> None:
     """As in the first layers of a U-Net, where NCHW would be copied, channels last, and w packed."""
@@ -137,6 +129,7 @@ def some_tile(monkeypatch: pytest.MonkeyPatch, tile: tuple[int, ...], turns: int
 
 
 @pytest.mark.emulator
+@pytest.mark.kernels("conv/gemm/grouped.cu")
 @pytest.mark.parametrize(
     ("dtype", "precision"),
     [("float16", "ieee"), ("bfloat16", "ieee"), ("float32", "tf32"), ("float32", "3xtf32")],

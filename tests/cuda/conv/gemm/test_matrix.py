@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import gpuconv
@@ -16,12 +16,13 @@ from gpuconv.cuda.conv import families as conv_families
 from gpuconv.cuda.conv.gemm import matrix
 from gpuconv.cuda.conv.gemm.matrix import MatrixTile
 from gpuconv.cuda.plan.launch import Plan
-from gpuconv.rules import geometry as geometries
+from gpuconv.cuda.plan.limits import representative
 from tests.cuda.conv.gemm.tensor_cores import ARITHMETIC, assert_within
 from tests.emulator import emulated_cuda
 from tests.harness import machine_code
 from tests.harness.emulated import architecture, preferred
-from tests.harness.plans import HOPPER, contiguous, fields, strides
+from tests.harness.offered import candidates
+from tests.harness.plans import HOPPER, fields, problem, strides
 from tests.harness.steady import steady
 from tests.harness.toolchain import needs_disassembler, needs_nvrtc
 from tests.oracle.operands import CONV_KINDS, operands
@@ -35,17 +36,9 @@ over_forms = pytest.mark.parametrize("form", FORMS, ids=lambda form: matrix.vari
 def plan(
     x_shape: Any, w_shape: Any, dtype: str = "float16", precision: str = "ieee", layout: str = "NCHW", **more: Any
 ) -> Plan:
-    geometry = geometries.conv(x_shape, w_shape, None, **more)
-    arrays = strides(x_shape, layout), contiguous(w_shape), None, contiguous(geometry.y_shape)
-    return conv_families.for_conv(geometry, dtype, *arrays, HOPPER, precision)
-
-
-def transposed(
-    x_shape: Any, w_shape: Any, strides: Any = (2, 2), dtype: str = "float16", y_strides: Any = None
-) -> Plan:
-    geometry = geometries.conv_transpose(x_shape, w_shape, None, strides=strides)
-    arrays = contiguous(x_shape), contiguous(w_shape), None, y_strides or contiguous(geometry.y_shape)
-    return conv_families.for_conv(geometry, dtype, *arrays, HOPPER, "ieee")
+    x_strides = strides(x_shape, layout)
+    one = problem("conv", x_shape, w_shape, dtype, precision=precision, x_strides=x_strides, **more)
+    return conv_families.plan(one, HOPPER)
 
 
 # ---------------------------------------------------------------- choices
@@ -81,7 +74,7 @@ def test_channels_side_by_side_may_have_strides_and_padding() -> None:
 
 
 def test_one_launch_scatters_outputs() -> None:
-    made = transposed((4, 512, 64, 64), (512, 256, 2, 2))
+    made = conv_families.plan(problem("conv_transpose", (4, 512, 64, 64), (512, 256, 2, 2), strides=[2, 2]), HOPPER)
     (launch,) = made.launches
     assert launch.variant.name == "conv_transpose_matrix_float16_3d_mma_64x128x64"
     assert (made.bytes_of("workspace"), made.bytes_of("packed")) == (0, 0)
@@ -120,9 +113,17 @@ def _transposed(random: Any) -> Problem:
     return Problem("conv_transpose", x_shape, (c * group, m, *kernel), (m * group,), attributes)
 
 
+def kernels(one: Problem, arrays: Any, dtype: str, precision: str, limits_of: str) -> list[str]:
+    x, w = (tuple(step // array.itemsize for step in array.strides) for array in arrays[:2])
+    steps: dict[str, Any] = {"x_strides": x, "w_strides": w, **one.attributes}
+    found = problem(one.operator, one.x_shape, one.w_shape or (), dtype, precision=precision, **steps)
+    return [candidate.name for candidate in candidates(matrix, found, representative(limits_of).limits)]
+
+
 @pytest.mark.emulator
+@pytest.mark.kernels("conv/gemm/matrix.cu", "conv/gemm/depth_to_space_matrix.cu")
 @pytest.mark.parametrize("make", [_conv, _transposed])
-@pytest.mark.parametrize(("dtype", "precision", "label"), ARITHMETIC[:4], ids=lambda value: str(value))
+@pytest.mark.parametrize(("dtype", "precision"), [one[:2] for one in ARITHMETIC[:4]], ids=str)
 @checked(0.25)
 @given(
     random=st.randoms(use_true_random=False),
@@ -131,21 +132,25 @@ def _transposed(random: Any) -> Problem:
     layout=st.sampled_from(("contiguous", "contiguous", "channels last", "reversed", "strided")),
 )
 def test_sums_of_every_kind(
-    dtype: Any, precision: str, label: str, make: Any, random: Any, kinds: Any, seed: int, layout: str
+    dtype: Any, precision: str, make: Any, random: Any, kinds: Any, seed: int, layout: str
 ) -> None:
-    problem = make(random)
+    one = make(random)
     if kinds[0] in ("overflowing", "large") and precision != "ieee":
         kinds = ("large", "small", "normal")  # partial sums stay inside the range
-    arrays = operands(problem, kinds, seed, dtype, layout)
-    tile = random.choice(("64x128", "64x64")) if problem.operator == "conv" else ""
-    device = emulated_cuda(limits_of=architecture(dtype, 0), seed=seed, late_async=random.random() < 0.7)
-    kernel = f"{problem.operator}_matrix_{dtype.name}_3d{label}{tile}"
-    with preferred(kernel), gpuconv.precision(precision), device:
-        y = getattr(gpuconv, problem.operator)(*arrays, **problem.attributes)
-    assert_within(y, arrays, problem, precision)
+    arrays = operands(one, kinds, seed, dtype, layout)
+    limits_of = architecture(dtype, 0)
+    names = kernels(one, arrays, dtype.name, precision, limits_of)
+    assume(names)
+    device = emulated_cuda(limits_of=limits_of, seed=seed, late_async=random.random() < 0.7)
+    kernel = random.choice(names)
+    with preferred(kernel), gpuconv.precision(precision), device as emulated:
+        y = getattr(gpuconv, one.operator)(*arrays, **one.attributes)
+    assert emulated.launches[-1].variant.name == kernel
+    assert_within(y, arrays, one, precision)
 
 
 @pytest.mark.emulator
+@pytest.mark.kernels("conv/gemm/depth_to_space_matrix.cu")
 @pytest.mark.parametrize("precision", ["tf32", "3xtf32"])
 def test_numbers_beside_infinity_stay_finite(precision: str) -> None:
     largest = np.finfo(np.float32).max

@@ -21,17 +21,17 @@ from gpuconv.cuda.plan import offers
 from gpuconv.cuda.plan.limits import representative
 from gpuconv.cuda.plan.offers import Candidate
 from gpuconv.rules import cases
-from gpuconv.rules import geometry as geometries
 from gpuconv.rules.cases import Case
 from tests.cuda.conv.gemm.tensor_cores import ARITHMETIC, assert_within
 from tests.emulator import emulated_cuda
 from tests.harness.emulated import architecture, preferred
 from tests.harness.plans import problem
+from tests.harness.sources_of_kernels import CONV, CONV_TRANSPOSE
 from tests.oracle import oracle
 from tests.oracle.operands import CONV_KINDS, operands
 from tests.oracle.strategies import Problem, checked, problems
 
-pytestmark = pytest.mark.emulator
+pytestmark = [pytest.mark.emulator, pytest.mark.kernels(*CONV, *CONV_TRANSPOSE)]
 
 seeds = st.integers(0, 2**32 - 1)
 layouts = st.sampled_from(("contiguous", "channels last", "channels last", "reversed", "strided", "fortran"))
@@ -119,8 +119,10 @@ def test_every_named_case(case: Case) -> None:
 
 def tf32(precision: str, x: Any, w: Any, kernel: str = "64x64", **attributes: Any) -> Any:
     label = f"_{precision}_{kernel}"
-    with emulated_cuda(), preferred(label), gpuconv.precision(precision):
-        return gpuconv.conv(np.asarray(x, np.float32), np.asarray(w, np.float32), **attributes)
+    with emulated_cuda() as emulated, preferred(label), gpuconv.precision(precision):
+        y = gpuconv.conv(np.asarray(x, np.float32), np.asarray(w, np.float32), **attributes)
+    assert label in emulated.launches[-1].variant.name
+    return y
 
 
 NANS = np.array([0x7FFFFFFF, 0xFFFFFFFF, 0x7F800001, 0xFF800001, 0x7FC00000, 0x7F801000], np.uint32).view(np.float32)
@@ -186,28 +188,8 @@ def test_the_error_of_3xtf32_is_what_the_readme_says() -> None:
 
 
 def reasons(x: Any, w: Any, dtype: str, precision: str = "ieee", operator: str = "conv") -> str:
-    geometry: Any = getattr(geometries, operator)(x, w, None)
-    strides = [tuple(int(np.prod(shape[k + 1 :])) for k in range(len(shape))) for shape in (x, w, geometry.y_shape)]
-    limits = representative("sm_90a").limits
-    plan = conv_families.for_conv(
-        geometry, dtype, strides[0], strides[1], None, strides[2], limits, precision=precision
-    )
+    plan = conv_families.plan(problem(operator, x, w, dtype, precision=precision), representative("sm_90a").limits)
     return "\n".join([plan.launches[-1].variant.name, *plan.reasons])
-
-
-@pytest.mark.parametrize(
-    ("x", "w", "dtype", "precision", "kernel"),
-    [
-        ((32, 256, 56, 56), (256, 256, 3, 3), "float16", "ieee", "conv_float16_3d_wgmma_128x256_rows"),
-        ((1, 128, 14, 14), (64, 128, 3, 3), "bfloat16", "ieee", "conv_tap_rows_bfloat16_3d_mma_128x128x32_scalar"),
-        ((8, 3, 224, 224), (64, 3, 7, 7), "float16", "ieee", "conv_float16_3d_mma_64x64x32_rowwise"),
-        ((8, 64, 56, 56), (64, 64, 3, 3), "float64", "ieee", "conv_float64_3d_mma_64x64x16_scalar"),
-        ((32, 256, 56, 56), (256, 256, 3, 3), "float32", "tf32", "conv_float32_3d_tf32_wgmma_128x128_pixel_rows"),
-        ((32, 256, 56, 56), (256, 256, 3, 3), "float32", "ieee", "conv_float32_3d_128x128x16_uniform"),
-    ],
-)
-def test_the_plan_takes_tensor_cores_where_they_serve(x: Any, w: Any, dtype: str, precision: str, kernel: str) -> None:
-    assert reasons(x, w, dtype, precision).splitlines()[0] == kernel
 
 
 def test_every_form_says_what_it_takes() -> None:

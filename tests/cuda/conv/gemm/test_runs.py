@@ -13,17 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gpuconv
-from gpuconv.cuda.call.prepared import contiguous_strides
 from gpuconv.cuda.conv import families as conv_families
 from gpuconv.cuda.conv.gemm import runs
 from gpuconv.cuda.plan import offers
-from gpuconv.cuda.plan.limits import representative
 from gpuconv.cuda.plan.offers import Candidate
-from gpuconv.rules import geometry as geometries
-from gpuconv.rules import layout as layouts
 from tests.emulator import emulated_cuda
 from tests.harness.emulated import architecture, preferred
-from tests.harness.plans import problem
+from tests.harness.plans import HOPPER, problem
 from tests.oracle import oracle
 from tests.oracle.operands import BFLOAT16
 from tests.oracle.strategies import checked
@@ -73,6 +69,7 @@ def _values(shape: Ints, layout: str, dtype: Any, rng: Any, skipped: int, infini
 
 
 @pytest.mark.emulator
+@pytest.mark.kernels("conv/gemm/conv.cu", "conv/gemm/split.cu")
 @pytest.mark.parametrize(("dtype", "precision"), ARITHMETIC, ids=str)
 @checked(0.25)
 @given(random=st.randoms(use_true_random=False), seed=st.integers(0, 2**32 - 1))
@@ -100,14 +97,7 @@ def test_sums_over_runs_are_exact(dtype: Any, precision: str, random: Random, se
 
 def _plan(x: Ints, w: Ints, layout: str = "NCHW", dtype: str = "bfloat16", precision: str = "ieee", **more: Any) -> str:
     """Return the chosen kernel and the reasons, line by line."""
-    geometry = geometries.conv(x, w, None, **more)
-    strides = [
-        layouts.channels_second(layout, contiguous_strides(layouts.as_given(layout, shape)))
-        for shape in (x, geometry.y_shape)
-    ]
-    limits = representative("sm_90a").limits
-    arrays = strides[0], contiguous_strides(w), None, strides[1]
-    plan = conv_families.for_conv(geometry, dtype, *arrays, limits, precision=precision)
+    plan = conv_families.plan(problem("conv", x, w, dtype, layout=layout, precision=precision, **more), HOPPER)
     return "\n".join([plan.kernel or "", *plan.reasons])
 
 
@@ -183,6 +173,7 @@ def test_every_length_of_channels_last_is_of_whole_pixels() -> None:
 
 
 @pytest.mark.emulator
+@pytest.mark.kernels("conv/gemm/conv.cu")
 def test_elements_after_the_last_whole_piece_are_left_alone() -> None:
     """Rows of a view whose last piece no column meets."""
     rng = np.random.default_rng(0)

@@ -146,58 +146,33 @@ def test_phases_have_splits_in_proportion_to_their_taps() -> None:
     assert splits["count"] <= 4 * 256 // 16
 
 
-@pytest.mark.parametrize(
-    ("x_shape", "w_shape", "kernel"),
-    [
-        ((1, 1280, 32, 32), (640, 1280, 3, 3), "conv_float32_3d_128x128x16_uniform_split"),  # 40 large tiles
-        ((1, 256, 7, 7), (256, 256, 3, 3), "conv_tap_rows_float32_3d_64x64x16_uniform_split"),  # 16 tiles instead of 4
-        ((8, 256, 17, 17), (256, 256, 3, 3), "conv_float32_3d_64x64x16_uniform_split"),  # more than one round
-        ((1, 512, 96, 88), (256, 512, 3, 3), "conv_float32_3d_128x128x16_uniform"),  # a large tile for each
-    ],
-)
-def test_splits_are_chosen_where_rounds_would_not_be_full(x_shape: Any, w_shape: Any, kernel: str) -> None:
-    assert plan("conv", x_shape, w_shape, pads=[1] * 4).kernel == kernel
-
-
 # ---------------------------------------------------------------- results
 
 
-def operands(operator: str = "conv", dtype: Any = np.float32) -> tuple[Any, Any, Any]:
+def operands() -> list[Any]:
     random = np.random.default_rng(0)
-    w_shape = (70, 64, 3, 3) if operator == "conv" else (64, 70, 3, 3)
-    shapes = (2, 64, 7, 9), w_shape, (70,)
-    x, w, b = (random.standard_normal(shape).astype(dtype) for shape in shapes)
-    return x, w, b
+    return [random.standard_normal(shape).astype(np.float32) for shape in ((2, 64, 7, 9), (70, 64, 3, 3), (70,))]
 
 
-ATTRIBUTES: dict[str, dict[str, Any]] = {"conv": {"pads": [1] * 4}, "conv_transpose": {"strides": [2, 3]}}
-
-
-def bits(kernel: str, share: bool, multiprocessors: int | None = None, **options: Any) -> bytes:
-    operator = "conv_transpose" if kernel.startswith("conv_transpose") else "conv"
-    x, w, b = operands(operator)
-    arguments = ATTRIBUTES[operator]
-    with preferred(kernel), emulated_cuda(multiprocessors=multiprocessors, **options) as emulated:
-        packed = gpuconv.pack(w, operator) if share else w
-        y = getattr(gpuconv, operator)(x, packed, b, **arguments)
-    pack, *made = emulated.launches
-    assert pack.variant.name == "pack_weights_float32_3d" + "_rows" * ("_rows_" in kernel)
-    assert [launch.variant.name for launch in made] == [kernel.removesuffix("_split")] * (1 + share)
-    assert all(fields(launch)["splits"]["count"] > 1 for launch in made)
-    assert emulated.launches[1].grid[0] > emulated.launches[-1].grid[0] or not share
-    oracle.assert_close(y, getattr(oracle, operator)(x, w, b, **arguments), "float32")
+def bits(seed: int) -> bytes:
+    with preferred(KERNEL), emulated_cuda(seed=seed) as emulated:
+        y = gpuconv.conv(*operands(), pads=[1] * 4)
+    assert fields(emulated.launches[-1])["splits"]["count"] > 1
+    oracle.assert_close(y, oracle.conv(*operands(), pads=[1] * 4), "float32")
     return bytes(y.tobytes())
 
 
 @pytest.mark.emulator
+@pytest.mark.kernels("conv/gemm/split.cu")
 def test_sums_in_the_order_of_arrival_show() -> None:
     line, kernel = "const Acc* source = of(split);", "conv/gemm/split_k.cuh"
     text = exchanged(kernel, line, line.replace("split)", "(split + block_number()) % splits)"))
     with changed_kernels({kernel: text}):
-        assert len({bits(KERNEL, False, seed=seed) for seed in range(4)}) > 1
+        assert len({bits(seed) for seed in range(4)}) > 1
 
 
 @pytest.mark.emulator
+@pytest.mark.kernels("conv/gemm/split.cu")
 def test_a_second_call_finds_its_tickets_at_zero() -> None:
     x, w, b = operands()
     with preferred(KERNEL), emulated_cuda(seed=2):
@@ -206,6 +181,7 @@ def test_a_second_call_finds_its_tickets_at_zero() -> None:
 
 
 @pytest.mark.emulator
+@pytest.mark.kernels("conv/gemm/conv.cu")
 def test_64_bit_problems_go_to_the_kernels_that_accept_every_problem() -> None:
     with preferred(KERNEL), indices(wide=True), emulated_cuda() as emulated:
         gpuconv.conv(*operands())

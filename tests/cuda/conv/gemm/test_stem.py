@@ -111,15 +111,6 @@ def test_channels_of_several_groups_are_not_copied_together() -> None:
     assert fields(made.launches[-1])["runs"] == 0
 
 
-@pytest.mark.parametrize(
-    ("dtype", "kernel"),
-    [("float32", "conv_stem_float32_3d_32x256x7"), ("bfloat16", "conv_stem_bfloat16_3d_mma_64x256")],
-)
-def test_it_is_the_quickest_for_stems(dtype: str, kernel: str) -> None:
-    made = plan("conv", (32, 3, 224, 224), (64, 3, 7, 7), dtype=dtype, strides=[2, 2], pads=[3] * 4)
-    assert made.launches[-1].variant.name == kernel
-
-
 # ---------------------------------------------------------------- bands by hand
 
 Ints = tuple[int, ...]

@@ -9,18 +9,17 @@ import numpy as np
 import pytest
 
 import gpuconv
-from gpuconv.cuda.call.prepared import contiguous_strides
 from gpuconv.cuda.conv import families as conv_families
-from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.gemm import ffma, filter_rows, interleaved, pointwise
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan import model, offers
 from gpuconv.cuda.plan.launch import Plan
 from gpuconv.cuda.plan.limits import Limits, representative
-from gpuconv.rules import geometry as geometries
 from tests.emulator import emulated_cuda
+from tests.harness import plans
 from tests.harness.emulated import preferred
 from tests.harness.offered import candidates, said, why_not
+from tests.harness.sources_of_kernels import CONV_TRANSPOSE
 from tests.oracle import oracle
 from tests.oracle.operands import values
 
@@ -29,9 +28,7 @@ Ints = tuple[int, ...]
 
 
 def problem(x: Ints, w: Ints, dtype: str = "float32", **attributes: Any) -> Problem:
-    geometry = geometries.conv_transpose(x, w, None, **attributes)
-    strides = map(contiguous_strides, (x, w))
-    return correlation.of(geometry, dtype, *strides, None, contiguous_strides(geometry.y_shape))
+    return plans.problem("conv_transpose", x, w, dtype, **attributes)
 
 
 def plan(one: Problem, kernel: str = "", limits: Limits = HOPPER) -> Plan:
@@ -184,21 +181,6 @@ def test_a_small_shared_memory_leaves_room_for_fewer_tiles() -> None:
 # ---------------------------------------------------------------- choosing
 
 
-@pytest.mark.parametrize(
-    ("x", "w", "attributes", "kernel"),
-    [
-        ((16, 32, 128, 256), (32, 16, 3, 5), {"strides": [2, 3], "dilations": [2, 1], "group": 4}, "interleaved"),
-        ((16, 32, 64, 128), (32, 64, 3, 3), {"strides": [5, 5], "dilations": [2, 2]}, "interleaved"),
-        ((16, 32, 131072), (32, 64, 3), {"strides": [2], "dilations": [2]}, "interleaved"),
-        ((8, 128, 64, 64), (128, 24, 2, 2), {"strides": [2, 2]}, "depth_to_space"),
-        ((8, 3, 64, 64), (3, 3, 2, 2), {"strides": [2, 2]}, "depth_to_space"),
-    ],
-)
-def test_wide_outputs_are_written_in_whole_rows(x: Ints, w: Ints, attributes: dict[str, Any], kernel: str) -> None:
-    (chosen,) = (line for line in plan(problem(x, w, **attributes)).reasons if line.endswith(", chosen"))
-    assert chosen.startswith(f"conv_transpose_{kernel}_float32_3d_")
-
-
 @pytest.mark.parametrize(("stride", "sectors"), [(1, 1), (2, 2), (3, 3), (16, 8)])
 def test_a_phase_alone_writes_parts_of_sectors(stride: int, sectors: int) -> None:
     """Of 8 elements of float32: a sector has at least one of a phase."""
@@ -219,6 +201,7 @@ def test_three_axes_are_the_same_problem() -> None:
 
 
 @pytest.mark.emulator
+@pytest.mark.kernels(*CONV_TRANSPOSE, "conv/gemm/interleaved.cu", "conv/gemm/depth_to_space.cu")
 def test_every_candidate_is_right_where_all_families_have_some() -> None:
     x, w = values("integers", 1, (2, 16, 5, 9), "float32"), values("nonfinite", 2, (16, 20, 2, 2), "float32")
     exact, seen = oracle.conv_transpose(x, w, strides=[2, 2]), set()

@@ -17,7 +17,7 @@ from tests.emulator import emulated_cuda
 from tests.gpu.on_device import cupy, moved
 from tests.oracle import oracle
 
-pytestmark = pytest.mark.emulator
+pytestmark = [pytest.mark.emulator, pytest.mark.kernels("conv/wgmma/slices.cu", "conv/wgmma/strips.cu")]
 
 
 def integers(seed: int, *shape: int, dtype: Any = np.float16) -> Any:

@@ -14,7 +14,7 @@ from tests.harness import passes
 from tests.harness.passes import cost, over_ways
 from tests.oracle.operands import LAYOUTS, values
 
-pytestmark = pytest.mark.emulator
+pytestmark = [pytest.mark.emulator, pytest.mark.kernels("passes/channels_last.cu")]
 
 MOST_WAVEFRONTS = {
     4: 1.5,

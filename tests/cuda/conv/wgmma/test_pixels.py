@@ -12,27 +12,14 @@ from gpuconv.cuda.conv.gemm import split as split_k
 from gpuconv.cuda.conv.wgmma import pixels
 from gpuconv.cuda.conv.wgmma.tiles import PIXELS, PixelsTile
 from gpuconv.rules.geometry import Ints
-from tests.cuda.conv.wgmma.wgmma_calls import (
-    ASYNCHRONOUS,
-    INTEGERS,
-    NOT_FINITE,
-    PROBLEMS,
-    SINGLE,
-    TRANSPOSED,
-    call,
-    check_finished,
-    check_not_finite,
-    check_rows_from_other_addresses,
-    conv,
-    divided,
-    exact_of,
-)
+from tests.cuda.conv.wgmma import wgmma_calls as calls
+from tests.cuda.conv.wgmma.wgmma_calls import INTEGERS, SINGLE, call, conv, divided, exact_of
 from tests.oracle import oracle
 from tests.oracle.operands import LAYOUTS, operands
 
-pytestmark = pytest.mark.emulator
+pytestmark = [pytest.mark.emulator, pytest.mark.kernels("conv/wgmma/pixels.cu")]
 
-NORMAL = ("normal", "normal", "normal")
+
 PRECISIONS = ("tf32", "3xtf32")
 
 # Rows of x, and of channels, are whole multiples of 16 bytes in all of them.
@@ -52,7 +39,7 @@ NARROW = (
     "a large stride along W",
     "a larger stride than taps reach",
 )  # two strips of 256 columns would not fit
-ALL = {**{name: given for name, given in PROBLEMS.items() if name != "one tap"}, **MORE}
+ALL = {**{name: given for name, given in calls.PROBLEMS.items() if name != "one tap"}, **MORE}
 
 
 def form_of(tile: PixelsTile) -> str:
@@ -75,7 +62,7 @@ def sampled() -> Iterator[Any]:
 
 @pytest.mark.parametrize(("wanted", "precision", "name", "split"), list(sampled()))
 def test_integers_are_exact(wanted: str, precision: str, name: str, split: bool) -> None:
-    check_finished(ALL[name], wanted, SINGLE, precision, split)
+    calls.check_finished(ALL[name], wanted, SINGLE, precision, split)
 
 
 def test_every_kernel_is_among_these() -> None:
@@ -83,12 +70,12 @@ def test_every_kernel_is_among_these() -> None:
 
 
 @pytest.mark.sampled(3)
-@pytest.mark.parametrize("name", TRANSPOSED)
+@pytest.mark.parametrize("name", calls.TRANSPOSED)
 @pytest.mark.parametrize("form", ["rows", "patches_direct"])
 def test_integers_are_exact_in_conv_transpose(name: str, form: str) -> None:
-    given, number = TRANSPOSED[name], list(TRANSPOSED).index(name) + 3 * (form == "rows")
+    given, number = calls.TRANSPOSED[name], list(calls.TRANSPOSED).index(name) + 3 * (form == "rows")
     size = ("64x256", "128x128")[number % 2]
-    check_finished(given, f"{size}_pixel_{form}", SINGLE, PRECISIONS[number // 2 % 2], number % 4 == 0)
+    calls.check_finished(given, f"{size}_pixel_{form}", SINGLE, PRECISIONS[number // 2 % 2], number % 4 == 0)
 
 
 # ---------------------------------------------------------------- forms of strips
@@ -174,7 +161,7 @@ def test_any_number_of_stages_in_every_order_of_arrival(
     expected = exact_of(given, arrays).value
     wanted = form_of(tile)
     resized("PIXELS", tile, **changes)
-    for seed, order in enumerate(ASYNCHRONOUS):
+    for seed, order in enumerate(calls.ASYNCHRONOUS):
         y, struct = call(given, arrays, wanted, precision, seed=seed, async_order=order, multiprocessors=1 + seed % 2)
         room = changes.get("x_bytes", tile.x_bytes)
         assert struct["strips"]["stages"] == room // struct["strips"]["bytes"] >= 2
@@ -199,15 +186,6 @@ def test_shares_that_have_no_strip(tile: PixelsTile, monkeypatch: pytest.MonkeyP
 # ---------------------------------------------------------------- numbers
 
 
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize(("wanted", "precision"), KERNELS[1::2])
-def test_random_numbers_are_within_the_bound(wanted: str, precision: str) -> None:
-    given = conv((1, 40, 5, 40), (66, 40, 3, 2), False, pads=[2, 1, 0, 1], dilations=[1, 2])
-    x, w, _ = operands(given, NORMAL, 7, SINGLE)
-    y, _ = call(given, (x, w, None), wanted, precision)
-    oracle.assert_close(y, exact_of(given, (x, w, None)), SINGLE, precision)
-
-
 def test_inputs_are_rounded_to_nearest_ties_away_from_zero() -> None:
     """A weight of one shows what becomes of x: 11 significant bits, whatever the sign."""
     mantissas = np.arange(0, 1 << 14, 0x7FF, dtype=np.uint32) | np.uint32(0x3F800000)
@@ -223,25 +201,6 @@ def test_inputs_are_rounded_to_nearest_ties_away_from_zero() -> None:
         assert not y[:, 32:].any()
         y, _ = call(conv(x.shape, w.shape, False), (x, w, None), f"128x128_pixel_{form}", "3xtf32")
         np.testing.assert_allclose(y[:, :32], x, rtol=2**-22.5)  # two parts of 11 bits, the second with its own sign
-
-
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize("kinds", [("integers", "nonfinite"), ("nonfinite", "integers")])
-@pytest.mark.parametrize(
-    ("name", "wanted", "precision"),
-    [
-        ("conv", "128x128_pixel_rows", "3xtf32"),
-        ("conv", "64x256_pixel_rows", "tf32"),
-        ("conv", "128x128_pixel_patches_direct", "tf32"),
-        ("conv", "64x256_pixel_patches_direct", "3xtf32"),
-        ("conv_transpose", "128x128_pixel_rows", "tf32"),
-        ("conv_transpose", "64x256_pixel_patches_direct", "3xtf32"),
-    ],
-)
-def test_padding_adds_nothing_to_what_is_not_finite(
-    name: str, wanted: str, precision: str, kinds: tuple[str, str]
-) -> None:
-    check_not_finite(NOT_FINITE[name], wanted, SINGLE, precision, kinds)
 
 
 @pytest.mark.sampled(2)
@@ -272,10 +231,3 @@ def test_channels_last_of_any_number_of_filters(filters: int, wanted: str) -> No
     for out in (whole[..., 1:], LAYOUTS["channels last"](np.zeros(exact.shape, SINGLE))):
         y, _ = call(given, arrays, wanted, "tf32", more={"out": out, "activation": "relu"})
         np.testing.assert_array_equal(y, np.maximum(exact, 0))
-
-
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize("share", [False, True], ids=["w", "packed w"])
-@pytest.mark.parametrize("wanted", ["128x128_pixel_rows", "64x256_pixel_rows_split"])
-def test_rows_from_other_addresses_are_copied_after_all(wanted: str, share: bool) -> None:
-    check_rows_from_other_addresses(wanted, share, SINGLE, "3xtf32", conv((1, 72, 6, 24), (66, 72, 2, 2)))

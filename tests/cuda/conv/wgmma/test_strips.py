@@ -14,29 +14,13 @@ from gpuconv.cuda.conv.gemm import split as split_k
 from gpuconv.cuda.conv.wgmma.tiles import HALF_SLICE, SLICE_BYTES, STRIPS, StripsTile
 from gpuconv.cuda.plan import offers
 from gpuconv.cuda.plan.offers import Candidate
-from tests.cuda.conv.wgmma.wgmma_calls import (
-    ASYNCHRONOUS,
-    HALF,
-    INTEGERS,
-    NOT_FINITE,
-    PROBLEMS,
-    SINGLE,
-    TRANSPOSED,
-    call,
-    check_finished,
-    check_not_finite,
-    check_rows_from_other_addresses,
-    conv,
-    conv_transpose,
-    divided,
-    exact_of,
-)
+from tests.cuda.conv.wgmma import wgmma_calls as calls
+from tests.cuda.conv.wgmma.wgmma_calls import HALF, INTEGERS, SINGLE, call, conv, divided, exact_of
 from tests.emulator import emulated_cuda
-from tests.oracle import oracle
 from tests.oracle.operands import BFLOAT16, LAYOUTS, operands
 from tests.oracle.strategies import Problem
 
-pytestmark = pytest.mark.emulator
+pytestmark = [pytest.mark.emulator, pytest.mark.kernels("conv/wgmma/strips.cu")]
 
 ROWS, PATCHES = (
     [tile for tile in STRIPS if (tile.rows, tile.slice_bytes) == (rows, SLICE_BYTES)] for rows in (True, False)
@@ -46,7 +30,7 @@ HALVES = [
 ]  # for channels that leave the half of a slice empty
 
 
-SHARED = [name for name in PROBLEMS if name not in ("a stride along H", "one tap", "one axis")]
+SHARED = [name for name in calls.PROBLEMS if name not in ("a stride along H", "one tap", "one axis")]
 
 
 def form_of(tile: StripsTile) -> str:
@@ -65,7 +49,7 @@ KERNELS = [
 def sampled() -> Iterator[Any]:
     """One problem for each kernel, so that each problem comes as often as others, by whole tiles or by shares."""
     for number, (wanted, dtype, precision) in enumerate(KERNELS):
-        names = list(PROBLEMS) if "_rows" in wanted else SHARED
+        names = list(calls.PROBLEMS) if "_rows" in wanted else SHARED
         name, split = names[number % len(names)], (number + number // 6) % 2 == 1
         label = f"{wanted}-{dtype}-{precision}-{name}{'-shares' if split else ''}"
         yield pytest.param(wanted, dtype, precision, name, split, id=label)
@@ -73,15 +57,15 @@ def sampled() -> Iterator[Any]:
 
 @pytest.mark.parametrize(("wanted", "dtype", "precision", "name", "split"), list(sampled()))
 def test_integers_are_exact(wanted: str, dtype: Any, precision: str, name: str, split: bool) -> None:
-    check_finished(PROBLEMS[name], wanted, dtype, precision, split)
+    calls.check_finished(calls.PROBLEMS[name], wanted, dtype, precision, split)
 
 
 def test_all_forms_of_strips_are_among_these_problems() -> None:
     """Taps that share strips and taps that do not; neighbouring rows and one row after the other."""
     found = {}
-    for name in PROBLEMS:
-        arrays = operands(PROBLEMS[name], INTEGERS, 0, BFLOAT16)
-        _, struct = call(PROBLEMS[name], arrays, form_of(ROWS[0]), check_shared=False, check_global=False)
+    for name in calls.PROBLEMS:
+        arrays = operands(calls.PROBLEMS[name], INTEGERS, 0, BFLOAT16)
+        _, struct = call(calls.PROBLEMS[name], arrays, form_of(ROWS[0]), check_shared=False, check_global=False)
         strips = struct["strips"]
         found[name] = int(strips["inner"]), int(strips["column_w"]), int(strips["piece_h"])
     assert found["as large as x"] == (3, 0, 1)
@@ -95,9 +79,9 @@ HALVED = {
     "32": conv((2, 32, 9, 72), (64, 32, 3, 3), pads=[1, 1, 1, 1]),
     "96": conv((1, 96, 6, 136), (70, 96, 3, 2), False, pads=[1, 0, 2, 1], dilations=[2, 1]),
     "groups of 32": conv((1, 64, 9, 64), (140, 32, 3, 2), group=2, pads=[1, 1, 1, 1]),
-    "as large as x": PROBLEMS["as large as x"],
-    "three axes": PROBLEMS["three axes"],
-    "one tap": PROBLEMS["one tap"],
+    "as large as x": calls.PROBLEMS["as large as x"],
+    "three axes": calls.PROBLEMS["three axes"],
+    "one tap": calls.PROBLEMS["one tap"],
 }
 
 
@@ -111,7 +95,7 @@ def halved() -> Iterator[Any]:
 
 @pytest.mark.parametrize(("wanted", "dtype", "name", "split"), list(halved()))
 def test_integers_are_exact_in_slices_of_half_as_many_channels(wanted: str, dtype: Any, name: str, split: bool) -> None:
-    check_finished(HALVED[name], wanted, dtype, "ieee", split)
+    calls.check_finished(HALVED[name], wanted, dtype, "ieee", split)
 
 
 # ---------------------------------------------------------------- weights that stay
@@ -119,7 +103,13 @@ def test_integers_are_exact_in_slices_of_half_as_many_channels(wanted: str, dtyp
 # Of as many slices of weights as there is room for, or of less; tiles are more than twice as many as multiprocessors.
 STAYING = [
     ("64x256_rows", HALF, "ieee", conv((1, 64, 15, 72), (64, 64, 3, 3), pads=[1, 1, 1, 1]), 9),
-    ("64x256_rows", BFLOAT16, "ieee", conv((1, 72, 24, 72), (64, 72, 1, 2), strides=[2, 1], pads=[0, 1, 0, 0]), 4),
+    (
+        "64x256_rows",
+        BFLOAT16,
+        "ieee",
+        conv((1, 72, 24, 72), (64, 72, 1, 2), strides=[2, 1], pads=[0, 1, 0, 0]),
+        4,
+    ),
     ("64x256_rows", BFLOAT16, "ieee", conv((2, 40, 6, 72), (60, 40, 3, 2), pads=[0, 1, 1, 0]), 6),
     ("128x256_rows", HALF, "ieee", conv((2, 48, 9, 136), (128, 48, 3, 2), pads=[1, 1, 1, 1]), 6),
     ("128x256_rows", HALF, "ieee", conv((3, 72, 8, 72), (72, 72, 1, 1)), 2),
@@ -144,7 +134,7 @@ def test_weights_that_stay_are_those_of_every_tile(
 ) -> None:
     arrays = operands(given, INTEGERS, 9, dtype)
     expected = exact_of(given, arrays).value.astype(dtype)
-    for seed, order in enumerate(ASYNCHRONOUS):
+    for seed, order in enumerate(calls.ASYNCHRONOUS):
         count = 1 + seed % 2
         y, struct = call(given, arrays, wanted, precision, seed=seed, async_order=order, multiprocessors=count)
         assert struct["strips"]["resident"] == 1
@@ -184,7 +174,7 @@ TRANSPOSED_BY = [
 
 @pytest.mark.parametrize(("wanted", "dtype", "precision", "name", "split"), TRANSPOSED_BY)
 def test_integers_are_exact_in_conv_transpose(wanted: str, dtype: Any, precision: str, name: str, split: bool) -> None:
-    check_finished(TRANSPOSED[name], wanted, dtype, precision, split)
+    calls.check_finished(calls.TRANSPOSED[name], wanted, dtype, precision, split)
 
 
 # ---------------------------------------------------------------- rings
@@ -204,7 +194,7 @@ def test_every_number_of_stages_of_weights_in_every_order_of_arrival(
     expected = exact_of(given, arrays).value.astype(BFLOAT16)
     wanted = form_of(tile)
     resized("STRIPS", tile, stages=stages)
-    for seed, order in enumerate(ASYNCHRONOUS):
+    for seed, order in enumerate(calls.ASYNCHRONOUS):
         y, struct = call(given, arrays, wanted, seed=seed, async_order=order, multiprocessors=1 + 2 * (seed % 2))
         assert struct["strips"]["resident"] == 0
         np.testing.assert_array_equal(y, expected, err_msg=order)
@@ -229,7 +219,7 @@ def test_every_number_of_strips_in_every_order_of_arrival(tile: StripsTile, give
     """Of eight strips an item, or of fourteen small ones."""
     arrays = operands(given, INTEGERS, 3, HALF)
     expected = exact_of(given, arrays).value.astype(HALF)
-    for seed, order in enumerate(ASYNCHRONOUS):
+    for seed, order in enumerate(calls.ASYNCHRONOUS):
         y, struct = call(given, arrays, form_of(tile), seed=seed, async_order=order, multiprocessors=1)
         assert struct["strips"]["stages"] == count
         np.testing.assert_array_equal(y, expected, err_msg=order)
@@ -258,56 +248,18 @@ def test_short_shares(
     """One strip each, of one tap or of three; and six strips in four shares, the last of which has none."""
     if inner == 1 and not tile.rows:
         pytest.skip("patches are for taps that share them")
-    given = PROBLEMS[name] if tile in (*ROWS, *PATCHES) else of_halves(PROBLEMS[name])
+    given = calls.PROBLEMS[name] if tile in (*ROWS, *PATCHES) else of_halves(calls.PROBLEMS[name])
     wanted = form_of(tile)
     resized("STRIPS", tile)
     monkeypatch.setattr(split_k, "_COUNTS", (splits,))
     arrays = operands(given, INTEGERS, 4, BFLOAT16)
     seed = splits + tile.block_n
-    y, struct = divided(given, arrays, wanted, seed=seed, async_order=ASYNCHRONOUS[seed % 3])
+    y, struct = divided(given, arrays, wanted, seed=seed, async_order=calls.ASYNCHRONOUS[seed % 3])
     assert (struct["strips"]["inner"], struct["splits"]["count"]["divisor"]) == (inner, splits)
     np.testing.assert_array_equal(y, exact_of(given, arrays).value.astype(BFLOAT16))
 
 
 # ---------------------------------------------------------------- numbers that are not finite
-
-
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize("kinds", [("integers", "nonfinite"), ("nonfinite", "integers")])
-@pytest.mark.parametrize(
-    ("name", "wanted", "dtype", "precision"),
-    [
-        ("conv", "128x256_rows", BFLOAT16, "ieee"),
-        ("conv", "64x256_rows", HALF, "ieee"),
-        ("conv", "64x256_patches_direct", BFLOAT16, "ieee"),
-        ("conv", "64x256_patches", SINGLE, "3xtf32"),
-        ("slices of half as many channels", "64x256x32_rows", HALF, "ieee"),
-        ("slices of half as many channels", "64x256x32_patches_direct", BFLOAT16, "ieee"),
-        ("conv_transpose", "64x256_rows", BFLOAT16, "ieee"),
-        ("conv_transpose", "64x256_patches_direct", HALF, "ieee"),
-        ("conv_transpose", "64x256_patches", SINGLE, "tf32"),
-    ],
-)
-def test_padding_adds_nothing_to_what_is_not_finite(
-    name: str, wanted: str, dtype: Any, precision: str, kinds: tuple[str, str]
-) -> None:
-    check_not_finite(NOT_FINITE[name], wanted, dtype, precision, kinds)
-
-
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize(
-    ("wanted", "dtype", "precision"),
-    [
-        ("128x256_rows", HALF, "ieee"),
-        ("64x256_patches", SINGLE, "tf32"),
-        ("64x256_patches", SINGLE, "3xtf32"),
-    ],
-)
-def test_random_numbers_are_within_the_bound(wanted: str, dtype: Any, precision: str) -> None:
-    given = PROBLEMS["all unequal"]
-    x, w, _ = operands(given, ("normal", "normal", "normal"), 7, dtype)
-    y, _ = call(given, (x, w, None), wanted, precision)
-    oracle.assert_close(y, exact_of(given, (x, w, None)), dtype, "tensor cores" if precision == "ieee" else precision)
 
 
 # ---------------------------------------------------------------- weights as they are
@@ -356,7 +308,7 @@ def test_weights_of_several_taps_with_channels_last_are_read_as_they_are(
 ) -> None:
     x, w, b = operands(given, INTEGERS, 10, dtype)
     expected = exact_of(given, (x, w, b)).value.astype(dtype)
-    for seed, order in enumerate(ASYNCHRONOUS[1:]):
+    for seed, order in enumerate(calls.ASYNCHRONOUS[1:]):
         count = 7 if "_split" in wanted else 1 + seed
         y = call_as_they_are(given, (x, of_each_tap(w), b), wanted, seed=seed, async_order=order, multiprocessors=count)
         np.testing.assert_array_equal(y, expected, err_msg=order)
@@ -365,23 +317,11 @@ def test_weights_of_several_taps_with_channels_last_are_read_as_they_are(
 @pytest.mark.parametrize("wanted", ["64x256_rows", "64x256_patches_direct"])
 def test_weights_of_conv_transpose_are_read_as_they_are(wanted: str) -> None:
     """Their channels are along the first axis."""
-    given = conv_transpose((1, 64, 9, 72), (64, 70, 3, 2), pads=[1, 0, 0, 1])
+    given = calls.conv_transpose((1, 64, 9, 72), (64, 70, 3, 2), pads=[1, 0, 0, 1])
     x, w, b = operands(given, INTEGERS, 11, HALF)
     as_they_are = np.moveaxis(np.ascontiguousarray(np.moveaxis(w, 0, -1)), -1, 0)
     y = call_as_they_are(given, (x, as_they_are, b), wanted, seed=1, async_order="random", multiprocessors=2)
     np.testing.assert_array_equal(y, exact_of(given, (x, w, b)).value.astype(HALF))
 
 
-@pytest.mark.parametrize("wanted", ["64x256_rows", "64x256_patches_direct"])
-def test_infinite_weights_that_are_read_as_they_are_add_nothing_to_padding(wanted: str) -> None:
-    check_not_finite(NOT_FINITE["conv"], wanted, HALF, "ieee", ("integers", "nonfinite"), "channels last")
-
-
 # ---------------------------------------------------------------- where x lies
-
-
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize("share", [False, True], ids=["w", "packed w"])
-@pytest.mark.parametrize("wanted", ["128x256_rows", "64x256_rows_split"])
-def test_rows_from_other_addresses_are_copied_after_all(wanted: str, share: bool) -> None:
-    check_rows_from_other_addresses(wanted, share, HALF, "ieee", conv((2, 72, 6, 24), (70, 72, 3, 3)))

@@ -52,6 +52,30 @@ PROBLEMS = {
     "no padding": conv((1, 72, 6, 64), (64, 72, 3, 3)),
 }
 
+# Of any strides, whose inputs are fetched slice by slice.
+_UNEQUAL: dict[str, Any] = {"strides": [2, 3], "dilations": [1, 2], "pads": [1, 0, 2, 1]}
+SLICED = {
+    "several images in a tile": conv((3, 72, 5, 7), (150, 72, 3, 3), pads=[1, 1, 1, 1]),
+    "all unequal": conv((2, 40, 9, 11), (130, 40, 3, 2), False, pads=[2, 1, 0, 1], strides=[2, 1], dilations=[1, 2]),
+    "vectors of eight": conv((2, 64, 8, 16), (80, 64, 1, 1)),
+    "vectors of four": conv((3, 64, 6, 6), (96, 64, 3, 3), pads=[1, 1, 1, 1]),
+    "groups": conv((2, 80, 5, 7), (140, 40, 2, 2), False, group=2),
+    "one axis": conv((5, 100, 37), (70, 100, 4), pads=[1, 3], strides=[2], dilations=[3]),
+    "three axes": conv(
+        (2, 40, 5, 7, 6), (300, 40, 2, 3, 2), pads=[1, 1, 0, 1, 0, 2], strides=[2, 1, 3], dilations=[1, 2, 1]
+    ),
+    "phases": conv_transpose((2, 72, 3, 5), (72, 80, 3, 4), **_UNEQUAL, output_padding=[1, 0]),
+    "one phase of vectors": conv_transpose((2, 72, 4, 8), (72, 72, 3, 3), pads=[1, 1, 1, 1]),
+    "a phase without taps": conv_transpose((2, 144, 5), (144, 70, 2), strides=[3]),
+    "groups of phases": conv_transpose((2, 144, 7, 5), (144, 70, 3, 2), group=2, strides=[2, 2]),
+    "phases of three axes": conv_transpose(
+        (1, 24, 3, 4, 5), (24, 66, 3, 2, 4), strides=[1, 2, 2], pads=[1, 0, 1, 1, 1, 2]
+    ),
+    "fewer outputs than phases": conv_transpose((1, 40, 1, 3), (40, 64, 2, 3), strides=[4, 2]),
+    "crops beyond the windows": conv_transpose((1, 40, 6, 7), (40, 64, 3, 3), strides=[2, 2], pads=[3, 2, 0, 3]),
+    "filters of several tiles": conv_transpose((1, 40, 4, 5), (40, 300, 3, 2), strides=[2, 1]),
+}
+
 
 def call(
     given: Problem, arrays: Sequence[Any], wanted: str, precision: str = "ieee", *, more: Any = None, **options: Any
@@ -114,50 +138,3 @@ TRANSPOSED = {
     "three axes": conv_transpose((2, 24, 3, 5, 72), (24, 64, 2, 3, 2), pads=[1, 0, 0, 0, 1, 1], dilations=[1, 1, 2]),
     "one axis": conv_transpose((2, 100, 304), (100, 70, 4), pads=[1, 3], dilations=[3]),
 }
-
-
-NOT_FINITE = {
-    "conv": conv((1, 64, 7, 72), (64, 64, 3, 2), pads=[1, 2, 1, 0]),
-    "slices of half as many channels": conv((1, 32, 7, 72), (64, 32, 3, 2), pads=[1, 2, 1, 0]),
-    "conv_transpose": conv_transpose((1, 64, 7, 72), (64, 64, 3, 2), pads=[1, 0, 0, 1]),
-}
-
-
-def check_not_finite(
-    given: Problem,
-    wanted: str,
-    dtype: Any,
-    precision: str,
-    kinds: tuple[str, str],
-    w_layout: str = "contiguous",
-    **options: Any,
-) -> None:
-    x, w, b = operands(given, (*kinds, "integers"), 6, dtype)
-    for array in (x, w):  # few enough for most outputs to be numbers
-        odd = np.random.default_rng(5).random(array.shape) < 0.995
-        array[odd & ~np.isfinite(array.astype(np.float64))] = 1
-    y, _ = call(given, (x, LAYOUTS[w_layout](w), b), wanted, precision, **options)
-    exact = exact_of(given, (x, w, b))
-    assert np.isfinite(exact.value).any()
-    assert not np.isfinite(exact.value).all()
-    oracle.assert_close(y, exact, dtype, "tensor cores" if precision == "ieee" else precision)
-
-
-def check_rows_from_other_addresses(wanted: str, share: bool, dtype: Any, precision: str, given: Problem) -> None:
-    """From an address on that is no multiple of 16 bytes: the same plan, other launches."""
-    x, w, _ = operands(given, INTEGERS, 8, dtype)
-    memory = np.append(x.reshape(-1), x.reshape(-1)[:1])
-
-    def pick(candidates: Sequence[Candidate]) -> Candidate:
-        return next(one for one in candidates if one.name.endswith(wanted))
-
-    device = emulated_cuda(seed=1, async_order="random", multiprocessors=3)
-    with offers.picking(pick), gpuconv.precision(precision), device as emulated:
-        weights = gpuconv.pack(w) if share else w
-        for k in (0, 1, 0, 1):
-            x = memory[k : memory.size - 1 + k].reshape(given.x_shape)
-            np.testing.assert_array_equal(gpuconv.conv(x, weights), oracle.conv(x, w).value.astype(dtype))
-    names = [launch.variant.name for launch in emulated.launches]
-    assert sum("channels_last" in name for name in names) == 2
-    launches = 2 if share and "_split" in wanted else 1  # of which the second one adds up
-    assert sum(name.endswith("_rows") for name in names) == 2 * launches

@@ -10,10 +10,10 @@ import pytest
 
 import gpuconv
 from benchmarks import sass
-from gpuconv.cuda.call.prepared import contiguous_strides
 from gpuconv.cuda.plan.limits import representative
 from gpuconv.cuda.pool.grad import averages, base, families
 from gpuconv.rules import dtypes, geometry
+from tests.cuda.pool.problems import lying
 from tests.emulator import emulated_cuda
 from tests.harness import machine_code
 from tests.harness.emulated import any_cuda, indices, long_walks, preferred
@@ -26,16 +26,9 @@ LIMITS = representative("sm_90a").limits
 LARGE = (32, 64, 112, 112)
 
 
-def strides(shape: Ints, last: bool) -> Ints:
-    if not last:
-        return contiguous_strides(shape)
-    batch, *spatial, channel = contiguous_strides((shape[0], *shape[2:], shape[1]))
-    return batch, channel, *spatial
-
-
 def plan(x: Ints, dtype: str = "float32", last: bool = False, **attributes: Any) -> Any:
     forward = geometry.average_pool(x, **attributes)
-    of_dy, of_dx = strides(forward.y_shape, last), strides(x, last)
+    of_dy, of_dx = lying(forward.y_shape, last), lying(x, last)
     return families.for_average_pool_grad(forward, dtype, of_dy, of_dx, LIMITS)
 
 
@@ -109,6 +102,7 @@ def taken(kernel: str, shape: Ints, size: int, stride: int, counted: int) -> tup
 
 
 @pytest.mark.emulator
+@pytest.mark.kernels("pool/grad/averages.cu")
 @pytest.mark.parametrize("counted", [0, 1], ids=["borders", "everywhere"])
 @pytest.mark.parametrize(("size", "stride"), [(2, 2), (3, 2), (3, 1), (5, 1), (9, 1)])
 def test_threads_take_about_as_many_instructions_as_the_plan_takes_them_to(
@@ -120,6 +114,7 @@ def test_threads_take_about_as_many_instructions_as_the_plan_takes_them_to(
 
 
 @pytest.mark.emulator
+@pytest.mark.kernels("pool/grad/averages.cu")
 @pytest.mark.parametrize("counted", [0, 1], ids=["borders", "everywhere"])
 @pytest.mark.parametrize(("size", "stride"), averages._SIZES)
 def test_threads_of_several_columns_take_about_as_many(size: int, stride: int, counted: int) -> None:
@@ -145,6 +140,7 @@ def test_no_register_goes_to_memory(dtype: str) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.kernels("pool/grad/averages.cu")
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize(
     ("shape", "attributes"),

@@ -128,6 +128,7 @@ def test_windows_take_as_many_instructions_as_the_plan_takes_them_to(dtype: str)
 
 
 @pytest.mark.emulator
+@pytest.mark.kernels("pool/grad/scatter.cu")
 @pytest.mark.parametrize(
     ("shape", "kernel", "box"),
     [
@@ -186,6 +187,7 @@ def _operands(shape: Ints, dtype: str, attributes: dict[str, Any]) -> tuple[Any,
 
 
 @pytest.mark.gpu
+@pytest.mark.kernels("pool/grad/scatter.cu", "pool/grad/general.cu")
 @pytest.mark.parametrize("layout", ["contiguous", "channels last", "reversed", "strided rows", "off the vectors"])
 @pytest.mark.parametrize(("shape", "attributes", "box"), CASES, ids=str)
 def test_bits_are_those_of_the_kernel_with_one_element_a_thread(
@@ -206,6 +208,7 @@ def test_bits_are_those_of_the_kernel_with_one_element_a_thread(
 
 
 @pytest.mark.gpu
+@pytest.mark.kernels("pool/grad/scatter.cu")
 @pytest.mark.parametrize("layout", ["contiguous", "channels last"])
 @pytest.mark.parametrize("dtype", dtypes.CONV_DTYPES)
 @pytest.mark.parametrize(("shape", "attributes", "box"), CASES, ids=str)

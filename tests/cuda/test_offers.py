@@ -1,4 +1,4 @@
-"""What each family of kernels refuses, and the reason that plans give for it.
+"""What each family of kernels refuses, and the reason that plans give for it; which kernel a layer gets.
 
 A row has a problem, how the reason begins, and the families that refuse the problem for it. Where a number decides,
 `TAKEN` has the largest one that is taken.
@@ -92,38 +92,26 @@ EXPLAINED: list[tuple[Any, str, tuple[Any, ...]]] = [
     (conv((1, 2, 0, 8), (2, 1, 3, 3), pads=[2, 0, 2, 0], **G2), "there is nothing to sum", (rows, bands)),
     (conv((1, 0, 9), (4, 0, 3)), "there is nothing to sum", (few, bands)),
     (half((1, 0, 3), (2, 0, 1)), "there is nothing to multiply", (mma,)),
-    (
-        last((1, 4, 8), (4, 1, 3), "conv_transpose", strides=[2], **G4),
-        "ConvTranspose with strides (2,)",
-        (channels, rows),
-    ),
+    (last((1, 4, 8), (4, 1, 3), "conv_transpose", strides=[2], **G4), "ConvTranspose with strides (2,)",
+     (channels, rows)),
     # direct sums
     (last((1, 8, 8), (4, 2, 3), **G4), "2 channels and 1 filters a group; it takes 1 and up to 4", (channels,)),
     (last((1, 4, 8), (20, 1, 3), **G4), "1 channels and 5 filters a group; it takes 1 and up to 4", (channels,)),
     (last((1, 4, 8, 8), (4, 1, 3, 3), x_strides=(FAR, 1, 2**29, 2**29), **G4), _64_BIT, (channels,)),
     (conv((1, 66, 8), (2, 33, 3), **G2), "33 channels, 1 filters a group; it takes 1 to 32 of both", (rows,)),
     (conv((1, 2, 8), (66, 1, 3), **G2), "1 channels, 33 filters a group; it takes 1 to 32 of both", (rows,)),
-    (
-        conv((1, 2, 8), (2, 1, 3), x_strides=(16, 1, 2), **G2),
-        "neighbours of a row do not lie next to each other",
-        (rows,),
-    ),
+    (conv((1, 2, 8), (2, 1, 3), x_strides=(16, 1, 2), **G2), "neighbours of a row do not lie next to each other",
+     (rows,)),
     (conv(*ONE_GROUP, strides=[2, 2]), "strides (2, 2), dilations (1, 1): it takes dilations, and", (bands,)),
     (conv(*ONE_GROUP, dilations=[1, 2]), "strides (1, 1), dilations (1, 2): it takes dilations, and", (bands,)),
     (transposed((1, 3, 9), (3, 4, 3), [3], dilations=[2]), "strides (3,), dilations (2,): it takes", (bands,)),
     (transposed((1, 2, 4, 4, 4), (2, 1, 2, 2, 2), [2, 2, 2], **G2), "3 spatial axes; it has two", (transpose,)),
     (transposed((1, 4, 8), (4, 1, 4), [2], **G2), "2 channels a group; it takes one", (transpose,)),
     (transposed((1, 2, 8), (2, 1, 5), [2], **G2), "more than two taps a phase, or dilated ones", (transpose,)),
-    (
-        transposed((1, 2, 8), (2, 1, 3), [2], dilations=[2], **G2),
-        "more than two taps a phase, or dilated",
-        (transpose,),
-    ),
-    (
-        transposed((1, 2, 0, 8), (2, 1, 2, 2), [1, 2], output_padding=[0, 1], **G2),
-        "there is nothing to sum",
-        (transpose,),
-    ),
+    (transposed((1, 2, 8), (2, 1, 3), [2], dilations=[2], **G2), "more than two taps a phase, or dilated",
+     (transpose,)),
+    (transposed((1, 2, 0, 8), (2, 1, 2, 2), [1, 2], output_padding=[0, 1], **G2), "there is nothing to sum",
+     (transpose,)),
     # GEMMs
     (conv((1, 3, 9), (4, 3, 3), "float64"), "elements of 64 bits", (stem,)),
     (conv((2, 3, 9), (4, 3, 3), "bfloat16", dilations=[2]), "taps of a row that are no neighbours, which", (stem,)),
@@ -156,73 +144,37 @@ EXPLAINED: list[tuple[Any, str, tuple[Any, ...]]] = [
     (half((8, 12, 8, 8), (256, 12, 1, 1)), "12 channels of a filter are not whole 16 bytes", (matrix,)),
     (transposed((8, 64, 8, 8), (64, 31, 2, 1), [2, 1], "float64"), "it has no float64", (matrix,)),
     (transposed((8, 64, 8, 8), (64, 31, 1, 3), [1, 3], "float16"), "output channels and taps of an input", (matrix,)),
-    (
-        replace(transposed(*BLOCKS, [2, 2], "float16"), y_strides=(8192, 1, 512, 32)),
-        "outputs along W are not contiguous",
-        (matrix, interleaved),
-    ),
-    (
-        transposed((8, 64, 8, 8), (64, 32, 3, 3), [2, 2], "float16"),
-        f"(3, 3) taps, strides (2, 2), dilations (1, 1): {_OVERLAP}",
-        (pointwise, matrix),
-    ),
-    (
-        transposed((1, 4, 9), (4, 6, 2), [3]),
-        f"(2,) taps, strides (3,), dilations (1,): {_OVERLAP}",
-        (pointwise, matrix),
-    ),
-    (
-        transposed((1, 4, 9), (4, 6, 2), [2], dilations=[2]),
-        f"(2,) taps, strides (2,), dilations (2,): {_OVERLAP}",
-        (pointwise, matrix),
-    ),
-    (
-        transposed((1, 4, 9), (4, 6, 2), [2], output_padding=[1]),
-        "y has outputs that no tap reaches",
-        (pointwise, matrix),
-    ),
+    (replace(transposed(*BLOCKS, [2, 2], "float16"), y_strides=(8192, 1, 512, 32)),
+     "outputs along W are not contiguous", (matrix, interleaved)),
+    (transposed((8, 64, 8, 8), (64, 32, 3, 3), [2, 2], "float16"),
+     f"(3, 3) taps, strides (2, 2), dilations (1, 1): {_OVERLAP}", (pointwise, matrix)),
+    (transposed((1, 4, 9), (4, 6, 2), [3]), f"(2,) taps, strides (3,), dilations (1,): {_OVERLAP}",
+     (pointwise, matrix)),
+    (transposed((1, 4, 9), (4, 6, 2), [2], dilations=[2]), f"(2,) taps, strides (2,), dilations (2,): {_OVERLAP}",
+     (pointwise, matrix)),
+    (transposed((1, 4, 9), (4, 6, 2), [2], output_padding=[1]), "y has outputs that no tap reaches",
+     (pointwise, matrix)),
     (transposed((1, 3, 5, 4), (3, 4, 2, 33), [2, 33]), "33 taps along W; it takes up to 32", (pointwise, matrix)),
-    (
-        replace(transposed((1, 20, 9, 8), (20, 6, 2, 2), [2, 2]), w_strides=(480, 4, 24, 1, 2)),
-        "the taps of a channel are not contiguous in w",
-        (pointwise, matrix),
-    ),
-    (
-        transposed((1, 4, 9, 9), (4, 6, 3, 3), [2, 1]),
-        "outputs of one phase are neighbours along W already",
-        (interleaved,),
-    ),
-    (
-        transposed((1, 4, 9), (4, 6, 30), [20]),
-        "the sums of 20 phases along W leave no room for a second",
-        (interleaved,),
-    ),
+    (replace(transposed((1, 20, 9, 8), (20, 6, 2, 2), [2, 2]), w_strides=(480, 4, 24, 1, 2)),
+     "the taps of a channel are not contiguous in w", (pointwise, matrix)),
+    (transposed((1, 4, 9, 9), (4, 6, 3, 3), [2, 1]), "outputs of one phase are neighbours along W already",
+     (interleaved,)),
+    (transposed((1, 4, 9), (4, 6, 30), [20]), "the sums of 20 phases along W leave no room for a second",
+     (interleaved,)),
     (half((1, 64, 9, 9), (31, 64, 3, 3)), "a group has 31 output channels, less than the 32 of half a tile", (wgmma,)),
     (half((1, 64, 9, 9), (62, 32, 3, 3), **G2), "a group has 31 output channels", (wgmma,)),
     (half((1, 64, 0, 9), (64, 64, 1, 3), pads=[1, 0, 1, 0]), "there is no input to fetch", (wgmma,)),
     (half((1, 64, 40, 9), (64, 64, 1, 3), strides=[9, 1]), "TMA fetches strides up to 8, not 9", (wgmma,)),
     (transposed((1, 64, 9, 9), (64, 64, 3, 3), [6, 6], "float16"), "36 phases are more than 32", (wgmma,)),
-    (
-        half((1, 64, 300, 9), (64, 64, 2, 3), dilations=[255, 1]),
-        "taps reach 255 elements, more than the 254 of TMA's offsets on 2 axes",
-        (wgmma,),
-    ),
-    (
-        half((1, 64, 9, 9, 9), (64, 64, 32, 1, 1), pads=[15, 0, 0, 16, 0, 0]),
-        "taps reach 31 elements, more than the 30 of TMA's offsets on 3 axes",
-        (wgmma,),
-    ),
+    (half((1, 64, 300, 9), (64, 64, 2, 3), dilations=[255, 1]),
+     "taps reach 255 elements, more than the 254 of TMA's offsets on 2 axes", (wgmma,)),
+    (half((1, 64, 9, 9, 9), (64, 64, 32, 1, 1), pads=[15, 0, 0, 16, 0, 0]),
+     "taps reach 31 elements, more than the 30 of TMA's offsets on 3 axes", (wgmma,)),
     (half((1, 64, 9), (64, 64, 2), dilations=[65535], pads=[32768, 32768]), "taps reach 65535 elements", (wgmma,)),
-    (
-        half((1, 64, 9, 9), (64, 64, 3, 3), pads=[0, 129, 0, 0]),
-        "columns begin -129 or end 0 elements beside x, TMA allows -128 to 127",
-        (wgmma,),
-    ),
-    (
-        half((1, 64, 9, 9, 9), (64, 64, 1, 1, 1), pads=[0] * 5 + [16]),
-        "columns begin 0 or end 16 elements beside x, TMA allows -16 to 15",
-        (wgmma,),
-    ),
+    (half((1, 64, 9, 9), (64, 64, 3, 3), pads=[0, 129, 0, 0]),
+     "columns begin -129 or end 0 elements beside x, TMA allows -128 to 127", (wgmma,)),
+    (half((1, 64, 9, 9, 9), (64, 64, 1, 1, 1), pads=[0] * 5 + [16]),
+     "columns begin 0 or end 16 elements beside x, TMA allows -16 to 15", (wgmma,)),
     (transposed((1, 64, 9, 9), (64, 64, 3, 140), [1, 1], "float16"), "columns begin -139 or end ", (wgmma,)),
     (half((2, 1, 2**13, 2**14), (64, 1, 3, 3), strides=[8, 8]), "a copy of x or w would have 2**31 elements", (wgmma,)),
     # gradients of weights
@@ -233,41 +185,25 @@ EXPLAINED: list[tuple[Any, str, tuple[Any, ...]]] = [
     (weight_grad((1, 1, 2**30), (1, 1, 1), strides=[2**20]), _FAR, (weight_tiles,)),
     (weight_grad((1, 1, 2**28), (1, 1, 1)), _FAR, (weight_rows,)),  # up to four times as many walks
     (weight_grad((1, 1, 9), (1, 1, 2), dilations=[2**25], pads=[2**25, 0]), _FAR, (weight_rows,)),
-    (
-        weight_grad((1, 2, 2**29), (1, 2, 3), strides=[2**20]),
-        "channels of x are 2147483648 bytes apart, not fewer than 2147483648",
-        (weight_tiles,),
-    ),
+    (weight_grad((1, 2, 2**29), (1, 2, 3), strides=[2**20]),
+     "channels of x are 2147483648 bytes apart, not fewer than 2147483648", (weight_tiles,)),
     # pools
     (pool((2, 3, 4, 4, 4, 4), [2] * 4, indices=True), "4 spatial axes", (vectors, tiles, pool_axis)),
-    (
-        pool((2, 3, 9, 4), [2, 2], dilations=[1, 5], pads=[0, 2, 0, 2], indices=True),
-        "dilated windows",
-        (vectors, tiles, pool_axis),
-    ),
-    (
-        pool((2, 3, 4, 16), [2, 2], pads=[2, 0, 0, 0], indices=True),
-        "some windows are empty",
-        (vectors, tiles, pool_axis),
-    ),
+    (pool((2, 3, 9, 4), [2, 2], dilations=[1, 5], pads=[0, 2, 0, 2], indices=True), "dilated windows",
+     (vectors, tiles, pool_axis)),
+    (pool((2, 3, 4, 16), [2, 2], pads=[2, 0, 0, 0], indices=True), "some windows are empty",
+     (vectors, tiles, pool_axis)),
     (pool((2, 3, 4, 16), [2, 2], pads=[0, 0, 0, 2]), "some windows are empty", (vectors, tiles)),
     (pool((2, 3, 4, 16), [2, 2], storage_order=1, indices=True), "column-major numbers", (vectors, tiles)),
     (pool((2, 3, 16), [2], x_strides=(96, 32, 2)), "neighbours of a row lie 2 elements apart", (vectors, tiles)),
     (pool((2, 3, 8, 16), [2, 2], x_strides=(2**40, 128, 16, 1), strides=2), "64-bit indices", (vectors, tiles)),
     (pool((1, 2, 9, 16), [3, 3], dilations=[2, 2]), "dilated windows", (vectors,)),
     (pool((1, 2, 9, 10), [3, 3], strides=2), "rows are not made of whole vectors of 4 elements", (vectors,)),
-    (
-        pool((1, 2, 9, 16), [3, 3], strides=2, pads=[0, 2, 0, 0]),
-        "windows of 3 x 3, 2 x 2 apart, padded by 2",
-        (vectors,),
-    ),
+    (pool((1, 2, 9, 16), [3, 3], strides=2, pads=[0, 2, 0, 0]), "windows of 3 x 3, 2 x 2 apart, padded by 2",
+     (vectors,)),
     (pool((1, 2, 9, 16), [3, 2], strides=2), "windows of 3 x 2, 2 x 2 apart, padded by 0", (vectors,)),
     (pool((1, 2, 2, 9), [2, 2], dilations=[2, 1], pads=[1, 0, 0, 0]), "windows that begin inside the input", (tiles,)),
-    (
-        pool((1, 1, 400, 3, 3000), [400, 3, 3], strides=2),
-        "shared memory does not hold the rows of a window",
-        (tiles,),
-    ),
+    (pool((1, 1, 400, 3, 3000), [400, 3, 3], strides=2), "shared memory does not hold the rows of a window", (tiles,)),
     (pool((2, 16, 9, 16), [2, 2], last=True, dilations=[1, 2]), "dilated windows", (pool_channels,)),
     (pool((2, 16, 9, 16), [2, 2], last=True, pads=[0, 2, 0, 0]), "some windows are empty", (pool_channels, patches)),
     (pool((2, 16, 9, 16), [2, 2], last=True, storage_order=1, indices=True), "column-major", (pool_channels, patches)),
@@ -287,7 +223,7 @@ EXPLAINED: list[tuple[Any, str, tuple[Any, ...]]] = [
     (max_pool_grad(IMAGES, [5, 5], storage_order=1), "column-major numbers", (scatter,)),
     (max_pool_grad((2, 3, 1, 20), [1, 5], storage_order=1), "column-major numbers", (scatter,)),
     (max_pool_grad((2, 3, 909, 20), [909, 5]), "shared memory does not hold the rows of a window", (scatter,)),
-]
+]  # fmt: skip
 
 # Nobody expects the family to take these: plans do not give the reason.
 PLAIN: list[tuple[Any, str, tuple[Any, ...]]] = [
@@ -355,6 +291,115 @@ TAKEN: list[tuple[Any, tuple[Any, ...]]] = [
 ]
 
 
+PADS = {size: [size // 2] * 4 for size in (3, 5, 7, 9)}
+IMAGE, BLOCK = (1, 64, 256, 256), (32, 256, 56, 56)
+TF32: dict[str, Any] = {"precision": "tf32"}
+
+# Layers, and their kernel: its name, or how that begins where it ends with "_".
+CHOSEN: list[tuple[Any, str]] = [
+    # few output channels: bands of x, or where windows lie apart one output a thread
+    *(
+        (one, "conv_bands_")
+        for dtype in ("float32", "bfloat16")
+        for one in (
+            conv((1, 32, 1080, 1920), (1, 32, 5, 5), dtype, pads=PADS[5]),
+            conv((1, 128, 512, 512), (3, 128, 3, 3), dtype, pads=PADS[3]),
+            conv((1, 32, 220416), (1, 32, 7), dtype, pads=[3, 3]),
+        )
+    ),
+    (transposed((64, 128, 32, 32), (128, 3, 4, 4), [2, 2], pads=[1] * 4), "conv_bands_"),
+    (transposed((1, 56, 270, 480), (56, 1, 9, 9), [4, 4], pads=PADS[9]), "conv_bands_"),
+    *(
+        (conv(IMAGE, (filters, 64, *taps), dtype, pads=[k // 2 for k in taps] * 2), f"conv_bands_{dtype}_3d_{form}")
+        for filters, taps, dtype, form in (
+            (1, (5, 5), "float32", "1x7_5x5"),
+            (1, (4, 5), "float32", "1x7_3x4"),
+            (1, (3, 3), "bfloat16", "1x7_3x3"),
+            (3, (3, 3), "float16", "3x3_3x3"),
+            (3, (2, 2), "float32", "3x3_2x2"),
+            (3, (7, 7), "float32", "3x3_3x4"),
+            (4, (3, 3), "float32", "4x3_3x3"),
+            (4, (1, 2), "float32", "4x3_2x2"),
+            (3, (3, 3), "float64", "3x3_3x4"),
+        )
+    ),
+    (conv((1, 128, 512, 512), (3, 128, 3, 3), pads=PADS[3], strides=[2, 2]), "conv_few_float32_3d_4x512"),
+    # depthwise layers and groups: direct sums, or packed groups on tensor cores
+    *(
+        (
+            conv(x, (x[1], 1, k, k), dtype, layout="NHWC", group=x[1], strides=[stride] * 2, pads=PADS[k]),
+            f"depthwise_{dtype}_3d_channels_",
+        )
+        for x, k, stride in (((64, 144, 56, 56), 3, 1), ((64, 96, 112, 112), 3, 2), ((32, 96, 56, 56), 7, 1))
+        for dtype in ("float16", "bfloat16", "float32")
+    ),
+    (transposed((8, 64, 56, 56), (64, 1, 3, 3), [1, 1], group=64), "depthwise_"),
+    (  # few rows and columns of many phases
+        conv((4, 64, 33, 33), (64, 1, 3, 3), group=64, dilations=[12, 12], pads=[12] * 4),
+        "depthwise_float32_3d_taps",
+    ),
+    *(
+        (
+            conv((32, 1024, 14, 14), (1024, 32, 3, 3), "bfloat16", group=32, pads=PADS[3], layout=layout),
+            "conv_grouped_bfloat16_3d_mma_32x512",
+        )
+        for layout in ("NCHW", "NHWC")
+    ),
+    # few input channels
+    (conv((32, 3, 224, 224), (64, 3, 7, 7), strides=[2, 2], pads=PADS[7]), "conv_stem_float32_3d_32x256x7"),
+    (conv((32, 3, 224, 224), (64, 3, 7, 7), "bfloat16", strides=[2, 2], pads=PADS[7]),
+     "conv_stem_bfloat16_3d_mma_64x256"),
+    # implicit GEMM by FFMA: tiles that fill all multiprocessors
+    *(
+        (conv((8, channels, side, side), (filters, channels, 3, 3), pads=PADS[3]), f"conv_{tile}")
+        for channels, filters, side, tile in (
+            (256, 256, 112, "float32_3d_128x128x16_uniform"),  # enough for every multiprocessor
+            (256, 64, 112, "float32_3d_64x64x16_uniform"),  # half of the large tile would be empty
+            (3, 64, 112, "float32_3d_64x64x16"),  # slices of K hold several taps
+            (256, 256, 16, "float32_3d_64x64x16_uniform"),  # fewer pixels: smaller tiles, on more multiprocessors
+            (256, 256, 22, "float32_3d_128x128x16_uniform_split"),  # several blocks a tile, for less of it in vain
+            (256, 256, 7, "float32_3d_64x64x16_uniform_split"),  # still fewer: several blocks a tile
+            (32, 9, 256, "tap_rows_float32_3d_64x64x16_uniform"),  # taps along W fill the tile that 9 filters do not
+            (32, 1, 256, "bands_float32_3d_1x7_3x3"),  # too few output channels for a GEMM
+        )
+    ),
+    (  # 40 large tiles
+        conv((1, 1280, 32, 32), (640, 1280, 3, 3), pads=PADS[3]),
+        "conv_float32_3d_128x128x16_uniform_split",
+    ),
+    (  # 16 tiles instead of 4
+        conv((1, 256, 7, 7), (256, 256, 3, 3), pads=PADS[3]),
+        "conv_tap_rows_float32_3d_64x64x16_uniform_split",
+    ),
+    (  # more than one round
+        conv((8, 256, 17, 17), (256, 256, 3, 3), pads=PADS[3]),
+        "conv_float32_3d_64x64x16_uniform_split",
+    ),
+    (  # a large tile for each multiprocessor
+        conv((1, 512, 96, 88), (256, 512, 3, 3), pads=PADS[3]),
+        "conv_float32_3d_128x128x16_uniform",
+    ),
+    # tensor cores, where they serve
+    (half(BLOCK, (256, 256, 3, 3)), "conv_float16_3d_wgmma_128x256_rows"),
+    (conv((1, 128, 14, 14), (64, 128, 3, 3), "bfloat16"), "conv_tap_rows_bfloat16_3d_mma_128x128x32_scalar"),
+    (half((8, 3, 224, 224), (64, 3, 7, 7)), "conv_float16_3d_mma_64x64x32_rowwise"),
+    (conv((8, 64, 56, 56), (64, 64, 3, 3), "float64"), "conv_float64_3d_mma_64x64x16_scalar"),
+    (conv(BLOCK, (256, 256, 3, 3), **TF32), "conv_float32_3d_tf32_wgmma_128x128_pixel_rows"),
+    (conv(BLOCK, (256, 256, 3, 3)), "conv_float32_3d_128x128x16_uniform"),
+    # strided ConvTranspose: rows that are written whole
+    *(
+        (transposed(x, w, strides, **more), f"conv_transpose_{kernel}_float32_3d_")
+        for x, w, strides, more, kernel in (
+            ((16, 32, 128, 256), (32, 16, 3, 5), [2, 3], {"dilations": [2, 1], "group": 4}, "interleaved"),
+            ((16, 32, 64, 128), (32, 64, 3, 3), [5, 5], {"dilations": [2, 2]}, "interleaved"),
+            ((16, 32, 131072), (32, 64, 3), [2], {"dilations": [2]}, "interleaved"),
+            ((8, 128, 64, 64), (128, 24, 2, 2), [2, 2], {}, "depth_to_space"),
+            ((8, 3, 64, 64), (3, 3, 2, 2), [2, 2], {}, "depth_to_space"),
+        )
+    ),
+]  # fmt: skip
+
+
 def operator_of(one: Any) -> Any:
     """Return the module that has all families for this kind of problem."""
     kinds = {"Problem": conv_families, "WeightGradProblem": weight_families, "PoolProblem": pool_families}
@@ -384,3 +429,10 @@ def test_plans_do_not_say_what_goes_without_saying(one: Any, family: Any, why: s
 @pytest.mark.parametrize(("one", "family"), [(one, family) for one, found in TAKEN for family in found])
 def test_what_is_just_within_the_limits_is_taken(one: Any, family: Any) -> None:
     assert candidates(family, one, HOPPER)
+
+
+@pytest.mark.parametrize(("one", "kernel"), CHOSEN)
+def test_layers_get_the_kernel_that_is_for_them(one: Problem, kernel: str) -> None:
+    plan = conv_families.plan(one, HOPPER)
+    assert plan.kernel.startswith(kernel) if kernel.endswith("_") else plan.kernel == kernel
+    assert sum(reason.endswith(", chosen") for reason in plan.reasons) == 1
