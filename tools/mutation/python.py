@@ -2,8 +2,8 @@
 
 `python -m tools.mutation.python --count 300 --seed 0` runs 300 mutants of all modules, prints the fate of each and the
 score. A mutant (`python_changes`) is written into a copy of the checkout. The tests that execute the changed lines
-(`coverage_map`) run until one of them fails, for a minute at most. Mutants that compute the same, and functions that only
-choose among ways that are all right, are listed with reasons in `python_equivalent`; they do not count.
+(`coverage_map`) run until one of them fails, for a minute at most. Mutants that compute the same, and functions that
+only choose among ways that are all right, are listed with reasons in `python_equivalent`; they do not count.
 
 Not changed are the shared cases, which are data, and, of `gpuconv/cuda`, floats and the model of time (`time_model`).
 """
