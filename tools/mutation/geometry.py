@@ -260,11 +260,15 @@ def _averages() -> Iterator[tuple[Problem, Any]]:
         yield Problem("global_average_pool", (2, 3, *extents)), shapes | ones | zeros | {"count_include_pad": 0}
 
 
+def questions_of_properties() -> list[tuple[Ask, Any]]:
+    asked = [(_ask_properties(problem), _counted_properties(problem)) for problem in _problems()]
+    return [*asked, (_ask_plane_step, (0, True))]
+
+
 def corpus() -> list[tuple[Ask, Any]]:
     """Questions and answers; the answer to what must be refused is the type and the words of the error."""
     asked = [(_ask_fields(problem), answer(problem)) for problem in _problems()]
-    asked += [(_ask_properties(problem), _counted_properties(problem)) for problem in _problems()]
-    asked.append((_ask_plane_step, (0, True)))
+    asked += questions_of_properties()
     asked += _strict_questions()
     asked += [(_ask_fields(row.problem), (KINDS[row.kind], row.message)) for row in REFUSALS]
     asked += [(_ask_range(*arguments), _range_by_trying(*arguments)) for arguments in _ranges()]
