@@ -28,6 +28,7 @@ from tools.mutation import python_changes
 from tools.mutation.python_changes import Mutant
 
 SOURCE = Path(geometries.__file__)
+RANDOM = 400  # problems of each operator
 KINDS = {"value": ArgumentError, "type": ArgumentTypeError}
 
 # Mutants that compute the same as the module, by name, and why.
@@ -188,7 +189,7 @@ def _problem_of(case: cases.Case) -> Problem:
 def _problems() -> Iterator[Problem]:
     random = Random(20)
     yield from map(_problem_of, cases.CASES)
-    for _ in range(400):
+    for _ in range(RANDOM):
         yield from (generate(random) for generate in GENERATORS.values())
 
 

@@ -17,6 +17,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import cache, partial
@@ -159,7 +160,9 @@ def verdict(target: Target, root: Path, kernels: Path, coverage: CoverageMap) ->
     """Write a mutant into the copy and run its tests: a few first, of which one mostly fails, then the others."""
     start, tests = time.monotonic(), tests_of(target, coverage)
     status, failed = 0, []
-    with changed(root / "gpuconv" / target.module, target.mutant.text()), private_kernel_cache(root, kernels):
+    kernels_may_change = target.module.startswith("cuda/")
+    own_kernels = private_kernel_cache(root, kernels) if kernels_may_change else nullcontext()
+    with changed(root / "gpuconv" / target.module, target.mutant.text()), own_kernels:
         for some in (tests[:FIRST], tests[FIRST:]):
             if some and status in (0, NO_TESTS):
                 status, failed = run_tests(some, root, "-x", limit=PATIENCE * SECONDS)

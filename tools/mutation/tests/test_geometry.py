@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tools.mutation import geometry
 from tools.mutation.geometry import EQUIVALENT
+
+
+@pytest.fixture(autouse=True)
+def few_random_problems(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(geometry, "RANDOM", 60)
 
 
 def test_the_module_itself_answers_every_question() -> None:

@@ -210,7 +210,7 @@ def test_quick_and_specific_tests_come_first_and_each_function_once_before_its_p
     lines = {"t.py::slow": {3}, "t.py::f[0]": {3}, "t.py::f[1]": {3, 4}, "t.py::wide": {3, 4, 5, 6}, "t.py::fails": {3}}
     for test, executed in lines.items():
         data.set_context(test)
-        data.add_lines({"/tmp/checkout/gpuconv/cpu/a.py": executed | {9}, "/tmp/checkout/gpuconv/b.py": {3, 7}})
+        data.add_lines({"/copy/checkout/gpuconv/cpu/a.py": executed | {9}, "/copy/checkout/gpuconv/b.py": {3, 7}})
     data.close()
     with sqlite3.connect(tmp_path / "map") as database:
         database.execute("CREATE TABLE duration (test TEXT, seconds REAL)")
@@ -227,16 +227,16 @@ def test_quick_and_specific_tests_come_first_and_each_function_once_before_its_p
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that are forked")
 def test_the_tool_tells_what_is_noticed_from_what_is_equivalent() -> None:
-    """Two entries are in order in either layout; three and four are not."""
+    """Two entries are in order in either layout; three are not."""
     change = "channels_second: if layout == 'NCHW' or len(entries) < 3:  ->  if layout == 'NCHW' or len(entries)"
-    command = [sys.executable, "-m", "tools.mutation.python", "--modules", "rules/layout.py", "--named", change]
+    command = [sys.executable, "-m", "tools.mutation.python", "--modules", "rules/layout.py", "--named", f"{change} < "]
     command += ["--tests", "tests/rules/test_axis_order.py"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     fates = {line.partition(" s  ")[2] for line in done.stdout.splitlines() if " s  " in line}
     assert fates == {
         f"known to be equivalent: rules/layout.py {change} < 2:",
-        *(f"noticed: rules/layout.py {change} {wrong}:" for wrong in ("< 4", "<= 3", "> 3")),
+        f"noticed: rules/layout.py {change} < 4:",
     }
     assert "by tests/rules/test_axis_order.py::test_" in done.stdout
-    assert done.stdout.splitlines()[-1] == "score: 3 of 3 that are not equivalent, 100.0%"
+    assert done.stdout.splitlines()[-1] == "score: 1 of 1 that are not equivalent, 100.0%"
