@@ -225,6 +225,7 @@ def test_quick_and_specific_tests_come_first_and_each_function_once_before_its_p
 # ---------------------------------------------------------------- running them
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that are forked")
 def test_the_tool_tells_what_is_noticed_from_what_is_equivalent() -> None:
     """Two entries are in order in either layout; three are not."""
