@@ -218,7 +218,7 @@ def test_the_marker_gpu_takes_an_emulated_device_unless_a_real_one_is_required(
 def _sources() -> list[Path]:
     suffixes = {".py", ".md", ".toml", ".cu", ".cuh", ".cpp", ".hpp"}
     found = [path for path in ROOT.glob("*") if path.suffix in suffixes]
-    for folder in ("gpuconv", "kernels_cu", "tests", "examples", "docs", "benchmarks", ".ci"):
+    for folder in ("gpuconv", "kernels_cu", "tests", "tools", "examples", "docs", "benchmarks", ".ci"):
         found += [path for path in (ROOT / folder).rglob("*") if path.suffix in suffixes or folder == ".ci"]
     return sorted(found)
 

@@ -18,11 +18,12 @@ PAGES = [
     ROOT / "CONTRIBUTING.md",
     ROOT / "README.md",
     ROOT / "emulated_cuda" / "README.md",
+    ROOT / "tools" / "mutation" / "README.md",
     *sorted((ROOT / "docs").glob("*.md")),
 ]
-FOLDERS = ("gpuconv", "emulated_cuda", "tests", "benchmarks", "docs", "examples")
+FOLDERS = ("gpuconv", "emulated_cuda", "tests", "tools", "benchmarks", "docs", "examples")
 PATH = re.compile(
-    r"(?<![\w/.:*-])(?:gpuconv|kernels_cu|emulated_cuda|tests|benchmarks|docs|examples|\.ci)/[\w./*…-]*\w\b/?[*…]?"
+    r"(?<![\w/.:*-])(?:gpuconv|kernels_cu|emulated_cuda|tests|tools|benchmarks|docs|examples|\.ci)/[\w./*…-]*\w\b/?[*…]?"
 )
 KERNEL = re.compile(r"(?<![\w/.*{}-])(?:[a-z]\w*/)*[a-z]\w*\.cuh?\b")
 TEST = re.compile(r"(?<![\w/.*-])(?:[a-z_]+/)*test_\w+\.py\b")

@@ -1,0 +1,1 @@
+"""Mutation testing: change gpuconv in one place at a time and see whether the tests notice; see README.md."""

@@ -1,13 +1,13 @@
 """Which tests execute which lines of gpuconv, and how long each takes: measured by coverage.py in one run of the tests.
 
-Each test is a dynamic context of coverage.py. Functions' caches (`functools.cache`) are cleared before each test, so that
-a test whose results another one has computed counts as executing these lines. Lines that run in a process that a test starts
-count for that test, if the process inherits the environment and ends in the usual way; one that is killed or ends by
-`os._exit`, as a fork of multiprocessing does, leaves nothing. A test that fails, is skipped or is expected to fail
-judges nothing and is left out.
+Each test is a dynamic context of coverage.py. Caches of functions (`functools.cache`) are cleared before each test, so
+that a test counts for lines whose results another test has cached. Lines that run in a process that a test starts count
+for that test if the process inherits the environment and ends in the usual way: one that is killed, or ends by
+`os._exit` as forks of multiprocessing do, leaves nothing. A test that fails, is skipped or is expected to fail judges
+nothing and is left out.
 
-The map is a coverage data file (SQLite) in `.mutation` in the checkout's root, which git ignores. Its name is a hash of the
-files that tests execute, so that a change of one of them asks for a new run.
+The map is a coverage data file (SQLite) in the folder `.mutation` of the checkout, which git ignores. Its name is a
+hash of the files that tests execute, so that a change of one of them asks for a new run.
 """
 
 from __future__ import annotations
@@ -212,13 +212,14 @@ def runs_kernels(item: pytest.Item) -> bool:
     return "sent" not in getattr(item, "fixturenames", ()) and any(map(item.get_closest_marker, ("emulator", "gpu")))
 
 
+_DATA = "gpuconv.rules.cases"  # reads files, which takes long, and has no mutants
 _cached: dict[str, list[Any]] = {}  # functions with a cache, by module
 
 
 def clear_caches() -> None:
     """Clear what `functools.cache` and `lru_cache` hold for functions and methods of gpuconv."""
     for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] == "gpuconv" and name not in _cached:
+        if name.partition(".")[0] == "gpuconv" and name not in (*_cached, _DATA):
             values = list(vars(module).values())
             values += [value for one in values if isinstance(one, type) for value in vars(one).values()]
             _cached[name] = [value for value in values if isinstance(value, functools._lru_cache_wrapper)]

@@ -1,11 +1,10 @@
-"""Break the CUDA kernels in every small way and see that each break is noticed.
+"""Mutation testing of the CUDA sources: change one operator, number, name, condition or statement at a time.
 
-`python -m tools.mutation.kernels FILE…` runs the mutants of these files of kernels_cu (without any: of all of
-them) and prints how many were noticed, how, and which were not; `--jobs 2` with two processes. A mutant is a file with
-one operator, number, name, condition or statement replaced. It is noticed where, on one of the problems of
-`many_blocks` or in `division`, it does not compile, a result is wrong or the emulator reports something. Those whose
-results are right all the same are counted apart: only the emulator's checks notice them. Mutants known to be as right
-as the kernels themselves are listed, with reasons, in `kernels_equivalent`.
+`python -m tools.mutation.kernels FILE…` runs the mutants of these files of kernels_cu (without any: of all of them), or
+`--count` of them at random, and prints how many were noticed, how, and which were not. A mutant is noticed if, on one
+of the problems of `many_blocks` or in `division`, it does not compile, a result is wrong or the emulator reports
+something. Those whose results are right nevertheless are counted apart: only the emulator's checks notice them. Mutants
+known to be as right as the kernels themselves are listed, with reasons, in `kernels_equivalent`.
 """
 
 from __future__ import annotations
@@ -16,11 +15,12 @@ import re
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -242,9 +242,15 @@ def _use_private_cache(folder: str) -> None:
     os.environ["GPUCONV_CACHE_DIR"] = tempfile.mkdtemp(dir=folder)
 
 
-def report(path: str, jobs: int) -> int:
+def chosen(paths: Sequence[str], count: int | None, seed: int) -> dict[str, list[Mutant]]:
+    """Return mutants of files: `count` of them at random, each with the same chance, or all."""
+    every = [mutant for path in paths for mutant in mutants(path)]
+    picked = every if count is None else Random(seed).sample(every, min(count, len(every)))
+    return {path: [mutant for mutant in picked if mutant.path == path] for path in paths}
+
+
+def report(path: str, todo: Sequence[Mutant], jobs: int) -> int:
     """Print what becomes of a file's mutants, those first that nothing notices; return how many those are."""
-    todo = mutants(path)
     verdicts: Counter[str] = Counter()
     with (
         tempfile.TemporaryDirectory() as caches,
@@ -261,9 +267,16 @@ def report(path: str, jobs: int) -> int:
     return verdicts[SURVIVED]
 
 
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("files", nargs="*", default=[*FILES], metavar="FILE", help="of kernels_cu (all)")
+    parser.add_argument("--count", type=int, help="mutants to draw from those of the files (all)")
+    parser.add_argument("--seed", type=int, default=0, help="of the choice (0)")
+    parser.add_argument("--jobs", type=int, default=1, help="processes that run them (1)")
+    options = parser.parse_args()
+    picked = chosen(options.files, options.count, options.seed)
+    return min(1, sum([report(path, todo, options.jobs) for path, todo in picked.items() if todo]))
+
+
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("files", nargs="*", default=[*FILES], metavar="FILE")
-    parser.add_argument("--jobs", type=int, default=1)
-    chosen = parser.parse_args()
-    sys.exit(min(1, sum([report(file, chosen.jobs) for file in chosen.files])))
+    sys.exit(main())

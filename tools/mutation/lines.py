@@ -1,8 +1,9 @@
 """The lines of which a test must execute one to notice a mutant.
 
-In a function these are the lines of the changed expression, and the one on which its statement begins. Statements of a
-module or a class (constants, tables, defaults of parameters) run once, when the module is imported, whichever test
-happens to be first. For these it is the functions that read the names they bind, or read names that are bound with these.
+In a function these are the lines of the changed expression and the first line of its statement. Statements of a module
+or class (constants, tables, defaults of parameters) run once, at import, in no test or in whichever comes first. Their
+mutants are judged by the tests of the functions that read the names which the statement binds, directly or through
+other such statements.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Break what kernels are compiled to, one instruction at a time, and see that each break is noticed.
+"""Mutation testing of compiled kernels: change one instruction of PTX at a time, and run it in the emulator.
 
 `python -m tools.mutation.ptx --count 300 --seed 0` draws mutants of the PTX of all families, prints one line for
 each and the scores by family and by kind; `--families 'conv/wgmma/*'` takes them of some, `--kinds wait barrier` some

@@ -2,8 +2,8 @@
 
 `python -m tools.mutation.python --count 300 --seed 0` runs 300 mutants of all modules, prints the fate of each and the
 score. A mutant (`python_changes`) is written into a copy of the checkout. The tests that execute the changed lines
-(`coverage_map`) run until one of them fails, for a minute at most. Mutants that compute the same, and functions that only
-choose among ways that are all right, are listed with reasons in `python_equivalent`; they do not count.
+(`coverage_map`) run until one of them fails, for a minute at most. Mutants that compute the same, and functions that
+only choose among ways that are all right, are listed with reasons in `python_equivalent`; they do not count.
 
 Not changed are the shared cases, which are data, and, of `gpuconv/cuda`, floats and the model of time (`time_model`).
 """
@@ -17,6 +17,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import cache, partial
@@ -159,7 +160,9 @@ def verdict(target: Target, root: Path, kernels: Path, coverage: CoverageMap) ->
     """Write a mutant into the copy and run its tests: a few first, of which one mostly fails, then the others."""
     start, tests = time.monotonic(), tests_of(target, coverage)
     status, failed = 0, []
-    with changed(root / "gpuconv" / target.module, target.mutant.text()), private_kernel_cache(root, kernels):
+    kernels_may_change = target.module.startswith("cuda/")
+    own_kernels = private_kernel_cache(root, kernels) if kernels_may_change else nullcontext()
+    with changed(root / "gpuconv" / target.module, target.mutant.text()), own_kernels:
         for some in (tests[:FIRST], tests[FIRST:]):
             if some and status in (0, NO_TESTS):
                 status, failed = run_tests(some, root, "-x", limit=PATIENCE * SECONDS)

@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import takewhile
 from typing import Any
 
@@ -140,12 +140,18 @@ class Place:
 
     def described(self, new: ast.AST) -> str:
         whole = self.node is self.statement
-        before = ast.unparse(self.statement)
+        before = _unparsed(self.statement)
         with self.holding(new):
             after = ast.unparse(ast.fix_missing_locations(new if whole else self.statement))
         pairs = zip(before.splitlines(), after.splitlines(), strict=False)
         changed = next((_shortened(old.strip(), new.strip()) for old, new in pairs if old != new), "no change")
         return f"{self.function or 'module'}: {changed}"
+
+
+@cache
+def _unparsed(statement: ast.stmt) -> str:
+    """Return the text of an unchanged statement, which has many mutants."""
+    return ast.unparse(statement)
 
 
 def _shortened(old: str, new: str) -> str:

@@ -61,10 +61,15 @@ def changed(path: Path, text: str) -> Iterator[None]:
 @contextmanager
 def private_kernel_cache(root: Path, usual: Path) -> Iterator[None]:
     """Let a mutant compile kernels into a folder of its own, which begins with hard links to those in `usual`."""
+    before = os.environ.get("GPUCONV_CACHE_DIR")
     with tempfile.TemporaryDirectory(dir=root.parent) as folder:
         shutil.copytree(usual, folder, copy_function=_linked, dirs_exist_ok=True)
         os.environ["GPUCONV_CACHE_DIR"] = folder
-        yield
+        try:
+            yield
+        finally:
+            del os.environ["GPUCONV_CACHE_DIR"]
+            os.environ.update({} if before is None else {"GPUCONV_CACHE_DIR": before})
 
 
 def kernel_cache() -> Path:

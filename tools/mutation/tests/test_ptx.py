@@ -1,4 +1,4 @@
-"""The engine of `ptx`: what it changes, what it notices of a kernel of a few lines, and a sample of mutants."""
+"""Mutation testing of compiled kernels: what is changed, drawn and listed, and how mutants of small kernels fail."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import re
 from collections import Counter
 from functools import partial
 from random import Random
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,14 +13,11 @@ import pytest
 from gpuconv import ArgumentError, DeviceError
 from gpuconv.cuda.build import kernel_files
 from tests.emulator import Array, EmulatorError, module
-from tests.harness import fused, many_blocks, many_wgmma
+from tests.harness import many_blocks
 from tests.oracle.strategies import Problem
 from tools.mutation import ptx, ptx_draws, ptx_problems
-from tools.mutation.ptx import NEVER_RUN, SURVIVED
 from tools.mutation.ptx_changes import FOLLOWS, changes, mutants
 from tools.mutation.ptx_equivalent import EQUIVALENT, is_equivalent
-
-pytestmark = pytest.mark.slow
 
 # Each of 64 threads writes its number, and then the first `count` of them the number of the thread across.
 SWAP = """
@@ -60,7 +56,6 @@ ret;
 .file 2 "/somewhere/kernels_cu/tiny.cu"
 """
 COUNT = 40
-SEED, SAMPLE = 1, 16
 
 
 def swap(text: str) -> None:
@@ -270,30 +265,6 @@ def test_the_list_of_equivalent_mutants_names_lines_of_the_kernels() -> None:
         text = kernel_files.folder().joinpath(*path.split("/")).read_text(encoding="utf-8")
         lines = {" ".join(line.split("//")[0].split()) for line in text.split("\n")}
         assert rest.rpartition("  [")[0] in lines, name
-
-
-@pytest.mark.emulator
-def test_most_mutants_of_a_sample_are_noticed() -> None:
-    """Those that the one problem runs that they are drawn from.
-
-    Every change of the kernels draws other mutants, so that a few that only further problems notice are no failure.
-    """
-    found = [one for one in (ptx.drawn(SEED, number) for number in range(SAMPLE)) if one is not None]
-    fates = [ptx.verdict(one, with_others=False) for one in found]
-    missed = [str(one.mutant) for one, fate in zip(found, fates, strict=True) if fate == SURVIVED]
-    assert len(found) - fates.count(NEVER_RUN) > SAMPLE // 2
-    assert len(missed) <= SAMPLE // 4, "\n".join(missed)
-
-
-@pytest.mark.emulator
-@pytest.mark.parametrize("one", [many_blocks.POINTWISE[0], many_blocks.DIRECT[0]])
-def test_sums_of_zero_keep_their_sign_at_bounds(one: Any) -> None:
-    fused.check_zeros(one)
-
-
-@pytest.mark.emulator
-def test_sums_of_zero_keep_their_sign_at_bounds_in_wgmma() -> None:
-    many_wgmma.check_zeros(many_wgmma.LAST)
 
 
 @pytest.mark.emulator

@@ -1,34 +1,23 @@
-"""The engine that breaks Python modules; every break of the geometry is noticed, and some of other modules are."""
+"""Mutation testing of Python modules: what is changed, drawn and listed, which tests judge, and what is reported."""
 
 from __future__ import annotations
 
 import ast
 import os
+import sqlite3
 import subprocess
 import sys
-from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
+from coverage import CoverageData
 
-from tools.mutation import geometry, mutation_table, python, python_equivalent, time_model
-from tools.mutation.geometry import EQUIVALENT
+from tools.mutation import python, python_equivalent, time_model
+from tools.mutation.coverage_map import CoverageMap
+from tools.mutation.lines import lines_of
 from tools.mutation.python import divides_as_before
 from tools.mutation.python_changes import mutants
-
-pytestmark = pytest.mark.slow
-
-
-def test_the_module_itself_answers_every_question() -> None:
-    unbroken = compile(geometry.SOURCE.read_text(), "rules/geometry.py", "exec")
-    assert geometry.survives(unbroken, geometry.corpus())
-
-
-def test_every_mutant_is_noticed_save_those_known_to_compute_the_same() -> None:
-    count, unnoticed = geometry.survivors()
-    assert sorted(unnoticed) == sorted(EQUIVALENT)
-    assert count > 300, "the engine hardly changes anything"
-
+from tools.mutation.working_copy import ROOT
 
 # ---------------------------------------------------------------- the engine
 
@@ -124,16 +113,7 @@ def plan(one): return one.words(), one.seconds(bytes_of(one))
     assert not time_model.nodes({"cpu/tile.py": ast.parse(kernel)})
 
 
-# ---------------------------------------------------------------- the table
-
-
-def test_every_module_has_tests_and_every_row_of_the_table_a_module() -> None:
-    for module in python.modules():
-        assert python.tests_of(module), module
-    for pattern, tests in mutation_table.TESTS.items():
-        assert any(fnmatch(module, pattern) for module in python.modules()), pattern
-        for test in tests:
-            assert (Path(__file__).parents[1] / test.split()[0]).is_file(), test
+# ---------------------------------------------------------------- the lists
 
 
 def test_the_list_of_equivalent_mutants_names_mutants() -> None:
@@ -179,31 +159,85 @@ def test_mutants_of_all_modules_are_drawn_by_the_seed() -> None:
     }
 
 
+# ---------------------------------------------------------------- which tests judge
+
+TREES = {
+    "tile.py": ast.parse("""
+WIDTH = 8
+LENGTH = 4
+TABLE = {"a": (WIDTH, 2)}
+class Tile:
+    rows: int = 3
+    def words(self, times=1):
+        if (times >
+                self.rows):
+            raise ValueError(times)
+        return TABLE["a"][0] * (
+            times
+            + 5
+        )
+"""),
+    "plan.py": ast.parse("from gpuconv import tile\n\ndef area():\n    return tile.LENGTH ** 2\n"),
+    "unrelated.py": ast.parse("def f(self):\n    return self.LENGTH + self.rows\n"),
+}
+
+
+def judged_by(change: str) -> dict[str, set[int]]:
+    """The lines of the one mutant of `tile.py` whose name ends so."""
+    (found,) = [one for one in mutants(TREES["tile.py"]) if one.name.endswith(change)]
+    return lines_of("tile.py", found.place, TREES)
+
+
+def test_a_mutant_of_a_function_is_judged_by_its_own_lines() -> None:
+    """A changed condition by its lines alone, a changed number of a long expression by its line and the statement's."""
+    assert judged_by("if times > self.rows:  ->  if times >= self.rows:") == {"tile.py": {8, 9}}
+    assert judged_by("if times > self.rows:  ->  if False:") == {"tile.py": {8}}
+    assert judged_by("(times + 5)  ->  return TABLE['a'][0] * (times + 6)") == {"tile.py": {11, 13}}
+
+
+def test_a_mutant_of_a_constant_is_judged_by_the_functions_that_read_it() -> None:
+    """`WIDTH` through `TABLE`, `rows` as an attribute, `LENGTH` in the module that imports this one."""
+    words = set(range(8, 15))
+    assert judged_by("module: WIDTH = 8  ->  WIDTH = 9") == {"tile.py": words}
+    assert judged_by("Tile: rows: int = 3  ->  rows: int = 4") == {"tile.py": words}
+    assert judged_by("def words(self, times=1):  ->  def words(self, times=2):") == {"tile.py": words}
+    assert judged_by("module: LENGTH = 4  ->  LENGTH = 5") == {"plan.py": {4}}
+
+
+def test_quick_and_specific_tests_come_first_and_each_function_once_before_its_parameters(tmp_path: Path) -> None:
+    """Written with coverage.py itself; a context without a duration is a test that does not pass."""
+    data = CoverageData(basename=str(tmp_path / "map"))
+    lines = {"t.py::slow": {3}, "t.py::f[0]": {3}, "t.py::f[1]": {3, 4}, "t.py::wide": {3, 4, 5, 6}, "t.py::fails": {3}}
+    for test, executed in lines.items():
+        data.set_context(test)
+        data.add_lines({"/copy/checkout/gpuconv/cpu/a.py": executed | {9}, "/copy/checkout/gpuconv/b.py": {3, 7}})
+    data.close()
+    with sqlite3.connect(tmp_path / "map") as database:
+        database.execute("CREATE TABLE duration (test TEXT, seconds REAL)")
+        seconds = [("t.py::slow", 2.0), ("t.py::f[0]", 0.1), ("t.py::f[1]", 0.1), ("t.py::wide", 0.1)]
+        database.executemany("INSERT INTO duration VALUES (?, ?)", seconds)
+    found = CoverageMap(tmp_path / "map")
+    assert found.tests({"cpu/a.py": {3}}) == ["t.py::f[0]", "t.py::wide", "t.py::slow", "t.py::f[1]"]
+    assert found.tests({"cpu/a.py": {4}}) == ["t.py::f[1]", "t.py::wide"]
+    assert found.tests({"a.py": {3}}) == []
+
+
 # ---------------------------------------------------------------- running them
 
-forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that are forked")
 
-
-def run(*options: str) -> list[str]:
-    """The lines that the tool prints."""
-    command = [sys.executable, "-m", "tools.mutation.python", "--modules", "rules/layout.py"]
-    found = subprocess.run([*command, *options], cwd=python.ROOT, capture_output=True, text=True, check=False)
-    assert found.returncode == 0, found.stdout + found.stderr
-    return found.stdout.splitlines()
-
-
-@forks
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that are forked")
 def test_the_tool_tells_what_is_noticed_from_what_is_equivalent() -> None:
-    """Two entries are in order in either layout; three and four are not."""
+    """Two entries are in order in either layout; three are not."""
     change = "channels_second: if layout == 'NCHW' or len(entries) < 3:  ->  if layout == 'NCHW' or len(entries)"
-    *lines, _, score = run("--named", change)
-    assert sorted(line.partition(" s  ")[2] for line in lines) == [
+    command = [sys.executable, "-m", "tools.mutation.python", "--modules", "rules/layout.py", "--named", f"{change} < "]
+    command += ["--tests", "tests/rules/test_axis_order.py"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    fates = {line.partition(" s  ")[2] for line in done.stdout.splitlines() if " s  " in line}
+    assert fates == {
         f"known to be equivalent: rules/layout.py {change} < 2:",
-        *(f"noticed: rules/layout.py {change} {wrong}:" for wrong in ("< 4", "<= 3", "> 3")),
-    ]
-    assert score == "score: 3 of 3 that are not equivalent, 100.0%"
-
-
-@forks
-def test_a_sample_is_noticed() -> None:
-    assert run("--count", "2", "--seed", "1")[-1] == "score: 2 of 2 that are not equivalent, 100.0%"
+        f"noticed: rules/layout.py {change} < 4:",
+    }
+    assert "by tests/rules/test_axis_order.py::test_" in done.stdout
+    assert done.stdout.splitlines()[-1] == "score: 1 of 1 that are not equivalent, 100.0%"
