@@ -3,7 +3,7 @@
 `python -m tests.harness.mutate_kernels FILE…` runs the mutants of these files of kernels_cu (without any: of all of
 them) and prints how many were noticed, how, and which were not; `--jobs 2` with two processes. A mutant is a file with
 one operator, number, name, condition or statement replaced. It is noticed where, on one of the problems of
-`many_blocks` or in `division`, it does not compile, a result is wrong or the emulator reports something. Those whose
+`tests.kernels` or in `division`, it does not compile, a result is wrong or the emulator reports something. Those whose
 results are right all the same are counted apart: only the emulator's checks notice them. Mutants known to be as right
 as the kernels themselves are listed, with reasons, in `equivalent_kernels`.
 """
@@ -33,10 +33,9 @@ from gpuconv.cuda.build import compile as compiler
 from gpuconv.cuda.build import kernel_files
 from gpuconv.cuda.variants import all_variants
 from tests.emulator import EmulatorError, UnsupportedPtx
-from tests.harness import division, many_blocks, phases
+from tests.harness import division, phases
 from tests.harness.equivalent_kernels import EQUIVALENT
-from tests.harness.many_blocks import ManyBlocks
-from tests.harness.specimen import files, problems_of
+from tests.kernels.registry import files, problems_of
 
 ARCHITECTURE = "sm_80"
 MAX_STEPS = 2_000_000  # of one warp; the kernels themselves take a tenth of it
@@ -187,8 +186,7 @@ def mutants(path: str) -> list[Mutant]:
 
 def _runs(path: str, **options: Any) -> Iterator[Callable[[], Any]]:
     for one in FILES[path]:
-        trial = partial(many_blocks.run, one) if isinstance(one, ManyBlocks) else one
-        yield partial(trial, ARCHITECTURE, max_steps=MAX_STEPS, **options)
+        yield partial(one, ARCHITECTURE, max_steps=MAX_STEPS, **options)
 
 
 def _trials(path: str, **options: Any) -> Iterator[Callable[[], Any]]:

@@ -6,7 +6,6 @@ import re
 from collections import Counter
 from functools import partial
 from random import Random
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,10 +13,11 @@ import pytest
 from gpuconv import ArgumentError, DeviceError
 from gpuconv.cuda.build import kernel_files
 from tests.emulator import Array, EmulatorError, module
-from tests.harness import fused, many_blocks, many_wgmma, mutate_ptx, ptx_draws, ptx_problems
+from tests.harness import mutate_ptx, ptx_draws, ptx_problems
 from tests.harness.equivalent_ptx import EQUIVALENT, is_equivalent
 from tests.harness.mutate_ptx import NEVER_RUN, SURVIVED
 from tests.harness.ptx_changes import FOLLOWS, changes, mutants
+from tests.kernels import convolutions, pools
 from tests.oracle.strategies import Problem
 
 pytestmark = pytest.mark.slow
@@ -143,7 +143,7 @@ def test_lines_of_instructions() -> None:
 
 
 def test_problems_that_are_made_of_a_convolution_differ() -> None:
-    (one,) = many_blocks.POINTWISE[:1]
+    (one,) = convolutions.POINTWISE[:1]
     deep, padded, grouped = (
         ptx_draws.deeper(one.problem),
         ptx_problems._padded(one.problem, 1),
@@ -158,7 +158,7 @@ def test_problems_that_are_made_of_a_convolution_differ() -> None:
 
 
 def test_drawn_problems_have_results_and_are_always_the_same() -> None:
-    for one in (many_blocks.CONVS[0], many_blocks.DISJOINT[1], many_blocks.AVERAGES[0]):
+    for one in (convolutions.CONVS[0], convolutions.DISJOINT[1], pools.AVERAGES[0]):
         problems = [[ptx_draws._varied(one.problem, Random(seed)) for seed in range(40)] for _ in range(2)]
         assert problems[0] == problems[1]
         assert len({str(problem) for problem in problems[0]}) > 30
@@ -176,7 +176,7 @@ def test_flattened_problems_keep_their_other_axes() -> None:
 
 
 def test_another_axis_keeps_what_a_kernel_needs() -> None:
-    disjoint, wide, pool = many_blocks.DISJOINT[1], many_blocks.CONVS[5], many_blocks.CHANNEL_POOLS[0]
+    disjoint, wide, pool = convolutions.DISJOINT[1], convolutions.CONVS[5], pools.CHANNEL_POOLS[0]
     deep = ptx_problems._deepest(disjoint.problem, disjoint.kernel)
     assert tuple(deep.attributes["strides"]) == (deep.w_shape or ())[2:]
     assert deep.rank == 3
@@ -282,17 +282,6 @@ def test_most_mutants_of_a_sample_are_noticed() -> None:
     missed = [str(one.mutant) for one, fate in zip(found, fates, strict=True) if fate == SURVIVED]
     assert len(found) - fates.count(NEVER_RUN) > SAMPLE // 2
     assert len(missed) <= SAMPLE // 4, "\n".join(missed)
-
-
-@pytest.mark.emulator
-@pytest.mark.parametrize("one", [many_blocks.POINTWISE[0], many_blocks.DIRECT[0]])
-def test_sums_of_zero_keep_their_sign_at_bounds(one: Any) -> None:
-    fused.check_zeros(one)
-
-
-@pytest.mark.emulator
-def test_sums_of_zero_keep_their_sign_at_bounds_in_wgmma() -> None:
-    many_wgmma.check_zeros(many_wgmma.LAST)
 
 
 @pytest.mark.emulator

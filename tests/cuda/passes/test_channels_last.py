@@ -11,8 +11,8 @@ import pytest
 
 from gpuconv.cuda.conv.wgmma import operands
 from gpuconv.cuda.plan.launch import Launch
-from tests.harness import passes
 from tests.harness.plans import fields
+from tests.kernels import passes
 from tests.oracle.operands import LAYOUTS
 
 pytestmark = pytest.mark.slow

@@ -89,7 +89,7 @@ def test_weights_in_another_order_are_packed_or_not_taken() -> None:
 @pytest.mark.emulator
 @pytest.mark.parametrize("offset", range(4))
 def test_weights_at_any_address_are_read(offset: int) -> None:
-    """Of rows that are whole vectors; those that are not are among the problems of `many_blocks`."""
+    """Of rows that are whole vectors; those that are not are among the specimens of `tests.kernels.convolutions`."""
     memory, x = values("integers", 1, (8 * 40 + 4,), "float32"), values("integers", 2, (2, 8, 3, 5), "float32")
     w = memory[offset : offset + 8 * 40].reshape(8, 10, 2, 2)
     with emulated_cuda(), preferred("depth_to_space"):
