@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import Any
+from typing import Any, ClassVar
 
 import ml_dtypes
 import numpy as np
@@ -187,6 +187,8 @@ class Moved(Specimen):
     whole: bool = False  # channels in whole slices of K, not in whole vectors
     tickets: int = 0
     operator: str = ""
+
+    least_blocks: ClassVar[int] = 1  # some are there for how rows begin, and fill one block
 
     @property
     def tail(self) -> tuple[int, int, str, int]:
