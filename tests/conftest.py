@@ -163,11 +163,11 @@ def pytest_configure_node(node: Any) -> None:
 
 def _place(item: pytest.Item) -> tuple[int, str, bool, str]:
     name, broken = name_of(item.path), "cache_of_broken_kernels" in getattr(item, "fixturenames", ())
-    if name == "harness/test_kernel_limits":
+    if name == "kernels/test_limits":
         return 0, "", False, ""
     if name.endswith("sass"):
         return 1, name, broken, item.callspec.id if hasattr(item, "callspec") else ""
-    return (2 if name == "cuda/test_every_kernel" else 3), "", False, ""
+    return (2 if name == "kernels/test_every_variant" else 3), "", False, ""
 
 
 @pytest.fixture(autouse=True)

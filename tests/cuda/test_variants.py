@@ -7,7 +7,7 @@ import re
 from gpuconv.cuda.build import sources
 from gpuconv.cuda.variants import all_variants
 from gpuconv.cuda.weight_grad import tiles
-from tests.harness import many_gradients
+from tests.kernels.gradients import LARGE_WEIGHTS
 
 
 def test_kernels_are_told_apart_by_their_names() -> None:
@@ -33,4 +33,4 @@ def test_the_sources_declare_every_kernel_that_is_named() -> None:
 
 def test_the_tiles_of_weights_gradients_are_those_of_the_problems() -> None:
     shapes = {tile.shape for _, _, tile in tiles.kernels()}
-    assert shapes == {trial.args[0] for trial in many_gradients.LARGE_WEIGHTS}
+    assert shapes == {"_".join(one.kernel.split("_")[-2:]) for one in LARGE_WEIGHTS}

@@ -15,7 +15,7 @@ READ = "sm_90a"  # whose machine code tests read, and whose instructions they co
 KERNELS = Path(__file__).parent / "kernels"
 # Kernels whose machine code tests read, and some that take long to compile of those whose instructions they count.
 # Compiled for that architecture alone they are compiled once; the others take turns, and the table has all for all.
-# (One instruction is another for older architectures: test_many_gradients.)
+# (One instruction is another for older architectures: tests/kernels/test_specimens.py.)
 _IS_READ = re.compile(
     r"conv_(transpose_(interleaved_)?)?[a-z]+\d+_3d_\d+x\d+x\d+(_uniform)?"
     r"|conv_float\d+_3d_(mma|tf32|3xtf32)_.+|conv_bfloat16_3d_mma_128x128x64_vector"

@@ -20,7 +20,8 @@ from tests.emulator import EmulatorError, emulated_cuda, tally
 from tests.emulator.compile import ARCHITECTURES, turn
 from tests.emulator.device import EmulatedCuda
 from tests.emulator.mirror import Mirror
-from tests.harness import passes, toolchain
+from tests.harness import toolchain
+from tests.kernels import passes
 
 pytestmark = pytest.mark.emulator
 

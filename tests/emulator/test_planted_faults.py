@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,10 +22,10 @@ from gpuconv.cuda.conv.gemm import base as gemm_base
 from gpuconv.cuda.conv.gemm import ffma
 from gpuconv.cuda.conv.problem import Problem
 from tests.emulator import EmulatorError, emulated_cuda
-from tests.harness import many_blocks, many_wgmma, passes
 from tests.harness.changed_kernels import changed_kernels, exchanged
 from tests.harness.emulated import preferred
-from tests.harness.many_blocks import ManyBlocks
+from tests.kernels import convolutions, passes, pools, wgmma
+from tests.kernels.specimen import Specimen
 from tests.oracle import oracle
 from tests.oracle.operands import filled
 
@@ -46,24 +45,24 @@ MADE = "target = sum;\n    }\n    __syncthreads();"
 SOUND = "if (__syncthreads_and(multiplier.sound())) return;"
 
 
-def of(problems: Sequence[ManyBlocks], part: str) -> Callable[..., Any]:
+def of(problems: Sequence[Specimen], part: str) -> Callable[..., Any]:
     """Return the call of a kernel with this in its name."""
-    return partial(many_blocks.run, next(one for one in problems if part in one.kernel))
+    return next(one for one in problems if part in one.kernel)
 
 
-GEMM = of(many_blocks.CONVS, "conv_float32_3d_64x64x16_uniform")
-ROWWISE = of(many_blocks.CONVS, "conv_float64_3d_16x128x16")
-SPLIT = of(many_blocks.SPLIT, "conv_float32_3d_64x64x16_uniform_split")
-TAPS = of(many_blocks.TAP_ROWS, "float16_3d_mma_32x256")
-PHASES = of(many_blocks.PHASE_ROWS, "float16_3d_mma_16x128")
-MMA = of(many_blocks.TENSOR, "conv_float16_3d_mma_128x128x32_scalar")
-POOL = of(many_blocks.POOLS, "max_pool")
-WGMMA = many_wgmma.WIDE
+GEMM = of(convolutions.CONVS, "conv_float32_3d_64x64x16_uniform")
+ROWWISE = of(convolutions.CONVS, "conv_float64_3d_16x128x16")
+SPLIT = of(convolutions.SPLIT, "conv_float32_3d_64x64x16_uniform_split")
+TAPS = of(convolutions.TAP_ROWS, "float16_3d_mma_32x256")
+PHASES = of(convolutions.PHASE_ROWS, "float16_3d_mma_16x128")
+MMA = of(convolutions.TENSOR, "conv_float16_3d_mma_128x128x32_scalar")
+POOL = of(pools.POOLS, "max_pool")
+WGMMA = wgmma.WIDE
 
 
 def every_other_channel(architecture: str | None = None, seed: int = 0) -> None:
     """Copy x whose planes have memory between them that is none of its own."""
-    next(one for one in passes.MANY if one.layout == "every other channel")(architecture)
+    next(one for one in passes.PASSES if one.layout == "every other channel")(architecture)
 
 
 @dataclass(frozen=True)
@@ -106,17 +105,17 @@ FAULTS = (
     Fault("a barrier of a warp is missing", EPILOGUE, PIECE, PIECE.replace("__syncwarp();", ""), ROWWISE,
           "shared memory race: read after write", "piece[(row + threadIdx.x"),
     Fault("what others still read is written", "conv/direct/few.cu",
-          "__syncthreads(); // all threads have left the weights", "//", of(many_blocks.FEW, "float32"),
+          "__syncthreads(); // all threads have left the weights", "//", of(convolutions.FEW, "float32"),
           "shared memory race: write after read", "weights[i] ="),
     Fault("two threads write one element", "pool/runs.cuh", "* (RUN * step) + between", "* RUN + between",
-          of(many_blocks.TILE_POOLS, "float64"), "shared memory race: write after write"),
+          of(pools.TILE_POOLS, "float64"), "shared memory race: write after write"),
     Fault("what nobody wrote is read", "conv/gemm/ffma.cuh",
           "fetch_weights(stage, tap_row(taps, next.tap) + next.channel);", ";", GEMM,
           "uninitialised shared memory read", "rows[i] = *reinterpret_cast<const Vector*>"),
     Fault("a variable is too small", PACK, "square[kSquare][kSquare + 1]", "square[kSquare - 1][kSquare + 1]", GEMM,
           "outside every variable", "square[i][along] = found"),
     Fault("more is filled than there is", "conv/gemm/interleaved.cu", "if (threadIdx.x >= phases.divisor) return;",
-          "", of(many_blocks.INTERLEAVED, "float32_3d_64x64x16"), "shared memory out of bounds", "taps."),
+          "", of(convolutions.INTERLEAVED, "float32_3d_64x64x16"), "shared memory out of bounds", "taps."),
     Fault("sums are made again before all are there", WHOLE_TILE, SOUND, SOUND.replace("__syncthreads_and", ""), TAPS,
           "shared memory race: read after write", "sound<Multiplier>(target)"),
     Fault("sums are read before they are made again", WHOLE_TILE, MADE, MADE.replace("__syncthreads();", ""), TAPS,
@@ -147,12 +146,12 @@ FAULTS = (
     Fault("a block's sums are not published", TICKETS, "        __threadfence();\n        last = ", "        last = ",
           SPLIT, "race between blocks on workspace", "load_l2(source"),
     Fault("vectors are read wherever they begin", "pool/vectors.cu", "% (kOutputs * S * sizeof(T)) != 0", "% 1 != 0",
-          of(many_blocks.VECTOR_POOLS, "float32_3d_vectors_2x2"), "misaligned 16-byte access"),
+          of(pools.VECTOR_POOLS, "float32_3d_vectors_2x2"), "misaligned 16-byte access"),
     Fault("16 bytes are copied wherever rows begin", "conv/gemm/pointwise.cu", "steps % kVector) == 0",
-          "steps % kVector) >= 0", of(many_blocks.POINTWISE, "float32"), "misaligned cp.async", "copy_async<WIDTH"),
+          "steps % kVector) >= 0", of(convolutions.POINTWISE, "float32"), "misaligned cp.async", "copy_async<WIDTH"),
     # ---- barriers and warps
     Fault("one thread waits for the others", "conv/gemm/conv_transpose.cu", "taps);\n    }\n    __syncthreads();",
-          "taps);\n    __syncthreads();\n    }", of(many_blocks.TRANSPOSED, "float32_3d_16x128x16"),
+          "taps);\n    __syncthreads();\n    }", of(convolutions.TRANSPOSED, "float32_3d_16x128x16"),
           "reached by only some lanes", "__syncthreads();"),
     Fault("a kernel stops itself", "conv/wgmma/slices.cu",
           "run_wgmma<Tile, false>(p, &p.problem.taps, Feed(shared), shared",
@@ -167,22 +166,22 @@ FAULTS = (
     Fault("mbarriers are not fenced", "conv/wgmma/ring.cuh", "        barrier_fence();\n", "", WGMMA,
           "initialisation was not fenced"),
     Fault("one lane speaks for others that still read", PIXELS, STRIP_READ, "        proxy_fence();\n",
-          many_wgmma.PIXEL_ROWS, "shared memory race: write after read", "__uint_as_float(load_word("),
+          wgmma.PIXEL_ROWS, "shared memory race: write after read", "__uint_as_float(load_word("),
     Fault("copies do not know what was read before", PIXELS, STRIP_READ, STRIP_READ.replace("proxy_fence();", ""),
-          many_wgmma.PIXEL_PATCHES, r"write over what ordinary loads have read without fence\.proxy\.async"),
+          wgmma.PIXEL_PATCHES, r"write over what ordinary loads have read without fence\.proxy\.async"),
     Fault("one group of products less is waited for", SLICES, "products_wait<1>", "products_wait<2>", WGMMA,
           "shared memory race: write after read"),
     Fault("one group of products of strips less is waited for", STRIPS, "products_wait<1>", "products_wait<2>",
-          many_wgmma.ROWS, "shared memory race: write after read"),
+          wgmma.ROWS, "shared memory race: write after read"),
     Fault("mbarriers are used before they are there", RUN, "    __syncthreads();\n    if (threadIdx.x / 128 == 2)",
           "    if (threadIdx.x / 128 == 2)", WGMMA, "mbarrier used before mbarrier.init", seeds=range(9)),
     Fault("factors are not waited for", SLICES, "            ring.wait_full();\n", "", WGMMA,
           "wgmma reads data still in flight|uninitialised shared"),
     Fault("factors in registers change too early", PIXELS, "            products_wait<1>();\n", "",
-          many_wgmma.PIXEL_ROWS, "factors of a wgmma that is not waited for"),
+          wgmma.PIXEL_ROWS, "factors of a wgmma that is not waited for"),
     Fault("sums are touched too early", RUN, PRODUCTS_WAITED, "", WGMMA, "sums of a wgmma that is not waited for"),
     Fault("factors of a slice that is not whole change too early", PIXELS, "products_wait<0>();", "",
-          many_wgmma.PIXELS_OF_PARTS, "factors of a wgmma that is not waited for"),
+          wgmma.PIXELS_OF_PARTS, "factors of a wgmma that is not waited for"),
     Fault("products begin unfenced", TILES, "products_begin();\n#pragma", "\n#pragma", WGMMA,
           r"without wgmma\.fence"),
     Fault("products of a slice that is not whole begin unfenced", TILES,
@@ -193,12 +192,12 @@ FAULTS = (
     Fault("what is no map is prefetched", RUN, "prefetch_map(p.w_map)",
           "prefetch_map(reinterpret_cast<const CUtensorMap*>(&p)[2])", WGMMA, "not a tensor map"),
     Fault("taps are not counted from the corner", SLICES, "* taps.advance[2 - axis] - loading.lower[2 - axis];",
-          "* taps.advance[2 - axis];", many_wgmma.SMALL, "im2col offset .* out of range|elements are wrong"),
+          "* taps.advance[2 - axis];", wgmma.SMALL, "im2col offset .* out of range|elements are wrong"),
     # ---- results
     Fault("infinities on the padding are not made again", EPILOGUE, "return kRepairs && !finite;", "return false;",
-          of(many_blocks.CONVS, "conv_float16_3d_64x64x16"), "elements are wrong"),
+          of(convolutions.CONVS, "conv_float16_3d_64x64x16"), "elements are wrong"),
     Fault("of equal elements the last one has the index", "pool/order.cuh", "return !(later <= best) && best == best;",
-          "return !(later < best) && best == best;", of(many_blocks.VECTOR_POOLS, "float32_3d_vectors_2x2"),
+          "return !(later < best) && best == best;", of(pools.VECTOR_POOLS, "float32_3d_vectors_2x2"),
           "elements differ"),
 )  # fmt: skip
 

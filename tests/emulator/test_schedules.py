@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,8 +10,9 @@ import pytest
 
 from emulated_cuda.emulator.engine import Explored
 from tests.emulator import Array, EmulatorError, TensorMap, compile_ptx, empty, module
-from tests.harness import many_blocks, many_wgmma
 from tests.harness.changed_kernels import changed_kernels, exchanged
+from tests.kernels import convolutions, wgmma
+from tests.kernels.registry import sources_of
 
 pytestmark = pytest.mark.emulator
 
@@ -103,15 +103,13 @@ SCHEDULES = (
     *(("changing", seed) for seed in range(1, 9)),
 )
 FEWER = (("first", 0), ("last", 0), ("backwards", 0), ("changing", 1), ("changing", 2))
-SMALL = (*many_blocks.TENSOR, *many_blocks.GROUPED, *many_blocks.STEMS, *many_blocks.BANDS)
+SMALL = (*convolutions.TENSOR, *convolutions.GROUPED, *convolutions.STEMS, *convolutions.BANDS)
 ROWS: list[Any] = [
-    *(pytest.param(trial, *row, id=f"{trial.kernel} {row}") for trial in many_wgmma.ALL for row in SCHEDULES),
-    *(
-        pytest.param(partial(many_blocks.run, one), *row, id=f"{one.kernel} {row}")
-        for one in SMALL
-        for row in FEWER
-    ),
-]  # fmt: skip
+    pytest.param(one, *row, marks=pytest.mark.kernels(*sources_of(one)), id=f"{one.kernel} {row}")
+    for those, rows in ((wgmma.WGMMA, SCHEDULES), (SMALL, FEWER))
+    for one in those
+    for row in rows
+]
 
 
 @pytest.mark.sampled(200)
@@ -128,6 +126,6 @@ def test_some_faults_need_an_order() -> None:
     path = "conv/wgmma/run.cuh"
     text = exchanged(path, BEFORE_ROLES, BEFORE_ROLES.removeprefix("    __syncthreads();\n"))
     with changed_kernels({path: text}):
-        many_wgmma.WIDE(schedule="first", seed=0)  # the warp that makes the barriers
+        wgmma.WIDE(schedule="first", seed=0)  # the warp that makes the barriers
         with pytest.raises(EmulatorError, match=r"mbarrier used before mbarrier\.init"):
-            many_wgmma.WIDE(schedule="backwards")
+            wgmma.WIDE(schedule="backwards")

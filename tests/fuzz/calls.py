@@ -26,8 +26,8 @@ from gpuconv.rules.operators import OPERATORS
 from tests.fuzz import hostile
 from tests.fuzz.frame import LIMITS_MEMORY, LONGEST, Fuzzer, Wrong
 from tests.fuzz.hostile import Planted, fresh
-from tests.harness.fused import ACTIVATIONS, accumulator, finished
 from tests.oracle import oracle
+from tests.oracle.finish import ACTIVATIONS, accumulator, finished
 from tests.oracle.gradients import average_pool_grad, bias_grad, input_grad, max_pool_grad, max_unpool, weight_grad
 from tests.oracle.operands import LAYOUTS
 from tests.oracle.oracle import round_to

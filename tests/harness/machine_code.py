@@ -7,6 +7,9 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from benchmarks import sass
 from benchmarks.sass import Instruction
@@ -20,11 +23,32 @@ from tests.emulator.compile import READ, own, turn
 _OPTIONS = (*compiler._OPTIONS, compiler._LINE_INFO)  # lines change no instruction
 
 
+def of_kernels(*sources: str) -> Any:
+    """Mark a test of nothing but the machine code of these files' kernels, which only changes with them: thorough.
+
+    Where one of the files has changed a run takes the test all the same.
+    """
+
+    def mark(test: Any) -> Any:
+        return pytest.mark.thorough(pytest.mark.kernels(*sources)(test))
+
+    return mark
+
+
 def groups() -> dict[str, list[Variant]]:
     """Return all variants by operator, dtype and spatial rank, as their names have them: ``conv_float32_3d``."""
     found: dict[str, list[Variant]] = {}
     for variant in all_variants():
         found.setdefault(re.match(r".+?_\dd", variant.name)[0], []).append(variant)
+    return found
+
+
+def of_sources() -> dict[str, list[Variant]]:
+    """Return all variants by their source and the beginning of their names: ``conv-gemm-conv-conv_float32``."""
+    found: dict[str, list[Variant]] = {}
+    for variant in all_variants():
+        name = re.match(r".+?(?=_\dd)", variant.name)[0]
+        found.setdefault(f"{variant.source.removesuffix('.cu').replace('/', '-')}-{name}", []).append(variant)
     return found
 
 

@@ -73,6 +73,11 @@ class Recorded:
         self.choices.append(choice)
         return choice.plans[0]
 
+    def clear(self) -> None:
+        """Forget all; the next calls are planned anew."""
+        for kept in (self.calls, self.choices, self._known, device.prepared):
+            kept.clear()
+
     def launches(self) -> Iterator[Planned]:
         """Yield the launches of all candidates, then those of calls that are none of a candidate alone, each once."""
         plans = chain(chain.from_iterable(choice.plans for choice in self.choices), self.calls)

@@ -6,13 +6,12 @@ A new kernel needs a problem in `benchmarks.small_shapes`, of which it is a cand
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from typing import Any, NamedTuple
 
 from benchmarks import small_shapes
 from benchmarks.small_shapes import Problem
-from gpuconv.cuda.call import device
-from gpuconv.cuda.plan.launch import Launch
 from gpuconv.cuda.plan.limits import representative
 from tests.harness.emulated import indices
 from tests.kernels.planning import Recorded, recording, without_garbage_collection
@@ -44,15 +43,20 @@ def dtypes_of(problem: Problem) -> tuple[str, ...]:
     return tuple(one for one in small_shapes._dtypes_of(problem) if problem not in FOUR_AXES or "complex" not in one)
 
 
-def planned(problem: Problem, dtype: str, limits_of: str = "sm_90a") -> Recorded:
-    """Plan the calls of a problem by all candidates, for an architecture's well-known device."""
-    with recording(representative(limits_of).limits, all_candidates=True) as recorded:
-        small_shapes.compute(problem, small_shapes.operands(problem, dtype))
-    return recorded
+class Call(NamedTuple):
+    """The calls of a problem in a dtype, with 64-bit indices or not, and their plans by all candidates."""
+
+    problem: Problem
+    dtype: str
+    wide: bool
+    recorded: Recorded
 
 
-def plan_all(limits_of: str = "sm_90a") -> Recorded:
-    """Plan every problem in each of its dtypes by all candidates, with 32-bit and 64-bit indices, in some seconds."""
+def plans(limits_of: str = "sm_90a") -> Iterator[Call]:
+    """Plan every problem in each of its dtypes, with 32-bit and 64-bit indices, for a well-known device.
+
+    All have some 40,000 launches, and take some seconds. What one yields is lost when the next one is asked for.
+    """
     with without_garbage_collection(), recording(representative(limits_of).limits, all_candidates=True) as recorded:
         for problem in PROBLEMS:
             for dtype in dtypes_of(problem):
@@ -60,25 +64,55 @@ def plan_all(limits_of: str = "sm_90a") -> Recorded:
                 for wide in (False, True):
                     with indices(wide):
                         small_shapes.compute(problem, arrays)
-                    device.prepared.clear()  # which is not told of the width
-    return recorded
+                    yield Call(problem, dtype, wide, recorded)
+                    recorded.clear()
 
 
-class Reached(NamedTuple):
-    """What plans of all problems have: of every kernel the launch with the most shared memory, and the families."""
+class Try(NamedTuple):
+    """One of the candidates of every choice of a call: the first, the second ..., and the kernels that it launches."""
 
-    launches: dict[str, Launch]
+    problem: Problem
+    dtype: str
+    wide: bool
+    number: int
+    kernels: frozenset[str]
+
+
+def _tries(call: Call) -> Iterator[Try]:
+    """Yield those that differ; what calls launch besides their candidates' kernels counts for the first alone."""
+    choices = call.recorded.choices
+    for number in range(max((len(choice.plans) for choice in choices), default=1)):
+        chosen = call.recorded.calls if number == 0 else [one.plans[number % len(one.plans)] for one in choices]
+        kernels = frozenset(launch.variant.name for plan in chosen for launch in plan.launches)
+        yield Try(call.problem, call.dtype, call.wide, number, kernels)
+
+
+class Survey(NamedTuple):
+    """What plans of all problems have.
+
+    Attributes
+    ----------
+    shared_bytes : dict
+        The most dynamic shared memory of a launch, in bytes, by the kernel's name.
+    families : set of modules
+        That have a candidate.
+    tries : list of Try
+    """
+
+    shared_bytes: dict[str, int]
     families: set[Any]
+    tries: list[Try]
 
 
 @cache
-def reached(limits_of: str = "sm_90a") -> Reached:
+def survey(limits_of: str = "sm_90a") -> Survey:
     """Plan all problems; it takes seconds, so call it inside of tests, not where they are collected."""
-    found = Reached({}, set())
-    recorded = plan_all(limits_of)
-    for choice in recorded.choices:
-        found.families.update(choice.families)
-    for _, launch, _ in recorded.launches():
-        known = found.launches.get(launch.variant.name, launch)
-        found.launches[launch.variant.name] = max(known, launch, key=lambda one: one.shared_bytes)
+    found = Survey({}, set(), [])
+    for call in plans(limits_of):
+        found.tries.extend(_tries(call))
+        for choice in call.recorded.choices:
+            found.families.update(choice.families)
+        for _, launch, _ in call.recorded.launches():
+            known = found.shared_bytes.get(launch.variant.name, 0)
+            found.shared_bytes[launch.variant.name] = max(known, launch.shared_bytes)
     return found

@@ -2,7 +2,7 @@
 
 `python -m tools.mutation.kernels FILE…` runs the mutants of these files of kernels_cu (without any: of all of them), or
 `--count` of them at random, and prints how many were noticed, how, and which were not. A mutant is noticed if, on one
-of the problems of `many_blocks` or in `division`, it does not compile, a result is wrong or the emulator reports
+of the problems of `tests.kernels` or in `division`, it does not compile, a result is wrong or the emulator reports
 something. Those whose results are right nevertheless are counted apart: only the emulator's checks notice them. Mutants
 known to be as right as the kernels themselves are listed, with reasons, in `kernels_equivalent`.
 """
@@ -31,10 +31,9 @@ from gpuconv.cuda.build import compile as compiler
 from gpuconv.cuda.build import kernel_files
 from gpuconv.cuda.variants import all_variants
 from tests.emulator import EmulatorError, UnsupportedPtx
-from tests.harness import division, many_blocks, phases
+from tests.harness import division, phases
 from tests.harness.changed_kernels import changed_kernels
-from tests.harness.many_blocks import ManyBlocks
-from tests.harness.specimen import files, problems_of
+from tests.kernels.registry import files, problems_of
 from tools.mutation.kernels_equivalent import EQUIVALENT
 
 ARCHITECTURE = "sm_80"
@@ -164,8 +163,7 @@ def mutants(path: str) -> list[Mutant]:
 
 def _runs(path: str, **options: Any) -> Iterator[Callable[[], Any]]:
     for one in FILES[path]:
-        trial = partial(many_blocks.run, one) if isinstance(one, ManyBlocks) else one
-        yield partial(trial, ARCHITECTURE, max_steps=MAX_STEPS, **options)
+        yield partial(one, ARCHITECTURE, max_steps=MAX_STEPS, **options)
 
 
 def _trials(path: str, **options: Any) -> Iterator[Callable[[], Any]]:

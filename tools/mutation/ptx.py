@@ -3,7 +3,7 @@
 `python -m tools.mutation.ptx --count 300 --seed 0` draws mutants of the PTX of all families, prints one line for
 each and the scores by family and by kind; `--families 'conv/wgmma/*'` takes them of some, `--kinds wait barrier` some
 kinds alone. Whatever is drawn has a number, and depends on the seed and that number alone: a family, one of its
-problems of `specimen.sources_of_kernels`, one of its kernels that the problem launches, one of the kinds below that
+problems of `registry.by_source`, one of its kernels that the problem launches, one of the kinds below that
 the kernel has, and one of the mutants of that kind, each time with equal chances. So barriers, fences and waits, which
 are few, are drawn as often as offsets and comparisons. Of problems of several launches some run with launches that may
 overlap, whose kernels wait for those before. `--each` takes no chances: it takes each change of each line of the
@@ -37,7 +37,7 @@ from gpuconv import GpuconvError
 from gpuconv.cuda.build.variant import Variant
 from tests.emulator import EmulatorError
 from tests.emulator.device import EmulatedCuda
-from tests.harness import specimen
+from tests.kernels import registry
 from tools.mutation.ptx_changes import FOLLOWS, Mutant, mutants
 from tools.mutation.ptx_equivalent import is_equivalent
 from tools.mutation.ptx_problems import ORDERS, Right, Trial, chained, others, right, traffic, trials, tried
@@ -52,7 +52,7 @@ OVERLAPPING = 1 / 4  # of the problems of several launches: those whose launches
 
 def families(patterns: Iterable[str] = ("*",)) -> list[str]:
     """Return the families, by the source of their kernels, that a pattern fits."""
-    return [one for one in sorted(specimen.sources_of_kernels()) if any(fnmatch(one, pattern) for pattern in patterns)]
+    return [one for one in sorted(registry.by_source()) if any(fnmatch(one, pattern) for pattern in patterns)]
 
 
 class Drawn(NamedTuple):

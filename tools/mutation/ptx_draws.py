@@ -11,8 +11,9 @@ from typing import Any
 
 from gpuconv import GpuconvError
 from gpuconv.rules import geometry
-from tests.harness import fused, many_blocks, many_gradients, many_wgmma, passes, specimen
-from tests.harness.many_blocks import ManyBlocks
+from tests.kernels import fused, gradients, passes, registry
+from tests.kernels.gradients import AveragePoolGrad, BiasGrad, MaxPoolGrad, Plane, WeightGrad
+from tests.kernels.specimen import Forward
 from tests.oracle.strategies import Problem
 
 Trial = Callable[..., Any]  # of an architecture and the emulator's options
@@ -32,8 +33,8 @@ _MOST_PRODUCTS = 2_000_000
 
 def alike(family: str, number: int) -> tuple[Any, list[Any]]:
     """Return a problem of a family, and others whose kernels are of the same source."""
-    mine = specimen.sources_of_kernels()[family][number]
-    rest = [] if family in specimen.PASSES and isinstance(mine, ManyBlocks) else specimen.sources_of_kernels()[family]
+    mine = registry.by_source()[family][number]
+    rest = () if family in registry.OF_OTHERS and isinstance(mine, Forward) else registry.by_source()[family]
     return mine, [one for one in rest if one is not mine and type(one) is type(mine)]
 
 
@@ -41,7 +42,7 @@ def alike(family: str, number: int) -> tuple[Any, list[Any]]:
 def drawn(family: str, number: int) -> tuple[Trial, ...]:
     """Return problems like a family's own, with numbers drawn at random, for a kernel of one; always the same ones."""
     (mine, theirs), random = alike(family, number), Random(f"{family} {number}")
-    if isinstance(mine, ManyBlocks):
+    if isinstance(mine, Forward) and not mine.is_wgmma:
         theirs = [one for one in theirs if one.problem.operator == mine.problem.operator]
     drawn_ = (
         _drawn(mine, mine if random.random() < 0.5 else random.choice([mine, *theirs]), random) for _ in range(DRAWN)
@@ -50,16 +51,15 @@ def drawn(family: str, number: int) -> tuple[Trial, ...]:
 
 
 def _drawn(mine: Any, like: Any, random: Random) -> Trial | None:
-    if isinstance(mine, ManyBlocks):
-        return _drawn_blocks(replace(like, kernel=mine.kernel, kinds=mine.kinds), random)
-    if isinstance(mine, many_wgmma.Trial):
-        same = {"candidate": mine.candidate, "dtype": mine.dtype, "precision": mine.precision, "kinds": mine.kinds}
-        return _drawn_wgmma(replace(like, **same), random)
+    if isinstance(mine, Forward):
+        draw_forward = _drawn_wgmma if mine.is_wgmma else _drawn_blocks
+        return draw_forward(replace(like, kernel=mine.kernel, factors=mine.factors, kinds=mine.kinds), random)
     if isinstance(mine, passes.Moved):
-        return _drawn_move(replace(like, dtype=mine.dtype, precision=mine.precision, operator=mine.operator), random)
-    if not isinstance(mine, partial) or not isinstance(like, partial) or mine.func is not like.func:
+        same = {name: getattr(mine, name) for name in ("kernel", "element", "factors", "operator")}
+        return _drawn_move(replace(like, **same), random)
+    if mine in gradients.GENERAL_POOLS:
         return None
-    draw = _GRADIENTS.get(mine.func)
+    draw = _GRADIENTS.get(type(mine))
     return None if draw is None else draw(mine, like, random)
 
 
@@ -215,7 +215,7 @@ def _seldom_infinite(problem: Problem, random: Random) -> tuple[str, ...]:
     return (f"one in {random.choice(of_x)} infinite", f"one in {random.choice(of_w)} infinite", "integers")
 
 
-def _drawn_blocks(mine: ManyBlocks, random: Random) -> Trial:
+def _drawn_blocks(mine: Forward, random: Random) -> Trial:
     problem, out = (
         _varied(mine.problem, random),
         mine.out if random.random() < 0.4 else random.choice((None, *_LAYOUTS)),
@@ -224,7 +224,7 @@ def _drawn_blocks(mine: ManyBlocks, random: Random) -> Trial:
     one = replace(mine, problem=problem, layout=layout, out=out)
     given: dict[str, Any] = {"multiprocessors": random.choice(_MULTIPROCESSORS)}
     if mine.problem.w_shape is None:
-        return partial(many_blocks.run, one, **given)
+        return partial(one, **given)
     one = replace(one, kinds=random.choice((mine.kinds, *KINDS, *[_seldom_infinite(problem, random)] * 4)))
     whole = one.kernel.removesuffix("_split")
     if whole != one.kernel and random.random() < 0.2:
@@ -233,10 +233,10 @@ def _drawn_blocks(mine: ManyBlocks, random: Random) -> Trial:
         one = replace(one, kernel=f"{whole}_split")
     way = random.random()
     if way < 0.25:
-        return partial(fused.check_whole, replace(one, out=out or "contiguous", kinds=KINDS[2]), 0, **given)
+        return partial(fused.whole(replace(one, out=out or "contiguous", kinds=KINDS[2])), **given)
     if way < 0.3:
-        return partial(fused.check_zeros, replace(one, out=out or "contiguous"), **given)
-    return partial(many_blocks.run, replace(one, packed=random.random() < 0.3), **given)
+        return partial(fused.zeros(replace(one, out=out or "contiguous")), **given)
+    return partial(replace(one, packed=random.random() < 0.3), **given)
 
 
 def _drawn_move(mine: passes.Moved, random: Random) -> Trial:
@@ -273,22 +273,21 @@ def _near(random: Random) -> int:
     return 8 * random.randint(1, 16) + random.choice((-1, 0, 1))
 
 
-def _drawn_wgmma(mine: many_wgmma.Trial, random: Random) -> Trial:
-    problem = _varied(Problem(mine.operator, *mine.shapes, None, mine.attributes), random, 48, 0.1)
-    whole = mine.candidate.removesuffix("_split")
+def _drawn_wgmma(mine: Forward, random: Random) -> Trial:
+    problem = _varied(mine.problem, random, 48, 0.1)
+    whole = mine.kernel.removesuffix("_split")
     one = replace(
         mine,
-        shapes=(problem.x_shape, problem.w_shape or ()),
-        attributes=problem.attributes,
-        candidate=random.choice((mine.candidate, mine.candidate, whole, f"{whole}_split")),
+        problem=problem,
+        kernel=random.choice((mine.kernel, mine.kernel, whole, f"{whole}_split")),
         kinds=random.choice((mine.kinds, *KINDS, *[_seldom_infinite(problem, random)] * 4)),
         multiprocessors=random.choice((1, 2, 3, 5)),
         layout=mine.layout if random.random() < 0.8 else random.choice(_LAYOUTS),
         out=random.choice((mine.out, *_LAYOUTS)),
-        finished=random.choice((None, None, "relu", ("leaky_relu", -2))),
+        activation=random.choice((None, None, "relu", ("leaky_relu", -2))),
         packed=random.random() < 0.3,
     )
-    return partial(many_wgmma.check_zeros, one) if random.random() < 0.1 else one
+    return fused.zeros(one) if random.random() < 0.1 else one
 
 
 # ---------------------------------------------------------------- gradients
@@ -298,38 +297,33 @@ def _infinities(random: Random) -> dict[str, bool]:
     return {"both": random.random() < 0.5, "first": random.random() < 0.5}
 
 
-def _drawn_tile(mine: Any, like: Any, random: Random) -> Trial:
-    shape, _, dtype, _, precision = mine.args
-    problem = _varied(like.args[1], random)
-    return partial(mine.func, shape, problem, dtype, random.choice(_LAYOUTS), precision, **_infinities(random))
+def _drawn_weights(mine: WeightGrad, like: WeightGrad, random: Random) -> Trial:
+    if mine in gradients.LARGE_WEIGHTS:
+        problem, layout = _varied(like.problem, random), random.choice(_LAYOUTS)
+        return replace(mine, problem=problem, layout=layout, **_infinities(random))
+    given = {**_infinities(random), "multiprocessors": random.choice(_MULTIPROCESSORS)}
+    return replace(mine, problem=_varied(like.problem, random), layout=random.choice(_LAYOUTS), **given)
 
 
-def _drawn_weights(mine: Any, like: Any, random: Random) -> Trial:
-    kernel, _, dtype, _ = mine.args
-    given = {**mine.keywords, **_infinities(random), "multiprocessors": random.choice(_MULTIPROCESSORS)}
-    return partial(mine.func, kernel, _varied(like.args[1], random), dtype, random.choice(_LAYOUTS), **given)
-
-
-def _drawn_plane(mine: Any, like: Any, random: Random) -> Trial:
-    kernel, (batch, channels, *extents), layout, dtype = mine.args
+def _drawn_plane(mine: Plane, like: Plane, random: Random) -> Trial:
+    batch, channels, *extents = mine.shape
     extents = _turned(random, extents, lambda n: random.choice((n // 2 + 1, n + 1, n + 2, 2 * n, 2 * n + 3)), 0.7)
     shape = (batch + random.randint(0, 2), channels + random.randint(0, 9), *extents)
-    layout = layout if random.random() < 0.5 else random.choice(_LAYOUTS)
-    return partial(mine.func, kernel, shape, layout, dtype, multiprocessors=random.choice(_MULTIPROCESSORS))
+    layout = mine.layout if random.random() < 0.5 else random.choice(_LAYOUTS)
+    return replace(mine, shape=shape, layout=layout, multiprocessors=random.choice(_MULTIPROCESSORS))
 
 
-def _drawn_sums(mine: Any, like: Any, random: Random) -> Trial:
-    (batch, *shape), dtype, _ = mine.args
+def _drawn_sums(mine: BiasGrad, like: BiasGrad, random: Random) -> Trial:
+    batch, *shape = mine.shape
     batch, shape = batch * random.randint(1, 3), _turned(random, shape, lambda n: n + random.randint(1, 9), 0.6)
-    return partial(mine.func, (batch, *shape), dtype, random.choice(_LAYOUTS), **mine.keywords)
+    return replace(mine, shape=(batch, *shape), layout=random.choice(_LAYOUTS))
 
 
 def _drawn_walk(mine: Any, like: Any, random: Random) -> Trial:
     """A gradient of a pool down columns, with all that walks can be given; a definition takes long to divide."""
-    kernel, _, _, dtype, _ = mine.args
-    averages = mine.func is many_gradients._average_walk
-    given = {name: list(value) if isinstance(value, tuple) else value for name, value in like.args[4].items()}
-    problem = Problem("average_pool" if averages else "max_pool", like.args[1], attributes=given)
+    averages = isinstance(mine, AveragePoolGrad)
+    given = {name: list(value) if isinstance(value, tuple) else value for name, value in like.attributes.items()}
+    problem = Problem("average_pool" if averages else "max_pool", like.shape, attributes=given)
     problem = _varied(problem, random, otherwise=0.1, most=20_000 if averages else _MOST_PRODUCTS)
     attributes = {
         name: tuple(value) if isinstance(value, list) else value for name, value in problem.attributes.items()
@@ -337,15 +331,14 @@ def _drawn_walk(mine: Any, like: Any, random: Random) -> Trial:
     attributes.pop("group", None)
     if averages:
         attributes["count_include_pad"] = random.randint(0, 1)
-    keywords = {**like.keywords, "blocks": 1}
-    return partial(mine.func, kernel, problem.x_shape, random.choice(_LAYOUTS), dtype, attributes, **keywords)
+    layout = random.choice(_LAYOUTS)
+    return replace(like, kernel=mine.kernel, shape=problem.x_shape, layout=layout, attributes=attributes)
 
 
-_GRADIENTS: dict[Any, Callable[[Any, Any, Random], Trial]] = {
-    many_gradients._tile: _drawn_tile,
-    many_gradients._weights: _drawn_weights,
-    many_gradients._walk: _drawn_walk,
-    many_gradients._average_walk: _drawn_walk,
-    many_gradients._plane: _drawn_plane,
-    many_gradients._sums: _drawn_sums,
+_GRADIENTS: dict[type, Callable[[Any, Any, Random], Trial]] = {
+    WeightGrad: _drawn_weights,
+    MaxPoolGrad: _drawn_walk,
+    AveragePoolGrad: _drawn_walk,
+    Plane: _drawn_plane,
+    BiasGrad: _drawn_sums,
 }

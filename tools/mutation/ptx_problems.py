@@ -22,8 +22,19 @@ from gpuconv.cuda.build.variant import Variant
 from gpuconv.cuda.plan.numbers import whole
 from tests.emulator import EmulatorError
 from tests.emulator.device import EmulatedCuda
-from tests.harness import fused, many_blocks, many_gradients, many_wgmma, passes, specimen
-from tests.harness.many_blocks import ManyBlocks
+from tests.kernels import fused, gradients, passes, registry
+from tests.kernels.convolutions import CONVOLUTIONS
+from tests.kernels.gradients import (
+    AveragePoolGrad,
+    BiasGrad,
+    Complex,
+    Copy,
+    MaxPoolGrad,
+    Plane,
+    Unpool,
+    WeightGrad,
+)
+from tests.kernels.specimen import Forward
 from tests.oracle.strategies import Problem
 from tools.mutation.ptx_draws import DRAWN, KINDS, alike, deeper, drawn
 
@@ -42,11 +53,7 @@ ORDERS: tuple[dict[str, Any], ...] = (  # of warps and of asynchronous copies
 @cache
 def trials(family: str) -> tuple[Trial, ...]:
     """Return the problems of a family, by the source of its kernels."""
-    return tuple(map(_trial, specimen.sources_of_kernels()[family]))
-
-
-def _trial(one: specimen.Trial) -> Trial:
-    return partial(many_blocks.run, one) if isinstance(one, ManyBlocks) else one
+    return registry.by_source()[family]
 
 
 @cache
@@ -191,18 +198,15 @@ def others(
 
 def _may_launch(family: str, number: int, kernel: str) -> bool:
     """Tell whether a problem may launch a kernel: what it says, before it is run, of the one that makes its result."""
-    main = getattr(specimen.sources_of_kernels()[family][number], "kernel", None)
-    return main is None or family in specimen.PASSES or main.removesuffix("_split") in kernel
+    return family in registry.OF_OTHERS or registry.by_source()[family][number].variant in kernel
 
 
 @cache
 def made(family: str, number: int) -> tuple[Trial, ...]:
     """Return problems that are made of a family's own, of which planners may take other kernels."""
     mine, theirs = alike(family, number)
-    if isinstance(mine, ManyBlocks):
-        return tuple(_of_blocks(mine, theirs))
-    if isinstance(mine, many_wgmma.Trial):
-        return tuple(_of_wgmma(mine, theirs))
+    if isinstance(mine, Forward):
+        return tuple(_of_wgmma(mine, theirs) if mine.is_wgmma else _of_blocks(mine, theirs))
     if isinstance(mine, passes.Moved):
         return tuple(_of_passes(mine, theirs))
     return tuple(_of_gradients(mine, theirs))
@@ -308,43 +312,43 @@ def _of_groups(problem: Problem, groups: int, filters: int) -> Problem:
     )
 
 
-def _of_blocks(mine: ManyBlocks, theirs: Iterable[Any]) -> Iterator[Trial]:
+def _of_blocks(mine: Forward, theirs: Iterable[Any]) -> Iterator[Trial]:
     if mine.problem.w_shape is None:
-        yield from map(_trial, _of_pools(mine, theirs))
+        yield from _of_pools(mine, theirs)
         for one in (mine, *(replace(one, kernel=mine.kernel) for one in theirs)):
-            yield partial(many_blocks.run, one, multiprocessors=1)
+            yield partial(one, multiprocessors=1)
         return
     lies = tuple(dict.fromkeys((mine.out or "contiguous", "contiguous", "channels last")))
-    yield from (partial(fused.check_whole, replace(mine, out=out), 0) for out in lies)
-    yield from (partial(fused.check_zeros, replace(mine, out=out)) for out in lies)
+    yield from (fused.whole(replace(mine, out=out)) for out in lies)
+    yield from (fused.zeros(replace(mine, out=out)) for out in lies)
     if mine.precision != "ieee":
         yield partial(fused.beyond_tf32(mine).check, mine.precision)
     spoilt = replace(mine, out="channels last", kinds=KINDS[1])  # what padding spoils is made again by other lanes
-    yield from (_trial(spoilt), partial(fused.check_whole, spoilt, 0))
+    yield from (spoilt, fused.whole(spoilt))
     if mine.problem.attributes.get("group", 1) == mine.problem.x_shape[1]:
         vectors = replace(mine, problem=_of_groups(mine.problem, 16, 1))
-        yield from (partial(fused.check_whole, vectors, 0), partial(fused.check_zeros, vectors))
+        yield from (fused.whole(vectors), fused.zeros(vectors))
     else:
         yield from _of_parts(mine)
     more = replace(mine, problem=_grown(mine.problem, 0, 1, 1, 5))
-    yield from (partial(fused.check_whole, more, 0), partial(fused.check_zeros, more))
-    if mine in fused.KERNELS:
-        yield from (partial(fused.check_problem, mine, turn) for turn in _TURNS)
-    yield from (partial(many_blocks.run, replace(one, kernel=mine.kernel), multiprocessors=1) for one in theirs)
+    yield from (fused.whole(more), fused.zeros(more))
+    if mine in CONVOLUTIONS:
+        yield from (fused.two_calls(mine, turn) for turn in _TURNS)
+    yield from (partial(replace(one, kernel=mine.kernel), multiprocessors=1) for one in theirs)
     for packed, multiprocessors in ((True, None), (True, 3), (False, 1), (False, 7)):
-        yield partial(many_blocks.run, replace(mine, packed=packed), multiprocessors=multiprocessors)
-    yield from map(_trial, _plain(mine, theirs))
+        yield partial(replace(mine, packed=packed), multiprocessors=multiprocessors)
+    yield from _plain(mine, theirs)
 
 
-def _of_parts(mine: ManyBlocks) -> Iterator[Trial]:
+def _of_parts(mine: Forward) -> Iterator[Trial]:
     """Fused calls whose filters end within each part of a tile; images with columns for all of one that has many."""
     further = (20, 50) if any(word in mine.kernel for word in ("_stem_", "_grouped_")) else (0, 0)
     for filters, out in ((56, "channels last"), (56, "strided"), (40, "channels last"), (24, "channels last")):
         problem = _grown(_of_filters(mine.problem, filters), 0, 0, *further)
-        yield partial(fused.check_whole, replace(mine, problem=problem, out=out), 0)
+        yield fused.whole(replace(mine, problem=problem, out=out))
 
 
-def _plain(mine: ManyBlocks, theirs: Iterable[Any]) -> Iterator[ManyBlocks]:
+def _plain(mine: Forward, theirs: Iterable[Any]) -> Iterator[Forward]:
     yield from (replace(mine, kinds=kinds) for kinds in KINDS)
     yield from (replace(mine, problem=_of_channels(mine.problem, channels), kinds=KINDS[0]) for channels in _CHANNELS)
     yield from (replace(mine, layout=lies) for lies in ("contiguous", "channels last", "off the vectors", "reversed"))
@@ -386,7 +390,7 @@ def _beyond(problem: Problem) -> Problem:
     return replace(problem, attributes={**attributes, "pads": pads})
 
 
-def _of_pools(mine: ManyBlocks, theirs: Iterable[Any]) -> Iterator[ManyBlocks]:
+def _of_pools(mine: Forward, theirs: Iterable[Any]) -> Iterator[Forward]:
     for one in theirs:
         yield replace(one, kernel=mine.kernel, kinds=mine.kinds)
         if one.problem.x_shape[1] % 16:
@@ -407,33 +411,30 @@ def _of_pools(mine: ManyBlocks, theirs: Iterable[Any]) -> Iterator[ManyBlocks]:
         yield replace(mine, problem=_grown(mine.problem, *growth), out=out)
 
 
-def _of_wgmma(mine: many_wgmma.Trial, theirs: Iterable[Any]) -> Iterator[Trial]:
+def _of_wgmma(mine: Forward, theirs: Iterable[Any]) -> Iterator[Trial]:
     lies = ("contiguous", "channels last", "strided")
     yield from (
-        replace(mine, out=out, finished=act) for act, out in product((("leaky_relu", -2), ("clip", -1.5, 6)), lies)
+        replace(mine, out=out, activation=act) for act, out in product((("leaky_relu", -2), ("clip", -1.5, 6)), lies)
     )
     for activation in (("leaky_relu", -2), None):
-        yield replace(_in_chunks(mine), out="channels last", finished=activation)
-    yield from (partial(many_wgmma.check_zeros, replace(mine, out=out)) for out in lies)
+        yield replace(_in_chunks(mine), out="channels last", activation=activation)
+    yield from (fused.zeros(replace(mine, out=out)) for out in lies)
     yield from (replace(mine, out=out) for out in lies)
-    same = {"candidate": mine.candidate, "dtype": mine.dtype, "precision": mine.precision, "kinds": mine.kinds}
-    yield from (replace(one, **same, finished=end) for one in theirs for end in (None, "relu"))
-    batch = replace(mine, shapes=((1, *mine.shapes[0][1:]), mine.shapes[1]))
-    whole = mine.candidate.removesuffix("_split")
-    for one, candidate, packed in product((batch, mine), (f"{whole}_split", whole), (True, False)):
-        yield replace(one, candidate=candidate, multiprocessors=5, packed=packed)
+    same = {"kernel": mine.kernel, "factors": mine.factors, "kinds": mine.kinds}
+    yield from (replace(one, **same, activation=end) for one in theirs for end in (None, "relu"))
+    batch = replace(mine, problem=replace(mine.problem, x_shape=(1, *mine.problem.x_shape[1:])))
+    whole = mine.kernel.removesuffix("_split")
+    for one, kernel, packed in product((batch, mine), (f"{whole}_split", whole), (True, False)):
+        yield replace(one, kernel=kernel, multiprocessors=5, packed=packed)
     yield from (replace(mine, kinds=kinds) for kinds in KINDS)
 
 
-def _in_chunks(mine: many_wgmma.Trial) -> many_wgmma.Trial:
+def _in_chunks(mine: Forward) -> Forward:
     """The same with filters of a group that a warp has all or none of, whatever the type."""
-    x_shape, (first, second, *taps) = mine.shapes
-    group = mine.attributes.get("group", 1)
-    if mine.operator == "conv":
-        first = whole(first, 16 * group)
-    else:
-        second = whole(second, 16)
-    return replace(mine, shapes=(x_shape, (first, second, *taps)))
+    problem = mine.problem
+    group = problem.attributes.get("group", 1)
+    filters = (problem.b_shape or (0,))[0] // group
+    return replace(mine, problem=_of_filters(problem, whole(filters, 16)))
 
 
 # ---------------------------------------------------------------- made of passes and gradients
@@ -448,58 +449,64 @@ def _of_passes(mine: passes.Moved, theirs: Iterable[Any]) -> Iterator[Trial]:
     )
     yield from (replace(mine, tickets=tickets) for tickets in (0, 3, 5000))
     for one in theirs:
-        yield replace(one, dtype=mine.dtype, precision=mine.precision, operator=mine.operator)
+        yield replace(one, kernel=mine.kernel, element=mine.element, factors=mine.factors, operator=mine.operator)
 
 
 def _of_gradients(mine: Any, theirs: Iterable[Any]) -> Iterator[Trial]:
-    further = _FURTHER.get(mine.func) if isinstance(mine, partial) else None
-    alike_ = [one for one in theirs if isinstance(one, partial) and one.func is getattr(mine, "func", None)]
-    return iter(()) if further is None else further(mine, alike_)
+    further = _FURTHER.get(type(mine))
+    return iter(()) if further is None else further(mine, theirs)
 
 
-def _of_tiles(mine: Any, theirs: Iterable[Any]) -> Iterator[Trial]:
-    shape, problem, dtype, layout, precision = mine.args
+def _of_weights(mine: WeightGrad, theirs: Iterable[Any]) -> Iterator[Trial]:
+    if mine in gradients.LARGE_WEIGHTS:
+        yield from _of_tiles(mine, theirs)
+        return
+    problems = [_grown(mine.problem, *growth) for growth in _GROWTHS]
+    problems += [_padded(mine.problem, more) for more in (-2, -1, 1, 2)]
+    problems += [_deepest(mine.problem, mine.kernel)]
+    problems += [one.problem for one in (*gradients.LARGE_WEIGHTS, *gradients.WEIGHTS)]
+    for multiprocessors in (1, None, 3):
+        yield replace(mine, multiprocessors=multiprocessors or mine.multiprocessors, both=True)
+    yield from (replace(mine, problem=other, both=True) for other in problems)
+
+
+def _of_tiles(mine: WeightGrad, theirs: Iterable[Any]) -> Iterator[Trial]:
     same = [
-        *(_grown(problem, *growth) for growth in _GROWTHS),
-        *(_padded(problem, more) for more in (-2, -1, 1, 2)),
-        *([_deepest(problem, shape)] if problem.rank < 3 else []),
+        *(_grown(mine.problem, *growth) for growth in _GROWTHS),
+        *(_padded(mine.problem, more) for more in (-2, -1, 1, 2)),
+        *([_deepest(mine.problem, mine.kernel)] if mine.problem.rank < 3 else []),
     ]
-    pairs = [(problem, lies) for lies in ("pixels off the vectors", "strided pixels", "off the vectors")]
-    pairs += [*((one, layout) for one in same), *(one.args[1:4:2] for one in theirs)]
-    yield from (partial(mine.func, shape, other, dtype, lies, precision) for other, lies in pairs)
+    pairs = [(mine.problem, lies) for lies in ("pixels off the vectors", "strided pixels", "off the vectors")]
+    pairs += [*((one, mine.layout) for one in same), *((one.problem, one.layout) for one in theirs)]
+    yield from (replace(mine, problem=other, layout=lies) for other, lies in pairs)
 
 
-def _of_weights(mine: Any, _: Iterable[Any]) -> Iterator[Trial]:
-    kernel, problem, dtype, layout = mine.args
-    problems = [_grown(problem, *growth) for growth in _GROWTHS]
-    problems += [_padded(problem, more) for more in (-2, -1, 1, 2)]
-    problems += [_deepest(problem, kernel)]
-    problems += [one.args[1] for one in (*many_gradients.LARGE_WEIGHTS, *many_gradients.WEIGHTS)]
-    for options in ({"multiprocessors": 1}, {}, {"multiprocessors": 3}):
-        yield partial(mine.func, *mine.args, **{**mine.keywords, **options}, both=True)
-    yield from (partial(mine.func, kernel, other, dtype, layout, **mine.keywords, both=True) for other in problems)
-
-
-def _of_walks(mine: Any, theirs: Iterable[Any]) -> Iterator[Trial]:
-    kernel, shape, _, dtype, attributes = mine.args
+def _of_max_pools(mine: MaxPoolGrad, theirs: Iterable[Any]) -> Iterator[Trial]:
+    if mine in gradients.GENERAL_POOLS:
+        yield from _of_pool_gradients(mine)
+        return
     for layout in ("off the vectors", "reversed", "channels last", "contiguous"):
-        yield partial(mine.func, kernel, shape, layout, dtype, attributes, **mine.keywords)
-    yield from (partial(mine.func, kernel, *one.args[1:3], dtype, one.args[4], **one.keywords) for one in theirs)
+        yield replace(mine, layout=layout)
+    yield from (replace(one, kernel=mine.kernel) for one in theirs)
 
 
-def _of_sums(mine: Any, _: Iterable[Any]) -> Iterator[Trial]:
-    (batch, *shape), dtype, layout = mine.args
+def _of_sums(mine: BiasGrad, _: Iterable[Any]) -> Iterator[Trial]:
+    batch, *shape = mine.shape
     for lies in ("strided pixels", "strided rows", "reversed"):
-        yield partial(mine.func, (batch, *shape), dtype, lies, **mine.keywords)
+        yield replace(mine, layout=lies)
     for more, part in product((1, 2, 3, 4, 5), (3, 5, 7)):
-        yield partial(mine.func, (batch * more, *shape[:-1], shape[-1] + part), dtype, layout, **mine.keywords)
+        yield replace(mine, shape=(batch * more, *shape[:-1], shape[-1] + part))
 
 
-def _of_pool_gradients(mine: Any, _: Iterable[Any]) -> Iterator[Trial]:
-    for lies, deep in product(("contiguous", "channels last", "strided", "reversed"), (True, False)):
-        yield partial(mine.func, lies, *mine.args[1:], **mine.keywords, deep=deep)
+def _of_pool_gradients(mine: Any) -> Iterator[Trial]:
+    deep = {"shape": (2, 2, 3, 4, 5, 7), "attributes": {**mine.attributes, **_POOLED_DEEP}}
+    for lies, more in product(("contiguous", "channels last", "strided", "reversed"), (deep, {})):
+        yield replace(mine, layout=lies, **more)
 
 
+_POOLED_DEEP = {
+    "kernel_shape": [2, 3, 2, 4], "strides": [2, 1, 2, 3], "dilations": [1, 2, 1, 2], "pads": [1, 1, 0, 3, 0, 2, 1, 1],
+}  # fmt: skip
 # Windows by the form of walks: kernel, strides, pads.
 _AVERAGED: dict[str, tuple[tuple[tuple[int, ...], ...], ...]] = {
     "1x1": (((3, 4, 2), (3, 5, 2), (1, 2, 1, 1, 3, 1)), ((2, 2, 3), (4, 2, 5), (1, 0, 2, 0, 1, 1))),
@@ -517,54 +524,52 @@ def _of_strips(kernel: int, stride: int) -> tuple[tuple[tuple[int, ...], ...], .
     )
 
 
-def _of_average_walks(mine: Any, theirs: Iterable[Any]) -> Iterator[Trial]:
+def _of_averages(mine: AveragePoolGrad, theirs: Iterable[Any]) -> Iterator[Trial]:
     """Windows of the same form, in which as many taps count everywhere and not."""
-    kernel, _, _, dtype, _ = mine.args
-    form = kernel.rpartition("_")[2]
-    known = [(one.args[1], one.args[4]) for one in theirs if one.args[0].endswith(f"_{form}")]
+    if mine in gradients.GENERAL_POOLS:
+        yield from _of_pool_gradients(mine)
+        return
+    form = mine.kernel.rpartition("_")[2]
+    known = [(one.shape, one.attributes) for one in theirs if one.kernel.endswith(f"_{form}")]
     for sizes in _AVERAGED.get(form) or _of_strips(*map(int, form.split("s"))):
         extents = (4, 14, 5) if form == "13xany" else (7, 8, 9)
         known.append(((2, 11, *extents), dict(zip(("kernel_shape", "strides", "pads"), sizes, strict=True))))
     for counted, lies, (shape, given) in product((0, 1), ("contiguous", "channels last"), known):
-        yield partial(mine.func, kernel, shape, lies, dtype, {**given, "count_include_pad": counted})
+        yield replace(mine, shape=shape, layout=lies, attributes={**given, "count_include_pad": counted})
 
 
-def _of_planes(mine: Any, theirs: Iterable[Any]) -> Iterator[Trial]:
+def _of_planes(mine: Plane, theirs: Iterable[Any]) -> Iterator[Trial]:
     """Windows of one part and of several, of as many elements as threads take in turns or not."""
-    kernel, (batch, channels, *extents), layout, dtype = mine.args
-    for lies, times in product((layout, "contiguous", "strided rows", "channels last"), (1, 2, 3)):
+    batch, channels, *extents = mine.shape
+    for lies, times in product((mine.layout, "contiguous", "strided rows", "channels last"), (1, 2, 3)):
         shape = (batch, channels, *[extent * times + times - 1 for extent in extents])
-        for options in ({}, {"multiprocessors": 1}):
-            yield partial(mine.func, kernel, shape, lies, dtype, **options)
-    yield from (partial(mine.func, kernel, one.args[1], layout, dtype) for one in theirs)
+        for multiprocessors in (None, 1):
+            yield replace(mine, shape=shape, layout=lies, multiprocessors=multiprocessors)
+    yield from (replace(mine, shape=one.shape, multiprocessors=None) for one in theirs)
 
 
-def _of_unpools(mine: Any, theirs: Iterable[Any]) -> Iterator[Trial]:
-    layout, dtype, extents = mine.args
+def _of_unpools(mine: Unpool, theirs: Iterable[Any]) -> Iterator[Trial]:
     for one in theirs:
-        yield partial(mine.func, layout, dtype, one.args[2], **mine.keywords)
-        yield partial(mine.func, one.args[0], dtype, extents, **mine.keywords)
+        yield replace(mine, extents=one.extents)
+        yield replace(mine, layout=one.layout)
 
 
-def _of_copies(mine: Any, _: Iterable[Any]) -> Iterator[Trial]:
+def _of_copies(mine: Copy, _: Iterable[Any]) -> Iterator[Trial]:
     for lies, out in product(("contiguous", "channels last", "reversed", "strided"), repeat=2):
-        yield partial(mine.func, mine.args[0], lies, out, **mine.keywords)
+        yield replace(mine, layout=lies, out=out)
 
 
-def _of_complex(mine: Any, _: Iterable[Any]) -> Iterator[Trial]:
-    yield partial(mine.func, *mine.args, **mine.keywords, extents=(60, 60) if "wide" in mine.keywords else (120, 110))
+def _of_complex(mine: Complex, _: Iterable[Any]) -> Iterator[Trial]:
+    yield replace(mine, extents=(60, 60) if mine.wide else (120, 110))
 
 
-_FURTHER: dict[Any, Callable[[Any, Iterable[Any]], Iterator[Trial]]] = {
-    many_gradients._tile: _of_tiles,
-    many_gradients._weights: _of_weights,
-    many_gradients._walk: _of_walks,
-    many_gradients._sums: _of_sums,
-    many_gradients._pool: _of_pool_gradients,
-    many_gradients._average: _of_pool_gradients,
-    many_gradients._average_walk: _of_average_walks,
-    many_gradients._plane: _of_planes,
-    many_gradients._unpool: _of_unpools,
-    many_gradients._copy: _of_copies,
-    many_gradients._complex: _of_complex,
+_FURTHER: dict[type, Callable[[Any, Iterable[Any]], Iterator[Trial]]] = {
+    WeightGrad: _of_weights,
+    BiasGrad: _of_sums,
+    MaxPoolGrad: _of_max_pools,
+    AveragePoolGrad: _of_averages,
+    Plane: _of_planes,
+    Unpool: _of_unpools,
+    Copy: _of_copies,
+    Complex: _of_complex,
 }

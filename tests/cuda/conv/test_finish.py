@@ -19,8 +19,8 @@ from gpuconv.cuda.plan.launch import Launch, Plan, Space
 from gpuconv.rules import geometry as geometries
 from tests.emulator import emulated_cuda
 from tests.harness.emulated import indices, preferred
-from tests.harness.fused import assert_equal, finished
 from tests.harness.idle_kernels import Sent
+from tests.oracle.finish import assert_equal, finished
 from tests.oracle.operands import LAYOUTS, values
 
 SHAPES: dict[str, Any] = {"x": (2, 64, 9, 7), "w": (70, 64, 3, 3), "b": (70,), "y": (2, 70, 7, 5)}

@@ -13,9 +13,10 @@ import gpuconv
 from gpuconv.cuda.plan import offers
 from tests.emulator import emulated_cuda
 from tests.harness.emulated import varied_cuda
-from tests.harness.fused import ACTIVATIONS, BEYOND_TF32, BeyondTf32, accumulator, assert_equal, finished, with_finish
 from tests.harness.sources_of_kernels import CONV, DIRECT
+from tests.kernels.fused import BEYOND_TF32, BeyondTf32
 from tests.oracle import oracle
+from tests.oracle.finish import ACTIVATIONS, accumulator, assert_equal, finished, with_finish
 from tests.oracle.operands import CONV_DTYPES, CONV_KINDS, EXACT_KINDS, LAYOUTS, operands, values
 from tests.oracle.oracle import assert_close
 from tests.oracle.strategies import Problem, checked, problems

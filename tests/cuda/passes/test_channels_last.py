@@ -14,8 +14,8 @@ from gpuconv.cuda.conv.wgmma import operands
 from gpuconv.cuda.passes import channels_last
 from gpuconv.cuda.passes.channels_last import Planes
 from gpuconv.cuda.plan.launch import Launch
-from tests.harness import passes
 from tests.harness.plans import fields
+from tests.kernels import passes
 from tests.oracle.operands import LAYOUTS
 
 Ints = tuple[int, ...]

@@ -14,10 +14,10 @@ from gpuconv.cuda.build.variant import Variant
 from gpuconv.cuda.conv.wgmma import operands
 from gpuconv.cuda.passes import channels_last
 from gpuconv.cuda.plan.limits import nearest
-from tests.harness import passes
 from tests.harness.machine_code import code
-from tests.harness.passes import cost, over_copies
 from tests.harness.toolchain import needs_disassembler, needs_nvrtc
+from tests.kernels import passes
+from tests.kernels.passes import cost, over_copies
 from tests.oracle.operands import LAYOUTS, values
 
 pytestmark = [pytest.mark.emulator, pytest.mark.kernels("passes/channels_last.cu")]
@@ -134,8 +134,3 @@ def test_instructions_are_as_wide_as_memory(variant: Variant) -> None:
     assert not sass.names(body, everywhere, "LDL", "STL")
     copying = min((loop for loop in sass.loops(body) if sass.names(body, loop, "LDGSTS")), key=len)
     assert len(copying) <= 20
-
-
-@pytest.mark.parametrize("one", passes.MANY, ids=str)
-def test_the_problems_of_the_mutants_are_right_without_them(one: passes.Moved) -> None:
-    one()

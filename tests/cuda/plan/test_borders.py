@@ -1,6 +1,6 @@
 """Where the families of kernels stop: at the shared memory, the blocks and the indices that there are, and not before.
 
-The problems are those of `many_blocks`, where arrays lie as they do there, and some for wgmma.
+The problems are those of the specimens, where arrays lie as they do there, and some for wgmma.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ from gpuconv.cuda.pool import families as pool_families
 from gpuconv.cuda.pool import general, patches, planes, tiles, vectors
 from gpuconv.cuda.pool import problem as pool_problem
 from gpuconv.rules import geometry as geometries
-from tests.harness import many_blocks
-from tests.harness.many_blocks import ManyBlocks
 from tests.harness.offered import candidates
+from tests.kernels.convolutions import CONVOLUTIONS
+from tests.kernels.pools import FORWARD_POOLS
+from tests.kernels.specimen import Forward
 from tests.oracle.operands import LAYOUTS
 from tests.oracle.strategies import Problem
 
@@ -45,10 +46,10 @@ COUNTING = (rows, channels_plan, pool_channels, patches, tiles, vectors)
 Ints = tuple[int, ...]
 _FLAT: dict[str, Any] = {"strides": [2, 1], "pads": [1, 2, 0, 1], "dilations": [1, 2]}
 WGMMA = (
-    ManyBlocks("conv_float16_3d_wgmma_128x256", Problem("conv", (3, 72, 21, 26), (300, 72, 3, 2), None, _FLAT)),
-    ManyBlocks("conv_float32_3d_tf32_wgmma_64x256", Problem("conv", (2, 68, 25, 24), (140, 68, 3, 2), None, _FLAT)),
-    ManyBlocks("conv_bfloat16_3d_wgmma_64x256", Problem("conv", (4, 20, 5, 14, 15), (140, 20, 2, 3, 2))),
-    ManyBlocks(
+    Forward("conv_float16_3d_wgmma_128x256", Problem("conv", (3, 72, 21, 26), (300, 72, 3, 2), None, _FLAT)),
+    Forward("conv_float32_3d_tf32_wgmma_64x256", Problem("conv", (2, 68, 25, 24), (140, 68, 3, 2), None, _FLAT)),
+    Forward("conv_bfloat16_3d_wgmma_64x256", Problem("conv", (4, 20, 5, 14, 15), (140, 20, 2, 3, 2))),
+    Forward(
         "conv_transpose_float16_3d_wgmma_128x256",
         Problem("conv_transpose", (4, 72, 13, 17), (72, 300, 3, 4), None, {**_FLAT, "output_padding": [1, 0]}),
     ),
@@ -61,7 +62,7 @@ def lying(shape: Ints, layout: str) -> Ints:
     return found
 
 
-def problem_of(one: ManyBlocks, far: str = "", step: int = 0) -> Any:
+def problem_of(one: Forward, far: str = "", step: int = 0) -> Any:
     """The problem as planners see it; images of the array x or y may lie so far apart."""
     p, dtype = one.problem, one.dtype.name
     shapes = [p.x_shape, *([] if p.w_shape is None else [p.w_shape])]
@@ -73,16 +74,16 @@ def problem_of(one: ManyBlocks, far: str = "", step: int = 0) -> Any:
     return correlation.of(geometry, dtype, x, lying(p.w_shape, "contiguous"), None, y, one.precision)
 
 
-def of_families() -> dict[ModuleType, list[ManyBlocks]]:
+def of_families() -> dict[ModuleType, list[Forward]]:
     """Those with 32-bit indices, by the family that has their kernel."""
-    found: dict[ModuleType, list[ManyBlocks]] = {}
+    found: dict[ModuleType, list[Forward]] = {}
     for family in (*conv_families.FAMILIES, *pool_families.FAMILIES):
         if family is planes:  # which counts offsets of images in 64 bits, and has no shared memory
             continue
         names = {variant.name for variant in family.variants()}
         if family in (ffma, mma):  # which also divide their tiles
             names |= {f"{name}_split" for name in names}
-        found[family] = [one for one in (*many_blocks.ALL, *WGMMA) if one.kernel in names and not one.wide]
+        found[family] = [one for one in (*CONVOLUTIONS, *FORWARD_POOLS, *WGMMA) if one.kernel in names and not one.wide]
     return found
 
 
@@ -90,7 +91,7 @@ FAMILIES = of_families()
 families = pytest.mark.parametrize("family", FAMILIES, ids=lambda module: module.__name__.rpartition(".")[2])
 
 
-def planned(family: Any, one: ManyBlocks, limits: Limits = HOPPER, problem: Any = None) -> Launch | None:
+def planned(family: Any, one: Forward, limits: Limits = HOPPER, problem: Any = None) -> Launch | None:
     """The last launch of the family's candidate of this name, if there is one."""
     found: list[Candidate] = list(candidates(family, problem or problem_of(one), limits))
     named = [candidate for candidate in found if candidate.name == one.kernel]
@@ -145,7 +146,7 @@ def most_blocks(count: int) -> Iterator[None]:
     channels_plan.best.cache_clear()
 
 
-def blocks(family: ModuleType, one: ManyBlocks, launch: Launch) -> int:
+def blocks(family: ModuleType, one: Forward, launch: Launch) -> int:
     """As many as the family counts: those of the launch, or where it joins some, as they are before that."""
     x = one.problem.x_shape
     if family is pool_channels:  # each thread makes one output of a vector of channels

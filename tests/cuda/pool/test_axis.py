@@ -21,12 +21,13 @@ from gpuconv.cuda.pool.axis import AxisRuns
 from gpuconv.cuda.pool.problem import PoolProblem
 from tests.cuda.pool.problems import made
 from tests.emulator import EmulatorError, emulated_cuda
-from tests.harness import machine_code, many_blocks
+from tests.harness import machine_code
 from tests.harness.changed_kernels import changed_kernels, exchanged
 from tests.harness.emulated import preferred
 from tests.harness.offered import candidates, refused, why_not
 from tests.harness.plans import fields
 from tests.harness.toolchain import needs_disassembler, needs_nvrtc
+from tests.kernels.pools import AXIS_POOLS
 from tests.oracle import oracle
 from tests.oracle.operands import LAYOUTS, POOL_DTYPES, values
 from tests.oracle.oracle import assert_same
@@ -299,8 +300,8 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_planted_faults_are_noticed(fault: str) -> None:
     def run_all() -> None:
-        for one in many_blocks.AXIS_POOLS:
-            many_blocks.run(one)
+        for one in AXIS_POOLS:
+            one()
 
     faulty = changed_kernels({"pool/axis.cu": exchanged("pool/axis.cu", *FAULTS[fault])})
     with faulty, pytest.raises((AssertionError, EmulatorError)):

@@ -195,6 +195,7 @@ def issued(dtype: str, arithmetic: Arithmetic, tile: WeightGradTile, rows: bool)
     return len(steady(body, needed | Counter({"DMMA" if size == 8 else "HMMA": products}))) / products
 
 
+@machine_code.of_kernels("weight_grad/tiles.cu")
 @pytest.mark.slow
 @needs_nvrtc
 @needs_disassembler

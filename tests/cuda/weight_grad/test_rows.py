@@ -136,6 +136,7 @@ def test_parts_have_all_walks_and_each_has_some() -> None:
 # ---------------------------------------------------------------- what the compiler makes of it
 
 
+@machine_code.of_kernels("weight_grad/rows.cu")
 @pytest.mark.slow
 @needs_nvrtc
 @needs_disassembler

@@ -13,7 +13,7 @@ import pytest
 from gpuconv import ArgumentError, DeviceError
 from gpuconv.cuda.build import kernel_files
 from tests.emulator import Array, EmulatorError, module
-from tests.harness import many_blocks
+from tests.kernels import convolutions, pools
 from tests.oracle.strategies import Problem
 from tools.mutation import ptx, ptx_draws, ptx_problems
 from tools.mutation.ptx_changes import FOLLOWS, changes, mutants
@@ -139,7 +139,7 @@ def test_lines_of_instructions() -> None:
 
 
 def test_problems_that_are_made_of_a_convolution_differ() -> None:
-    (one,) = many_blocks.POINTWISE[:1]
+    (one,) = convolutions.POINTWISE[:1]
     deep, padded, grouped = (
         ptx_draws.deeper(one.problem),
         ptx_problems._padded(one.problem, 1),
@@ -154,7 +154,7 @@ def test_problems_that_are_made_of_a_convolution_differ() -> None:
 
 
 def test_drawn_problems_have_results_and_are_always_the_same() -> None:
-    for one in (many_blocks.CONVS[0], many_blocks.DISJOINT[1], many_blocks.AVERAGES[0]):
+    for one in (convolutions.CONVS[0], convolutions.DISJOINT[1], pools.AVERAGES[0]):
         problems = [[ptx_draws._varied(one.problem, Random(seed)) for seed in range(40)] for _ in range(2)]
         assert problems[0] == problems[1]
         assert len({str(problem) for problem in problems[0]}) > 30
@@ -172,7 +172,7 @@ def test_flattened_problems_keep_their_other_axes() -> None:
 
 
 def test_another_axis_keeps_what_a_kernel_needs() -> None:
-    disjoint, wide, pool = many_blocks.DISJOINT[1], many_blocks.CONVS[5], many_blocks.CHANNEL_POOLS[0]
+    disjoint, wide, pool = convolutions.DISJOINT[1], convolutions.CONVS[5], pools.CHANNEL_POOLS[0]
     deep = ptx_problems._deepest(disjoint.problem, disjoint.kernel)
     assert tuple(deep.attributes["strides"]) == (deep.w_shape or ())[2:]
     assert deep.rank == 3

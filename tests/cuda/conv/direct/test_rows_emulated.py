@@ -10,10 +10,11 @@ import pytest
 import gpuconv
 from gpuconv.cuda.conv.direct.rows import RowForm
 from tests.emulator import emulated_cuda
-from tests.harness import direct_forms, fused
+from tests.harness import direct_forms
 from tests.harness.direct_forms import FORMS
 from tests.harness.emulated import architecture, preferred
 from tests.oracle import oracle
+from tests.oracle.finish import accumulator, finished
 from tests.oracle.operands import CONV_DTYPES, LAYOUTS, values
 from tests.oracle.oracle import assert_close, assert_same
 from tests.oracle.strategies import Problem
@@ -77,8 +78,8 @@ def test_dilations(form: RowForm, strides: Ints, dilations: Ints, pads: Ints, dt
     sums = oracle.conv(x, w, b, **problem.attributes).value
     residual = values("integers", 3, sums.shape, dtype)
     y = computed(problem, [x, w, b], direct_forms.name(form, dtype), 0, residual=residual, activation="relu")
-    kind = fused.accumulator(dtype)
-    assert_same(y, fused.finished(sums.astype(kind), residual, "relu").astype(dtype))
+    kind = accumulator(dtype)
+    assert_same(y, finished(sums.astype(kind), residual, "relu").astype(dtype))
 
 
 @pytest.mark.parametrize("layout", ["strided", "channels last"])

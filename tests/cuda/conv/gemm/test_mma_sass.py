@@ -10,10 +10,11 @@ from benchmarks.sass import Instruction
 from gpuconv.cuda.conv.gemm import fragments, mma, mma_tile
 from gpuconv.cuda.conv.gemm.mma_tile import MmaForm, MmaTile
 from tests.harness import machine_code
+from tests.harness.machine_code import of_kernels
 from tests.harness.steady import steady
 from tests.harness.toolchain import needs_disassembler, needs_nvrtc
 
-pytestmark = [pytest.mark.slow, needs_nvrtc, needs_disassembler, pytest.mark.sampled(3)]
+pytestmark = [pytest.mark.slow, needs_nvrtc, needs_disassembler]
 
 HALF, SINGLE, SPLIT, DOUBLE = ("float16", "ieee"), ("float32", "tf32"), ("float32", "3xtf32"), ("float64", "ieee")
 FORMS = [
@@ -57,6 +58,7 @@ def round_of(
     return steady(code, parts(operands, tile, form, architecture))
 
 
+@of_kernels("conv/gemm/conv.cu", "conv/gemm/conv_transpose.cu")
 @over_forms
 def test_a_slice_is_multiplied_once_and_loaded_in_wide_accesses(
     operands: tuple[str, str], tile: MmaTile, form: MmaForm
@@ -72,6 +74,7 @@ def test_a_slice_is_multiplied_once_and_loaded_in_wide_accesses(
     assert accesses <= wide | {0: single, 8: {"LDGSTS.E.64"}, 16: set()}[form.copied]
 
 
+@of_kernels("conv/gemm/conv.cu", "conv/gemm/conv_transpose.cu")
 @pytest.mark.parametrize("operator", ["conv", "conv_transpose"])
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90a"])
 def test_little_but_products_and_copies_where_channels_lie_side_by_side(operator: str, architecture: str) -> None:
@@ -86,6 +89,7 @@ def test_little_but_products_and_copies_where_channels_lie_side_by_side(operator
     assert opcodes["HMMA"] + opcodes["LDS"] + opcodes["LDSM"] + opcodes["LDGSTS"] > 0.79 * len(way)
 
 
+@of_kernels("conv/gemm/conv.cu", "conv/gemm/conv_transpose.cu")
 @over_forms
 def test_the_plan_knows_how_many_instructions_go_with_a_multiplication(
     operands: tuple[str, str], tile: MmaTile, form: MmaForm
@@ -94,6 +98,7 @@ def test_the_plan_knows_how_many_instructions_go_with_a_multiplication(
     assert form.issued == pytest.approx(ratio, rel=0.1)
 
 
+@of_kernels("conv/gemm/tap_rows.cu", "conv/gemm/phase_rows.cu", "conv/gemm/conv.cu", "conv/gemm/conv_transpose.cu")
 @pytest.mark.parametrize("operands", [HALF, SINGLE, SPLIT, DOUBLE])
 def test_tiles_whose_filters_have_several_rows_have_the_main_loop_of_others(operands: tuple[str, str]) -> None:
     arithmetic = fragments.ARITHMETICS[operands]

@@ -24,10 +24,10 @@ from gpuconv.cuda.weight_grad import plain
 from gpuconv.rules import dtypes
 from tests.emulator.compile import READ, is_read
 from tests.harness import direct_forms, machine_code
-from tests.harness.machine_code import code
+from tests.harness.machine_code import code, of_kernels
 from tests.harness.toolchain import needs_disassembler, needs_nvrtc
 
-pytestmark = [pytest.mark.slow, pytest.mark.sampled(3)]
+pytestmark = pytest.mark.slow
 over_direct_forms = pytest.mark.parametrize("form", rows_plan.FORMS, ids=direct_forms.title)
 OPERATORS = ("conv", "conv_transpose")
 FORMS = [
@@ -86,6 +86,7 @@ def itemsize(variant: Variant) -> int:
     return next(dtypes.entry(name).itemsize for name in dtypes.CONV_DTYPES if f"_{name}_" in variant.name)
 
 
+@of_kernels("conv/gemm/conv.cu", "conv/gemm/conv_transpose.cu", "conv/gemm/split.cu", "conv/gemm/split_transpose.cu")
 @needs_nvrtc
 @needs_disassembler
 @pytest.mark.parametrize("operator", OPERATORS)
@@ -99,15 +100,23 @@ def test_most_of_the_main_loop_multiplies(operator: str) -> None:
     assert share(variant, tile) >= 0.8
 
 
+@of_kernels("conv/gemm/conv.cu", "conv/gemm/conv_transpose.cu", "conv/gemm/split.cu", "conv/gemm/split_transpose.cu")
 @needs_nvrtc
 @needs_disassembler
 @over_forms
 def test_tiles_are_as_efficient_as_the_plan_takes_them_to_be(dtype: str, tile: GemmTile, uniform: bool) -> None:
+    """The plan has a tile's share in two digits, and one factor for slices of several taps, of all tiles together.
+
+    Where that factor counts, it is off by 0.031 and 0.057 of the two tiles that are compiled both ways.
+    """
     found = share(ffma.variant("conv", dtype, False, RANK, tile, uniform), tile) * scale_of(dtype)
-    planned = tile.efficiency if uniform or not tile.uniform else tile.efficiency * gemm_base._ROWWISE
-    assert found == pytest.approx(planned, abs=0.06)
+    if uniform or not tile.uniform:
+        assert found == pytest.approx(tile.efficiency, abs=0.015)
+    else:
+        assert found == pytest.approx(tile.efficiency * gemm_base._ROWWISE, abs=0.06)
 
 
+@of_kernels("conv/direct/few.cu")
 @needs_nvrtc
 @needs_disassembler
 @pytest.mark.parametrize("dtype", dtypes.CONV_DTYPES)
@@ -120,6 +129,7 @@ def test_kernels_of_few_filters_are_as_efficient_as_the_plan_takes_them_to_be(dt
         assert sass.names(body, loop, "LDG", "LDL", "STL") == {load: 12}  # four pixels' of three taps
 
 
+@of_kernels("conv/direct/bands.cu")
 @needs_nvrtc
 @needs_disassembler
 @pytest.mark.parametrize("dtype", dtypes.CONV_DTYPES)
@@ -137,6 +147,7 @@ def test_bands_are_summed_as_efficiently_as_the_plan_takes_them_to_be(dtype: str
 _SINGLE = {2: "LDG.E.U16", 4: "LDG.E", 8: "LDG.E.64"}  # loads of elements of so many bytes
 
 
+@of_kernels("conv/direct/channels.cu")
 @needs_nvrtc
 @needs_disassembler
 @pytest.mark.parametrize("dtype", dtypes.CONV_DTYPES)
@@ -159,6 +170,7 @@ def test_sums_over_channels_take_as_many_instructions_as_the_plan_takes_them_to(
         assert found[(single, vector * window),] == pytest.approx(alone, rel=0.1)
 
 
+@of_kernels("conv/direct/transpose.cu")
 @needs_nvrtc
 @needs_disassembler
 @pytest.mark.parametrize("dtype", dtypes.CONV_DTYPES)
@@ -171,6 +183,7 @@ def test_transposed_columns_take_as_many_instructions_as_the_plan_takes_them_to(
     assert set(sass.names(body, loop, "LD")) == set()  # all known to be of global memory
 
 
+@of_kernels("conv/gemm/pointwise.cu")
 @needs_nvrtc
 @needs_disassembler
 def test_plain_products_are_as_efficient_as_the_plan_takes_them_to_be() -> None:
@@ -183,6 +196,7 @@ def test_plain_products_are_as_efficient_as_the_plan_takes_them_to_be() -> None:
         assert copies == {"LDGSTS.E": 8 + 8, "LDGSTS.E.BYPASS.128": 2}
 
 
+@of_kernels("conv/gemm/interleaved.cu", "conv/gemm/depth_to_space.cu")
 @needs_nvrtc
 @needs_disassembler
 @pytest.mark.parametrize("form", WHOLE_ROWS, ids=lambda form: form[0].name)
@@ -194,6 +208,7 @@ def test_kernels_that_write_whole_rows_multiply_as_much_as_the_plan_takes_them_t
     assert share(variant, tile) * scale == pytest.approx(planned, abs=0.03)
 
 
+@of_kernels("conv/gemm/conv.cu", "conv/gemm/conv_transpose.cu", "conv/gemm/split.cu", "conv/gemm/split_transpose.cu")
 @needs_nvrtc
 @needs_disassembler
 @pytest.mark.parametrize("operator", OPERATORS)
@@ -234,7 +249,15 @@ def test_memory_is_accessed_in_the_widths_that_are_meant(
 
 @needs_nvrtc
 @needs_disassembler
-@pytest.mark.parametrize("group", [group for group, variants in LOOKED_AT.items() if variants])
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "group",
+    [
+        pytest.param(group, marks=pytest.mark.kernels(*sorted({one.source for one in variants})))
+        for group, variants in LOOKED_AT.items()
+        if variants
+    ],
+)
 def test_nothing_is_kept_in_local_memory(group: str) -> None:
     for variant in LOOKED_AT[group]:
         assert code(variant), variant.name
@@ -243,6 +266,7 @@ def test_nothing_is_kept_in_local_memory(group: str) -> None:
 _WIDTHS = {16: "LDG.E.128", 8: "LDG.E.64", 4: "LDG.E", 2: "LDG.E.U16"}
 
 
+@of_kernels("pool/vectors.cu")
 @needs_nvrtc
 @needs_disassembler
 @pytest.mark.parametrize("indices", [False, True], ids=["values", "indices"])
@@ -263,6 +287,7 @@ def test_max_pool_loads_every_row_of_vectors_once_and_compares_short_elements_in
     assert not sass.names(body, range(len(body)), "LDL", "STL")
 
 
+@of_kernels("pool/tiles.cu")
 @needs_nvrtc
 @needs_disassembler
 @pytest.mark.parametrize("variant", [pool_tiles.variant(*one) for one in (("bfloat16", True), ("int8", False))])
@@ -271,6 +296,7 @@ def test_max_pool_copies_to_shared_memory_in_vectors(variant: Variant) -> None:
     assert set(sass.names(body, range(len(body)), "LDGSTS")) == {"LDGSTS.E.BYPASS.128.ZFILL"}
 
 
+@of_kernels("pool/channels.cu")
 @needs_nvrtc
 @needs_disassembler
 @pytest.mark.parametrize("indices", [False, True], ids=["values", "indices"])
@@ -293,6 +319,7 @@ def direct(form: RowForm, dtype: str = "float32") -> tuple[list[Instruction], ra
     return body, sass.main_loop(body)
 
 
+@of_kernels("conv/direct/rows.cu")
 @needs_nvrtc
 @needs_disassembler
 @over_direct_forms
@@ -301,6 +328,7 @@ def test_direct_forms_are_as_efficient_as_the_plan_takes_them_to_be(form: RowFor
     assert sass.multiplications(body, loop) / len(loop) == pytest.approx(form.efficiency, abs=0.04)
 
 
+@of_kernels("conv/direct/rows.cu")
 @needs_nvrtc
 @needs_disassembler
 @pytest.mark.parametrize("dtype", dtypes.CONV_DTYPES)
@@ -320,6 +348,7 @@ def test_unrolled_sums_read_every_vector_of_inputs_once(form: RowForm, dtype: st
     assert not sass.names(body, loop, "LDG", "STG", "STS", "LDL", "STL")
 
 
+@of_kernels("conv/direct/rows.cu")
 @needs_nvrtc
 @needs_disassembler
 def test_most_of_a_7x7_sum_multiplies() -> None:
@@ -327,6 +356,7 @@ def test_most_of_a_7x7_sum_multiplies() -> None:
     assert sass.multiplications(body, loop) / len(loop) >= 0.9
 
 
+@of_kernels("conv/direct/rows.cu")
 @needs_nvrtc
 @needs_disassembler
 @pytest.mark.parametrize("dtype", dtypes.CONV_DTYPES)
@@ -375,6 +405,7 @@ def test_the_disassemblers_text_is_read() -> None:
     assert sass.names(body, range(1, 9), "LDS") == {"LDS.128": 1}
 
 
+@of_kernels("weight_grad/plain.cu")
 @needs_nvrtc
 @needs_disassembler
 @pytest.mark.parametrize("dtype", dtypes.CONV_DTYPES)
@@ -391,6 +422,7 @@ def test_gradients_of_weights_take_as_many_instructions_as_the_plan_takes_them_t
         assert not sass.names(body, more[0] if more else inner, "LDL", "STL")
 
 
+@of_kernels("pool/grad/walks.cu")
 @needs_nvrtc
 @needs_disassembler
 @pytest.mark.parametrize("dtype", dtypes.CONV_DTYPES)

@@ -17,9 +17,9 @@ from gpuconv.cuda.plan import offers
 from gpuconv.cuda.plan.offers import Candidate
 from tests.cuda.conv.gemm.tensor_cores import assert_within
 from tests.emulator import emulated_cuda
-from tests.harness.fused import ACTIVATIONS, finished
 from tests.harness.sources_of_kernels import WGMMA
 from tests.oracle import oracle
+from tests.oracle.finish import ACTIVATIONS, finished
 from tests.oracle.operands import BFLOAT16, CONV_KINDS, LAYOUTS, operands, values
 from tests.oracle.strategies import Problem, checked
 

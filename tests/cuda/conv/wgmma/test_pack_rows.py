@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from gpuconv.cuda.conv.wgmma import operands
-from tests.harness import passes
-from tests.harness.passes import cost, over_ways
+from tests.kernels import passes
+from tests.kernels.passes import cost, over_ways
 from tests.oracle.operands import LAYOUTS, values
 
 pytestmark = [pytest.mark.emulator, pytest.mark.kernels("passes/channels_last.cu")]

@@ -19,9 +19,10 @@ from gpuconv.cuda.conv.wgmma.family import variant, variants
 from gpuconv.cuda.conv.wgmma.tiles import PixelsTile, StripsTile, WgmmaTile
 from tests.harness import machine_code
 from tests.harness.changed_kernels import changed_kernels, exchanged
+from tests.harness.machine_code import of_kernels
 from tests.harness.toolchain import needs_disassembler, needs_nvrtc
 
-pytestmark = [pytest.mark.slow, needs_nvrtc, needs_disassembler, pytest.mark.sampled(3)]
+pytestmark = [pytest.mark.slow, needs_nvrtc, needs_disassembler]
 
 KERNELS = [("conv", "bfloat16", tile) for tile in tiles.TILES]
 KERNELS += [("conv", dtype, tiles.TILES[-1]) for dtype in ("float16", "float32")]
@@ -90,6 +91,7 @@ def complaints(log: str) -> list[str]:
     return [line for line in log.splitlines() if re.search(r"\bC75\d\d\b|serializ", line)]
 
 
+@of_kernels("conv/wgmma/slices.cu")
 @over_kernels
 def test_a_slice_is_one_batch_of_products(operator: str, dtype: str, tile: WgmmaTile) -> None:
     code, log = code_of(operator, dtype, tile)
@@ -105,11 +107,13 @@ def test_kernels_of_strips_are_those_that_plans_name() -> None:
     assert {dtype for dtype, _ in STRIPS} == {"bfloat16", "float16", "float32"}
 
 
+@of_kernels("conv/wgmma/strips.cu")
 @over_strips
 def test_a_tap_of_a_strip_is_one_batch_of_products(dtype: str, tile: WgmmaTile) -> None:
     test_a_slice_is_one_batch_of_products("conv", dtype, tile)
 
 
+@of_kernels("conv/wgmma/strips.cu")
 @over_strips
 def test_products_follow_each_other_closely(dtype: str, tile: WgmmaTile) -> None:
     code, _ = code_of("conv", dtype, tile)
@@ -129,6 +133,7 @@ _WHILE_TENSOR_CORES_WORK = 50  # instructions of a warp at most from one step's 
 _IN_PARTS = 90
 
 
+@of_kernels("conv/wgmma/pixels.cu")
 @over_pixels
 def test_pixels_are_read_while_products_of_others_are_under_way(tile: PixelsTile) -> None:
     """A step is of eight channels and two products of 64 pixels, by the large parts of these, or by both.
@@ -161,6 +166,7 @@ def gaps(code: Sequence[Instruction], count: int) -> Iterator[int]:
             yield after[0] - before[-1] - 1
 
 
+@of_kernels("conv/wgmma/pixels.cu")
 @over_pixels
 def test_pixels_come_by_tma_and_sums_go_to_y_from_registers(tile: PixelsTile) -> None:
     code, log = code_of("conv", "float32", tile)
@@ -174,6 +180,7 @@ def test_pixels_come_by_tma_and_sums_go_to_y_from_registers(tile: PixelsTile) ->
 # ---------------------------------------------------------------- rows across K
 
 
+@of_kernels("conv/wgmma/strips.cu")
 @needs_disassembler
 @pytest.mark.parametrize("tile", tiles.STRIPS, ids=lambda tile: variant("conv", "bfloat16", tile).name)
 def test_rows_are_multiplied_across(tile: StripsTile) -> None:
@@ -182,6 +189,7 @@ def test_rows_are_multiplied_across(tile: StripsTile) -> None:
     assert all((".tnspB" in line) == tile.rows for line in products)
 
 
+@of_kernels("conv/wgmma/strips.cu")
 @over_strips
 def test_strips_come_by_tma_and_sums_stay_in_registers(dtype: str, tile: WgmmaTile) -> None:
     code, log = code_of("conv", dtype, tile)
@@ -190,6 +198,7 @@ def test_strips_come_by_tma_and_sums_stay_in_registers(dtype: str, tile: WgmmaTi
     assert fits(variant("conv", dtype, tile))
 
 
+@of_kernels("conv/wgmma/slices.cu")
 @over_kernels
 def test_slices_come_by_tma_and_sums_stay_in_registers(operator: str, dtype: str, tile: WgmmaTile) -> None:
     code, log = code_of(operator, dtype, tile)
@@ -220,6 +229,7 @@ def fits(chosen: Variant) -> bool:
     return tiles.registers_fit(taken.pop(), given.pop())
 
 
+@of_kernels("conv/wgmma/slices.cu")
 @over_kernels
 def test_registers_that_warpgroups_take_exist(operator: str, dtype: str, tile: WgmmaTile) -> None:
     assert fits(variant(operator, dtype, tile))
@@ -236,6 +246,7 @@ FETCHING = [("conv_transpose", "bfloat16", tiles.TILES[1]), ("conv", "float16", 
 FETCHING += [("conv", "float32", tile) for tile in (tiles.TILES[-1], tiles.PIXELS[0], tiles.PIXELS[-1])]
 
 
+@of_kernels("conv/wgmma/slices.cu", "conv/wgmma/strips.cu", "conv/wgmma/pixels.cu")
 @pytest.mark.parametrize(("operator", "dtype", "tile"), FETCHING, ids=[variant(*kernel).name for kernel in FETCHING])
 def test_who_fetches_keeps_to_the_registers_that_are_left(operator: str, dtype: str, tile: WgmmaTile) -> None:
     """In all that is reached from where they are given back; the assembler does not look after it."""
@@ -275,6 +286,7 @@ def test_a_thread_has_its_part_of_a_warpgroups_products() -> None:
     assert Instruction("HGMMA.64x256x16.F32.BF16").products == 64 * 256 * 16 / 128
 
 
+@of_kernels("conv/wgmma/slices.cu", "conv/wgmma/strips.cu", "conv/wgmma/pixels.cu")
 @pytest.mark.usefixtures("cache_of_broken_kernels")
 def test_the_assembler_complains_of_sums_that_are_used_too_early() -> None:
     wait, kernel = "        products_wait<0>();\n", "conv/wgmma/run.cuh"
@@ -283,6 +295,7 @@ def test_the_assembler_complains_of_sums_that_are_used_too_early() -> None:
     assert complaints(log)
 
 
+@of_kernels("conv/wgmma/slices.cu", "conv/wgmma/strips.cu", "conv/wgmma/pixels.cu")
 @pytest.mark.usefixtures("cache_of_broken_kernels")
 def test_a_kernel_that_takes_too_many_registers_is_noticed() -> None:
     taken, kernel = "take_registers<232>", "conv/wgmma/run.cuh"

@@ -14,8 +14,8 @@ import gpuconv
 from gpuconv.cuda.plan import offers
 from gpuconv.cuda.plan.offers import Candidate
 from tests.emulator import emulated_cuda
-from tests.harness.fused import finished
 from tests.oracle import oracle
+from tests.oracle.finish import finished
 from tests.oracle.operands import LAYOUTS, operands, values
 from tests.oracle.strategies import Problem
 

@@ -1,10 +1,11 @@
-"""Launches of the passes that bring channels together, without the convolution that they are for."""
+"""Specimens of the passes that bring channels together, launched without the convolution that they are for."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
-from typing import Any
+from typing import Any, ClassVar
 
 import ml_dtypes
 import numpy as np
@@ -16,13 +17,15 @@ from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.conv.wgmma import operands
 from gpuconv.cuda.passes import channels_last
-from gpuconv.cuda.plan.launch import Launch
+from gpuconv.cuda.plan.launch import Launch, Plan
 from gpuconv.cuda.plan.limits import nearest
 from gpuconv.rules import geometry as geometries
 from tests.emulator import emulated_cuda
 from tests.emulator.device import EmulatedCuda
 from tests.emulator.mirror import Mirror
 from tests.emulator.moving import check_written
+from tests.kernels.planning import Recorded
+from tests.kernels.specimen import Specimen
 from tests.oracle.operands import LAYOUTS, values
 
 
@@ -67,34 +70,44 @@ def _with_tickets(launch: Launch, arrays: dict[str, Any], role: str, result: Any
     return emulated
 
 
+def launch_of_copy(x: Any, group: int, filled: int, precision: str, tickets: int = 0) -> Launch:
+    """The launch of the pass over x; of elements that have not 16 bits, it is never before a split of wgmma."""
+    if precision == "ieee" and (x.itemsize >= 4 or not tickets):
+        roles = {"x": "x", "x_last": "x_last"}
+        return channels_last.copy("conv", x.dtype.name, x.shape, elements(x), group, filled, roles)
+    parts = 2 if precision == "3xtf32" else 1
+    w = np.zeros((group, x.shape[1] // group, *(1 for _ in x.shape[2:])), x.dtype)
+    problem = problem_of("conv", x, w, precision, group=group)
+    assert operands.x_bytes(problem, filled, parts) == x.size // x.shape[1] * group * parts * filled * x.itemsize
+    return operands.of_x(problem, filled, parts, tickets)
+
+
 def copy(x: Any, group: int, filled: int, precision: str, tickets: int = 0, **options: Any) -> tuple[Any, Any]:
     """What the pass makes of x, and the device that it ran on."""
-    parts = 2 if precision == "3xtf32" else 1
-    result = np.empty((x.shape[0], prod(x.shape[2:]), group, parts, filled), x.dtype)
-    if precision == "ieee" and (x.itemsize >= 4 or not tickets):
-        tickets = 0  # a copy of other elements than those of 16 bits is never before a split of wgmma
-        roles = {"x": "x", "x_last": "x_last"}
-        launch = channels_last.copy("conv", x.dtype.name, x.shape, elements(x), group, filled, roles)
-    else:
-        w = np.zeros((group, x.shape[1] // group, *(1 for _ in x.shape[2:])), x.dtype)
-        problem = problem_of("conv", x, w, precision, group=group)
-        launch = operands.of_x(problem, filled, parts, tickets)
-        assert operands.x_bytes(problem, filled, parts) == result.nbytes
+    launch = launch_of_copy(x, group, filled, precision, tickets)
+    result = np.empty((x.shape[0], prod(x.shape[2:]), group, 2 if precision == "3xtf32" else 1, filled), x.dtype)
+    tickets = tickets if precision != "ieee" or x.itemsize < 4 else 0
     return result, _with_tickets(launch, {"x": x}, "x_last", result, tickets, **options)
+
+
+def launch_of_weights(w: Any, operator: str, group: int, filled: int, precision: str, tickets: int = 0) -> Launch:
+    """The launch of the pass over w."""
+    channels = w.shape[1] if operator == "conv" else w.shape[0] // group
+    x = np.zeros((1, channels * group, *w.shape[2:]), w.dtype)
+    problem = problem_of(operator, x, w, precision, group=group)
+    parts = 2 if precision == "3xtf32" else 1
+    assert operands.weight_bytes(problem, filled, parts) == w.size // channels * parts * filled * w.itemsize
+    return operands.of_weights(problem, filled, parts, tickets)
 
 
 def pack(
     w: Any, operator: str, group: int, filled: int, precision: str, tickets: int = 0, **options: Any
 ) -> tuple[Any, Any]:
     """What the pass makes of w, and the device that it ran on."""
-    channels, filters = (w.shape[1], w.shape[0] // group) if operator == "conv" else (w.shape[0] // group, w.shape[1])
-    x = np.zeros((1, channels * group, *w.shape[2:]), w.dtype)
-    problem = problem_of(operator, x, w, precision, group=group)
-    parts = 2 if precision == "3xtf32" else 1
-    launch = operands.of_weights(problem, filled, parts, tickets)
+    launch = launch_of_weights(w, operator, group, filled, precision, tickets)
     assert launch.packs == (not tickets)
-    result = np.empty((group, parts, filters, prod(w.shape[2:]), filled), w.dtype)
-    assert operands.weight_bytes(problem, filled, parts) == result.nbytes
+    filters = w.shape[0] // group if operator == "conv" else w.shape[1]
+    result = np.empty((group, 2 if precision == "3xtf32" else 1, filters, prod(w.shape[2:]), filled), w.dtype)
     return result, _with_tickets(launch, {"w": w}, "packed", result, tickets, **options)
 
 
@@ -162,56 +175,70 @@ def every_other_channel(array: Any) -> Any:
     return apart[:, ::2]
 
 
-@dataclass(frozen=True)
-class Moved:
-    """One problem for the mutants of the kernel; of weights where there is an operator."""
+@dataclass(frozen=True, eq=False)
+class Moved(Specimen):
+    """One launch of a pass; of weights where there is an operator."""
 
     shape: tuple[int, ...]
-    dtype: str = "float16"
-    precision: str = "ieee"
+    element: str = "float16"
+    factors: str = "ieee"
     layout: str = "contiguous"
     group: int = 1
-    whole: bool = False
+    whole: bool = False  # channels in whole slices of K, not in whole vectors
     tickets: int = 0
     operator: str = ""
 
-    def __call__(self, architecture: str = "sm_90a", **options: Any) -> EmulatedCuda:
-        """Raise AssertionError where the result is wrong or the emulator finds something."""
-        array = values("normal", 5, self.shape, self.dtype)
-        array = every_other_channel(array) if self.layout == "every other channel" else LAYOUTS[self.layout](array)
+    least_blocks: ClassVar[int] = 1  # some are there for how rows begin, and fill one block
+
+    @property
+    def tail(self) -> tuple[int, int, str, int]:
+        """What `copy`, `pack` and the definitions take: groups, channels with those filled up, precision, tickets."""
         channels = self.shape[0] // self.group if self.operator == "conv_transpose" else self.shape[1]
-        filled = filled_up(channels if self.operator else channels // self.group, self.dtype, self.whole)
-        tail = self.group, filled, self.precision
-        options = {"seed": 3, **options}
+        channels = channels if self.operator else channels // self.group
+        return self.group, filled_up(channels, self.element, self.whole), self.factors, self.tickets
+
+    @cached_property
+    def inputs(self) -> Any:
+        array = values("normal", 5, self.shape, self.element)
+        return every_other_channel(array) if self.layout == "every other channel" else LAYOUTS[self.layout](array)
+
+    def __call__(self, architecture: str | None = None, **options: Any) -> EmulatedCuda:
+        options = {"seed": 3, "architecture": architecture or "sm_90a", **options}
         if self.operator:
-            found, emulated = pack(array, self.operator, *tail, self.tickets, architecture=architecture, **options)
-            expected = rows(array, self.operator, *tail)
+            found, emulated = pack(self.inputs, self.operator, *self.tail, **options)
+            expected = rows(self.inputs, self.operator, *self.tail[:3])
         else:
-            found, emulated = copy(array, *tail, self.tickets, architecture=architecture, **options)
-            expected = x_last(array, *tail)
+            found, emulated = copy(self.inputs, *self.tail, **options)
+            expected = x_last(self.inputs, *self.tail[:3])
         assert same(found, expected), "elements are wrong"
         returned: EmulatedCuda = emulated
         return returned
 
+    def planned(self) -> Recorded:
+        launch = launch_of_weights if self.operator else launch_of_copy
+        operator = (self.operator,) if self.operator else ()
+        plan = Plan("pass", (launch(self.inputs, *operator, *self.tail),), (), kernel=self.kernel)
+        return Recorded(calls=[plan])
 
-MANY = (
-    Moved((3, 140, 7, 11), group=2, layout="off the vectors", tickets=5000),
-    Moved((2, 72, 5, 50), whole=True),
-    Moved((3, 16, 15, 9), layout="off the vectors"),
-    Moved((9, 40, 3, 4)),
-    Moved((9, 24, 3, 3), layout="off the vectors"),
-    Moved((2, 33, 7, 7), layout="every other channel"),
-    Moved((2, 20, 6, 11, 3), layout="strided", tickets=3),
-    Moved((3, 200, 5, 9), layout="channels last"),
-    Moved((2, 100, 13, 11), layout="channels last"),
-    Moved((3, 16, 5, 7), layout="pixels off the vectors"),
-    Moved((2, 40, 9, 13), "float32", "3xtf32", group=2, whole=True),
-    Moved((4, 12, 5, 5), "float32", "tf32", layout="off the vectors"),
-    Moved((3, 10, 9, 11), "float32", layout="channels last"),
-    Moved((2, 21, 9, 13), "float64", layout="off the vectors"),
-    Moved((2, 18, 5, 12, 3), "float64", group=2, layout="strided"),
-    Moved((70, 20, 3, 3), operator="conv", group=2, whole=True),
-    Moved((20, 30, 3, 3), "float32", "3xtf32", operator="conv_transpose"),
+
+PASSES = (
+    Moved("channels_last_16bit_3d", (3, 140, 7, 11), group=2, layout="off the vectors", tickets=5000),
+    Moved("channels_last_16bit_3d", (2, 72, 5, 50), whole=True),
+    Moved("channels_last_16bit_3d", (3, 16, 15, 9), layout="off the vectors"),
+    Moved("channels_last_16bit_3d", (9, 40, 3, 4)),
+    Moved("channels_last_16bit_3d", (9, 24, 3, 3), layout="off the vectors"),
+    Moved("channels_last_16bit_3d", (2, 33, 7, 7), layout="every other channel"),
+    Moved("channels_last_16bit_3d", (2, 20, 6, 11, 3), layout="strided", tickets=3),
+    Moved("channels_last_16bit_3d", (3, 200, 5, 9), layout="channels last"),
+    Moved("channels_last_16bit_3d", (2, 100, 13, 11), layout="channels last"),
+    Moved("channels_last_16bit_3d", (3, 16, 5, 7), layout="pixels off the vectors"),
+    Moved("channels_last_float32_3d_3xtf32", (2, 40, 9, 13), "float32", "3xtf32", group=2, whole=True),
+    Moved("channels_last_float32_3d_tf32", (4, 12, 5, 5), "float32", "tf32", layout="off the vectors"),
+    Moved("channels_last_32bit_3d", (3, 10, 9, 11), "float32", layout="channels last"),
+    Moved("channels_last_64bit_3d", (2, 21, 9, 13), "float64", layout="off the vectors"),
+    Moved("channels_last_64bit_3d", (2, 18, 5, 12, 3), "float64", group=2, layout="strided"),
+    Moved("pack_rows_16bit_3d", (70, 20, 3, 3), operator="conv", group=2, whole=True),
+    Moved("pack_rows_float32_3d_3xtf32", (20, 30, 3, 3), "float32", "3xtf32", operator="conv_transpose"),
 )
 
 

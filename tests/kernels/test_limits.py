@@ -1,6 +1,7 @@
 """No kernel spills, and each fits as often as its launch bounds say, with the shared memory that its launches take.
 
-A run compiles each kernel for one of its architectures, the thorough tests for all others.
+All of that only changes with a kernel, so these tests are thorough: a run takes those of changed files, and compiles
+all other kernels to PTX only, which the emulator runs.
 """
 
 from __future__ import annotations
@@ -22,20 +23,20 @@ from gpuconv.cuda.variants import all_variants
 from tests.emulator.compile import ARCHITECTURES
 from tests.harness import machine_code
 from tests.harness.machine_code import left, looked_at
-from tests.harness.specimen import reached
 from tests.harness.toolchain import needs_nvrtc
+from tests.kernels.small import survey
 
 pytestmark = pytest.mark.slow
 
 REGISTERS = 65536  # of a multiprocessor, of every architecture
 REGISTER_UNIT = 8  # that a thread's are handed out in
-GROUPS = machine_code.groups()
+GROUPS = machine_code.of_sources()
 VARIANTS = {variant.name: variant for variant in all_variants()}
 
 
 @dataclass(frozen=True)
 class Built:
-    """The kernels of one operator, dtype and rank for one architecture."""
+    """The kernels of one source, operator and dtype for one architecture."""
 
     architecture: str
     group: str
@@ -47,7 +48,7 @@ class Built:
     params=[
         pytest.param(
             (architecture, group, chosen),
-            marks=[pytest.mark.thorough] if chosen is left else [],
+            marks=[pytest.mark.thorough, pytest.mark.kernels(GROUPS[group][0].source)],
             id=f"{architecture}-{group}{'-left' if chosen is left else ''}",
         )
         for chosen in (looked_at, left)
@@ -97,8 +98,7 @@ def dynamic_bytes(name: str, architecture: str) -> int:
     """The most that a launch asks for where blocks can have as much as there; none where it is too much for each."""
     most = shared_bytes_per_block(architecture)
     alike = next(one for one in ARCHITECTURES if shared_bytes_per_block(one) == most)
-    launch = reached(alike).launches.get(name)
-    return 0 if launch is None else launch.shared_bytes
+    return survey(alike).shared_bytes.get(name, 0)
 
 
 def test_every_kernel_is_looked_at_for_one_architecture_and_left_for_its_others() -> None:
