@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 
@@ -13,6 +14,7 @@ import sys
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -106,6 +108,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if module and _SLOW_MODULE.search(collection_path.read_text(encoding="utf-8")) else None
 
 
+@functools.cache
 def name_of(path: Path) -> str:
     """Return a test's module from the folder of the tests on, as ``rules/test_cases``."""
     tests = Path(__file__).parent
@@ -135,8 +138,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:], others = tiers.select(items, named or config.option.thorough, part, chosen)
     config.hook.pytest_deselected(items=others)
     if chosen is not None:
-        ours = [sum(map(bool, map(selection.proves, those))) for those in (others, items)]
-        config.stash[LEFT_OUT] = ours[0], sum(ours)
+        everything, _ = tiers.select([*items, *others], False, part, replace(chosen, everything="it is counted"))
+        ours = [sum(map(bool, map(selection.proves, those))) for those in (items, everything)]
+        config.stash[LEFT_OUT] = ours[1] - ours[0], ours[1]
     items.sort(key=_place)
 
 
@@ -204,6 +208,13 @@ def device_if_asked_for(request: pytest.FixtureRequest, monkeypatch: pytest.Monk
 
 def _no_devices() -> NoReturn:
     raise RuntimeError("cudaErrorNoDevice: no CUDA-capable device is detected")
+
+
+@pytest.fixture
+def is_due(request: pytest.FixtureRequest) -> Callable[[str, str], bool]:
+    """Tell whether a kernel is to be proven in this run, by its .cu file and its name."""
+    chosen = request.config.stash.get(CHOICE, None)
+    return lambda source, kernel: chosen is None or chosen.changed(source) or chosen.takes_turn(kernel)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ which kernels it proves: ``@pytest.mark.kernels("conv/gemm/conv.cu")``, files of
 ``pool/*``. Tests of the emulated device, in ``emulated_cuda/tests``, prove nothing but that. A test runs if
 
 * the fingerprint of one of these files is not the one in ``tests/proven.json``: a launch of it differs (source, struct,
-  grid, block, shared memory, workspace, roles of arrays, candidate chosen) in any small problem of
+  grid, block, shared memory, workspace, roles of arrays, candidate) in any small problem of
   `tests.kernels.small`, or the Python that plans it does;
 * its own module differs from the one recorded there;
 * it is its turn: another twelfth of the tests for every commit and every change of the working tree.
@@ -222,8 +222,10 @@ def _judges() -> str:
 
 
 def _digest_of_all(patterns: Iterable[str]) -> str:
+    """Return the digest of all files of these patterns but for modules of tests."""
     files = sorted({path for pattern in patterns for path in ROOT.glob(pattern) if path.is_file()})
-    return _digest(*(f"{path.relative_to(ROOT)} {_digest_of(path)}" for path in files if path.suffix != ".pyc"))
+    ours = (path for path in files if path.suffix != ".pyc" and not path.name.startswith("test_"))
+    return _digest(*(f"{path.relative_to(ROOT)} {_digest_of(path)}" for path in ours))
 
 
 def _version(package: str) -> str:
@@ -240,16 +242,16 @@ def _tests() -> dict[str, str]:
 
 
 def _kernels() -> dict[str, str]:
-    """Fingerprint every .cu file: the plans of all small problems that launch it, and the modules that plan them."""
-    recorded = small.plan_all()
+    """Fingerprint every .cu file: the plans of small problems that launch it, and the modules that plan them."""
     parts: dict[str, set[str]] = {source: {*modules} for source, modules in _planners().items()}
-    for plan in {
-        id(plan): plan for plans in (recorded.calls, *(one.plans for one in recorded.choices)) for plan in plans
-    }.values():
-        launches = (*plan.launches, *plan.sharing)
-        line = _digest(f"{plan.kernel} {plan.spaces} {plan.alignment} {plan.views}", *map(_text_of_launch, launches))
-        for source in {launch.variant.source for launch in launches}:
-            parts[source].add(line)
+    for call in small.plans():
+        for plan in (*call.recorded.calls, *(plan for choice in call.recorded.choices for plan in choice.plans)):
+            launches = (*plan.launches, *plan.sharing)
+            line = _digest(
+                f"{plan.kernel} {plan.spaces} {plan.alignment} {plan.views}", *map(_text_of_launch, launches)
+            )
+            for source in {launch.variant.source for launch in launches}:
+                parts[source].add(line)
     return {source: _digest(*sorted(parts[source])) for source in sorted(parts)}
 
 

@@ -44,6 +44,7 @@ def cuda(case: Case, dtype: str, wide: bool) -> Iterator[Any]:
     assert all(launch.variant.name.endswith("_wide") == wide for launch in emulated.launches)
 
 
+@pytest.mark.kernels("conv/*", "passes/*")
 @every
 @every_case("conv", "conv_transpose")
 def test_sums_are_exact_up_to_their_one_rounding(case: Case, every: bool) -> None:
@@ -58,6 +59,7 @@ def test_sums_are_exact_up_to_their_one_rounding(case: Case, every: bool) -> Non
                 assert cuda_device.hardware() or bool(emulated.launches) == bool(expected.size)
 
 
+@pytest.mark.kernels("conv/*", "pool/*", "passes/*")
 @cuda_device.sampled(2)
 @every_case("conv_transpose", "average_pool")
 def test_every_kernel_that_takes_a_case_makes_it_right(case: Case) -> None:
@@ -85,6 +87,7 @@ def check_maxima(case: Case, dtype: str, wide: bool) -> None:
         assert cuda_device.hardware() or (launched >= 2 if expected_y.size else launched == 0)
 
 
+@pytest.mark.kernels("pool/*")
 @every
 @every_case("max_pool")
 def test_maxima_and_their_indices_agree_bit_for_bit(case: Case, every: bool) -> None:

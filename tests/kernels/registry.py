@@ -126,6 +126,11 @@ def problems_of(path: str) -> tuple[Specimen, ...]:
     return tuple(dict.fromkeys(found))
 
 
+def including(path: str) -> tuple[str, ...]:
+    """Return the .cu files that a file is, or that include it."""
+    return tuple(source for source in sorted(by_source()) if path in _included(source))
+
+
 @cache
 def _included(source: str) -> frozenset[str]:
     """Return a source with all headers that it includes, by way of others too."""

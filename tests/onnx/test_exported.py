@@ -87,6 +87,8 @@ def test_the_float64_graph_is_in_float64() -> None:
     assert types <= {"DOUBLE", "INT64"}
 
 
+@pytest.mark.thorough
+@pytest.mark.kernels("conv/*", "pool/*", "passes/*")
 @pytest.mark.emulator
 @pytest.mark.parametrize("name", NAMES)
 def test_the_kernels_compute_the_network(name: str) -> None:
