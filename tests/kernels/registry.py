@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
@@ -10,12 +10,11 @@ import pytest
 
 from gpuconv.cuda.build import kernel_files, sources
 from gpuconv.cuda.variants import all_variants
-from tests.kernels import gradients, small
+from tests.kernels import gradients
 from tests.kernels.convolutions import CONVOLUTIONS, GEMMS, TENSOR
 from tests.kernels.fused import FUSED
 from tests.kernels.gradients import GRADIENTS
 from tests.kernels.passes import PASSES
-from tests.kernels.planning import Planned, without_garbage_collection
 from tests.kernels.pools import FORWARD_POOLS
 from tests.kernels.specimen import Specimen
 from tests.kernels.wgmma import WGMMA
@@ -79,20 +78,6 @@ def _sources() -> dict[Specimen, tuple[str, ...]]:
     for number, one in enumerate(FUSED):
         found[one] = (*found[CONVOLUTIONS[number]], "passes/copy.cu")
     return found
-
-
-def launches() -> Iterator[tuple[str, Planned]]:
-    """Yield every launch of the small problems, by all candidates, and of the specimens, with the name of its call.
-
-    Nothing runs, and no compiler is needed. All 42,000 launches take some ten seconds of CPU time, their structs
-    (`Launch.parameters`) a few more.
-    """
-    for call in small.plans():
-        title = f"{call.problem} {call.dtype}{' wide' * call.wide}"
-        yield from ((title, launch) for launch in call.recorded.launches())
-    with without_garbage_collection():
-        for one in (*ALL, *FUSED):
-            yield from ((one.kernel, launch) for launch in one.planned().launches())
 
 
 def sources_of(one: Specimen) -> tuple[str, ...]:
