@@ -11,9 +11,8 @@ which kernels it proves: ``@pytest.mark.kernels("conv/gemm/conv.cu")``, files of
 * it is its turn: another twelfth of the tests for every commit and every change of the working tree.
 
 Tests of kernels that are also marked ``thorough`` have no turn, and run where their kernels or modules have changed.
-All but these run where the record does not apply: what tests are judged by differs (oracle, emulator, fixtures, or
-versions of Python, CuPy, NVRTC and NumPy), or there is no git repository to take turns by. Comments and docstrings
-never count.
+All but these run where the record does not apply: what tests are judged by differs (oracle, emulator, fixtures, or the
+versions of CuPy and NVRTC), or there is no git repository to take turns by. Comments and docstrings never count.
 
 Selection is for whole runs: a run of a file, a folder, ``-k`` or ``-m`` takes all of what it names. ``--all`` takes all
 tests of kernels, also the thorough ones. ``--record`` does so, and if nothing fails it writes ``tests/proven.json``.
@@ -50,13 +49,17 @@ TURNS = 12
 VISITS = 6  # commits, of which one has a visit of a GPU even where nothing has changed that it runs
 EMULATOR = "emulated_cuda"  # what tests of the emulated device prove, named beside files of kernels_cu
 
+VISIT = ("gpuconv/cuda/call/*.py", "benchmarks/**/*.py", "emulated_cuda/src/**/*")  # and kernels, which tests prove
 # What tests of kernels are judged by: a change of one of these files may change the verdict of any of them.
-VISIT = ("gpuconv/cuda/call/*.py", "benchmarks/**/*.py", "emulated_cuda/src/**/*")
 JUDGES = (
     *("tests/conftest.py", "tests/selection.py", "tests/oracle/*.py", "tests/harness/*.py", "tests/emulator/*.py"),
     *("tests/kernels/*.py", "emulated_cuda/src/**/*", "benchmarks/small_shapes.py"),
 )
-PACKAGES = ("numpy", "cupy-cuda13x", "cupy-cuda12x", "nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12", "ml_dtypes")
+PACKAGES = ("cupy-cuda13x", "nvidia-cuda-nvrtc")
+_PYTHON = re.compile(
+    r'''("""(?:\\.|[^\\])*?"""|\'\'\'(?:\\.|[^\\])*?\'\'\'|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')|#[^\n]*''',
+    re.DOTALL,
+)  # a string, which stays, or a comment
 _COMMENT = re.compile(r"""//[^\n]*|/\*.*?\*/|("(?:\\.|[^"\\\n])*")""", re.DOTALL)
 
 
@@ -149,7 +152,7 @@ def choice() -> Choice:
     found = now()
     kernels, tests = (_changed(getattr(record, name), getattr(found, name)) for name in ("kernels", "tests"))
     judged_alike = found.judges == record.judges
-    why = "" if judged_alike else "the oracle, the emulator, fixtures or versions of packages differ"
+    why = "" if judged_alike else "the oracle, the emulator, fixtures or the versions of CuPy or NVRTC differ"
     return Choice(why, kernels, tests, turn, record.revision)
 
 
@@ -217,8 +220,7 @@ def now() -> Fingerprints:
 
 
 def _judges() -> str:
-    versions = [f"python {sys.version_info[:2]}", *(f"{name} {_version(name)}" for name in PACKAGES)]
-    return _digest(*versions, _digest_of_all(JUDGES))
+    return _digest(*(f"{name} {_version(name)}" for name in PACKAGES), _digest_of_all(JUDGES))
 
 
 def _digest_of_all(patterns: Iterable[str]) -> str:
@@ -316,13 +318,15 @@ def _digest_of(path: Path) -> str:
 
 
 def _without_docstrings(text: str) -> str:
-    tree = ast.parse(text)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and ast.get_docstring(
-            node, clean=False
-        ):
-            node.body = node.body[1:]
-    return ast.dump(tree)
+    """Return Python without docstrings, comments and empty lines, the same in all versions of Python."""
+    lines = text.split("\n")
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.body:
+            first = node.body[0]
+            if isinstance(first, ast.Expr) and isinstance(getattr(first.value, "value", None), str):
+                lines[first.lineno - 1 : first.end_lineno] = [""] * ((first.end_lineno or 0) - first.lineno + 1)
+    code = _PYTHON.sub(lambda found: found[1] or "", "\n".join(lines))
+    return "\n".join(filter(None, map(str.rstrip, code.split("\n"))))
 
 
 def _without_comments(text: str) -> str:
