@@ -46,10 +46,14 @@ from tests.kernels import small
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = Path(__file__).with_name("proven.json")
 TURNS = 12
-VISITS = 6  # commits, of which one has a visit of a GPU even where nothing has changed that it runs
 EMULATOR = "emulated_cuda"  # what tests of the emulated device prove, named beside files of kernels_cu
 
-VISIT = ("gpuconv/cuda/call/*.py", "benchmarks/**/*.py", "emulated_cuda/src/**/*")  # and kernels, which tests prove
+# Steps of ``.ci/run`` that are due where one of these files has changed, and else for one in `RARELY` commits.
+STEPS = {
+    "visit": ("gpuconv/cuda/call/*.py", "benchmarks/**/*.py", "emulated_cuda/src/**/*"),
+    "mutation": ("tools/mutation/**/*",),
+}
+RARELY = 6
 # What tests of kernels are judged by: a change of one of these files may change the verdict of any of them.
 JUDGES = (
     *("tests/conftest.py", "tests/selection.py", "tests/oracle/*.py", "tests/harness/*.py", "tests/emulator/*.py"),
@@ -73,12 +77,12 @@ class Fingerprints:
     judges : of `JUDGES` and of the versions of `PACKAGES`.
     kernels : of each file of kernels_cu that kernels are made of, by its path from there on.
     tests : of each module that has tests of kernels, by its path from the root on.
-    visit : of `VISIT`, what a visit of a GPU runs besides kernels.
+    steps : of each of `STEPS`.
     """
 
     revision: str
     judges: str
-    visit: str
+    steps: Mapping[str, str]
     kernels: Mapping[str, str]
     tests: Mapping[str, str]
 
@@ -161,16 +165,20 @@ def all_of_them() -> Choice:
     return Choice("that is asked for", frozenset({EMULATOR, *(one.source for one in variants.all_variants())}))
 
 
-def visit_is_due() -> str:
-    """Return why `benchmarks.on_gpu` should run on the emulated device; empty: it need not."""
+def why_due(step: str) -> str:
+    """Return why one of `STEPS` should be run; empty: it need not."""
     try:
-        record = json.loads(RECORD.read_text(encoding="utf-8"))["visit"]
+        record = json.loads(RECORD.read_text(encoding="utf-8"))["steps"][step]
     except (OSError, ValueError, LookupError, TypeError):
         return "there is no record to compare with"
-    if record != _digest_of_all(VISIT):
-        return "the calls of CUDA, the benchmarks or the emulated device have changed"
+    if record != _steps()[step]:
+        return "files that it runs have changed"
     turn = _turn()
-    return turn if isinstance(turn, str) else "" if turn % VISITS else f"one of {VISITS} commits has a visit"
+    return turn if isinstance(turn, str) else "" if turn % RARELY else f"one of {RARELY} commits has it"
+
+
+def _steps() -> dict[str, str]:
+    return {name: _digest_of_all(patterns) for name, patterns in STEPS.items()}
 
 
 def _changed(recorded: Mapping[str, str], found: Mapping[str, str]) -> frozenset[str]:
@@ -216,17 +224,17 @@ def summary(left_out: int, of: int) -> str:
 
 def now() -> Fingerprints:
     """Return the fingerprints of the working tree; planning all small problems takes seconds."""
-    return Fingerprints(_git("describe", "--always", "--dirty"), _judges(), _digest_of_all(VISIT), _kernels(), _tests())
+    return Fingerprints(_git("describe", "--always", "--dirty"), _judges(), _steps(), _kernels(), _tests())
 
 
 def _judges() -> str:
-    return _digest(*(f"{name} {_version(name)}" for name in PACKAGES), _digest_of_all(JUDGES))
+    return _digest(*(f"{name} {_version(name)}" for name in PACKAGES), _digest_of_all(JUDGES, without="test_"))
 
 
-def _digest_of_all(patterns: Iterable[str]) -> str:
-    """Return the digest of all files of these patterns but for modules of tests."""
+def _digest_of_all(patterns: Iterable[str], without: str = ".") -> str:
+    """Return the digest of all files of these patterns but for those whose names begin so."""
     files = sorted({path for pattern in patterns for path in ROOT.glob(pattern) if path.is_file()})
-    ours = (path for path in files if path.suffix != ".pyc" and not path.name.startswith("test_"))
+    ours = (path for path in files if path.suffix != ".pyc" and not path.name.startswith(without))
     return _digest(*(f"{path.relative_to(ROOT)} {_digest_of(path)}" for path in ours))
 
 
@@ -339,6 +347,8 @@ def _digest(*texts: str) -> str:
 
 
 if __name__ == "__main__":
-    reason = visit_is_due()
-    print(reason or "no visit: nothing that it runs has changed")
+    if len(sys.argv) != 2 or sys.argv[1] not in STEPS:
+        sys.exit(f"usage: python -m tests.selection {'|'.join(STEPS)}")
+    reason = why_due(sys.argv[1])
+    print(f"{sys.argv[1]}: {reason or 'not due, nothing that it runs has changed'}")
     sys.exit(not reason)

@@ -17,7 +17,7 @@ from tests.selection import ROOT, TURNS, Choice, Fingerprints
 
 MARK = re.compile(r"mark\.kernels\(\s*((?:\"[^\"]+\",?\s*)+)\)")
 SOURCES = {path.relative_to(ROOT / "kernels_cu").as_posix() for path in (ROOT / "kernels_cu").rglob("*.cu")}
-RECORD = Fingerprints("v1", "judges", "visit", {"conv/a.cu": "1", "pool/b.cu": "2"}, {"tests/test_a.py": "3"})
+RECORD = Fingerprints("v1", "judges", {"visit": "same"}, {"conv/a.cu": "1", "pool/b.cu": "2"}, {"tests/test_a.py": "3"})
 
 
 class Item(NamedTuple):
@@ -146,17 +146,17 @@ def test_all_tests_run_in_a_shallow_clone_and_without_git(
     assert "no git" in selection.choice().everything
 
 
-def test_a_visit_is_due_where_what_it_runs_changed_and_for_every_sixth_commit(
+def test_a_step_is_due_where_what_it_runs_changed_and_for_every_sixth_commit(
     found: dict[str, Fingerprints], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(selection, "_digest_of_all", lambda _: "visit")
     turns = iter(range(12))
     monkeypatch.setattr(selection, "_turn", lambda: next(turns))
-    assert [bool(selection.visit_is_due()) for _ in range(12)] == [turn % 6 == 0 for turn in range(12)]
-    monkeypatch.setattr(selection, "_digest_of_all", lambda _: "other")
-    assert "changed" in selection.visit_is_due()
+    monkeypatch.setattr(selection, "_steps", lambda: {"visit": "same"})
+    assert [bool(selection.why_due("visit")) for _ in range(12)] == [turn % 6 == 0 for turn in range(12)]
+    monkeypatch.setattr(selection, "_steps", lambda: {"visit": "other"})
+    assert "changed" in selection.why_due("visit")
     selection.RECORD.unlink()
-    assert "no record" in selection.visit_is_due()
+    assert "no record" in selection.why_due("visit")
 
 
 # ---------------------------------------------------------------- fingerprints
