@@ -156,8 +156,9 @@ class Zeros(_Derived):
 
 
 def zeros(one: Forward) -> Zeros:
-    """Calls with inputs of zeros of both signs: of one image, but by wgmma, whose blocks have several tiles."""
-    of = one if one.is_wgmma else _small(one, max(one.problem.w_shape or ()))
+    """Calls with inputs of zeros of both signs: of one image, but where several are why blocks share or split tiles."""
+    whole = one.is_wgmma or one.kernel.endswith("_split")
+    of = one if whole else _small(one, max(one.problem.w_shape or ()))
     return Zeros(one.kernel, replace(of, kinds=("zeros", "integers", "zeros")), multiprocessors=one.multiprocessors)
 
 
