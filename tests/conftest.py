@@ -211,10 +211,10 @@ def _no_devices() -> NoReturn:
 
 
 @pytest.fixture
-def is_due(request: pytest.FixtureRequest) -> Callable[[str, str], bool]:
-    """Tell whether a kernel is to be proven in this run, by its .cu file and its name."""
+def turn(request: pytest.FixtureRequest) -> int:
+    """The number of the run's turn, by which tests of kernels that have not changed are chosen."""
     chosen = request.config.stash.get(CHOICE, None)
-    return lambda source, kernel: chosen is None or chosen.changed(source) or chosen.takes_turn(kernel)
+    return 0 if chosen is None else chosen.turn
 
 
 @pytest.fixture

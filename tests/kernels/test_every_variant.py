@@ -6,7 +6,6 @@ its kernels which has not run before.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -24,6 +23,7 @@ from tests.emulator import emulated_cuda
 from tests.harness.emulated import indices
 from tests.kernels.small import Try, survey
 from tests.oracle.oracle import assert_same
+from tests.selection import TURNS
 
 FAMILIES = tuple(
     family
@@ -59,16 +59,52 @@ def _real(array: Any) -> Any:
     return np.stack([array.real, array.imag]) if array.dtype.kind == "c" else array
 
 
-@pytest.mark.emulator
-@pytest.mark.parametrize(("source", "dtype"), sorted(groups()))
-def test_every_variant_is_right_on_a_small_problem(source: str, dtype: str, is_due: Callable[[str, str], bool]) -> None:
-    """Of a file that has not changed, one variant of each dtype in every run, and besides it those whose turn it is."""
-    kernels = sorted(groups()[source, dtype])
-    left = {name for name in kernels if is_due(source, name)} or {kernels[0]}
+def run_all(kernels: set[str]) -> None:
+    """Run small problems until each of these kernels was launched."""
+    left = set(kernels)
     for one in survey().tries:
         if left & one.kernels:
             left -= run(one)
     assert not left, "no small problem launches these"
+
+
+GROUPS = [
+    pytest.param(source, dtype, marks=pytest.mark.kernels(source), id=f"{source.removesuffix('.cu')}-{dtype}")
+    for source, dtype in sorted(groups())
+]
+SOURCES = sorted({source for source, _ in groups()})
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize(("source", "dtype"), GROUPS)
+def test_every_variant_is_right_on_a_small_problem(source: str, dtype: str) -> None:
+    run_all(groups()[source, dtype])
+
+
+def of_every_run(turn: int) -> list[tuple[str, str]]:
+    """Return groups of kernels that have every file, and every dtype of every operator; other ones in another turn."""
+    known, found, seen = sorted(groups()), [], set[object]()
+    first = turn * len(known) // TURNS
+    for source, dtype in known[first:] + known[:first]:
+        shown = {source, (operator_of(source), dtype)}
+        if not shown <= seen:
+            seen |= shown
+            found.append((source, dtype))
+    return found
+
+
+def operator_of(source: str) -> str:
+    return source.partition("/")[0]
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_variant_of_every_file_is_right_in_every_run(source: str, turn: int) -> None:
+    """Whether it has changed or not; of several dtypes, where no other file of the operator shows them."""
+    for group in of_every_run(turn):
+        if group[0] == source:
+            kernels = sorted(groups()[group])
+            run_all({kernels[turn % len(kernels)]})
 
 
 # ---------------------------------------------------------------- without a compiler
@@ -82,3 +118,11 @@ def test_small_problems_reach_every_variant_of_a_family(family: Any) -> None:
 
 def test_plans_name_every_kernel_that_is_built_ahead_and_no_other() -> None:
     assert sorted(survey().shared_bytes) == sorted({variant.name for variant in all_variants()})
+
+
+@pytest.mark.parametrize("turn", range(TURNS))
+def test_every_run_has_every_file_and_every_dtype_of_every_operator(turn: int) -> None:
+    shown = of_every_run(turn)
+    assert {source for source, _ in shown} == set(SOURCES)
+    assert {(operator_of(one), dtype) for one, dtype in shown} == {(operator_of(one), dtype) for one, dtype in groups()}
+    assert len(shown) < len(groups()) / 2
