@@ -53,6 +53,7 @@ def forward_window(problem: Problem, y_shape: tuple[int, ...]) -> dict[str, Any]
     kernel, strides = attributes["kernel_shape"], attributes.get("strides") or [1] * rank
     pads = attributes.get("pads") or [0] * 2 * rank
     auto_pad = attributes.get("auto_pad", "NOTSET")
+    auto_pad = auto_pad.decode() if isinstance(auto_pad, bytes) else auto_pad  # as ONNX's reader gives it
     if auto_pad.startswith("SAME"):
         dilations = attributes.get("dilations") or [1] * rank
         axes = zip(problem.x_shape[2:], y_shape[2:], kernel, strides, dilations, strict=True)
