@@ -60,6 +60,7 @@ JUDGES = (
     *("tests/kernels/*.py", "emulated_cuda/src/**/*", "benchmarks/small_shapes.py"),
 )
 PACKAGES = ("cupy-cuda13x", "nvidia-cuda-nvrtc")
+_MARKED = re.compile(r"\bkernels\(|_kernels\(|from tests\.kernels\b")  # modules with marks, written there or by helpers
 _PYTHON = re.compile(
     r'''("""(?:\\.|[^\\])*?"""|\'\'\'(?:\\.|[^\\])*?\'\'\'|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')|#[^\n]*''',
     re.DOTALL,
@@ -247,7 +248,7 @@ def _version(package: str) -> str:
 
 def _tests() -> dict[str, str]:
     files = (path for folder in ("tests", "emulated_cuda/tests") for path in (ROOT / folder).rglob("test_*.py"))
-    ours = (path for path in files if EMULATOR in path.parts or "mark.kernels(" in path.read_text(encoding="utf-8"))
+    ours = (path for path in files if EMULATOR in path.parts or _MARKED.search(path.read_text(encoding="utf-8")))
     return {path.relative_to(ROOT).as_posix(): _digest_of(path) for path in sorted(ours)}
 
 
@@ -293,9 +294,9 @@ def _planners() -> dict[str, list[str]]:
     shared = _closure("cuda", families)
     found: dict[str, set[str]] = {}
     for owner in variants.owners():
-        modules = shared | _closure(owner.__name__.removeprefix("gpuconv."), set())
+        through = shared | _closure(owner.__name__.removeprefix("gpuconv."), set())
         for source in {one.source for one in owner.variants()}:
-            found.setdefault(source, set()).update(modules)
+            found.setdefault(source, set()).update(through)
     return {source: [f"{name} {_digest_of_module(name)}" for name in sorted(found[source])] for source in found}
 
 

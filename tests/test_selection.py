@@ -192,8 +192,14 @@ def test_modules_count_for_the_kernels_that_they_plan() -> None:
 
 
 def test_a_plan_of_a_small_problem_launches_every_kernel() -> None:
-    assert selection._kernels().keys() == SOURCES
-    assert len(set(selection._kernels().values())) == len(SOURCES)
+    found = selection._kernels()
+    assert found.keys() == SOURCES
+    assert len(set(found.values())) == len(SOURCES)
+
+
+def test_modules_whose_marks_come_from_helpers_have_fingerprints() -> None:
+    names = ("kernels/test_specimens", "kernels/test_fused", "kernels/test_limits", "cuda/conv/gemm/test_sass")
+    assert {f"tests/{name}.py" for name in names} <= selection._tests().keys()
 
 
 def test_every_mark_names_kernels() -> None:
