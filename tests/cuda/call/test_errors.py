@@ -85,7 +85,7 @@ def test_a_launch_that_the_driver_refuses(sent: Sent) -> None:
     """As it does after a kernel has failed, until the process ends."""
     x, w = arrays(sent)
     gpuconv.conv(x, w)
-    poke = sent.cupy.RawKernel('extern "C" __global__ void poke(float* x) { x[1 << 20] = 1; }', "poke")
+    poke = sent.cupy.RawKernel('extern "C" __global__ void poke(float* x) { x[1ll << 40] = 1; }', "poke")
     sent.cupy.cuda.runtime.deviceSynchronize()
     control.driver().emulated_reset(True)
     poke((1,), (1,), (w,))
