@@ -55,8 +55,8 @@ NOT_QUICK = ("slow", *NEEDS)
 EMULATORS = {"emulated_cuda", "emulator"}  # folders: tests of the emulated device are not quick either
 _SLOW_MODULE = re.compile(rf"^pytestmark = (?:\[[^]]*)?pytest\.mark\.({'|'.join(NOT_QUICK)})\b", re.MULTILINE)
 
-CHOICE = pytest.StashKey[Choice | None]()  # which tests of kernels run
-LEFT_OUT = pytest.StashKey[tuple[int, int]]()  # tests of kernels: how many do not run, and how many there are
+CHOICE = pytest.StashKey[Choice | None]()  # which tests run
+LEFT_OUT = pytest.StashKey[tuple[int, int]]()  # how many tests do not run, and how many would with ``--all``
 
 CHUNK = 32  # tests that a process of pytest-xdist is sent at a time: all of them take part in what comes first
 
@@ -65,8 +65,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("gpuconv")
     group.addoption("--thorough", action="store_true", help="run the thorough tests as well; random ones take longer")
     group.addoption("--thorough-part", metavar="K/N", type=tiers.checked, help="run one part of the thorough tests")
-    group.addoption("--all", action="store_true", help="run the tests of all kernels, not of those that changed alone")
-    group.addoption("--record", action="store_true", help="as --all, and record in tests/proven.json that all passed")
+    group.addoption("--all", action="store_true", help="run all tests, not only those that a change can break")
+    group.addoption("--record", action="store_true", help="record in tests/proven.json if all pass")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -139,28 +139,31 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.hook.pytest_deselected(items=others)
     if chosen is not None:
         everything, _ = tiers.select([*items, *others], False, part, replace(chosen, everything="it is counted"))
-        ours = [sum(map(bool, map(selection.proves, those))) for those in (items, everything)]
-        config.stash[LEFT_OUT] = ours[1] - ours[0], ours[1]
+        config.stash[LEFT_OUT] = len(everything) - len(items), len(everything)
     items.sort(key=_place)
 
 
 def _choice(config: pytest.Config) -> Choice | None:
-    """Return which tests of kernels run, None where that is not the question: all that the command line names do."""
+    """Return which tests run, None where that is not the question: all that the command line names do."""
     if CHOICE in config.stash:
         return config.stash[CHOICE]
     if hasattr(config, "workerinput"):
         text = config.workerinput["choice"]
         return None if text is None else Choice.from_json(text)
-    if config.option.all or config.option.record:
+    if config.option.all:
         return selection.all_of_them()
     option = config.option
     named = option.keyword or option.markexpr or option.thorough or option.thorough_part
-    return None if named or config.args_source is not pytest.Config.ArgsSource.TESTPATHS else selection.choice()
+    if named or config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
+        if option.record:
+            raise pytest.UsageError("--record needs a whole run: leave out -k, -m, --thorough, files and folders")
+        return None
+    return selection.choice()
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Tell a process of pytest-xdist which tests of kernels run."""
+    """Tell a process of pytest-xdist which tests run."""
     chosen = node.config.stash[CHOICE] = _choice(node.config)
     node.workerinput["choice"] = None if chosen is None else chosen.to_json()
 
@@ -212,7 +215,7 @@ def _no_devices() -> NoReturn:
 
 @pytest.fixture
 def turn(request: pytest.FixtureRequest) -> int:
-    """The number of the run's turn, by which tests of kernels that have not changed are chosen."""
+    """The number of the run's turn, by which tests are chosen of those that use nothing that has changed."""
     chosen = request.config.stash.get(CHOICE, None)
     return 0 if chosen is None else chosen.turn
 

@@ -1,21 +1,22 @@
-"""Which tests of kernels a run takes: those that a change can break, and of all others one in twelve, in turns.
+"""Which tests a whole run takes: those that a change can break, and of the remaining ones one in twelve, in turns.
 
-Most changes leave most kernels as they are, and running a kernel in the emulator again proves nothing new. A test says
-which kernels it proves: ``@pytest.mark.kernels("conv/gemm/conv.cu")``, files of ``kernels_cu`` or patterns of them, as
-``pool/*``. Tests of the emulated device, in ``emulated_cuda/tests``, prove nothing but that. A test runs if
+``tests/proven.json`` holds fingerprints (SHA-256) of the working tree for which all tests have passed. Quick tests and
+those marked ``every_run`` always run. Any other test runs if
 
-* the fingerprint of one of these files is not the one in ``tests/proven.json``: a launch of it differs (source, struct,
-  grid, block, shared memory, workspace, roles of arrays, candidate) in any small problem of
-  `tests.kernels.small`, or the Python that plans it does;
-* its own module differs from the one recorded there;
+* its own module differs from the recorded one;
+* it is marked ``@pytest.mark.kernels("conv/gemm/conv.cu")`` (files of ``kernels_cu``, or patterns such as ``pool/*``),
+  and one of these kernels differs: a launch of it (source, struct, grid, block, shared memory, workspace, roles of
+  arrays, candidate) in any small problem of `tests.kernels.small`, or the Python that plans it;
+* it has no such mark, and one of the `ROOMS` that its module uses differs, the package itself first of all;
 * it is its turn: another twelfth of the tests for every commit and every change of the working tree.
 
 Tests of kernels that are also marked ``thorough`` have no turn, and run where their kernels or modules have changed.
-All but these run where the record does not apply: what tests are judged by differs (oracle, emulator, fixtures, or the
-versions of CuPy and NVRTC), or there is no git repository to take turns by. Comments and docstrings never count.
+Everything but these runs where the record does not apply: what tests are judged by differs (oracle, emulator, fixtures,
+or the versions of `PACKAGES`), or there is no git repository to take turns by. Comments and docstrings never count.
 
 Selection is for whole runs: a run of a file, a folder, ``-k`` or ``-m`` takes all of what it names. ``--all`` takes all
-tests of kernels, also the thorough ones. ``--record`` does so, and if nothing fails it writes ``tests/proven.json``.
+tests, and the thorough ones of kernels. ``--record`` writes ``tests/proven.json`` if nothing fails: what has changed
+since the last record ran in full, and what has not is proven already.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ import re
 import subprocess
 import sys
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -54,13 +55,23 @@ STEPS = {
     "mutation": ("tools/mutation/**/*",),
 }
 RARELY = 6
-# What tests of kernels are judged by: a change of one of these files may change the verdict of any of them.
+# What tests are judged by, and what all of them share: a change of one of these files may change any verdict.
 JUDGES = (
-    *("tests/conftest.py", "tests/selection.py", "tests/oracle/*.py", "tests/harness/*.py", "tests/emulator/*.py"),
-    *("tests/kernels/*.py", "emulated_cuda/src/**/*", "benchmarks/small_shapes.py"),
+    *("tests/*.py", *(f"tests/{folder}/**/*.py" for folder in ("oracle", "harness", "emulator", "kernels"))),
+    *("emulated_cuda/src/**/*", "gpuconv/judge/definition.py", "benchmarks/small_shapes.py", "pyproject.toml"),
 )
-PACKAGES = ("cupy-cuda13x", "nvidia-cuda-nvrtc")
-_MARKED = re.compile(r"\bkernels\(|_kernels\(|from tests\.kernels\b")  # modules with marks, written there or by helpers
+PACKAGES = ("cupy-cuda13x", "nvidia-cuda-nvrtc", "numpy", "onnx", "ml_dtypes")
+# Parts of the repository that tests use: the package, whose parts import each other, for all of them, and each other
+# part for the test modules whose text has its name.
+PACKAGE = "gpuconv"
+_APART = ("judge", "testing", "dask", "compat")  # parts that the remaining package imports when called only
+ROOMS = {
+    PACKAGE: ("gpuconv/**/*.py", "gpuconv_*.py"),
+    **{name: (f"gpuconv/{name}/**/*",) for name in _APART},
+    "testing": ("gpuconv/testing/**/*", "gpuconv/judge/**/*"),
+    **{name: (f"{name}/**/*",) for name in ("benchmarks", "examples", "tools")},
+    "docs": ("docs/*", "docs/_static/*", "docs/pictures/**/*"),
+}
 _PYTHON = re.compile(
     r'''("""(?:\\.|[^\\])*?"""|\'\'\'(?:\\.|[^\\])*?\'\'\'|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')|#[^\n]*''',
     re.DOTALL,
@@ -70,20 +81,22 @@ _COMMENT = re.compile(r"""//[^\n]*|/\*.*?\*/|("(?:\\.|[^"\\\n])*")""", re.DOTALL
 
 @dataclass(frozen=True)
 class Fingerprints:
-    """SHA-256 of what decides about tests of kernels, comments and docstrings left out.
+    """SHA-256 of what decides about tests, comments and docstrings left out.
 
     Attributes
     ----------
     revision : the commit that they are of, for people.
     judges : of `JUDGES` and of the versions of `PACKAGES`.
     kernels : of each file of kernels_cu that kernels are made of, by its path from there on.
-    tests : of each module that has tests of kernels, by its path from the root on.
+    tests : of each module of tests with the helpers beside it, by its path from the root on.
+    rooms : of each of `ROOMS`.
     steps : of each of `STEPS`.
     """
 
     revision: str
     judges: str
     steps: Mapping[str, str]
+    rooms: Mapping[str, str]
     kernels: Mapping[str, str]
     tests: Mapping[str, str]
 
@@ -94,9 +107,10 @@ class Choice:
 
     Attributes
     ----------
-    everything : why all tests of kernels run but thorough ones whose kernels have not changed; empty: not all do.
+    everything : why all tests run but thorough ones whose kernels have not changed; empty: not all do.
     kernels : the files of kernels_cu that differ from the record.
     tests : the modules of tests that do.
+    rooms : those of `ROOMS` that do.
     turn : from 0 to `TURNS` - 1; the tests of which number have their turn.
     revision : that the record is of.
     """
@@ -104,13 +118,17 @@ class Choice:
     everything: str = ""
     kernels: frozenset[str] = frozenset()
     tests: frozenset[str] = frozenset()
+    rooms: frozenset[str] = frozenset()
     turn: int = 0
     revision: str = ""
 
     def takes(self, item: pytest.Item) -> bool:
-        """Tell whether a run takes a test of kernels."""
-        changed = any(map(self.changed, proves(item))) or module_of(item) in self.tests
-        return changed or (item.get_closest_marker("thorough") is None and self.takes_turn(item.nodeid))
+        """Return whether a run takes a test; of thorough ones those of changed kernels only."""
+        kernels = proves(item)
+        used = any(map(self.changed, kernels)) if kernels else bool(self.rooms & rooms_of(item.path))
+        if used or module_of(item) in self.tests:
+            return True
+        return item.get_closest_marker("thorough") is None and (runs_always(item) or self.takes_turn(item.nodeid))
 
     def changed(self, pattern: str) -> bool:
         """Tell whether a file of kernels_cu that a pattern names differs from the record."""
@@ -128,11 +146,28 @@ class Choice:
     def from_json(cls, text: str) -> Choice:
         """Return the choice of a text of `to_json`."""
         found = json.loads(text)
-        return cls(**found | {name: frozenset(found[name]) for name in ("kernels", "tests")})
+        return cls(**found | {name: frozenset(found[name]) for name in ("kernels", "tests", "rooms")})
+
+
+def runs_always(item: pytest.Item) -> bool:
+    """Return whether a test is part of every run, whatever has changed."""
+    return any(item.get_closest_marker(name) is not None for name in ("quick", "every_run"))
+
+
+@cache
+def rooms_of(module: Path) -> frozenset[str]:
+    """Return the `ROOMS` that a module of tests uses: the package, and those whose names its text has."""
+    words = set(re.findall(r"\w+", _text(module)))
+    return frozenset({PACKAGE, *(words & ROOMS.keys())})
+
+
+@cache
+def _text(module: Path) -> str:
+    return module.read_text(encoding="utf-8")
 
 
 def proves(item: pytest.Item) -> tuple[str, ...]:
-    """Return the files of kernels_cu, or patterns of them, whose kernels a test proves; empty: it always runs."""
+    """Return the files of kernels_cu, or patterns of them, whose kernels a test proves; empty: it has no mark."""
     named = tuple(name for mark in item.iter_markers("kernels") for name in mark.args)
     return named or (EMULATOR,) * item.nodeid.startswith(EMULATOR)
 
@@ -155,14 +190,15 @@ def choice() -> Choice:
     if isinstance(turn, str):
         return Choice(turn)
     found = now()
-    kernels, tests = (_changed(getattr(record, name), getattr(found, name)) for name in ("kernels", "tests"))
+    names = ("kernels", "tests", "rooms")
+    changed = {name: _changed(getattr(record, name), getattr(found, name)) for name in names}
     judged_alike = found.judges == record.judges
-    why = "" if judged_alike else "the oracle, the emulator, fixtures or the versions of CuPy or NVRTC differ"
-    return Choice(why, kernels, tests, turn, record.revision)
+    why = "" if judged_alike else f"the oracle, the emulator, fixtures or the versions of {', '.join(PACKAGES)} differ"
+    return Choice(why, **changed, turn=turn, revision=record.revision)
 
 
 def all_of_them() -> Choice:
-    """Return the choice of all tests of kernels, thorough ones too."""
+    """Return the choice of all tests, with the thorough ones of kernels."""
     return Choice("that is asked for", frozenset({EMULATOR, *(one.source for one in variants.all_variants())}))
 
 
@@ -203,21 +239,21 @@ def _git(*words: str) -> str:
 
 
 def write(path: Path = RECORD) -> None:
-    """Record that all tests of kernels have passed on the working tree."""
+    """Record that all tests have passed on the working tree."""
     path.write_text(json.dumps(asdict(now()), indent=1) + "\n", encoding="utf-8")
 
 
 def header(chosen: Choice) -> str:
     """Return the line of pytest's first lines that says what is chosen, and why."""
     if chosen.everything:
-        return f"kernels: all of their tests run, since {chosen.everything}"
-    changed = ", ".join(sorted(chosen.kernels | chosen.tests)) or "nothing"
-    return f"kernels: {changed} changed since {chosen.revision}; of the other tests of kernels one in {TURNS} runs"
+        return f"selection: all tests run, since {chosen.everything}"
+    changed = ", ".join(sorted(chosen.kernels | chosen.tests | chosen.rooms)) or "nothing"
+    return f"selection: {changed} changed since {chosen.revision}; of tests that use none of it one in {TURNS} runs"
 
 
 def summary(left_out: int, of: int) -> str:
     """Return the line of pytest's summary."""
-    return f"kernels: {left_out} of {of} tests left out, as what they prove has not changed; `--all` runs all"
+    return f"selection: {left_out} of {of} tests left out, as nothing that they use has changed; `--all` runs all"
 
 
 # ---------------------------------------------------------------- fingerprints of the working tree
@@ -225,17 +261,23 @@ def summary(left_out: int, of: int) -> str:
 
 def now() -> Fingerprints:
     """Return the fingerprints of the working tree; planning all small problems takes seconds."""
-    return Fingerprints(_git("describe", "--always", "--dirty"), _judges(), _steps(), _kernels(), _tests())
+    return Fingerprints(_git("describe", "--always", "--dirty"), _judges(), _steps(), _rooms(), _kernels(), _tests())
 
 
 def _judges() -> str:
     return _digest(*(f"{name} {_version(name)}" for name in PACKAGES), _digest_of_all(JUDGES, without="test_"))
 
 
-def _digest_of_all(patterns: Iterable[str], without: str = ".") -> str:
-    """Return the digest of all files of these patterns but for those whose names begin so."""
+def _rooms() -> dict[str, str]:
+    apart = {path for name in _APART for path in ROOT.glob(f"gpuconv/{name}/**/*")}
+    return {name: _digest_of_all(patterns, apart=apart if name == PACKAGE else ()) for name, patterns in ROOMS.items()}
+
+
+def _digest_of_all(patterns: Iterable[str], without: str = ".", apart: Container[Path] = ()) -> str:
+    """Return the digest of all files of these patterns but for those whose names begin so, and those that are apart."""
     files = sorted({path for pattern in patterns for path in ROOT.glob(pattern) if path.is_file()})
-    ours = (path for path in files if path.suffix != ".pyc" and not path.name.startswith(without))
+    ours = (path for path in files if path.suffix != ".pyc" and path not in apart)
+    ours = (path for path in ours if not path.name.startswith(without) and "_build" not in path.parts)
     return _digest(*(f"{path.relative_to(ROOT)} {_digest_of(path)}" for path in ours))
 
 
@@ -248,8 +290,19 @@ def _version(package: str) -> str:
 
 def _tests() -> dict[str, str]:
     files = (path for folder in ("tests", "emulated_cuda/tests") for path in (ROOT / folder).rglob("test_*.py"))
-    ours = (path for path in files if EMULATOR in path.parts or _MARKED.search(path.read_text(encoding="utf-8")))
-    return {path.relative_to(ROOT).as_posix(): _digest_of(path) for path in sorted(ours)}
+    return {path.relative_to(ROOT).as_posix(): _digest_of_tests(path) for path in sorted(files)}
+
+
+def _digest_of_tests(module: Path) -> str:
+    """Return the digest of a module of tests and of the helpers in its folder and in those that it imports from."""
+    folders = {module.parent, *(ROOT / "tests" / name for name in re.findall(r"\btests\.(\w+)", _text(module)))}
+    return _digest(_digest_of(module), *(_helpers(folder) for folder in sorted(folders)))
+
+
+@cache
+def _helpers(folder: Path) -> str:
+    """Return the digest of the Python files of a folder that are no tests themselves."""
+    return _digest_of_all((f"{folder.relative_to(ROOT)}/**/*.py",), without="test_")
 
 
 def _kernels() -> dict[str, str]:

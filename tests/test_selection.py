@@ -1,4 +1,4 @@
-"""Tests of kernels run when what they prove has changed, and otherwise in turns, of which none is ever skipped."""
+"""Tests run when what they use has changed, and otherwise in turns, of which none is ever skipped."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from tests.selection import ROOT, TURNS, Choice, Fingerprints
 
 MARK = re.compile(r"mark\.kernels\(\s*((?:\"[^\"]+\",?\s*)+)\)")
 SOURCES = {path.relative_to(ROOT / "kernels_cu").as_posix() for path in (ROOT / "kernels_cu").rglob("*.cu")}
-RECORD = Fingerprints("v1", "judges", {"visit": "same"}, {"conv/a.cu": "1", "pool/b.cu": "2"}, {"tests/test_a.py": "3"})
+RECORD = Fingerprints(
+    *("v1", "judges", {"visit": "same"}, {"gpuconv": "1", "judge": "2"}),
+    *({"conv/a.cu": "1", "pool/b.cu": "2"}, {"tests/test_a.py": "3"}),
+)
 
 
 class Item(NamedTuple):
@@ -28,7 +31,7 @@ class Item(NamedTuple):
     marks: tuple[str, ...] = ()
     sample: int = 0
 
-    path = property(lambda self: Path(self.nodeid.partition("::")[0]))
+    path = property(lambda self: Path(__file__))  # a module whose text has the word judge
     name = property(lambda self: self.nodeid.partition("::")[2])
 
     def iter_markers(self, name: str) -> list[pytest.Mark]:
@@ -37,7 +40,7 @@ class Item(NamedTuple):
     def get_closest_marker(self, name: str) -> pytest.Mark | None:
         if name == "sampled" and self.sample:
             return pytest.mark.sampled(self.sample).mark
-        return pytest.mark.thorough.mark if name in self.marks else None
+        return getattr(pytest.mark, name).mark if name in self.marks else None
 
 
 def taken(choice: Choice, item: Item) -> bool:
@@ -68,9 +71,23 @@ def test_others_run_in_one_of_twelve_turns() -> None:
         assert sum(turns_of(item, kernels=frozenset({"pool/b.cu"}))) == 1
 
 
-def test_a_test_that_proves_no_kernel_runs_always() -> None:
-    assert all(turns_of(Item(kernels=())))
-    assert not any(turns_of(Item(kernels=(), marks=("thorough",))))
+@pytest.mark.parametrize("mark", ["quick", "every_run"])
+def test_quick_tests_and_those_of_every_run_run_at_every_turn(mark: str) -> None:
+    assert all(turns_of(Item(kernels=(), marks=(mark,))))
+    assert not any(turns_of(Item(kernels=(), marks=(mark, "thorough"))))
+
+
+def test_a_test_without_kernels_runs_when_the_package_or_a_room_that_it_names_changed() -> None:
+    item = Item(kernels=())
+    assert sum(turns_of(item)) == 1
+    assert all(turns_of(item, rooms=frozenset({"gpuconv"})))
+    assert all(turns_of(item, rooms=frozenset({"judge"})))
+    assert sum(turns_of(item, rooms=frozenset({"d" + "ask"}))) == 1  # a word that this module does not have
+    assert not any(turns_of(item._replace(marks=("thorough",))))
+
+
+def test_a_test_of_kernels_does_not_run_for_what_plans_others() -> None:
+    assert sum(turns_of(Item(), rooms=frozenset({"gpuconv"}))) == 1
 
 
 def test_a_thorough_test_of_kernels_runs_when_they_changed_alone() -> None:
@@ -92,7 +109,7 @@ def test_tests_of_the_emulated_device_take_turns_too() -> None:
 
 
 def test_a_choice_can_be_sent_to_other_processes() -> None:
-    choice = Choice("", frozenset({"conv/a.cu"}), frozenset({"tests/test_a.py"}), 5, "v1")
+    choice = Choice("", frozenset({"conv/a.cu"}), frozenset({"tests/test_a.py"}), frozenset({"judge"}), 5, "v1")
     assert Choice.from_json(choice.to_json()) == choice
 
 
@@ -118,6 +135,11 @@ def test_what_differs_from_the_record_or_is_not_in_it_has_changed(found: dict[st
     found["now"] = replace(RECORD, kernels={**RECORD.kernels, "pool/b.cu": "9", "pool/new.cu": "1"}, tests={"new": "1"})
     choice = selection.choice()
     assert (choice.everything, choice.kernels, choice.tests) == ("", {"pool/b.cu", "pool/new.cu"}, {"new"})
+
+
+def test_a_room_that_differs_has_changed(found: dict[str, Fingerprints]) -> None:
+    found["now"] = replace(RECORD, rooms={"gpuconv": "1", "judge": "3"})
+    assert selection.choice().rooms == {"judge"}
 
 
 def test_all_tests_run_where_they_are_judged_otherwise(found: dict[str, Fingerprints]) -> None:
@@ -197,9 +219,20 @@ def test_a_plan_of_a_small_problem_launches_every_kernel() -> None:
     assert len(set(found.values())) == len(SOURCES)
 
 
-def test_modules_whose_marks_come_from_helpers_have_fingerprints() -> None:
-    names = ("kernels/test_specimens", "kernels/test_fused", "kernels/test_limits", "cuda/conv/gemm/test_sass")
-    assert {f"tests/{name}.py" for name in names} <= selection._tests().keys()
+def test_every_module_and_every_room_has_a_fingerprint_of_its_own() -> None:
+    tests, rooms = selection._tests(), selection._rooms()
+    names = ("tests/test_selection.py", "tests/cpu/test_products.py", "emulated_cuda/tests/test_bounds.py")
+    assert {*names} <= tests.keys()
+    assert rooms.keys() == selection.ROOMS.keys()
+    assert len({*rooms.values()}) == len(rooms)
+
+
+def test_the_package_and_its_parts_that_are_apart_import_each_other_in_functions_only() -> None:
+    """So a change of the judge runs its own tests, not those of the whole package."""
+    imports = re.compile(rf"^(?:from|import) gpuconv\.({'|'.join(selection._APART)})\b", re.MULTILINE)
+    for path in (ROOT / "gpuconv").rglob("*.py"):
+        if path.relative_to(ROOT / "gpuconv").parts[0] not in selection._APART:
+            assert imports.findall(path.read_text(encoding="utf-8")) == [], path
 
 
 def test_every_mark_names_kernels() -> None:
@@ -207,3 +240,20 @@ def test_every_mark_names_kernels() -> None:
     named = {name for text in texts for words in MARK.findall(text) for name in re.findall('"([^"]+)"', words)}
     assert named
     assert not [name for name in named if not fnmatch.filter(SOURCES, name)]
+
+
+def test_helpers_beside_a_module_of_tests_count_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selection, "ROOT", tmp_path)
+    monkeypatch.setattr(selection, "_helpers", selection._helpers.__wrapped__)
+    texts = {"tests/a/test_a.py": "from tests.b import more\n", "tests/a/help.py": "1\n", "tests/b/more.py": "2\n"}
+
+    def digest(**changed: str) -> str:
+        for name, text in {**texts, "tests/c/other.py": "3\n", **changed}.items():
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(text)
+        return selection._tests()["tests/a/test_a.py"]
+
+    before = digest()
+    for name, text in texts.items():
+        assert digest(**{name: text + "4\n"}) != before
+    assert digest(**{"tests/c/other.py": "5\n"}) == digest(**{"tests/b/test_b.py": "6\n"}) == before

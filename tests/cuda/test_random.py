@@ -22,7 +22,7 @@ from tests.oracle.operands import CONV_DTYPES, CONV_KINDS, LAYOUTS, POOL_DTYPES,
 from tests.oracle.oracle import assert_close, assert_same
 from tests.oracle.strategies import GENERATORS, Problem, channels_pool_problem, checked, problems, rows_pool_problem
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.every_run]
 
 seeds = st.integers(0, 2**32 - 1)
 layouts = st.sampled_from(sorted(set(LAYOUTS) - {"unaligned"}))  # which CUDA arrays cannot be

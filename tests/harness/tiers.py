@@ -41,7 +41,7 @@ def checked(text: str) -> str:
 def select(
     items: Sequence[pytest.Item], thorough: bool, part: Part | None, choice: Choice | None = None
 ) -> tuple[list[pytest.Item], list[pytest.Item]]:
-    """Return the tests that run, and those that do not; with a choice, only those tests of kernels that it takes."""
+    """Return the tests that run, and those that do not; with a choice, only those that it takes."""
     unsampled = _unsampled(items)
 
     def runs(item: pytest.Item) -> bool:
@@ -49,9 +49,9 @@ def select(
         if part is not None:  # random tests take more examples there
             adds = adds or hasattr(getattr(item, "obj", None), "hypothesis")
             return adds and _drawn(item, "part") % part.parts == part.number - 1
-        if choice is not None and proves(item):
-            return item not in unsampled and choice.takes(item)
-        return thorough or not adds
+        if choice is None:
+            return thorough or not adds
+        return item not in unsampled and (bool(proves(item)) or not adds) and choice.takes(item)
 
     chosen: list[pytest.Item] = []
     others: list[pytest.Item] = []

@@ -97,6 +97,7 @@ def operator_of(source: str) -> str:
     return source.partition("/")[0]
 
 
+@pytest.mark.every_run
 @pytest.mark.emulator
 @pytest.mark.parametrize("source", SOURCES)
 def test_a_variant_of_every_file_is_right_in_every_run(source: str, turn: int) -> None:
