@@ -178,8 +178,10 @@ def _judged(suite: tuple[list[Any], dict[str, Any]], version: str, arguments: ar
         outcomes = runner.run(arguments.target, tests, arguments.time_limit, arguments.jobs, show)
     found = report.findings(outcomes, _problems(about, outcomes))
     if arguments.report is not None:
+        with Progress() as progress:
+            found = report.with_programs(arguments.target, version, found, arguments.time_limit, progress.show)
         text = f"Suite of seed {about['seed']}, {len(tests)} tests."
-        report.write(Path(arguments.report), arguments.target, version, text, outcomes, found)
+        report.write(Path(arguments.report), version, text, outcomes, found)
     if arguments.json:
         print(as_json(report.facts(arguments.target, version, {**about, "tests": len(tests)}, outcomes, found)))
     else:

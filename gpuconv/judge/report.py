@@ -1,25 +1,26 @@
-"""What a run found: counts by rule, and a file for each finding that shows it without gpuconv."""
+"""What a run of the judge found: counts by rule, the findings, and for each a program that shows it without gpuconv."""
 
 from __future__ import annotations
 
-import ast
+import datetime
 import platform
 import re
+import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import onnx
-from onnx import helper, numpy_helper
 
-from gpuconv.judge import adapters, suite
+from gpuconv.judge import arithmetic, programs, runner, shrink, suite
 from gpuconv.judge.definition import Array
 from gpuconv.judge.problems import Problem, answer
+from gpuconv.judge.rulings import SPECIFIED
 from gpuconv.judge.runner import Outcome
 from gpuconv.judge.variants import explanations
-from gpuconv.judge.verdicts import AGREES, ALL, CRASHES, FAILURES, HANGS, REFUSES, Test, matches
+from gpuconv.judge.verdicts import AGREES, ALL, FAILURES, REFUSES, Test, matches
 
 _SHOWN = 400  # characters of a message in a report
 _REFUSAL, _REFUSALS = 120, 12  # characters of a refusal, and how many different ones are listed
@@ -28,11 +29,30 @@ _WHY = 60  # characters of a refusal in tables
 
 @dataclass(frozen=True)
 class Finding:
-    """The smallest test of an operator's rule that has a verdict of FAILURES, and how many there are."""
+    """A rule of an operator that a target breaks.
+
+    Attributes
+    ----------
+    outcome : Outcome
+        Of the smallest test that has a verdict of FAILURES.
+    count : int
+        How many tests of the rule have this verdict.
+    explanation : str
+        Another rule that gives just these outputs, to follow "equals"; empty where none of those known does.
+    problem : Problem or None
+        What the program shows: the smallest test, or a smaller one that fails in the same way.
+    program : str
+        Empty until :func:`with_programs` has made it, and for targets that have none.
+    also : tuple of str
+        Other rules of the operator whose tests fail by the same explanation, each with the number of tests.
+    """
 
     outcome: Outcome
     count: int
     explanation: str
+    problem: Problem | None = None
+    program: str = ""
+    also: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -71,6 +91,9 @@ def short(reason: str) -> str:
 def findings(outcomes: Sequence[Outcome], problems: Mapping[str, Problem]) -> list[Finding]:
     """Find what failed, one finding for each operator, rule and verdict.
 
+    Rules of one operator that fail by the same explanation are one fault: they are listed under the first of them, a
+    specified one where there is one.
+
     Parameters
     ----------
     outcomes : sequence of Outcome
@@ -85,8 +108,23 @@ def findings(outcomes: Sequence[Outcome], problems: Mapping[str, Problem]) -> li
     made = []
     for group in groups.values():
         least = min(group, key=lambda outcome: _weight(outcome.test))
-        text = explained(problems.get(least.test.folder.name), least.test, least.got) if least.got else ""
-        made.append(Finding(least, len(group), text))
+        problem = problems.get(least.test.folder.name)
+        text = explained(problem, least.test, least.got) if least.got else ""
+        made.append(Finding(least, len(group), text, problem))
+    return _by_fault(made)
+
+
+def _by_fault(found: Sequence[Finding]) -> list[Finding]:
+    faults: dict[tuple[str, str, str], list[Finding]] = {}
+    for number, finding in enumerate(found):
+        facts = finding.outcome.test.facts
+        why = finding.explanation or f"{number}"  # what nothing explains is a fault of its own
+        faults.setdefault((facts["operator"], finding.outcome.verdict.kind, why), []).append(finding)
+    made = []
+    for same in faults.values():
+        first, *others = sorted(same, key=lambda each: each.outcome.test.facts["status"] != SPECIFIED)
+        also = tuple(f"{each.outcome.test.facts['rule']} ({each.count})" for each in others)
+        made.append(replace(first, also=also))
     return made
 
 
@@ -125,6 +163,7 @@ def facts(
     return {
         "target": target,
         "version": version,
+        "judged": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
         "python": platform.python_version(),
         "machine": f"{platform.system()} {platform.machine()}",
         "suite": dict(about),
@@ -136,11 +175,14 @@ def facts(
                 "file": f"{finding.name}.py",
                 "operator": finding.outcome.test.facts["operator"],
                 "rule": finding.outcome.test.facts["rule"],
+                "status": finding.outcome.test.facts["status"],
                 "verdict": finding.outcome.verdict.kind,
                 "tests": finding.count,
                 "smallest": finding.outcome.test.folder.name,
                 "reason": finding.outcome.verdict.reason,
                 "explanation": finding.explanation,
+                "also": list(finding.also),
+                "program": finding.program,
             }
             for finding in found
         ],
@@ -168,8 +210,9 @@ def markdown(version: str, about: str, outcomes: Sequence[Outcome], found: Seque
         cells = [rule, status, *(str(counts[kind] or "") for kind in ALL), why.get(rule, "")]
         lines.append(f"| {' | '.join(cells)} |")
     for finding in found:
-        lines += ["", f"## {title(finding)}", "", *_described(finding), "", f"`{finding.name}.py`:", "", "```python"]
-        lines += ["{" + finding.name + "}", "```"]
+        lines += ["", f"## {title(finding)}", "", *_described(finding)]
+        if finding.program:
+            lines += ["", f"`{finding.name}.py`:", "", "```python", finding.program.rstrip("\n"), "```"]
     return "\n".join(lines) + "\n"
 
 
@@ -181,130 +224,112 @@ def title(finding: Finding) -> str:
 
 
 def _described(finding: Finding) -> Iterator[str]:
-    test, verdict = finding.outcome.test, finding.outcome.verdict
-    yield f"Rule ({test.facts['status']}): {test.facts['sentence']}"
+    facts, verdict = finding.outcome.test.facts, finding.outcome.verdict
+    yield f"Rule ({facts['status']}): {facts['sentence']}"
+    if facts.get("quotation"):
+        yield ""
+        yield quoted(facts["quotation"])
     yield ""
     yield f"Result: {verdict.reason[:_SHOWN]}"
     if finding.explanation:
         yield ""
         yield f"The result equals {finding.explanation}."
-    if test.facts["discussions"]:
+    if finding.also:
         yield ""
-        yield f"Discussed at {', '.join(test.facts['discussions'])}."
+        yield f"Tests of other rules fail by the same: {', '.join(finding.also)}."
+    if facts["discussions"]:
+        yield ""
+        yield f"Discussed at {', '.join(facts['discussions'])}."
     if finding.count > 1:
         yield ""
-        yield f"{finding.count} tests of this rule have this verdict; this is the smallest."
+        smallest = finding.outcome.test.folder.name
+        yield f"{finding.count} tests of this rule have this verdict, the smallest is {smallest}."
 
 
-# ---------------------------------------------------------------- reproducers
+def quoted(quotation: Mapping[str, Any]) -> str:
+    """Return a rule's sentence in the specification's words, with its operator, opset and address."""
+    return f'{quotation["operator"]}-{quotation["opset"]}: "{quotation["text"]}" ({quotation["link"]})'
 
 
-def reproducer(target: str, version: str, finding: Finding) -> str:
-    """Write a program that shows the finding with NumPy, onnx and the target alone."""
-    test, verdict = finding.outcome.test, finding.outcome.verdict
-    kind, _, option = target.partition(":")
-    about = [f"{version}: {title(finding)}", "", *_described(finding), "", f"Test {test.folder.name}."]
-    parts = ['"""' + "\n".join(about).replace("\\", "/").replace('"""', "'''") + '\n"""', _imports(test), _model(test)]
-    if "adapters.node" in _source(kind):
-        parts.append(_stripped(_source("node")))
-    parts += [_stripped(_source(kind)), _ending(option, verdict.kind)]
-    return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
+# ---------------------------------------------------------------- programs
 
 
-def _source(kind: str) -> str:
-    return Path(adapters.__file__).with_name(f"{kind}.py").read_text(encoding="utf-8")
+def with_programs(
+    target: str, version: str, found: Sequence[Finding], limit: float, show: Callable[[str], None]
+) -> list[Finding]:
+    """Shrink the test of each finding against the target, and write the program that shows it.
+
+    Parameters
+    ----------
+    target, version : str
+    found : sequence of Finding
+    limit : float
+        Seconds for a test.
+    show : callable
+        Told what is being done.
+    """
+    if not programs.writes(target):
+        return list(found)
+    wrong = {each.name: each for each in found if each.problem is not None and each.outcome.got}
+    kept = {
+        name: (each.outcome.verdict.kind, shrink.signature(each.outcome.test.tensors("output"), each.outcome.got))
+        for name, each in wrong.items()
+    }
+    tried = 0
+
+    def fails(asked: Sequence[tuple[str, Problem]]) -> list[bool]:
+        nonlocal tried
+        tried += len(asked)
+        show(f"making {len({name for name, _ in asked})} findings smaller: {tried} tests")
+        return [
+            outcome is not None
+            and bool(outcome.got)
+            and (outcome.verdict.kind, shrink.signature(outcome.test.tensors("output"), outcome.got)) == kept[name]
+            for (name, _), outcome in zip(asked, judged([one for _, one in asked]), strict=True)
+        ]
+
+    def judged(asked: Sequence[Problem]) -> list[Outcome | None]:
+        """Judge problems that are not of the suite; None where there is no right answer."""
+        with tempfile.TemporaryDirectory() as temporary:
+            tests = [_stored(Path(temporary, str(number)), one) for number, one in enumerate(asked)]
+            outcomes = iter(runner.run(target, [test for test in tests if test], limit, 1, lambda _: None))
+            return [next(outcomes) if test else None for test in tests]
+
+    small = shrink.smallest({name: each.problem for name, each in wrong.items() if each.problem}, fails)
+    names, last = list(small), iter(judged(list(small.values())) if small else ())
+    got = {name: outcome.got if outcome else () for name, outcome in zip(names, last, strict=True)}
+    return [_with_program(target, version, each, small.get(each.name, each.problem), got) for each in found]
 
 
-def _stripped(source: str) -> str:
-    """Leave out the docstring of a module, and what comes from gpuconv or stands at the top already."""
-    body = ast.parse(source).body[1:]
-    kept = [each for each in body if not (isinstance(each, ast.ImportFrom) and _at_top(each.module))]
-    lines = source.splitlines()
-    imports = [each for each in kept if isinstance(each, (ast.Import, ast.ImportFrom))]
-    texts = ["\n".join(lines[_first(each) - 1 : each.end_lineno]) for each in kept if each not in imports]
-    return "\n\n\n".join(["\n".join(ast.unparse(each) for each in imports), *texts])
+def _stored(folder: Path, problem: Problem) -> Test | None:
+    try:
+        contents = suite.files(problem)
+    except (ValueError, IndexError):  # a size below 0
+        return None
+    for name, content in contents.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    return Test(folder / problem.name)
 
 
-def _at_top(module: str | None) -> bool:
-    return module is not None and (module == "__future__" or module.startswith("gpuconv.judge"))
+def _with_program(
+    target: str, version: str, finding: Finding, problem: Problem | None, got: Mapping[str, tuple[Array, ...]]
+) -> Finding:
+    if problem is None:
+        return finding
+    facts = finding.outcome.test.facts
+    expected = answer(problem).outputs
+    comments = [f"{version}: {title(finding)}", facts["sentence"]]
+    comments += [quoted(facts["quotation"])] if facts.get("quotation") else []
+    why = arithmetic.line(problem, expected, got.get(finding.name, ()))
+    text = programs.program(target, comments, problem, expected, why)
+    return replace(finding, problem=problem, program=text)
 
 
-def _first(statement: ast.stmt) -> int:
-    """Return the line where a statement begins, its decorators included."""
-    return min([int(statement.lineno), *(int(each.lineno) for each in getattr(statement, "decorator_list", []))])
-
-
-def _imports(test: Test) -> str:
-    lines = ["from __future__ import annotations", "", "import numpy as np", "import onnx", "from onnx import helper"]
-    if test.facts["type"] == "bfloat16":
-        lines.append("from ml_dtypes import bfloat16")
-    return "\n".join([*lines, "", "nan, inf = np.nan, np.inf"])
-
-
-def _literal(array: Array, bits: bool) -> str:
-    if bits and array.dtype.kind not in "iu":
-        unsigned = array.view(f"u{array.dtype.itemsize}")
-        view = "bfloat16" if array.dtype.name == "bfloat16" else repr(array.dtype.name)
-        return f'np.array({unsigned.ravel().tolist()}, "{unsigned.dtype.name}").view({view}).reshape({array.shape})'
-    kind = "bfloat16" if array.dtype.name == "bfloat16" else repr(array.dtype.name)
-    return f"np.array({array.ravel().tolist()}).astype({kind}).reshape({array.shape})"
-
-
-def _model(test: Test) -> str:
-    model, bits = test.model, test.facts["bits"]
-    node = model.graph.node[0]
-    given = {each.name: helper.get_attribute_value(each) for each in node.attribute}
-    settings = "".join(f", {name}={value!r}" for name, value in given.items())
-    lines = [f'node = helper.make_node("{node.op_type}", {list(node.input)}, {list(node.output)}{settings})']
-    lines += ["CONSTANTS = ["]
-    for tensor in model.graph.initializer:
-        array = numpy_helper.to_array(tensor)
-        lines.append(f'    onnx.numpy_helper.from_array({_literal(array, bits)}, "{tensor.name}"),')
-    lines += ["]", "INPUTS = [", *(f"    {_literal(each, bits)}," for each in test.tensors("input")), "]"]
-    lines += ["EXPECTED = [", *(f"    {_literal(each, bits)}," for each in test.tensors("output")), "]"]
-    lines += ["BOUNDS = [", *(f"    {_literal(each, False)}," for each in test.tensors("bound")), "]"]
-    for kind, values in (("inputs", model.graph.input), ("outputs", model.graph.output)):
-        lines.append(f"{kind} = [")
-        for value in values:
-            shape = [
-                axis.dim_value if axis.HasField("dim_value") else None for axis in value.type.tensor_type.shape.dim
-            ]
-            lines.append(
-                f'    helper.make_tensor_value_info("{value.name}", {value.type.tensor_type.elem_type}, {shape}),'
-            )
-        lines.append("]")
-    opset = model.opset_import[0].version
-    lines += ['graph = helper.make_graph([node], "test", inputs, outputs, CONSTANTS)']
-    imports = f'[helper.make_opsetid("", {opset})]'
-    lines += [f"MODEL = helper.make_model(graph, opset_imports={imports}, ir_version={model.ir_version})"]
-    return "\n".join(lines)
-
-
-def _ending(option: str, kind: str) -> str:
-    lines = [f"print(version({option!r}))"]
-    if kind in (CRASHES, HANGS):
-        lines.append(f"print('next, this process {kind}', flush=True)")
-    lines += [
-        f"got = [np.asarray(output) for output in run(MODEL, INPUTS, {option!r})]",
-        "for ours, bound, theirs in zip(EXPECTED, BOUNDS, got, strict=True):",
-        "    print('got', theirs.dtype, theirs.shape, theirs.tolist())",
-        "    print('expected', ours.dtype, ours.shape, ours.tolist())",
-        "    assert theirs.shape == ours.shape, 'the shape is wrong'",
-        "    a, b = ours.astype(np.float64), theirs.astype(np.float64)",
-        "    right = (a == b) | (np.isnan(a) & np.isnan(b)) | (np.abs(a - b) <= bound) | np.isinf(bound)",
-        "    assert right.all(), f'{(~right).sum()} elements are wrong'",
-    ]
-    return "\n".join(lines)
-
-
-def write(
-    folder: Path, target: str, version: str, about: str, outcomes: Sequence[Outcome], found: Sequence[Finding]
-) -> None:
-    """Write report.md and a program for each finding."""
+def write(folder: Path, version: str, about: str, outcomes: Sequence[Outcome], found: Sequence[Finding]) -> None:
+    """Write report.md and the program of each finding."""
     folder.mkdir(parents=True, exist_ok=True)
-    text = markdown(version, about, outcomes, found)
     for finding in found:
-        program = reproducer(target, version, finding)
-        (folder / f"{finding.name}.py").write_text(program)
-        text = text.replace("{" + finding.name + "}", program.rstrip("\n"))
-    (folder / "report.md").write_text(text)
+        if finding.program:
+            (folder / f"{finding.name}.py").write_text(finding.program, encoding="utf-8")
+    (folder / "report.md").write_text(markdown(version, about, outcomes, found), encoding="utf-8")

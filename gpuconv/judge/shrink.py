@@ -21,8 +21,8 @@ Key = TypeVar("Key", bound=Hashable)
 Arrays = dict[str, Array]
 Attributes = dict[str, Any]
 
-_ROUNDS = 40  # in each of which every finding becomes smaller once
-_TRIED = 24  # smaller problems of a finding that are tried in a round
+_ROUNDS = 60  # in each of which some smaller problems of every finding are tried
+_TRIED = 16  # at most, of each finding
 _PER_AXIS = {"kernel_shape": 1, "strides": 1, "dilations": 1, "output_padding": 0, "output_shape": 1}
 _ONLY_IF_FEW = 3  # images, channels and filters that are tried one by one
 
@@ -41,14 +41,16 @@ def smallest(
         Takes pairs of a key and a smaller problem, returns whether each fails as that key's problem does. All findings
         are asked about together, so that a target starts once in a round.
     """
-    found, active = dict(problems), list(problems)
+    found = dict(problems)
+    steps = {key: _steps(problem) for key, problem in found.items()}  # those not tried yet, the smallest first
     for _ in range(_ROUNDS):
-        asked = [(key, one) for key in active for one in _steps(found[key])]
+        asked = [(key, one) for key, waiting in steps.items() for one in waiting[:_TRIED]]
         if not asked:
             break
+        steps = {key: waiting[_TRIED:] for key, waiting in steps.items()}
         failing = [pair for pair, still in zip(asked, fails(asked), strict=True) if still]
-        active = list(dict.fromkeys(key for key, _ in failing))
-        found |= dict(reversed(failing))  # of a key's the first, which is the smallest
+        for key, one in dict(reversed(failing)).items():  # of a key's the first, which is the smallest
+            found[key], steps[key] = one, _steps(one)
     return found
 
 
@@ -71,7 +73,7 @@ def _steps(problem: Problem) -> list[Problem]:
     empty = _has_empty_windows(problem)
     made = [(weight(one), number, one) for number, one in enumerate(_candidates(problem))]
     made = [each for each in made if empty or not _has_empty_windows(each[2])]
-    return [one for size, _, one in sorted(made, key=lambda each: each[:2]) if size < now][:_TRIED]
+    return [one for size, _, one in sorted(made, key=lambda each: each[:2]) if size < now]
 
 
 def signature(expected: Sequence[Array], got: Sequence[Array]) -> tuple[Any, ...]:
