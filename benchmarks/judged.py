@@ -1,4 +1,4 @@
-"""What ``gpuconv judge TARGET --json`` found: the files of benchmarks/results/judged, put together by rule."""
+"""Results of ``gpuconv judge TARGET --json --report DIR``: the files of benchmarks/results/judged, put together by rule."""
 
 from __future__ import annotations
 
@@ -7,20 +7,25 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from gpuconv.judge import rulings
+
 RESULTS = Path(__file__).with_name("results") / "judged"
-# The columns of the table, by the names of files.
-NAMES = {
+# The columns of the tables, by the names of files: those that run ONNX models, and those that promise nothing about
+# ONNX, whose functions are called directly and compared only.
+JUDGED = {
     "reference": "onnx.reference",
     "onnxruntime": "ONNX Runtime",
     "openvino": "OpenVINO",
     "opencv": "OpenCV",
     "tvm": "TVM",
     "tinygrad": "tinygrad",
-    "torch": "PyTorch",
-    "jax": "JAX",
-    "scipy": "SciPy",
 }
+COMPARED = {"torch": "PyTorch", "jax": "JAX", "scipy": "SciPy"}
+NAMES = JUDGED | COMPARED
 TYPES = ("float32", "float64", "float16", "bfloat16", "int8", "uint8")
+STATUSES = ("specified", "by the reference", "disputed", "ruled here")
+COMBINED = "several rules together"
+WORST_FIRST = ("crashes", "hangs", "wrong", "inconsistent")
 
 
 def records() -> dict[str, Any]:
@@ -29,24 +34,31 @@ def records() -> dict[str, Any]:
     return {name: json.loads(path.read_text(encoding="utf-8")) for name, path in paths.items() if path.exists()}
 
 
-def rules() -> dict[str, str]:
-    """Return the rules in the order of the suite, with their status."""
-    return {row["rule"]: row["status"] for record in records().values() for row in record["rules"]}
+def row(rule: str) -> str:
+    """Return the row of the tables in which a rule counts: its own, or that of combinations of several rules."""
+    return rule if rule in {ruling.name for ruling in rulings.RULINGS.values()} else COMBINED
 
 
-def summed(record: Any, key: str, value: str, kind: str | None = None) -> Counter[str]:
-    """Add up the verdicts of a record's rows that have a rule ("rule") or a type ("type")."""
+def rules() -> list[tuple[str, str]]:
+    """Return the rows, each a rule and a status, those that the specification states first; else as in the suite."""
+    found = dict.fromkeys((row(one["rule"]), one["status"]) for record in records().values() for one in record["rules"])
+    return sorted(found, key=lambda pair: (STATUSES.index(pair[1]), pair[0] == COMBINED))
+
+
+def summed(record: Any, **wanted: str) -> Counter[str]:
+    """Add up the verdicts of those rows of a record that have these values of "rule", "status" and "type"."""
     sums: Counter[str] = Counter()
-    for row in record["rules"]:
-        if row[key] == value and kind in (None, row["type"]):
-            sums.update({name: count for name, count in row.items() if isinstance(count, int)})
+    for one in record["rules"]:
+        values = {**one, "rule": row(one["rule"])}
+        if all(values[key] == value for key, value in wanted.items()):
+            sums.update({name: count for name, count in one.items() if isinstance(count, int)})
     return sums
 
 
 def verdict(counts: Counter[str]) -> tuple[str, str]:
     """Say in one word what an implementation makes of a rule, and how many of the tests that it answers say so."""
     answered = counts.total() - counts["refuses"]
-    for kind in ("crashes", "hangs", "wrong"):
+    for kind in WORST_FIRST:
         if counts[kind]:
             return kind, f"{counts[kind]} of {answered}"
     if not answered:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache, partial
 from io import BytesIO
@@ -282,19 +282,43 @@ def judged_rules() -> str:
     """Every rule by every implementation, in float32."""
     records = judged.records()
 
-    def cell(record: Any, rule: str) -> str:
-        word, share = judged.verdict(judged.summed(record, "rule", rule, "float32"))
+    def cell(record: Any, rule: str, status: str) -> str:
+        word, share = judged.verdict(judged.summed(record, rule=rule, status=status, type="float32"))
         return f"**{word}** {share}" if share else word
 
-    rows = ([rule, status, *(cell(each, rule) for each in records.values())] for rule, status in judged.rules().items())
+    rows = ([*pair, *(cell(each, *pair) for each in records.values())] for pair in judged.rules())
     return table(["rule", "status", *(judged.NAMES[name] for name in records)], rows)
+
+
+def judged_totals() -> str:
+    """How the tests of all types end, with what is wrong by the status of the rule."""
+    return _totals(judged.JUDGED, ("specified", "disputed", "ruled here"))
+
+
+def judged_compared() -> str:
+    """The same for libraries that are called directly: nothing of theirs is wrong by ONNX."""
+    return _totals(judged.COMPARED, ())
+
+
+def _totals(names: Iterable[str], statuses: Sequence[str]) -> str:
+    rows = []
+    for name, record in judged.records().items():
+        if name in names:
+            total = judged.summed(record)
+            wrong = [judged.summed(record, status=status)["wrong"] or "" for status in statuses]
+            others = [total[kind] or "" for kind in ("inconsistent", "crashes", "hangs", "refuses")]
+            rows.append([record["version"], record["judged"], total["agrees"], total["differs"], *wrong, *others])
+    wrong = [f"wrong, {status}" for status in statuses]
+    return table(
+        ["version", "judged", "agrees", "differs", *wrong, "inconsistent", "crashes", "hangs", "refuses"], rows
+    )
 
 
 def judged_types() -> str:
     """How many tests of each type an implementation answers, and how many of these are right or can be defended."""
 
     def cell(record: Any, kind: str) -> str:
-        counts = judged.summed(record, "type", kind)
+        counts = judged.summed(record, type=kind)
         return f"{counts['agrees'] + counts['differs']} of {counts.total() - counts['refuses']}"
 
     rows = ([each["version"], *(cell(each, kind) for kind in judged.TYPES)] for each in judged.records().values())
@@ -314,18 +338,37 @@ def judged_questions() -> str:
 
 
 def judged_findings() -> str:
-    """What is wrong, crashes or hangs: one line for each rule that an operator breaks."""
+    """One line for each rule that an operator of an implementation breaks."""
     rows = (
         [
-            found["rule"],
+            record["version"],
+            found["operator"],
+            f"[{found['rule']}](judge-findings.md)",
+            found["status"],
             f"{found['verdict']} ({found['tests']})",
             found["explanation"],
-            f"`{name}/{found['file']}`",
         ]
-        for name, record in judged.records().items()
+        for record in judged.records().values()
         for found in record["findings"]
     )
-    return table(["rule", "verdict (tests)", "equals", "program in findings/"], rows)
+    return table(["version", "operator", "rule", "status", "verdict (tests)", "equals"], rows)
+
+
+def judged_programs() -> str:
+    """Every finding with its program, by implementation."""
+    parts = []
+    for record in judged.records().values():
+        if record["findings"]:
+            parts.append(f"## {record['version']}\n\nJudged on {record['judged']}.")
+        for found in record["findings"]:
+            parts.append(f"### {found['operator']}: {found['rule']} ({found['verdict']}, {found['status']})")
+            equals = f" This equals {found['explanation']}." if found["explanation"] else ""
+            also = f" By the same fault these fail: {', '.join(found['also'])}." if found["also"] else ""
+            parts.append(f"{found['tests']} tests. The smallest is `{found['smallest']}`.{equals}{also}")
+            parts.append(f"`{found['reason']}`")
+            if found["program"]:
+                parts.append(f"```python\n{found['program'].rstrip()}\n```")
+    return "\n\n".join(parts)
 
 
 TABLES: dict[str, Callable[[], str]] = {
@@ -336,8 +379,11 @@ TABLES: dict[str, Callable[[], str]] = {
     "cpu-random": cpu_random,
     "host": host,
     "judged": judged_rules,
+    "judged-compared": judged_compared,
     "judged-findings": judged_findings,
+    "judged-programs": judged_programs,
     "judged-questions": judged_questions,
+    "judged-totals": judged_totals,
     "judged-types": judged_types,
     "imports": imports,
     "reference": reference,

@@ -269,31 +269,46 @@ def strips() -> Picture:
     return 990, 315, shapes()
 
 
-VERDICTS = {"agrees": GREEN, "differs": YELLOW, "wrong": RED, "crashes": "#222", "hangs": "#222", "refuses": "#d8d8d8"}
+VERDICTS = {"agrees": GREEN, "differs": YELLOW, "refuses": "#e4e4e4", "crashes": "#222", "hangs": "#222"}
+BY_STATUS = {"specified": "#c0392b", "by the reference": "#c0392b", "disputed": "#e08a3c", "ruled here": "#9b7fb8"}
 
 
 def judge() -> Picture:
-    """What implementations make of each rule, in float32."""
+    """What implementations make of each rule, in float32; what is wrong has a colour for the status of the rule."""
     records, rules = judged.records(), judged.rules()
     left, top, across, down = 215, 95, 46, 15
+
+    def fill(word: str, status: str) -> str:
+        return BY_STATUS[status] if word in ("wrong", "inconsistent") else VERDICTS.get(word, "none")
 
     def shapes() -> Iterator[str]:
         for column, name in enumerate(records):
             x, words = left + across * (column + 0.5) + 4, text(0, 0, judged.NAMES[name], 12, "start")
             yield f'<g transform="translate({x:g} {top - 6}) rotate(-40)">{words}</g>'
-        for row, rule in enumerate(rules):
+        for row, (rule, status) in enumerate(rules):
             y = top + down * row
-            words = (judged.verdict(judged.summed(one, "rule", rule, "float32"))[0] for one in records.values())
+            found = [judged.summed(one, rule=rule, status=status, type="float32") for one in records.values()]
             cells = (
-                rect(left + across * column + 1, y + 1, across - 2, down - 2, VERDICTS.get(word, "none"), "none")
-                for column, word in enumerate(words)
+                rect(
+                    left + across * column + 1,
+                    y + 1,
+                    across - 2,
+                    down - 2,
+                    fill(judged.verdict(each)[0], status),
+                    "none",
+                )
+                for column, each in enumerate(found)
             )
+            yield rect(4, y + 1, 5, down - 2, BY_STATUS[status], "none")
             yield text(left - 8, y + 11, rule, 11, "end") + "".join(cells)
-        for number, (word, fill) in enumerate(VERDICTS.items()):
-            yield rect(20 + 105 * number, top + down * len(rules) + 14, 14, 13, fill, "none")
-            yield text(40 + 105 * number, top + down * len(rules) + 25, word, 12, "start")
+        below = top + down * len(rules)
+        legend = [*VERDICTS.items()][:4]
+        legend += [(f"wrong: {status}", colour) for status, colour in BY_STATUS.items() if status != "by the reference"]
+        for number, (word, colour) in enumerate(legend):
+            x, y = 20 + 150 * (number % 4), below + 14 + 20 * (number // 4)
+            yield rect(x, y, 14, 13, colour, "none") + text(x + 20, y + 11, word, 12, "start")
 
-    return left + across * len(records) + 45, top + down * len(rules) + 40, shapes()
+    return left + across * len(records) + 45, top + down * len(rules) + 60, shapes()
 
 
 PICTURES: tuple[Callable[[], Picture], ...] = (
