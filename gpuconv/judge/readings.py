@@ -41,6 +41,8 @@ class Alternative:
         Whether it holds for all elements of all outputs together.
     nan : bool
         Whether it is about NaN, so that elements of it mixed with those of the main answer are inconsistent.
+    geometry : bool
+        Whether it reads sizes or padding in another way, so that these are not specified.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Alternative:
     of: str | None = None
     whole: bool = True
     nan: bool = False
+    geometry: bool = False
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,7 @@ class _Reading:
     problem: Problem
     answer: Answer
     nan: bool = False
+    geometry: bool = True
     kept: Problem | None = None  # where operands are flushed: the problem with operands as they are
 
 
@@ -71,7 +75,8 @@ def alternatives(problem: Problem, right: Answer) -> Iterator[Alternative]:
         if not any(same(reading.answer.outputs, outputs) for outputs in seen):
             seen.append(reading.answer.outputs)
             readings.append(reading)
-            yield Alternative(reading.name, reading.sentence, reading.answer.outputs, nan=reading.nan)
+            outputs, geometry = reading.answer.outputs, reading.geometry
+            yield Alternative(reading.name, reading.sentence, outputs, nan=reading.nan, geometry=geometry)
     for reading in readings:
         for name, sentence, outputs in _elements(reading):
             if not same(outputs, reading.answer.outputs):
@@ -179,6 +184,12 @@ def _counted(problem: Problem) -> list[int] | None:
     return _explicit(problem) if problem.case.op == "average_pool" else None
 
 
+def _pads_win(problem: Problem) -> Problem | None:
+    """Pads that are given, in place of SAME: the specification forbids both together."""
+    both = "pads" in problem.case.attributes and mode_of(problem).startswith("SAME")
+    return replaced(problem, {"auto_pad": "NOTSET"}) if both else None
+
+
 def _floored_valid(problem: Problem) -> Problem | None:
     given = problem.case.attributes
     return replaced(problem, {"ceil_mode": 0}) if given.get("ceil_mode") and mode_of(problem) == "VALID" else None
@@ -240,6 +251,7 @@ def _floored_eleven(problem: Problem) -> Problem | None:
 
 
 _WINDOWS: tuple[tuple[str, str, Callable[[Problem], Problem | None]], ...] = (
+    ("pads_win", "pads in place of auto_pad", _pads_win),
     ("towards_zero", "a size rounded towards zero, as C divides", _towards_zero),
     ("valid_floored", "VALID without ceil_mode", _floored_valid),
     ("window_kept", "a window that starts beyond the input", lambda p: _kept(p, False)),
@@ -262,6 +274,9 @@ _HALVES: tuple[tuple[str, str, Callable[[int], int] | None], ...] = (
 def _transposed_readings(problem: Problem) -> Iterator[_Change]:
     given, mode = problem.case.attributes, mode_of(problem)
     natural, spatial = _natural(problem), problem.case.x_shape[2:]
+    explicit = _pads_win(problem)
+    if explicit is not None:
+        yield "pads_win", "pads in place of auto_pad", explicit
     if "output_shape" in given:
         sizes = [("", "", list(given["output_shape"])[-len(spatial) :])]
     elif mode.startswith("SAME"):
@@ -354,7 +369,8 @@ def _maxima(name: str, sentence: str, problem: Problem) -> Iterator[_Reading]:
         if words:
             told = ", ".join(filter(None, (sentence, about, text)))
             nan = way.startswith("nan") or choice == "last_nan"
-            yield _Reading(words, told, other, found, nan, kept=problem if changed is not None else None)
+            kept = problem if changed is not None else None
+            yield _Reading(words, told, other, found, nan, bool(name), kept)
 
 
 def _chosen(problem: Problem, ranks: Callable[[Array], Array]) -> Answer:

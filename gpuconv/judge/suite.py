@@ -168,7 +168,7 @@ def _facts(problem: Problem, right: Answer, others: Sequence[Alternative]) -> di
     ruling = rulings.of(problem)
     onnx_shape = shapes.difference(problem, right.outputs[0].shape)
     unclear = onnx_shape is not None and onnx_shape["class"] == shapes.UNCLEAR
-    room = unclear or any(other.whole for other in others)
+    room = unclear or any(other.geometry for other in others)
     attributes = {name: _text(value) for name, value in problems_module.attributes(problem).items()}
     return {
         "name": problem.case.name,
