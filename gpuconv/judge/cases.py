@@ -7,7 +7,7 @@ from typing import Any
 
 from gpuconv.judge import rulings
 from gpuconv.rules import cases as named
-from gpuconv.rules.cases import FLOATS, Case
+from gpuconv.rules.cases import ALL, FLOATS, Case
 
 
 def _case(op: str, title: str, x: tuple[int, ...], rule: str, *, values: str = "integers", **attributes: Any) -> Case:
@@ -42,6 +42,8 @@ _MORE = (
          "overflow", FLOATS, rulings.OVERFLOWING),
     Case("conv/2d/pads far beyond the kernel", "conv", (1, 1, 3, 2), (2, 1, 2, 2), True, {"pads": [9, 0, 0, 11]},
          "integers", FLOATS, named._BIG_PADS),
+    Case("max_pool/1d/windows of two channels in the padding only", "max_pool", (1, 2, 1), None, False,
+         {"kernel_shape": [1], "strides": [2], "pads": [1, 1]}, "integers", ALL, named._NO_ELEMENT),
 )  # fmt: skip
 
 _AVERAGE = (
@@ -119,6 +121,9 @@ _OTHER_RULES = {
 # Nothing of bytes is left in a file; what else these cases ask is asked by others.
 _LEFT_OUT = {f"{op}/2d/auto_pad in bytes" for op in ("conv", "conv_transpose", "max_pool")}
 
+# Sizes that one plane needs to have what the case is about.
+_SIZES = {"max_pool/1d/NaN": (24,)}
+
 # Rules for which several images, channels and groups are needed. Everywhere else one image and one input channel keep
 # faults in batch, channel and index arithmetic out.
 _OF_PLANES = {
@@ -148,7 +153,7 @@ _OF_PLANES = {
 def _of_one_rule(case: Case) -> Case:
     """Return a case with one image and one input channel, where its rule needs no more."""
     rule = _OTHER_RULES.get(case.name, case.rule)
-    if rule in _OF_PLANES or case.attributes.get("group", 1) > 1 or 0 in case.x_shape[:2]:
+    if rule in _OF_PLANES or "two channels in" in case.name or case.attributes.get("group", 1) > 1 or 0 in case.x_shape[:2]:
         return replace(case, rule=rule)
     w_shape = case.w_shape
     if w_shape is not None and case.op == "conv":
@@ -157,7 +162,7 @@ def _of_one_rule(case: Case) -> Case:
         w_shape = (1, *w_shape[1:])
     # Each plane of an output of size 0 has no elements: the number of planes is its only content.
     planes = case.x_shape[:2] if rule == named._EMPTY and w_shape is None else (1, 1)
-    return replace(case, rule=rule, x_shape=(*planes, *case.x_shape[2:]), w_shape=w_shape)
+    return replace(case, rule=rule, x_shape=(*planes, *_SIZES.get(case.name, case.x_shape[2:])), w_shape=w_shape)
 
 
 # Of AveragePool those above, which say more of what others do.

@@ -293,7 +293,7 @@ def _transposed_readings(problem: Problem) -> Iterator[_Change]:
             sizes.append(("size_matched", "SAME with the size of the input, whatever the stride", list(spatial)))
     else:
         return
-    for (size_name, size_text, wanted), (half, half_text, halve), other in product(sizes, _HALVES, (False, True)):
+    for other, (size_name, size_text, wanted), (half, half_text, halve) in product((False, True), sizes, _HALVES):
         words = [size_name, half, "other_half" * other]
         texts = [size_text, half_text, "the padding's larger half at the other end" * other]
         if any(words):
