@@ -153,7 +153,12 @@ _OF_PLANES = {
 def _of_one_rule(case: Case) -> Case:
     """Return a case with one image and one input channel, where its rule needs no more."""
     rule = _OTHER_RULES.get(case.name, case.rule)
-    if rule in _OF_PLANES or "two channels in" in case.name or case.attributes.get("group", 1) > 1 or 0 in case.x_shape[:2]:
+    if (
+        rule in _OF_PLANES
+        or "two channels in" in case.name
+        or case.attributes.get("group", 1) > 1
+        or 0 in case.x_shape[:2]
+    ):
         return replace(case, rule=rule)
     w_shape = case.w_shape
     if w_shape is not None and case.op == "conv":

@@ -234,7 +234,9 @@ class _Sums:
     def cropped(self, begin: Ints, size: Ints) -> _Sums:
         """`size` elements of each axis from `begin`; behind the end nothing was summed."""
         canvas = self.units.shape[2:]
-        axes = [[(o, o + b) for o in range(n) if 0 <= o + b < full] for b, n, full in zip(begin, size, canvas, strict=True)]
+        axes = [
+            [(o, o + b) for o in range(n) if 0 <= o + b < full] for b, n, full in zip(begin, size, canvas, strict=True)
+        ]
 
         def crop(full: Array) -> Array:
             part = np.zeros(full.shape[:2] + tuple(size), dtype=full.dtype)

@@ -305,7 +305,9 @@ def _looser(
             yield "tf32", _limit(exact, y, slack)
         if sums and math.prod(given["w"].shape[2:]) > 1 and given["x"].size and given["w"].size:
             unit = 2.0**-53 if kind == np.float64 else 2.0**-24
-            reach = np.where(np.isfinite(exact.magnitude), _largest_products(op, exact, given, keywords), exact.magnitude)
+            reach = np.where(
+                np.isfinite(exact.magnitude), _largest_products(op, exact, given, keywords), exact.magnitude
+            )
             yield "transform", _limit(exact, y, _TRANSFORM * unit * exact.terms * reach)
         if kind == np.float64:
             partial = exact.magnitude if exact.partial is None else exact.partial
@@ -314,9 +316,7 @@ def _looser(
             yield "narrow", _in_float32(y, np.where(used, np.inf, partial), slack)
 
 
-def _largest_products(
-    op: str, exact: definition.Exact, given: Mapping[str, Any], keywords: Mapping[str, Any]
-) -> Array:
+def _largest_products(op: str, exact: definition.Exact, given: Mapping[str, Any], keywords: Mapping[str, Any]) -> Array:
     """Multiply the largest finite x of an image and group by the largest finite weight of a filter; add the bias."""
     x, w = (np.nan_to_num(np.abs(given[name].astype(np.float64)), posinf=0.0, neginf=0.0) for name in "xw")
     group = keywords.get("group", 1)

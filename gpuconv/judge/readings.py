@@ -21,7 +21,9 @@ from gpuconv.judge.problems import Answer, Problem, answer, attributes, operands
 from gpuconv.rules import cases as named
 
 POOLS = ("max_pool", "average_pool")
-DROPPED_BY_TEXT = 22  # the first opset that says: "Sliding windows that would start in the right padded region are ignored."
+DROPPED_BY_TEXT = (
+    22  # the first opset that says: "Sliding windows that would start in the right padded region are ignored."
+)
 
 
 @dataclass(frozen=True)
@@ -494,7 +496,12 @@ def _padded(problem: Problem) -> Problem:
     x, rank = arrays["x"], arrays["x"].ndim - 2
     strides, dilations = per_axis(problem, "strides"), per_axis(problem, "dilations")
     size, begin = definition._windows(
-        x.shape[2:], arrays["w"].shape[2:], given.get("auto_pad", "NOTSET"), dilations, per_axis(problem, "pads", 0), strides
+        x.shape[2:],
+        arrays["w"].shape[2:],
+        given.get("auto_pad", "NOTSET"),
+        dilations,
+        per_axis(problem, "pads", 0),
+        strides,
     )
     extent = extents(problem)
     ends = [max(0, (size[a] - 1) * strides[a] + extent[a] - x.shape[2 + a] - begin[a]) for a in range(rank)]

@@ -105,9 +105,7 @@ _TVM = "https://github.com/apache/tvm/"
 _TVM_SHAPES = {"tvm": (f"{_TVM}issues/18601", f"{_TVM}pull/19450")}
 
 RULINGS: dict[str, Ruling] = {
-    TOO_LONG: Ruling(
-        "windows longer than the input", DISPUTED, upstream={"onnxruntime": _runtime(25234)}
-    ),
+    TOO_LONG: Ruling("windows longer than the input", DISPUTED, upstream={"onnxruntime": _runtime(25234)}),
     named._FORMULA: Ruling("sizes", SPECIFIED),
     named._SAME: Ruling("SAME sizes", SPECIFIED, _SAME),
     named._ODD_SAME: Ruling("SAME, which end", SPECIFIED, _SAME),
@@ -127,7 +125,11 @@ RULINGS: dict[str, Ruling] = {
         "empty inputs",
         RULED,
         _runtime(4559),
-        {"torch": tuple(f"{_PYTORCH}{each}" for each in ("pull/66256", "pull/120944", "issues/101356", "issues/56998"))},
+        {
+            "torch": tuple(
+                f"{_PYTORCH}{each}" for each in ("pull/66256", "pull/120944", "issues/101356", "issues/56998")
+            )
+        },
     ),
     named._ONCE: Ruling("16-bit sums in float32", DISPUTED, _ACCUMULATION),
     named._NO_TF32: Ruling("float32 products", RULED),
@@ -229,9 +231,7 @@ _SIZES_NEW = (
     "output_spatial_shape[i] = {}((input_spatial_shape[i] + pad_shape[i] - dilation[i] * (kernel_shape[i] - 1) - 1) /"
     " strides_spatial_shape[i] + 1)"
 )
-_VALID_CEIL = (
-    "VALID: output_spatial_shape[i] = ceil((input_spatial_shape[i] - {} + 1) / strides_spatial_shape[i])"
-)
+_VALID_CEIL = "VALID: output_spatial_shape[i] = ceil((input_spatial_shape[i] - {} + 1) / strides_spatial_shape[i])"
 _EXTENT = "((kernel_spatial_shape[i] - 1) * dilations[i] + 1)"
 _CONV_SIZES = "The output dimensions are functions of the kernel size, stride size, and pad lengths."
 _KERNEL = "The shape of the convolution kernel. If not present, should be inferred from input W."
@@ -314,7 +314,10 @@ QUOTATIONS: Mapping[str, Mapping[str, _Texts]] = {
     named._NATURAL: _everywhere(_NATURAL, "conv_transpose"),
     named._OUTPUT_PADDING: {
         "conv_transpose": (
-            (11, 'Each padding value in "output_padding" must be less than the corresponding stride/dilation dimension.'),
+            (
+                11,
+                'Each padding value in "output_padding" must be less than the corresponding stride/dilation dimension.',
+            ),
         )
     },
     named._OUTPUT_SHAPE: _everywhere(_TOTAL, "conv_transpose"),
@@ -322,7 +325,10 @@ QUOTATIONS: Mapping[str, Mapping[str, _Texts]] = {
     named._ODD: {"conv_transpose": ((1, _ODD_T_1), (11, _ODD_T_1.replace("!=", "==")))},
     named._WITH_NC: {
         "conv_transpose": (
-            (11, "Note that the output_shape attribute value should not include dimensions for batch size and channels"),
+            (
+                11,
+                "Note that the output_shape attribute value should not include dimensions for batch size and channels",
+            ),
         )
     },
     named._BELOW_INPUT: _everywhere(
@@ -338,9 +344,7 @@ QUOTATIONS: Mapping[str, Mapping[str, _Texts]] = {
             (8, "the indices do not consider padding. So the values in indices are in [0, N x C x D1 x ... x Dn)."),
         )
     },
-    named._COLUMNS: {
-        "max_pool": ((8, "The storage order of the tensor. 0 is row major, and 1 is column major."),)
-    },
+    named._COLUMNS: {"max_pool": ((8, "The storage order of the tensor. 0 is row major, and 1 is column major."),)},
     named._CEIL: _SIZES_OF_CEIL,
     named._DROPPED: dict.fromkeys(_POOLS, _DROPPED_TEXT),
     named._CEIL_VALID: {
@@ -361,7 +365,8 @@ QUOTATIONS: Mapping[str, Mapping[str, _Texts]] = {
         "max_unpool",
     ),
     UNPOOL_LARGER: _everywhere(
-        "The third (optional) input is a tensor that specifies the output size of the unpooling operation.", "max_unpool"
+        "The third (optional) input is a tensor that specifies the output size of the unpooling operation.",
+        "max_unpool",
     ),
 }
 

@@ -78,9 +78,7 @@ def _transposed(problem: Problem, spatial: Sequence[int]) -> list[int]:
     pads, strides = per_axis(problem, "pads", 0), per_axis(problem, "strides")
     more, reach = per_axis(problem, "output_padding", 0), extents(problem)
     same = mode_of(problem).startswith("SAME")
-    totals = [
-        max(0, reach[a] - strides[a]) if same else pads[a] + pads[rank + a] for a in range(rank)
-    ]
+    totals = [max(0, reach[a] - strides[a]) if same else pads[a] + pads[rank + a] for a in range(rank)]
     return [strides[a] * (spatial[a] - 1) + more[a] + reach[a] - totals[a] for a in range(rank)]
 
 

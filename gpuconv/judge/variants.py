@@ -169,9 +169,7 @@ def _before_plane(problem: Problem, value: float) -> Answer | None:
     y, places = answer(problem).outputs
     first = np.arange(int(np.prod(places.shape[:2]))) * int(np.prod(problem.case.x_shape[2:]))
     column = first.reshape(*places.shape[:2], *[1] * (places.ndim - 2))
-    return _exactly(
-        np.where(places < 0, np.array(value).astype(y.dtype), y), np.where(places < 0, column - 1, places)
-    )
+    return _exactly(np.where(places < 0, np.array(value).astype(y.dtype), y), np.where(places < 0, column - 1, places))
 
 
 def _first_of_all(problem: Problem) -> Answer | None:

@@ -107,9 +107,7 @@ def read(path: Path) -> Array:
     return np.asarray(numpy_helper.to_array(onnx.load_tensor(path)))
 
 
-def judge(
-    test: Test, got: Sequence[Array], precision: str | None = None, accumulate: str | None = None
-) -> Verdict:
+def judge(test: Test, got: Sequence[Array], precision: str | None = None, accumulate: str | None = None) -> Verdict:
     """Compare outputs with the right ones, and with those that can be defended.
 
     Parameters

@@ -149,7 +149,9 @@ def test_windows_behind_the_input_are_kept_by_older_texts() -> None:
 
 def test_flushed_sums_keep_their_nan() -> None:
     step = 2.0**-149
-    case = Case("", "average_pool", (1, 1, 2), None, False, {"kernel_shape": [1], "pads": [1, 0]}, "subnormals", FLOATS, RULE)
+    case = Case(
+        "", "average_pool", (1, 1, 2), None, False, {"kernel_shape": [1], "pads": [1, 0]}, "subnormals", FLOATS, RULE
+    )
     np.testing.assert_equal(by("flushed", Problem(case, "float32", 22), [step, 2 * step]), [[NAN, 0, 0]])
 
 
