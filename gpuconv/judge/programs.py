@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gpuconv.judge.definition import Array
-from gpuconv.judge.problems import _CONSTANT, _NAMES, KINDS, Problem, attributes, operands
+from gpuconv.judge.problems import KINDS, NAMES, Problem, attributes, fed_by_name, operands, stored
 
 WIDTH = 100
 
@@ -78,7 +78,7 @@ def program(target: str, comments: Sequence[str], problem: Problem, expected: Se
     lines += ["from onnx import helper", *imports.format(option=option).splitlines(), ""]
     lines += [*["nan, inf = np.nan, np.inf"] * _has_special((*arrays.values(), *expected))]
     lines += [f"{name} = {_literal(array, problem.bits)}" for name, array in arrays.items()]
-    fed = {_NAMES[name]: name for name in arrays if name not in _CONSTANT}
+    fed = {NAMES[name]: name for name in fed_by_name(problem)}
     lines += [f"feeds = {{{', '.join(f'{given!r}: {name}' for given, name in fed.items())}}}"]
     lines += _model(problem, arrays, fed, expected)
     lines += ["", *run.splitlines(), "for y in got:", '    print("got     ", y.shape, y.tolist())']
@@ -97,9 +97,9 @@ def _model(problem: Problem, arrays: dict[str, Array], fed: dict[str, str], expe
     settings = "".join(f", {name}={_attribute(value)}" for name, value in attributes(problem).items())
     outputs = ["Y", "Indices"][: len(expected)]
     node = (
-        f'node = helper.make_node("{KINDS[problem.case.op]}", {[_NAMES[name] for name in arrays]}, {outputs}{settings})'
+        f'node = helper.make_node("{KINDS[problem.case.op]}", {[NAMES[name] for name in arrays]}, {outputs}{settings})'
     )
-    constants = [f'onnx.numpy_helper.from_array({name}, "{_NAMES[name]}")' for name in arrays if name in _CONSTANT]
+    constants = [f'onnx.numpy_helper.from_array({name}, "{NAMES[name]}")' for name in stored(problem)]
     kinds = [_kind(arrays["x"]), "INT64"][: len(expected)]
     inputs = [_info(given, _kind(arrays[name]), list(arrays[name].shape)) for given, name in fed.items()]
     results = [_info(name, kind, list(y.shape)) for name, kind, y in zip(outputs, kinds, expected, strict=True)]

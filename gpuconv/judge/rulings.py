@@ -272,7 +272,7 @@ def _pool_sizes(word: str, ceil: bool = False) -> dict[str, _Texts]:
 
 
 def _everywhere(text: str, *operators: str) -> dict[str, _Texts]:
-    return {operator: ((1, text),) for operator in operators}
+    return dict.fromkeys(operators, ((1, text),))
 
 
 _CONVS, _POOLS = ("conv", "conv_transpose"), ("max_pool", "average_pool")
