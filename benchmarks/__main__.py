@@ -27,6 +27,16 @@ def _parser() -> argparse.ArgumentParser:
     cpu.add_argument("--models", action="store_true", help="whole networks instead, those whose name contains SUB")
     cpu.add_argument("--invariant", action="store_true", help='what invariant="batch" costs, layer by layer')
     cpu.add_argument("--load", action="store_true", help="whole networks beside one spinning process a core, and alone")
+    cpu.add_argument("--random", type=_count, metavar="N", help="random layers instead of those of layers.json")
+    cpu.add_argument("--seed", type=int, default=0, help="of the random layers (default %(default)s)")
+    cpu.add_argument(
+        "--against",
+        nargs="?",
+        const="HEAD^",
+        metavar="REVISION",
+        help="times of this checkout over those of another revision of it (default HEAD^), in turns",
+    )
+    cpu.add_argument("--brief", action="store_true", help="with --against: twelve layers and three networks")
     _add_gpu(commands)
     static = commands.add_parser("static", help="what can be said of the CUDA kernels without a GPU, layer by layer")
     static.add_argument("--layers", default="", metavar="SUB", help="only layers whose name contains SUB")
@@ -139,6 +149,14 @@ def main() -> int:
         from benchmarks import gpu
 
         return gpu.run(arguments)
+    return _cpu(arguments)
+
+
+def _cpu(arguments: argparse.Namespace) -> int:
+    if arguments.against is not None:
+        from benchmarks import against
+
+        return against.run(arguments)
     _limit_threads(arguments.threads)
     if arguments.load:
         from benchmarks import load

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 import gpuconv
-from benchmarks import gpu_summary, layers, machine, peers, product, timing
+from benchmarks import gpu_summary, layers, machine, peers, product, random_layers, timing
 from benchmarks.layers import Layer
 
 Row = dict[str, Any]
@@ -32,7 +32,8 @@ _HEAD = f"{'layer':22} {'x':>22} {'ours ms':>9} {'ORT ms':>9} {'ratio':>6} {'GFL
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure the chosen layers, print the tables, write the JSON; 1 where a result was wrong."""
-    chosen = layers.select(layers.load(), arguments.layers, arguments.op)
+    known = random_layers.layers(arguments.seed, arguments.random) if arguments.random else layers.load()
+    chosen = layers.select(known, arguments.layers, arguments.op)
     rows = []
     print(_HEAD)
     for number, layer in enumerate(chosen, 1):

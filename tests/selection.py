@@ -85,7 +85,7 @@ class Fingerprints:
 
     Attributes
     ----------
-    revision : the commit that they are of, for people.
+    revision : the commit that they are of, or of which they are a change.
     judges : of `JUDGES` and of the versions of `PACKAGES`.
     kernels : of each file of kernels_cu that kernels are made of, by its path from there on.
     tests : of each module of tests with the helpers beside it, by its path from the root on.
@@ -261,7 +261,7 @@ def summary(left_out: int, of: int) -> str:
 
 def now() -> Fingerprints:
     """Return the fingerprints of the working tree; planning all small problems takes seconds."""
-    return Fingerprints(_git("describe", "--always", "--dirty"), _judges(), _steps(), _rooms(), _kernels(), _tests())
+    return Fingerprints(_git("rev-parse", "--short", "HEAD"), _judges(), _steps(), _rooms(), _kernels(), _tests())
 
 
 def _judges() -> str:

@@ -1,0 +1,90 @@
+"""Time one call in a process of its own, a turn whenever the process that started this one asks for it.
+
+`benchmarks.against` runs the text of this file with ``python -c`` in the folder of a checkout, so that ``gpuconv`` is
+that checkout's: nothing of `benchmarks` may be imported here. The first line of stdin is a JSON object, the call; each
+further line is the number of calls of one turn. Each reply is one line of JSON on stdout.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import time
+from typing import Any
+
+import numpy as np
+
+Call = Any  # a function without parameters that returns a list of arrays
+
+
+def layer(job: dict[str, Any]) -> Call:
+    """Return a call of ``job["function"]`` on seeded small integers of ``job["shapes"]``, float32."""
+    import gpuconv
+
+    rng = np.random.default_rng(0)
+    arrays = [rng.integers(-4, 5, shape).astype(np.float32) for shape in job["shapes"]]
+    function = getattr(gpuconv, job["function"])
+
+    def call() -> list[Any]:
+        result = function(*arrays, **job["keywords"])
+        return list(result) if isinstance(result, tuple) else [result]
+
+    return call
+
+
+def network(job: dict[str, Any]) -> Call:
+    """Return a call of the model in the file ``job["model"]`` on the arrays of the .npz file ``job["feeds"]``."""
+    import onnx
+
+    from gpuconv.onnx import backend
+
+    prepared, feeds = backend.prepare(onnx.load(job["model"])), dict(np.load(job["feeds"]))
+    return lambda: list(prepared.run(feeds))
+
+
+def digest(arrays: list[Any]) -> str:
+    """Return a hash of the bits of the results."""
+    state = hashlib.sha256()
+    for array in arrays:
+        state.update(f"{array.dtype} {array.shape}".encode() + np.ascontiguousarray(array).tobytes())
+    return state.hexdigest()
+
+
+def settle(step: float = 0.02, limit: float = 0.5) -> None:
+    """Wait until the threads of this process, which may spin after a call, use no processor."""
+    deadline = time.perf_counter() + limit
+    while time.perf_counter() < deadline:
+        used = time.process_time()
+        time.sleep(step)
+        if time.process_time() - used < step / 10:
+            return
+
+
+def main() -> None:
+    """Answer the requests on stdin until it ends."""
+    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what the package prints is no reply
+    try:
+        job = json.loads(sys.stdin.readline())
+        call = {"layer": layer, "network": network}[job["kind"]](job)
+        reply: dict[str, Any] = {"bits": digest(call())}
+        import gpuconv
+
+        reply["from"] = os.path.dirname(os.path.dirname(os.path.abspath(gpuconv.__file__)))
+    except Exception as error:
+        reply = {"error": f"{type(error).__name__}: {error}"}
+    print(json.dumps(reply), file=replies, flush=True)
+    for line in sys.stdin:
+        call()  # wakes threads and fills caches, as the layer before it would
+        start = time.perf_counter()
+        for _ in range(int(line)):
+            call()
+        seconds = (time.perf_counter() - start) / int(line)
+        settle()
+        print(json.dumps({"seconds": seconds}), file=replies, flush=True)
+
+
+if __name__ == "__main__":
+    main()
