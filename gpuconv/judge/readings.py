@@ -1,8 +1,8 @@
 """Answers that can be defended, where the specification leaves room for other readings or is silent.
 
-A *whole* reading changes the geometry of a problem, or which element a window of MaxPool takes: it holds for all outputs
-together. An *element* alternative is another value that single elements may have: of a window without elements, of a sum
-over padding with infinite weights, of subnormals. It belongs to the main answer or to a whole reading.
+A *whole* reading changes the geometry of a problem, or which element a window of MaxPool takes: it holds for all
+outputs together. An *element* alternative is another value that single elements may have: of a window without elements,
+of a sum over padding with infinite weights, of subnormals. It belongs to the main answer or to a whole reading.
 """
 
 from __future__ import annotations
@@ -284,13 +284,14 @@ def _transposed_readings(problem: Problem) -> Iterator[_Change]:
     elif mode.startswith("SAME"):
         out = [n * s for n, s in zip(spatial, per_axis(problem, "strides"), strict=True)]
         more = [o + p for o, p in zip(out, per_axis(problem, "output_padding", 0), strict=True)]
+        smaller, both = ([min(pair) for pair in zip(each, natural, strict=True)] for each in (out, more))
+        not_enlarged = "SAME that never pads with less than 0"
         sizes = [
             ("", "", out),
-            ("not_enlarged", "SAME that never pads with less than 0", [min(o, n) for o, n in zip(out, natural, strict=True)]),
+            ("not_enlarged", not_enlarged, smaller),
             ("padding_added", "SAME that adds output_padding to the size", more),
-            ("not_enlarged_padding_added", "SAME that never pads with less than 0 and adds output_padding to the size",
-             [min(o, n) for o, n in zip(more, natural, strict=True)]),
-        ]  # fmt: skip
+            ("not_enlarged_padding_added", f"{not_enlarged} and adds output_padding to the size", both),
+        ]
         if problem.opset < 11:
             sizes.append(("size_matched", "SAME with the size of the input, whatever the stride", list(spatial)))
     else:
@@ -521,10 +522,9 @@ def _stuffed(problem: Problem) -> Problem:
         [(i, i * s - b + r) for i in range(n) if 0 <= i * s - b + r < length]
         for n, s, b, r, length in zip(x.shape[2:], strides, begins, reach, lengths, strict=True)
     ]
-    both = (slice(None), slice(None))
-    stuffed[(*both, *np.ix_(*[[to for _, to in axis] for axis in axes]))] = x[
-        (*both, *np.ix_(*[[i for i, _ in axis] for axis in axes]))
-    ]
+    source: tuple[Any, ...] = (slice(None), slice(None), *np.ix_(*[[i for i, _ in axis] for axis in axes]))
+    target: tuple[Any, ...] = (slice(None), slice(None), *np.ix_(*[[to for _, to in axis] for axis in axes]))
+    stuffed[target] = x[source]
     kept = ("dilations", "group", "kernel_shape")
     changed: dict[str, Any] = dict.fromkeys(given, None) | {name: given[name] for name in kept if name in given}
     return replaced(problem, {**changed, "pads": reach * 2}, {"x": stuffed})

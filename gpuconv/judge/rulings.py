@@ -75,8 +75,8 @@ UNPOOL_LARGER = "MaxUnpool: indices number the shape that the attributes give; o
 TOO_LONG = "A window longer than the padded input by less than the stride: floor of a negative number, so no window."
 SWEPT = "A combination of attributes, types, opsets and values."
 
-# Models that a correct checker rejects, by the names of cases: pads beside auto_pad, an auto_pad that does not exist, and
-# output_shape with N and C.
+# Models that a correct checker rejects, by the names of cases: pads beside auto_pad, an auto_pad that does not exist,
+# and output_shape with N and C.
 INVALID = frozenset(
     {
         "conv/2d/SAME_UPPER with pads of zeros",
@@ -212,8 +212,8 @@ _SAME_POOL = (
 )
 _ODD_1 = "In case of odd number add the extra padding at the end for SAME_UPPER and at the beginning for SAME_LOWER."
 _ODD_11 = (
-    "In case the padding is an odd number, the extra padding is added at the end for SAME_UPPER and at the beginning for"
-    " SAME_LOWER."
+    "In case the padding is an odd number, the extra padding is added at the end for SAME_UPPER and at the beginning"
+    " for SAME_LOWER."
 )
 _PAD_SHAPE = (
     "pad_shape[i] = (output_spatial_shape[i] - 1) * strides_spatial_shape[i] + ((kernel_spatial_shape[i] - 1) *"
@@ -244,8 +244,8 @@ _NATURAL = (
     " - pads[start_i] - pads[end_i]"
 )
 _TOTAL = (
-    "total_padding[i] = stride[i] * (input_size[i] - 1) + output_padding[i] + ((kernel_shape[i] - 1) * dilations[i] + 1)"
-    " - output_shape[i]"
+    "total_padding[i] = stride[i] * (input_size[i] - 1) + output_padding[i] + ((kernel_shape[i] - 1) * dilations[i] +"
+    " 1) - output_shape[i]"
 )
 _ODD_T_1 = (
     "If (auto_pads != SAME_UPPER): pads[start_i] = total_padding[i]/2; pads[end_i] = total_padding[i] -"
@@ -272,7 +272,7 @@ def _pool_sizes(word: str, ceil: bool = False) -> dict[str, _Texts]:
 
 
 def _everywhere(text: str, *operators: str) -> dict[str, _Texts]:
-    return {operator: ((1, text),) for operator in operators}
+    return dict.fromkeys(operators, ((1, text),))
 
 
 _CONVS, _POOLS = ("conv", "conv_transpose"), ("max_pool", "average_pool")
@@ -356,12 +356,13 @@ QUOTATIONS: Mapping[str, Mapping[str, _Texts]] = {
     COUNT_PAD: _everywhere("Whether include pad pixels when calculating values for the edges.", "average_pool"),
     AVERAGE_SIZES: _SIZES_OF_POOLS,
     UNPOOLED: _everywhere(
-        "all the non-maximal values from the original input to MaxPool are set to zero in the output of the MaxUnpool op.",
+        "all the non-maximal values from the original input to MaxPool are set to zero in the output of the"
+        " MaxUnpool op.",
         "max_unpool",
     ),
     UNPOOL_SHAPE: _everywhere(
-        "The attributes typically have the same values as the corresponding pooling op that the unpooling op is trying to"
-        " invert.",
+        "The attributes typically have the same values as the corresponding pooling op that the unpooling op is"
+        " trying to invert.",
         "max_unpool",
     ),
     UNPOOL_LARGER: _everywhere(

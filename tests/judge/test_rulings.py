@@ -93,7 +93,7 @@ def inferred(one: Problem) -> list[int] | str | None:
 
 @PINNED
 def test_each_shape_is_onnx_s_or_the_difference_is_told() -> None:
-    """The text is unclear, and ONNX's shape is among the answers; or ONNX has a bug, by hand; or the model is invalid."""
+    """The text is unclear, and ONNX's shape is among the answers; or ONNX has a bug; or the model is invalid."""
     classes = Counter()
     for one in all_problems():
         theirs, valid = inferred(one), one.case.name not in rulings.INVALID
