@@ -103,7 +103,9 @@ def few(tmp_path: Path) -> Path:
 def test_gpuconv_agrees_with_all_of_a_few_tests(few: Path, ok: Run) -> None:
     last = ok("judge", "gpuconv", "--suite", few).splitlines()[-1]
     count = len(list(sample()))
-    assert last.endswith(f": {count} tests, {count} agrees, 0 differs, 0 wrong, 0 refuses, 0 crashes, 0 hangs")
+    assert last.endswith(
+        f": {count} tests, {count} agrees, 0 differs, 0 inconsistent, 0 wrong, 0 refuses, 0 crashes, 0 hangs"
+    )
 
 
 def test_the_reference_is_found_wrong_and_told_why(
@@ -181,7 +183,10 @@ def test_a_command_is_called_with_two_folders(tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 def test_gpuconv_agrees_with_the_whole_suite(ok: Run) -> None:
-    assert ", 0 differs, 0 wrong, 0 refuses, 0 crashes, 0 hangs" in ok("judge", "gpuconv", "-j", "2").splitlines()[-1]
+    assert (
+        ", 0 differs, 0 inconsistent, 0 wrong, 0 refuses, 0 crashes, 0 hangs"
+        in ok("judge", "gpuconv", "-j", "2").splitlines()[-1]
+    )
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
