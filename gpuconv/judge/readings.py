@@ -236,6 +236,19 @@ def _same_padded(problem: Problem, out: list[int], strides: list[int]) -> Proble
     return replaced(problem, {"auto_pad": "NOTSET", "pads": pads, "ceil_mode": None})
 
 
+def _cropped(problem: Problem, halve: Callable[[int], int]) -> Problem | None:
+    """SAME where the formula of pad_shape is negative: elements of the input are left out, shared out like pads."""
+    if not mode_of(problem).startswith("SAME"):
+        return None
+    strides, begins, ends = per_axis(problem, "strides"), [], []
+    for n, extent, s in zip(problem.case.x_shape[2:], extents(problem), strides, strict=True):
+        total = (-(-n // s) - 1) * s + extent - n
+        half = total // 2 if total > 0 else halve(total)
+        begins.append(half if mode_of(problem) == "SAME_UPPER" else total - half)
+        ends.append(total - begins[-1])
+    return replaced(problem, {"auto_pad": "NOTSET", "pads": [*begins, *ends], "ceil_mode": None})
+
+
 def _floored_eleven(problem: Problem) -> Problem | None:
     """AveragePool-11 without ceil_mode: SAME has floor(n/s) windows, VALID floor((n - extent + 1)/s)."""
     mode = mode_of(problem)
@@ -252,6 +265,12 @@ def _floored_eleven(problem: Problem) -> Problem | None:
     return replaced(other, {"windows": windows})
 
 
+_HALVES: tuple[tuple[str, str, Callable[[int], int] | None], ...] = (
+    ("", "", None),
+    ("excess_floored", "negative padding, halved with floor division", lambda total: total // 2),
+    ("excess_truncated", "negative padding, halved as C divides", lambda total: -(-total // 2)),
+)
+
 _WINDOWS: tuple[tuple[str, str, Callable[[Problem], Problem | None]], ...] = (
     ("pads_win", "pads in place of auto_pad", _pads_win),
     ("towards_zero", "a size rounded towards zero, as C divides", _towards_zero),
@@ -260,17 +279,13 @@ _WINDOWS: tuple[tuple[str, str, Callable[[Problem], Problem | None]], ...] = (
     ("window_kept_counted", "a window that starts beyond the input, counted in full", lambda p: _kept(p, True)),
     ("overhang_counted", "a divisor that counts the overhang of ceil_mode", _overhang_counted),
     ("size_matched", "SAME with the size of the input, whatever the stride", _matched),
+    ("cropped_floored", f"SAME with {_HALVES[1][1]}", lambda p: _cropped(p, lambda total: total // 2)),
+    ("cropped_truncated", f"SAME with {_HALVES[2][1]}", lambda p: _cropped(p, lambda total: -(-total // 2))),
     ("floored_11", "SAME or VALID with the sizes of the text of AveragePool-11", _floored_eleven),
 )
 
 
 # ---------------------------------------------------------------- ConvTranspose with pads that follow from a size
-
-_HALVES: tuple[tuple[str, str, Callable[[int], int] | None], ...] = (
-    ("", "", None),
-    ("excess_floored", "negative padding, halved with floor division", lambda total: total // 2),
-    ("excess_truncated", "negative padding, halved as C divides", lambda total: -(-total // 2)),
-)
 
 
 def _transposed_readings(problem: Problem) -> Iterator[_Change]:
