@@ -150,6 +150,10 @@ _OF_PLANES = {
 }
 
 
+# Rules of MaxPool for which padding is of no importance.
+_WITHOUT_PADS = {named._TIES, named._ZEROS, named._TINY, named._BITS, named._NAN, named._MINUS_INF}
+
+
 def _of_one_rule(case: Case) -> Case:
     """Return a case with one image and one input channel, where its rule needs no more."""
     rule = _OTHER_RULES.get(case.name, case.rule)
@@ -160,6 +164,8 @@ def _of_one_rule(case: Case) -> Case:
         or 0 in case.x_shape[:2]
     ):
         return replace(case, rule=rule)
+    if rule in _WITHOUT_PADS and "no element" not in case.name:
+        case = replace(case, attributes={name: value for name, value in case.attributes.items() if name != "pads"})
     w_shape = case.w_shape
     if w_shape is not None and case.op == "conv":
         w_shape = (w_shape[0], 1, *w_shape[2:])

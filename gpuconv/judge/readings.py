@@ -1,8 +1,8 @@
 """Answers that can be defended, where the specification leaves room for other readings or is silent.
 
-A *whole* reading changes the geometry of a problem, or which element a window of MaxPool takes: it holds for all outputs
-together. An *element* alternative is another value that single elements may have: of a window without elements, of a sum
-over padding with infinite weights, of subnormals. It belongs to the main answer or to a whole reading.
+A *whole* reading changes the geometry of a problem, or which element a window of MaxPool takes: it holds for all
+outputs together. An *element* alternative is another value that single elements may have: of a window without elements,
+of a sum over padding with infinite weights, of subnormals. It belongs to the main answer or to a whole reading.
 """
 
 from __future__ import annotations
@@ -236,6 +236,19 @@ def _same_padded(problem: Problem, out: list[int], strides: list[int]) -> Proble
     return replaced(problem, {"auto_pad": "NOTSET", "pads": pads, "ceil_mode": None})
 
 
+def _cropped(problem: Problem, halve: Callable[[int], int]) -> Problem | None:
+    """SAME where the formula of pad_shape is negative: elements of the input are left out, shared out like pads."""
+    if not mode_of(problem).startswith("SAME"):
+        return None
+    strides, begins, ends = per_axis(problem, "strides"), [], []
+    for n, extent, s in zip(problem.case.x_shape[2:], extents(problem), strides, strict=True):
+        total = (-(-n // s) - 1) * s + extent - n
+        half = total // 2 if total > 0 else halve(total)
+        begins.append(half if mode_of(problem) == "SAME_UPPER" else total - half)
+        ends.append(total - begins[-1])
+    return replaced(problem, {"auto_pad": "NOTSET", "pads": [*begins, *ends], "ceil_mode": None})
+
+
 def _floored_eleven(problem: Problem) -> Problem | None:
     """AveragePool-11 without ceil_mode: SAME has floor(n/s) windows, VALID floor((n - extent + 1)/s)."""
     mode = mode_of(problem)
@@ -252,6 +265,12 @@ def _floored_eleven(problem: Problem) -> Problem | None:
     return replaced(other, {"windows": windows})
 
 
+_HALVES: tuple[tuple[str, str, Callable[[int], int] | None], ...] = (
+    ("", "", None),
+    ("excess_floored", "negative padding, halved with floor division", lambda total: total // 2),
+    ("excess_truncated", "negative padding, halved as C divides", lambda total: -(-total // 2)),
+)
+
 _WINDOWS: tuple[tuple[str, str, Callable[[Problem], Problem | None]], ...] = (
     ("pads_win", "pads in place of auto_pad", _pads_win),
     ("towards_zero", "a size rounded towards zero, as C divides", _towards_zero),
@@ -260,17 +279,13 @@ _WINDOWS: tuple[tuple[str, str, Callable[[Problem], Problem | None]], ...] = (
     ("window_kept_counted", "a window that starts beyond the input, counted in full", lambda p: _kept(p, True)),
     ("overhang_counted", "a divisor that counts the overhang of ceil_mode", _overhang_counted),
     ("size_matched", "SAME with the size of the input, whatever the stride", _matched),
+    ("cropped_floored", f"SAME with {_HALVES[1][1]}", lambda p: _cropped(p, lambda total: total // 2)),
+    ("cropped_truncated", f"SAME with {_HALVES[2][1]}", lambda p: _cropped(p, lambda total: -(-total // 2))),
     ("floored_11", "SAME or VALID with the sizes of the text of AveragePool-11", _floored_eleven),
 )
 
 
 # ---------------------------------------------------------------- ConvTranspose with pads that follow from a size
-
-_HALVES: tuple[tuple[str, str, Callable[[int], int] | None], ...] = (
-    ("", "", None),
-    ("excess_floored", "negative padding, halved with floor division", lambda total: total // 2),
-    ("excess_truncated", "negative padding, halved as C divides", lambda total: -(-total // 2)),
-)
 
 
 def _transposed_readings(problem: Problem) -> Iterator[_Change]:
@@ -284,13 +299,14 @@ def _transposed_readings(problem: Problem) -> Iterator[_Change]:
     elif mode.startswith("SAME"):
         out = [n * s for n, s in zip(spatial, per_axis(problem, "strides"), strict=True)]
         more = [o + p for o, p in zip(out, per_axis(problem, "output_padding", 0), strict=True)]
+        smaller, both = ([min(pair) for pair in zip(each, natural, strict=True)] for each in (out, more))
+        not_enlarged = "SAME that never pads with less than 0"
         sizes = [
             ("", "", out),
-            ("not_enlarged", "SAME that never pads with less than 0", [min(o, n) for o, n in zip(out, natural, strict=True)]),
+            ("not_enlarged", not_enlarged, smaller),
             ("padding_added", "SAME that adds output_padding to the size", more),
-            ("not_enlarged_padding_added", "SAME that never pads with less than 0 and adds output_padding to the size",
-             [min(o, n) for o, n in zip(more, natural, strict=True)]),
-        ]  # fmt: skip
+            ("not_enlarged_padding_added", f"{not_enlarged} and adds output_padding to the size", both),
+        ]
         if problem.opset < 11:
             sizes.append(("size_matched", "SAME with the size of the input, whatever the stride", list(spatial)))
     else:
@@ -521,10 +537,9 @@ def _stuffed(problem: Problem) -> Problem:
         [(i, i * s - b + r) for i in range(n) if 0 <= i * s - b + r < length]
         for n, s, b, r, length in zip(x.shape[2:], strides, begins, reach, lengths, strict=True)
     ]
-    both = (slice(None), slice(None))
-    stuffed[(*both, *np.ix_(*[[to for _, to in axis] for axis in axes]))] = x[
-        (*both, *np.ix_(*[[i for i, _ in axis] for axis in axes]))
-    ]
+    source: tuple[Any, ...] = (slice(None), slice(None), *np.ix_(*[[i for i, _ in axis] for axis in axes]))
+    target: tuple[Any, ...] = (slice(None), slice(None), *np.ix_(*[[to for _, to in axis] for axis in axes]))
+    stuffed[target] = x[source]
     kept = ("dilations", "group", "kernel_shape")
     changed: dict[str, Any] = dict.fromkeys(given, None) | {name: given[name] for name in kept if name in given}
     return replaced(problem, {**changed, "pads": reach * 2}, {"x": stuffed})

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gpuconv.rules import cases as named
-
-if TYPE_CHECKING:
-    from gpuconv.judge.problems import Problem
 
 SPECIFIED = "specified"  # the specification of ONNX says so
 REFERENCE = "by the reference"  # the specification is silent, onnx.reference or the node tests say so
@@ -35,9 +32,9 @@ class Ruling:
     upstream : mapping of str to tuple of str
         Addresses of known issues of implementations, by the name of the target.
     sentence : str
-        The rule. As given by :func:`of` for one test.
+        The rule. As given by :func:`ruled` for one operator and opset.
     quotation : dict or None
-        The specification's words, with operator, opset and link. As given by :func:`of` for one test.
+        The specification's words, with operator, opset and link. As given by :func:`ruled` for one operator and opset.
     """
 
     name: str
@@ -75,8 +72,8 @@ UNPOOL_LARGER = "MaxUnpool: indices number the shape that the attributes give; o
 TOO_LONG = "A window longer than the padded input by less than the stride: floor of a negative number, so no window."
 SWEPT = "A combination of attributes, types, opsets and values."
 
-# Models that a correct checker rejects, by the names of cases: pads beside auto_pad, an auto_pad that does not exist, and
-# output_shape with N and C.
+# Models that a correct checker rejects, by the names of cases: pads beside auto_pad, an auto_pad that does not exist,
+# and output_shape with N and C.
 INVALID = frozenset(
     {
         "conv/2d/SAME_UPPER with pads of zeros",
@@ -212,8 +209,8 @@ _SAME_POOL = (
 )
 _ODD_1 = "In case of odd number add the extra padding at the end for SAME_UPPER and at the beginning for SAME_LOWER."
 _ODD_11 = (
-    "In case the padding is an odd number, the extra padding is added at the end for SAME_UPPER and at the beginning for"
-    " SAME_LOWER."
+    "In case the padding is an odd number, the extra padding is added at the end for SAME_UPPER and at the beginning"
+    " for SAME_LOWER."
 )
 _PAD_SHAPE = (
     "pad_shape[i] = (output_spatial_shape[i] - 1) * strides_spatial_shape[i] + ((kernel_spatial_shape[i] - 1) *"
@@ -244,8 +241,8 @@ _NATURAL = (
     " - pads[start_i] - pads[end_i]"
 )
 _TOTAL = (
-    "total_padding[i] = stride[i] * (input_size[i] - 1) + output_padding[i] + ((kernel_shape[i] - 1) * dilations[i] + 1)"
-    " - output_shape[i]"
+    "total_padding[i] = stride[i] * (input_size[i] - 1) + output_padding[i] + ((kernel_shape[i] - 1) * dilations[i] +"
+    " 1) - output_shape[i]"
 )
 _ODD_T_1 = (
     "If (auto_pads != SAME_UPPER): pads[start_i] = total_padding[i]/2; pads[end_i] = total_padding[i] -"
@@ -356,12 +353,13 @@ QUOTATIONS: Mapping[str, Mapping[str, _Texts]] = {
     COUNT_PAD: _everywhere("Whether include pad pixels when calculating values for the edges.", "average_pool"),
     AVERAGE_SIZES: _SIZES_OF_POOLS,
     UNPOOLED: _everywhere(
-        "all the non-maximal values from the original input to MaxPool are set to zero in the output of the MaxUnpool op.",
+        "all the non-maximal values from the original input to MaxPool are set to zero in the output of the"
+        " MaxUnpool op.",
         "max_unpool",
     ),
     UNPOOL_SHAPE: _everywhere(
-        "The attributes typically have the same values as the corresponding pooling op that the unpooling op is trying to"
-        " invert.",
+        "The attributes typically have the same values as the corresponding pooling op that the unpooling op is"
+        " trying to invert.",
         "max_unpool",
     ),
     UNPOOL_LARGER: _everywhere(
@@ -398,108 +396,3 @@ def ruled(rule: str, operator: str, opset: int) -> Ruling:
     elif status == SPECIFIED and found is None:
         status = RULED
     return replace(ruling, status=status, sentence=_SENTENCES.get(rule, rule), quotation=found)
-
-
-def of(problem: Problem) -> Ruling:
-    """Return the ruling that a problem tests."""
-    case = problem.case
-    return _combined(problem) if case.rule == SWEPT else ruled(case.rule, case.op, problem.opset)
-
-
-_ORDER = (SPECIFIED, REFERENCE, DISPUTED, RULED)
-_WORDS = {
-    "nan": "NaN",
-    "infinities": "infinities",
-    "infinite bias": "infinite bias",
-    "subnormals": "subnormals",
-    "overflow": "overflow",
-    "zeros of both signs": "zeros of both signs",
-}
-
-
-def _combined(problem: Problem) -> Ruling:
-    """Return the ruling of a combination: the rules that take part, with the weakest of their statuses."""
-    op, found = problem.case.op, [*dict.fromkeys(_taking_part(problem))]
-    each = [ruled(rule, op, problem.opset) for rule in found]
-    status = max((ruling.status for ruling in each), key=_ORDER.index)
-    given, mode = problem.case.attributes, str(problem.case.attributes.get("auto_pad", "NOTSET"))
-    words = [mode.partition("_")[0]] if mode != "NOTSET" else []
-    shown = ("ceil_mode", "count_include_pad", "storage_order", "output_padding", "output_shape", "dilations")
-    words += [name for name in shown if given.get(name) and not (name == "storage_order" and not problem.indices)]
-    words += [_WORDS[problem.case.values]] if problem.case.values in _WORDS else []
-    name = f"combination: {' + '.join(words) or 'strides and pads'}"
-    discussions = tuple(dict.fromkeys(link for ruling in each for link in ruling.discussions))
-    upstream: dict[str, tuple[str, ...]] = {}
-    for ruling in each:
-        for target, links in ruling.upstream.items():
-            upstream[target] = tuple(dict.fromkeys((*upstream.get(target, ()), *links)))
-    sentence = f"These rules together: {'; '.join(ruling.name for ruling in each)}."
-    return Ruling(name, status, discussions, upstream, sentence)
-
-
-def _taking_part(problem: Problem) -> list[str]:
-    """List the rules that a combination takes part in, from its attributes, values and type."""
-    given = problem.case.attributes
-    mode = str(given.get("auto_pad", "NOTSET"))
-    kind = "SAME" if mode.startswith("SAME") else mode
-    parts = {"conv": _of_conv, "conv_transpose": _of_transposed, "max_pool": _of_maxima, "average_pool": _of_averages}
-    rules = [*parts[problem.case.op](problem, kind)] if problem.case.op in parts else [UNPOOLED, UNPOOL_SHAPE]
-    if problem.case.op == "max_unpool" and "output_shape" in given:
-        rules.append(UNPOOL_LARGER)
-    if problem.case.op != "max_unpool" and problem.case.x_shape[0] == 0:
-        rules.append(named._NOTHING)
-    return rules
-
-
-def _of_windows(problem: Problem, kind: str) -> list[str]:
-    given = problem.case.attributes
-    if kind == "SAME":
-        dilated = [named._SAME_DILATED] * ("dilations" in given)
-        return [named._SAME, named._ODD_SAME, *dilated, *[named._CEIL_SAME] * bool(given.get("ceil_mode"))]
-    ceil = [named._CEIL, named._DROPPED, *[named._CEIL_VALID] * (kind == "VALID")]
-    return [named._FORMULA, *(ceil if given.get("ceil_mode") else ())]
-
-
-def _of_sums(problem: Problem) -> list[str]:
-    special = {
-        "nan": named._IEEE,
-        "infinities": named._IEEE,
-        "infinite bias": named._IEEE,
-        "subnormals": named._SUBNORMAL,
-        "overflow": OVERFLOWING,
-    }
-    rules = [special[problem.case.values]] if problem.case.values in special else []
-    return rules + [named._ONCE] * (problem.dtype in ("float16", "bfloat16"))
-
-
-def _of_conv(problem: Problem, kind: str) -> list[str]:
-    bias = [named._BIAS] * problem.case.bias
-    return [*_of_windows(problem, kind), named._LAYOUT, *bias, *_of_sums(problem)]
-
-
-def _of_transposed(problem: Problem, kind: str) -> list[str]:
-    given = problem.case.attributes
-    if "output_shape" in given:
-        sizes = [named._OUTPUT_SHAPE, named._ODD, named._EXCESS]
-    else:
-        sizes = [named._T_SAME if kind == "SAME" else named._NATURAL]
-    padding = [named._OUTPUT_PADDING] * ("output_padding" in given)
-    bias = [named._BIAS] * problem.case.bias
-    return [*sizes, *padding, named._T_LAYOUT, named._GATHER, *bias, *_of_sums(problem)]
-
-
-def _of_maxima(problem: Problem, kind: str) -> list[str]:
-    special = {"nan": named._NAN, "infinities": named._MINUS_INF, "zeros of both signs": named._ZEROS}
-    rules = [*_of_windows(problem, kind), named._CLIPPED]
-    if problem.case.values in special:
-        rules.append(special[problem.case.values])
-    if problem.indices:
-        rules += [named._INDICES, named._TIES, *[named._COLUMNS] * bool(problem.case.attributes.get("storage_order"))]
-        rules += [named._TINY] * (problem.case.values == "subnormals")
-    return rules
-
-
-def _of_averages(problem: Problem, kind: str) -> list[str]:
-    given = problem.case.attributes
-    counted = [COUNT_PAD, *[OVERHANG] * bool(given.get("ceil_mode"))] if given.get("count_include_pad") else []
-    return [*_of_windows(problem, kind), AVERAGE, *counted, *_of_sums(problem)]

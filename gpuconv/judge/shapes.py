@@ -69,7 +69,7 @@ def _towards_zero(number: int, divisor: int) -> int:
 def _transposed(problem: Problem, spatial: Sequence[int]) -> list[int]:
     rank, wanted = len(spatial), problem.case.attributes.get("output_shape")
     if wanted is not None:
-        sizes = []
+        sizes: list[int] = []
         for n, size in zip(spatial, wanted, strict=False):  # N and C are refused
             if size < n:
                 return sizes

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 import gpuconv
-from gpuconv.judge import cases, rulings, shapes, sweep
+from gpuconv.judge import cases, combinations, rulings, shapes, sweep
 from gpuconv.judge import problems as problems_module
 from gpuconv.judge.definition import Array
 from gpuconv.judge.problems import NAMES, Answer, Problem, answer, fed, fed_by_name, model, of_case, stored, tensor
@@ -165,7 +165,7 @@ def _plain(array: Array) -> bytes:
 
 
 def _facts(problem: Problem, right: Answer, others: Sequence[Alternative]) -> dict[str, Any]:
-    ruling = rulings.of(problem)
+    ruling = combinations.of(problem)
     onnx_shape = shapes.difference(problem, right.outputs[0].shape)
     unclear = onnx_shape is not None and onnx_shape["class"] == shapes.UNCLEAR
     room = unclear or any(other.geometry for other in others)

@@ -165,4 +165,4 @@ def test_a_target_that_crashes_or_hangs_is_exit_code_1(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     words = ["judge", "backend:target", "--suite", str(few), "--filter", name, "--time-limit", "4"]
     assert main(words) == 1
-    assert " 0 agrees, 0 differs, 0 wrong, 0 refuses" in capsys.readouterr().out
+    assert " 0 agrees, 0 differs, 0 inconsistent, 0 wrong, 0 refuses" in capsys.readouterr().out

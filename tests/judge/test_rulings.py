@@ -10,7 +10,7 @@ from typing import Any
 import onnx
 import pytest
 
-from gpuconv.judge import cases, problems, readings, rulings, shapes, suite, sweep
+from gpuconv.judge import cases, combinations, problems, readings, rulings, shapes, suite, sweep
 from gpuconv.judge.problems import Problem
 
 PINNED = pytest.mark.skipif(onnx.__version__ != shapes.ONNX, reason=f"the suite is compared with onnx {shapes.ONNX}")
@@ -42,7 +42,7 @@ def test_quotations_are_the_specification_s_words() -> None:
                 assert found is not None
                 assert found["link"].endswith(f"Changelog.md#{found['operator']}-{since}")
     for one in all_problems():
-        found = rulings.of(one).quotation
+        found = combinations.of(one).quotation
         if found is not None:
             checked += 1
             assert (found["operator"], found["opset"]) == (problems.KINDS[one.case.op], one.opset)
@@ -53,13 +53,13 @@ def test_quotations_are_the_specification_s_words() -> None:
 def test_only_what_is_quoted_is_specified() -> None:
     statuses = Counter()
     for one in all_problems():
-        ruling = rulings.of(one)
+        ruling = combinations.of(one)
         statuses[ruling.status] += 1
         if one.case.rule != rulings.SWEPT:
             assert ruling.quotation is not None or ruling.status != rulings.SPECIFIED, one.name
         assert "Python" not in ruling.sentence
         assert ruling.name != "combinations"
-    assert min(statuses[status] for status in rulings._ORDER) > 20
+    assert min(statuses[status] for status in combinations.ORDER) > 20
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def inferred(one: Problem) -> list[int] | str | None:
 
 @PINNED
 def test_each_shape_is_onnx_s_or_the_difference_is_told() -> None:
-    """The text is unclear, and ONNX's shape is among the answers; or ONNX has a bug, by hand; or the model is invalid."""
+    """The text is unclear, and ONNX's shape is among the answers; or ONNX has a bug; or the model is invalid."""
     classes = Counter()
     for one in all_problems():
         theirs, valid = inferred(one), one.case.name not in rulings.INVALID

@@ -147,6 +147,13 @@ def test_windows_behind_the_input_are_kept_by_older_texts() -> None:
     assert by("window_kept_by_text", newest, [1, 2, 3, 4]) == [[2, 4, LOWEST]]
 
 
+def test_same_of_a_stride_above_the_kernel_may_leave_out_elements() -> None:
+    """n = 2, k = 1, s = 2: pad_shape is (1 - 1) * 2 + 1 - 2 = -1, whose half is -1 (floor) or 0 (C)."""
+    pool = made("max_pool", 2, kernel_shape=[1], strides=[2], auto_pad="SAME_UPPER")
+    assert problems.answer(replace(pool, arrays={"x": np.array([[[3, 4]]], np.float32)})).outputs[0].ravel() == [3]
+    assert by("cropped_floored", pool, [3, 4]) == [[4]]
+
+
 def test_flushed_sums_keep_their_nan() -> None:
     step = 2.0**-149
     case = Case(
