@@ -24,6 +24,7 @@ from gpuconv.judge.verdicts import AGREES, ALL, CRASHES, FAILURES, HANGS, REFUSE
 _SHOWN = 400  # characters of a message in a report
 _REFUSAL, _REFUSALS = 120, 12  # characters of a refusal, and how many different ones are listed
 _WHY = 60  # characters of a refusal in tables
+_HELPERS = ("node", "command")  # adapters that others use
 
 
 @dataclass(frozen=True)
@@ -205,14 +206,13 @@ def reproducer(target: str, version: str, finding: Finding) -> str:
     kind, _, option = target.partition(":")
     about = [f"{version}: {title(finding)}", "", *_described(finding), "", f"Test {test.folder.name}."]
     parts = ['"""' + "\n".join(about).replace("\\", "/").replace('"""', "'''") + '\n"""', _imports(test), _model(test)]
-    if "adapters.node" in _source(kind):
-        parts.append(_stripped(_source("node")))
+    parts += [_stripped(_source(name)) for name in _HELPERS if re.search(rf"adapters.*\b{name}\b", _source(kind))]
     parts += [_stripped(_source(kind)), _ending(option, verdict.kind)]
     return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
 
 
 def _source(kind: str) -> str:
-    return Path(adapters.__file__).with_name(f"{kind}.py").read_text(encoding="utf-8")
+    return Path(adapters.__file__).with_name(f"{kind.replace('-', '_')}.py").read_text(encoding="utf-8")
 
 
 def _stripped(source: str) -> str:
