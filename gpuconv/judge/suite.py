@@ -18,6 +18,7 @@ from gpuconv.judge.rulings import RULINGS
 from gpuconv.judge.variants import alternatives
 
 DATA = "test_data_set_0"
+FORMAT = 2
 _README = """A conformance suite of ONNX's Conv, ConvTranspose, MaxPool, AveragePool and MaxUnpool.
 
 Each folder is a test in the layout of ONNX's own backend tests: model.onnx, and in test_data_set_0 the inputs
@@ -54,7 +55,13 @@ def problems(seed: int, count: int | None) -> Iterator[Problem]:
     yield from sweep.problems(seed, count)
 
 
-def write(folder: Path, seed: int, count: int | None, show: Callable[[str], None]) -> Written:
+def write(
+    folder: Path,
+    seed: int,
+    count: int | None,
+    show: Callable[[str], None],
+    wanted: Callable[[Problem], bool] | None = None,
+) -> Written:
     """Write the suite.
 
     Parameters
@@ -65,14 +72,18 @@ def write(folder: Path, seed: int, count: int | None, show: Callable[[str], None
         Of the sweep, see :func:`gpuconv.judge.sweep.problems`.
     show : callable
         Told the name of each test.
+    wanted : callable, optional
+        Tells of a problem whether the suite has it; by default it has all.
     """
     digest, size, names = hashlib.sha256(), 0, []
     for problem in problems(seed, count):
         show(problem.name)
+        if wanted is not None and not wanted(problem):
+            continue
         names.append(problem.name)
         size += _store(folder, files(problem), digest)
     size += _store(folder, {"README.txt": _README.encode()}, digest)
-    facts = {"seed": seed, "sweep": count, "sha256": digest.hexdigest(), "tests": names}
+    facts = {"format": FORMAT, "seed": seed, "sweep": count, "sha256": digest.hexdigest(), "tests": names}
     size += _store(folder, {"suite.json": _json(facts)}, hashlib.sha256())
     return Written(len(names), size, digest.hexdigest())
 
