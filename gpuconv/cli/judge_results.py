@@ -36,7 +36,7 @@ class Comparison:
     new : dict
         Those that are not expected, or to have another verdict.
     fixed : dict
-        Tests that were run and are expected to fail but do not.
+        Tests that are expected to fail but gave an answer that is right or can be defended.
     """
 
     failed: Failures
@@ -46,7 +46,7 @@ class Comparison:
 
 def compared(outcomes: Sequence[Any], expected: Failures, strict: bool) -> Comparison:
     """Compare what failed with what was expected to; with `strict`, what differs fails, too."""
-    from gpuconv.judge.verdicts import DIFFERS, FAILURES
+    from gpuconv.judge.verdicts import AGREES, DIFFERS, FAILURES
 
     kinds = {outcome.test.folder.name: outcome.verdict.kind for outcome in outcomes}
     failed = {name: kind for name, kind in kinds.items() if kind in FAILURES or (strict and kind == DIFFERS)}
@@ -54,7 +54,7 @@ def compared(outcomes: Sequence[Any], expected: Failures, strict: bool) -> Compa
     fixed = {
         name: kind
         for name, kind in expected.items()
-        if name in kinds and name not in failed and (strict or kind != DIFFERS)
+        if kinds.get(name) in (AGREES, DIFFERS) and name not in failed and (strict or kind != DIFFERS)
     }
     return Comparison(failed, new, fixed)
 
