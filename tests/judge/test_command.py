@@ -186,6 +186,9 @@ def test_only_what_is_new_fails(
     assert entries == {one.name: kinds[part] for part in ("ties", "overhang") for one in sample() if part in one.name}
     assert list(entries) == sorted(entries)
     assert main(words) == 0
+    kinds["overhang"] = "refuses"  # which is no failure, but not fixed either
+    assert main(words) == 0
+    assert " expected, 0 fixed" in capsys.readouterr().out
     kinds["ties"] = "crashes"  # another verdict than expected
     assert main(words) == 1
     kinds |= {"ties": "wrong", "unpool": "wrong"}
