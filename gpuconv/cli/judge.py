@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import argparse
-import json
+import os
 import signal
 import sys
-import tempfile
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from gpuconv.cli import judge_filters, judge_results, judge_suites
 from gpuconv.cli.terminal import CommandError, Progress, as_json, table
 
 Subparsers = Any  # argparse has no public name for it
 
 _LIMIT = 20.0  # seconds for a test
-_COLUMNS = ("agrees", "differs", "inconsistent", "wrong", "refuses", "crashes", "hangs")
-_SHOWN = 20
+_FAILED = 1  # exit code; CommandError's is 2
 _ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
@@ -32,23 +31,48 @@ def add(commands: Subparsers, seed: Callable[[str], int], positive: Callable[[st
     )
     suite = commands.add_parser("suite", help="write the conformance suite as data", description=about)
     suite.add_argument("--output", metavar="DIR", required=True, help="a new or an empty folder")
+    suite.add_argument("--zip", action="store_true", help="also write DIR.zip, the same bytes for the same suite")
+    judge_filters.add(suite)
     _add_sweep(suite, seed, positive)
     suite.set_defaults(command=_suite)
 
     about = (
-        "Run the suite against an implementation; returns 1 if anything is wrong, crashes or hangs, or all is refused."
+        "Run the suite against an implementation. The exit code is 1 if any test is wrong, inconsistent, crashes or "
+        "hangs, 2 if the target or the suite is broken or every test is refused, and 0 otherwise."
     )
     judge = commands.add_parser("judge", help="judge another implementation", description=about)
     judge.add_argument("target", metavar="TARGET", nargs="?", help="--list shows them")
     judge.add_argument("--list", action="store_true", help="list the targets")
-    judge.add_argument("--suite", metavar="DIR", help="a suite that is there already (default: one is written)")
-    judge.add_argument("--filter", default="", metavar="TEXT", help="only tests whose name contains TEXT")
-    judge.add_argument("--report", metavar="DIR", help="write report.md, and a program for each finding")
+    judge.add_argument("--suite", metavar="DIR", help="a suite that is there already (default: written once, cached)")
+    judge_filters.add(judge)
+    _add_claims(judge)
+    _add_results(judge)
     judge.add_argument("--time-limit", type=_seconds, default=_LIMIT, metavar="S", help="for a test (default: 20)")
     judge.add_argument("-j", "--jobs", type=positive, default=1, metavar="N", help="processes at once (default: 1)")
-    judge.add_argument("--json", action="store_true", help="print JSON")
     _add_sweep(judge, seed, positive)
     judge.set_defaults(command=_judge)
+
+
+def _add_claims(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--precision", choices=["tf32"], help="the target claims to round factors of float32 products so: that agrees"
+    )
+    parser.add_argument(
+        "--accumulate", choices=["float16", "bfloat16"], help="the target claims to sum this type in itself"
+    )
+
+
+def _add_results(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--strict", action="store_true", help="count what differs as a failure, too")
+    parser.add_argument(
+        "--expected-failures",
+        metavar="FILE",
+        help="tests and their verdicts; the exit code is 1 only for failures that are not in FILE",
+    )
+    parser.add_argument("--update-expected", action="store_true", help="write --expected-failures from this run")
+    parser.add_argument("--junit", metavar="FILE", help="write the results as JUnit's XML")
+    parser.add_argument("--report", metavar="DIR", help="write report.md, and a program for each finding")
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _add_sweep(parser: argparse.ArgumentParser, seed: Callable[[str], int], positive: Callable[[str], int]) -> None:
@@ -73,7 +97,11 @@ def _need_onnx(command: str) -> None:
         import ml_dtypes  # noqa: F401
         import onnx  # noqa: F401
     except ImportError as error:
-        raise CommandError(f"{command}: {error.name} is not installed (pip install 'gpuconv[onnx]')") from None
+        extra = "judge" if command == "judge" else "onnx"
+        raise CommandError(f"{command}: {error.name} is not installed (pip install 'gpuconv[{extra}]')") from None
+
+
+# ---------------------------------------------------------------- gpuconv suite
 
 
 def _suite(arguments: argparse.Namespace) -> int:
@@ -81,29 +109,54 @@ def _suite(arguments: argparse.Namespace) -> int:
     folder = Path(arguments.output)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise CommandError(f"suite: --output {folder} is there already and no empty folder")
-    written = _write(folder, arguments)
+    with Progress() as progress:
+        filters = judge_filters.of(arguments)
+        written = judge_suites.written(folder, arguments, filters, "suite", progress.show)
+        progress.show("writing the ZIP file")
+        archive = judge_suites.zipped(folder.absolute()) if arguments.zip else None
     print(f"{written.tests} tests, {written.size / 1e6:.1f} MB, in {folder}")
+    if archive is not None:
+        print(f"{archive.stat().st_size / 1e6:.1f} MB in {archive}")
     print(f"sha256 {written.digest}")
     return 0
 
 
-def _write(folder: Path, arguments: argparse.Namespace) -> Any:
-    from gpuconv.judge import suite
-
-    with Progress() as progress:
-        return suite.write(folder, arguments.seed, arguments.count, lambda name: progress.show(f"writing {name}"))
+# ---------------------------------------------------------------- gpuconv judge
 
 
 def _judge(arguments: argparse.Namespace) -> int:
-    from gpuconv.judge.adapters import TARGETS
+    from gpuconv.judge.adapters import ALIASES, TARGETS
 
     if arguments.list:
         print(table(["target", ""], [[name, text] for name, text in TARGETS.items()], left=2))
         return 0
-    _check_target(arguments.target, TARGETS)
+    arguments.target = _target(arguments.target, TARGETS, ALIASES)
+    _check_arguments(arguments)
     _need_onnx("judge")
     with _ended_by_signals():
         return _judged_suite(arguments)
+
+
+def _target(target: str | None, known: Any, aliases: Any) -> str:
+    if target is None:
+        raise CommandError("judge: a TARGET is missing (gpuconv judge --list shows them)")
+    kind, colon, option = target.partition(":")
+    kind = aliases.get(kind, kind)
+    if kind not in known:
+        raise CommandError(f"judge: there is no target {kind!r}, only {', '.join(known)}")
+    if kind in ("backend", "command", "command-stream") and not option.strip():
+        raise CommandError(f"judge: {kind} needs more: {known[kind].partition(',')[0]}")
+    return f"{kind}{colon}{option}"
+
+
+def _check_arguments(arguments: argparse.Namespace) -> None:
+    if arguments.suite is not None and (arguments.seed or arguments.count is not None):
+        raise CommandError("judge: --seed and --count are of a suite that is written; --suite names one that is there")
+    if arguments.update_expected and arguments.expected_failures is None:
+        raise CommandError("judge: --update-expected needs --expected-failures FILE")
+    for option, path in (("--expected-failures", arguments.expected_failures), ("--junit", arguments.junit)):
+        if path is not None and not Path(path).absolute().parent.is_dir():
+            raise CommandError(f"judge: {option} {path}: there is no folder {Path(path).absolute().parent}")
 
 
 @contextmanager
@@ -125,96 +178,97 @@ def _leave(number: int, frame: FrameType | None) -> None:
 
 
 def _judged_suite(arguments: argparse.Namespace) -> int:
+    """Read the suite if one is given, start the target, write the suite if none is given, then judge."""
     from gpuconv.judge import runner
 
-    if arguments.suite is not None:
-        if arguments.seed or arguments.count is not None:
-            raise CommandError(
-                "judge: --seed and --count are of a suite that is written; --suite names one that is there"
-            )
-        with _named(arguments.target):
-            tests = _tests(Path(arguments.suite), arguments.filter)
-            return _judged(tests, runner.version(arguments.target), arguments)
-    with _named(arguments.target), tempfile.TemporaryDirectory() as temporary:
-        version = runner.version(arguments.target)  # before a suite is written for it
-        _write(Path(temporary), arguments)
-        return _judged(_tests(Path(temporary), arguments.filter), version, arguments)
+    expected, filters, incomplete = _expected(arguments), judge_filters.of(arguments), ""
+    with _one_line_errors(arguments.target), Progress() as progress:
+        given = None if arguments.suite is None else judge_suites.given(Path(arguments.suite), filters, progress.show)
+        progress.show(f"importing {arguments.target}")
+        worker = runner.Worker(arguments.target)
+        try:
+            opened = judge_suites.opened(arguments, filters, progress.show) if given is None else nullcontext(given)
+            with opened as (tests, about):
+                try:
+                    outcomes = _run(arguments, worker, tests, progress)
+                except runner.Incomplete as error:
+                    outcomes, incomplete = error.outcomes, str(error)
+                comparison = judge_results.compared(outcomes, expected, arguments.strict)
+                progress.show("looking for explanations")
+                text = _reported(arguments, worker.version, about, outcomes, comparison)
+        finally:
+            worker.end()
+    print(text)
+    return _finished(arguments, outcomes, comparison, incomplete)
 
 
-def _check_target(target: str | None, known: Any) -> None:
-    if target is None:
-        raise CommandError("judge: a TARGET is missing (gpuconv judge --list shows them)")
-    kind, _, option = target.partition(":")
-    if kind not in known:
-        raise CommandError(f"judge: there is no target {kind!r}, only {', '.join(known)}")
-    if kind in ("backend", "command") and not option:
-        raise CommandError(f"judge: {kind} needs more: {known[kind].partition(',')[0]}")
+def _run(arguments: argparse.Namespace, worker: Any, tests: Sequence[Any], progress: Progress) -> list[Any]:
+    from gpuconv.judge import runner
+
+    done: Counter[str] = Counter()
+    claims = {name: getattr(arguments, name) for name in ("precision", "accumulate")}
+
+    def show(outcome: runner.Outcome) -> None:
+        done[outcome.verdict.kind] += 1
+        progress.show(f"{done.total()}/{len(tests)} {outcome.test.folder.name}: {outcome.verdict.kind}")
+
+    progress.show(f"0/{len(tests)}")
+    given = {name: value for name, value in claims.items() if value is not None}
+    return runner.run(arguments.target, tests, arguments.time_limit, arguments.jobs, show, worker, given)
+
+
+def _expected(arguments: argparse.Namespace) -> judge_results.Failures:
+    """Read the expected failures; a file that is to be written may be missing."""
+    path = arguments.expected_failures
+    if path is None or (arguments.update_expected and not os.path.exists(path)):
+        return {}
+    return judge_results.read_expected(Path(path))
 
 
 @contextmanager
-def _named(target: str) -> Iterator[None]:
+def _one_line_errors(target: str) -> Iterator[None]:
     """Let a target that is missing, and a test that is damaged, end the command with one line."""
     from gpuconv.judge import runner, verdicts
+    from gpuconv.judge.adapters import PACKAGES
 
     try:
         yield
     except runner.TargetMissing as error:
-        raise CommandError(f"judge: {target} cannot be judged here: {error}") from None
+        package = PACKAGES.get((error.module or "").partition(".")[0])
+        advice = f" (pip install {package})" if package is not None else ""
+        raise CommandError(f"judge: {target} cannot be judged here: {error}{advice}") from None
     except verdicts.DamagedTest as error:
         raise CommandError(f"judge: the suite is damaged: {error}") from None
 
 
-def _judged(suite: tuple[list[Any], dict[str, Any]], version: str, arguments: argparse.Namespace) -> int:
-    from gpuconv.judge import report, runner, verdicts
+def _reported(
+    arguments: argparse.Namespace,
+    version: str,
+    about: dict[str, Any],
+    outcomes: Sequence[Any],
+    comparison: judge_results.Comparison,
+) -> str:
+    """Write the files that are asked for; return what is to be printed."""
+    from gpuconv.judge import report
 
-    tests, about = suite
-    with Progress() as progress:
-        done: Counter[str] = Counter()
-
-        def show(outcome: runner.Outcome) -> None:
-            done[outcome.verdict.kind] += 1
-            progress.show(f"{done.total()}/{len(tests)} {outcome.test.folder.name}: {outcome.verdict.kind}")
-
-        outcomes = runner.run(arguments.target, tests, arguments.time_limit, arguments.jobs, show)
     found = report.findings(outcomes, _problems(about, outcomes))
     if arguments.report is not None:
         with Progress() as progress:
             found = report.with_programs(arguments.target, version, found, arguments.time_limit, progress.show)
-        text = f"Suite of seed {about['seed']}, {len(tests)} tests."
+        text = f"Suite of seed {about['seed']}, {len(outcomes)} tests."
         report.write(Path(arguments.report), version, text, outcomes, found)
-    if arguments.json:
-        print(as_json(report.facts(arguments.target, version, {**about, "tests": len(tests)}, outcomes, found)))
-    else:
-        _print(version, outcomes, found)
-    kinds = {outcome.verdict.kind for outcome in outcomes}
-    if kinds == {verdicts.REFUSES}:
-        print(f"nothing was judged: every test was refused, the first by {outcomes[0].verdict.reason}", file=sys.stderr)
-    return 1 if kinds == {verdicts.REFUSES} or kinds & set(verdicts.FAILURES) else 0
+    if arguments.junit is not None:
+        judge_results.write_junit(Path(arguments.junit), version, outcomes, comparison)
+    if not arguments.json:
+        return "\n".join(judge_results.lines(version, outcomes, found))
+    facts = report.facts(arguments.target, version, {**about, "tests": len(outcomes)}, outcomes, found)
+    facts["failures by status"] = judge_results.by_status(outcomes)
+    if arguments.expected_failures is not None:
+        facts["expected failures"] = {"new": comparison.new, "fixed": comparison.fixed}
+    return as_json(facts)
 
 
-def _tests(folder: Path, wanted: str) -> tuple[list[Any], dict[str, Any]]:
-    from gpuconv.judge.verdicts import Test
-
-    try:
-        about = json.loads((folder / "suite.json").read_text())
-    except (OSError, ValueError) as error:
-        raise CommandError(f"judge: {folder} is no suite ({error})") from None
-    names = about.pop("tests", None) if isinstance(about, dict) else None
-    if (
-        not isinstance(names, list)
-        or not all(isinstance(name, str) for name in names)
-        or not {"seed", "sweep"} <= {*about}
-    ):
-        raise CommandError(f"judge: {folder} is no suite (suite.json lacks a list of tests, seed or sweep)")
-    tests = [Test(folder / name) for name in names if wanted in name]
-    if not tests:
-        raise CommandError(f"judge: no test's name contains {wanted!r}")
-    for test in tests:
-        test.check()
-    return tests, about
-
-
-def _problems(about: dict[str, Any], outcomes: list[Any]) -> dict[str, Any]:
+def _problems(about: dict[str, Any], outcomes: Sequence[Any]) -> dict[str, Any]:
     """Make the problems of the suite anew where a wrong answer is to be explained."""
     from gpuconv.judge import suite
 
@@ -223,21 +277,29 @@ def _problems(about: dict[str, Any], outcomes: list[Any]) -> dict[str, Any]:
     return {problem.name: problem for problem in suite.problems(about["seed"], about["sweep"])}
 
 
-def _print(version: str, outcomes: list[Any], found: list[Any]) -> None:
-    from gpuconv.judge import report
+def _finished(
+    arguments: argparse.Namespace, outcomes: Sequence[Any], comparison: judge_results.Comparison, incomplete: str
+) -> int:
+    """Compare with the expected failures, and return the exit code."""
+    from gpuconv.judge.verdicts import REFUSES
 
-    counts, refused = report.by_rule(outcomes), report.refusals(outcomes)
-    total: Counter[str] = sum(counts.values(), Counter())
-    shown = [kind for kind in _COLUMNS if total[kind]]
-    rows = [["rule", "status", *shown, "mostly refused for" if refused else ""]]
-    for (rule, status), each in counts.items():
-        rows.append([rule, status, *(str(each[kind] or "") for kind in shown), refused.get(rule, "")])
-    widest = max(len(row[-1]) for row in rows)
-    head, *rest = [[*row[:-1], row[-1].ljust(widest)] for row in rows]
-    print(table(head, rest, left=2))
-    for finding in found[:_SHOWN]:
-        why = f"; equals {finding.explanation}" if finding.explanation else ""
-        print(f"{report.title(finding)}: {finding.outcome.verdict.reason}{why} [{finding.outcome.test.folder.name}]")
-    if len(found) > _SHOWN:
-        print(f"… and {len(found) - _SHOWN} more findings; --report DIR writes all of them")
-    print(f"{version}: {total.total()} tests, " + ", ".join(f"{total[kind]} {kind}" for kind in _COLUMNS))
+    if incomplete:
+        raise CommandError(f"judge: {incomplete}")
+    if all(outcome.verdict.kind == REFUSES for outcome in outcomes):
+        reason = outcomes[0].verdict.reason
+        raise CommandError(f"judge: nothing was judged: every test was refused, the first for: {reason}")
+    if arguments.expected_failures is not None:
+        path = Path(arguments.expected_failures)
+        if arguments.update_expected:
+            judge_results.write_expected(path, comparison, _not_run(arguments, path, outcomes))
+        text = judge_results.about_expected(comparison, path, arguments.update_expected)
+        print("\n".join(text), file=sys.stderr if arguments.json else sys.stdout)
+    return _FAILED if comparison.new and not arguments.update_expected else 0
+
+
+def _not_run(arguments: argparse.Namespace, path: Path, outcomes: Sequence[Any]) -> judge_results.Failures:
+    """Return the expected failures of tests that the filters left out."""
+    if judge_filters.of(arguments).is_empty or not path.exists():
+        return {}
+    run = {outcome.test.folder.name for outcome in outcomes}
+    return {name: kind for name, kind in judge_results.read_expected(path).items() if name not in run}

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +18,7 @@ from typing import Any
 from gpuconv._errors import printable
 
 _SECONDS_BETWEEN_UPDATES = 0.1
+_SECONDS_BETWEEN_SIGNS_OF_LIFE = 1.0
 
 
 class CommandError(Exception):
@@ -47,32 +49,50 @@ def _write_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 
 
 class Progress:
-    """One line on stderr, rewritten in place where stderr is a terminal; nothing elsewhere."""
+    """One line on stderr, rewritten in place if stderr is a terminal; nothing is written elsewhere.
+
+    If nothing new is shown for a second, the line tells how long that has been so.
+    """
 
     def __init__(self) -> None:
         self._live = sys.stderr is not None and sys.stderr.isatty()
-        self._next = 0.0
+        self._next, self._since, self._text = 0.0, time.monotonic(), ""
+        self._lock, self._stopped = threading.Lock(), threading.Event()
+        self._clock = threading.Thread(target=self._tick, daemon=True)
 
     def __enter__(self) -> Progress:
+        if self._live:
+            self._clock.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._stopped.set()
+        if self._live:
+            self._clock.join()
         self._write("")
 
     def show(self, text: str) -> None:
         """Replace the line, at most ten times a second."""
         now = time.monotonic()
+        self._text, self._since = text, now
         if now >= self._next:
             self._next = now + _SECONDS_BETWEEN_UPDATES
             self._write(text)
 
+    def _tick(self) -> None:
+        while not self._stopped.wait(_SECONDS_BETWEEN_SIGNS_OF_LIFE):
+            seconds = time.monotonic() - self._since
+            if self._text and seconds >= _SECONDS_BETWEEN_SIGNS_OF_LIFE:
+                self._write(f"{self._text} ({seconds:.0f} s)")
+
     def _write(self, text: str) -> None:
         if self._live:
             width = shutil.get_terminal_size().columns - 1
-            sys.stderr.write("\r\x1b[K" + printable(text)[:width])
-            sys.stderr.flush()
+            with self._lock:
+                sys.stderr.write("\r\x1b[K" + printable(text)[:width])
+                sys.stderr.flush()
 
 
 def as_json(value: Any) -> str:

@@ -25,6 +25,7 @@ from gpuconv.judge.verdicts import AGREES, ALL, FAILURES, REFUSES, Test, matches
 _SHOWN = 400  # characters of a message in a report
 _REFUSAL, _REFUSALS = 120, 12  # characters of a refusal, and how many different ones are listed
 _WHY = 60  # characters of a refusal in tables
+_HELPERS = ("node", "command")  # adapters that others use
 
 
 @dataclass(frozen=True)

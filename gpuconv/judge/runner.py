@@ -1,17 +1,22 @@
-"""Run the tests of a suite against a target, in processes that may die."""
+"""Run the tests of a suite against a target, in processes that may die.
+
+Every test gets exactly one outcome: a run that cannot give one raises :class:`Incomplete` or another error.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import secrets
 import select
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,81 +24,144 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from gpuconv._errors import one_line
+from gpuconv.judge.adapters import FOR_COMPARISON
 from gpuconv.judge.definition import Array
-from gpuconv.judge.verdicts import CRASHES, FAILURES, HANGS, DamagedTest, Test, Verdict, judge, read, refused
+from gpuconv.judge.suite import DATA
+from gpuconv.judge.verdicts import (
+    CRASHES,
+    DIFFERS,
+    FAILURES,
+    HANGS,
+    WRONG,
+    DamagedTest,
+    Test,
+    Verdict,
+    judge,
+    read,
+    refused,
+)
 
 _START = 120.0  # seconds in which a target must be imported
 _LONGEST_REPLY = 2**20  # bytes
+_TAIL = 4096  # bytes of what a target printed last that are kept
+_LOOK = 0.1  # seconds between two looks at whether a silent process still lives
+_MARK = "GPUCONV_JUDGE_WORKER"  # in the environment of a worker and of all processes that it starts
 
 
 class TargetMissing(Exception):
-    """The target cannot be imported; the message says why."""
+    """The target cannot be imported; the message says why, `module` names the module that is not installed, if any."""
+
+    def __init__(self, message: str, module: str | None = None) -> None:
+        super().__init__(message)
+        self.module = module
+
+
+class Incomplete(Exception):
+    """The judge itself failed in some tests; `outcomes` has those of all other tests, in their order."""
+
+    def __init__(self, message: str, outcomes: list[Outcome]) -> None:
+        super().__init__(message)
+        self.outcomes = outcomes
 
 
 class _Died(Exception):
     """The process ended, or was ended; the message says how."""
 
 
+class _DiedBefore(_Died):
+    """The process ended before it began with the test, so that another process may take the test."""
+
+
 class _Late(_Died):
-    """It was ended since it took too long."""
+    """The process was ended since it took too long."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A test, what became of it, and the outputs where they are wrong."""
+    """A test, its verdict, the outputs if they are wrong, and the seconds that running and judging took."""
 
     test: Test
     verdict: Verdict
     got: tuple[Array, ...] = ()
+    seconds: float = 0.0
 
 
-class _Worker:
-    """A process that answers for one target."""
+class Worker:
+    """A process that answers for one target.
 
-    def __init__(self, target: str, living: set[_Worker]) -> None:
-        self._living = living
-        self._asked = 0
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115, as long as the process
+    Raises
+    ------
+    TargetMissing
+        If the target cannot be imported.
+    """
+
+    def __init__(self, target: str, living: set[Worker] | None = None) -> None:
+        self.living: set[Worker] = set() if living is None else living
+        self._said = b""  # the tail of what the target printed
+        self._read = b""  # replies that nobody has asked for yet
+        self._mark = secrets.token_hex(16)
+        self._answered = 0
+        self._ended = False
         words = [sys.executable, "-m", "gpuconv.judge.worker", target]
-        self._process = subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, start_new_session=True
-        )
-        living.add(self)
+        pipe, where = subprocess.PIPE, {**os.environ, _MARK: self._mark}
+        self._process = subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True, env=where)
+        self.living.add(self)
         try:
-            first = self._answer(_START)
+            first = self._answer(time.monotonic() + _START, _START)
             if "missing" in first:
-                raise TargetMissing(str(first["missing"]))
+                raise TargetMissing(str(first["missing"]), first.get("module"))
             self.version = str(first.get("version", ""))
+        except _Died as error:
+            self.end()
+            raise TargetMissing(f"its process died when it was imported: {error}") from None
         except BaseException:
             self.end()
             raise
 
+    @property
+    def is_fresh(self) -> bool:
+        """Whether no test has run in this process yet."""
+        return self._answered == 0
+
     def ask(self, test: Path, outputs: Path, limit: float) -> dict[str, Any]:
-        """Send a test and wait for the reply to it."""
-        assert self._process.stdin is not None
-        self._asked += 1
-        with suppress(BrokenPipeError):  # the answer will tell
-            self._process.stdin.write(json.dumps([self._asked, str(test), str(outputs)]).encode() + b"\n")
+        """Send a test and wait up to `limit` seconds for the reply to it."""
+        identifier, end = secrets.token_hex(8), time.monotonic() + limit
+        try:
+            assert self._process.stdin is not None
+            self._process.stdin.write(json.dumps([identifier, str(test), str(outputs)]).encode() + b"\n")
             self._process.stdin.flush()
-        reply = self._answer(limit)
-        if reply.get("number") != self._asked:
+            begun = self._answer(end, limit)
+        except _Late:
+            raise
+        except (_Died, OSError) as error:
+            raise _DiedBefore(str(error)) from None
+        if begun != {"id": identifier, "begun": True}:
+            raise _DiedBefore("the target wrote into the pipe of the replies")
+        reply = self._answer(end, limit)
+        if reply.get("id") != identifier:
             raise _Died("the target wrote into the pipe of the replies")
+        self._answered += 1
         return reply
 
-    def _answer(self, limit: float) -> dict[str, Any]:
+    def _answer(self, end: float, limit: float) -> dict[str, Any]:
+        """Read the next line of the replies; keep the tail of what the target prints meanwhile."""
         assert self._process.stdout is not None
-        pipe, line, end = self._process.stdout.fileno(), b"", time.monotonic() + limit
-        while not line.endswith(b"\n"):
-            ready, _, _ = select.select([pipe], [], [], max(0.0, end - time.monotonic()))
-            if not ready:
+        pipe = self._process.stdout.fileno()
+        while b"\n" not in self._read and len(self._read) <= _LONGEST_REPLY:
+            dead = self._process.poll() is not None  # looked at first: what it wrote before is read below
+            ready = self._listen([pipe], 0.0 if dead else min(_LOOK, max(0.0, end - time.monotonic())))
+            part = os.read(pipe, 65536) if ready else b""
+            self._read += part
+            if part:
+                continue
+            if dead:
+                raise _Died(self._last_words())
+            if time.monotonic() >= end:
                 self.end()
                 raise _Late(f"no answer within {limit:g} s")
-            part = os.read(pipe, 65536)
-            if not part:
-                raise _Died(self._last_words())
-            line += part
-            if len(line) > _LONGEST_REPLY:
-                break
+            if ready:  # it closed the pipe, but lives
+                time.sleep(_LOOK / 10)
+        line, _, self._read = self._read.partition(b"\n")
         try:
             reply = json.loads(line)
         except ValueError:
@@ -102,42 +170,91 @@ class _Worker:
             raise _Died("the target wrote into the pipe of the replies")
         return reply
 
+    def _listen(self, pipes: list[int], seconds: float) -> bool:
+        """Wait until one of the pipes can be read; keep what comes on standard error, so that it never fills up."""
+        assert self._process.stderr is not None
+        errors = self._process.stderr
+        ready, _, _ = select.select(pipes if errors.closed else [*pipes, errors.fileno()], [], [], seconds)
+        if not errors.closed and errors.fileno() in ready:
+            part = os.read(errors.fileno(), 65536)
+            self._said = (self._said + part)[-_TAIL:]
+            if not part:
+                errors.close()
+        return any(pipe in ready for pipe in pipes)
+
     def _last_words(self) -> str:
         code = self._process.wait()
-        self._errors.seek(0)
-        lines = self._errors.read().decode(errors="replace").strip().splitlines()
-        how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        for _ in range(64):  # a process that is left may go on printing
+            before = self._said
+            self._listen([], 0.0)
+            if self._said == before:
+                break
+        lines = self._said.decode(errors="replace").strip().splitlines()
+        how = _signal_name(-code) if code < 0 else f"exit code {code}"
         return f"{how}{': ' + one_line(lines[-1], 200) if lines else ''}"
 
     def kill(self) -> None:
         """Stop the process and what it started; whoever waits for its answer is told that it died."""
-        with suppress(ProcessLookupError):
+        with suppress(ProcessLookupError, PermissionError):  # macOS has the latter for a process that has ended
             os.killpg(self._process.pid, signal.SIGKILL)
 
     def end(self) -> None:
-        """Stop the process and what it started, and leave nothing open."""
-        if self not in self._living:
+        """Stop the process and all that it started, daemons included, and leave nothing open."""
+        if self._ended:
             return
-        self._living.discard(self)
+        self._ended = True
+        self.living.discard(self)
         self.kill()
         self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout, self._errors):
+        _kill_marked(self._mark)
+        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
             if stream is not None:
                 with suppress(OSError):
                     stream.close()
 
 
-def version(target: str) -> str:
-    """Name what is judged; raise TargetMissing where it cannot be imported."""
+def _signal_name(number: int) -> str:
     try:
-        worker = _Worker(target, set())
-    except _Died as error:
-        raise TargetMissing(f"its process died when it was imported: {error}") from None
-    worker.end()
-    return worker.version
+        return signal.Signals(number).name
+    except ValueError:  # real-time signals have no names
+        return f"signal {number}"
 
 
-def run(target: str, tests: Sequence[Test], limit: float, jobs: int, show: Callable[[Outcome], None]) -> list[Outcome]:
+def _kill_marked(mark: str) -> None:
+    """Kill processes that left their session but kept the mark of their worker, on systems that have /proc."""
+    wanted = f"{_MARK}={mark}".encode()
+    for _ in range(5):  # a process may start another one while it is looked for
+        found = [pid for pid in _processes() if wanted in _environment(pid)]
+        for pid in found:
+            with suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        if not found:
+            return
+
+
+def _processes() -> list[int]:
+    try:
+        return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+    except OSError:
+        return []
+
+
+def _environment(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")  # empty once the process has ended
+    except OSError:  # it has ended, or is somebody else's
+        return []
+
+
+def run(
+    target: str,
+    tests: Sequence[Test],
+    limit: float,
+    jobs: int,
+    show: Callable[[Outcome], None],
+    first: Worker | None = None,
+    claims: Mapping[str, str] | None = None,
+) -> list[Outcome]:
     """Run tests and judge what comes out of each.
 
     Parameters
@@ -150,6 +267,10 @@ def run(target: str, tests: Sequence[Test], limit: float, jobs: int, show: Calla
         How many processes run at once.
     show : callable
         Told each outcome as it comes.
+    first : Worker, optional
+        A process of this target that is running already; it is ended.
+    claims : mapping, optional
+        Keywords of :func:`gpuconv.judge.verdicts.judge`: the precision and the accumulation that the target claims.
 
     Returns
     -------
@@ -159,81 +280,179 @@ def run(target: str, tests: Sequence[Test], limit: float, jobs: int, show: Calla
     Raises
     ------
     DamagedTest
-        A test that cannot be read. This and any other exception, of ``show`` or of a signal's handler for example, ends
-        the run, and leaves no process behind.
-    """
-    waiting: SimpleQueue[int] = SimpleQueue()
-    for number in range(len(tests)):
-        waiting.put(number)
-    outcomes: dict[int, Outcome] = {}
-    living: set[_Worker] = set()
-    stopped = threading.Event()
-    # What ended each thread. Not Thread.join: what interrupts it makes is_alive lie.
-    done: SimpleQueue[BaseException | None] = SimpleQueue()
+        A test that cannot be read. This and any exception of ``show`` or of a signal's handler ends the run.
+    Incomplete
+        The judge failed in some tests; all others have been judged.
 
-    def serve() -> None:
-        worker: _Worker | None = None
+    Notes
+    -----
+    No process of the target outlives the call.
+    """
+    made = _Run(tests, show, first)
+    runners = [_Runner(target, made.living, limit, claims or {}, made.spare) for _ in range(min(jobs, len(tests)))]
+    made.finish([threading.Thread(target=made.serve, args=[runner], daemon=True) for runner in runners])
+    _check_complete(tests, made.outcomes, made.failures)
+    return [made.outcomes[number] for number in range(len(tests))]
+
+
+class _Run:
+    """The state that the threads of one run share."""
+
+    def __init__(self, tests: Sequence[Test], show: Callable[[Outcome], None], first: Worker | None) -> None:
+        self._tests, self._show = tests, show
+        self._waiting: SimpleQueue[int] = SimpleQueue()
+        for number in range(len(tests)):
+            self._waiting.put(number)
+        self._stopped = threading.Event()
+        # What ended each thread. Not Thread.join: what interrupts it makes is_alive lie.
+        self._done: SimpleQueue[BaseException | None] = SimpleQueue()
+        self.outcomes: dict[int, Outcome] = {}
+        self.failures: dict[int, str] = {}
+        self.spare = [] if first is None else [first]
+        self.living: set[Worker] = set(self.spare)
+        if first is not None:
+            first.living = self.living
+
+    def serve(self, runner: _Runner) -> None:
+        """Judge tests until none waits, in a thread; tell at the end what went wrong."""
         failure: BaseException | None = None
         try:
             with suppress(Empty):
-                while not stopped.is_set():
-                    number = waiting.get_nowait()
-                    outcomes[number], worker = _judged(worker, living, target, tests[number], limit)
-                    show(outcomes[number])
+                while not self._stopped.is_set():
+                    self._judge(runner, self._waiting.get_nowait())
         except BaseException as error:
             failure = error
         try:
-            if worker is not None:
-                worker.end()
+            runner.end()
         finally:
-            done.put(failure)
+            self._done.put(failure)
 
-    threads = [threading.Thread(target=serve, daemon=True) for _ in range(min(jobs, len(tests)))]
-    for thread in threads:
-        thread.start()
-    busy = len(threads)
-    try:
-        while busy:
-            failure = done.get()
-            busy -= 1
-            if failure is not None:
-                raise failure
-    except BaseException:
-        stopped.set()
-        while busy:  # each may be about to start another process
-            for worker in tuple(living):
-                worker.kill()
-            with suppress(Empty):
-                done.get(timeout=0.02)
+    def _judge(self, runner: _Runner, number: int) -> None:
+        try:
+            outcome = runner.outcome(self._tests[number])
+        except DamagedTest:
+            raise
+        except Exception as error:  # of the judge: all other tests are judged nevertheless
+            self.failures[number] = one_line(f"{type(error).__name__}: {error}")
+            return
+        self.outcomes[number] = outcome
+        self._show(outcome)
+
+    def finish(self, threads: Sequence[threading.Thread]) -> None:
+        """Run the threads; raise what ended one of them, once all have ended and all processes with them."""
+        busy = 0
+        try:
+            for thread in threads:
+                thread.start()
+                busy += 1
+            while busy:
+                failure = self._done.get()
                 busy -= 1
-        raise
-    return [outcomes[number] for number in range(len(tests))]
+                if failure is not None:
+                    raise failure
+        except BaseException:
+            self._stopped.set()
+            while busy:  # each may be about to start another process
+                for worker in tuple(self.living):
+                    worker.kill()
+                with suppress(Empty):
+                    self._done.get(timeout=0.02)
+                    busy -= 1
+            raise
+        finally:
+            for worker in tuple(self.living):
+                worker.end()
+
+
+def _check_complete(tests: Sequence[Test], outcomes: Mapping[int, Outcome], failures: Mapping[int, str]) -> None:
+    missing = [number for number in range(len(tests)) if number not in outcomes]
+    if missing:
+        name, why = tests[missing[0]].folder.name, failures.get(missing[0], "no reason is known")
+        text = f"{len(missing)} of {len(tests)} tests could not be judged, the first is {name} ({why})"
+        raise Incomplete(text, [outcomes[number] for number in sorted(outcomes)])
+
+
+class _Runner:
+    """Judges one test after another, in one process for as long as that lives."""
+
+    def __init__(
+        self, target: str, living: set[Worker], limit: float, claims: Mapping[str, str], spare: list[Worker]
+    ) -> None:
+        self._target, self._living, self._limit, self._claims = target, living, limit, claims
+        self._worker: Worker | None = None
+        with suppress(IndexError):
+            self._worker = spare.pop()
+
+    def outcome(self, test: Test) -> Outcome:
+        """Judge one test. If a process dies that other tests ran in before, a new process gets the last word."""
+        start = time.monotonic()
+        with tempfile.TemporaryDirectory(prefix="gpuconv-judge-", ignore_cleanup_errors=True) as temporary:
+            outputs = Path(temporary, "outputs")
+            got: tuple[Array, ...] = ()
+            try:
+                reply = self._reply(test, Path(temporary), outputs)
+            except _Late as error:
+                verdict = Verdict(HANGS, str(error))
+            except (_Died, TargetMissing) as error:  # it could be imported before
+                verdict = Verdict(CRASHES, str(error))
+            else:
+                verdict, got = _judged(test, reply, outputs, self._claims)
+                if self._target.partition(":")[0] in FOR_COMPARISON and verdict.kind in FAILURES:
+                    verdict, got = (verdict if verdict.kind == CRASHES else Verdict(DIFFERS, verdict.reason)), ()
+        return Outcome(test, verdict, got, time.monotonic() - start)
+
+    def _reply(self, test: Test, temporary: Path, outputs: Path) -> dict[str, Any]:
+        while True:
+            worker = self._worker = self._worker or Worker(self._target, self._living)
+            fresh = worker.is_fresh
+            copy = _copied(test, temporary / f"test_{secrets.token_hex(4)}")
+            shutil.rmtree(outputs, ignore_errors=True)
+            outputs.mkdir(parents=True)
+            try:
+                return worker.ask(copy, outputs, self._limit)
+            except _Late:
+                self.end()
+                raise
+            except _Died:
+                self.end()
+                if fresh:
+                    raise
+
+    def end(self) -> None:
+        """End the process, if there is one."""
+        if self._worker is not None:
+            self._worker.end()
+        self._worker = None
+
+
+def _copied(test: Test, folder: Path) -> Path:
+    """Copy what a target may see of a test, so that it finds neither the suite nor the expected outputs."""
+    (folder / DATA).mkdir(parents=True)
+    try:
+        for name in ("model.onnx", "case.json"):
+            shutil.copyfile(test.folder / name, folder / name)
+        for path in (test.folder / DATA).iterdir():
+            if path.name.startswith(("input_", "constant_")):
+                shutil.copyfile(path, folder / DATA / path.name)
+    except OSError as error:
+        raise DamagedTest(f"{test.folder.name}: {error}") from None
+    return folder
 
 
 def _judged(
-    worker: _Worker | None, living: set[_Worker], target: str, test: Test, limit: float
-) -> tuple[Outcome, _Worker | None]:
-    """Judge one test; a process that does not live any longer is not handed back."""
-    with tempfile.TemporaryDirectory() as outputs:
-        try:
-            worker = worker or _Worker(target, living)
-            reply = worker.ask(test.folder, Path(outputs), limit)
-        except _Late as error:
-            return Outcome(test, Verdict(HANGS, str(error))), None
-        except (_Died, TargetMissing) as error:  # it could be imported before
-            if worker is not None:
-                worker.end()
-            return Outcome(test, Verdict(CRASHES, str(error))), None
-        if "unreadable" in reply:
-            raise DamagedTest(f"{test.folder.name}: {reply['unreadable']}")
-        if "refused" in reply:
-            return Outcome(test, refused(test, reply["refused"])), worker
-        if "crashed" in reply:
-            return Outcome(test, Verdict(CRASHES, reply["crashed"])), worker
-        try:
-            got = tuple(read(Path(outputs, f"output_{number}.pb")) for number in range(reply["outputs"]))
-        except Exception as error:
-            why = one_line(f"its outputs cannot be read: {type(error).__name__}: {error}", 200)
-            return Outcome(test, Verdict(CRASHES, why)), worker
-        verdict = judge(test, got)
-        return Outcome(test, verdict, got if verdict.kind in FAILURES else ()), worker
+    test: Test, reply: Mapping[str, Any], outputs: Path, claims: Mapping[str, str]
+) -> tuple[Verdict, tuple[Array, ...]]:
+    """Return the verdict on a reply, and the outputs if they are wrong."""
+    if "unreadable" in reply:
+        raise DamagedTest(f"{test.folder.name}: {reply['unreadable']}")
+    if "refused" in reply:
+        return refused(test, str(reply["refused"])), ()
+    for word, kind in (("crashed", CRASHES), ("wrong", WRONG)):
+        if word in reply:
+            return Verdict(kind, str(reply[word])), ()
+    try:
+        got = tuple(read(outputs / f"output_{number}.pb") for number in range(reply["outputs"]))
+    except Exception as error:
+        return Verdict(CRASHES, one_line(f"its outputs cannot be read: {type(error).__name__}: {error}", 200)), ()
+    verdict = judge(test, got, **claims)
+    return verdict, got if verdict.kind in FAILURES else ()

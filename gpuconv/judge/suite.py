@@ -76,7 +76,13 @@ def problems(seed: int, count: int | None) -> Iterator[Problem]:
     yield from sweep.problems(seed, count)
 
 
-def write(folder: Path, seed: int, count: int | None, show: Callable[[str], None]) -> Written:
+def write(
+    folder: Path,
+    seed: int,
+    count: int | None,
+    show: Callable[[str], None],
+    wanted: Callable[[Problem], bool] | None = None,
+) -> Written:
     """Write the suite.
 
     Parameters
@@ -87,10 +93,14 @@ def write(folder: Path, seed: int, count: int | None, show: Callable[[str], None
         Of the sweep, see :func:`gpuconv.judge.sweep.problems`.
     show : callable
         Told the name of each test.
+    wanted : callable, optional
+        Tells of a problem whether the suite has it; by default it has all.
     """
     digest, size, names = hashlib.sha256(), 0, []
     for problem in problems(seed, count):
         show(problem.name)
+        if wanted is not None and not wanted(problem):
+            continue
         names.append(problem.name)
         size += _store(folder, files(problem), digest)
     size += _store(folder, {"README.txt": _README.encode(), "LICENSE": _licence()}, digest)

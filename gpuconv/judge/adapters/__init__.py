@@ -1,7 +1,7 @@
 """What can be judged: a file for each kind of target, imported only if it is asked for.
 
-Each has ``version()``, which names what is judged, and ``run(model, inputs, option)``, which returns the outputs as
-NumPy arrays and raises what the target raises. `option` is what follows the colon in the target's name.
+Each has ``version(option)``, which names what is judged, and ``run(model, inputs, option)``, which returns the outputs
+as NumPy arrays and raises what the target raises. `option` is what follows the colon in the target's name.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 TARGETS = {
     "backend": "backend:MODULE, any module that follows onnx.backend.base.Backend",
     "command": "command:'PROGRAM ARGS', called with a test's folder and one for outputs, output_N.pb",
+    "command-stream": "command-stream:'PROGRAM ARGS', started once, reads both folders from a line of its input",
     "gpuconv": "gpuconv's own backend; gpuconv:cuda on a device",
     "jax": "jax.lax, direct calls",
     "onnxruntime": "ONNX Runtime; onnxruntime:CUDAExecutionProvider for another provider",
@@ -20,3 +21,24 @@ TARGETS = {
     "torch": "PyTorch, direct calls; torch:cuda on a device",
     "tvm": "TVM's Relax frontend for ONNX; tvm:cuda for another target",
 }
+# Libraries that promise nothing about ONNX: what is not the same differs, but is not wrong.
+FOR_COMPARISON = ("jax", "scipy", "torch")
+ALIASES = {"onnx.reference": "reference", "ort": "onnxruntime", "pytorch": "torch", "cv2": "opencv"}
+
+# What `pip install` takes, by the name of the module that is missing.
+PACKAGES = {
+    "cupy": "cupy-cuda13x",
+    "cv2": "opencv-python-headless",
+    "jax": "jax",
+    "onnxruntime": "'gpuconv[judge]'",
+    "openvino": "openvino",
+    "scipy": "scipy",
+    "tinygrad": "tinygrad",
+    "torch": "torch",
+    "tvm": "apache-tvm",
+}
+
+
+def module_of(kind: str) -> str:
+    """Return the full name of the module that runs a kind of target."""
+    return f"gpuconv.judge.adapters.{kind.replace('-', '_')}"

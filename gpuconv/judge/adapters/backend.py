@@ -16,7 +16,6 @@ def version(option: str) -> str:
     return f"{module.__name__} {getattr(package, '__version__', '')}".strip()
 
 
-def run(model: Any, inputs: Sequence[Any], option: str) -> list[Any]:
+def run(model: Any, inputs: Sequence[Any], option: str) -> Any:
     """Prepare the model and run it."""
-    prepared = importlib.import_module(option).prepare(model, device="CPU")
-    return list(prepared.run(list(inputs)))
+    return importlib.import_module(option).prepare(model, device="CPU").run(list(inputs))

@@ -18,6 +18,10 @@ class Crashed(Exception):
     """The target runs in a process of its own, which died."""
 
 
+class WrongKind(Exception):
+    """The target returned something other than arrays of numbers; the message says what."""
+
+
 @dataclass(frozen=True)
 class Node:
     """The operator, its operands in order (None for one that is left out), and its attributes with their defaults."""
