@@ -1,0 +1,274 @@
+"""The judges without gpuconv, judge.c and judge.py: on suites made by hand, their verdicts are those of gpuconv."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from gpuconv.judge import flat, verdicts
+
+SOURCES = Path(flat.__file__).with_name("standalone")
+DATA = "test_data_set_0"
+NAN, INF = float("nan"), float("inf")
+Array = Any
+
+
+@functools.cache
+def program() -> Path:
+    """Compile judge.c, with the checks of addresses and of undefined behaviour."""
+    compiler = next((found for name in ("cc", "gcc", "g++", "clang") if (found := shutil.which(name))), None)
+    if compiler is None:
+        if os.environ.get("GPUCONV_REQUIRE_EMULATOR"):
+            pytest.fail("there is no C compiler")
+        pytest.skip("there is no C compiler")
+    made = Path(mkdtemp()) / "judge"
+    words = [compiler, "-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-O1", "-g"]
+    checks = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    source = ["-x", "c", str(SOURCES / "judge.c"), "-o", str(made), "-lm"]
+    subprocess.run([*words, *checks, *source], check=True)
+    return made
+
+
+JUDGES: dict[str, Callable[[], list[str]]] = {
+    "judge.c": lambda: [str(program())],
+    "judge.py": lambda: [sys.executable, "-I", str(SOURCES / "judge.py")],
+}
+
+
+def run(judge: str, *words: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*JUDGES[judge](), *map(str, words)], capture_output=True, text=True, check=False)
+
+
+# ---------------------------------------------------------------- suites and outputs, made by hand
+
+
+def alternative(kind: str = "whole", of: str | None = None, nan: bool = False) -> dict[str, Any]:
+    verdict = "inconsistent when mixed" if nan else "differs"
+    return {"sentence": f"{kind} of {of}", "kind": kind, "of": of, "verdict": verdict}
+
+
+def store(folder: Path, name: str, arrays: dict[str, Array], **facts: Any) -> None:
+    """Write one test in all of its formats."""
+    facts = {"name": name, "operator": "conv", "opset": 22, "type": arrays["output_0"].dtype.name, "rank": 1,
+             "rule": "a rule", "sentence": "", "status": "specified", "quotation": None, "discussions": [],
+             "upstream": {}, "valid": True, "onnx_shape": None, "attributes": {}, "inputs": [], "constants": [],
+             "outputs": [], "bits": False, "alternatives": {}} | facts  # fmt: skip
+    data = folder / name / DATA
+    data.mkdir(parents=True)
+    (folder / name / "case.json").write_text(json.dumps(facts))
+    (folder / name / "test.flat").write_bytes(flat.pack(facts, arrays))
+    for title, array in arrays.items():
+        onnx.save_tensor(numpy_helper.from_array(array, title), data / f"{title}.pb")
+        np.save(data / f"{title}.npy", array.view(np.uint16) if array.dtype.name == "bfloat16" else array)
+
+
+def finish(folder: Path) -> Path:
+    names = sorted(path.name for path in folder.iterdir())
+    (folder / "suite.json").write_text(json.dumps({"format": 2, "tests": names}))
+    (folder / "tests.txt").write_text("".join(f"{name}\n" for name in names))
+    return folder
+
+
+def floats(*values: float, dtype: Any = np.float32) -> Array:
+    return np.array(values, dtype)
+
+
+def zeros(*arrays: Array) -> dict[str, Array]:
+    return {f"bound_{n}": np.zeros(array.shape) for n, array in enumerate(arrays)}
+
+
+def sums(folder: Path) -> None:
+    """Sums with bounds, and a bound of infinity."""
+    y = floats(1, 2, 3, 4)
+    arrays = {"output_0": y, "bound_0": floats(0.5, 0.25, INF, 0, dtype=float)}
+    store(folder, "sums", arrays)
+    store(folder, "double", {"output_0": y.astype(np.float64), "bound_0": np.full(4, 1e-9), "narrow_bound_0": np.full(4, 1e-3)})
+    more = {"tf32_bound_0": np.full(4, 2.0), "transform_bound_0": np.full(4, 4.0)}
+    store(folder, "products", {**arrays, **more})
+    for dtype in (np.float16, ml_dtypes.bfloat16):
+        name = np.dtype(dtype).name
+        store(folder, f"half_{name}", {"output_0": y.astype(dtype), "bound_0": np.full(4, 2.0**-9), "wide_bound_0": np.full(4, 0.5)})
+
+
+def windows(folder: Path) -> None:
+    """MaxPool with Indices, with windows of nothing and NaN; one alternative belongs to another one."""
+    y, indices = floats(1, 2, 3, -9), np.array([0, 1, 2, -1])
+    arrays: dict[str, Array] = {"output_0": y, "output_1": indices, **zeros(y, indices)}
+    others = {"zero": alternative("element"), "lowest": alternative("element"), "turned": alternative(),
+              "turned_zero": alternative("element", "turned")}  # fmt: skip
+    answers = {"zero": (floats(1, 2, 3, 0), indices), "lowest": (y, np.array([0, 1, 2, 3])),
+               "turned": (y[::-1], indices[::-1]), "turned_zero": (floats(0, 3, 2, 1), np.array([3, 2, 1, 0]))}  # fmt: skip
+    for name, (values, places) in answers.items():
+        arrays |= {f"alternative_{name}_0": np.ascontiguousarray(values), f"alternative_{name}_1": np.ascontiguousarray(places)}
+    store(folder, "windows", arrays, alternatives=others)
+
+
+def positions(folder: Path) -> None:
+    """NaN, which one answer keeps and another passes over; and an answer of another shape."""
+    y, ignored, longer = floats(NAN, NAN, 3), floats(1, 2, 3), floats(1, 2, 3, 4, 5)
+    arrays = {"output_0": y, **zeros(y), "alternative_ignored_0": ignored, "alternative_longer_0": longer}
+    others = {"ignored": alternative(nan=True), "longer": alternative()}
+    store(folder, "positions", arrays, alternatives=others)
+    store(folder, "large", {"output_0": floats(1, 3e38), "bound_0": floats(0.5, INF, dtype=float),
+                            "alternative_other_0": floats(3.3e38, 7)}, alternatives={"other": alternative()})  # fmt: skip
+
+
+def kinds(folder: Path) -> None:
+    """Integers, bits, an invalid model, outputs of no element, and of rank 0."""
+    for dtype in ("int8", "uint8"):
+        y = np.array([[1, 100], [3, 255]]).astype(dtype)
+        store(folder, f"whole_{dtype}", {"output_0": y, **zeros(y)})
+    y = np.array([0x7FC00001, 0x80000000, 0x3F800000], np.uint32).view(np.float32)
+    store(folder, "bits", {"output_0": y, **zeros(y)}, bits=True)
+    store(folder, "invalid", {"output_0": y, **zeros(y)}, valid=False)
+    for name, shape in (("empty", (0, 3)), ("scalar", ())):
+        y = np.ones(shape, np.float32)
+        store(folder, name, {"output_0": y, **zeros(y)})
+
+
+@functools.cache
+def suite() -> Path:
+    folder = Path(mkdtemp()) / "suite"
+    for write in (sums, windows, positions, kinds):
+        write(folder)
+    return finish(folder)
+
+
+BF16 = functools.partial(floats, dtype=ml_dtypes.bfloat16)
+# Name of the test, outputs, verdict by hand.
+OUTPUTS: tuple[tuple[str, tuple[Array, ...], str], ...] = (
+    ("sums", (floats(1, 2, 3, 4),), "agrees"),
+    ("sums", (floats(1.5, 1.75, NAN, 4),), "agrees"),
+    ("sums", (floats(np.nextafter(np.float32(1.5), np.float32(2)), 2, 3, 4),), "wrong"),
+    ("sums", (floats(1, 2, 3, np.nextafter(np.float32(4), np.float32(5))),), "wrong"),
+    ("sums", (floats(1, NAN, 3, 4),), "wrong"),
+    ("sums", (floats(1, INF, 3, 4),), "wrong"),
+    ("sums", (floats(1, 2, 3),), "wrong"),
+    ("sums", (floats(1, 2, 3, 4).reshape(2, 2),), "wrong"),
+    ("sums", (floats(1, 2, 3, 4), floats(1)), "wrong"),
+    ("sums", (floats(1, 2, 3, 4, dtype=np.float64),), "differs"),
+    ("sums", (floats(1, 2, 3, 4 + 2.0**-40, dtype=np.float64),), "differs"),
+    ("sums", (floats(1, 2, 3, 5, dtype=np.float64),), "wrong"),
+    ("sums", (floats(1, 2, 3, 4, dtype=np.float16),), "wrong"),
+    ("sums", (np.array([1, 2, 3, 4], np.int32),), "wrong"),
+    ("double", (floats(1, 2 + 1e-10, 3, 4, dtype=float),), "agrees"),
+    ("double", (floats(1, 2 + 1e-7, 3, 4, dtype=float),), "differs"),
+    ("double", (floats(1, 2, 3, 4.1, dtype=float),), "wrong"),
+    ("products", (floats(1, 2, 3, 5),), "differs"),
+    ("products", (floats(1, 2, 3, 7),), "differs"),
+    ("products", (floats(1, 2, 3, 9),), "wrong"),
+    ("half_float16", (floats(1, 2, 3, 4, dtype=np.float16),), "agrees"),
+    ("half_float16", (floats(1, 2, 3, 4.25, dtype=np.float16),), "differs"),
+    ("half_float16", (floats(1, 2, 3, 4.75, dtype=np.float16),), "wrong"),
+    ("half_float16", (floats(1, 2, 3 + 2.0**-13, 4),), "differs"),
+    ("half_bfloat16", (BF16(1, 2, 3, 4),), "agrees"),
+    ("half_bfloat16", (BF16(1, 2, 3, 4.25),), "differs"),
+    ("half_bfloat16", (BF16(1, 2, 3, 4.75),), "wrong"),
+    ("half_bfloat16", (floats(1, 2, 3 + 2.0**-13, 4),), "differs"),
+    ("half_bfloat16", (floats(1, 2, 3, 4, dtype=np.float16),), "wrong"),
+    ("windows", (floats(1, 2, 3, -9), np.array([0, 1, 2, -1])), "agrees"),
+    ("windows", (floats(1, 2, 3, 0), np.array([0, 1, 2, 3])), "differs"),
+    ("windows", (floats(1, 2, 3, 0), np.array([0, 1, 2, -1])), "differs"),
+    ("windows", (floats(-9, 3, 2, 1), np.array([-1, 2, 1, 0])), "differs"),
+    ("windows", (floats(0, 3, 2, 1), np.array([-1, 2, 1, 0])), "differs"),
+    ("windows", (floats(-9, 3, 2, 1), np.array([0, 1, 2, -1])), "wrong"),  # Y of one answer, Indices of another
+    ("windows", (floats(-9, 2, 3, 0), np.array([0, 1, 2, -1])), "wrong"),
+    ("windows", (floats(0, 2, 3, -9), np.array([0, 1, 2, -1])), "wrong"),  # an element alternative of the other answer
+    ("windows", (floats(1, 2, 3, -9),), "wrong"),
+    ("windows", (floats(1, 2, 3, -9), np.array([0, 1, 2, -1], np.int32)), "wrong"),
+    ("positions", (floats(NAN, -NAN, 3),), "agrees"),
+    ("positions", (floats(1, 2, 3),), "differs"),
+    ("positions", (floats(1, 2, 3, 4, 5),), "differs"),
+    ("positions", (floats(NAN, 2, 3),), "inconsistent"),
+    ("positions", (floats(2, NAN, 3),), "wrong"),
+    ("large", (floats(1.25, 7),), "agrees"),
+    ("large", (floats(INF, 7.25),), "differs"),
+    ("large", (floats(INF, 8),), "agrees" if False else "wrong"),
+    ("whole_int8", (np.array([[1, 100], [3, -1]], np.int8),), "agrees"),
+    ("whole_int8", (np.array([[1, 100], [3, 1]], np.int8),), "wrong"),
+    ("whole_uint8", (np.array([[1, 100], [3, 255]], np.uint8),), "agrees"),
+    ("whole_uint8", (np.array([[1, 100], [3, -1]], np.int8),), "wrong"),
+    ("bits", (np.array([0x7FC00001, 0x80000000, 0x3F800000], np.uint32).view(np.float32),), "agrees"),
+    ("bits", (np.array([0x7FC00000, 0, 0x3F800000], np.uint32).view(np.float32),), "differs"),
+    ("bits", (floats(NAN, 0, 2),), "wrong"),
+    ("invalid", (floats(NAN, 0, 1),), "agrees"),
+    ("invalid", (floats(NAN, 0, 2),), "wrong"),
+    ("empty", (np.ones((0, 3), np.float32),), "agrees"),
+    ("empty", (np.ones((3, 0), np.float32),), "wrong"),
+    ("scalar", (floats(1).reshape(()),), "agrees"),
+    ("scalar", (floats(1),), "wrong"),
+)  # fmt: skip
+
+
+def save(folder: Path, arrays: tuple[Array, ...], suffix: str) -> None:
+    folder.mkdir(parents=True)
+    for number, array in enumerate(arrays):
+        path = folder / f"output_{number}{suffix}"
+        if suffix == ".flat":
+            path.write_bytes(flat.pack({}, {"anything": array}))
+        else:
+            np.save(path, array.view(np.uint16) if array.dtype.name == "bfloat16" else array)
+
+
+@functools.cache
+def judged() -> tuple[Path, Path]:
+    """A suite with a test for each entry of OUTPUTS, and the folder of these outputs, half of them flat files."""
+    tests, outputs = Path(mkdtemp()) / "suite", Path(mkdtemp())
+    for number, (name, arrays, _) in enumerate(OUTPUTS):
+        shutil.copytree(suite() / name, tests / f"test{number:02}")
+        save(outputs / f"test{number:02}", arrays, ".flat" if number % 2 else ".npy")
+    return finish(tests), outputs
+
+
+def lines(judge: str, *options: str) -> dict[str, str]:
+    """Return the verdicts of all tests, as the judge prints them."""
+    tests, outputs = judged()
+    printed = run(judge, tests, outputs, *options).stdout.splitlines()[:-1]
+    others = {entry.split()[1].rstrip(":"): entry.split()[0] for entry in printed}
+    return {f"test{number:02}": others.get(f"test{number:02}", "agrees") for number in range(len(OUTPUTS))}
+
+
+def by_hand() -> dict[str, str]:
+    return {f"test{number:02}": verdict for number, (_, _, verdict) in enumerate(OUTPUTS)}
+
+
+@pytest.mark.parametrize("judge", JUDGES)
+def test_verdicts_by_hand(judge: str) -> None:
+    assert lines(judge) == by_hand()
+    tests, outputs = judged()
+    done = run(judge, tests, outputs)
+    counts = {name: list(by_hand().values()).count(name) for name in ("agrees", "differs", "inconsistent", "wrong")}
+    text = ", ".join(f"{count} {name}" for name, count in counts.items())
+    assert done.stdout.splitlines()[-1] == f"{len(OUTPUTS)} tests: {text}, 0 refuses, 0 crashes"
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_gpuconv_agrees_with_the_verdicts_by_hand() -> None:
+    tests, _ = judged()
+    for number, (name, arrays, verdict) in enumerate(OUTPUTS):
+        assert verdicts.judge(verdicts.Test(tests / f"test{number:02}"), list(arrays)).kind == verdict, (number, name)
+
+
+def test_both_print_the_same_lines() -> None:
+    """The reasons, too: indices, values, counts, factors, names of alternatives."""
+    first, second = (run(judge, *judged()).stdout.splitlines() for judge in JUDGES)
+    assert first == second
+    assert "wrong test04: output 0[1] is nan, expected 2 (1 of 4 elements differ)" in first
+    assert "differs test15: float64 computed in float32, 100 times the bound" in first
+    assert "wrong test50: output 0[1, 1] is -1, expected 255" not in first
