@@ -29,12 +29,12 @@ FORMATS = {
     "float32": (24, -149, (2 - 2.0**-23) * 2.0**127),
     "float64": (53, -1074, sys.float_info.max),
 }
-# Less exact computation, and what a target may claim: the bound, what --precision and --accumulate call it, a sentence.
-LESS_EXACT = (
+# Less precise ways to compute: their bounds, what --precision and --accumulate call them, and a sentence.
+LOOSER = (
     ("tf32_bound", "tf32", "factors rounded to TF32"),
     ("narrow_bound", None, "float64 computed in float32"),
-    ("wide_bound", "accumulate", "sums in the 16-bit type"),
-    ("transform_bound", None, "as exact as a transform (Winograd)"),
+    ("wide_bound", "accumulate", "sums in the 16-bit type itself"),
+    ("transform_bound", None, "as precise as a transform such as Winograd's"),
 )
 
 
@@ -64,16 +64,16 @@ class Tensor:
 class Answer:
     """One set of outputs that may be given: of the main rule, or of an alternative.
 
-    Attributes: name ("" for the main one), sentence, of (name of the whole alternative that an element alternative
-    belongs to), nan (whether elements mixed with the main ones are "inconsistent"), outputs, limits.
+    Attributes: name ("" for the main one), sentence, whole, of (name of the whole alternative that an element alternative
+    belongs to), nan (whether elements mixed with the main ones are "inconsistent"), outputs.
     """
 
-    def __init__(self, name, facts, outputs, limits):
-        """Keep what case.json says about the alternative, its outputs, and how far each element may be off."""
+    def __init__(self, name, facts, outputs):
+        """Keep what case.json says about the alternative, and its outputs."""
         self.name, self.sentence = name, facts.get("sentence", "")
         self.of, self.whole = facts.get("of") or "", facts.get("kind", "whole") == "whole"
         self.nan = facts.get("verdict") == "inconsistent when mixed"
-        self.outputs, self.limits = outputs, limits
+        self.outputs = outputs
 
 
 # ---------------------------------------------------------------- files
@@ -144,11 +144,15 @@ class Test:
             self.bits, self.valid = bool(self.facts.get("bits")), bool(self.facts.get("valid", True))
         except Exception as error:
             raise Unreadable(f"case.json: {line(f'{type(error).__name__}: {error}')}") from None
-        outputs, bounds = self.numbered("output"), self.numbered("bound")
-        if not outputs or len(bounds) != len(outputs):
-            raise Unreadable(f"{len(outputs)} outputs, {len(bounds)} bounds")
-        self.main = Answer("", {}, outputs, self.limits("bound", outputs))
+        outputs = self.numbered("output")
+        self.main, self.bounds = Answer("", {}, outputs), self.limits("bound", outputs)
+        if not outputs or self.bounds is None:
+            raise Unreadable("there is no output_0.npy or bound_0.npy")
         self.others = [self.alternative(name, entry) for name, entry in others.items()]
+        wholes = {answer.name: answer for answer in [self.main, *self.others] if answer.whole}
+        for other in self.others:
+            if not other.whole and (other.of not in wholes or shapes(other) != shapes(wholes[other.of])):
+                raise Unreadable(f"alternative {other.name} belongs to no answer of its shapes")
 
     def numbered(self, kind):
         """Read KIND_0.npy, KIND_1.npy and so on, as many as there are."""
@@ -170,21 +174,35 @@ class Test:
             raise Unreadable(f"{kind}_N are not float64 of the shapes of the outputs")
         return [bound.data for bound in bounds]
 
+    def scales(self, claims):
+        """Yield bounds from the strictest on, what the way to compute is called, and whether the target claims it."""
+        yield self.bounds, "", True
+        for name, claim, sentence in LOOSER:
+            looser = self.limits(name, self.main.outputs)
+            if looser is not None:
+                yield [np.maximum(*pair) for pair in zip(self.bounds, looser)], sentence, claim in claims(self.type)
+
     def alternative(self, name, facts):
-        """Read an alternative. Its elements may be off by the largest finite bound of the output."""
-        facts = facts if isinstance(facts, dict) else {"sentence": str(facts)}
+        """Read an alternative."""
         outputs = self.numbered(f"alternative_{name}")
-        if [o.kind for o in outputs] != [o.kind for o in self.main.outputs]:
+        if not isinstance(facts, dict) or [o.kind for o in outputs] != [o.kind for o in self.main.outputs]:
             raise Unreadable(f"alternative_{name}_N are not {len(self.main.outputs)} arrays of the types of the outputs")
-        limits = [largest(output, bound) for output, bound in zip(outputs, self.main.limits)]
-        return Answer(name, facts, outputs, limits)
+        return Answer(name, facts, outputs)
+
+
+def shapes(answer):
+    """Return the shapes of the outputs."""
+    return [output.data.shape for output in answer.outputs]
 
 
 def largest(output, bound):
-    """Return the largest finite bound for each element; infinity for large elements where the bounds have infinities."""
+    """Return how far elements of an alternative may be off: by the largest finite bound of the output.
+
+    Where sums may overflow in some order, so that bounds are infinite, large elements may be anything.
+    """
     finite = bound[np.isfinite(bound)]
     limits = np.full(output.data.shape, finite.max() if finite.size else 0.0)
-    if np.isinf(bound).any():
+    if np.isinf(bound).any() and output.kind in FORMATS:
         size = np.abs(output.floats())
         limits[np.isfinite(size) & (size > 0.9 * FORMATS[output.kind][2])] = np.inf
     return limits
@@ -246,11 +264,16 @@ def mismatch(expected, got):
     return None
 
 
-def fits(answer, got, limits=None):
+def fits(answer, got, bounds):
     """Tell for each element of each output whether it is the answer's; None where shapes or types are others."""
     if mismatch(answer.outputs, got):
         return None
-    return [close(*each) for each in zip(answer.outputs, limits or answer.limits, got)]
+    return [close(*each) for each in zip(answer.outputs, limits(answer, bounds), got)]
+
+
+def limits(answer, bounds):
+    """Return how far each element may be off."""
+    return [largest(*pair) for pair in zip(answer.outputs, bounds)] if answer.name else bounds
 
 
 def everywhere(found):
@@ -268,68 +291,76 @@ def judge(test, got, claims):
 
 def compared(test, got, claims, bits):
     """Return the verdict on outputs of the expected type."""
-    found = fits(test.main, got)
-    if everywhere(found):
-        if bits and any((a.bits() != b.bits()).any() for a, b in zip(test.main.outputs, got)):
-            return "differs", "equal values, other bits"
-        return "agrees", ""
-    for name, claim, sentence in LESS_EXACT:
-        limits = test.limits(name, test.main.outputs)
-        if limits is not None and everywhere(fits(test.main, got, limits)):
-            times = f"{sentence}, {factor(test.main, got):.3g} times the bound"
-            return ("agrees", "") if claim in claims(test.type) else ("differs", times)
-    for whole in [test.main, *(other for other in test.others if other.whole)]:
-        sentences = accepted(whole, test.others, got)
-        if sentences is not None:
-            return "differs", "; ".join(sentences)
-    if inconsistent(test, got):
-        return "inconsistent", f"NaN or not, depending on where it is: {described(test.main, got)}"
-    return "wrong", mismatch(test.main.outputs, got) or described(test.main, got)
+    kind, reason = defended(test, got, claims) or ("wrong", "")
+    if kind == "agrees" and bits and any((a.bits() != b.bits()).any() for a, b in zip(test.main.outputs, got)):
+        return "differs", "equal values, other bits"
+    if kind == "wrong" and inconsistent(test, got):
+        return "inconsistent", f"NaN or not, depending on where it is: {described(test, got)}"
+    return kind, reason if kind != "wrong" else mismatch(test.main.outputs, got) or described(test, got)
 
 
-def accepted(whole, others, got):
-    """Return the sentences of the alternatives that elements are of, if all are of `whole` or its element ones."""
-    found = fits(whole, got)
-    if found is None:
-        return None
-    sentences = [whole.sentence] * bool(whole.name)
+def defended(test, got, claims):
+    """Find the first answer that explains all elements, within the strictest bounds possible."""
+    for bounds, sentence, claimed in test.scales(claims):
+        for whole in [test.main, *(other for other in test.others if other.whole)]:
+            found = fits(whole, got, bounds)
+            if found is not None:
+                found, sentences = mixed(found, whole, test.others, got, bounds)
+                if everywhere(found):
+                    sentences = [whole.sentence] * bool(whole.name) + sentences
+                    if not claimed:
+                        sentences.append(f"{sentence}, {factor(test, got):.3g} times the bound")
+                    return ("differs" if sentences or whole.name else "agrees"), "; ".join(sentences)
+    return None
+
+
+def mixed(found, whole, others, got, bounds):
+    """Add the elements that are those of element alternatives of an answer; name the alternatives that are needed."""
+    sentences = []
     for other in others:
-        if other.whole or other.of != whole.name or everywhere(found):
+        if other.whole or other.of != whole.name:
             continue
-        more = fits(other, got)
-        if more is not None and any((m & ~f).any() for m, f in zip(more, found)):
+        more = [
+            ~close(ours, 0.0, its) & close(its, limit, theirs)
+            for ours, its, limit, theirs in zip(whole.outputs, other.outputs, limits(other, bounds), got)
+        ]
+        if any((m & ~f).any() for m, f in zip(more, found)):
             sentences.append(other.sentence)
             found = [f | m for f, m in zip(found, more)]
-    return sentences if everywhere(found) else None
+    return found, sentences
 
 
 def inconsistent(test, got):
-    """Tell whether each element is the main one's or that of an alternative about NaN."""
-    found = fits(test.main, got)
-    for other in test.others:
-        more = fits(other, got) if other.nan else None
-        if found is not None and more is not None:
-            found = [f | m for f, m in zip(found, more)]
-    return everywhere(found)
+    """Tell whether each element is that of the main answer or of an alternative about NaN, if there are such ones."""
+    about = [other for other in test.others if other.whole and other.nan]
+    if not about or mismatch(test.main.outputs, got):
+        return False
+    total = [np.zeros(each.data.shape, bool) for each in got]
+    for answer in [test.main, *about]:
+        if not mismatch(answer.outputs, got):
+            found = [close(*each) for each in zip(answer.outputs, test.bounds, got)]
+            found, _ = mixed(found, answer, test.others, got, test.bounds)
+            total = [t | f for t, f in zip(total, found)]
+    return everywhere(total)
 
 
-def factor(answer, got):
-    """Return how many times the bound the elements are off, at most."""
-    most = 0.0
-    for ours, limit, theirs in zip(answer.outputs, answer.limits, got):
-        wrong = ~close(ours, limit, theirs)
-        with np.errstate(all="ignore"):
-            ratio = np.abs(ours.floats() - theirs.floats())[wrong] / limit[wrong]
-        most = max(most, float(np.where(np.isnan(ratio), np.inf, ratio).max(initial=0.0)))
-    return most
+def factor(test, got):
+    """Return how many times its bound the worst finite element is off."""
+    worst = 0.0
+    for ours, bound, theirs in zip(test.main.outputs, test.bounds, got):
+        if ours.data.shape == theirs.data.shape and ours.kind in FORMATS and theirs.kind in FORMATS:
+            with np.errstate(all="ignore"):
+                ratio = np.abs(ours.floats() - theirs.floats()) / bound
+            worst = max(worst, float(ratio[np.isfinite(ratio)].max(initial=0.0)))
+    return worst
 
 
-def described(answer, got):
-    """Describe the first element that is not the answer's."""
-    for number, found in enumerate(fits(answer, got) or []):
+def described(test, got):
+    """Describe the first element that is not the main answer's."""
+    for number, found in enumerate(fits(test.main, got, test.bounds) or []):
         if not found.all():
             at = np.argwhere(~found)[0].tolist()
-            ours, theirs = (value(each, tuple(at)) for each in (answer.outputs[number], got[number]))
+            ours, theirs = (value(each, tuple(at)) for each in (test.main.outputs[number], got[number]))
             counts = f"{int((~found).sum())} of {found.size} elements differ"
             return f"output {number}{at} is {theirs}, expected {ours} ({counts})"
     return ""
