@@ -272,3 +272,149 @@ def test_both_print_the_same_lines() -> None:
     assert "wrong test04: output 0[1] is nan, expected 2 (1 of 4 elements differ)" in first
     assert "differs test15: float64 computed in float32, 100 times the bound" in first
     assert "wrong test50: output 0[1, 1] is -1, expected 255" not in first
+
+
+# ---------------------------------------------------------------- what a target claims, refuses, or leaves out
+
+
+@pytest.mark.parametrize("judge", JUDGES)
+def test_claims(judge: str) -> None:
+    """--precision and --accumulate turn what is within their bounds, and nothing else, into agreement."""
+    for options, numbers in (
+        (("--precision", "tf32"), (17,)),
+        (("--accumulate", "float16"), (21,)),
+        (("--accumulate", "bfloat16"), (25,)),
+    ):
+        assert lines(judge, *options) == by_hand() | {f"test{number}": "agrees" for number in numbers}
+    assert run(judge, *judged(), "--accumulate", "loat").returncode == 2
+
+
+@pytest.mark.parametrize("judge", JUDGES)
+def test_exit_codes(judge: str) -> None:
+    for filter_, codes in (("test00", (0, 0)), ("test09", (0, 1)), ("test02", (1, 1)), ("test42", (1, 1)), ("no such", (2, 2))):
+        done = [run(judge, *judged(), "--filter", filter_, *strict).returncode for strict in ((), ("--strict",))]
+        assert tuple(done) == codes, filter_
+
+
+@pytest.mark.parametrize("judge", JUDGES)
+def test_refusals_and_missing_outputs(judge: str, tmp_path: Path) -> None:
+    """Refusing agrees where a correct checker rejects the model, too."""
+    for name in ("sums", "invalid", "windows"):
+        (tmp_path / name).mkdir()
+    for name in ("sums", "invalid"):
+        (tmp_path / name / "refused.txt").write_bytes(b" no \x1b[31m\xff3-D\nsecond line")
+    np.save(tmp_path / "windows" / "output_0.npy", floats(1, 2, 3, -9))
+    done = run(judge, suite(), tmp_path)
+    found = done.stdout.splitlines()
+    assert "refuses sums: no  [31m 3-D" in found
+    assert not any("invalid" in line for line in found)
+    assert "wrong windows: 1 outputs, expected 2" in found
+    assert "crashes empty: neither refused.txt nor output_0.npy nor output_0.flat" in found
+    assert done.returncode == 1
+
+
+@pytest.mark.parametrize("judge", JUDGES)
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("output_0.npy", b""),
+        ("output_0.npy", b"\x93NUMPY\x01\x00\xff\xff{}"),
+        ("output_0.npy", b"\x93NUMPY\x01\x00\x40\x00{'descr': '<f4', 'fortran_order': False, 'shape': (9999999999999, 9999999), }\n"),
+        ("output_0.npy", b"\x93NUMPY\x01\x00\x3d\x00{'descr': '|O', 'fortran_order': False, 'shape': (1,), }     \n"),
+        ("output_0.flat", b"FLAT0001"),
+        ("output_0.flat", b"FLAT0001" + (1).to_bytes(8, "little") + bytes(144)),
+        ("output_0.flat", b"FLAT0001" + (1).to_bytes(8, "little") + b"\xff" * 144),
+    ],
+)  # fmt: skip
+def test_unreadable_outputs_are_crashes(judge: str, name: str, content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "sums").mkdir()
+    (tmp_path / "sums" / name).write_bytes(content)
+    done = run(judge, suite(), tmp_path, "--filter", "sums")
+    assert (done.returncode, done.stderr) == (1, "")
+    assert done.stdout.startswith(f"crashes sums: {name}: ")
+    assert len(done.stdout.splitlines()) == 2
+
+
+@pytest.mark.parametrize("judge", JUDGES)
+def test_npy_files_of_other_orders(judge: str, tmp_path: Path) -> None:
+    """Fortran order, big-endian numbers, bfloat16 as np.save writes it."""
+    y = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    bits = BF16(1, 2, 3)
+    for name, array in (("a", y), ("b", bits)):
+        store(tmp_path / "suite", name, {"output_0": array, **zeros(array)})
+    finish(tmp_path / "suite")
+    for number, array in enumerate((np.asfortranarray(y), y.astype(">f4"), np.asfortranarray(y.astype(">f4")))):
+        outputs = tmp_path / str(number)
+        save(outputs / "a", (), ".npy")
+        save(outputs / "b", (), ".npy")
+        np.save(outputs / "a" / "output_0.npy", array)
+        np.save(outputs / "b" / "output_0.npy", bits)
+        done = run(judge, tmp_path / "suite", outputs)
+        assert (done.returncode, done.stdout.splitlines()[0][:16]) == (0, "2 tests: 2 agree"), done.stdout
+
+
+# ---------------------------------------------------------------- broken suites
+
+
+def mutated(content: bytes, random_: random.Random) -> bytes:
+    """Cut, change or repeat some bytes, most often among the first ones."""
+    changed = bytearray(content)
+    for _ in range(random_.choice((1, 1, 2, 8))):
+        at = random_.randrange(len(changed) if random_.random() < 0.5 else min(len(changed), 200))
+        kind = random_.randrange(4)
+        if kind == 0:
+            changed[at] = random_.choice((0, 1, 7, 0x7F, 0x80, 0xFF, random_.randrange(256)))
+        elif kind == 1:
+            changed[at : at + 8] = random_.choice((-1, 0, 1, 2**31, 2**62, -(2**63), 2**63 - 1)).to_bytes(8, "little", signed=True)
+        elif kind == 2:
+            del changed[at:]
+        else:
+            changed[at:at] = changed[at : at + random_.randrange(1, 80)]
+        if not changed:
+            break
+    return bytes(changed)
+
+
+def mutants(folder: Path, seed: int, count: int) -> Iterator[tuple[Path, Path]]:
+    """Yield suites and outputs with mutated files; the number of tests in each is `count`."""
+    random_ = random.Random(seed)
+    tests, outputs = judged()
+    names = sorted(path.name for path in tests.iterdir() if path.is_dir())
+    for number in range(count):
+        name = random_.choice(names)
+        source, target = tests / name, folder / "suite" / f"m{number:03}"
+        shutil.copytree(source, target)
+        shutil.copytree(outputs / name, folder / "outputs" / target.name)
+        for path in (*random_.sample(sorted(target.rglob("*.npy")), 1), target / "case.json", target / "test.flat",
+                     *(folder / "outputs" / target.name).iterdir()):  # fmt: skip
+            if random_.random() < 0.5:
+                path.write_bytes(mutated(path.read_bytes(), random_))
+    yield finish(folder / "suite"), folder / "outputs"
+
+
+def check_mutants(judge: str, folder: Path, seed: int, count: int) -> None:
+    """Each test has a verdict or is named as broken in one line; no crash, no message of a sanitizer."""
+    for tests, outputs in mutants(folder, seed, count):
+        done = run(judge, tests, outputs)
+        *shown, total = done.stdout.splitlines()
+        broken = done.stderr.splitlines()
+        assert done.returncode == (2 if broken else 1), done.stderr
+        assert all(line.startswith("judge: the suite is broken: m") and len(line) < 700 for line in broken), done.stderr
+        assert int(total.split()[0]) + len(broken) == count
+        agrees = int(total.split(": ")[1].split()[0])
+        assert len({line.split()[1] for line in shown}) == len(shown) == int(total.split()[0]) - agrees
+
+
+@pytest.mark.parametrize("judge", JUDGES)
+def test_mutated_files_are_no_crash(judge: str, tmp_path: Path) -> None:
+    check_mutants(judge, tmp_path, 0, 150)
+
+
+@pytest.mark.parametrize("judge", JUDGES)
+def test_a_missing_suite_is_one_line(judge: str, tmp_path: Path) -> None:
+    for tests in (tmp_path / "none", tmp_path):
+        done = run(judge, tests, tmp_path)
+        assert (done.returncode, len(done.stderr.splitlines()), done.stdout) == (2, 1, "")
+    (tmp_path / "tests.txt").write_text("../outside\n")
+    (tmp_path / "suite.json").write_text('{"tests": ["../outside"]}')
+    assert run(judge, tmp_path, tmp_path).returncode == 2

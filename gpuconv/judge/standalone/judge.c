@@ -870,7 +870,8 @@ int main(int count, char **words) {
         if (!strcmp(words[i], "--strict")) strict = 1;
         else if (!strcmp(words[i], "--filter") && more) filter = words[++i];
         else if (!strcmp(words[i], "--precision") && more && !strcmp(words[i + 1], "tf32")) precision = words[++i];
-        else if (!strcmp(words[i], "--accumulate") && more && strstr("float16 bfloat16", words[i + 1]))
+        else if (!strcmp(words[i], "--accumulate") && more &&
+                 (!strcmp(words[i + 1], "float16") || !strcmp(words[i + 1], "bfloat16")))
             accumulate = words[++i];
         else return usage();
     }
