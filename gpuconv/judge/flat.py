@@ -131,7 +131,7 @@ def _size(name: str, kind: int, rank: int, dims: list[int]) -> int:
     return items * (1 if kind == TEXT else _dtype(kind).itemsize)
 
 
-def _dtype(kind: int) -> np.dtype[Any]:
+def _dtype(kind: int) -> Any:
     (name,) = (name for name, number in TYPES.items() if number == kind)
     if name != "bfloat16":
         return np.dtype(name).newbyteorder("<")

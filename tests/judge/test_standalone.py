@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import json
 import os
 import random
@@ -26,6 +25,7 @@ from gpuconv.judge import flat, verdicts
 SOURCES = Path(flat.__file__).with_name("standalone")
 DATA = "test_data_set_0"
 NAN, INF = float("nan"), float("inf")
+LOOSER = ("tf32_bound", "narrow_bound", "wide_bound", "transform_bound")
 Array = Any
 
 
@@ -98,12 +98,20 @@ def sums(folder: Path) -> None:
     y = floats(1, 2, 3, 4)
     arrays = {"output_0": y, "bound_0": floats(0.5, 0.25, INF, 0, dtype=float)}
     store(folder, "sums", arrays)
-    store(folder, "double", {"output_0": y.astype(np.float64), "bound_0": np.full(4, 1e-9), "narrow_bound_0": np.full(4, 1e-3)})
+    store(
+        folder,
+        "double",
+        {"output_0": y.astype(np.float64), "bound_0": np.full(4, 1e-9), "narrow_bound_0": np.full(4, 1e-3)},
+    )
     more = {"tf32_bound_0": np.full(4, 2.0), "transform_bound_0": np.full(4, 4.0)}
     store(folder, "products", {**arrays, **more})
     for dtype in (np.float16, ml_dtypes.bfloat16):
         name = np.dtype(dtype).name
-        store(folder, f"half_{name}", {"output_0": y.astype(dtype), "bound_0": np.full(4, 2.0**-9), "wide_bound_0": np.full(4, 0.5)})
+        store(
+            folder,
+            f"half_{name}",
+            {"output_0": y.astype(dtype), "bound_0": np.full(4, 2.0**-9), "wide_bound_0": np.full(4, 0.5)},
+        )
 
 
 def windows(folder: Path) -> None:
@@ -112,10 +120,17 @@ def windows(folder: Path) -> None:
     arrays: dict[str, Array] = {"output_0": y, "output_1": indices, **zeros(y, indices)}
     others = {"zero": alternative("element"), "lowest": alternative("element"), "turned": alternative(),
               "turned_zero": alternative("element", "turned")}  # fmt: skip
-    answers = {"zero": (floats(1, 2, 3, 0), indices), "lowest": (y, np.array([0, 1, 2, 3])),
-               "turned": (y[::-1], indices[::-1]), "turned_zero": (floats(0, 3, 2, 1), np.array([3, 2, 1, 0]))}  # fmt: skip
+    answers = {
+        "zero": (floats(1, 2, 3, 0), indices),
+        "lowest": (y, np.array([0, 1, 2, 3])),
+        "turned": (y[::-1], indices[::-1]),
+        "turned_zero": (floats(0, 3, 2, 1), np.array([3, 2, 1, 0])),
+    }
     for name, (values, places) in answers.items():
-        arrays |= {f"alternative_{name}_0": np.ascontiguousarray(values), f"alternative_{name}_1": np.ascontiguousarray(places)}
+        arrays |= {
+            f"alternative_{name}_0": np.ascontiguousarray(values),
+            f"alternative_{name}_1": np.ascontiguousarray(places),
+        }
     store(folder, "windows", arrays, alternatives=others)
 
 
@@ -125,8 +140,9 @@ def positions(folder: Path) -> None:
     arrays = {"output_0": y, **zeros(y), "alternative_ignored_0": ignored, "alternative_longer_0": longer}
     others = {"ignored": alternative(nan=True), "longer": alternative()}
     store(folder, "positions", arrays, alternatives=others)
-    store(folder, "large", {"output_0": floats(1, 3e38), "bound_0": floats(0.5, INF, dtype=float),
-                            "alternative_other_0": floats(3.3e38, 7)}, alternatives={"other": alternative()})  # fmt: skip
+    bound, other = floats(0.5, INF, dtype=float), floats(3.3e38, 7)
+    arrays = {"output_0": floats(1, 3e38), "bound_0": bound, "alternative_other_0": other}
+    store(folder, "large", arrays, alternatives={"other": alternative()})
 
 
 def kinds(folder: Path) -> None:
@@ -237,11 +253,8 @@ def judged() -> tuple[Path, Path]:
 
 
 def lines(judge: str, *options: str) -> dict[str, str]:
-    """Return the verdicts of all tests, as the judge prints them."""
-    tests, outputs = judged()
-    printed = run(judge, tests, outputs, *options).stdout.splitlines()[:-1]
-    others = {entry.split()[1].rstrip(":"): entry.split()[0] for entry in printed}
-    return {f"test{number:02}": others.get(f"test{number:02}", "agrees") for number in range(len(OUTPUTS))}
+    """Return the verdicts on OUTPUTS."""
+    return printed(judge, *judged(), *options)
 
 
 def by_hand() -> dict[str, str]:
@@ -274,6 +287,62 @@ def test_both_print_the_same_lines() -> None:
     assert "wrong test50: output 0[1, 1] is -1, expected 255" not in first
 
 
+def mixture(test: verdicts.Test, random_: random.Random) -> list[Array]:
+    """Mix elements of all of a test's answers, some of them off by about one of the bounds."""
+    answers = [test.tensors("output"), *(test.tensors(f"alternative_{name}") for name in test.facts["alternatives"])]
+    first = random_.choice(answers)
+    answers = [answer for answer in answers if [y.shape for y in answer] == [y.shape for y in first]]
+    kinds = [kind for kind in ("bound", *LOOSER) if test.tensors(kind)]
+    made = []
+    for number, y in enumerate(first):
+        flat_ = y.ravel().copy()
+        bounds = test.tensors(random_.choice(kinds))
+        share = random_.choice((0, 0, 0.1, 0.5))
+        for index in range(flat_.size):
+            if random_.random() < share:
+                flat_[index] = random_.choice(answers)[number].ravel()[index]
+        if flat_.dtype.kind not in "iu" and flat_.size and random_.random() < 0.5:
+            index = random_.randrange(flat_.size)
+            limit = float(bounds[number].ravel()[index]) if bounds[number].size == flat_.size else 1.0
+            off = float(flat_[index]) + random_.choice((-1.01, -0.9, 0.5, 1, 1.001, 3, NAN)) * limit
+            with np.errstate(all="ignore"):
+                flat_[index] = np.array(off).astype(flat_.dtype)
+        made.append(flat_.reshape(y.shape))
+    if made[0].dtype == np.float32 and random_.random() < 0.1:
+        made[0] = made[0].astype(np.float64)
+    return made
+
+
+def mixed(tests: list[verdicts.Test], folder: Path, seed: int, count: int) -> dict[str, str]:
+    """Write a suite of `count` copies of tests with mixtures as outputs; return gpuconv's verdicts."""
+    random_, found = random.Random(seed), {}
+    for number in range(count):
+        test, name = random_.choice(tests), f"mixed{number:04}"
+        arrays = mixture(test, random_)
+        shutil.copytree(test.folder, folder / "suite" / name)
+        save(folder / "outputs" / name, tuple(arrays), random_.choice((".npy", ".flat")))
+        found[name] = verdicts.judge(test, arrays).kind
+    finish(folder / "suite")
+    return found
+
+
+def printed(judge: str, tests: Path, outputs: Path, *options: str) -> dict[str, str]:
+    """Return the verdicts that a judge prints, "agrees" for all other tests."""
+    others = dict(
+        reversed(line.split(":")[0].split()) for line in run(judge, tests, outputs, *options).stdout.splitlines()[:-1]
+    )
+    return {name: others.get(name, "agrees") for name in (tests / "tests.txt").read_text().split()}
+
+
+def test_mixtures_of_answers(tmp_path: Path) -> None:
+    """All three judges say the same of random mixtures, and each verdict occurs."""
+    tests = [verdicts.Test(path) for path in sorted(suite().iterdir()) if path.is_dir()]
+    found = mixed(tests, tmp_path, 0, 250)
+    for judge in JUDGES:
+        assert printed(judge, tmp_path / "suite", tmp_path / "outputs") == found
+    assert set(found.values()) == {"agrees", "differs", "inconsistent", "wrong"}
+
+
 # ---------------------------------------------------------------- what a target claims, refuses, or leaves out
 
 
@@ -291,7 +360,13 @@ def test_claims(judge: str) -> None:
 
 @pytest.mark.parametrize("judge", JUDGES)
 def test_exit_codes(judge: str) -> None:
-    for filter_, codes in (("test00", (0, 0)), ("test09", (0, 1)), ("test02", (1, 1)), ("test42", (1, 1)), ("no such", (2, 2))):
+    for filter_, codes in (
+        ("test00", (0, 0)),
+        ("test09", (0, 1)),
+        ("test02", (1, 1)),
+        ("test42", (1, 1)),
+        ("no such", (2, 2)),
+    ):
         done = [run(judge, *judged(), "--filter", filter_, *strict).returncode for strict in ((), ("--strict",))]
         assert tuple(done) == codes, filter_
 
@@ -313,14 +388,23 @@ def test_refusals_and_missing_outputs(judge: str, tmp_path: Path) -> None:
     assert done.returncode == 1
 
 
+def npy(dtype: str, shape: str) -> bytes:
+    """Return the header of a .npy file without any data."""
+    header = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}".ljust(117).encode() + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
+
+
 @pytest.mark.parametrize("judge", JUDGES)
 @pytest.mark.parametrize(
     ("name", "content"),
     [
         ("output_0.npy", b""),
         ("output_0.npy", b"\x93NUMPY\x01\x00\xff\xff{}"),
-        ("output_0.npy", b"\x93NUMPY\x01\x00\x40\x00{'descr': '<f4', 'fortran_order': False, 'shape': (9999999999999, 9999999), }\n"),
-        ("output_0.npy", b"\x93NUMPY\x01\x00\x3d\x00{'descr': '|O', 'fortran_order': False, 'shape': (1,), }     \n"),
+        ("output_0.npy", npy("<f4", "(9999999999999, 9999999)")),
+        ("output_0.npy", npy("<f4", "(2, -3)")),
+        ("output_0.npy", npy("<f4", "(4,)")),
+        ("output_0.npy", npy("|O", "(0,)")),
+        ("output_0.npy", npy("<c8", "(0,)")),
         ("output_0.flat", b"FLAT0001"),
         ("output_0.flat", b"FLAT0001" + (1).to_bytes(8, "little") + bytes(144)),
         ("output_0.flat", b"FLAT0001" + (1).to_bytes(8, "little") + b"\xff" * 144),
@@ -365,7 +449,9 @@ def mutated(content: bytes, random_: random.Random) -> bytes:
         if kind == 0:
             changed[at] = random_.choice((0, 1, 7, 0x7F, 0x80, 0xFF, random_.randrange(256)))
         elif kind == 1:
-            changed[at : at + 8] = random_.choice((-1, 0, 1, 2**31, 2**62, -(2**63), 2**63 - 1)).to_bytes(8, "little", signed=True)
+            changed[at : at + 8] = random_.choice((-1, 0, 1, 2**31, 2**62, -(2**63), 2**63 - 1)).to_bytes(
+                8, "little", signed=True
+            )
         elif kind == 2:
             del changed[at:]
         else:
