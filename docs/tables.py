@@ -320,12 +320,12 @@ def judged_findings() -> str:
             found["rule"],
             f"{found['verdict']} ({found['tests']})",
             found["explanation"],
-            f"`{name}/{found['file']}`",
+            f"{judged.NAMES[name]}: `{found['smallest']}`",
         ]
         for name, record in judged.records().items()
         for found in record["findings"]
     )
-    return table(["rule", "verdict (tests)", "equals", "program in findings/"], rows)
+    return table(["rule", "verdict (tests)", "equals", "smallest test"], rows)
 
 
 TABLES: dict[str, Callable[[], str]] = {

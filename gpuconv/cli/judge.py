@@ -20,7 +20,7 @@ from gpuconv.cli.terminal import CommandError, Progress, as_json, table
 Subparsers = Any  # argparse has no public name for it
 
 _LIMIT = 20.0  # seconds for a test
-_COLUMNS = ("agrees", "differs", "wrong", "refuses", "crashes", "hangs")
+_COLUMNS = ("agrees", "differs", "inconsistent", "wrong", "refuses", "crashes", "hangs")
 _SHOWN = 20
 _ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 

@@ -234,7 +234,9 @@ class _Sums:
     def cropped(self, begin: Ints, size: Ints) -> _Sums:
         """`size` elements of each axis from `begin`; behind the end nothing was summed."""
         canvas = self.units.shape[2:]
-        axes = [[(o, o + b) for o in range(n) if o + b < full] for b, n, full in zip(begin, size, canvas, strict=True)]
+        axes = [
+            [(o, o + b) for o in range(n) if 0 <= o + b < full] for b, n, full in zip(begin, size, canvas, strict=True)
+        ]
 
         def crop(full: Array) -> Array:
             part = np.zeros(full.shape[:2] + tuple(size), dtype=full.dtype)
@@ -476,15 +478,19 @@ def counted_taps(
     auto_pad: str | bytes = "NOTSET",
     ceil_mode: int = 0,
     count_include_pad: int = 0,
+    counted_pads: Ints | None = None,
     dilations: Ints | None = None,
     pads: Ints | None = None,
     strides: Ints | None = None,
 ) -> Array:
-    """How many taps of every window of AveragePool count, (Q1, …, Qn): each is looked at."""
+    """How many taps of every window of AveragePool count, (Q1, …, Qn): each is looked at.
+
+    With `counted_pads`, padding counts only where these reach, although windows reach as far as `pads`.
+    """
     rank = len(spatial)
     dilations, pads, strides = _defaults(rank, dilations, pads, strides)
     size, begin = _windows(spatial, kernel_shape, auto_pad, dilations, pads, strides, bool(ceil_mode))
-    end = list(pads[rank:])
+    end = list((pads if counted_pads is None else counted_pads)[rank:])
     for a in range(rank):
         if _plain(auto_pad).startswith("SAME"):  # just what the last window needs, of both sides together
             reach = 1 + sum(dilations[a] for _ in range(kernel_shape[a] - 1))

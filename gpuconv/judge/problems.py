@@ -26,7 +26,7 @@ KINDS = {
     "average_pool": "AveragePool",
     "max_unpool": "MaxUnpool",
 }
-_NAMES = {"x": "X", "w": "W", "b": "B", "indices": "I", "output_shape": "output_shape"}
+NAMES = {"x": "X", "w": "W", "b": "B", "indices": "I", "output_shape": "output_shape"}
 _CONSTANT = ("w", "b", "output_shape")  # initializers of the model, as exporters write them
 _ONNX_TYPES = {"float16": "float16", "bfloat16": "bfloat16", "float32": "float", "float64": "double"}
 _SCHEMAS = (1, 7, 8, 9, 10, 11, 12, 19, 22)  # opsets in which one of the operators changed
@@ -85,13 +85,15 @@ class Answer:
     ----------
     outputs, bounds : tuple of array
         A bound of infinity stands where a sum may overflow, so that anything is right.
-    wide : tuple of array or None
-        The bounds for sums in the 16-bit type itself, where there are sums in such a type.
+    looser : mapping of str to tuple of array
+        Bounds for less precise ways to compute: "wide" (16-bit types summed in themselves), "tf32" (float32 with
+        factors rounded or truncated to TF32), "transform" (as precise as Winograd's algorithm) and "narrow" (float64
+        computed in float32).
     """
 
     outputs: tuple[Array, ...]
     bounds: tuple[Array, ...]
-    wide: tuple[Array, ...] | None = None
+    looser: Mapping[str, tuple[Array, ...]] = field(default_factory=dict)
 
 
 # ---------------------------------------------------------------- which problems a case makes
@@ -186,9 +188,9 @@ def attributes(problem: Problem) -> dict[str, Any]:
 def model(problem: Problem) -> Any:
     """Make the model of one node; weights, biases and shapes are constants of it."""
     arrays = operands(problem)
-    tensors = {name: tensor(array, _NAMES[name]) for name, array in arrays.items()}
+    tensors = {name: tensor(array, NAMES[name]) for name, array in arrays.items()}
     inputs = [
-        helper.make_tensor_value_info(_NAMES[name], tensors[name].data_type, array.shape)
+        helper.make_tensor_value_info(NAMES[name], tensors[name].data_type, array.shape)
         for name, array in arrays.items()
         if name not in _CONSTANT
     ]
@@ -199,7 +201,7 @@ def model(problem: Problem) -> Any:
         outputs.append(helper.make_tensor_value_info("Indices", onnx.TensorProto.INT64, [None] * rank))
     node = helper.make_node(
         KINDS[problem.case.op],
-        [_NAMES[name] for name in arrays],
+        [NAMES[name] for name in arrays],
         [output.name for output in outputs],
         **attributes(problem),
     )
@@ -215,9 +217,19 @@ def tensor(array: Array, name: str) -> Any:
     return numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
 
 
+def fed_by_name(problem: Problem) -> dict[str, Array]:
+    """Return the operands that are inputs of the model."""
+    return {name: array for name, array in operands(problem).items() if name not in _CONSTANT}
+
+
 def fed(problem: Problem) -> list[Array]:
     """Return the inputs of the model, those operands that are no constants."""
-    return [array for name, array in operands(problem).items() if name not in _CONSTANT]
+    return [*fed_by_name(problem).values()]
+
+
+def stored(problem: Problem) -> dict[str, Array]:
+    """Return the operands that are initializers of the model."""
+    return {name: array for name, array in operands(problem).items() if name in _CONSTANT}
 
 
 # ---------------------------------------------------------------- answers
@@ -241,15 +253,16 @@ def answer(
     op = problem.case.op
     if op == "max_pool":
         y, places = definition.max_pool(given["x"], **keywords)
-        outputs = (y, places) if problem.indices else (y,)
-        return Answer(outputs, tuple(np.zeros(each.shape) for each in outputs))
+        return _taken((y, places) if problem.indices else (y,), problem)
     if op == "max_unpool":
         wanted = given.get("output_shape")
         y = definition.max_unpool(given["x"], given["indices"], None if wanted is None else wanted.tolist(), **keywords)
-        return Answer((y,), (np.zeros(y.shape),))
+        return _taken((y,), problem)
     taps = math.prod(keywords["kernel_shape"]) if op == "average_pool" else 1  # its magnitudes are divided by them
     exact = getattr(definition, op)(**given, **keywords)
     found = rounded(exact, problem.dtype, taps)
+    looser = {name: (limits,) for name, limits in _looser(op, exact, found.outputs[0], given, keywords)}
+    found = Answer(found.outputs, found.bounds, {**found.looser, **looser})
     if problem.dtype != "float64" or not np.isinf(exact.value).any():
         return found
     # Sums beyond float64 have no magnitude in it: those of operands that are 2^64 times smaller have.
@@ -257,7 +270,75 @@ def answer(
     scaled = getattr(definition, op)(**smaller, **keywords)
     largest = definition.FORMATS["float64"][2] * 2.0**-64
     anything = np.isinf(exact.value) & np.isfinite(scaled.value) & (_other_sign(scaled) * taps >= largest / 2)
-    return Answer(found.outputs, (np.where(anything, np.inf, found.bounds[0]),))
+    limits = {name: (np.where(anything, np.inf, bounds),) for name, (bounds,) in found.looser.items()}
+    return Answer(found.outputs, (np.where(anything, np.inf, found.bounds[0]),), limits)
+
+
+def _taken(outputs: tuple[Array, ...], problem: Problem) -> Answer:
+    """Answer with elements of the input, which are exact; in float32 those of float64 are rounded."""
+    exactly = tuple(np.zeros(each.shape) for each in outputs)
+    if problem.dtype != "float64" or problem.bits:
+        return Answer(outputs, exactly)
+    return Answer(outputs, exactly, {"narrow": (_in_float32(outputs[0], np.abs(outputs[0])), *exactly[1:])})
+
+
+def _in_float32(y: Array, magnitude: Array, slack: Array | float = 0.0) -> Array:
+    """Bound results of float64 that are computed in float32: anything where that type's range does not suffice."""
+    with np.errstate(all="ignore"):
+        beyond = np.isfinite(y) & (magnitude > definition.FORMATS["float32"][2])
+        limit = np.where(np.isfinite(y), slack + 2.0**-24 * np.abs(y) + 2.0**-149, 0.0)
+    return np.where(beyond, np.inf, limit)
+
+
+_TRANSFORM = 32.0  # what Winograd's transforms multiply the rounding unit by
+
+
+def _looser(
+    op: str, exact: definition.Exact, y: Array, given: Mapping[str, Any], keywords: Mapping[str, Any]
+) -> Iterator[tuple[str, Array]]:
+    """Yield the bounds for TF32, for transforms, and for float64 computed in float32."""
+    kind, sums = y.dtype, op != "average_pool"
+    with np.errstate(all="ignore"):
+        if kind == np.float32 and sums:
+            # Twice the tensor cores' rounding of factors: they may be truncated.
+            slack = definition.accumulation_bound(exact, kind, "tf32") + 2 * 2.0**-11 * exact.magnitude
+            yield "tf32", _limit(exact, y, slack)
+        if sums and math.prod(given["w"].shape[2:]) > 1 and given["x"].size and given["w"].size:
+            unit = 2.0**-53 if kind == np.float64 else 2.0**-24
+            reach = np.where(
+                np.isfinite(exact.magnitude), _largest_products(op, exact, given, keywords), exact.magnitude
+            )
+            yield "transform", _limit(exact, y, _TRANSFORM * unit * exact.terms * reach)
+        if kind == np.float64:
+            partial = exact.magnitude if exact.partial is None else exact.partial
+            used = _beyond_float32(op, given, keywords)
+            slack = (exact.terms + 1) * 2.0**-24 * exact.magnitude + exact.terms * 2.0**-149
+            yield "narrow", _in_float32(y, np.where(used, np.inf, partial), slack)
+
+
+def _largest_products(op: str, exact: definition.Exact, given: Mapping[str, Any], keywords: Mapping[str, Any]) -> Array:
+    """Multiply the largest finite x of an image and group by the largest finite weight of a filter; add the bias."""
+    x, w = (np.nan_to_num(np.abs(given[name].astype(np.float64)), posinf=0.0, neginf=0.0) for name in "xw")
+    group = keywords.get("group", 1)
+    spatial = (1,) * (x.ndim - 2)
+    images = x.reshape(x.shape[0], group, -1).max(axis=2, initial=0)
+    if op == "conv":
+        filters = w.reshape(group, w.shape[0] // group, -1).max(axis=2, initial=0)
+    else:
+        filters = w.reshape(group, w.shape[0] // group, w.shape[1], -1).max(axis=(1, 3), initial=0)
+    products = (images[:, :, None] * filters[None]).reshape(x.shape[0], -1, *spatial)
+    bias = np.abs(given["b"].astype(np.float64)).reshape(1, -1, *spatial) if "b" in given else 0.0
+    return np.broadcast_to(products + bias, exact.value.shape)
+
+
+def _beyond_float32(op: str, given: Mapping[str, Any], keywords: Mapping[str, Any]) -> Array | bool:
+    """Tell which results have inputs that are finite, but not in float32."""
+    large = np.isfinite(given["x"]) & (np.abs(given["x"]) > definition.FORMATS["float32"][2])
+    if not large.any():
+        return False
+    ones = {"w": np.ones_like(given["w"])} if "w" in given else {}
+    found = getattr(definition, op)(x=large.astype(np.float64), **ones, **keywords)
+    return np.asarray(found.value > 0)
 
 
 def rounded(exact: definition.Exact, dtype: str, taps: int = 1) -> Answer:
@@ -273,7 +354,7 @@ def rounded(exact: definition.Exact, dtype: str, taps: int = 1) -> Answer:
     with np.errstate(all="ignore"):
         wide = _limit(exact, y, (exact.terms + 1) * own * exact.magnitude)
     wide = np.where(_undetermined(exact, wide, y, definition.FORMATS[dtype][2], taps), np.inf, wide)
-    return Answer((y,), (limit,), (wide,))
+    return Answer((y,), (limit,), {"wide": (wide,)})
 
 
 def _undetermined(exact: definition.Exact, limit: Array, y: Array, largest: float, taps: int) -> Array:

@@ -20,7 +20,7 @@ from typing import Any
 
 from gpuconv._errors import one_line
 from gpuconv.judge.definition import Array
-from gpuconv.judge.verdicts import CRASHES, HANGS, REFUSES, WRONG, DamagedTest, Test, Verdict, judge, read
+from gpuconv.judge.verdicts import CRASHES, FAILURES, HANGS, DamagedTest, Test, Verdict, judge, read, refused
 
 _START = 120.0  # seconds in which a target must be imported
 _LONGEST_REPLY = 2**20  # bytes
@@ -227,7 +227,7 @@ def _judged(
         if "unreadable" in reply:
             raise DamagedTest(f"{test.folder.name}: {reply['unreadable']}")
         if "refused" in reply:
-            return Outcome(test, Verdict(REFUSES, reply["refused"])), worker
+            return Outcome(test, refused(test, reply["refused"])), worker
         if "crashed" in reply:
             return Outcome(test, Verdict(CRASHES, reply["crashed"])), worker
         try:
@@ -236,4 +236,4 @@ def _judged(
             why = one_line(f"its outputs cannot be read: {type(error).__name__}: {error}", 200)
             return Outcome(test, Verdict(CRASHES, why)), worker
         verdict = judge(test, got)
-        return Outcome(test, verdict, got if verdict.kind == WRONG else ()), worker
+        return Outcome(test, verdict, got if verdict.kind in FAILURES else ()), worker

@@ -3,38 +3,60 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gpuconv.judge import cases, sweep
+import gpuconv
+from gpuconv.judge import cases, rulings, shapes, sweep
+from gpuconv.judge import problems as problems_module
 from gpuconv.judge.definition import Array
-from gpuconv.judge.problems import Problem, answer, fed, model, of_case, tensor
-from gpuconv.judge.rulings import RULINGS
-from gpuconv.judge.variants import alternatives
+from gpuconv.judge.problems import NAMES, Answer, Problem, answer, fed, fed_by_name, model, of_case, stored, tensor
+from gpuconv.judge.readings import Alternative, alternatives
 
 DATA = "test_data_set_0"
+FORMAT = 2
+LICENCE = "Apache-2.0"
 _README = """A conformance suite of ONNX's Conv, ConvTranspose, MaxPool, AveragePool and MaxUnpool.
 
 Each folder is a test in the layout of ONNX's own backend tests: model.onnx, and in test_data_set_0 the inputs
-(input_N.pb) and outputs (output_N.pb). Besides:
+(input_N) and outputs (output_N). Every array is there as .pb (TensorProto) and as .npy; bfloat16 is stored in .npy as
+uint16 bits, and case.json has the true type. Besides:
 
-bound_N.pb          double, the shape of output_N: how far each element may be off. 0 demands equality (==, and any NaN
+constant_N          the model's initializers, in the order of case.json's "constants".
+bound_N             float64, the shape of output_N: how far each element may be off. 0 demands equality (==, and any NaN
                     equals any NaN); infinity accepts anything: a sum may or may not overflow on its way.
                     Elsewhere it is (K + 1) u S + rounding: K terms, S the sum of their magnitudes, u = 2^-24 (2^-53
                     for double), so that sums of 16-bit types are asked for in float32.
-wide_bound_N.pb     the same with u of the 16-bit type itself: a defensible answer.
-alternative_NAME_N.pb  other defensible answers. An element of a sum may be off by the largest finite element
-                    of the bound; where that has infinities, one within a tenth of the type's largest by anything.
-case.json           the sentence that the test stands for, its rule, the rule's status (specified, by the reference,
-                    disputed, ruled here), public discussions, and what each alternative is. "bits": true asks for
-                    every bit of the outputs; equality is then a defensible answer.
+wide_bound_N        the same with u of the 16-bit type itself.
+tf32_bound_N        for float32: factors rounded or truncated to TF32.
+transform_bound_N   as precise as a transform, such as Winograd's: 32 u K max|x| max|w| in place of (K + 1) u S.
+narrow_bound_N      float64 computed in float32.
+alternative_NAME_N  other answers that can be defended.
+case.json           what is tested: the operator, its attributes, the rule in the specification's words with its
+                    quotation, the status (specified, by the reference, disputed, ruled here), public discussions,
+                    known issues of implementations ("upstream"), and what each alternative is. "bits": true asks for
+                    every bit; equality is then a defensible answer. "valid": false marks a model that a correct checker
+                    rejects: refusing it is right, too. "onnx_shape" is what ONNX's shape inference says instead.
 
-suite.json lists all tests, and has the hash over all other files. Nothing here needs gpuconv.
+An answer is accepted if one set of outputs explains all outputs together: output_N, or one alternative of kind "whole".
+Each element is then within its bound, or is that of an alternative of kind "element" whose "of" names the set (null:
+output_N). An element alternative counts only where it is not equal to its set. Elements of alternatives may be off by
+the largest finite element of the bound; where that has infinities, one within a tenth of the type's largest by
+anything. The same with another bound in place of bound_N is a less precise answer.
+Only output_N within bound_N agrees; all else that is accepted differs. What is not accepted is wrong, but
+"inconsistent" if each element is that of output_N or of an alternative marked "inconsistent when mixed": then NaN
+comes out or not, depending on where it is.
+
+suite.json lists all tests, has the version of onnx whose shape inference was compared, and the hash over all other
+files. Nothing here needs gpuconv. The licence is in the file LICENSE.
 """
 
 
@@ -71,8 +93,17 @@ def write(folder: Path, seed: int, count: int | None, show: Callable[[str], None
         show(problem.name)
         names.append(problem.name)
         size += _store(folder, files(problem), digest)
-    size += _store(folder, {"README.txt": _README.encode()}, digest)
-    facts = {"seed": seed, "sweep": count, "sha256": digest.hexdigest(), "tests": names}
+    size += _store(folder, {"README.txt": _README.encode(), "LICENSE": _licence()}, digest)
+    facts = {
+        "format": FORMAT,
+        "version": gpuconv.__version__,
+        "licence": LICENCE,
+        "onnx": shapes.ONNX,
+        "seed": seed,
+        "sweep": count,
+        "sha256": digest.hexdigest(),
+        "tests": names,
+    }
     size += _store(folder, {"suite.json": _json(facts)}, hashlib.sha256())
     return Written(len(names), size, digest.hexdigest())
 
@@ -86,50 +117,100 @@ def _store(folder: Path, contents: dict[str, bytes], digest: Any) -> int:
     return sum(map(len, contents.values()))
 
 
+def _licence() -> bytes:
+    """Return the text of the licence, from the package's metadata or the checkout."""
+    for file in metadata.files("gpuconv") or ():
+        if file.name == "LICENSE":
+            with suppress(OSError):
+                return Path(str(file.locate())).read_bytes()
+    beside = Path(gpuconv.__file__).parents[1] / "LICENSE"
+    return beside.read_bytes() if beside.is_file() else f"{LICENCE}\n".encode()
+
+
 def files(problem: Problem) -> dict[str, bytes]:
     """Return the files of a test, by their paths in the suite."""
     right = answer(problem)
-    data: dict[str, bytes] = {}
-    for number, array in enumerate(fed(problem)):
-        data[f"input_{number}.pb"] = _bytes(array, f"input_{number}")
-    data |= _numbered("output", right.outputs) | _numbered("bound", right.bounds)
-    if right.wide is not None:
-        data |= _numbered("wide_bound", right.wide)
-    others = {}
-    for variant, other in alternatives(problem, right):
-        others[variant.name] = variant.sentence
-        data |= _numbered(f"alternative_{variant.name}", other.outputs)
+    arrays, constants = _numbered("input", fed(problem)), [*stored(problem).values()]
+    arrays |= _numbered("constant", constants) | _numbered("output", right.outputs) | _numbered("bound", right.bounds)
+    for kind, limits in right.looser.items():
+        arrays |= _numbered(f"{kind}_bound", limits)
+    others = list(alternatives(problem, right))
+    for other in others:
+        arrays |= _numbered(f"alternative_{other.name}", other.outputs)
     made = {
         "model.onnx": model(problem).SerializeToString(deterministic=True),
-        "case.json": _json(_facts(problem, others)),
+        "case.json": _json(_facts(problem, right, others)),
     }
-    made |= {f"{DATA}/{name}": content for name, content in data.items()}
+    for name, array in arrays.items():
+        made[f"{DATA}/{name}.pb"] = _bytes(array, name)
+        made[f"{DATA}/{name}.npy"] = _plain(array)
     return {f"{problem.name}/{name}": made[name] for name in sorted(made)}
 
 
-def _numbered(kind: str, arrays: tuple[Array, ...]) -> dict[str, bytes]:
-    return {f"{kind}_{number}.pb": _bytes(array, f"{kind}_{number}") for number, array in enumerate(arrays)}
+def _numbered(kind: str, arrays: Sequence[Array]) -> dict[str, Array]:
+    return {f"{kind}_{number}": np.asarray(array) for number, array in enumerate(arrays)}
 
 
 def _bytes(array: Array, name: str) -> bytes:
-    content: bytes = tensor(np.asarray(array), name).SerializeToString(deterministic=True)
+    content: bytes = tensor(array, name).SerializeToString(deterministic=True)
     return content
 
 
-def _facts(problem: Problem, others: dict[str, str]) -> dict[str, Any]:
-    ruling = RULINGS[problem.case.rule]
+def _plain(array: Array) -> bytes:
+    """Return a .npy file; bfloat16 as uint16 bits."""
+    stream = io.BytesIO()
+    plain = array.view(np.uint16) if array.dtype.name == "bfloat16" else array
+    np.lib.format.write_array(stream, np.ascontiguousarray(plain).reshape(array.shape), (1, 0), allow_pickle=False)
+    return stream.getvalue()
+
+
+def _facts(problem: Problem, right: Answer, others: Sequence[Alternative]) -> dict[str, Any]:
+    ruling = rulings.of(problem)
+    onnx_shape = shapes.difference(problem, right.outputs[0].shape)
+    unclear = onnx_shape is not None and onnx_shape["class"] == shapes.UNCLEAR
+    room = unclear or any(other.geometry for other in others)
+    attributes = {name: _text(value) for name, value in problems_module.attributes(problem).items()}
     return {
         "name": problem.case.name,
         "operator": problem.case.op,
         "opset": problem.opset,
         "type": problem.dtype,
+        "rank": len(problem.case.x_shape) - 2,
         "rule": ruling.name,
-        "sentence": problem.case.rule,
-        "status": ruling.status,
+        "sentence": ruling.sentence,
+        # The specification cannot say so where another reading of it gives something else.
+        "status": rulings.DISPUTED if room and ruling.status == rulings.SPECIFIED else ruling.status,
+        "quotation": ruling.quotation,
         "discussions": list(ruling.discussions),
-        "alternatives": others,
+        "upstream": {name: list(links) for name, links in ruling.upstream.items()},
+        "valid": problem.case.name not in rulings.INVALID,
+        "onnx_shape": onnx_shape,
+        "attributes": attributes,
+        "inputs": _described("input", {NAMES[name]: array for name, array in fed_by_name(problem).items()}),
+        "constants": _described("constant", {NAMES[name]: array for name, array in stored(problem).items()}),
+        "outputs": _described("output", dict(zip(("Y", "Indices"), right.outputs, strict=False))),
         "bits": problem.bits,
+        "alternatives": {
+            other.name: {
+                "sentence": other.sentence,
+                "kind": "whole" if other.whole else "element",
+                "of": other.of,
+                "verdict": "inconsistent when mixed" if other.nan else "differs",
+            }
+            for other in others
+        },
     }
+
+
+def _described(kind: str, arrays: dict[str, Array]) -> list[dict[str, Any]]:
+    return [
+        {"name": name, "type": array.dtype.name, "shape": list(array.shape), "file": f"{kind}_{number}"}
+        for number, (name, array) in enumerate(arrays.items())
+    ]
+
+
+def _text(value: Any) -> Any:
+    return value.decode() if isinstance(value, bytes) else list(value) if isinstance(value, tuple) else value
 
 
 def _json(facts: dict[str, Any]) -> bytes:

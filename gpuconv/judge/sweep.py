@@ -153,7 +153,8 @@ def _windowed(op: str, choice: Choice, random: Random) -> Case:
         attributes |= _sizes_of_transposed(choice, attributes, spatial, reach, random)
     channels, w_shape = (2, None) if op.endswith("pool") else _channels(op, choice["group"], kernel, attributes, random)
     given = {name: value for name, value in attributes.items() if value is not None}
-    x_shape = (batch, channels, *spatial)
+    # One plane: without Indices planes do not meet, and with them the cases of the rule "Indices" have several.
+    x_shape = (min(batch, 1), 1, *spatial) if op == "max_pool" else (batch, channels, *spatial)
     dtypes = (choice["dtype"],)
     return Case("", op, x_shape, w_shape, choice.get("bias", False), given, choice["values"], dtypes, rulings.SWEPT)
 

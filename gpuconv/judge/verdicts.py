@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,14 +20,24 @@ from gpuconv.judge.suite import DATA
 AGREES = "agrees"
 DIFFERS = "differs"  # and can be defended
 WRONG = "wrong"
+INCONSISTENT = "inconsistent"  # NaN or not, depending on where it is
 REFUSES = "refuses"
 CRASHES = "crashes"
 HANGS = "hangs"
-ALL = (AGREES, DIFFERS, WRONG, REFUSES, CRASHES, HANGS)
-FAILURES = (WRONG, CRASHES, HANGS)
-FACTS = ("name", "operator", "opset", "type", "rule", "sentence", "status", "discussions", "alternatives", "bits")
+ALL = (AGREES, DIFFERS, INCONSISTENT, WRONG, REFUSES, CRASHES, HANGS)
+FAILURES = (INCONSISTENT, WRONG, CRASHES, HANGS)
+FACTS = (
+    *("name", "operator", "opset", "type", "rank", "rule", "sentence", "status", "quotation", "discussions"),
+    *("upstream", "valid", "onnx_shape", "attributes", "inputs", "constants", "outputs", "bits", "alternatives"),
+)
 
-_LESS_PRECISE = 2.0**29  # how much larger u of float32 is than that of float64
+# Less precise ways to compute, by the name of their bounds: what a target may claim, and a sentence.
+_LOOSER = {
+    "tf32": ("tf32", "factors rounded to TF32"),
+    "narrow": ("", "float64 computed in float32"),
+    "wide": ("accumulate", "sums in the 16-bit type itself"),
+    "transform": ("", "as precise as a transform such as Winograd's"),
+}
 
 
 class DamagedTest(Exception):
@@ -97,25 +107,158 @@ def read(path: Path) -> Array:
     return np.asarray(numpy_helper.to_array(onnx.load_tensor(path)))
 
 
-def judge(test: Test, got: Sequence[Array]) -> Verdict:
-    """Compare outputs with the right ones, and with the defensible ones where they are not."""
-    expected, bounds = test.tensors("output"), test.tensors("bound")
+def judge(test: Test, got: Sequence[Array], precision: str | None = None, accumulate: str | None = None) -> Verdict:
+    """Compare outputs with the right ones, and with those that can be defended.
+
+    Parameters
+    ----------
+    test : Test
+    got : sequence of array
+    precision : {None, "tf32"}
+        What the target claims to round the factors of float32 products to.
+    accumulate : {None, "float16", "bfloat16"}
+        A type that the target claims to sum in itself.
+
+    Returns
+    -------
+    Verdict
+        "agrees" if each element is right within its bound, or within the bound of what the target claims. "differs" if
+        one answer explains all elements: the right one or one whole alternative, each element within its bound (or that
+        of a less precise way to compute), or one of the answer's element alternatives. "inconsistent" if each element
+        is right or that of an alternative about NaN. Otherwise "wrong".
+    """
+    expected = test.tensors("output")
     narrow = [_narrowed(*pair) for pair in zip(expected, got, strict=False)]
     if len(got) == len(expected) and any(a is not b for a, b in zip(narrow, got, strict=True)):
-        verdict = judge(test, narrow)
-        return verdict if verdict.kind == WRONG else Verdict(DIFFERS, f"right values, in {got[0].dtype}")
-    reason = difference(expected, bounds, got, test.facts["bits"])
+        verdict = judge(test, narrow, precision, accumulate)
+        told = f"right values, in {got[0].dtype}" + (f"; {verdict.reason}" if verdict.reason else "")
+        return Verdict(DIFFERS, told) if verdict.kind in (AGREES, DIFFERS) else verdict
+    bounds = test.tensors("bound")
+    reason = difference(expected, bounds, got, False)
     if reason is None:
-        return Verdict(AGREES)
-    if test.facts["bits"] and difference(expected, bounds, got, False) is None:
-        return Verdict(DIFFERS, "equal values, other bits")
-    wide = test.tensors("wide_bound")
-    if wide and difference(expected, wide, got, False) is None:
-        return Verdict(DIFFERS, f"sums in {test.facts['type']}")
-    for name, sentence in test.facts["alternatives"].items():
-        if matches(test.tensors(f"alternative_{name}"), bounds, got):
-            return Verdict(DIFFERS, sentence)
+        other_bits = test.facts["bits"] and difference(expected, bounds, got, True) is not None
+        return Verdict(DIFFERS, "equal values, other bits") if other_bits else Verdict(AGREES)
+    answers = _answers(test, expected)
+    claims = {precision, "accumulate" if accumulate == test.facts["type"] else None} - {None}
+    for limits, claimed, told in _scale(test, bounds, claims, expected, got):
+        for whole in answers:
+            sentences = whole.accepts(got, limits)
+            if sentences is not None:
+                sentences = [*sentences, *([told] if told else [])]
+                return Verdict(DIFFERS, "; ".join(sentences)) if sentences else Verdict(AGREES, claimed)
+    if _misshapen(expected, got) is None and _mixes_nan(answers, got, bounds):
+        return Verdict(INCONSISTENT, f"NaN or not, depending on where it is: {reason}")
     return Verdict(WRONG, reason)
+
+
+def refused(test: Test, reason: str) -> Verdict:
+    """Return the verdict on a refusal: right where a correct checker rejects the model, too."""
+    return Verdict(REFUSES if test.facts["valid"] else AGREES, reason)
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """The right answer (name "") or a whole alternative, and its element alternatives as (sentence, outputs)."""
+
+    name: str
+    sentence: str
+    outputs: Sequence[Array]
+    nan: bool
+    elements: Sequence[tuple[str, Sequence[Array]]]
+
+    def accepts(self, got: Sequence[Array], bounds: Sequence[Array]) -> list[str] | None:
+        """Return the sentences of what explains the elements of all outputs, or None where something does not."""
+        if _misshapen(self.outputs, got):
+            return None
+        limits = [_limits(*pair) for pair in zip(self.outputs, bounds, strict=True)] if self.name else bounds
+        wrong = [_wrong(*each, False) for each in zip(self.outputs, limits, got, strict=True)]
+        sentences = [self.sentence] if self.name else []
+        explained = [
+            (sentence, [self._equals(n, outputs[n], bounds[n], got[n]) for n in range(len(got))])
+            for sentence, outputs in self.elements
+        ]
+        while any(each.any() for each in wrong):  # name the alternative that explains the most first
+            most = max(explained, key=lambda one: _count(wrong, one[1]), default=None)
+            if most is None or not _count(wrong, most[1]):
+                return None
+            sentences.append(most[0])
+            wrong = [w & ~e for w, e in zip(wrong, most[1], strict=True)]
+        return sentences
+
+    def _equals(self, number: int, other: Array, bound: Array, theirs: Array) -> Array:
+        """Tell which elements are those of an element alternative, where it is not the answer itself."""
+        ours = self.outputs[number]
+        elsewhere = _wrong(ours, np.zeros(ours.shape), other, False)
+        return np.asarray(elsewhere & ~_wrong(other, _limits(other, bound), theirs, False))
+
+
+def _count(wrong: Sequence[Array], explained: Sequence[Array]) -> int:
+    return sum(int((w & e).sum()) for w, e in zip(wrong, explained, strict=True))
+
+
+def _answers(test: Test, expected: Sequence[Array]) -> list[_Answer]:
+    """Return the right answer and the whole alternatives, each with its element alternatives."""
+    others = test.facts["alternatives"]
+    arrays = {name: test.tensors(f"alternative_{name}") for name in others}
+    elements: dict[str, list[tuple[str, Sequence[Array]]]] = {}
+    for name, about in others.items():
+        if about["kind"] == "element":
+            elements.setdefault(about["of"] or "", []).append((about["sentence"], arrays[name]))
+    wholes = [
+        _Answer(name, about["sentence"], arrays[name], about["verdict"] != DIFFERS, elements.get(name, []))
+        for name, about in others.items()
+        if about["kind"] == "whole"
+    ]
+    return [_Answer("", "", expected, False, elements.get("", [])), *wholes]
+
+
+def _scale(
+    test: Test, bounds: Sequence[Array], claims: set[str | None], expected: Sequence[Array], got: Sequence[Array]
+) -> Iterator[tuple[Sequence[Array], str, str]]:
+    """Yield bounds from the strictest on: with what is claimed, and what is to be said otherwise."""
+    yield bounds, "", ""
+    for name, (claim, sentence) in _LOOSER.items():
+        if looser := test.tensors(f"{name}_bound"):
+            # A looser bound is never below the bound itself.
+            limits = [np.maximum(*pair) for pair in zip(bounds, looser, strict=True)]
+            factor = f", {_factor(expected, bounds, got):.3g} times the bound"
+            yield limits, sentence, "" if claim in claims else sentence + factor
+
+
+def _factor(expected: Sequence[Array], bounds: Sequence[Array], got: Sequence[Array]) -> float:
+    """Return how many times its bound the worst finite element is off."""
+    worst = 0.0
+    with np.errstate(all="ignore"):
+        for ours, bound, theirs in zip(expected, bounds, got, strict=False):
+            if ours.shape == theirs.shape and ours.dtype.kind not in "iu":
+                off = np.abs(ours.astype(np.float64) - theirs.astype(np.float64)) / bound
+                worst = max(worst, float(off[np.isfinite(off)].max(initial=0.0)))
+    return worst
+
+
+def _mixes_nan(answers: Sequence[_Answer], got: Sequence[Array], bounds: Sequence[Array]) -> bool:
+    """Tell whether each element is that of the right answer or of one that takes NaN in another way."""
+    wrong: list[Array] | None = None
+    for answer in answers:
+        if (answer.nan or not answer.name) and not _misshapen(answer.outputs, got):
+            mine = [_wrong(*each, False) for each in zip(answer.outputs, bounds, got, strict=True)]
+            for _, outputs in answer.elements:
+                mine = [m & ~answer._equals(n, outputs[n], bounds[n], got[n]) for n, m in enumerate(mine)]
+            wrong = mine if wrong is None else [a & b for a, b in zip(wrong, mine, strict=True)]
+    nan = any(answer.nan for answer in answers)
+    return nan and wrong is not None and not any(each.any() for each in wrong)
+
+
+def _misshapen(expected: Sequence[Array], got: Sequence[Array]) -> str | None:
+    """Say how the number, the shapes or the types of outputs are not those expected."""
+    if len(got) != len(expected):
+        return f"{len(got)} outputs, expected {len(expected)}"
+    for number, (ours, theirs) in enumerate(zip(expected, got, strict=True)):
+        if theirs.shape != ours.shape:
+            return f"output {number} has the shape {theirs.shape}, expected {ours.shape}"
+        if theirs.dtype != ours.dtype:
+            return f"output {number} is {theirs.dtype}, expected {ours.dtype}"
+    return None
 
 
 def _narrowed(ours: Array, theirs: Array) -> Array:
@@ -146,13 +289,10 @@ def difference(
     expected: Sequence[Array], bounds: Sequence[Array], got: Sequence[Array], bits: bool, with_bound: bool = False
 ) -> str | None:
     """Describe the first output that is not as expected, and how far its first wrong element may be off if asked."""
-    if len(got) != len(expected):
-        return f"{len(got)} outputs, expected {len(expected)}"
+    misshapen = _misshapen(expected, got)
+    if misshapen:
+        return misshapen
     for number, (ours, bound, theirs) in enumerate(zip(expected, bounds, got, strict=True)):
-        if theirs.shape != ours.shape:
-            return f"output {number} has the shape {theirs.shape}, expected {ours.shape}"
-        if theirs.dtype != ours.dtype:
-            return f"output {number} is {theirs.dtype}, expected {ours.dtype}"
         wrong = _wrong(ours, bound, theirs, bits)
         if wrong.any():
             return _described(number, ours, bound, theirs, wrong, with_bound)
@@ -177,7 +317,4 @@ def _described(number: int, ours: Array, bound: Array, theirs: Array, wrong: Arr
     with np.errstate(all="ignore"):
         ratio = (np.abs(ours.astype(np.float64) - theirs.astype(np.float64)) / bound)[wrong].max()
     text += f" ({int(wrong.sum())} of {wrong.size} elements differ"
-    if not np.isfinite(ratio):
-        return f"{text})"
-    hint = "; as sums in float32 are" if ours.dtype == np.float64 and ratio <= _LESS_PRECISE else ""
-    return f"{text}, by up to {ratio:.3g} times the bound{hint})"
+    return f"{text}, by up to {ratio:.3g} times the bound)" if np.isfinite(ratio) else f"{text})"
