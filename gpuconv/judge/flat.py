@@ -5,14 +5,14 @@ A test in a flat file (``test.flat``) holds what running and judging it needs. A
     char    magic[8]     "FLAT0001"
     int64   records      the number of records, which follow without gaps
     record:
-        char   name[64]  UTF-8, the rest are zero bytes (at least one)
+        char   name[96]  UTF-8, the rest are zero bytes (at least one)
         int64  type      ONNX's TensorProto.DataType: 1 float32, 2 uint8, 3 int8, 7 int64, 8 text, 10 float16,
                          11 float64, 16 bfloat16
         int64  rank      0 to 8
         int64  dims[8]   sizes of the axes, 0 beyond the rank; of text: [number of bytes]
         bytes  data      C order, padded with zero bytes to a multiple of 8
 
-so that a record's 144 bytes before its data are a C struct. The arrays of a test have the names of its ``.npy`` files
+so that a record's 176 bytes before its data are a C struct. The arrays of a test have the names of its ``.npy`` files
 (``input_0``, ``constant_0``, ``output_0``, ``bound_0``, ``alternative_NAME_0`` …). Entries of case.json are records,
 too, in which dots join the names of nested ones: ``operator`` and ``rule`` are text; ``opset``, ``bits`` and ``valid``
 int64 of rank 0; ``attributes.pads`` int64 of rank 1; ``attributes.auto_pad`` and ``alternatives.NAME.kind`` text. What
@@ -41,7 +41,7 @@ _FACTS = (
     "name", "operator", "opset", "type", "rank", "rule", "sentence", "status", "valid", "bits", "attributes",
     "alternatives",
 )  # fmt: skip
-_RECORD = struct.Struct("<64sqq8q")
+_RECORD = struct.Struct("<96sqq8q")
 _COUNT = struct.Struct("<q")
 
 
@@ -58,7 +58,7 @@ def pack(facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> bytes:
     Raises
     ------
     ValueError
-        A name of more than 63 bytes, an array of more than 8 axes, a type without a number.
+        A name of more than 95 bytes, an array of more than 8 axes, a type without a number.
     """
     records = [*_flattened({name: facts[name] for name in _FACTS if name in facts}), *arrays.items()]
     return MAGIC + _COUNT.pack(len(records)) + b"".join(_record(name, value) for name, value in records)
@@ -85,8 +85,8 @@ def _record(name: str, value: Any) -> bytes:
 
 def _header(name: str, kind: int, shape: tuple[int, ...]) -> bytes:
     encoded = name.encode()
-    if len(encoded) > 63 or len(shape) > 8:
-        raise ValueError(f"{name}: names in flat files have at most 63 bytes, arrays at most 8 axes, not {len(shape)}")
+    if len(encoded) > 95 or len(shape) > 8:
+        raise ValueError(f"{name}: names in flat files have at most 95 bytes, arrays at most 8 axes, not {len(shape)}")
     return _RECORD.pack(encoded, kind, len(shape), *shape, *[0] * (8 - len(shape)))
 
 

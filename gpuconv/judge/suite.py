@@ -60,9 +60,9 @@ Without protobuf, .npy or JSON: TEST/test.flat has the arrays of a test and what
 All numbers are little-endian:
 
     char  magic[8] "FLAT0001";  int64 records;  and as many records, one after the other:
-    char  name[64]              UTF-8, filled with zero bytes
-    int64 type, rank, dims[8]   TensorProto.DataType: 1 float32, 2 uint8, 3 int8, 7 int64, 8 text, 10 float16, 11 float64,
-                                16 bfloat16; sizes, 0 beyond the rank; of text: rank 1, the number of bytes
+    char  name[96]              UTF-8, filled with zero bytes
+    int64 type, rank, dims[8]   TensorProto.DataType: 1 float32, 2 uint8, 3 int8, 7 int64, 8 text, 10 float16,
+                                11 float64, 16 bfloat16; sizes, 0 beyond the rank; of text: rank 1, the number of bytes
     bytes data                  C order, filled with zero bytes to a multiple of 8
 
 Arrays have the names above. Other records are "operator", "opset", "type", "rank", "rule", "bits", "valid" and so on,
@@ -77,8 +77,8 @@ judge.c is C99 and needs no library, judge.py needs NumPy. Both print a line for
 return 1 for wrong, inconsistent and crashes (no outputs), 2 for a broken suite, else 0. Options: --strict (differs
 returns 1, too), --filter TEXT, --precision tf32 and --accumulate float16 or bfloat16 (what the target claims).
 
-suite.json and tests.txt list all tests. suite.json has the version of onnx whose shape inference was compared, and the hash over all other
-files. Nothing here needs gpuconv. The licence is in the file LICENSE.
+suite.json and tests.txt list all tests. suite.json has the version of onnx whose shape inference was compared, and the
+hash over all other files. Nothing here needs gpuconv. The licence is in the file LICENSE.
 """
 
 

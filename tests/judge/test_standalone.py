@@ -406,8 +406,8 @@ def npy(dtype: str, shape: str) -> bytes:
         ("output_0.npy", npy("|O", "(0,)")),
         ("output_0.npy", npy("<c8", "(0,)")),
         ("output_0.flat", b"FLAT0001"),
-        ("output_0.flat", b"FLAT0001" + (1).to_bytes(8, "little") + bytes(144)),
-        ("output_0.flat", b"FLAT0001" + (1).to_bytes(8, "little") + b"\xff" * 144),
+        ("output_0.flat", b"FLAT0001" + (1).to_bytes(8, "little") + bytes(176)),
+        ("output_0.flat", b"FLAT0001" + (1).to_bytes(8, "little") + b"\xff" * 176),
     ],
 )  # fmt: skip
 def test_unreadable_outputs_are_crashes(judge: str, name: str, content: bytes, tmp_path: Path) -> None:

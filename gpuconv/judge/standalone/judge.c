@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_RANK = 8, MAX_OUTPUTS = 4, MAX_ALTERNATIVES = 64, SCALES = 5, NAME = 64, RECORD = 144, TEXT_TYPE = 8 };
+enum { MAX_RANK = 8, MAX_OUTPUTS = 4, MAX_ALTERNATIVES = 64, SCALES = 5, NAME = 96, RECORD = 176, TEXT_TYPE = 8 };
 enum { AGREES, DIFFERS, INCONSISTENT, WRONG, REFUSES, CRASHES, VERDICTS };
 static const char *const verdict_names[] = {"agrees", "differs", "inconsistent", "wrong", "refuses", "crashes"};
 

@@ -116,14 +116,14 @@ def _array(content: bytes, dtype: Any, shape: Sequence[int], order: Any = "C") -
 def read_flat(path: Path) -> Tensor:
     """Read the first record of a flat file."""
     content = path.read_bytes()
-    if content[:8] != b"FLAT0001" or len(content) < 16 + 144:
+    if content[:8] != b"FLAT0001" or len(content) < 16 + 176:
         raise Unreadable("it is no flat file with a record")
-    count, kind, rank, *dims = struct.unpack_from("<q64x10q", content, 8)
+    count, kind, rank, *dims = struct.unpack_from("<q96x10q", content, 8)
     shape = dims[: max(rank, 0)]
     if count < 1 or kind not in TYPES or not 0 <= rank <= 8 or min(shape, default=0) < 0:
         raise Unreadable(f"its first record has the type {kind}, the rank {rank} and the sizes {dims}")
     dtype = np.dtype("u2" if TYPES[kind] == "bfloat16" else TYPES[kind]).newbyteorder("<")
-    return Tensor(TYPES[kind], _array(content[160:], dtype, shape))
+    return Tensor(TYPES[kind], _array(content[192:], dtype, shape))
 
 
 def read(path: Path) -> Tensor:

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct record { char name[64]; int64_t type, rank, dims[8]; }; /* and its data */
+struct record { char name[96]; int64_t type, rank, dims[8]; }; /* and its data */
 static int64_t content[1 << 23]; /* "FLAT0001", the number of records, records */
 static struct record *x, y = {"output_0", 1, 0, {0}};
 static int64_t kernel[8] = {1, 1}, stride[8] = {1, 1}, dilation[8] = {1, 1}, before[8], taps = 1, outputs;
