@@ -21,6 +21,8 @@ import pytest
 from onnx import numpy_helper
 
 from gpuconv.judge import flat, verdicts
+from tests.judge.samples import copied_suite
+from tests.judge.samples import tests as samples
 
 SOURCES = Path(flat.__file__).with_name("standalone")
 DATA = "test_data_set_0"
@@ -504,3 +506,77 @@ def test_a_missing_suite_is_one_line(judge: str, tmp_path: Path) -> None:
     (tmp_path / "tests.txt").write_text("../outside\n")
     (tmp_path / "suite.json").write_text('{"tests": ["../outside"]}')
     assert run(judge, tmp_path, tmp_path).returncode == 2
+
+
+# ---------------------------------------------------------------- the suite that gpuconv writes
+
+
+@functools.cache
+def example() -> Path:
+    """Compile max_pool.c."""
+    made = Path(mkdtemp()) / "max_pool"
+    words = ["cc", "-std=c99", "-Wall", "-Wextra", "-Werror", "-O1", "-fsanitize=address,undefined"]
+    subprocess.run([*words, str(SOURCES / "max_pool.c"), "-o", str(made)], check=True)
+    return made
+
+
+def test_the_example_of_a_target(tmp_path: Path) -> None:
+    """max_pool.c is right about each MaxPool of float32 that it does not refuse, and refuses all else."""
+    program()
+    tests = copied_suite(tmp_path)
+    names = (tests / "tests.txt").read_text().split()
+    for name in names:
+        outputs = tmp_path / "outputs" / name
+        outputs.mkdir(parents=True)
+        done = subprocess.run([example(), tests / name, outputs], capture_output=True, check=False)
+        if done.returncode:
+            (outputs / "refused.txt").write_bytes(done.stderr)
+    found = printed("judge.c", tests, tmp_path / "outputs")
+    kinds = {(name, json.loads((tests / name / "case.json").read_text())["operator"]) for name in names}
+    pools = {name for name, operator in kinds if operator == "max_pool" and "_float32_" in name}
+    assert {name for name, kind in found.items() if kind == "agrees"} == {n for n in pools if "with_indices" not in n}
+    assert set(found.values()) == {"agrees", "refuses"}
+
+
+def test_the_suite_has_the_judges_and_equal_arrays(tmp_path: Path) -> None:
+    """The arrays and entries of test.flat are those of the .pb files and of case.json."""
+    tests = copied_suite(tmp_path)
+    for name in ("judge.c", "judge.py", "max_pool.c"):
+        assert (tests / name).read_bytes() == (SOURCES / name).read_bytes()
+    names = json.loads((tests / "suite.json").read_text())["tests"]
+    assert (tests / "tests.txt").read_text().split() == names
+    for name in names:
+        records = flat.unpack((tests / name / "test.flat").read_bytes())
+        paths = sorted((tests / name / DATA).glob("*.pb"))
+        assert paths
+        for path in paths:
+            array, found = verdicts.read(path), records.pop(path.stem)
+            assert (found.dtype, found.shape, found.tobytes()) == (array.dtype, array.shape, array.tobytes())
+        facts = json.loads((tests / name / "case.json").read_text())
+        for attribute, value in facts["attributes"].items():
+            found = records.pop(f"attributes.{attribute}")
+            assert (found if isinstance(value, str) else found.tolist()) == value
+        for alternative_, about in facts["alternatives"].items():
+            for key, value in about.items():
+                assert records.pop(f"alternatives.{alternative_}.{key}", None) == value
+        assert records == {key: facts[key] for key in records}
+        assert {"operator", "opset", "type", "bits", "valid"} <= set(records)
+
+
+def test_mixtures_of_the_suite_s_answers(tmp_path: Path) -> None:
+    found = mixed(list(samples()), tmp_path, 1, 150)
+    for judge in JUDGES:
+        assert printed(judge, tmp_path / "suite", tmp_path / "outputs") == found
+
+
+def test_what_a_flat_file_cannot_hold() -> None:
+    with pytest.raises(ValueError, match="at most 95 bytes"):
+        flat.pack({}, {"x" * 96: floats(1)})
+    with pytest.raises(ValueError, match="at most 8 axes, not 9"):
+        flat.pack({}, {"x": np.zeros((1,) * 9)})
+    with pytest.raises(ValueError, match="no type complex64"):
+        flat.pack({}, {"x": np.zeros(1, np.complex64)})
+    content = flat.pack({"opset": 22}, {"x": floats(1, 2, 3)})
+    for size in range(len(content) - 4):  # the last four bytes are padding
+        with pytest.raises(ValueError, match=r"^it (ends in|does not begin)"):
+            flat.unpack(content[:size])
