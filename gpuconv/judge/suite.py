@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 
 import gpuconv
-from gpuconv.judge import cases, combinations, rulings, shapes, sweep
+from gpuconv.judge import cases, combinations, flat, rulings, shapes, sweep
 from gpuconv.judge import problems as problems_module
 from gpuconv.judge.definition import Array
 from gpuconv.judge.problems import NAMES, Answer, Problem, answer, fed, fed_by_name, model, of_case, stored, tensor
 from gpuconv.judge.readings import Alternative, alternatives
 
 DATA = "test_data_set_0"
+STANDALONE = Path(__file__).with_name("standalone")
 FORMAT = 2
 LICENCE = "Apache-2.0"
 _README = """A conformance suite of ONNX's Conv, ConvTranspose, MaxPool, AveragePool and MaxUnpool.
@@ -55,8 +56,29 @@ Only output_N within bound_N agrees; all else that is accepted differs. What is 
 "inconsistent" if each element is that of output_N or of an alternative marked "inconsistent when mixed": then NaN
 comes out or not, depending on where it is.
 
-suite.json lists all tests, has the version of onnx whose shape inference was compared, and the hash over all other
-files. Nothing here needs gpuconv. The licence is in the file LICENSE.
+Without protobuf, .npy or JSON: TEST/test.flat has the arrays of a test and what of case.json running and judging need.
+All numbers are little-endian:
+
+    char  magic[8] "FLAT0001";  int64 records;  and as many records, one after the other:
+    char  name[96]              UTF-8, filled with zero bytes
+    int64 type, rank, dims[8]   TensorProto.DataType: 1 float32, 2 uint8, 3 int8, 7 int64, 8 text, 10 float16,
+                                11 float64, 16 bfloat16; sizes, 0 beyond the rank; of text: rank 1, the number of bytes
+    bytes data                  C order, filled with zero bytes to a multiple of 8
+
+Arrays have the names above. Other records are "operator", "opset", "type", "rank", "rule", "bits", "valid" and so on,
+"attributes.pads" (int64) or "attributes.auto_pad" (text), "alternatives.NAME.kind". What is null is left out.
+
+To judge a target, let it write OUTPUTS/TEST/output_N.npy, or output_N.flat (a flat file with one record), or say in
+OUTPUTS/TEST/refused.txt why it does not support the test. max_pool.c is an example of a whole target.
+
+    cc -O2 -o judge judge.c -lm && ./judge SUITE OUTPUTS       or       python3 judge.py SUITE OUTPUTS
+
+judge.c is C99 and needs no library, judge.py needs NumPy. Both print a line for each test that does not agree. They
+return 1 for wrong, inconsistent and crashes (no outputs), 2 for a broken suite, else 0. Options: --strict (differs
+returns 1, too), --filter TEXT, --precision tf32 and --accumulate float16 or bfloat16 (what the target claims).
+
+suite.json and tests.txt list all tests. suite.json has the version of onnx whose shape inference was compared, and the
+hash over all other files. Nothing here needs gpuconv. The licence is in the file LICENSE.
 """
 
 
@@ -103,7 +125,8 @@ def write(
             continue
         names.append(problem.name)
         size += _store(folder, files(problem), digest)
-    size += _store(folder, {"README.txt": _README.encode(), "LICENSE": _licence()}, digest)
+    size += _store(folder, {"README.txt": _README.encode(), "LICENSE": _licence(), **_judges()}, digest)
+    size += _store(folder, {"tests.txt": "".join(f"{name}\n" for name in names).encode()}, digest)
     facts = {
         "format": FORMAT,
         "version": gpuconv.__version__,
@@ -137,6 +160,11 @@ def _licence() -> bytes:
     return beside.read_bytes() if beside.is_file() else f"{LICENCE}\n".encode()
 
 
+def _judges() -> dict[str, bytes]:
+    """Return the judges that do not need gpuconv, and the example of a target."""
+    return {name: (STANDALONE / name).read_bytes() for name in ("judge.c", "judge.py", "max_pool.c")}
+
+
 def files(problem: Problem) -> dict[str, bytes]:
     """Return the files of a test, by their paths in the suite."""
     right = answer(problem)
@@ -147,9 +175,11 @@ def files(problem: Problem) -> dict[str, bytes]:
     others = list(alternatives(problem, right))
     for other in others:
         arrays |= _numbered(f"alternative_{other.name}", other.outputs)
+    facts = _facts(problem, right, others)
     made = {
         "model.onnx": model(problem).SerializeToString(deterministic=True),
-        "case.json": _json(_facts(problem, right, others)),
+        "case.json": _json(facts),
+        "test.flat": flat.pack(facts, arrays),
     }
     for name, array in arrays.items():
         made[f"{DATA}/{name}.pb"] = _bytes(array, name)

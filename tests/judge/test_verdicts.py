@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from gpuconv.judge import verdicts
+from gpuconv.judge import problems, verdicts
 from gpuconv.judge.verdicts import AGREES, DIFFERS, INCONSISTENT, WRONG
 from tests.judge.samples import problem, written
 
