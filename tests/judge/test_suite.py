@@ -16,7 +16,7 @@ import pytest
 from gpuconv.judge import cases, problems, suite, sweep
 from gpuconv.judge.verdicts import read
 from gpuconv.rules.cases import CASES, inputs
-from tests.judge.samples import problem, sample
+from tests.judge.samples import problem, sample, written
 
 Run = Callable[..., str]
 
@@ -195,3 +195,29 @@ def test_what_is_unpooled_has_the_shape_that_the_attributes_give(swept: list[Any
         assert list(one.case.x_shape[2:]) == natural
         assert indices.size == 0 or (indices.min() >= 0 and indices.max() < np.prod(one.case.x_shape))
         assert not shape or (shape[0] >= np.array(one.case.x_shape)).all()
+
+
+def test_every_array_is_there_without_protobuf(tmp_path: Path) -> None:
+    """bfloat16 as its bits, the type in case.json; constants and attributes, too."""
+    one = problem("conv/2d/a bias", "bfloat16")
+    folder = written(one, tmp_path).folder
+    stored = {path.stem: path for path in (folder / "test_data_set_0").glob("*.npy")}
+    assert {"input_0", "constant_0", "constant_1", "output_0", "bound_0", "wide_bound_0"} <= stored.keys()
+    for name, path in stored.items():
+        array, expected = np.load(path), read(path.with_suffix(".pb"))
+        assert array.shape == expected.shape
+        bits = expected.view(np.uint16) if expected.dtype.name == "bfloat16" else expected
+        np.testing.assert_array_equal(array, bits, err_msg=name)
+    facts = json.loads((folder / "case.json").read_text())
+    assert [each["name"] for each in facts["constants"]] == ["W", "B"]
+    assert facts["outputs"] == [{"name": "Y", "type": "bfloat16", "shape": [2, 4, 4, 7], "file": "output_0"}]
+    assert facts["attributes"] == {"kernel_shape": [3, 3]}
+    assert facts["quotation"]["text"] == "Optional 1D bias to be added to the convolution, has size of M."
+
+
+def test_the_suite_says_what_it_is(few: None, ok: Run, tmp_path: Path) -> None:
+    ok("suite", "--output", tmp_path / "suite")
+    about = json.loads((tmp_path / "suite" / "suite.json").read_text())
+    assert (about["format"], about["licence"], about["onnx"]) == (2, "Apache-2.0", "1.23.2")
+    assert sorted(path.name for path in (tmp_path / "suite").iterdir() if path.is_dir()) == sorted(about["tests"])
+    assert "Apache License" in (tmp_path / "suite" / "LICENSE").read_text()
