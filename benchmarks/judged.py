@@ -1,4 +1,4 @@
-"""Results of ``gpuconv judge TARGET --json --report DIR``: the files of benchmarks/results/judged, put together by rule."""
+"""Results of ``gpuconv judge TARGET --json --report DIR``, in benchmarks/results/judged: counts by rule and status."""
 
 from __future__ import annotations
 

@@ -249,7 +249,7 @@ def _reported(
     comparison: judge_results.Comparison,
 ) -> str:
     """Write the files that are asked for; return what is to be printed."""
-    from gpuconv.judge import report
+    from gpuconv.judge.findings import report
 
     found = report.findings(outcomes, _problems(about, outcomes))
     if arguments.report is not None:

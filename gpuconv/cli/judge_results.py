@@ -158,7 +158,7 @@ def _xml(text: str) -> str:
 
 def lines(version: str, outcomes: Sequence[Any], found: Sequence[Any]) -> list[str]:
     """Return the table by rule, the findings, what was refused, and the counts."""
-    from gpuconv.judge import report
+    from gpuconv.judge.findings import report
 
     total = Counter(outcome.verdict.kind for outcome in outcomes)
     text = _table(outcomes)
@@ -181,7 +181,7 @@ def _counts(total: Counter[str]) -> str:
 
 def _table(outcomes: Sequence[Any]) -> list[str]:
     """Return a row for each rule of which anything was answered."""
-    from gpuconv.judge import report
+    from gpuconv.judge.findings import report
     from gpuconv.judge.verdicts import ALL, REFUSES
 
     counts = {key: each for key, each in report.by_rule(outcomes).items() if set(each) != {REFUSES}}
@@ -198,7 +198,7 @@ def _table(outcomes: Sequence[Any]) -> list[str]:
 
 def _refused(outcomes: Sequence[Any]) -> list[str]:
     """Return one line about all refusals: how many of each operator, and the most frequent reasons."""
-    from gpuconv.judge import report
+    from gpuconv.judge.findings import report
     from gpuconv.judge.verdicts import REFUSES
 
     refused = [outcome for outcome in outcomes if outcome.verdict.kind == REFUSES]

@@ -13,7 +13,8 @@ import pytest
 
 pytest.importorskip("onnx")
 
-from gpuconv.judge import arithmetic, cases, programs, shrink
+from gpuconv.judge import cases
+from gpuconv.judge.findings import arithmetic, programs, shrink
 from gpuconv.judge.problems import Problem, answer, operands
 from gpuconv.judge.variants import VARIANTS, same
 

@@ -14,8 +14,9 @@ from typing import Any
 
 import onnx
 
-from gpuconv.judge import arithmetic, programs, runner, shrink, suite
+from gpuconv.judge import runner, suite
 from gpuconv.judge.definition import Array
+from gpuconv.judge.findings import arithmetic, programs, shrink
 from gpuconv.judge.problems import Problem, answer
 from gpuconv.judge.rulings import SPECIFIED
 from gpuconv.judge.runner import Outcome
