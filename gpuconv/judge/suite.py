@@ -151,13 +151,15 @@ def _store(folder: Path, contents: dict[str, bytes], digest: Any) -> int:
 
 
 def _licence() -> bytes:
-    """Return the text of the licence, from the package's metadata or the checkout."""
-    for file in metadata.files("gpuconv") or ():
-        if file.name == "LICENSE":
-            with suppress(OSError):
-                return Path(str(file.locate())).read_bytes()
+    """Return the text of the licence, from the checkout or the package's metadata; a suite has the same in both."""
     beside = Path(gpuconv.__file__).parents[1] / "LICENSE"
-    return beside.read_bytes() if beside.is_file() else f"{LICENCE}\n".encode()
+    if beside.is_file():
+        return beside.read_bytes()
+    with suppress(metadata.PackageNotFoundError, OSError):
+        for file in metadata.files("gpuconv") or ():
+            if file.name == "LICENSE":
+                return Path(str(file.locate())).read_bytes()
+    return f"{LICENCE}\n".encode()
 
 
 def _judges() -> dict[str, bytes]:
