@@ -1,5 +1,5 @@
-// Conv of stride 1 and ConvTranspose of any stride along H and W, with few output channels per group (up to 16 or so),
-// as a direct sum in FFMA. A GEMM tile would be nearly empty there. A block stages a band of x, with its halo, and the
+// Conv of stride 1 and ConvTranspose of any stride along H and W, with up to eight output channels per group, as a
+// direct sum in FFMA. A GEMM tile would be nearly empty there. A block stages a band of x, with its halo, and the
 // weights in shared memory, and computes all filters and phases from it.
 //
 // ConvTranspose of stride S computes output q * S + phase (counted from the beginning of the padding) from the inputs
@@ -17,7 +17,7 @@
 //     registers -> shared sums[filter][row][column], parts added -> global y, phases interleaved, coalesced
 //
 // KH kernel rows x KW taps are unrolled; longer kernels are processed in pieces of that size. Each row of the band is
-// read once for all outputs of a thread, so wide jobs are bound by FFMA, and small ones by shared-memory bandwidth.
+// read once for all outputs of a thread: that bounds the shared-memory traffic per FFMA.
 //
 // Padding, and the zero taps that fill up a phase's kernel, can turn into NaN when multiplied by an infinity. Outputs
 // that are not finite are recomputed over the valid taps only (`sum_inside`).

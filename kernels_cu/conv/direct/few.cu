@@ -1,16 +1,16 @@
-// Conv with few output channels per group (up to 16 or so), as a direct sum in FFMA. A GEMM tile would be nearly empty
-// there. It accepts any stride and dilation, which bands.cu does not, and reads w unpacked.
+// Conv with up to eight output channels per group, as a direct sum in FFMA. A GEMM tile would be nearly empty there. It
+// accepts any stride and dilation, which bands.cu does not, and reads w unpacked.
 //
 // Block: kThreads x kPixels = 512 output pixels of one group. Thread: all FILTERS output channels of kPixels pixels, in
 // registers. Adjacent lanes have adjacent pixels, so loads of x are coalesced. All taps of a channel are processed
 // before the next channel, so that inputs that taps share hit in L1.
 //
 //     for each 32 taps:  table of tap offsets in shared memory, one bit mask of valid taps per pixel
-//         for each few channels:  global w -> shared weights[channel][tap][filter], widened
+//         for some channels at a time:  global w -> shared weights[channel][tap][filter], widened
 //             x (through L1) -> register; times FILTERS weights (a broadcast from shared memory)
 //
-// A tap outside of x is predicated off, so infinite weights need no repair. Bound by FFMA, or by L1 for very few
-// filters.
+// A tap outside of x is predicated off, so infinite weights need no repair. Each load of x serves FILTERS products
+// only, so the kernel is bound by L1 and L2 traffic rather than by FFMA.
 #include "conv/gather.cuh"
 #include "base/numeric.cuh"
 #include "base/ptx.cuh"
