@@ -1,5 +1,5 @@
-// How the inputs of one tap come into shared memory where pixels are contiguous in x: as rows of a matrix, for the
-// tensor cores. Has what conv/gemm/slice_inputs.cuh has.
+// Input loader for kernels of one tap in NCHW: pixels are contiguous in x, so a slice of K is a set of rows of a plain
+// matrix (base/matrix_rows.cuh). It has the interface of conv/gemm/slice_inputs.cuh.
 #pragma once
 #include "conv/problem.cuh"
 #include "base/matrix_rows.cuh"
@@ -11,7 +11,7 @@ struct MatrixInputs : MatrixRows<T, BLOCK_N, BLOCK_K, THREADS> {
 
     const Correlation<int, 3>& p;
     const Taps<int, 3>& taps;
-    const T* x; // of this block's group
+    const T* x; // channel 0 of this block's group
 
     DEVICE MatrixInputs(const Correlation<int, 3>& p, const Taps<int, 3>& taps, void*) : p(p), taps(taps) {}
     DEVICE void stand(int group) { x = static_cast<const T*>(p.x) + group * p.channels * p.x_channel; }
