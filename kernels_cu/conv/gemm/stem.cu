@@ -1,6 +1,6 @@
-// Conv with one to four input channels per group and many filters, such as the first layer (stem) of a network, by FFMA
-// or on tensor cores. A block stages all inputs of its outputs (a band of every channel) in shared memory once, for all
-// taps.
+// Conv with few input channels per group (1 to 15) and many filters, such as the first layer (stem) of a network, by
+// FFMA or on tensor cores. A block stages all inputs of its outputs (a band of every channel) in shared memory once,
+// for all taps.
 //
 // Block: 256 adjacent output pixels x BLOCK_M output channels, in several passes over the same band if there are more
 // channels.
