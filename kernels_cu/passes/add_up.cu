@@ -1,17 +1,18 @@
-// The sums of several parts, added up in their order and rounded once: a thread for each element of the result.
+// Adds partial sums of several parts, in their fixed order, and rounds once. One thread computes one element of the
+// result. It is the second launch of gradients of weights and biases; bound by memory.
 #include "base/geometry.cuh"
 #include "base/numeric.cuh"
 #include "base/ptx.cuh"
 
 template <class Index, int NDIM> struct AddUpParams {
-    const void* sums; // part, element
+    const void* sums; // (part, element), in the accumulator's type
     void* y;
     Index parts, elements;
-    Divider<Index> extent[NDIM]; // of y
+    Divider<Index> extent[NDIM]; // extents of y
     Index y_stride[NDIM];
 };
 
-// Where an element stands in y.
+// Offset of an element in y.
 template <class Index, int NDIM> DEVICE Index place(const AddUpParams<Index, NDIM>& p, Index element) {
     Index at[NDIM];
     unravel(element, p.extent, at);
@@ -22,13 +23,14 @@ template <class T, class Acc, class Index, int NDIM> DEVICE void add_up(const Ad
     const Index element = Index(block_number()) * blockDim.x + threadIdx.x;
     if (element >= p.elements) return;
     const Acc* part = static_cast<const Acc*>(p.sums) + element;
+    // sums are contiguous per part, so loads are coalesced
     Acc sum = *part;
 #pragma unroll 4
     for (Index number = 1; number < p.parts; ++number) sum += part[number * p.elements];
     static_cast<T*>(p.y)[place(p, element)] = narrow<T>(sum);
 }
 
-// A complex element has four real sums: imaginary times real and imaginary part, real times real and imaginary part.
+// Complex: four real sums per element, im * re, im * im, re * re and re * im, for the product of (re, im) pairs.
 template <class T, class Acc, class Index, int NDIM> DEVICE void add_up_complex(const AddUpParams<Index, NDIM>& p) {
     const Index element = Index(block_number()) * blockDim.x + threadIdx.x;
     if (element >= p.elements) return;

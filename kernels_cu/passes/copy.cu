@@ -1,7 +1,6 @@
-// A copy of an array of any strides into others: a residual, to where kernels look for it beside y.
-//
-// A thread copies one element, of which only the size matters. The host orders the axes by the target's strides, so
-// that neighbours are written together.
+// Copies an array to another one with different strides, for example a residual to the layout that the epilogue
+// expects. One thread copies one element; T only has the right size. The host orders the axes by the target's strides,
+// so that writes are coalesced. Bound by memory.
 #include "base/geometry.cuh"
 
 template <class Index, int NDIM> struct CopyParams {
