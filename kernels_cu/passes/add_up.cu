@@ -1,5 +1,5 @@
 // Adds partial sums of several parts, in their fixed order, and rounds once. One thread computes one element of the
-// result. It is the second launch of gradients of weights and biases; bound by memory.
+// result. It is the second launch of gradients of weights and biases; bound by memory, with coalesced loads.
 #include "base/geometry.cuh"
 #include "base/numeric.cuh"
 #include "base/ptx.cuh"
