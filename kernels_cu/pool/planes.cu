@@ -18,17 +18,17 @@
 struct PlanePoolParams {
     const void* x;
     void* y;
-    void* sums; // partial results (part, output); unused if there is one part
-    double counts; // of averages: taps to divide by
+    void* sums;        // partial results (part, output); unused if there is one part
+    double counts;     // of averages: taps to divide by
     long long x_first; // offset of the first window's first element in x
     long long x_batch, x_channel, x_inner;
     long long y_batch, y_channel, y_inner;
-    int items; // parts of all outputs (channels last: of all tiles of channels)
+    int items;                   // parts of all outputs (channels last: of all tiles of channels)
     int outputs, elements, each; // elements per window, per part
     int x_stride[3];
-    int flat; // the window is a single run along the last axis
+    int flat;                                   // the window is a single run along the last axis
     Divider<int> parts, channels, inner, tiles; // tiles: of 32 channels
-    Divider<int> extent[3]; // extents of the window
+    Divider<int> extent[3];                     // extents of the window
 };
 
 // The same with Indices.
