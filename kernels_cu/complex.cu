@@ -26,21 +26,21 @@ template <class Acc, class Index, int NDIM> DEVICE void expand_complex(const Exp
     Index at[NDIM];
     unravel(element, p.extent, at);
     const Complex<Acc> w = static_cast<const Complex<Acc>*>(p.w)[dot(at, p.w_stride)];
-    Acc* v = static_cast<Acc*>(p.expanded) + 3 * element; // shape (M,), or null
-    v[0] = p.transposed ? -w.im : w.im;                   // shape of y, or null
+    Acc* v = static_cast<Acc*>(p.expanded) + 3 * element;
+    v[0] = p.transposed ? -w.im : w.im;
     v[1] = w.re;
     v[2] = p.transposed ? w.im : -w.im;
-} // elements of y
+}
 
 template <class Index, int NDIM> struct AddToComplexParams {
-    const void* b;        // extents of y's spatial axes
-    const void* residual; // or null
+    const void* b;        // shape (M,), or null
+    const void* residual; // shape of y, or null
     void* y;
-    Index elements; // of y
+    Index elements; // elements of y
     Index b_stride;
     Index y_channel, y_stride[NDIM];
     Index residual_channel, residual_stride[NDIM];
-    Divider<Index> channels, extent[NDIM]; // of y's other axes
+    Divider<Index> channels, extent[NDIM]; // extents of y's spatial axes
 };
 
 template <class Acc, class Index, int NDIM> DEVICE void add_to_complex(const AddToComplexParams<Index, NDIM>& p) {

@@ -96,8 +96,8 @@ DEVICE void synchronise(int number, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
 
-// Arrives at such a barrier without waiting for the others.
-DEVICE void arrive_at(int number, int threads) { // Arrives at a named barrier without waiting for it to complete.
+// Arrives at a named barrier without waiting for it to complete.
+DEVICE void arrive_at(int number, int threads) {
     asm volatile("bar.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
 

@@ -34,11 +34,12 @@ struct PatchPoolParams {
     int lines_at, places_at; // offsets of these in shared memory, in bytes
     int step[2];             // distance of windows that share taps (pool/runs.cuh), down and along; 0: none
     Divider<int> channel_tiles, column_tiles, row_tiles, depths, depth_dilation, steps[2];
-    Divider<int> vectors, x_columns, line, down, along; // of a patch; neighbouring pixels of x, of a line; runs
+    // per patch: vectors, columns of x, pixels of a line, runs down, runs along
+    Divider<int> vectors, x_columns, line, down, along;
 };
 
 struct AveragePatchPoolParams : PatchPoolParams { Counted<int, 3> counted; };
-// per patch: vectors, columns of x, pixels of a line, runs down, runs along
+
 constexpr int kRun = 5; // windows per thread; an odd number of pixels, against bank conflicts
 
 // One block's patch, and the pixels of x that it reads.

@@ -46,8 +46,8 @@ struct TilePoolParams {
     Divider<int> channels, depths, row_tiles, column_tiles; // tiles along each axis
     Divider<int> tile_columns, outputs;                     // outputs per line; outputs per plane of y
     Divider<int> depth_dilation, column_stride, steps[2];   // steps: interleaved runs
-    Divider<int> line, line_vectors, down, // columns of x per line, vectors of them; runs per column, per line
-        along;                             // columns of x for a line, vectors of them; runs of a column, of a line
+    Divider<int> line, line_vectors, down,
+        along; // columns of x per line, vectors of them; runs per column, per line
 };
 
 struct AverageTilePoolParams : TilePoolParams {

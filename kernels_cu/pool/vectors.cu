@@ -168,11 +168,12 @@ DEVICE Share<T> share_of(const VectorPoolParams& p, int outputs) {
     share.loads = exists && share.strip.vector * outputs * S < p.x_extent[2];
     share.first = share.strip.vector == 0;
     share.last = share.strip.vector + 1 == int(p.vectors.divisor);
-    return share; // threads: the block size that the planner uses
+    return share;
 }
 
 template <class T, int K, int S, int STRIP> DEVICE void max_pool_vectors(const VectorPoolParams& p) {
-    constexpr int kThreads = 128, kVector = Columns<T>::kVector, kOutputs = kVector / S; // threads as the plan launches
+    // the block size that the planner uses
+    constexpr int kThreads = 128, kVector = Columns<T>::kVector, kOutputs = kVector / S;
     const Share<T> share = share_of<kThreads, K, S, STRIP, T>(p, kOutputs);
     const Strip<T>& strip = share.strip;
     if (reinterpret_cast<unsigned long long>(p.x) % 16 != 0) {

@@ -159,7 +159,7 @@ template <class T, class Acc, class Index, int NDIM, int FILTERS> struct FewTile
 #pragma unroll 1
             for (Index channel = 0; channel < p.common.channels; channel += p.channels_at_once) {
                 const int channels = min(p.channels_at_once, int(p.common.channels - channel));
-                __syncthreads(); // all threads have finished reading the weights
+                __syncthreads(); // all threads have left the weights: they may be overwritten
                 fetch_weights(channel, channels, count);
                 __syncthreads();
                 add_channels(channel, channels, count);

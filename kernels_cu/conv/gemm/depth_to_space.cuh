@@ -176,8 +176,8 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM, bool SEVE
         const int end = left < Multiplier::kBlockM ? left : Multiplier::kBlockM;
         int row = first;
 #pragma unroll 4
-        for (int rounds = (end + step - 1 + before) / step; rounds > 0; // the same number of iterations in all lanes
-             --rounds, row += step) {                                   // as many for all lanes
+        for (int rounds = (end + step - 1 + before) / step; rounds > 0;
+             --rounds, row += step) { // the same number of iterations in all lanes
             const bool exists = inside(row, end);
             const int mine = exists ? row : 0;
             const T value = output<FINISH>(sums[mine * pitch], rows[mine], y);

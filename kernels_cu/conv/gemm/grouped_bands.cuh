@@ -27,9 +27,10 @@ struct Bands {
 
 // The band of one block. T: element type.
 template <class T, int THREADS> struct Band {
-    static constexpr int kChunk = 16 / sizeof(T), kDepth = 2 * kChunk; // elements; a fragment has two chunks along K
-    static constexpr int kGap = 16; // elements per 16-byte chunk; elements per fragment along K (two chunks)
-                                    // bytes between pixels
+    // elements per 16-byte chunk; elements per fragment along K (two chunks)
+    static constexpr int kChunk = 16 / sizeof(T), kDepth = 2 * kChunk;
+    static constexpr int kGap = 16; // bytes between pixels
+
     const Correlation<int, 3>& p;
     const Taps<int, 3>& taps;
     const Bands& bands;

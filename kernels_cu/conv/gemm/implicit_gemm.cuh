@@ -34,8 +34,7 @@ template <class Multiplier> DEVICE void accumulate(Multiplier& multiplier, int s
     int stage = 0;
     for (int left = slices; left > 0; --left) {
         copy_async_wait<kStages - 2>();
-        // the slice has arrived for all threads, and all have finished reading the buffer that is filled next
-        __syncthreads();
+        __syncthreads(); // the slice has arrived, and no thread still reads the buffer to fill next
         const int filled = kStages == 2 ? stage ^ 1 : stage == 0 ? kStages - 1 : stage - 1;
         const bool more = left > kStages - 1;
         if (more) multiplier.fetch(filled);

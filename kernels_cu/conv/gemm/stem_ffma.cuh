@@ -56,7 +56,7 @@ template <int CHUNK> struct StemFfma {
     DEVICE int slices() const { return (p.steps + kSteps - 1) / kSteps; }
     static DEVICE int entries(const StemParams& p) { return p.steps; }
 
-    // ---- a slice of K
+    // ---- loading and multiplying a slice
 
     DEVICE void fetch(int stage) {
         // threads per row of weights; rows at once
@@ -67,7 +67,6 @@ template <int CHUNK> struct StemFfma {
             if (kRowsOfSlice % kStep != 0 && row >= kRowsOfSlice) break;
             const bool found = next_row + row < p.taps.rows && m < p.common.pitch;
             const Acc* source = weights + (found ? (next_row + row) * p.common.pitch + m : 0);
-            // ---- loading and multiplying a slice
             copy_async<16>(shared_address(buffers + stage * kStageElements + (i * kLanes + threadIdx.x) * kVector),
                            source, found ? 16 : 0);
         }

@@ -101,7 +101,6 @@ template <int BLOCK_K, bool APART = true> struct SlicePlace {
             if (carry) tap[axis] = 0;
         }
     }
-    // Which part of the weights and of the inputs: small times large, large times small, large times large.
     // The part of weights and of inputs (0: large, 1: small). The order is small * large, large * small, large * large.
     DEVICE int w_part(const Loading& loading) const { return loading.parts == 2 && product == 0; }
     DEVICE int x_part() const { return product == 1; }

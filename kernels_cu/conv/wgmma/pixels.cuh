@@ -294,7 +294,7 @@ DEVICE void PixelFeed<Tile, STAGES, STRIP_BYTES>::multiply(Tile& tile, const Ite
             inputs += strips.shift_h - strips.inner_w * strips.shift_w;
         }
         proxy_fence();
-        __syncwarp(); // all lanes have read the strip
+        __syncwarp(); // all of the warp have read the strip
         if (speaks) barrier_arrive(x.empty());
         x.next();
     }

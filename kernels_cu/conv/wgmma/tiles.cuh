@@ -26,13 +26,11 @@ struct WgmmaTile : WgmmaSums<typename Arithmetic::Element, (TURNS ? BLOCK_M : BL
     static constexpr int kWeightBytes = BLOCK_M * SLICE, kPixelBytes = BLOCK_N * SLICE;
     static constexpr int kRowsOfGroup = TURNS ? BLOCK_M : BLOCK_M / 2;
     static constexpr int kRows = 16, kColumns = 32, kPitch = kColumns + 8;
-    // innermost axes along which successive columns of the tile are successive in y
     static constexpr int kAxesInOrder =
-        3; // innermost axes along which columns of the tile follow each other as those of y do
+        3; // innermost axes along which successive columns of the tile are successive in y
     static constexpr int kChunksM = kRowsOfGroup / 64, kChunksN = BLOCK_N / kColumns;
-    // bytes of the pieces of all warps; of the answers of both warpgroups
     static constexpr int kPieceBytes = 8 * kRows * kPitch * sizeof(Acc),
-                         kAnswerBytes = 16; // of all warps, of both warpgroups
+                         kAnswerBytes = 16; // bytes of all pieces; of both answers
     static_assert(kRowsOfGroup % 64 == 0 && BLOCK_N == 256);
 
     template <class Params> DEVICE WgmmaTile(const Params& p) : Base(p) {}
