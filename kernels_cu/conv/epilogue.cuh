@@ -26,8 +26,8 @@
 #include "conv/gather.cuh"
 #include "base/numeric.cuh"
 
-// Padding between rows of sums in shared memory, in elements (a multiple of 16 bytes). Use it where lane i reads row i
-// % parts, column i / parts, to interleave the rows: it keeps the bank conflicts of these reads as low as possible.
+// Padding between rows of sums in shared memory, in elements (a multiple of 16 bytes). Use it to interleave rows, where
+// lane i reads row (i % parts), column (i / parts): it keeps the bank conflicts of these reads as low as possible.
 template <class Acc> DEVICE int spread(int parts) {
     constexpr int kVector = 16 / sizeof(Acc), kBanks = 128 / sizeof(Acc);
     return (kBanks - 1) / (parts * kVector) * kVector + kVector;

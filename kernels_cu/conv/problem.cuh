@@ -28,13 +28,13 @@ template <class Index, int NDIM> struct Taps {
 // Parameters that all blocks of a launch share. Strides are in elements; channels and filters are counted per group.
 template <class Index, int NDIM> struct Correlation {
     const void* x;       // (N, group, C, D1 … Dn)
-    const void* weights; // (group, taps, C, pitch) in the accumulator's type
+    const void* weights; // (group, taps, C, pitch) in the accumulator's type; for tensor cores, packed fragments
     const void* b;       // shape (group, M), or null
     void* y;             // (N, group, M, Q1 … Qn)
     Index channels;      // C
     Index filters;       // M
     Index pixels;        // columns: N times the extents below
-    Index pitch;         // M rounded up to a multiple of 16 bytes
+    Index pitch;         // M rounded up to a multiple of 16 bytes; of fragments, bytes per slice of K
     Index all_rows;      // rows of the packed weights per group
     Index x_batch, x_channel, x_extent[NDIM], x_stride[NDIM];
     Index y_batch, y_channel, y_stride[NDIM]; // y_stride: between adjacent columns

@@ -23,7 +23,6 @@ template <class T, class Acc, class Index, int NDIM> DEVICE void add_up(const Ad
     const Index element = Index(block_number()) * blockDim.x + threadIdx.x;
     if (element >= p.elements) return;
     const Acc* part = static_cast<const Acc*>(p.sums) + element;
-    // sums are contiguous per part, so loads are coalesced
     Acc sum = *part;
 #pragma unroll 4
     for (Index number = 1; number < p.parts; ++number) sum += part[number * p.elements];

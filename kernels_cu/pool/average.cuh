@@ -52,5 +52,5 @@ template <class Index, int NDIM> DEVICE Index count(const Counted<Index, NDIM>& 
     return first < stop ? stop - first : 0;
 }
 
-// sum / counts, rounded once. NaN or infinite if counts is 0.
+// sum / counts, rounded once: NaN if no tap counts.
 template <class T, class Acc> DEVICE T average(Acc sum, Acc counts) { return narrow<T>(sum / counts); }

@@ -4,8 +4,8 @@
 // - ChannelSlices (channels last): stored pixel by pixel; 16 bytes of channels per cp.async. A thread copies the same
 //   channels, at the same tap, of several pixels.
 // - PixelSlices (any layout): stored filter by filter and column by column. A lane has its own pixels, and copies them
-//   element by element, one channel of a unit after another. Where pixels are contiguous in memory, several are copied
-//   at once: in dy always in NCHW, in x for a single tap without stride and padding.
+//   element by element, one channel of a unit after another. Where an image's pixels are contiguous in memory (NCHW),
+//   several are copied at once: those of dy, and those of x for a single tap without stride and padding.
 //
 // A table in shared memory holds the offsets of a slice's pixels in both arrays; it is computed while earlier slices
 // are multiplied. Zeros stand for out-of-bounds inputs, and for pixels, filters and columns that do not exist.

@@ -52,7 +52,7 @@ struct BandsParams {
     // elements per copy along a row; if negative, x is channels last (-1: element by element; below -1: 16 bytes of
     // channels)
     int vectors;
-    int channels_last;                       // of y
+    int channels_last;                       // whether y is channels last
     Divider<int> columns;                    // columns of the band, in units of one copy
     Divider<int> taps, chunks;               // kernel rows of the stride-1 form; chunks of KW taps in each
     Divider<int> threads_w, threads_h, jobs; // threads per block: along W, along H; jobs per block

@@ -10,9 +10,10 @@
 //                for each tap: ldmatrix from the band at the tap's offset, mma.sync with the fragments
 //
 //         channels of group   0 1 | 2 3
-//         filters of group 0  w w | 0 0      Useful work is 1 / groups of the products; the alternative is an
-//         filters of group 1  0 0 | w w      empty tile, or FFMA.
+//         filters of group 0  w w | 0 0
+//         filters of group 1  0 0 | w w
 //
+// Of g groups, 1 / g of the products are useful; the planner's model weighs that against tiles that are mostly empty.
 // Inputs are read once from global memory for all taps. Zero times an infinity of another group, or of the padding, is
 // NaN: sums that are not finite are recomputed from the filter's own group (`repair`).
 #include "conv/gemm/grouped_bands.cuh"

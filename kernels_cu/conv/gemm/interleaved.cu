@@ -8,8 +8,8 @@
 //     for each phase along W:  implicit GEMM -> registers -> plane[phase]
 //     planes -> y, lanes reading the phases in turn:  phase 0 1 2 0 1 2 ... of a row of y, coalesced
 //
-// The last phase's plane overlaps the pipeline's buffers. Planes are padded so that lanes that read a few adjacent
-// elements of each plane have no bank conflicts.
+// Phase 0 is computed last, and its plane overlaps the pipeline's buffers. Planes are padded so that lanes that read a
+// few adjacent elements of each plane have no bank conflicts.
 #include "conv/gemm/ffma.cuh"
 #include "conv/gemm/implicit_gemm.cuh"
 #include "conv/phases.cuh"

@@ -1,6 +1,6 @@
 // Split-K: several blocks share one tile; each sums its own slices of K, and the partial sums are added afterwards.
-// Only tiles of the last, incomplete wave are divided; tiles that fill all multiprocessors are computed whole, by one
-// block each.
+// Usually only tiles of the last, incomplete wave are divided; tiles that fill all multiprocessors are computed whole,
+// by one block each. Calls whose bits must not depend on the batch divide all tiles alike.
 //
 //     block of a divided tile:  sums over its slices -> workspace (L2) -> ticket
 //     last block to arrive:     workspace -> sums, in the order of the splits -> epilogue
