@@ -9,7 +9,7 @@
 // The first pass covers all slices of a window. Lines include the padding as neutral elements, so taps along a line
 // need no predicates. Windows of a run share taps (pool/runs.cuh). Lanes run along the channels, then the pixels.
 // Different runs are an odd number of pixels apart, unless a pixel covers all banks: that avoids bank conflicts. Bound
-// by shared memory.
+// by instructions and shared memory.
 //
 // Without Indices, vectors have 16 bytes, and short elements are compared two at a time. With Indices, vectors have two
 // elements, and of equal elements the lower number wins. Lines of sums have the accumulator's type. No window may be

@@ -9,7 +9,7 @@
 //
 // The first pass covers all slices of a window. If windows of a run share all taps but one, common taps are reduced
 // once, the remaining ones as prefixes and suffixes (van Herk, pool/runs.cuh), so large windows cost few comparisons.
-// Bound by shared memory, or by global memory for small windows.
+// Bound by instructions and shared memory, or by global memory for small windows.
 //
 // Bank conflicts: down the columns, lanes have adjacent columns. Along the lines, lanes are kRun windows apart, an odd
 // number of banks. For strides above 1, a line stores the first columns of all windows contiguously, then their second

@@ -10,7 +10,7 @@
 //     for each row of x and each TAPS taps:  global x -> window[kWindow][channels] -> kRows x COLUMNS sums
 //
 // Each loaded window serves all of the thread's outputs. With dilation, the outputs of a thread are spaced so that they
-// still share inputs. Bound by memory, or by FFMA for large kernels.
+// still share inputs. Bound by memory, by loads from L1 and shared memory, or, for large kernels, by FFMA.
 //
 // Forms: STRIDE = 1 or 2: adjacent windows overlap, shifted by STRIDE taps. STRIDE = 0: any strides and dilations, one
 // tap at a time.

@@ -9,8 +9,8 @@
 //         for some channels at a time:  global w -> shared weights[channel][tap][filter], widened
 //             x (through L1) -> register; times FILTERS weights (a broadcast from shared memory)
 //
-// A tap outside of x is predicated off, so infinite weights need no repair. Each load of x serves FILTERS products
-// only, so the kernel is bound by L1 and L2 traffic rather than by FFMA.
+// A tap outside of x is predicated off, so infinite weights need no repair. Each load of x serves FILTERS multiply-adds
+// only, so the kernel stays below the FFMA peak.
 #include "conv/gather.cuh"
 #include "base/numeric.cuh"
 #include "base/ptx.cuh"

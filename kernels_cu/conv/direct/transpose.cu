@@ -3,8 +3,8 @@
 //
 // Thread: `walk` outputs of one column, a stride apart along H. They are in the same phase, so they use the same 2 x 2
 // weights, kept in registers; each loaded row of x serves two successive outputs. Adjacent lanes have adjacent columns,
-// or adjacent channels in channels-last layout, so stores are coalesced and loads hit one or two lines. Bound by
-// memory. 1-D problems are rows of height 1.
+// or adjacent channels in channels-last layout, so stores are coalesced and loads hit one or two lines. Bound by memory
+// or L1. 1-D problems are rows of height 1.
 //
 //     y[h * s + tap] = w[tap] * x[h] + w[tap + s] * x[h - 1]      (and the same along W)
 //

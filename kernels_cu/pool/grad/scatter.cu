@@ -10,7 +10,7 @@
 // Each thread has its own sums, interleaved with those of other threads: no bank conflicts, no atomics, no barriers. A
 // row that no later window reaches is written, and its place is reused. Windows that begin above the walk and reach
 // into it are processed first (the halo). Lanes run along the rows of x, or along the channels in channels-last layout.
-// Bound by loading Indices, 8 bytes per window.
+// Bound by the instructions per window, or by memory.
 //
 // Rows are those of the outermost axis; for 3-D windows, rows are depth and slices are height. So windows are added in
 // row-major order, with the same result as pool/grad/general.cu. Indices must count elements in that order, too.
