@@ -11,6 +11,7 @@
 #include "base/geometry.cuh"
 #include "base/numeric.cuh"
 
+// Parameters of the expansion. Strides count elements.
 template <class Index, int NDIM> struct ExpandComplexParams {
     const void* w;
     void* expanded; // (elements of w, 3 taps)
@@ -20,6 +21,7 @@ template <class Index, int NDIM> struct ExpandComplexParams {
     Index transposed; // 1 for ConvTranspose
 };
 
+// Kernel before the convolution: one thread expands one element of w to its three taps.
 template <class Acc, class Index, int NDIM> DEVICE void expand_complex(const ExpandComplexParams<Index, NDIM>& p) {
     const Index element = Index(blockIdx.x) * blockDim.x + threadIdx.x;
     if (element >= p.elements) return;
@@ -32,6 +34,7 @@ template <class Acc, class Index, int NDIM> DEVICE void expand_complex(const Exp
     v[2] = p.transposed ? w.im : -w.im;
 }
 
+// Parameters of the addition. Strides count elements; b is complex.
 template <class Index, int NDIM> struct AddToComplexParams {
     const void* b;        // shape (M,), or null
     const void* residual; // shape of y, or null
@@ -43,6 +46,7 @@ template <class Index, int NDIM> struct AddToComplexParams {
     Divider<Index> channels, extent[NDIM]; // extents of y's spatial axes
 };
 
+// Kernel after the convolution: one thread adds bias and residual to one element of y, in place.
 template <class Acc, class Index, int NDIM> DEVICE void add_to_complex(const AddToComplexParams<Index, NDIM>& p) {
     const Index element = Index(blockIdx.x) * blockDim.x + threadIdx.x;
     if (element >= p.elements) return;

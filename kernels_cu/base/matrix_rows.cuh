@@ -61,6 +61,7 @@ template <class T, int COLUMNS, int BLOCK_K, int THREADS> struct MatrixRows {
         next += BLOCK_K * step;
         left -= BLOCK_K;
     }
+    // Copies one slice by copies of WIDTH bytes; the last, incomplete slice is checked row by row.
     template <int WIDTH> DEVICE void copy(unsigned target) const {
         constexpr int kStep = THREADS / (kLine / WIDTH); // rows that all threads copy at once
         static_assert(kStep > 0 && BLOCK_K % kStep == 0);
@@ -97,6 +98,8 @@ template <class T, int COLUMNS, int BLOCK_K, int THREADS> struct MatrixColumns {
 
     // Swizzled offset in bytes of a column's 16-byte chunk in the buffer.
     static DEVICE unsigned chunk(int column, int number) { return column * kPitch + (number ^ column % 8) * 16; }
+    // `first`: element 0 of the tile's first column. `rows`: K. `count`: columns from the tile's first one to the
+    // matrix's end.
     DEVICE void start(const T* first, int distance, int rows, int count, unsigned buffer) {
         const int column = threadIdx.x / 8, number = threadIdx.x % 8;
         step = distance;
@@ -107,6 +110,7 @@ template <class T, int COLUMNS, int BLOCK_K, int THREADS> struct MatrixColumns {
         place = buffer + chunk(column, number);
         keep(place);
     }
+    // Starts copying the next slice into the buffer at byte offset `buffer`.
     DEVICE void fetch(unsigned buffer) {
         const unsigned target = place + buffer;
         if (whole) {

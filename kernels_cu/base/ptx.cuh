@@ -143,6 +143,7 @@ DEVICE void multiply_double(double& d0, double& d1, double a, double b) {
         : "+d"(d0), "+d"(d1)
         : "d"(a), "d"(b));
 }
+// Before sm_90, this form is four pairs of the smaller instruction.
 DEVICE void multiply_double(double (&d)[4], const double2 (&a)[4], const double (&b)[4]) {
 #if __CUDA_ARCH__ >= 900
     asm("mma.sync.aligned.m16n8k16.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5, %6, %7, %8, %9, %10, %11}, "

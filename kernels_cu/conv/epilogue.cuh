@@ -40,6 +40,7 @@ DEVICE Index first_input(const Multiplier&, const Correlation<Index, NDIM>& p, I
     return group * p.channels * p.x_channel;
 }
 
+// See the top of this file. PHASED: y has outputs of other phases, so columns may exceed the phase's limits.
 template <class Multiplier, class T, class Acc, class Index, int NDIM, bool PHASED> struct Epilogue {
     static constexpr int kRows = Multiplier::kRows, kColumns = Multiplier::kColumns, kPitch = Multiplier::kPitch;
     static constexpr int kRowStep = 32 / kColumns; // rows that a warp writes at once
@@ -75,6 +76,7 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM, bool PHAS
     // Writes all outputs of this thread's warp. Returns whether repair is needed: this thread (for channels last, any
     // thread of its warp) has written a sum that is not finite.
     DEVICE bool write(void* shared) const { return p.finish.any() ? write<true>(shared) : write<false>(shared); }
+    // Chunk by chunk, column by column: FINISH is whether there is a residual or an activation.
     template <bool FINISH> DEVICE bool write(void* shared) const {
         Acc* piece = static_cast<Acc*>(shared) + threadIdx.x / 32 * kPiece;
         const bool channels_last = p.y_channel == 1;

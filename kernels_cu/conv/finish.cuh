@@ -7,6 +7,7 @@
 #pragma once
 #include "base/vectors.cuh"
 
+// Residual and activation of a call; one of these is part of each convolution's parameters.
 struct Finish {
     const void* residual;                // has the strides of y, see residual_of; or null
     unsigned long long slope, low, high; // bit patterns of numbers of the accumulator's type
@@ -22,6 +23,7 @@ template <> DEVICE double number<double>(unsigned long long bits) {
     return __longlong_as_double(static_cast<long long>(bits));
 }
 
+// Applies the activation, if there is one.
 template <class Acc> DEVICE Acc activated(const Finish& finish, Acc sum) {
     if (finish.acts == 0) return sum;
     const Acc low = number<Acc>(finish.low), high = number<Acc>(finish.high);

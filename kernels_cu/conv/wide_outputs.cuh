@@ -18,6 +18,7 @@ enum class Outputs { kSingle, kPairs, kChunks };
 // Two adjacent columns or filters, rounded.
 template <class T> struct alignas(2 * sizeof(T)) Pair { T first, second; };
 
+// See the top of this file. T: type of y; WARP_N: columns of the warp.
 template <class T, int WARP_N> struct WideOutputs {
     // filters per chunk; chunks per column (of 16 filters)
     static constexpr int kChunk = 16 / sizeof(T), kOfPixel = 16 / kChunk;
@@ -35,6 +36,7 @@ template <class T, int WARP_N> struct WideOutputs {
     // ---- pairs of columns. `exists`: this lane's pair lies inside y; `limit`: filters of the 16 that exist
 
     static DEVICE int column() { return lane() % kLanes * 2; }
+    // Rounds this lane's sums and stores them to the piece, filter by filter.
     static DEVICE void put_pairs(unsigned char* piece, const float (&sums)[WARP_N / 8][4]) {
         unsigned char* mine = piece + lane() / 4 * kRowPitch + lane() % 4 * int(sizeof(Pair<T>));
 #pragma unroll
@@ -44,6 +46,7 @@ template <class T, int WARP_N> struct WideOutputs {
                 *reinterpret_cast<Pair<T>*>(mine + half * 8 * kRowPitch + j * 8 * int(sizeof(T))) =
                     rounded(sums[j] + half * 2);
     }
+    // Stores pairs from the piece to y; `y` is the address of this lane's pair in the first filter.
     static DEVICE void write_pairs(const unsigned char* piece, T* y, bool exists, int y_channel, int limit) {
         const int first = lane() / kLanes;
         const unsigned char* mine = piece + first * kRowPitch + column() * int(sizeof(T));
@@ -64,6 +67,7 @@ template <class T, int WARP_N> struct WideOutputs {
     // ---- chunks of filters. `offsets`: offsets in y of columns lane, lane + 32, ...; negative if there is no such
     // output
 
+    // Rounds this lane's sums and stores them to the piece, column by column.
     static DEVICE void put_chunks(unsigned char* piece, const float (&sums)[WARP_N / 8][4]) {
         const int row = lane() / 4, odd = row % 2;
 #pragma unroll
@@ -122,6 +126,7 @@ template <class T, int WARP_N> struct WideOutputs {
             *reinterpret_cast<uint4*>(piece + column * kColumnPitch + place(column, chunk)) = values;
         }
     }
+    // Stores chunks from the piece to y; `y` is the address of the first of the 16 filters.
     static DEVICE void write_chunks(const unsigned char* piece, T* y, const int (&offsets)[WARP_N / 32]) {
         const int chunk = lane() % kOfPixel;
 #pragma unroll

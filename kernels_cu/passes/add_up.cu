@@ -4,6 +4,7 @@
 #include "base/numeric.cuh"
 #include "base/ptx.cuh"
 
+// Strides count elements.
 template <class Index, int NDIM> struct AddUpParams {
     const void* sums; // (part, element), in the accumulator's type
     void* y;
@@ -19,6 +20,7 @@ template <class Index, int NDIM> DEVICE Index place(const AddUpParams<Index, NDI
     return dot(at, p.y_stride);
 }
 
+// The kernel for real results.
 template <class T, class Acc, class Index, int NDIM> DEVICE void add_up(const AddUpParams<Index, NDIM>& p) {
     const Index element = Index(block_number()) * blockDim.x + threadIdx.x;
     if (element >= p.elements) return;

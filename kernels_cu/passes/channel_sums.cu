@@ -8,6 +8,7 @@
 #include "base/numeric.cuh"
 #include "base/ptx.cuh"
 
+// Strides count elements.
 template <class Index, int NDIM> struct ChannelSumsParams {
     const void* x;
     void* sums;               // (part, channel)
@@ -18,6 +19,7 @@ template <class Index, int NDIM> struct ChannelSumsParams {
     Divider<int> tiles;          // tiles of channels
 };
 
+// The kernel. CHANNELS_LAST: lanes have channels of their own.
 template <class T, class Acc, class Index, int NDIM, bool CHANNELS_LAST>
 DEVICE void channel_sums(const ChannelSumsParams<Index, NDIM>& p) {
     constexpr int kThreads = 256, kWarps = kThreads / 32, kStep = CHANNELS_LAST ? kWarps : kThreads;

@@ -71,6 +71,7 @@ template <class Arithmetic> struct ChannelsLastBlock {
     int own_bundle, first, at_once;            // this thread writes this bundle of pixels first, first + at_once, ...
     T* y;
 
+    // Decodes the block's number, and finds the share of this thread.
     DEVICE ChannelsLastBlock(const ChannelsLastParams& p, uint4* tile) : p(p), tile(tile) {
         const int above = p.groups.split(p.channel_tiles.split(blockIdx.x, channel), group);
         image = p.pixel_tiles.split(above, pixel) * p.tile_images;
@@ -216,6 +217,7 @@ template <class Arithmetic> struct ChannelsLastBlock {
     }
 };
 
+// The kernel. It also clears the tickets of the next launch.
 template <class Arithmetic> DEVICE void channels_last(const ChannelsLastParams& p) {
     __shared__ uint4 tile[kTileVectors];
     p.tickets.clear();

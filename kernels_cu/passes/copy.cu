@@ -3,6 +3,7 @@
 // so that writes are coalesced. Bound by memory.
 #include "base/geometry.cuh"
 
+// Strides count elements.
 template <class Index, int NDIM> struct CopyParams {
     const void* source;
     void* target;
@@ -11,6 +12,7 @@ template <class Index, int NDIM> struct CopyParams {
     Divider<Index> extent[NDIM];
 };
 
+// The kernel: one thread copies one element.
 template <class T, class Index, int NDIM> DEVICE void copy(const CopyParams<Index, NDIM>& p) {
     const Index element = Index(blockIdx.x) * blockDim.x + threadIdx.x;
     if (element >= p.elements) return;

@@ -77,6 +77,7 @@ DEVICE void take_windows(const Line<T>& line, int taps, Maximum<T, int, true> (&
     }
 }
 
+// Computes one run of RUN windows, SHIFT taps apart. NUMBERED: x holds elements, not maxima of an earlier pass.
 template <class T, bool NUMBERED, int RUN, int SHIFT> DEVICE void pool_along(const AxisPoolParams& p, int item) {
     // 1. The first window of this thread; the others follow `step` apart.
     int at[3], channel, image, between;
@@ -121,6 +122,7 @@ template <class T, bool NUMBERED, int RUN, int SHIFT> DEVICE void pool_along(con
     }
 }
 
+// The kernel: one thread per run.
 template <class T, bool NUMBERED> DEVICE void max_pool_axis(const AxisPoolParams& p) {
     constexpr int kThreads = 256; // the block size that the planner uses
     const int item = int(blockIdx.x) * kThreads + int(threadIdx.x);

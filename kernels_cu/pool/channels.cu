@@ -133,6 +133,7 @@ template <class Acc, class T> DEVICE Acc counts_of(const AverageChannelPoolParam
     return Acc(count(p.counted, 0, walk.slices.start + p.pad[0])) * Acc(count(p.counted, 1, walk.rows.start + p.pad[1]))
          * Acc(count(p.counted, 2, begin));
 }
+// The same for sums: divides by the number of counted taps.
 template <class T, class Acc>
 DEVICE void write(const AverageChannelPoolParams& p, Walk<T>& walk, const ColumnSums<T, Acc>& sums, int begin) {
     constexpr int kVector = ColumnSums<T, Acc>::kVector;
@@ -188,6 +189,7 @@ template <class Maxima, bool WHOLE, class T, class Params> DEVICE void pool_as(c
     else stand_still<Maxima, kRows>(p, walk);
 }
 
+// Chooses vectors or single elements, by the alignment of x.
 template <class Maxima, class T, class Params> DEVICE void pool_channels(const Params& p) {
     constexpr int kThreads = 256; // the block size that the planner uses
     const int item = int(blockIdx.x) * kThreads + int(threadIdx.x);

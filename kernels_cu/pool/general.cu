@@ -107,6 +107,7 @@ DEVICE bool stand(const Params& p, Index (&q)[NDIM], Index& channel, Index& imag
     return true;
 }
 
+// The kernel of MaxPool.
 template <class T, class Index, int NDIM, bool INDICES> DEVICE void max_pool(const MaxPoolParams<Index, NDIM>& p) {
     // 1. This thread's output.
     Index q[NDIM], channel, image;
@@ -131,6 +132,7 @@ template <class T, class Index, int NDIM, bool INDICES> DEVICE void max_pool(con
     }
 }
 
+// The kernel of AveragePool.
 template <class T, class Acc, class Index, int NDIM>
 DEVICE void average_pool(const AveragePoolParams<Index, NDIM>& p) {
     Index q[NDIM], channel, image;

@@ -39,6 +39,7 @@ template <class T> struct Columns {
     static constexpr int kVector = 16 / int(sizeof(T)), kWords = sizeof(T) == 1 ? 8 : 16 / int(sizeof(Word));
     Word words[kWords];
 
+    // The maxima of no element: the identity.
     DEVICE Columns() {
 #pragma unroll
         for (int i = 0; i < kWords; ++i) {
@@ -46,6 +47,7 @@ template <class T> struct Columns {
             else words[i] = sizeof(T) == 1 ? 0 : bits_of(least<T>()) * 0x10001;
         }
     }
+    // Unpacks 16 bytes of a row into words of one comparison each.
     DEVICE explicit Columns(const Row& row) {
         const unsigned loaded[4] = {row.x, row.y, row.z, row.w};
 #pragma unroll
@@ -60,6 +62,7 @@ template <class T> struct Columns {
         }
     }
     DEVICE void take(const Row& row) { merge(Columns(row)); }
+    // Takes the larger element of each column.
     DEVICE void merge(const Columns& other) {
 #pragma unroll
         for (int i = 0; i < kWords; ++i) {

@@ -60,6 +60,7 @@ template <int VECTOR, class T> DEVICE bool in_vectors(const PatchPoolParams& p) 
     return p.whole && reinterpret_cast<unsigned long long>(p.x) % (VECTOR * sizeof(T)) == 0;
 }
 
+// Decodes the block's number.
 template <int VECTOR, class T> DEVICE Patch<T> stand(const PatchPoolParams& p) {
     Patch<T> patch;
     int tile, row, column, depth;
@@ -236,6 +237,7 @@ DEVICE void take_rows(const PatchPoolParams& p, const Patch<T>& patch, const Val
     }
 }
 
+// One block of MaxPool: copy, reduce down the columns, reduce along the lines, store.
 template <class Of, class T> DEVICE void pool_patch(const PatchPoolParams& p, unsigned char* memory) {
     constexpr int kThreads = 128, kVector = Of::Maxima::kVector; // threads: the block size that the planner uses
     T *x = reinterpret_cast<T*>(memory), *values = reinterpret_cast<T*>(memory + p.lines_at);
@@ -259,6 +261,7 @@ template <class T, bool INDICES> DEVICE void max_pool_patches(const PatchPoolPar
     else pool_patch<Values<T>, T>(p, memory);
 }
 
+// One block of AveragePool; the last step divides by the number of counted taps.
 template <class T, class Acc> DEVICE void average_pool_patches(const AveragePatchPoolParams& p) {
     using Of = Sums<T, Acc>;
     constexpr int kThreads = 128, kVector = Of::Maxima::kVector; // threads: the block size that the planner uses

@@ -60,6 +60,7 @@ template <class T, class Acc> struct Averages {
         return average<T>(sum, Acc(p.counts));
     }
 };
+// MaxPool without Indices.
 template <class T> struct Maxima {
     using Element = T;
     using Value = T;
@@ -105,6 +106,7 @@ template <class T> struct NumberedMaxima {
     static DEVICE Value of_part(const NumberedPlaneParams& p, long long part) {
         return {static_cast<const T*>(p.sums)[part], p.places[part]};
     }
+    // Stores the Index, and returns the maximum.
     static DEVICE T result(const NumberedPlaneParams& p, const Value& maximum, int image, int channel, int inner) {
         int at[3];
         unravel(maximum.place, p.extent, at);
@@ -213,6 +215,7 @@ struct PlanePartsParams {
     Divider<int> channels, inner;
 };
 
+// `parts`: partial results per output.
 template <class By, class Params> DEVICE void reduce_parts(const Params& p, int parts) {
     const int output = int(blockIdx.x) * int(blockDim.x) + int(threadIdx.x);
     if (output >= p.outputs) return;

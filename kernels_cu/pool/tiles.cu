@@ -69,6 +69,7 @@ template <class T> struct Tile {
     int phase; // offset of x from a multiple of 16 bytes, in elements
 };
 
+// Decodes the block's number, and finds the rows of x that its tile needs.
 template <class T> DEVICE Tile<T> stand(const TilePoolParams& p) {
     Tile<T> tile;
     int tile_row, tile_column, channel;
@@ -254,6 +255,7 @@ DEVICE void take_columns(const TilePoolParams& p, const Tile<T>& tile, const T* 
 template <class T> DEVICE void write_columns(T* target, const Columns<T>& maxima) {
     *reinterpret_cast<uint4*>(target) = maxima.row();
 }
+// The same for sums.
 template <class T, class Acc> DEVICE void write_columns(Acc* target, const ColumnSums<T, Acc>& sums) {
     constexpr int kEach = 16 / int(sizeof(Acc));
 #pragma unroll
@@ -380,6 +382,7 @@ template <class T> DEVICE T* results_of(const TilePoolParams& p, const Tile<T>& 
          + tile.out_row * p.y_stride[1] + tile.out_column;
 }
 
+// The kernel of MaxPool.
 template <class T, bool INDICES> DEVICE void max_pool_tiles(const TilePoolParams& p) {
     constexpr int kThreads = 128; // the block size that the planner uses
     extern __shared__ __align__(16) unsigned char memory[];
@@ -407,6 +410,7 @@ template <class T, bool INDICES> DEVICE void max_pool_tiles(const TilePoolParams
     write<kThreads>(p, tile, y, indices, results);
 }
 
+// The kernel of AveragePool: as MaxPool's, and the second pass divides by the number of counted taps.
 template <class T, class Acc> DEVICE void average_pool_tiles(const AverageTilePoolParams& p) {
     constexpr int kThreads = 128; // the block size that the planner uses
     extern __shared__ __align__(16) unsigned char memory[];

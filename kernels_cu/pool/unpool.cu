@@ -6,6 +6,7 @@
 // elements of a tensor of shape (N, C, D1 … Dn); the output may be larger. Bound by memory.
 #include "base/geometry.cuh"
 
+// Strides count elements.
 template <class Index, int NDIM> struct MaxUnpoolParams {
     const void* x;
     const long long* indices;
@@ -21,6 +22,7 @@ template <class Index, int NDIM> struct MaxUnpoolParams {
     Index channels_last; // threads of the second launch number y with channels fastest
 };
 
+// The coordinates of an element.
 template <class Index, int NDIM> struct Place {
     Index image, channel, at[NDIM];
 

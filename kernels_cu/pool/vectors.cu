@@ -42,6 +42,7 @@ template <class T> struct Strip {
     long long* indices;
 };
 
+// Decodes a strip's number. `outputs`: per vector.
 template <int STRIP, class T> DEVICE Strip<T> strip_of(const VectorPoolParams& p, int item, int outputs) {
     Strip<T> strip;
     int channel, depth;
@@ -140,6 +141,7 @@ DEVICE void pool_singly(const VectorPoolParams& p, const Strip<T>& strip, const 
         }
 }
 
+// The unaligned path of MaxPool.
 template <int K, int S, int STRIP, int OUTPUTS, bool INDICES, class T>
 DEVICE void maxima_singly(const VectorPoolParams& p, const Strip<T>& strip) {
     pool_singly<K, S, STRIP, OUTPUTS>(
@@ -156,6 +158,7 @@ template <class T> struct Share {
     bool loads, writes, first, last; // first, last: of a row
 };
 
+// Decodes the thread's number. Lanes at the ends of a warp overlap with the adjacent warps if windows need their halo.
 template <int THREADS, int K, int S, int STRIP, class T>
 DEVICE Share<T> share_of(const VectorPoolParams& p, int outputs) {
     const int before = p.pad[2] > 0, after = K - S > p.pad[2], lane = int(threadIdx.x) % 32;
@@ -171,6 +174,7 @@ DEVICE Share<T> share_of(const VectorPoolParams& p, int outputs) {
     return share;
 }
 
+// Kernel: MaxPool without Indices.
 template <class T, int K, int S, int STRIP> DEVICE void max_pool_vectors(const VectorPoolParams& p) {
     // the block size that the planner uses
     constexpr int kThreads = 128, kVector = Columns<T>::kVector, kOutputs = kVector / S;
@@ -202,6 +206,7 @@ template <class T, int K, int S, int STRIP> DEVICE void max_pool_vectors(const V
 
 // ---- averages
 
+// Kernel: AveragePool.
 template <class T, class Acc, int K, int S, int STRIP>
 DEVICE void average_pool_vectors(const AverageVectorPoolParams& p) {
     using Taken = ColumnSums<T, Acc>;
@@ -276,6 +281,7 @@ DEVICE void take_slice(const VectorPoolParams& p, const Share<T>& share, int sli
     }
 }
 
+// Kernel: MaxPool with Indices.
 template <class T, int K, int S, int STRIP> DEVICE void max_pool_pairs(const VectorPoolParams& p) {
     // threads: the block size that the planner uses
     constexpr int kThreads = 128, kOutputs = 2 * S * sizeof(T) > 16 ? 1 : 2;

@@ -6,6 +6,7 @@
 // the lanes' sums, and shared memory those of the warps. A second launch (passes/add_up.cu) adds the parts.
 #include "weight_grad/problem.cuh"
 
+// The kernel; see the top of this file.
 template <class T, class Acc, class Index, int NDIM, int FILTERS>
 DEVICE void conv_weight_grad_few(const WeightGradParams<Index, NDIM>& p) {
     constexpr int kThreads = 128, kWarps = kThreads / 32, kColumns = 12;

@@ -13,6 +13,7 @@
 #include "base/vectors.cuh"
 #include "weight_grad/problem.cuh"
 
+// One block; see the top of this file.
 template <class T, class Acc, class Index, int NDIM> struct WeightGrad {
     static constexpr int kThreads = 128, kBlockM = 64, kBlockN = 64, kThreadM = 8, kThreadN = 4, kSlice = 32;
     static constexpr int kAlongM = kBlockM / kThreadM, kAlongN = kBlockN / kThreadN; // threads along M, along N
@@ -81,6 +82,7 @@ template <class T, class Acc, class Index, int NDIM> struct WeightGrad {
 
     // ---- the whole block
 
+    // Adds the products of all slices of this part. The next slice is loaded while one is multiplied.
     DEVICE void accumulate() {
         fetch(first);
 #pragma unroll 1
@@ -128,6 +130,7 @@ template <class T, class Acc, class Index, int NDIM> struct WeightGrad {
             left = sum;
         }
     }
+    // Finds the block's tile and part, accumulates, stores, and repairs if needed.
     DEVICE void run() {
         const WeightGradTile<Index> tile = tile_of_block(p);
         filter0 = tile.m_tile * kBlockM;
@@ -145,6 +148,7 @@ template <class T, class Acc, class Index, int NDIM> struct WeightGrad {
     }
 };
 
+// The kernel; see the top of this file.
 template <class T, class Acc, class Index, int NDIM>
 DEVICE void conv_weight_grad(const WeightGradParams<Index, NDIM>& p) {
     using Block = WeightGrad<T, Acc, Index, NDIM>;

@@ -10,6 +10,7 @@
 #include "base/numeric.cuh"
 #include "base/ptx.cuh"
 
+// Parameters. Strides count elements.
 template <class Index, int NDIM> struct WeightGradParams {
     const void* x;           // (N, group, C, D1 … Dn)
     const void* dy;          // (N, group, M, Q1 … Qn)
@@ -32,6 +33,7 @@ template <class Index, int NDIM> struct Output {
     Index in_x, in_dy, origin[NDIM]; // origin: input coordinates of tap 0
     bool exists;
 
+    // Decodes output pixel `number`; it does not exist from `limit` on.
     DEVICE void find(const WeightGradParams<Index, NDIM>& p, Index number, Index limit) {
         exists = number < limit;
         Index q[NDIM];
@@ -48,6 +50,7 @@ template <class Index, int NDIM> struct Column {
     Index in_x, away[NDIM]; // displacement from channel 0 and tap 0: in x, in coordinates
     bool exists;
 
+    // Decodes a column's number.
     DEVICE void find(const WeightGradParams<Index, NDIM>& p, Index number) {
         exists = number < p.columns;
         Index tap[NDIM];

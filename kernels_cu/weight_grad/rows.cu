@@ -38,6 +38,7 @@ struct WeightGradRowsParams {
     Divider<int> multiplier;                            // filters per channel
 };
 
+// One block; see the top of this file.
 template <class T, class Acc, int ROWS, int ACROSS, int COLUMNS> struct WeightGradRows {
     static constexpr int kThreads = 128, kWarps = kThreads / 32, kTaps = ROWS * ACROSS;
     static constexpr int kWindow = COLUMNS - 1 + ACROSS;
@@ -213,6 +214,7 @@ template <class T, class Acc, int ROWS, int ACROSS, int COLUMNS> struct WeightGr
             else accumulate(walk);
         }
     }
+    // Whether this thread's sums are all finite.
     DEVICE bool all_finite() const {
         bool finite = true;
 #pragma unroll
@@ -256,6 +258,7 @@ template <class T, class Acc, int ROWS, int ACROSS, int COLUMNS> struct WeightGr
             static_cast<Acc*>(p.sums)[(long long)part * p.all + at * p.taps[2] + column] = shared[i][of_block];
         }
     }
+    // Accumulates, again over valid products only if a sum is not finite, then adds and stores.
     DEVICE void run(Acc (&shared)[kTaps][32]) {
         stand();
         accumulate_all<false>();

@@ -22,6 +22,7 @@ template <class Multiplier> struct WeightGradBlock {
     Acc* target; // sums of this block's part and group
 
     DEVICE const WeightGradParams<int, 3>& p() const { return tile.common; }
+    // Decodes the block's number. Called again after the main loop, to save registers.
     DEVICE void stand() {
         const WeightGradTile<int> at = tile_of_block(p());
         multiplier.slices.stand(at.group, at.m_tile * kBlockM, at.n_tile * kBlockN);
@@ -94,6 +95,7 @@ template <class Multiplier> struct WeightGradBlock {
         }
         return sum;
     }
+    // Main loop, then stores, then repair if needed.
     DEVICE void run(void* shared) {
         stand();
         clear(multiplier.sums);
@@ -104,6 +106,7 @@ template <class Multiplier> struct WeightGradBlock {
     }
 };
 
+// Lays out shared memory (buffers, then tables) and runs the block.
 template <class Multiplier> DEVICE void make_weight_grad(const WeightGradTileParams& p) {
     extern __shared__ __align__(128) unsigned char shared[];
     auto& tables =

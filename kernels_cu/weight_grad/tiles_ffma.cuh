@@ -6,6 +6,7 @@
 #pragma once
 #include "weight_grad/tiles_slices.cuh"
 
+// See the top of this file. Slices: the loader, PixelSlices or ChannelSlices.
 template <int BLOCK_M, int BLOCK_N, int BLOCK_K, int STAGES, template <class, int, int, int, int, int> class Slices>
 struct WeightGradFfma {
     using T = float;
@@ -45,6 +46,7 @@ struct WeightGradFfma {
         else multiply_filters(rows, columns);
         slices.find(stage); // prepares the pixels of the slice that will reuse this buffer
     }
+    // Multiplies a slice that is stored by pixels.
     DEVICE void multiply_pixels(unsigned rows, unsigned columns) {
         const unsigned left = rows + thread_m() * 16, right = columns + thread_n() * 16;
 #pragma unroll 4
@@ -63,6 +65,7 @@ struct WeightGradFfma {
                         multiply_add(of_rows[i / 4].values[i % 4], of_columns[j / 4].values[j % 4], sums[i][j][0]);
         }
     }
+    // Multiplies a slice that is stored by filters and columns, four pixels at a time.
     DEVICE void multiply_filters(unsigned rows, unsigned columns) {
 #pragma unroll 1
         for (int k = 0; k < BLOCK_K; k += 4) {

@@ -7,6 +7,7 @@
 #include "conv/gemm/fragments.cuh"
 #include "weight_grad/tiles_slices.cuh"
 
+// See the top of this file. Slices: the loader, PixelSlices or ChannelSlices.
 template <class Arithmetic, int BLOCK_M, int BLOCK_N, int BLOCK_K, int WARP_M, int WARP_N, int STAGES,
           template <class, int, int, int, int, int> class Slices>
 struct WeightGradMma {
@@ -38,6 +39,7 @@ struct WeightGradMma {
 
     DEVICE void fetch(int stage) { slices.fetch(stage); }
     DEVICE void deposit(int stage) const { slices.deposit(stage); }
+    // Multiplies one slice, kStep fragments along K at a time.
     DEVICE void multiply(int stage) {
         const unsigned rows = slices.buffers + stage * Filler::kBytes, columns = rows + Filler::kBytesM;
 #pragma unroll
@@ -63,6 +65,7 @@ struct WeightGradMma {
         if constexpr (sizeof(T) == 8) parts[0] = words;
         else Arithmetic::prepare(words, parts);
     }
+    // Loads all fragments of filters (operand A).
     DEVICE void load_rows(unsigned memory, int k, int step, uint4 (&a)[kFragmentsM][kStep][kParts]) const {
         if constexpr (kWide > 1) {
             load_neighbours_of_rows(memory, k, step, a);
@@ -71,6 +74,7 @@ struct WeightGradMma {
             for (int i = 0; i < kFragmentsM; ++i) prepare(row_fragment(memory, first_row() + i * 16, k), a[i][step]);
         }
     }
+    // Loads one fragment of filters, from row m of the tile on.
     DEVICE uint4 row_fragment(unsigned memory, int m, int k) const {
         const int half = lane() / 8 % 2 * 8, upper = lane() / 16;
         if constexpr (kPixelwise) {
@@ -88,6 +92,7 @@ struct WeightGradMma {
             return make_uint4(words[0], words[1], words[2], words[3]);
         }
     }
+    // Loads all fragments of columns (operand B).
     DEVICE void load_columns(unsigned memory, int k, int step, Inputs (&b)[kFragmentsN][kStep]) const {
         if constexpr (kWide > 1) {
             load_neighbours_of_columns(memory, k, step, b);

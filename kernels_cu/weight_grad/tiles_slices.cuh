@@ -14,6 +14,7 @@
 #include "conv/gemm/slice_inputs.cuh"
 #include "weight_grad/problem.cuh"
 
+// Strides count elements.
 struct WeightGradTileParams {
     WeightGradParams<int, 3> common;
     Divider<int> channels; // channels of a group, padded to whole units: columns per tap
@@ -107,6 +108,7 @@ struct ChannelSlices : WeightGradPlace<T, BLOCK_N, BLOCK_K, STAGES> {
         const int order = pixel / (8 / kOrders) % kOrders;
         return pixel * kPitch<WIDTH> + (kTurned ? chunk ^ order : chunk) * 16;
     }
+    // Prepares for the first slice. `memory`: shared-memory address of the buffers.
     DEVICE void start(int first, int end, unsigned memory) {
         Place::start(first, end);
         buffers = memory;
@@ -134,6 +136,7 @@ struct ChannelSlices : WeightGradPlace<T, BLOCK_N, BLOCK_K, STAGES> {
             for (int i = 0; i < kChunk; ++i) copy_element(target + i * int(sizeof(T)), source + i, exists);
         }
     }
+    // Copies the filters' chunks of dy.
     template <bool WHOLE> DEVICE void copy_dy(unsigned target, int stage) const {
         constexpr int kChunks = BLOCK_M / kChunk, kStep = THREADS / kChunks;
         static_assert(BLOCK_K % kStep == 0);
@@ -146,6 +149,7 @@ struct ChannelSlices : WeightGradPlace<T, BLOCK_N, BLOCK_K, STAGES> {
             copy<WHOLE>(target + place<BLOCK_M>(k, chunk), source + this->tables.in_dy[stage][k], k < end);
         }
     }
+    // Copies the columns' chunks of x.
     template <bool WHOLE> DEVICE void copy_x(unsigned target, int stage) const {
         constexpr int kChunks = BLOCK_N / kChunk, kStep = THREADS / kChunks;
         static_assert(BLOCK_K % kStep == 0);
@@ -202,6 +206,7 @@ struct PixelSlices : WeightGradPlace<T, BLOCK_N, BLOCK_K, STAGES> {
     }
     DEVICE int lane() const { return threadIdx.x % kLanes; }
     DEVICE int stripe() const { return threadIdx.x / kLanes; }
+    // Prepares for the first slice, and chooses how each array is copied.
     DEVICE void start(int first, int end, unsigned memory) {
         Place::start(first, end);
         buffers = memory;
@@ -240,6 +245,7 @@ struct PixelSlices : WeightGradPlace<T, BLOCK_N, BLOCK_K, STAGES> {
         if (width == 16) copy_rows<ROWS, 16>(target, source, batch, channel, rows);
         else copy_rows<ROWS, 8>(target, source, batch, channel, rows);
     }
+    // ROWS rows (filters or columns) by WIDTH bytes of pixels.
     template <int ROWS, int WIDTH>
     DEVICE void copy_rows(unsigned target, const T* source, int batch, int channel, int rows) const {
         constexpr int kPieces = kLine / WIDTH, kStep = THREADS / kPieces;
@@ -263,6 +269,7 @@ struct PixelSlices : WeightGradPlace<T, BLOCK_N, BLOCK_K, STAGES> {
         const int number = threadIdx.x + piece * THREADS;
         return (number / (4 * kGroups) * 4 + number % 4) * kChunk;
     }
+    // Loads piece number `piece` of this thread: 16 bytes of channels of each of its pixels.
     DEVICE void load_chunk(int piece, int stage, uint4 (&chunk)[kPixels]) const {
         const int filter = this->filter0 + filter_of(piece);
 #pragma unroll
@@ -273,6 +280,7 @@ struct PixelSlices : WeightGradPlace<T, BLOCK_N, BLOCK_K, STAGES> {
                               : make_uint4(0, 0, 0, 0);
         }
     }
+    // Transposes a piece into rows of pixels.
     static DEVICE void store_chunk(unsigned target, int piece, const uint4 (&chunk)[kPixels]) {
 #pragma unroll
         for (int i = 0; i < kChunk; ++i) {
@@ -289,6 +297,7 @@ struct PixelSlices : WeightGradPlace<T, BLOCK_N, BLOCK_K, STAGES> {
     static DEVICE void store_pair(unsigned address, const uint2& v) {
         asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(address), "r"(v.x), "r"(v.y) : "memory");
     }
+    // Loads all pieces of the slice; they are stored at once, or by `deposit`.
     DEVICE void fetch_chunks(unsigned target, int stage) {
         if constexpr (kHolds) {
 #pragma unroll
@@ -305,6 +314,7 @@ struct PixelSlices : WeightGradPlace<T, BLOCK_N, BLOCK_K, STAGES> {
 
     // ---- single elements
 
+    // Loads dy element by element.
     DEVICE void fetch_dy(unsigned target, int stage) const {
         const WeightGradParams<int, 3>& p = this->p();
         const int pixel = lane() * kPixels, filters = p.filters - this->filter0;
@@ -340,6 +350,7 @@ struct PixelSlices : WeightGradPlace<T, BLOCK_N, BLOCK_K, STAGES> {
     // The column of a unit that is copied as number i. Of two lanes whose columns are eight apart, one starts with the
     // odd column, so that their pairs of 16-bit elements fall into different banks.
     DEVICE int turned(int i) const { return kAsync ? i : i ^ stripe() % 2; }
+    // Loads x element by element. WHOLE: all channels of each unit exist.
     template <bool WHOLE> DEVICE void fetch_x(unsigned target, int stage) {
         const long long step = this->p().x_channel * int(sizeof(T));
         const Standing* pixels = this->tables.pixels[stage] + lane() * kPixels;

@@ -78,6 +78,7 @@ template <class T, class Acc, int FILTERS, int ROWS, int KH, int KW> struct Band
     int at_w, at_h, job, part;                          // the thread's position, job and channel group
     Acc sums[FILTERS][ROWS][kColumns];
 
+    // Decodes the numbers of block and thread.
     DEVICE Bands(const BandsParams& p, void* shared) : p(p), shared(static_cast<Acc*>(shared)), sums{} {
         int rest = p.tiles_h.split(p.tiles_w.split(block_number(), tile_w), tile_h);
         rest = p.job_blocks.split(p.depths.split(rest, depth), first_job);
@@ -145,6 +146,7 @@ template <class T, class Acc, int FILTERS, int ROWS, int KH, int KW> struct Band
     // NHWC: WIDTH adjacent channels per load. NEIGHBOURS adjacent threads read about one sector of channels of a pixel;
     // the others of the warp go along the row.
     static constexpr int kWidth = 16 / sizeof(T);
+    // Copies the band, pixel by pixel; see above.
     template <int WIDTH, int NEIGHBOURS> DEVICE void stage_channels(const T* x, int count) const {
         const int lane = threadIdx.x % 32, first = lane % NEIGHBOURS * WIDTH;
 #pragma unroll 1
@@ -159,6 +161,7 @@ template <class T, class Acc, int FILTERS, int ROWS, int KH, int KW> struct Band
                                                  exists && inside(w + column, p.axes[2].x_extent), count - first);
         }
     }
+    // Copies the channels of one pixel that belong to this thread; zeros if `found` is false.
     template <int WIDTH, int NEIGHBOURS>
     DEVICE void copy_channels(const T* source, Acc* target, bool found, int count) const {
         using Channels = Elements<T, WIDTH>;
@@ -261,6 +264,7 @@ template <class T, class Acc, int FILTERS, int ROWS, int KH, int KW> struct Band
             }
         }
     }
+    // Adds the products of COUNT kernel rows, for every p.parts-th of the staged channels.
     template <int COUNT> DEVICE void take_channels(const Acc* x, const Acc* weights, int pitch, int count) {
 #pragma unroll 1
         for (int channel = part; channel < count; channel += p.parts) {
@@ -341,6 +345,7 @@ template <class T, class Acc, int FILTERS, int ROWS, int KH, int KW> struct Band
             }
         return suspect;
     }
+    // Writes column `at` (phases included) of filter m in this warp's rows.
     template <bool REPAIR> DEVICE bool write_column(int m, int at) const {
         int phase_w;
         const int column = p.axes[2].phases.split(at, phase_w), stride = p.axes[2].phases.divisor,
@@ -415,6 +420,7 @@ template <class T, class Acc, int FILTERS, int ROWS, int KH, int KW> struct Band
     DEVICE const T* weights(int kd, int channel) const {
         return static_cast<const T*>(p.w) + group * p.w_group + channel * p.w_channel + kd * p.axes[0].w_stride;
     }
+    // For each kernel depth and each group of channels: stage, accumulate. Then write, and repair if needed.
     DEVICE void run() {
 #pragma unroll 1
         for (int kd = 0; kd < p.axes[0].kernel; ++kd) {

@@ -268,6 +268,7 @@ template <class T, class Acc, int STRIDE, int TAPS, int COLUMNS> struct Channels
 
     // ---- weights that are not finite: every output over its valid taps only
 
+    // Computes and stores all outputs of the thread one by one.
     template <bool WHOLE> DEVICE void write_inside() const {
 #pragma unroll 1
         for (int r = 0; r < rows; ++r)
@@ -282,6 +283,7 @@ template <class T, class Acc, int STRIDE, int TAPS, int COLUMNS> struct Channels
                         narrow<T>(finished(p.finish, p.y, sum_inside(r, c, of_channel) + bias(of_channel), &target));
                 }
     }
+    // The sum of output (r, c) of a channel over its valid taps.
     DEVICE Acc sum_inside(int r, int c, int of_channel) const {
         const T *x = input(of_channel), *w = weight(of_channel);
         const int d0 = depth * p.stride[0] + p.start[0];
@@ -330,6 +332,7 @@ template <class T, class Acc, int STRIDE, int TAPS, int COLUMNS> struct Channels
             else write_inside<WHOLE>();
         }
     }
+    // Chooses vectors or single elements, by the alignment of x, y and the residual.
     template <bool WHOLE> DEVICE bool exists() const { return rows > 0 && channel<WHOLE>(0) < p.channels; }
     DEVICE void run() {
         constexpr int kBytes = sizeof(Loaded);

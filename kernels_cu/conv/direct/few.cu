@@ -15,6 +15,7 @@
 #include "base/numeric.cuh"
 #include "base/ptx.cuh"
 
+// Strides of w count elements; see conv/problem.cuh for the others.
 template <class Index, int NDIM> struct ConvFewParams {
     Correlation<Index, NDIM> common; // `weights` is w itself, unpacked
     Taps<Index, NDIM> taps;
@@ -108,6 +109,7 @@ template <class T, class Acc, class Index, int NDIM, int FILTERS> struct FewTile
                 sums[i][m] = multiply_add(rows[m / kVector].values[m % kVector], widen(values[i]), sums[i][m]);
         }
     }
+    // Adds the products of the staged channels and taps.
     DEVICE void add_channels(Index first, int channels, int count) {
         const T* source = x + first * p.common.x_channel;
         const Acc* of_tap = weights;
@@ -126,6 +128,7 @@ template <class T, class Acc, class Index, int NDIM, int FILTERS> struct FewTile
         const T* b = static_cast<const T*>(p.common.b);
         return b == nullptr ? Acc(0) : widen(b[(group * p.common.filters + m) * p.common.b_stride]);
     }
+    // Adds the bias, finishes, rounds and stores all outputs of the thread.
     DEVICE void write() const {
         T* y = static_cast<T*>(p.common.y) + group * p.common.filters * p.common.y_channel;
 #pragma unroll
@@ -143,6 +146,7 @@ template <class T, class Acc, class Index, int NDIM, int FILTERS> struct FewTile
             }
         }
     }
+    // For each 32 taps, and in these for each group of channels: stage the weights, accumulate. Then write.
     DEVICE void run() {
         int tile;
         group = p.common.n_tiles.split(block_number(), tile);

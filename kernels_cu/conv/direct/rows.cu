@@ -391,6 +391,7 @@ template <class T, class Acc, int FILTERS, int ROWS, int KERNEL, int STRIDE, boo
                         sums[f][0][j] = multiply_add(weight[f], from[j * spread], sums[f][0][j]);
             }
     }
+    // Adds the products of all staged channels and kernel depths.
     DEVICE void accumulate(int first_channel) {
         const int channels = kDeep ? min(p.channels - first_channel, p.step) : 1;
         const Acc* x = shared + group_tile * p.step * p.channel_pitch + tile[0] * p.stride[0] * p.depth_pitch
@@ -520,6 +521,7 @@ template <class T, class Acc, int FILTERS, int ROWS, int KERNEL, int STRIDE, boo
 
     // ---- weights that are not finite: every output over its valid taps only
 
+    // Computes and stores all outputs of the thread one by one.
     DEVICE void write_inside() const {
         if (!works()) return;
 #pragma unroll 1
@@ -531,6 +533,7 @@ template <class T, class Acc, int FILTERS, int ROWS, int KERNEL, int STRIDE, boo
                     if (exists(f, r, j))
                         store(static_cast<T*>(p.y) + offset(f, r, j), sum_inside(f, r, j) + bias(channel() + f, true));
     }
+    // The sum of output (f, r, j) over its valid taps.
     DEVICE Acc sum_inside(int f, int r, int j) const {
         const T* x = static_cast<const T*>(p.x) + image * p.x_batch + group() * p.channels * p.x_channel;
         const T* w = static_cast<const T*>(p.w) + p.w_first + group() * p.w_group + (filter() + f) * p.w_filter;
@@ -558,6 +561,7 @@ template <class T, class Acc, int FILTERS, int ROWS, int KERNEL, int STRIDE, boo
         return sum;
     }
 
+    // For each group of channels: stage, accumulate. Then write by the widest stores that y allows.
     DEVICE void run() {
         bool finite = true;
         int channel = 0;

@@ -79,6 +79,7 @@ template <class T, class Acc> struct Outputs {
     }
 };
 
+// The kernel: decodes the thread's number, loads its weights, and computes its outputs.
 template <class T, class Acc> DEVICE void conv_transpose_depthwise(const DepthwiseTransposeParams& p) {
     constexpr int kThreads = 256; // the block size that the planner uses
     const int item = block_number() * kThreads + int(threadIdx.x);

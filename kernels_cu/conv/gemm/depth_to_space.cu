@@ -23,6 +23,7 @@ struct Pointwise : Ffma<T, Acc, Index, NDIM, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M
                + dot(this->window.origin, this->p.x_stride);
         vectors = reinterpret_cast<unsigned long long>(this->weights) % 16 == 0 && this->p.pitch % kVector == 0;
     }
+    // Starts to load the next slice into a buffer.
     DEVICE void fetch(int stage) {
         fetch_weights(stage);
         const int row = threadIdx.x / BLOCK_N;
@@ -36,6 +37,7 @@ struct Pointwise : Ffma<T, Acc, Index, NDIM, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M
         source += BLOCK_K * this->p.x_channel;
         this->next_k += BLOCK_K;
     }
+    // Copies the slice's weights, 16 bytes or one element at a time; zeros past K and past the last row of M.
     DEVICE void fetch_weights(int stage) const {
 #pragma unroll
         for (int i = 0; i < (Base::kWeightVectors + Base::kThreads - 1) / Base::kThreads; ++i) {

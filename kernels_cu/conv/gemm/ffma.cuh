@@ -125,6 +125,7 @@ struct Ffma {
             next_k += BLOCK_K;
         }
     }
+    // Copies BLOCK_K rows of packed weights, 16 bytes at a time; zeros past K and past the last filter.
     DEVICE void fetch_weights(int stage, Index first) {
 #pragma unroll
         for (int i = 0; i < (kWeightVectors + kThreads - 1) / kThreads; ++i) {
@@ -195,6 +196,7 @@ struct Ffma {
     DEVICE Pixel<Index, NDIM> pixel(Index column) const { return ::pixel(p, column); }
     DEVICE int chunk_row(int i) const { return i * (BLOCK_M / kChunksM) + warp_m() * kRows; }
     DEVICE int chunk_column(int j) const { return j * (BLOCK_N / kChunksN) + warp_n() * kColumns; }
+    // Stores chunk (i, j) of this warp's sums to the piece.
     DEVICE void put(Acc* piece, int i, int j, int pitch = kPitch) const {
 #pragma unroll
         for (int row = 0; row < kVector; ++row) {

@@ -7,6 +7,7 @@
 #pragma once
 #include "base/geometry.cuh"
 
+// See the top of this file.
 template <class Index, int NDIM> struct FilterRows {
     Divider<Index> rows[NDIM];            // rows per filter along each axis
     Index row_step[NDIM], tap_step[NDIM]; // taps of the kernel between adjacent rows, between adjacent taps of a row

@@ -132,6 +132,7 @@ struct DoubleProducts {
     struct Inputs { double value; };
 
     static DEVICE double part(double weight, int) { return weight; }
+    // Unpacks the words of the fragments and multiplies.
     static DEVICE void multiply(double (&d)[4], const uint4 (&a)[4][1], const Inputs (&b)[4]) {
         double2 rows[4];
         double columns[4];

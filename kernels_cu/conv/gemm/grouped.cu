@@ -228,6 +228,7 @@ template <class Arithmetic, int BLOCK_M, int WARP_N, int WARPS> struct Grouped {
     DEVICE Pixel<int, 3> pixel(int column) const { return band.pixel(column); }
     DEVICE int chunk_row(int i) const { return i * kRows; }
     DEVICE int chunk_column(int j) const { return first_column() + j * kColumns; }
+    // Stores chunk (i, j) of this warp's sums to the piece.
     DEVICE void put(Acc* piece, int i, int j) const {
         Acc* mine = piece + lane() / 4 * kPitch + lane() % 4 * 2;
 #pragma unroll
@@ -331,6 +332,7 @@ DEVICE void make_tiles(Multiplier&& grouped, int group, int m0, int first, int s
     }
 }
 
+// A block computes every n_tiles-th tile of its groups and filters, from `first` on.
 template <class Arithmetic, int BLOCK_M, int WARP_N, int WARPS> DEVICE void conv_grouped(const ConvGroupedParams& p) {
     extern __shared__ __align__(128) unsigned char shared[];
     int m_tile, group;

@@ -80,6 +80,7 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM> struct In
         }
         return suspect;
     }
+    // Writes one column of chunk column j of a phase, all rows. Returns whether a value was not finite.
     template <bool FINISH>
     DEVICE bool write_column(const Writer& out, int phase, int j, int column, Index offset) const {
         T* y = out.output();

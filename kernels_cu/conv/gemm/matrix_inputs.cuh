@@ -4,6 +4,7 @@
 #include "conv/problem.cuh"
 #include "base/matrix_rows.cuh"
 
+// See the top of this file; the copies are those of MatrixRows.
 template <class T, int BLOCK_N, int BLOCK_K, int THREADS>
 struct MatrixInputs : MatrixRows<T, BLOCK_N, BLOCK_K, THREADS> {
     using Rows = MatrixRows<T, BLOCK_N, BLOCK_K, THREADS>;
@@ -15,6 +16,7 @@ struct MatrixInputs : MatrixRows<T, BLOCK_N, BLOCK_K, THREADS> {
 
     DEVICE MatrixInputs(const Correlation<int, 3>& p, const Taps<int, 3>& taps, void*) : p(p), taps(taps) {}
     DEVICE void stand(int group) { x = static_cast<const T*>(p.x) + group * p.channels * p.x_channel; }
+    // Chooses the copy width by the alignment of all planes, and finds this thread's columns.
     DEVICE void start(int column0, int, unsigned buffers) {
         const int image = int(p.extent[0].divisor * p.extent[1].divisor * p.extent[2].divisor);
         const int width = copied_at_once(x, (image | p.x_channel | p.x_batch) * int(sizeof(T)));

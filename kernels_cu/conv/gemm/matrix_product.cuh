@@ -29,6 +29,7 @@ template <class Arithmetic, int BLOCK_M, int BLOCK_N, int BLOCK_K, int WARP_M, i
 using MatrixMma = Mma<Arithmetic, BLOCK_M, BLOCK_N, BLOCK_K, WARP_M, WARP_N, STAGES, Gather::kVector, false,
                       InputsOfOneTap<Arithmetic, BLOCK_M, BLOCK_N, BLOCK_K, WARP_M, WARP_N, INPUT_ROWS>>;
 
+// See the top of this file. It replaces the loaders and the operand loads of Mma.
 template <class Arithmetic, int BLOCK_M, int BLOCK_N, int BLOCK_K, int WARP_M, int WARP_N, int STAGES, bool INPUT_ROWS,
           bool WEIGHT_ROWS>
 struct MatrixProduct : MatrixMma<Arithmetic, BLOCK_M, BLOCK_N, BLOCK_K, WARP_M, WARP_N, STAGES, INPUT_ROWS> {
@@ -62,6 +63,7 @@ struct MatrixProduct : MatrixMma<Arithmetic, BLOCK_M, BLOCK_N, BLOCK_K, WARP_M, 
         w = static_cast<const T*>(p.weights) + group * (p.all_rows * w_step);
         inputs.stand(group);
     }
+    // Prepares for the first slice.
     DEVICE void start(int column0) {
         inputs.start(column0, slices(), buffers);
         start_weights(buffers + Gathering::kBytes);
@@ -71,6 +73,7 @@ struct MatrixProduct : MatrixMma<Arithmetic, BLOCK_M, BLOCK_N, BLOCK_K, WARP_M, 
         keep(b_place);
         clear(sums);
     }
+    // Prepares the loader of weights; `target` is its place in the first buffer.
     DEVICE void start_weights(unsigned target) {
         if constexpr (WEIGHT_ROWS) {
             const int width = copied_at_once(w, (p.filters | w_step) * int(sizeof(T))), m = m0 + Rows::column(width);
@@ -100,6 +103,7 @@ struct MatrixProduct : MatrixMma<Arithmetic, BLOCK_M, BLOCK_N, BLOCK_K, WARP_M, 
             return (lane() / 16 * 8 + lane() % 8) * Weights::kPitch + (m + lane() / 8 % 2 * 8) * sizeof(T);
         else return lane() % 4 * Weights::kPitch + (m + lane() / 4) * sizeof(T);
     }
+    // Multiplies one slice.
     DEVICE void multiply(int stage) {
         const unsigned a_stage = a_place + stage * kStageBytes, b_stage = b_place + stage * kStageBytes;
 #pragma unroll

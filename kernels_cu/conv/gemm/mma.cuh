@@ -14,6 +14,7 @@
 #include "conv/gemm/fragments.cuh"
 #include "conv/gemm/slice_inputs.cuh"
 
+// See the top of this file. Filler: the loader of inputs. PHASED: as in conv/gemm/ffma.cuh.
 template <class Arithmetic, int BLOCK_M, int BLOCK_N, int BLOCK_K, int WARP_M, int WARP_N, int STAGES, Gather GATHER,
           bool PHASED,
           class Filler = SliceInputs<typename Arithmetic::Element, BLOCK_N, BLOCK_K,
@@ -119,6 +120,7 @@ struct Mma {
         const bool begins = inputs.fetch(stage * kStageBytes);
         if (PHASED && begins) next_weights = slice_of(tap_row(taps, inputs.next.tap));
     }
+    // Copies this warp's share of the slice's fragments, and advances to the next slice.
     DEVICE void fetch_weights(unsigned target) {
         if (kWarpWeights >= 512 || lane() * 16 < kWarpWeights) {
 #pragma unroll
@@ -137,6 +139,7 @@ struct Mma {
 
     // Fragments along K of a tap's last slice that hold any channels. The remaining ones are zeros and are skipped.
     DEVICE int last_depths() const { return ((p.channels - 1) % BLOCK_K + Place::kDepth) / Place::kDepth; }
+    // Multiplies one slice; of a tap's last slice, only the fragments along K that hold channels.
     DEVICE void multiply(int stage) {
         const unsigned a_stage = a_place + stage * kStageBytes, b_stage = b_place + stage * kStageBytes;
         if constexpr (Gathering::kUniformTap && kDepths > kStep) {
@@ -217,6 +220,7 @@ struct Mma {
     DEVICE Pixel<int, 3> pixel(int column) const { return ::pixel(p, column); }
     DEVICE int chunk_row(int i) const { return warp_m() * WARP_M + i * kRows; }
     DEVICE int chunk_column(int j) const { return warp_n() * WARP_N + j * kColumns; }
+    // Stores chunk (i, j) of this warp's sums to the piece.
     DEVICE void put(Acc* piece, int i, int j, int pitch = kPitch) const {
         Acc* mine = piece + lane() / 4 * pitch + lane() % 4 * 2 * kWide;
 #pragma unroll

@@ -13,6 +13,7 @@
 #include "base/geometry.cuh"
 #include "base/tickets.cuh"
 
+// Strides count elements.
 template <int NDIM> struct PackFragmentsParams {
     const void* w;
     void* packed;
@@ -29,6 +30,7 @@ template <int NDIM> struct PackFragmentsParams {
     Tickets tickets;                 // counters to set to zero for the next launch
 };
 
+// The kernel: weights -> shared tile -> fragments, one warp per fragment.
 template <class Arithmetic> DEVICE void pack_fragments(const PackFragmentsParams<3>& p) {
     using T = typename Arithmetic::Element;
     using Place = FragmentPlace<T>;

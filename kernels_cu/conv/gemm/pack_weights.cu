@@ -8,6 +8,7 @@
 #include "base/tickets.cuh"
 #include "conv/gemm/filter_rows.cuh"
 
+// Strides count elements.
 template <class Index, int NDIM> struct PackParams {
     const void* w;
     void* packed;

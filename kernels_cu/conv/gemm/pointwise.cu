@@ -36,6 +36,7 @@ struct Pointwise : Ffma<T, T, int, 1, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M, THREA
         Base::stand(group, first_m);
         w = static_cast<const T*>(p.weights) + group * all.w_group;
     }
+    // Prepares for the first slice, and chooses the width of copies by alignment.
     DEVICE void start(int column0) {
         Base::start(column0);
         const int pixels = int(p.extent[0].divisor), steps = pixels | p.x_channel | p.x_batch;
@@ -52,6 +53,7 @@ struct Pointwise : Ffma<T, T, int, 1, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M, THREA
 
     // ---- loading a slice: global -> shared
 
+    // Starts to load the next slice into a buffer.
     DEVICE void fetch(int stage) {
         fetch_weights(shared_address(Base::weight_stage(stage)));
         const unsigned target = shared_address(Base::input_stage(stage));
@@ -61,6 +63,7 @@ struct Pointwise : Ffma<T, T, int, 1, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M, THREA
         next_x += BLOCK_K * p.x_channel;
         left -= BLOCK_K;
     }
+    // Copies this thread's weights of the slice, transposed.
     DEVICE void fetch_weights(unsigned target) {
 #pragma unroll
         for (int k = 0; k < BLOCK_K; k += kAlong) {
@@ -75,6 +78,7 @@ struct Pointwise : Ffma<T, T, int, 1, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M, THREA
             }
         }
     }
+    // Copies WIDTH pixels of every kStep-th row of K.
     template <int WIDTH> DEVICE void fetch_inputs(unsigned target) {
         constexpr int kAcross = BLOCK_N / WIDTH, kStep = kThreads / kAcross; // threads per row of K; rows of K at once
         const int row = threadIdx.x / kAcross;

@@ -33,6 +33,7 @@ DEVICE bool meets(const Standing& at, const int (&away)[3], const int (&extent)[
          & inside(at.coordinate[2] + away[2], extent[2]);
 }
 
+// See the top of this file. T: element type; THREADS: threads of the block.
 template <class T, int BLOCK_N, int BLOCK_K, int THREADS, Gather GATHER> struct SliceInputs {
     enum : int { kNoPixel = -0x7fffffff - 1, kNoRow = -0x40000000 };
     static constexpr bool kHalves = GATHER == Gather::kHalves, kOwnTaps = GATHER == Gather::kChunks || kHalves;
@@ -72,8 +73,9 @@ template <class T, int BLOCK_N, int BLOCK_K, int THREADS, Gather GATHER> struct 
 
     DEVICE SliceInputs(const Correlation<int, 3>& p, const Taps<int, 3>& taps, void* tables)
         : p(p), taps(taps), pixels(static_cast<Standing*>(tables)), rows(pixels + BLOCK_N) {}
-    // Fills the tables and prepares for the first slice.
+    // Selects the block's group.
     DEVICE void stand(int group) { x = static_cast<const T*>(p.x) + group * p.channels * p.x_channel; }
+    // Fills the tables and prepares for the first slice. `buffers`: shared-memory address of the first buffer.
     DEVICE void start(int column0, int slices, unsigned buffers) {
         if constexpr (kKept) {
             mine[0] = standing(column0 + threadIdx.x);
@@ -193,6 +195,7 @@ template <class T, int BLOCK_N, int BLOCK_K, int THREADS, Gather GATHER> struct 
         else if (aligned()) copy_chunks<false>(target);
         else fetch_unaligned(target);
     }
+    // Copies 16-byte chunks asynchronously. WHOLE: all channels of the slice exist.
     template <bool WHOLE> DEVICE void copy_chunks(unsigned target) {
 #pragma unroll
         for (int i = 0; i < kPixels; ++i) {
@@ -204,6 +207,7 @@ template <class T, int BLOCK_N, int BLOCK_K, int THREADS, Gather GATHER> struct 
             }
         }
     }
+    // The same element by element, for unaligned x.
     DEVICE void fetch_unaligned(unsigned target) {
 #pragma unroll 1
         for (int k = 0; k < BLOCK_K / kShares; ++k) {
@@ -257,6 +261,7 @@ template <class T, int BLOCK_N, int BLOCK_K, int THREADS, Gather GATHER> struct 
                                                meets(mine[i], away.coordinate, p.x_extent) ? kPiece * sizeof(T) : 0);
         }
     }
+    // The same element by element, for unaligned x.
     DEVICE void fetch_unaligned_pieces(unsigned target) {
         const Standing* entry = rows + next_k / kPiece + share();
 #pragma unroll 1

@@ -15,6 +15,7 @@
 #include "conv/gemm/implicit_gemm.cuh"
 #include "base/tickets.cuh"
 
+// How a launch divides its tiles.
 struct Splits {
     enum Part { ALL, SUMS, TOTALS }; // what a launch does: everything, partial sums only, or the final additions only
 

@@ -14,6 +14,7 @@
 // which elements of x are contiguous and may be loaded as vectors
 enum StemRuns { kAnyOrder, kAlongColumns, kAlongChannels };
 
+// Axes of the correlation: channel, depth, row, column. Strides count elements.
 struct StemParams {
     Correlation<int, 4> common;
     Taps<int, 4> taps;
@@ -52,6 +53,7 @@ template <class T, int THREADS> struct StemBox {
         at[1] = number >> p.column_bits & ((1 << p.row_bits) - 1);
         at[0] = number >> (p.column_bits + p.row_bits);
     }
+    // The output pixel number `number` of the box; it may not exist.
     DEVICE Pixel<int, 4> pixel(int number) const {
         int at[3];
         split(number, at);
@@ -95,6 +97,7 @@ template <class T, int THREADS> struct StemBox {
         int at;          // first element within the band's row
     };
 
+    // Decodes a vector's number. CHANNELS: rows are interleaved with their channels (kAlongChannels).
     template <bool CHANNELS> DEVICE Chunk chunk(const T* x, int number) const {
         Chunk result;
         int k, row, depth;
@@ -122,6 +125,7 @@ template <class T, int THREADS> struct StemBox {
         else if (aligned) fill<true, true>(target, x);
         else fill<true, false>(target, x);
     }
+    // CHANNELS: as above. VECTORS: x is aligned, so each vector is one load.
     template <bool CHANNELS, bool VECTORS> DEVICE void fill(unsigned target, const T* x) const {
         constexpr int kBatch = VECTORS ? 4 : 2; // vectors in flight per thread
         if constexpr (sizeof(T) > 2) {

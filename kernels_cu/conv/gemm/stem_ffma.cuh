@@ -5,6 +5,7 @@
 #pragma once
 #include "conv/gemm/stem.cuh"
 
+// See the top of this file. It has the interfaces that implicit_gemm.cuh and conv/epilogue.cuh describe.
 template <int CHUNK> struct StemFfma {
     using T = float;
     using Acc = float;
@@ -58,6 +59,7 @@ template <int CHUNK> struct StemFfma {
 
     // ---- loading and multiplying a slice
 
+    // Starts to load the next slice of packed weights into a buffer.
     DEVICE void fetch(int stage) {
         // threads per row of weights; rows at once
         constexpr int kLanes = kBlockM / kVector, kStep = kThreads / kLanes;
@@ -73,6 +75,7 @@ template <int CHUNK> struct StemFfma {
         next_row += kRowsOfSlice;
     }
     DEVICE void deposit(int) const {}
+    // Multiplies the steps of K of one slice.
     DEVICE void multiply(int stage) {
         const Acc* a = buffers + stage * kStageElements + lane_m() * kVector;
         const int end = min(step + kSteps, p.steps);
@@ -103,6 +106,7 @@ template <int CHUNK> struct StemFfma {
     DEVICE Pixel<int, 4> pixel(int column) const { return box.pixel(column); }
     DEVICE int chunk_row(int i) const { return i * kRows; }
     DEVICE int chunk_column(int j) const { return warp() * kWarpPixels + j * kColumns; }
+    // Stores chunk (i, j) of this warp's sums to the piece.
     DEVICE void put(Acc* piece, int i, int j) const {
 #pragma unroll
         for (int row = 0; row < kVector; ++row)
@@ -147,6 +151,7 @@ template <int CHUNK> struct StemFfma {
         }
         return check != Acc(0);
     }
+    // Adds the residual to this thread's eight outputs of a pixel and applies the activation.
     template <bool CHANNELS_LAST> DEVICE void finish_outputs(Acc (&out)[8], const T* y, int left) const {
 #pragma unroll
         for (int i = 0; i < 8; i += kVector) {

@@ -9,6 +9,7 @@
 #include "conv/gemm/stem.cuh"
 #include "base/vectors.cuh"
 
+// See the top of this file. It has the interfaces that implicit_gemm.cuh and conv/epilogue.cuh describe.
 template <class Arithmetic, int BLOCK_M> struct StemMma {
     using T = typename Arithmetic::Element;
     using Acc = typename Arithmetic::Acc;
@@ -44,6 +45,7 @@ template <class Arithmetic, int BLOCK_M> struct StemMma {
     unsigned place[kFragmentsN]; // shared-memory addresses of this lane's pixels in the band
     Acc sums[kFragmentsM][kFragmentsN][4];
 
+    // Computes the addresses of this lane's pixels in the band.
     DEVICE StemMma(const StemParams& p, const Box& box, unsigned char* shared)
         : p(p), box(box), buffers(shared_address(shared)),
           table(buffers + kBufferBytes + p.band_bytes + lane() % 4 * 4) {
@@ -68,6 +70,7 @@ template <class Arithmetic, int BLOCK_M> struct StemMma {
 
     // ---- loading and multiplying a slice
 
+    // Starts to load the next slice of packed weights into a buffer.
     DEVICE void fetch(int stage) {
         const unsigned target = buffers + stage * kStageBytes + threadIdx.x * 16;
 #pragma unroll
@@ -77,6 +80,7 @@ template <class Arithmetic, int BLOCK_M> struct StemMma {
         next_weights += p.common.pitch;
     }
     DEVICE void deposit(int) const {}
+    // Multiplies the fragments along K of one slice.
     DEVICE void multiply(int stage) {
         unsigned a_place = buffers + stage * kStageBytes + lane() * 16;
         const int end = min(fragment + kDepths, fragments(p));
@@ -106,6 +110,7 @@ template <class Arithmetic, int BLOCK_M> struct StemMma {
     DEVICE Pixel<int, 4> pixel(int column) const { return box.pixel(column); }
     DEVICE int chunk_row(int i) const { return i * kRows; }
     DEVICE int chunk_column(int) const { return warp() * kWarpPixels; }
+    // Stores chunk i of this warp's sums to the piece.
     DEVICE void put(Acc* piece, int i, int) const {
 #pragma unroll
         for (int half = 0; half < 2; ++half)

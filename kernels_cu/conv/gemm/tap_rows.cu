@@ -21,6 +21,7 @@
 #include "conv/gemm/split_k.cuh"
 #include "conv/gemm/whole_tile.cuh"
 
+// Counts are those of one group.
 struct TapRowsParams {
     Correlation<int, 3> common; // `filters` counts rows of M, padded per tile; columns are pixels
     Taps<int, 3> taps;          // without those along W

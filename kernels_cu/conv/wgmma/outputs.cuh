@@ -58,6 +58,7 @@ template <class T, int COUNT> struct Exchange {
         const int lane = threadIdx.x % 4;
         return COUNT == 8 ? lane * 8 : lane % 2 * 8 + lane / 2 * 4;
     }
+    // The transposition itself.
     static DEVICE void all(unsigned (&words)[kWords]) {
         if constexpr (COUNT == 8) {
             trade<2>(words[0], words[2]);
@@ -114,6 +115,7 @@ template <class T, class Tile, bool PHASED> struct Chunk {
     }
     DEVICE int row(int half) const { return first + half * 8 + threadIdx.x % 32 / 4; }
     DEVICE float bias(int half) const { return row(half) < epilogue.p.filters ? epilogue.bias(row(half)) : 0.f; }
+    // Adds the bias, and records in `odd` whether all sums are finite.
     DEVICE void add_bias() {
         const float biases[2] = {bias(0), bias(1)};
 #pragma unroll
@@ -144,6 +146,7 @@ template <class T, class Tile, bool PHASED> struct Chunk {
             f(y + offset + 8 * epilogue.p.y_channel, exists & (row(1) < epilogue.p.filters), j, 1);
         }
     }
+    // Loads the residual as vectors of columns, transposes them back to the layout of the sums, and adds them.
     template <int COUNT> DEVICE void add_residual() {
         using Lanes = Exchange<T, COUNT>;
         for_places<COUNT>([&](const T* target, bool exists, int j, int half) {
@@ -160,6 +163,7 @@ template <class T, class Tile, bool PHASED> struct Chunk {
             }
         });
     }
+    // Finishes the chunk and stores it as vectors of columns.
     template <int COUNT> DEVICE void write_columns() {
         using Lanes = Exchange<T, COUNT>;
         if (finish.residual != nullptr) add_residual<COUNT>();
@@ -176,6 +180,7 @@ template <class T, class Tile, bool PHASED> struct Chunk {
 
     // ---- vectors of 16 bytes of channels (NHWC)
 
+    // Finishes the chunk and stores it as vectors of channels, by way of the piece.
     DEVICE void write_channels(unsigned char* piece) {
         int offsets[1];
         if (!epilogue.locate(epilogue.multiplier.pixel(column0 + int(threadIdx.x % 32)), offsets[0])) offsets[0] = -1;
@@ -203,6 +208,7 @@ template <class T, class Tile, bool PHASED> struct Chunk {
 
     // ---- element by element: conv/epilogue.cuh, which also adds the bias
 
+    // Stores the chunk to the piece.
     DEVICE void put(float* piece) const {
         float* mine = piece + threadIdx.x % 32 / 4 * Tile::kPitch + threadIdx.x % 4 * 2;
 #pragma unroll
@@ -211,6 +217,7 @@ template <class T, class Tile, bool PHASED> struct Chunk {
             store_shared(mine + k % 2 * 8 * Tile::kPitch + k / 2 * 8, pair);
         }
     }
+    // Returns whether this thread wrote a value that is not finite.
     template <bool FINISH> DEVICE bool write_elements(float* piece) const {
         int offset;
         const bool exists = epilogue.locate(epilogue.multiplier.pixel(column0 + int(threadIdx.x % 32)), offset);

@@ -62,6 +62,7 @@ struct PixelStrips {
     int stages, bytes;           // strips in shared memory; bytes of each
 };
 
+// Parameters of the strip kernels. AnyStrips: Strips or PixelStrips.
 template <class AnyStrips> struct StripsParams {
     CUtensorMap x_map;
     CUtensorMap w_map;

@@ -193,6 +193,7 @@ template <class Tile> struct PixelChunk {
         }
     }
     DEVICE int channel(int k) const { return first + k / 2 * 8 + k % 2; }
+    // Finishes the chunk and stores it. PAIRS: two adjacent channels per store.
     template <bool FINISH, bool PAIRS> DEVICE void write() {
         const auto& p = epilogue.p;
         float* const y = epilogue.output() + first * p.y_channel;

@@ -19,6 +19,7 @@ struct CountedStages {
     DEVICE int size() const { return bytes; }
 };
 
+// One thread's view of a ring. Producer and consumers each advance their own copy, in the same order.
 template <class Stages> struct Ring : Stages {
     using Stages::count;
     using Stages::size;

@@ -55,6 +55,8 @@ template <class Tile, int STAGES> struct SliceFeed {
         else if (p.loading.axes == 2) fetch_pixels<Tile, 2>(p, phases, ring);
         else fetch_pixels<Tile, 3>(p, phases, ring);
     }
+    // Consumers: multiplies the slices of an item. A stage is released when its products are complete, while those of
+    // the next one run.
     DEVICE void multiply(Tile& tile, const Item& item, bool speaks) {
         for (int done = 0; done < item.slices; ++done) {
             const int count = steps_of<Tile::kSteps>(tile.loading, item.first_slice + done);

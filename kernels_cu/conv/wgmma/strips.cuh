@@ -17,6 +17,7 @@
 #include "conv/wgmma/ring.cuh"
 #include "conv/wgmma/tiles.cuh"
 
+// WgmmaTile with columns stacked in rows of kRow pixels.
 template <class Arithmetic, int BLOCK_M, int BLOCK_N, bool TURNS, int SLICE, bool ROWS>
 struct StripTile : WgmmaTile<Arithmetic, BLOCK_M, BLOCK_N, TURNS, SLICE, ROWS> {
     using Base = WgmmaTile<Arithmetic, BLOCK_M, BLOCK_N, TURNS, SLICE, ROWS>;
@@ -50,6 +51,7 @@ template <class Tile, int STAGES, int STRIP_BYTES> struct StripFeed : StripRings
     DEVICE StripFeed(unsigned char* shared, const Strips& strips)
         : Rings(shared, strips), inner(strips.inner), shift(strips.shift), resident(strips.resident) {}
     DEVICE void fetch(const WgmmaStripsParams& p, const Taps<int, 3>* phases);
+    // Consumers: multiplies the strips of an item, tap by tap.
     DEVICE void multiply(Tile& tile, const Item& item, bool speaks) {
         if (resident) w.rewind();
         for (int done = 0; done < item.slices; ++done) {

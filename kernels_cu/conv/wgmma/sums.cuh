@@ -2,6 +2,7 @@
 #pragma once
 #include "conv/wgmma/params.cuh"
 
+// sums[i][j]: rows 64 i to 64 i + 63, columns 8 j to 8 j + 7, distributed as wgmma does it (wgmma.cuh).
 template <class T, int PRODUCTS, int COLUMNS> struct WgmmaSums {
     using Acc = float;
 

@@ -11,6 +11,7 @@
 #include "conv/wgmma/items.cuh"
 #include "conv/wgmma/sums.cuh"
 
+// See the top of this file.
 template <class Arithmetic, int BLOCK_M, int BLOCK_N, bool TURNS, int SLICE = 128, bool CROSSWISE = false>
 struct WgmmaTile : WgmmaSums<typename Arithmetic::Element, (TURNS ? BLOCK_M : BLOCK_M / 2) / 64, BLOCK_N> {
     using T = typename Arithmetic::Element;

@@ -43,6 +43,7 @@ struct AverageWalkParams {
 
 // ---------------------------------------------------------------- one column
 
+// One thread with one column of x. REACHING: most rows of windows that cover an element.
 template <class T, class Acc, int REACHING, int ACROSS> struct AverageWalk {
     static constexpr int kPart = ACROSS > 0 ? ACROSS : 4; // windows loaded at once
 
@@ -148,6 +149,7 @@ template <class T, class Acc, int REACHING, int ACROSS> struct AverageWalk {
         }
         row += stride;
     }
+    // Processes the halo, then the walk.
     DEVICE void run() {
         prefetch();
         if constexpr (REACHING > 1)
@@ -159,6 +161,7 @@ template <class T, class Acc, int REACHING, int ACROSS> struct AverageWalk {
     }
 };
 
+// Kernel: one column of x per thread.
 template <class T, class Acc, int REACHING, int ACROSS>
 DEVICE void average_pool_grad_walks(const AverageWalkParams& p) {
     constexpr int kThreads = 256; // the block size that the planner uses
@@ -185,6 +188,7 @@ template <class T, class Acc, int REACHING, int KERNEL, int STRIDE> struct Avera
     Acc widths[kWindows];
     Acc totals[REACHING][kColumns];
 
+    // Positions the thread at the beginning of its walk.
     DEVICE AverageStrip(const AverageWalkParams& p, int item) : p(p), constant(p.counts > 0) {
         const WalkPlace at = place_of(p, item);
         const int column = at.group * kColumns;
@@ -214,6 +218,7 @@ template <class T, class Acc, int REACHING, int KERNEL, int STRIDE> struct Avera
         const int first = window * STRIDE + LATE - (KERNEL - 1);
         return first <= column && column < first + KERNEL;
     }
+    // Loads the windows of one slice once, and adds each to the columns that it covers.
     template <int LATE> DEVICE void add(Acc (&total)[kColumns], const T* from, Acc counted) const {
         T windows[kWindows];
 #pragma unroll
@@ -274,6 +279,7 @@ template <class T, class Acc, int REACHING, int KERNEL, int STRIDE> struct Avera
         }
         row += STRIDE;
     }
+    // Processes the halo, then the walk.
     template <int LATE> DEVICE void run() {
 #pragma unroll 1
         for (int i = 0; i < p.halo; ++i) step_down<LATE>();
@@ -285,6 +291,7 @@ template <class T, class Acc, int REACHING, int KERNEL, int STRIDE> struct Avera
     }
 };
 
+// Kernel: four adjacent columns of x per thread.
 template <class T, class Acc, int REACHING, int KERNEL, int STRIDE>
 DEVICE void average_pool_grad_strips(const AverageWalkParams& p) {
     constexpr int kThreads = 256; // the block size that the planner uses

@@ -16,6 +16,7 @@ template <class Params> DEVICE WindowRange reaching(const Params& p, int axis, i
 // A walk: image, channel, slice, group of columns, and the first row of windows.
 struct WalkPlace { int image, channel, depth, group, begin; };
 
+// Decodes a walk's number.
 template <class Params> DEVICE WalkPlace place_of(const Params& p, int item) {
     WalkPlace place;
     int part, above = item;

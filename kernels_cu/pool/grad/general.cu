@@ -8,6 +8,7 @@
 #include "base/numeric.cuh"
 #include "pool/average.cuh"
 
+// Strides count elements; x_extent is the shape of dx.
 template <class Index, int NDIM> struct MaxPoolGradParams {
     const void* dy;
     const long long* indices;
@@ -90,6 +91,7 @@ DEVICE bool stand(const Params& p, Index (&at)[NDIM], Index& channel, Index& ima
     return true;
 }
 
+// The kernel for MaxPool.
 template <class T, class Acc, class Index, int NDIM>
 DEVICE void max_pool_grad(const MaxPoolGradParams<Index, NDIM>& p) {
     Index at[NDIM], channel, image;
@@ -103,6 +105,7 @@ DEVICE void max_pool_grad(const MaxPoolGradParams<Index, NDIM>& p) {
     static_cast<T*>(p.dx)[offset] = narrow<T>(sum);
 }
 
+// The kernel for AveragePool.
 template <class T, class Acc, class Index, int NDIM>
 DEVICE void average_pool_grad(const AveragePoolGradParams<Index, NDIM>& p) {
     Index at[NDIM], channel, image;

@@ -68,6 +68,7 @@ template <class T> struct Walk {
     T* dx;
 };
 
+// Decodes a walk's number. `stride`: that of the rows of windows.
 template <class T> DEVICE Walk<T> stand(const ScatterPoolGradParams& p, int item, int stride) {
     Walk<T> walk;
     const WalkPlace at = place_of(p, item);
@@ -165,6 +166,7 @@ DEVICE void write_row(const ScatterPoolGradParams& p, const Walk<T>& walk, bool 
     }
 }
 
+// The kernel: one walk per thread.
 template <class T, class Acc> DEVICE void max_pool_grad_scatter(const ScatterPoolGradParams& p) {
     constexpr int kThreads = 64, kVector = 16 / sizeof(Acc); // threads: the block size that the planner uses
     extern __shared__ __align__(16) unsigned char shared[];

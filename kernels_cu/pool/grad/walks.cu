@@ -62,6 +62,7 @@ template <class T> struct Walk {
     T* dx;
 };
 
+// Decodes a walk's number. `stride`: that of the rows of windows.
 template <int COLUMNS, class T> DEVICE Walk<T> stand(const WalkPoolGradParams& p, int item, int stride) {
     Walk<T> walk;
     const WalkPlace at = place_of(p, item);
@@ -178,6 +179,7 @@ template <class T, int ROWS, int STRIDE, int COLUMNS, int ACROSS> struct Source 
         give<STRIDE>(p, windows, walk.place, sums);
     }
 };
+// ACROSS = 0: windows are not prefetched, but loaded kPart at a time, slice by slice.
 template <class T, int ROWS, int STRIDE> struct Source<T, ROWS, STRIDE, 1, 0> {
     DEVICE void begin(const WalkPoolGradParams&, Walk<T>&) {}
     template <class Acc> DEVICE void give_row(const WalkPoolGradParams& p, Walk<T>& walk, Acc (&sums)[ROWS][1]) {
