@@ -110,9 +110,8 @@ template <int KEEP> DEVICE void products_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(KEEP) : "memory");
 }
 
-// wgmma matrix descriptor of a K-major operand: rows of BYTES (128 or 64) along K, swizzled by as much, and each group
-// of eight rows directly followed by the next. Fields: address / 16, leading offset (unused), stride offset, swizzle
-// mode.
+// wgmma matrix descriptor of a K-major operand: rows of BYTES (128 or 64) along K, swizzled by as much. Groups of eight
+// rows follow each other without gaps. Fields: address / 16, leading offset (unused), stride offset, swizzle mode.
 template <int BYTES> DEVICE unsigned long long rows_along_k(unsigned address) {
     return (address & 0x3ffff) >> 4 | 1ull << 16 | static_cast<unsigned long long>(BYTES / 2) << 32
          | (BYTES == 128 ? 1ull : 2ull) << 62;

@@ -2,8 +2,8 @@
 //
 // Input i contributes to output o = i * s + t * d - pad through tap t (stride s, dilation d). The outputs with equal
 // remainder, o = q * s + phase, form a phase. They use exactly the taps for which (phase + pad - t * d) is divisible by
-// s, and tap t reads input q + (phase + pad - t * d) / s. So each phase is a correlation of stride 1 with a subset of
-// the taps:
+// s. Tap t reads input q + (phase + pad - t * d) / s. So each phase is a correlation of stride 1 with a subset of the
+// taps:
 //
 //     t = first + j * s / gcd(s, d),  and each next tap reads d / gcd(s, d) inputs further to the left
 //

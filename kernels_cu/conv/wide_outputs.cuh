@@ -1,6 +1,6 @@
-// Vectorised stores for the tensor-core kernels: one warp's accumulators of 16 output channels x WARP_N columns go
-// through a piece of shared memory to y, in pairs of adjacent columns (NCHW) or 16-byte chunks of adjacent channels
-// (NHWC).
+// Vectorised stores for the tensor-core kernels. One warp's accumulators of 16 output channels x WARP_N columns go
+// through a piece of shared memory to y. A store writes a pair of adjacent columns (NCHW) or 16 bytes of adjacent
+// channels (NHWC).
 //
 // Sums are rounded to T before they enter the piece. The pitches of the piece, and a swizzle for 16-bit chunks, avoid
 // bank conflicts on both sides:

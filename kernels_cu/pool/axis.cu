@@ -17,8 +17,8 @@
 constexpr int kRun = 5; // windows per thread, where they share taps
 
 // Axis 0 is the one that windows lie along; along the other two, each output has one element. Strides count elements.
-// x_stride and place_stride: between adjacent outputs, except along axis 0, where they are between adjacent taps'
-// coordinates.
+// x_stride and place_stride: between adjacent outputs, but along axis 0 between adjacent coordinates of x. x_first and
+// place_first: of the first output's element; x_along and place_along: between adjacent taps.
 struct AxisPoolParams {
     const void* x;
     const long long* places; // Indices of x's elements, if x is the result of an earlier pass

@@ -1,4 +1,4 @@
-// MaxPool and AveragePool in channels-last layout for large windows, with any stride and dilation: separable, by shared
+// MaxPool and AveragePool in channels-last layout for large windows, with any stride and dilation: separable, in shared
 // memory. Each window is reduced down the columns first, then along the rows.
 //
 // Block: a patch of tile_rows x tile_columns pixels of y, in one slice and some adjacent vectors of channels. Thread:

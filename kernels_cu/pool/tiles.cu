@@ -1,4 +1,4 @@
-// MaxPool and AveragePool over contiguous rows (NCHW) for large windows, with any stride and dilation: separable, by
+// MaxPool and AveragePool over contiguous rows (NCHW) for large windows, with any stride and dilation: separable, in
 // shared memory. Each window is reduced down the columns first, then along the rows.
 //
 // Block: tile_rows x tile_columns outputs of one slice, or several whole planes. Thread: kRun windows of a column or
@@ -199,9 +199,9 @@ DEVICE void take_slices(const TilePoolParams& p, const Tile<T>& tile, const T* e
     }
 }
 
-// Reduces all runs down the columns, WIDE columns at a time. put(line, step, lines, position, results) receives each
-// run: the line of its first window; lines between its windows; lines that exist from there on; its position in the
-// line. `first`: the first position's column, counted from the tile's.
+// Reduces all runs down the columns, WIDE columns at a time. Each run is passed to put(line, step, lines, position,
+// results): the line of its first window; lines between its windows; lines that exist from there on; its position in
+// the line. `first`: the first position's column, counted from the tile's.
 template <int THREADS, int WIDE, class Of, int RUN, class T, class Put>
 DEVICE void take_down(const TilePoolParams& p, const Tile<T>& tile, const T* x, const Divider<int>& sides, int first,
                       const Put& put) {

@@ -1,8 +1,8 @@
 // MaxUnpool: scatters each element of x to the position that its Index names; all other outputs are zero. If several
 // elements name one position, the last in row-major order wins, independent of timing.
 //
-// Two launches, after the claims have been cleared: in the first, one thread per element claims its position by
-// atomicMax of its number; in the second, one thread per output gathers the element that has won. Indices number the
+// Two launches, after the claims have been cleared. In the first, one thread per element claims its position by
+// atomicMax of its number. In the second, one thread per output gathers the element that has won. Indices number the
 // elements of a tensor of shape (N, C, D1 … Dn); the output may be larger. Bound by memory.
 #include "base/geometry.cuh"
 

@@ -2,7 +2,7 @@
 // kernel.
 //
 // Block: kBlockM filters x kBlockN columns, over one part of the pixels. Thread: kThreadM x kThreadN sums; its rows are
-// kAlongM apart, its columns kAlongN. A slice of K is 32 output pixels, one per lane: a warp loads 32 adjacent pixels
+// kAlongM apart, its columns kAlongN. A slice of K is 32 output pixels, one per lane. A warp loads 32 adjacent pixels
 // of dy for one filter, or of x for one column, and stores them as a row of shared memory.
 //
 //     global -> registers (next slice, prefetched) -> shared rows[filter][pixel], columns[column][pixel] -> FFMA

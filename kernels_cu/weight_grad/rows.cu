@@ -2,7 +2,7 @@
 // tile of taps in registers. One launch reads x and dy once per tile of taps; a second one (passes/add_up.cu) adds the
 // parts.
 //
-// Thread: ROWS x ACROSS taps of one filter, over COLUMNS columns of dy. It walks down the rows of x: each row is
+// Thread: ROWS x ACROSS taps of one filter, over COLUMNS columns of dy. It walks down the rows of x. Each row is
 // multiplied with the last ROWS rows of dy, which stay in registers, while the next row of both is being loaded.
 //
 //     x row i   x   dy rows i, i - 1, ..., i - ROWS + 1   ->   sums[0], sums[1], ..., sums[ROWS - 1]  (taps along H)

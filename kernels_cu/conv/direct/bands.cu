@@ -1,10 +1,10 @@
-// Conv of stride 1 and ConvTranspose of any stride along H and W, with up to eight output channels per group, as a
-// direct sum in FFMA. A GEMM tile would be nearly empty there. A block stages a band of x, with its halo, and the
-// weights in shared memory, and computes all filters and phases from it.
+// Conv of stride 1 and ConvTranspose of any stride along H and W (undilated there), with up to eight output channels
+// per group, as a direct sum in FFMA. A GEMM tile would be nearly empty there. A block stages a band of x, with its
+// halo, and the weights in shared memory, and computes all filters and phases from it.
 //
 // ConvTranspose of stride S computes output q * S + phase (counted from the beginning of the padding) from the inputs
-// q, q - 1, ... through the taps phase, phase + S, ...: all phases read the same inputs. So its phases along W are
-// treated as additional filters of a Conv of stride 1 with a kernel S times shorter. Conv itself is the case S = 1. A
+// q, q - 1, ... The taps are phase, phase + S, ...; all phases read the same inputs. So its phases along W are treated
+// as additional filters of a Conv of stride 1 with a kernel S times shorter. Conv itself is the case S = 1. A
 // "position" is an output pixel of that correlation of stride 1.
 //
 // Block: `height` x `width` positions of several jobs, where a job is FILTERS filters of one phase along H. Thread:

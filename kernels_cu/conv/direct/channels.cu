@@ -3,8 +3,8 @@
 // y. Blocks stage the weights in shared memory; inputs go straight to registers.
 //
 // Block: a tile of pixels x a range of channels. Thread: kRows x COLUMNS pixels of one vector of channels (16 bytes of
-// accumulators), in registers. Lanes run along the channels first, so that loads and stores are coalesced, then along
-// the row and down the column, so that inputs that threads share hit in L1.
+// accumulators), in registers. Lanes run along the channels first, so that loads and stores are coalesced. Then they
+// run along the row and down the column, so that inputs that threads share hit in L1.
 //
 //     global w -> shared weights[tap][channel], widened, some kernel rows at a time
 //     for each row of x and each TAPS taps:  global x -> window[kWindow][channels] -> kRows x COLUMNS sums

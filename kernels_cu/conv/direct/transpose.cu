@@ -1,5 +1,5 @@
-// Depthwise ConvTranspose (one input channel per group) in which each output has at most two taps along each axis: no
-// dilation, and at most twice as many taps as the stride. A direct sum from registers; without shared memory.
+// Depthwise ConvTranspose (one input channel per group) in which each output has at most two taps along each axis. That
+// means no dilation, and at most twice as many taps as the stride. A direct sum from registers; without shared memory.
 //
 // Thread: `walk` outputs of one column, a stride apart along H. They are in the same phase, so they use the same 2 x 2
 // weights, kept in registers; each loaded row of x serves two successive outputs. Adjacent lanes have adjacent columns,

@@ -1,5 +1,5 @@
-// Main loop of a plain GEMM on tensor cores, for Conv of kernel size 1 and ConvTranspose whose kernel is its stride:
-// weights (M, K), or (K, M) if WEIGHT_ROWS, times inputs (K, pixels). Both are copied from where they are; nothing is
+// Main loop of a plain GEMM on tensor cores, for Conv of kernel size 1 and ConvTranspose whose kernel is its stride.
+// Weights are (M, K), or (K, M) if WEIGHT_ROWS; inputs are (K, pixels). Both are copied from where they are; nothing is
 // packed.
 //
 //     w --cp.async--> shared (MatrixColumns or MatrixRows)  --ldmatrix-->  A fragments  \
@@ -8,8 +8,8 @@
 //
 // Of Correlation, `pitch` is the distance in w between adjacent filters (WEIGHT_ROWS: channels) in bytes, and
 // `all_rows` the number of these per group. 16-bit fragments are loaded by ldmatrix, transposed if K is not contiguous.
-// float32 weights are also loaded by ldmatrix, as pairs of 16 bits, unless they need transposing, which ldmatrix cannot
-// do for them.
+// Weights in float32 are also loaded by ldmatrix, as pairs of 16 bits, unless they need transposing, which ldmatrix
+// cannot do for them.
 #pragma once
 #include "conv/gemm/matrix_inputs.cuh"
 #include "conv/gemm/mma.cuh"

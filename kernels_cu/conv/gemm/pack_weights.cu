@@ -1,5 +1,5 @@
-// Packs weights (group, M, C, taps), with any strides, for the FFMA kernels: (group, taps, C padded, pitch) in the
-// accumulator's type, so that one row of the GEMM is one row of output channels, zero-padded to 16 bytes.
+// Packs weights (group, M, C, taps), with any strides, for the FFMA kernels: to (group, taps, C padded, pitch) in the
+// accumulator's type. One row of the GEMM becomes one row of output channels, zero-padded to 16 bytes.
 //
 // Block: transposes a square of kSquare output channels x kSquare (channel, tap) pairs in shared memory. It reads along
 // the taps, which are contiguous in w, and writes along the output channels: both are coalesced. Bound by memory.

@@ -2,8 +2,8 @@
 //
 // Warp: BLOCK_M output channels x 32 pixels. Weights are packed fragments (conv/gemm/pack_fragments.cu), with the taps
 // of a row padded to whole 4-byte words. A lane reads the words of its input fragments straight from the band, without
-// ldmatrix: address = offset of its pixel + offset of the word, which a table holds for all pixels. Fragments take
-// pixels in pairs, so that each lane's sums form whole vectors of adjacent pixels.
+// ldmatrix. The address is the offset of its pixel plus that of the word, which a table holds for all pixels. Fragments
+// take pixels in pairs, so that each lane's sums form whole vectors of adjacent pixels.
 #pragma once
 #include "conv/gemm/fragments.cuh"
 #include "conv/gemm/stem.cuh"

@@ -1,9 +1,8 @@
 // Work items of the persistent wgmma kernels: an item is a whole tile, or one split of a divided tile (split-K). It
 // covers a range of slices of K.
 //
-// Tiles are numbered along M first, then by phase (those with the most taps first), then along N, then by group, so
-// that blocks that run at the same time read the same inputs. The splits of a tile are successive, after all whole
-// tiles.
+// Tiles are numbered along M first, then by phase (those with the most taps first), then along N, then by group. So
+// blocks that run at the same time read the same inputs. The splits of a tile are successive, after all whole tiles.
 #pragma once
 #include "conv/wgmma/params.cuh"
 

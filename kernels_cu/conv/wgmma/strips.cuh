@@ -1,6 +1,6 @@
 // Tile and loader of conv/wgmma/strips.cu. A strip holds the inputs of a tile for one slice of channels, one tap along
 // D and W, and all taps along H. The tile's columns are stacked in rows, so the next tap along H reads the same strip
-// from one row further down: only the start address of the wgmma operand changes.
+// from one row further down. Only the start address of the wgmma operand changes.
 //
 //     strip (TMA)    row 0   -> tap 0 of output row 0
 //                    row 1   -> tap 1 of output row 0, tap 0 of output row 1

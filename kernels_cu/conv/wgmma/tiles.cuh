@@ -1,5 +1,5 @@
-// The tile of a consumer warpgroup with output channels as M: products of a slice of K in shared memory, and the
-// Multiplier interface of conv/epilogue.cuh (its chunks are written by conv/wgmma/outputs.cuh).
+// The tile of a consumer warpgroup, with output channels as M. It multiplies slices of K in shared memory, and has the
+// Multiplier interface of conv/epilogue.cuh; conv/wgmma/outputs.cuh writes its chunks.
 //
 // Two warpgroups compute the two halves of a tile's output channels together or, with TURNS, whole tiles alternately.
 // SLICE: bytes of K per slice. CROSSWISE: inputs have pixels innermost in shared memory (MN-major), else channels
