@@ -9,7 +9,8 @@
 //
 // Rows are 16 bytes longer than a slice, so 16-byte loads of eight lanes from eight rows have no bank conflicts. Zeros
 // stand for out-of-bounds inputs. They add nothing, unless they meet an infinite dy: non-finite sums are recomputed
-// over the valid inputs only. A second launch (passes/add_up.cu) adds the parts.
+// over the valid inputs only. Bound by instruction issue: FFMA and the index arithmetic of the gather. A second launch
+// (passes/add_up.cu) adds the parts.
 #include "base/vectors.cuh"
 #include "weight_grad/problem.cuh"
 

@@ -5,7 +5,8 @@
 // (conv/gemm/implicit_gemm.cuh) whose slices of K are output pixels (weight_grad/tiles_slices.cuh), multiplied by
 // tiles_mma.cuh or tiles_ffma.cuh. Sums go to the workspace as (group, filter, tap, channel), coalesced; a second
 // launch (passes/add_up.cu) adds the parts. Sums that zeros of the padding, or rounded factors, have made wrong are
-// recomputed.
+// recomputed. Bound by tensor cores or FFMA, by gathering elements one by one where neither channels nor pixels are
+// contiguous, or by memory.
 #include "conv/gemm/implicit_gemm.cuh"
 #include "weight_grad/tiles_ffma.cuh"
 #include "weight_grad/tiles_mma.cuh"

@@ -11,7 +11,8 @@
 //
 // A thread's rows and columns are in chunks of 16 bytes, BLOCK_M / kChunksM and BLOCK_N / kChunksN apart. So the 4 x 8
 // threads of a warp read adjacent 16-byte chunks of shared memory, without bank conflicts. With an 8 x 8 tile per
-// thread, four 16-byte loads feed 64 FFMA (float32).
+// thread, four 16-byte loads feed 64 FFMA (float32). Large layers are bound by FFMA, small ones by memory or by too few
+// tiles (conv/gemm/split_k.cuh).
 #pragma once
 #include "conv/gather.cuh"
 #include "base/numeric.cuh"

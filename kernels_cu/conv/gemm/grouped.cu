@@ -14,8 +14,9 @@
 //         filters of group 1  0 0 | w w
 //
 // Of g groups, 1 / g of the products are useful; the planner's model weighs that against tiles that are mostly empty.
-// Inputs are read once from global memory for all taps. Zero times an infinity of another group, or of the padding, is
-// NaN: sums that are not finite are recomputed from the filter's own group (`repair`).
+// Bound by copying the band (instruction issue and shared-memory wavefronts), by the tensor cores, or by memory. Inputs
+// are read once from global memory for all taps. Zero times an infinity of another group, or of the padding, is NaN:
+// sums that are not finite are recomputed from the filter's own group (`repair`).
 #include "conv/gemm/grouped_bands.cuh"
 #include "conv/epilogue.cuh"
 #include "conv/gemm/fragments.cuh"

@@ -3,7 +3,7 @@
 // (conv/gemm/matrix_product.cuh).
 //
 // Correlation::weights is w itself. Adjacent blocks share a tile of pixels: they read the same inputs, and w stays in
-// L2.
+// L2. Bound by the tensor cores, or by memory with few channels or filters.
 #include "conv/gemm/implicit_gemm.cuh"
 #include "conv/gemm/matrix_product.cuh"
 

@@ -9,7 +9,7 @@
 // Of Correlation, `pitch` is the distance in w between adjacent filters (WEIGHT_ROWS: channels) in bytes, and
 // `all_rows` the number of these per group. 16-bit fragments are loaded by ldmatrix, transposed if K is not contiguous.
 // Weights in float32 are also loaded by ldmatrix, as pairs of 16 bits, unless they need transposing, which ldmatrix
-// cannot do for them.
+// cannot do for them. With few channels or filters the kernel is bound by memory, otherwise by the tensor cores.
 #pragma once
 #include "conv/gemm/matrix_inputs.cuh"
 #include "conv/gemm/mma.cuh"

@@ -9,7 +9,8 @@
 //
 // Packed fragments are contiguous: a warp copies and loads 512 adjacent bytes at a time. Elements of 32 or 64 bits in
 // NCHW are stored by rows of K instead. There a lane loads 16 bytes of a row at once, which are its pixels of kWide
-// fragments. Fragment f holds pixels kWide * n + f of kWide * 8.
+// fragments. Fragment f holds pixels kWide * n + f of kWide * 8. Large tiles are bound by the tensor cores, small ones
+// by instruction issue and shared-memory wavefronts, layers with few channels by memory.
 #pragma once
 #include "conv/gemm/fragments.cuh"
 #include "conv/gemm/slice_inputs.cuh"

@@ -3,7 +3,8 @@
 //
 // Weights: a warp loads eight adjacent channels of four filters and stores them transposed to shared memory. Rows there
 // are four elements longer than the tile, which avoids bank conflicts. Inputs are copied 16 bytes at a time if all rows
-// of x are so aligned (a uniform branch), otherwise element by element. The main loop is that of ffma.cuh.
+// of x are so aligned (a uniform branch), otherwise element by element. The main loop is that of ffma.cuh. Bound by
+// FFMA, or by memory with few channels or filters.
 #include "conv/gemm/ffma.cuh"
 #include "conv/gemm/implicit_gemm.cuh"
 

@@ -7,7 +7,7 @@
 //
 // Partial sums are stored in the registers' order, 16 bytes of a thread next to those of its neighbour. The same thread
 // of another block adds them, so no index arithmetic on outputs is needed. They are added in the order of the splits,
-// not of arrival, so results are deterministic.
+// not of arrival, so results are deterministic. The price is writing and reading the partial sums, mostly in L2.
 //
 // The last block is found by the tile's ticket (base/tickets.cuh), which an earlier launch has set to zero. If there is
 // no earlier launch (weights already packed), a second launch adds the partial sums, with one block per divided tile.

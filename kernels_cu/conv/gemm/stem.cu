@@ -9,7 +9,8 @@
 //     packed weights -> shared, slice by slice, in a pipeline of 3 stages
 //     band[pixel's offset + tap's offset from a table] x weights -> registers -> y
 //
-// No gather is needed in the main loop: the input of (pixel, k) is at the sum of two precomputed offsets.
+// No gather is needed in the main loop: the input of (pixel, k) is at the sum of two precomputed offsets. Bound by
+// FFMA, by instruction issue on tensor cores, or by writing y.
 #include "conv/gemm/implicit_gemm.cuh"
 #include "conv/gemm/stem_ffma.cuh"
 #include "conv/gemm/stem_mma.cuh"

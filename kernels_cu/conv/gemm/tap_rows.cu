@@ -15,7 +15,8 @@
 // includes the taps within a run. Each run of taps times a run of pixels contributes to one output.
 //
 // The tile's sums go to shared memory, where threads with adjacent outputs add them. Tiles hold whole filters, and
-// overlap along N by the halo of one output. If tiles are few, blocks share a tile's K (conv/gemm/split_k.cuh).
+// overlap along N by the halo of one output. If tiles are few, blocks share a tile's K (conv/gemm/split_k.cuh). What
+// bounds it is as for ffma.cuh and mma.cuh, plus adding the rows in shared memory.
 #include "conv/gemm/ffma.cuh"
 #include "conv/gemm/mma.cuh"
 #include "conv/gemm/split_k.cuh"

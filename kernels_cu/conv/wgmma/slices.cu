@@ -2,7 +2,8 @@
 // channels as M. For sm_90a only, from 32 output channels per group; x must be channels last (or is copied so first).
 //
 // conv/wgmma/run.cuh is the persistent, warp-specialised driver. Per slice of K (one tap x 128 bytes of channels), one
-// TMA copy loads the weights, another the inputs, pixel by pixel of the output (conv/wgmma/slices.cuh).
+// TMA copy loads the weights, another the inputs, pixel by pixel of the output (conv/wgmma/slices.cuh). Every tap loads
+// its inputs again, so by the planner's model L2 traffic bounds the kernel, not the tensor cores.
 #include "conv/wgmma/run.cuh"
 #include "conv/wgmma/slices.cuh"
 

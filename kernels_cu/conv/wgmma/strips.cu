@@ -2,7 +2,8 @@
 // which saves L2 traffic compared to conv/wgmma/slices.cu. For stride 1 along W, also ConvTranspose of stride 1; 16-bit
 // x may stay in NCHW.
 //
-// conv/wgmma/run.cuh is the persistent, warp-specialised driver, conv/wgmma/strips.cuh the loader.
+// conv/wgmma/run.cuh is the persistent, warp-specialised driver, conv/wgmma/strips.cuh the loader. Bound by the tensor
+// cores or by L2 traffic.
 #include "conv/wgmma/run.cuh"
 #include "conv/wgmma/strips.cuh"
 
