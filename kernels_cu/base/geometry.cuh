@@ -3,7 +3,8 @@
 #pragma once
 #include "base/device.cuh"
 
-// Quotient and remainder by a constant divisor. The host fills in the members (gpuconv/cuda/build/params.py).
+// Quotient and remainder by a constant divisor. The host fills in the members (gpuconv/cuda/build/params.py). Members
+// of parameters with this type are counts, such as tiles along an axis; `split` peels such a factor off a linear index.
 template <class Index> struct Divider;
 
 // Dividends in [0, 2^31): q = (umulhi(n, multiplier) + n) >> shift (Granlund and Montgomery, PLDI 1994, figure 4.1).

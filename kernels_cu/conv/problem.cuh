@@ -25,7 +25,8 @@ template <class Index, int NDIM> struct Taps {
     Index y_first;              // offset in y of column 0
 };
 
-// Parameters that all blocks of a launch share. Strides are in elements; channels and filters are counted per group.
+// Parameters that all blocks of a launch share. Channels and filters are counted per group. Strides are in elements:
+// x_batch between images, x_channel between channels, x_stride along the spatial axes; the same names are used for y.
 template <class Index, int NDIM> struct Correlation {
     const void* x;       // (N, group, C, D1 … Dn)
     const void* weights; // (group, taps, C, pitch) in the accumulator's type; for tensor cores, packed fragments

@@ -33,8 +33,8 @@ struct ChannelsLastParams {
     int way;                // a ChannelsLastWay. kRuns: pixels have stride 1; kBundled: channels have stride 1
     // position of a row in its run of contiguous elements, per image, group and channel; length of the run
     int run_image, run_group, run_channel, run;
-    int y_image, y_group, y_part, y_pixel;
-    int tile_images, tile_pixels; // images and pixels per block; several images only if their shifts are equal
+    int y_image, y_group, y_part, y_pixel; // strides of the result
+    int tile_images, tile_pixels;          // images and pixels per block; several images only if their shifts are equal
     // 16-byte vectors per row in shared memory, without and with shifts; log2 of the lanes that copy a row, one vector
     // each
     int pitch[2], lanes[2];

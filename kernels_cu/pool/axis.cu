@@ -24,8 +24,8 @@ struct AxisPoolParams {
     const long long* places; // Indices of x's elements, if x is the result of an earlier pass
     void* y;
     long long* indices;
-    long long plane; // Indices per channel, or 0 to count within each plane
-    int items, channels_last;
+    long long plane;                               // Indices per channel, or 0 to count within each plane
+    int items, channels_last;                      // threads; whether they are numbered with channels fastest
     int extent, windows, stride, pad, taps, shift; // of axis 0; shift 0: one window per thread
     int x_first, x_along, place_first, place_along;
     int x_batch, x_channel, x_stride[3];

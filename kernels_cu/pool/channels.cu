@@ -28,7 +28,7 @@ struct ChannelPoolParams {
     int x_batch, x_stride[3];
     int y_batch, y_stride[3];
     int indices_batch, indices_stride[3];
-    int channels, walk;
+    int channels, walk;                           // walk: outputs per thread
     int whole;                                    // whether pixels of x are whole vectors of channels (if x is aligned)
     int rows_first;                               // walks of adjacent rows have adjacent numbers, else walks of one row
     Divider<int> vectors, walks, heights, depths; // vectors per pixel, walks per row, rows per slice, slices per image

@@ -16,7 +16,7 @@ template <class Index, int NDIM> struct MaxPoolParams {
     void* y;
     long long* indices;
     long long plane; // Indices per channel, or 0 to count within each plane
-    Index outputs;
+    Index outputs;   // outputs in all: one thread each
     Index x_extent[NDIM], stride[NDIM], pad[NDIM], reach[NDIM];
     Index x_batch, x_channel, x_stride[NDIM];
     Index y_batch, y_channel, y_stride[NDIM];

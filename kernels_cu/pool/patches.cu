@@ -30,7 +30,7 @@ struct PatchPoolParams {
     int x_batch, x_stride[3];
     int y_batch, y_stride[3];
     int indices_batch, indices_stride[3];
-    int channels, tile_rows, tile_columns, x_rows;
+    int channels, tile_rows, tile_columns, x_rows; // outputs per patch; rows of x per slice in shared memory
     int whole;               // whether pixels of x are whole vectors of channels (if x is aligned)
     int lines_at, places_at; // offsets of these in shared memory, in bytes
     int step[2];             // distance of windows that share taps (pool/runs.cuh), down and along; 0: none

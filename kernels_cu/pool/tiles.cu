@@ -34,8 +34,8 @@ struct TilePoolParams {
     int x_batch, x_channel, x_stride[2];
     int y_batch, y_channel, y_stride[2];
     int indices_batch, indices_channel, indices_stride[2];
-    int tile_planes, tile_rows, x_rows;
-    int vectors; // rows of x are whole vectors (if x is aligned)
+    int tile_planes, tile_rows, x_rows; // planes per block; rows of outputs, and of x, per plane
+    int vectors;                        // rows of x are whole vectors (if x is aligned)
     // whether the tile's rows, over all its planes, are one contiguous run per slice: in x; in y and the Indices
     int merged, results_merged;
     int slice_pitch, row_pitch;   // of x in shared memory, where elements keep their offset from a multiple of 16 bytes

@@ -20,8 +20,8 @@ struct Loading {
 
 // `Problem` is ConvParams<int, 3> or ConvTransposeParams<int, 3>. Its pitch counts the weights of one output channel.
 template <class Problem> struct WgmmaParams {
-    CUtensorMap x_map;
-    CUtensorMap w_map;
+    CUtensorMap x_map; // of x, or of its channels-last copy
+    CUtensorMap w_map; // of the packed weights
     Problem problem;
     Loading loading;
     Splits splits; // count is 1 if no tile is divided

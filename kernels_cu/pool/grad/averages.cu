@@ -38,7 +38,7 @@ struct AverageWalkParams {
     Divider<int> stride[3]; // of windows; a single window along the height has all that it covers as stride
     Divider<int> channels, groups, walks, depths; // groups: of columns
     Counted<int, 3> counted;
-    int channels_last;
+    int channels_last; // walks are numbered with channels fastest
 };
 
 // ---------------------------------------------------------------- one column

@@ -21,7 +21,7 @@ template <class Index, int NDIM> struct MaxPoolGradParams {
     Index indices_batch, indices_channel, indices_stride[NDIM];
     Index place_stride[NDIM]; // Index distance per coordinate, within a plane
     Divider<Index> x_extent[NDIM], stride[NDIM], dilation[NDIM], channels;
-    Index channels_last;
+    Index channels_last; // elements are numbered with channels fastest
 };
 
 // The same without Indices. `counts`: taps of every window, or 0 if they differ.

@@ -28,9 +28,9 @@ struct ScatterPoolGradParams {
     int items; // number of walks
     // rows of windows: per walk, first row of the first walk, rows above a walk that reach into it
     int walk, first, halo;
-    int extent[3]; // extents of dx
-    int box_slices, box_columns;
-    int vectors; // boxes are whole vectors of columns, contiguous and aligned in dx (if dx is)
+    int extent[3];               // extents of dx
+    int box_slices, box_columns; // elements per thread in a row of x
+    int vectors;                 // boxes are whole vectors of columns, contiguous and aligned in dx (if dx is)
     int y_extent[3], pad[3], kernel[3];
     int dx_batch, dx_channel, dx_stride[3];
     int dy_batch, dy_channel, dy_stride[3];
@@ -43,7 +43,7 @@ struct ScatterPoolGradParams {
     unsigned slice_bytes, row_bytes, bytes;
     Divider<int> stride[3];                       // of windows
     Divider<int> channels, groups, walks, depths; // groups: of columns; depths: of slices
-    int channels_last;
+    int channels_last;                            // walks are numbered with channels fastest
 };
 
 // The windows along an axis that reach a box: number, first one, and its beginning relative to the box's first element.

@@ -46,7 +46,7 @@ struct WalkPoolGradParams {
     unsigned named[kMostWindows][kMostColumns][kMostRows];
     Divider<int> stride[3];                       // of windows
     Divider<int> channels, groups, walks, depths; // groups: of columns
-    int channels_last;
+    int channels_last;                            // walks are numbered with channels fastest
 };
 
 // The state of a walk: a row of windows, and the row of x where it begins.
