@@ -35,7 +35,7 @@ struct ConvChannelsParams {
     int channels; // channels of y
     int x_batch, x_channel, x_extent[3], x_stride[3];
     int y_batch, y_channel, y_extent[3], y_stride[3];
-    int w_first, w_group, w_filter, w_stride[3]; // w_first: offset of tap 0 in w
+    int w_first, w_group, w_filter, w_stride[3]; // w_first: first tap (ConvTranspose: w's last)
     int b_stride;
     int stride[3], dilation[3], start[3]; // input coordinate: q * stride + start + tap * dilation
     int taps[3], step;                    // kernel size; kernel rows in shared memory at a time
