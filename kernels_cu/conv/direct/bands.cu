@@ -17,7 +17,8 @@
 //     registers -> shared sums[filter][row][column], parts added -> global y, phases interleaved, coalesced
 //
 // KH kernel rows x KW taps are unrolled; longer kernels are processed in pieces of that size. Each row of the band is
-// read once for all outputs of a thread: that bounds the shared-memory traffic per FFMA.
+// read once for all outputs of a thread, which keeps shared-memory traffic per FFMA low. Bound by instruction issue
+// (FFMA) or by shared memory.
 //
 // Padding, and the zero taps that fill up a phase's kernel, can turn into NaN when multiplied by an infinity. Outputs
 // that are not finite are recomputed over the valid taps only (`sum_inside`).
