@@ -55,8 +55,8 @@ struct AverageTilePoolParams : TilePoolParams {
     Divider<int> lines; // lines per plane of the tile
 };
 
-// Windows per run. A run covers an odd number of 4-byte words (bytes: one, 16 bits: three, others: five times the
-// size), so that lanes do not conflict.
+// Windows per run: an odd number of 4-byte words (one for bytes, three for 16 bits) or of elements (five, for others),
+// so that lanes do not conflict.
 template <class T, bool INDICES> constexpr int kRun = INDICES || sizeof(T) >= 4 ? 5 : sizeof(T) == 2 ? 6 : 4;
 
 // One block's tile, and the rows of x that it reads.
