@@ -1,4 +1,9 @@
-"""Residuals and activations: into the convolution, or the factors and shifts, before them; the others into one node."""
+"""Operator fusion: residual sums, activations, LayerNormalization, and chains of element-wise operators.
+
+:class:`Finishing` fuses a residual Add and an activation into the epilogue of the preceding convolution.
+:class:`Normalizing` recognises a decomposed LayerNormalization, and :class:`Chaining` merges consecutive element-wise
+operators. The folding pass runs them in this order after :mod:`gpuconv.onnx.scaling`.
+"""
 
 from __future__ import annotations
 
@@ -18,22 +23,26 @@ _CURVES = frozenset(
     (
         *("Abs", "Ceil", "Celu", "Clip", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu"),
         *("Log", "Mish", "Neg", "Reciprocal", "Relu", "Selu", "Sigmoid", "Softplus", "Sqrt", "Swish", "Tanh"),
-        *("Add", "Div", "Max", "Min", "Mul", "Pow", "Sub"),  # with numbers, and with curves of the same value
+        # with scalar constants, or with element-wise functions of the same value
+        *("Add", "Div", "Max", "Min", "Mul", "Pow", "Sub"),
     )
 )
-_WITH_NUMBERS = 7  # opset from which on these broadcast by shape
+_WITH_NUMBERS = 7  # opset since which these operators broadcast by shape alone
 
 
 class Finishing(Rewriting):
-    """Makes sums with another value, then Relu, LeakyRelu, PRelu and Clip, part of a node before them."""
+    """Fuses a sum with another value, and Relu, LeakyRelu, PRelu or Clip, into the node that produces their input."""
 
     def run(self) -> Graph:
-        """Return the graph with residuals and activations in convolutions."""
+        """Return the graph with residuals and activations fused into convolutions, per-channel factors, and other fused
+        nodes.
+        """
         for node in self.graph.nodes:
             self.keep(self._with_residual(node) or self._with_activation(node) or node)
         return self.result()
 
     def _with_residual(self, node: NodeProto) -> NodeProto | None:
+        """Return a fused convolution that adds the sum's other operand as residual; None if the node is no such sum."""
         if node.domain != "" or node.op_type not in _SUMS or len(node.input) != 2 or self.graph.opset < 7:
             return None
         for name, other in (tuple(node.input), tuple(node.input)[::-1]):
@@ -47,6 +56,9 @@ class Finishing(Rewriting):
         return None
 
     def _with_activation(self, node: NodeProto) -> NodeProto | None:
+        """Return the producing node with this activation as attributes; None if the node is no activation or cannot be
+        fused.
+        """
         attributes = self._activation(node)
         source = self.only_source(node.input[0]) if attributes is not None else None
         if attributes is None or source is None or any(a.name == "activation" for a in source.attribute):
@@ -59,7 +71,7 @@ class Finishing(Rewriting):
         return made
 
     def _activation(self, node: NodeProto) -> dict[str, Any] | None:
-        """Return an activation as attributes of a node, or None where a node is none."""
+        """Return an activation as attributes of a fused node; None for any other node."""
         found = operators.find(node, self.graph.opset) if node.op_type in _ACTIVATIONS else None
         if found is None or any(a.ref_attr_name for a in node.attribute):
             return None
@@ -70,15 +82,17 @@ class Finishing(Rewriting):
         return self._clip(node, found[1]) if node.op_type == "Clip" else self._prelu(node)
 
     def _prelu(self, node: NodeProto) -> dict[str, Any] | None:
-        """Return LeakyRelu where PRelu's slope is one number, which an attribute holds exactly."""
+        """Return PRelu as LeakyRelu attributes if its slope is a single constant that float32 represents exactly."""
         slope, fact = self.constants.get(node.input[1]), self.graph.facts.get(node.input[0])
-        least = 2 if fact is None or fact.rank is None else fact.rank  # of what comes before activations
+        # rank of the convolution's output: at least 2 if it is unknown
+        least = 2 if fact is None or fact.rank is None else fact.rank
         if slope is None or slope.size != 1 or slope.ndim > least:
             return None
         number = float(slope.reshape(()))
         return _numbers("leaky_relu", alpha=number) if float(np.float32(number)) == number else None
 
     def _clip(self, node: NodeProto, form: operators.Form) -> dict[str, Any] | None:
+        """Return Clip as attributes; None if a bound is not a constant number."""
         bounds = {name: form.get(old) for name, old in (("low", "min"), ("high", "max"))}
         if form.opset >= 11:
             names = dict(zip(("low", "high"), (*node.input, "", "")[1:3], strict=True))
@@ -89,16 +103,21 @@ class Finishing(Rewriting):
 
 
 class Normalizing(Rewriting):
-    """Makes one node of what LayerNormalization over the last axis was before there was such an operator."""
+    """Replaces the sequence of operators that exporters wrote for LayerNormalization before opset 17 by a single
+    node.
+    """
 
     def run(self) -> Graph:
-        """Return the graph with such nodes."""
+        """Return the graph with each matching sequence replaced."""
         for node in self.graph.nodes:
             self.keep(self._normalization(node) or node)
         return self.result()
 
     def _normalization(self, node: NodeProto) -> NodeProto | None:
-        """Return ``(x - mean) / sqrt(mean of squares + epsilon) * scale + bias`` as a node; None for another node."""
+        """Return the node that replaces a sequence ending in this Add; None if the pattern does not match.
+
+        The pattern is ``(x - mean) / sqrt(mean((x - mean)**2) + epsilon) * scale + bias`` over the last axis.
+        """
         scaled, bias = self._with_row(node, "Add")
         quotient, scale = self._with_row(scaled, "Mul")
         shifted = self.made.get(quotient.input[0]) if quotient is not None and quotient.op_type == "Div" else None
@@ -126,7 +145,9 @@ class Normalizing(Rewriting):
         return source if source is not None and source.domain == "" and source.op_type == op_type else None
 
     def _with_row(self, node: NodeProto | None, op_type: str) -> tuple[NodeProto | None, str]:
-        """Return what makes the first input of a node, and the second input, a constant; either may come first."""
+        """Return the producer of the variable operand and the name of the constant operand, in either order; else
+        (None, "").
+        """
         if node is None or node.domain != "" or node.op_type != op_type or self.graph.opset < _WITH_NUMBERS:
             return None, ""
         a, b = node.input if node.input[1] in self.constants else reversed(node.input)
@@ -137,7 +158,7 @@ class Normalizing(Rewriting):
         return (node, float(number.reshape(()))) if number is not None and number.size == 1 else (None, None)
 
     def _mean(self, name: str) -> NodeProto | None:
-        """Return the node of a mean over the last axis, which keeps it."""
+        """Return the ReduceMean node that computes this value, if it reduces the last axis only and keeps it."""
         node = self._source(name, "ReduceMean")
         found = None if node is None else operators.find(node, self.graph.opset)
         if node is None or found is None or not found[1].get("keepdims"):
@@ -148,20 +169,21 @@ class Normalizing(Rewriting):
         return node if axes is not None and np.size(axes) == 1 and int(np.reshape(axes, ())) in last else None
 
     def _fit(self, scale: str, bias: str, x: str) -> bool:
-        """Tell whether scale and bias are rows of the type that a value certainly has."""
+        """Return whether scale and bias are 1-D constants of the same dtype as x, whose dtype must be known."""
         fact, rows = self.graph.facts.get(x), (self.constants[scale], self.constants[bias])
         return fact is not None and all(row.ndim == 1 and row.dtype.name == fact.dtype for row in rows)
 
 
 class Chaining(Rewriting):
-    """Makes one node of those that compute element by element from one value, as x * Sigmoid(x), and from numbers."""
+    """Merges element-wise operators that depend on one value and scalar constants, such as ``x * Sigmoid(x)``."""
 
     def __init__(self, graph: Graph) -> None:
         super().__init__(graph)
-        self._chains: dict[str, tuple[str, list[NodeProto]]] = {}  # by result: the value that all begin with, the nodes
+        # by result: (the value that the chain starts from, its nodes)
+        self._chains: dict[str, tuple[str, list[NodeProto]]] = {}
 
     def run(self) -> Graph:
-        """Return the graph with a node for every chain of two or more."""
+        """Return the graph with each sequence of two or more such operators merged into one Chain node."""
         for node in self.graph.nodes:
             source, chain = self._chain(node) if self.graph.opset >= _WITH_NUMBERS else ("", [])
             if source:
@@ -170,7 +192,10 @@ class Chaining(Rewriting):
         return self.result()
 
     def _chain(self, node: NodeProto) -> tuple[str, list[NodeProto]]:
-        """Return what a node computes element by element from one value alone, together with nodes before it."""
+        """Return the value that a node computes from element by element, and the nodes of that chain, this one last.
+
+        Returns ("", []) if the node is not element-wise, or depends on two values that are not part of one chain.
+        """
         if node.domain != "" or node.op_type not in _CURVES or operators.find(node, self.graph.opset) is None:
             return "", []
         if any(a.ref_attr_name for a in node.attribute) or len(node.output) != 1:
@@ -178,7 +203,7 @@ class Chaining(Rewriting):
         values = [name for name in dict.fromkeys(node.input) if name and name not in self.constants]
         starts = [self._chains[name] if self._goes_on(name) else (name, []) for name in values]
         sources = {source for source, _ in starts}
-        if len(sources) != 1 or (node.op_type == "Pow" and node.input[0] not in values):  # whose type is its result's
+        if len(sources) != 1 or (node.op_type == "Pow" and node.input[0] not in values):  # Pow has the type of its base
             return "", []
         (source,) = sources
         fact = self.graph.facts.get(source)
@@ -192,7 +217,7 @@ class Chaining(Rewriting):
 
     def _joined(self, source: str, chain: list[NodeProto]) -> NodeProto:
         for node in chain[:-1]:
-            self.made.pop(node.output[0], None)  # gone already where it was part of a shorter chain
+            self.made.pop(node.output[0], None)  # already removed if it belonged to a shorter chain
         numbers = [name for node in chain for name in node.input if name in self.constants]
         inputs, parts = [source, *dict.fromkeys(numbers)], [node.SerializeToString() for node in chain]
         last = chain[-1]
@@ -200,12 +225,13 @@ class Chaining(Rewriting):
 
 
 def _numbers(activation: str, **arguments: Any) -> dict[str, Any] | None:
-    """Return an activation with those of its arguments that are given, or None where one is NaN."""
+    """Return an activation with the arguments that are not None; None if one of them is NaN."""
     given = {name: float(number) for name, number in arguments.items() if number is not None}
     return None if any(map(isnan, given.values())) else {"activation": activation, **given}
 
 
 def _fused(node: NodeProto, output: str) -> NodeProto:
+    """Return a copy of a node with another output, renamed to its fused form (FusedConv, FusedConvTranspose)."""
     made = copied(node, [output])
     if made.domain == "":
         made.domain, made.op_type = DOMAIN, f"Fused{made.op_type}"

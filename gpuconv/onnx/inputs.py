@@ -1,4 +1,8 @@
-"""What a graph declares about its inputs, and the check of what comes for them."""
+"""Declared inputs of a graph, and the validation of the values that a caller passes for them.
+
+:func:`declared` reads names, dtypes and shapes from a model. :func:`bind` matches the caller's arrays with them at
+every run and raises errors that name the input.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +19,29 @@ from gpuconv._errors import ArgumentError, ArgumentTypeError, listed, one_line
 from gpuconv.onnx.messages import quoted, reason, warn
 from gpuconv.onnx.model import element_type
 
-_RUNTIME_NAMES = {"float32": "float", "float64": "double", "object": "string"}  # where ONNX Runtime's are not NumPy's
-_UNKNOWN = re.compile(r"None|unk__\d+")  # names that converters give to axes that have nothing in common
+# where ONNX Runtime's type names differ from NumPy's
+_RUNTIME_NAMES = {"float32": "float", "float64": "double", "object": "string"}
+_UNKNOWN = re.compile(r"None|unk__\d+")  # names that converters give to unrelated axes
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One input of a graph. An empty dtype and a missing shape stand for anything."""
+    """A declared input or output of a graph.
+
+    Attributes
+    ----------
+    name : str
+    dtype : str
+        NumPy's name; "" accepts any type.
+    shape : tuple of int, str or None, optional
+        Per axis: its extent, a symbolic name, or None for any extent. None for the whole accepts any shape.
+    required : bool
+        False if an initializer provides a default.
+    """
 
     name: str
     dtype: str = ""
-    shape: tuple[int | str | None, ...] | None = None  # numbers, names, and None for any extent
+    shape: tuple[int | str | None, ...] | None = None  # extents, symbolic names, and None for any extent
     required: bool = True
 
     def __str__(self) -> str:
@@ -36,15 +52,15 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class NodeArg:
-    """An input or output as sessions of ONNX Runtime tell of it.
+    """An input or output as ONNX Runtime describes it.
 
     Attributes
     ----------
     name : str
     shape : list of int, str or None
-        Numbers, names, and None for any extent; empty where no shape is declared.
+        Per axis: its extent, a symbolic name, or None for any extent. Empty if no shape is declared.
     type : str
-        As "tensor(float)"; "" where it is no tensor, or of no declared type.
+        For example "tensor(float)"; "" if it is not a tensor, or has no declared type.
     """
 
     name: str
@@ -53,13 +69,13 @@ class NodeArg:
 
     @classmethod
     def of(cls, spec: Input) -> NodeArg:
-        """Tell what a graph declares."""
+        """Return the description of a declared input or output."""
         name = _RUNTIME_NAMES.get(spec.dtype, spec.dtype)
         return cls(spec.name, list(spec.shape or ()), f"tensor({name})" if name else "")
 
 
 def declared(values: Iterable[ValueInfoProto], constants: Container[str] = ()) -> list[Input]:
-    """Return a graph's inputs or outputs in order; those with an initializer, which is a constant, are not required."""
+    """Return a graph's inputs or outputs in order; inputs that have an initializer are marked as not required."""
     return [Input(value.name, element_type(value), _shape(value), value.name not in constants) for value in values]
 
 
@@ -74,7 +90,9 @@ def _shape(value: ValueInfoProto) -> tuple[int | str | None, ...] | None:
 
 
 def _symbol(name: str) -> str | None:
-    """Return the name of an extent, or None where it names nothing: converters write "?" and "None" on any axis."""
+    """Return a symbolic dimension name, or None for placeholders such as "?" and "None" that converters put on any
+    axis.
+    """
     return name if name.isidentifier() and not _UNKNOWN.fullmatch(name) else None
 
 
@@ -89,18 +107,29 @@ def bind(
     on_device: Callable[[Any], bool] = lambda _: False,
     told: set[str] | None = None,
 ) -> dict[str, Any]:
-    """Pair what came with the inputs by position or by name, and check it.
+    """Match the caller's values with the inputs, by position or by name, and validate them.
 
-    Arrays of other libraries are taken for what they can be seen as without a copy. ``on_device`` tells which ones
-    are taken beside NumPy's. Of what does not fit, but is computed all the same, a warning tells once: ``told`` holds
-    what was told.
+    Parameters
+    ----------
+    inputs : list of Input
+    given : sequence of arrays, dict of str to array, or one array
+        Arrays of other libraries are converted without a copy, if they support it.
+    on_device : callable
+        Returns whether a value is acceptable although it is not a NumPy array.
+    told : set of str, optional
+        What was warned about already. Shapes that contradict the model's symbolic names, but can be computed, cause one
+        warning each.
+
+    Returns
+    -------
+    dict of str to value
 
     Raises
     ------
     ArgumentError
-        An input is missing or unknown, their number is wrong, or a shape is not the declared one.
+        An input is missing or unknown, the number of inputs is wrong, or a shape differs from the declared one.
     ArgumentTypeError
-        Not an array, or not of the declared dtype.
+        A value is not an array, or not of the declared dtype.
     """
     values = dict(given) if isinstance(given, Mapping) else _by_position(inputs, given)
     by_name = {spec.name: spec for spec in inputs}
@@ -113,7 +142,7 @@ def bind(
         raise ArgumentError(f"run: the input {missing[0]} is missing (given: {given}); {_listing(inputs)}")
     for name, value in values.items():
         title = quoted(name)[1:-1]
-        several = isinstance(value, list)  # a sequence
+        several = isinstance(value, list)  # a value of an ONNX sequence type
         arrays = [_arrays.adopted("run", title, each) for each in (value if several else [value])]
         values[name] = arrays if several else arrays[0]
         if by_name[name].dtype:
@@ -123,12 +152,12 @@ def bind(
 
 
 def as_arrays(inputs: list[Input], feed: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what came by name, with lists of numbers as arrays, as ONNX Runtime takes them.
+    """Return an input feed with lists of numbers converted to arrays of the declared dtype, as ONNX Runtime does.
 
     Raises
     ------
     ArgumentTypeError
-        It is no mapping, or a list holds something else.
+        The feed is not a mapping, or a list cannot be converted.
     """
     if not isinstance(feed, Mapping):
         raise ArgumentTypeError(f"run: input_feed must be a dict of names to arrays, not {type(feed).__name__}")
@@ -157,11 +186,12 @@ def _listing(inputs: list[Input]) -> str:
 
 
 def _shown(name: Any) -> str:
-    """Show what the caller gave for a name, which may be no text."""
+    """Quote what the caller passed as a name, which need not be a string."""
     return quoted(name if isinstance(name, str) else repr(name))
 
 
 def _checked(spec: Input, value: Any, device: bool) -> Any:
+    """Return a value as an array of the declared dtype and shape, or raise an error that names the input."""
     if not device and not isinstance(value, np.ndarray | np.generic):
         kind = type(value)
         advice = "; pass it through gpuconv.to_host, or prepare the model for 'CUDA'" if hasattr(value, "shape") else ""
@@ -189,7 +219,9 @@ def _check_shape(spec: Input, wanted: tuple[int | str | None, ...], shape: tuple
 
 
 def _tell(inputs: Iterable[Input], values: Mapping[str, Any], told: set[str]) -> None:
-    """Warn of shapes that the model does not mean, once of each."""
+    """Warn, once each, about shapes that contradict the model: a non-scalar for a scalar, or one name with two
+    extents.
+    """
     extents: dict[str, tuple[int, str]] = {}
     for spec in inputs:
         shape = values[spec.name].shape
