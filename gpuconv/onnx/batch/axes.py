@@ -1,8 +1,8 @@
-"""Which axis of an operator's outputs the batch is along, given that of its inputs, and whether images meet in it.
+"""Rules per operator for batch-invariant runs: the batch axis of the outputs, and whether images stay independent.
 
-Values are cut along their axis into as many equal parts as there are images, so that rows of images may be one axis.
-Operators that add nothing up, or element by element in one order, compute all images at once. Others compute image by
-image. What is not known here counts as bringing images together.
+The batch axis is divided into as many equal slices as there are images, so images may have several rows each. Operators
+that compute each element in a fixed order, independent of the batch size, run on all images at once. Others run once
+per image. Operators without a rule are assumed to mix images.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ import gpuconv
 from gpuconv.onnx.operators import elementwise, special
 from gpuconv.onnx.operators.form import ints
 
-LOST = -1  # the axis of values that depend on the batch, but are not cut into its images along one
-Axis = int | None  # None where a value does not depend on the batch
-Made = Callable[[Any, int], Axis]  # of an output and its number
+LOST = -1  # marks values that depend on the batch, but cannot be divided into images along one axis
+Axis = int | None  # None for values that do not depend on the batch
+Made = Callable[[Any, int], Axis]  # (output, its position) -> its batch axis
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How a node is computed.
+    """How to compute a node in a batch-invariant run.
 
     Attributes
     ----------
     made : callable
-        Takes an output and its number; returns the axis of the batch.
+        Takes an output and its position; returns the output's batch axis.
     cuts : tuple of axis, optional
-        Where the node is computed image by image: along which axis each input is cut, None for those that are whole.
+        If given, the node is computed once per image: the axis along which to slice each input, None to pass it whole.
     meets : bool
-        Whether results of an image may depend on others.
+        Whether one image may influence another's results.
     """
 
     made: Made
@@ -44,7 +44,19 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """What a rule sees: attributes with their defaults, the opset, inputs, their axes, and the number of images."""
+    """A node as the rules see it.
+
+    Attributes
+    ----------
+    attributes : mapping
+        With their defaults.
+    opset : int
+    inputs : sequence of arrays
+    axes : sequence of axis
+        Batch axis of each input.
+    images : int
+        Number of images.
+    """
 
     attributes: Mapping[str, Any]
     opset: int
@@ -53,28 +65,28 @@ class Node:
     images: int
 
     def first(self) -> int:
-        """Return the axis of the first input, which has one."""
+        """Return the batch axis of the first input; LOST if it does not depend on the batch."""
         axis = self.axes[0]
         return LOST if axis is None else axis
 
     def given(self, position: int) -> Any:
-        """Return an input, or None where it is not there."""
+        """Return the input at a position, or None if it is absent."""
         return self.inputs[position] if position < len(self.inputs) else None
 
     def numbers(self, position: int) -> list[int] | None:
-        """Return the integers of an input, or None where it is not there."""
+        """Return an integer input as a list, copied to the host if necessary; None if it is absent."""
         value = self.given(position)
         return None if value is None else ints(value if isinstance(value, np.ndarray) else gpuconv.to_host(value))
 
 
 Rule = Callable[[Node], Way]
 MEETS = Way(lambda *_: LOST, meets=True)
-_MOVED = Way(lambda *_: LOST)  # no sum yet
+_MOVED = Way(lambda *_: LOST)  # elements were moved, but not combined: images are still independent
 FREE = Way(lambda *_: None)
 
 
 def way(op_type: str, node: Node) -> Way:
-    """Return how a node is computed that has a batch among its inputs."""
+    """Return how to compute a node, at least one of whose inputs may depend on the batch."""
     if all(axis is None for axis in node.axes) or op_type in _SHAPES:
         return FREE
     if LOST in node.axes:
@@ -84,10 +96,12 @@ def way(op_type: str, node: Node) -> Way:
 
 
 def _at(axis: int) -> Made:
+    """Return a rule's ``made``: the batch axis is always this one."""
     return lambda *_: axis
 
 
 def _from_right(place: int) -> Made:
+    """Return a rule's ``made``: the batch axis counts from the last axis, so ``place`` is negative."""
     return lambda y, _: y.ndim + place
 
 
@@ -95,12 +109,13 @@ def _from_right(place: int) -> Made:
 
 
 def _elementwise(node: Node) -> Way:
+    """Element-wise with broadcasting: the batch axis must be the same in all inputs, counted from the right."""
     places = {axis - np.ndim(x) for x, axis in zip(node.inputs, node.axes, strict=True) if axis is not None}
     return Way(_from_right(places.pop())) if len(places) == 1 else _MOVED
 
 
 def _of_images(node: Node) -> Way:
-    """An operator whose axis 0 is that of images, each of which has its own sums in one order."""
+    """Operators with N as axis 0 that compute each image in a fixed order, such as Conv and pooling."""
     return Way(_at(0)) if {0, None}.issuperset(node.axes) and node.axes[0] == 0 else MEETS
 
 
@@ -110,7 +125,7 @@ def _transpose(node: Node) -> Way:
 
 
 def _reshape(node: Node) -> Way:
-    """The batch stays where as many elements are before it, if its images are not cut."""
+    """The batch axis of a reshaped value is the axis preceded by as many elements, if images divide it evenly."""
     before = prod(node.inputs[0].shape[: node.first()])
 
     def made(y: Any, _: int) -> int:
@@ -121,18 +136,21 @@ def _reshape(node: Node) -> Way:
 
 
 def _kept(node: Node) -> Way:
-    """An operator of one input, all of whose results have the axis; lost where its extent changes."""
+    """Operators that keep the positions of axes, such as Pad and Resize; the batch is lost if its extent changes."""
     axis, extent = node.first(), node.inputs[0].shape[node.first()]
     return Way(lambda y, _: axis if y.ndim > axis and y.shape[axis] == extent else LOST)
 
 
 def _slice(node: Node) -> Way:
+    """Slice: as _kept, but the batch is lost if a step is negative."""
     backwards = min(node.numbers(4) or [1]) < 0
     return _MOVED if backwards else _kept(node)
 
 
 def _along(default: int | None) -> Rule:
-    """Make the rule of an operator that moves elements along one axis, of one or more inputs of equal axes."""
+    """Return the rule for moving elements along one axis (Concat, Split, TopK); the batch is lost if it is that
+    axis.
+    """
 
     def rule(node: Node) -> Way:
         places = {axis for axis in node.axes if axis is not None}
@@ -146,12 +164,14 @@ def _along(default: int | None) -> Rule:
 
 
 def _cumulated(node: Node) -> Way:
+    """CumSum: sums along the batch axis mix images."""
     (along,) = node.numbers(1) or [0]
     axis = along % node.inputs[0].ndim
     return MEETS if axis == node.first() else Way(_at(node.first()))
 
 
 def _gather(node: Node) -> Way:
+    """Gather: the batch axis comes from the data or from the indices; gathering along the batch axis loses it."""
     (data, indices), (of_data, of_indices) = node.inputs, node.axes
     along = (node.attributes.get("axis") or 0) % data.ndim
     if of_data is None and of_indices is not None:
@@ -162,6 +182,7 @@ def _gather(node: Node) -> Way:
 
 
 def _one_hot(node: Node) -> Way:
+    """OneHot inserts an axis, which may shift the batch axis."""
     axis, ndim = node.first(), node.inputs[0].ndim + 1
     new = (node.attributes.get("axis", -1)) % ndim
     return Way(_at(axis + (new <= axis))) if node.axes[1:] == (None, None) else _MOVED
@@ -171,13 +192,16 @@ def _one_hot(node: Node) -> Way:
 
 
 def _each(node: Node) -> Way:
-    """Cut the first input, whose axis 0 is that of images."""
+    """Compute one image at a time; the first input is sliced along axis 0, and others must not depend on the batch."""
     rest = (None,) * (len(node.inputs) - 1)
     return Way(_at(0), (0, *rest)) if tuple(node.axes) == (0, *rest) else MEETS
 
 
 def _rows(default: int) -> Rule:
-    """Make the rule of an operator along one axis; before opset 13, along all from that one on."""
+    """Return the rule for Softmax-like operators: one image at a time, unless the batch is normalised over.
+
+    Before opset 13 these operators flatten the input to 2-D at ``axis``, and so normalise over all later axes too.
+    """
 
     def rule(node: Node) -> Way:
         axis, ndim = node.first(), node.inputs[0].ndim
@@ -188,12 +212,14 @@ def _rows(default: int) -> Rule:
 
 
 def _layer_normalization(node: Node) -> Way:
+    """LayerNormalization: one image at a time, unless the batch axis is among the normalised ones."""
     axis = node.first()
     meets = axis >= node.attributes.get("axis", -1) % node.inputs[0].ndim or len({*node.axes[1:]} - {None}) > 0
     return MEETS if meets else Way(_at(axis), (axis, *(None,) * (len(node.inputs) - 1)))
 
 
 def _reduce(node: Node) -> Way:
+    """Reductions: one image at a time, unless the batch axis is reduced."""
     axis, ndim, given = node.first(), node.inputs[0].ndim, node.numbers(1) or node.attributes.get("axes")
     over = {at % ndim for at in given or range(ndim)}
     if not given and node.attributes.get("noop_with_empty_axes"):
@@ -205,13 +231,17 @@ def _reduce(node: Node) -> Way:
 
 
 def _place(node: Node) -> Way:
+    """ArgMax and ArgMin: all images at once, because no rounding is involved, unless the batch axis is reduced."""
     axis, along = node.first(), (node.attributes.get("axis") or 0) % node.inputs[0].ndim
     kept = node.attributes.get("keepdims", 1) or along > axis
     return MEETS if along == axis else Way(_at(axis if kept else axis - 1))
 
 
 def _matrices(first: int, second: int, *, exact: bool = False) -> Rule:
-    """Make the rule of products of matrices that are inputs at two positions."""
+    """Return the rule for a matrix product of the inputs at two positions.
+
+    With ``exact`` (integer products), all images are computed at once; otherwise one at a time.
+    """
 
     def rule(node: Node) -> Way:
         a, b = node.inputs[first], node.inputs[second]
@@ -219,15 +249,15 @@ def _matrices(first: int, second: int, *, exact: bool = False) -> Rule:
             None if axis is None else axis - x.ndim for x, axis in ((a, node.axes[first]), (b, node.axes[second]))
         )
         if left == -1 or (right == -1 and b.ndim == 1) or (right == -2):
-            return MEETS  # the axis that is summed over
+            return MEETS  # the batch axis is summed over
         if left is not None and right is not None and (left != right or left == -2):
             return MEETS
         place = left if left is not None else right
         if place is None:
-            return MEETS  # a zero point or the like
+            return MEETS  # only another input, such as a zero point, depends on the batch
         cuts: list[Axis] = [None] * len(node.inputs)
         cuts[first], cuts[second] = _cut(a, left, place), _cut(b, right, place)
-        # A vector's axis is not among those of the result.
+        # A 1-D factor has no axis of its own in the result, which shifts the axes of the other factor.
         beside = b.ndim == 1 if left is not None else a.ndim == 1 and place < -2
         return Way(_from_right(place + beside), None if exact else tuple(cuts))
 
@@ -235,7 +265,11 @@ def _matrices(first: int, second: int, *, exact: bool = False) -> Rule:
 
 
 def _cut(x: Any, own: int | None, place: int) -> Axis:
-    """Return where a factor is cut: along its own axis, or as it is stacked beside the other one."""
+    """Return the axis along which to slice a factor of a product; None to pass it whole.
+
+    ``own`` is the factor's batch axis, counted from the right. Without one, a factor that is stacked along the other's
+    batch axis ``place`` is sliced there.
+    """
     if own is not None:
         return int(x.ndim + own)
     stacked = place < -2 and x.ndim + place >= 0 and x.shape[place] > 1
@@ -243,6 +277,7 @@ def _cut(x: Any, own: int | None, place: int) -> Axis:
 
 
 def _gemm(node: Node) -> Way:
+    """Gemm: the batch is the rows of op(A) or the columns of op(B); C is sliced if it extends along that axis."""
     a, b, *_ = node.inputs
     rows, columns = int(bool(node.attributes.get("transA"))), int(not node.attributes.get("transB"))
     of_a, of_b = node.axes[:2]
@@ -258,7 +293,7 @@ def _gemm(node: Node) -> Way:
 
 
 def _recurrent(node: Node) -> Way:
-    """X, sequence_lens and the states at first have images; what they are called, and their axes, is ONNX's."""
+    """RNN, GRU and LSTM, one image at a time: X, sequence_lens and initial states are sliced along their batch axes."""
     last = bool(node.attributes.get("layout"))
     own = {0: 0 if last else 1, 4: 0, 5: 0 if last else 1, 6: 0 if last else 1}
     if any(axis is not None and axis != own.get(at) for at, axis in enumerate(node.axes)):
@@ -268,7 +303,7 @@ def _recurrent(node: Node) -> Way:
 
 
 def _einsum(node: Node) -> Way:
-    """Operands are cut along the letter of the batch, if the result has it."""
+    """Einsum: operands are sliced along the subscript of the batch axis, which must also be in the result."""
     equation = str(node.attributes.get("equation", "")).replace(" ", "")
     terms, arrow, result = equation.partition("->")
     operands = terms.split(",")
@@ -285,7 +320,7 @@ def _einsum(node: Node) -> Way:
 
 
 def _fused_matmul(node: Node) -> Way:
-    """Swapping the last two axes leaves a batch before them where it is."""
+    """FusedMatMul: as MatMul, if transposing the last two axes leaves the batch axis in place."""
     swapped = [node.attributes.get("transA"), node.attributes.get("transB")]
     stacked = all(x.ndim > 2 or not is_swapped for x, is_swapped in zip(node.inputs, swapped, strict=True))
     if node.attributes.get("transBatchA") or node.attributes.get("transBatchB") or not stacked:
@@ -299,15 +334,18 @@ def _fused_matmul(node: Node) -> Way:
 
 
 def _qgemm(node: Node) -> Way:
+    """QGemm: exact integer sums, so all images at once; the batch must be the rows of A."""
     rows = int(bool(node.attributes.get("transA")))
     return Way(_at(0)) if tuple(node.axes) == (rows, *(None,) * (len(node.axes) - 1)) else MEETS
 
 
 def _qlinear_softmax(node: Node) -> Way:
+    """QLinearSoftmax: as Softmax, at the opset that its attribute names."""
     return _rows(-1)(replace(node, opset=node.attributes["opset"]))
 
 
 def _normalized_sum(node: Node) -> Way:
+    """SkipLayerNormalization: one image at a time, if x and skip have the same batch axis before the last axis."""
     axis, others = node.first(), {None, node.first()}
     kept = axis < node.inputs[0].ndim - 1 and node.axes[1] in others and set(node.axes[2:]) == {None}
     alike = node.axes[1] is None or node.inputs[1].shape == node.inputs[0].shape
@@ -316,7 +354,7 @@ def _normalized_sum(node: Node) -> Way:
 
 # ---------------------------------------------------------------- the table
 
-_SHAPES = {"Constant", "ConstantOfShape", "Range", "Shape", "Size"}  # which see no elements
+_SHAPES = {"Constant", "ConstantOfShape", "Range", "Shape", "Size"}  # read at most a shape
 _BY_ELEMENT = {
     *(*elementwise.OPERATORS, *special.OPERATORS),
     *("Affine", "BatchNormalization", "Chain", "DequantizeLinear", "Dropout", "Expand", "Identity", "QuantizeLinear"),
@@ -333,7 +371,7 @@ _BY_ELEMENT = {
         "QuickGelu",
     ),
 }
-# NumPy computes some of these otherwise where elements do not follow each other, in float16 for instance.
+# NumPy rounds some of these differently for non-contiguous arrays, for example in float16.
 _BY_PLACE = {"Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Cos", "Cosh", "Sin", "Sinh", "Tan"}
 _RULES: dict[str, Rule] = {
     **dict.fromkeys(_BY_ELEMENT, _elementwise),
