@@ -158,9 +158,7 @@ class Rep(onnx.backend.base.BackendRep):
         )
 
     def _as_function(self, names: list[str], fixed: Mapping[str, Any]) -> Callable[..., Any]:
-        """Return a run as a function of the arrays with these names; outputs on the host are copied to the device
-        once.
-        """
+        """Return a run as a function of the named arrays; outputs on the host are copied to the device once."""
         moved: dict[str, Any] = {}
         used: list[Evaluator] = []  # keeps alive the evaluator whose constants the graph reads
 
@@ -242,9 +240,7 @@ class Rep(onnx.backend.base.BackendRep):
         return [_own(leave(found[name])) for name in names]
 
     def _evaluated(self, inputs: Any, observer: Observer | None) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Run the model; return all computed values that are still alive, outputs included, by name, and the checked
-        inputs.
-        """
+        """Run the model; return values by name, the outputs among them, and the checked inputs."""
         values = bind(self.inputs, inputs, self._evaluator.takes, self._told)
         defaults = {spec.name for spec in self.inputs if not spec.required}
         # folding assumed the default values, which this run overrides

@@ -90,9 +90,7 @@ def _shape(value: ValueInfoProto) -> tuple[int | str | None, ...] | None:
 
 
 def _symbol(name: str) -> str | None:
-    """Return a symbolic dimension name, or None for placeholders such as "?" and "None" that converters put on any
-    axis.
-    """
+    """Return a symbolic dimension name, or None for placeholders of converters, such as "?" and "None"."""
     return name if name.isidentifier() and not _UNKNOWN.fullmatch(name) else None
 
 
@@ -219,9 +217,7 @@ def _check_shape(spec: Input, wanted: tuple[int | str | None, ...], shape: tuple
 
 
 def _tell(inputs: Iterable[Input], values: Mapping[str, Any], told: set[str]) -> None:
-    """Warn, once each, about shapes that contradict the model: a non-scalar for a scalar, or one name with two
-    extents.
-    """
+    """Warn once about each shape that contradicts the model: a non-scalar for a scalar, or a name with two extents."""
     extents: dict[str, tuple[int, str]] = {}
     for spec in inputs:
         shape = values[spec.name].shape

@@ -1,6 +1,7 @@
-"""Fused nodes of ONNX Runtime's domain com.microsoft, written as the nodes of ONNX that they stand for.
+"""Translation of com.microsoft's FusedConv and FusedGemm into the standard ONNX nodes that they were fused from.
 
-Folding fuses these again, into nodes of ours: FusedConv is a Conv, the Add of a residual and an activation.
+For example, FusedConv becomes Conv, Add of the residual, and an activation. gpuconv's own folding then fuses these
+again in its own way. The translation runs once, when the model is loaded.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ from gpuconv.onnx.messages import quoted
 
 DOMAIN = "com.microsoft"
 FUSED = ("FusedConv", "FusedGemm")  # operators that are translated
-_BOUNDS_ARE_INPUTS = 11  # opset since which Clip has them so
-# Of the default domain in ONNX Runtime, but not in ONNX, or only in later opsets.
+_BOUNDS_ARE_INPUTS = 11  # opset since which Clip's bounds are inputs
+# Operators that ONNX Runtime places in the default domain, where ONNX lacks them or has them only in later opsets.
 _OWN = ("LayerNormalization", "SimplifiedLayerNormalization")
-# Operators whose first result has the shape of the first input, and the type of an input at this position.
+# Operators whose first output has the shape of the first input, and the type of the input at this position.
 _LIKE_FIRST = {
     **dict.fromkeys(("BiasGelu", "FastGelu", "Gelu", "QuickGelu", "QLinearLeakyRelu", "QLinearSigmoid"), 0),
     **dict.fromkeys(("QLinearSoftmax", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), 0),
     **dict.fromkeys(("LayerNormalization", "SimplifiedLayerNormalization"), 1),
 }
 _CAST_LIKE_SINCE = 15  # opset
-_OF_CONV: dict[str, tuple[str, ...]] = {  # activations, and what activation_params has for each
+_OF_CONV: dict[str, tuple[str, ...]] = {  # activations, and the meaning of each number in activation_params
     "Clip": ("min", "max"),
     "HardSigmoid": ("alpha", "beta"),
     "LeakyRelu": ("alpha",),
@@ -35,7 +36,8 @@ _OF_CONV: dict[str, tuple[str, ...]] = {  # activations, and what activation_par
     "Sigmoid": (),
     "Tanh": (),
 }
-_OF_GEMM: dict[str, tuple[str, ...]] = {  # activations, and which of alpha, beta and gamma each takes
+# activations, and which of the attributes activation_alpha, _beta and _gamma each uses
+_OF_GEMM: dict[str, tuple[str, ...]] = {
     "Elu": ("alpha",),
     "HardSigmoid": ("alpha", "beta"),
     "LeakyRelu": ("alpha",),
@@ -50,14 +52,14 @@ _OF_GEMM: dict[str, tuple[str, ...]] = {  # activations, and which of alpha, bet
 
 
 def translate(model: ModelProto) -> None:
-    """Translate the nodes of a model, of its functions and of the graphs inside, in place.
+    """Translate the fused nodes of a model, its functions and all subgraphs, in place.
 
-    Operators that the model defines by functions of its own stay as they are.
+    Operators that the model defines by its own functions are left unchanged.
 
     Raises
     ------
     ArgumentError
-        An activation is unknown, or its numbers are not as many as it takes.
+        An activation is unknown, or has the wrong number of parameters.
     """
     defined = _defined(model)
     _Translation(model.graph.node, model.opset_import, defined).run()
@@ -66,7 +68,9 @@ def translate(model: ModelProto) -> None:
 
 
 def translated(node: NodeProto, opset: int) -> list[NodeProto]:
-    """Return the nodes that one node stands for, which end with its output: itself where it is of no such kind."""
+    """Return the standard nodes that replace one node, ending with its output; just the node itself if it is not
+    fused.
+    """
     return _translated(node, opset, _Names([node]))
 
 
@@ -77,7 +81,10 @@ def _translated(node: NodeProto, opset: int, names: _Names) -> list[NodeProto]:
 
 
 def inferable(model: ModelProto) -> ModelProto:
-    """Return a model of the same types and shapes, as far as these are known, that onnx can infer; for nothing else."""
+    """Return a model for shape inference only: Identity or CastLike of equal type replace com.microsoft's operators.
+
+    This lets onnx propagate types and shapes through operators for which it has no schema.
+    """
     if all(node.domain != DOMAIN for node in model.graph.node):
         return model
     copy = ModelProto()
@@ -93,7 +100,7 @@ def inferable(model: ModelProto) -> ModelProto:
 
 
 def cure(node: NodeProto) -> str:
-    """Return how to save a model without a node that ONNX Runtime alone has; "" for nodes of other domains."""
+    """Return advice on saving a model without a node that only ONNX Runtime supports; "" for nodes of other domains."""
     if not f"{node.domain}.".startswith(f"{DOMAIN}.") and node.domain != "com.ms.internal.nhwc":
         return ""
     if node.domain != DOMAIN:
@@ -108,7 +115,7 @@ def cure(node: NodeProto) -> str:
 
 
 def _defined(model: ModelProto) -> set[str]:
-    """Return the operators of ONNX Runtime's domain that a model defines by functions of its own."""
+    """Return the names of com.microsoft operators that the model defines as functions."""
     return {function.name for function in model.functions if function.domain == DOMAIN}
 
 
@@ -117,7 +124,7 @@ def _opset(imports: Iterable[Any]) -> int:
 
 
 class _Translation:
-    """A pass over the nodes of a model or of a function, and of the graphs inside, which it changes in place."""
+    """Translates the nodes of a model's graph or of a function in place, subgraphs included."""
 
     def __init__(self, own_nodes: Any, imports: Any, defined: Container[str]) -> None:
         self._nodes, self._imports, self._defined = own_nodes, imports, defined
@@ -150,7 +157,7 @@ class _Translation:
         return _translated(node, self._opset, self._names)
 
     def _move(self, node: NodeProto) -> None:
-        """Move an operator that ONNX's default domain does not have in this opset to ONNX Runtime's own domain."""
+        """Move an operator that the default domain lacks at this opset to com.microsoft, and import that domain."""
         if onnx.defs.has(node.op_type, self._opset, ""):
             return
         node.domain = DOMAIN
@@ -159,7 +166,7 @@ class _Translation:
 
 
 class _Names:
-    """Names for values in between, which no value of some nodes or of the graphs inside has."""
+    """Generates names for intermediate values that do not collide with any value of the nodes or their subgraphs."""
 
     def __init__(self, graph_nodes: Iterable[NodeProto]) -> None:
         self._taken: set[str] = set()
@@ -178,7 +185,7 @@ class _Names:
 
 
 def _fused_conv(node: NodeProto, opset: int, names: _Names) -> Iterator[NodeProto]:
-    """Yield Conv, the Add of the fourth input, and the activation."""
+    """Yield Conv, Add of the fourth input Z (if present), and the activation (if any)."""
     if len(node.input) > 4:
         raise ArgumentError(f"{nodes.describe(node)}: must have 2 to 4 inputs (X, W, B, Z), not {len(node.input)}")
     given = _of_activation(node)
@@ -201,7 +208,7 @@ def _fused_conv(node: NodeProto, opset: int, names: _Names) -> Iterator[NodeProt
 
 
 def _fused_gemm(node: NodeProto, opset: int, names: _Names) -> Iterator[NodeProto]:
-    """Yield Gemm and the activation."""
+    """Yield Gemm and the activation (if any)."""
     given = _of_activation(node)
     value = names.new(f"{node.output[0]} of Gemm") if given else node.output[0]
     yield _without_activation(node, "Gemm", node.input, value)
@@ -212,19 +219,20 @@ def _fused_gemm(node: NodeProto, opset: int, names: _Names) -> Iterator[NodeProt
 
 
 def _of_activation(node: NodeProto) -> dict[str, Any]:
-    """Return the attributes of a node's activation: nothing where it has none."""
+    """Return a node's activation attributes by name; empty if it has no activation."""
     found = {a.name: helper.get_attribute_value(a) for a in node.attribute if a.name.startswith("activation")}
     return found if found.get("activation") else {}
 
 
 def _without_activation(node: NodeProto, op_type: str, inputs: Iterable[str], output: str) -> NodeProto:
+    """Return the plain operator without the activation's attributes."""
     plain = NodeProto(name=node.name, op_type=op_type, input=inputs, output=[output])
     plain.attribute.extend(a for a in node.attribute if not a.name.startswith("activation"))
     return plain
 
 
 def _known(node: NodeProto, given: dict[str, Any], known: dict[str, tuple[str, ...]]) -> tuple[str, tuple[str, ...]]:
-    """Return the name of a node's activation, and what it takes."""
+    """Return the name of a node's activation and the names of its parameters; raise ArgumentError if it is unknown."""
     text = given["activation"].decode(errors="replace")
     if text not in known:
         raise ArgumentError(
@@ -237,7 +245,7 @@ def _known(node: NodeProto, given: dict[str, Any], known: dict[str, tuple[str, .
 def _activation(
     node: NodeProto, op_type: str, numbers: dict[str, float], source: str, opset: int, names: _Names
 ) -> Iterator[NodeProto]:
-    """Yield the node of an activation; Clip's bounds are Constants since opset 11."""
+    """Yield the nodes of an activation; since opset 11, Clip's bounds are Constant nodes."""
     inputs = [source]
     if op_type == "Clip" and opset >= _BOUNDS_ARE_INPUTS:
         for key, number in numbers.items():

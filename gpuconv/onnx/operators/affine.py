@@ -1,4 +1,8 @@
-"""What folding leaves where no convolution takes it: a factor and a shift for each channel, and an activation."""
+"""The fused operator Affine: a per-channel factor and shift, with an optional activation.
+
+Folding creates it for BatchNormalization and similar nodes that no convolution in front can absorb. On the CPU it makes
+one pass over x, in cache-sized blocks of channels.
+"""
 
 from __future__ import annotations
 
@@ -12,24 +16,25 @@ from gpuconv.onnx.operators.form import blocks_of_channels, namespace
 from gpuconv.rules import activation as activations
 from gpuconv.rules.activation import Activation
 
-_BLOCK = 2**15  # elements
+_BLOCK = 2**15  # elements per block
 
 
 def affine(x: Any, factor: Any, shift: Any, activation: Any = None) -> Any:
-    """Return ``activation(x * factor + shift)``.
+    """Return ``activation(x * factor + shift)``, computed per channel.
 
     Parameters
     ----------
-    x : array (N, C, D1, …, Dn)
+    x : array (N, C, D1, ..., Dn)
         float32 or float64.
     factor, shift : array (C,), or (1,)
-        Of x's dtype and library.
+        In the dtype and library of x.
     activation : None or tuple
         As :func:`gpuconv.conv` takes it.
     """
     ones = (1,) * (x.ndim - 2)
     parts = factor.reshape(-1, *ones), shift.reshape(-1, *ones), activations.parse("activation", activation)
-    if not isinstance(x, np.ndarray) or x.shape[1] != factor.size != 1:  # one channel may become several
+    # broadcasting may turn one channel into several
+    if not isinstance(x, np.ndarray) or x.shape[1] != factor.size != 1:
         return _computed(x, *parts)
     y = np.empty(x.shape, x.dtype)
     _threads.run(
@@ -41,7 +46,7 @@ def affine(x: Any, factor: Any, shift: Any, activation: Any = None) -> Any:
 
 
 def _compute_into(y: Any, x: Any, channels: slice, factor: Any, shift: Any, does: Activation | None) -> None:
-    """Compute the channels of an image that stay in a processor's cache; NumPy's messages are the caller's choice."""
+    """Compute a block of channels of one image into y; the caller controls NumPy's warnings."""
     np.multiply(x, factor[channels] if factor.size > 1 else factor[0], out=y)
     y += shift[channels] if shift.size > 1 else shift[0]
     if does is not None:
@@ -49,13 +54,14 @@ def _compute_into(y: Any, x: Any, channels: slice, factor: Any, shift: Any, does
 
 
 def _computed(x: Any, factor: Any, shift: Any, does: Activation | None) -> Any:
+    """Compute the result for whole arrays of either library."""
     y = x * factor
     y += shift
     return y if does is None else _acted(y, does)
 
 
 def activated(y: Any, activation: Any) -> Any:
-    """Apply an activation as :func:`gpuconv.conv` takes it; y may be written."""
+    """Apply an activation, given as for :func:`gpuconv.conv`; y may be overwritten."""
     does = activations.parse("activation", activation)
     if does is not None and isinstance(y, np.ndarray):
         Finish(activation=does).apply(y)
@@ -64,6 +70,7 @@ def activated(y: Any, activation: Any) -> Any:
 
 
 def _acted(y: Any, does: Activation) -> Any:
+    """Apply a parsed activation to an array of either library."""
     xp = namespace(y)
     if does.slope != 1:
         y = xp.where(y < 0, y * does.slope, y)

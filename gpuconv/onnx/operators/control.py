@@ -1,4 +1,8 @@
-"""If, Loop, Scan and SequenceMap: what graphs inside are given, how often they run, what becomes of the results."""
+"""Control flow: If, Loop, Scan and SequenceMap.
+
+These functions decide how often a subgraph runs and with which inputs, and collect its outputs. The subgraphs
+themselves are run by an evaluator, behind :class:`Body`. Conditions and trip counts are read on the host.
+"""
 
 from __future__ import annotations
 
@@ -19,16 +23,16 @@ from gpuconv.onnx.operators.shaping import axis_of
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """A graph inside of a node.
+    """A subgraph of a control-flow node.
 
     Attributes
     ----------
     node : str
-        What messages call the node.
+        How messages refer to the node.
     run : callable
-        Takes the values of the graph's inputs, in order, and returns those of its outputs.
+        Takes the values of the subgraph's inputs, in order, and returns those of its outputs.
     outputs : sequence of ValueInfoProto
-        What the graph says of its outputs.
+        Declarations of the subgraph's outputs.
     """
 
     node: str
@@ -36,16 +40,20 @@ class Body:
     outputs: Sequence[ValueInfoProto]
 
 
-Bodies = Mapping[str, Body]  # by the attribute's name
+Bodies = Mapping[str, Body]  # by attribute name
 
 
 def _if(_: Form, bodies: Bodies, condition: Any) -> list[Any]:
+    """If: run the branch that the condition selects."""
     branch = "then_branch" if _truth(bodies["then_branch"], "cond", condition) else "else_branch"
     return bodies[branch].run(())
 
 
 def _loop(_: Form, bodies: Bodies, trips: Any = None, condition: Any = None, *carried: Any) -> list[Any]:
-    """Run the body until the trips are over, or its condition is false; without an input for this it is ignored."""
+    """Loop: run the body until the trip count is reached or its condition is false.
+
+    Without a condition input, the body's condition output is ignored.
+    """
     body, values = bodies["body"], list(carried)
     most = None if trips is None else _single(body, "M", trips)
     going, trip = condition is None or _truth(body, "cond", condition), 0
@@ -60,7 +68,7 @@ def _loop(_: Form, bodies: Bodies, trips: Any = None, condition: Any = None, *ca
 
 
 def _scan(form: Form, bodies: Bodies, *inputs: Any) -> list[Any]:
-    """Run the body once for each element along an axis of the last inputs; the others are its states at first."""
+    """Scan: run the body once per element along an axis of the scanned inputs; other inputs are initial states."""
     if form.opset < 9:
         return _scan_of_batch(form, bodies["body"], *inputs)
     first = len(inputs) - form.get("num_scan_inputs")
@@ -70,7 +78,7 @@ def _scan(form: Form, bodies: Bodies, *inputs: Any) -> list[Any]:
 
 
 def _scan_of_batch(form: Form, body: Body, lengths: Any, *inputs: Any) -> list[Any]:
-    """Scan every entry of a batch for itself, as opset 8 does; what lies after its length is 0."""
+    """Scan of opset 8, which scans each batch entry separately; outputs beyond an entry's length are 0."""
     first, steps = len(inputs) - form.get("num_scan_inputs"), inputs[-1].shape[1]
     ends = [steps] * inputs[-1].shape[0] if lengths is None else ints(_on_host(lengths))
     batch = []
@@ -85,6 +93,7 @@ def _scan_of_batch(form: Form, body: Body, lengths: Any, *inputs: Any) -> list[A
 def _scanned(
     form: Form, body: Body, states: list[Any], scanned: list[tuple[Any, int]], directions: list[int] | None
 ) -> list[Any]:
+    """Run a Scan's body for each step; return the final states and the stacked outputs."""
     steps = {x.shape[axis] for x, axis in scanned}
     if len(steps) != 1:
         raise ArgumentError(f"{body.node}: its scanned inputs must have one length, not {sorted(steps)}")
@@ -105,7 +114,7 @@ def _scanned(
 
 
 def _sequence_map(_: Form, bodies: Bodies, sequence: Any, *others: Any) -> list[Any]:
-    """Run the body for each element of a sequence; of the other inputs, sequences give theirs, arrays all of them."""
+    """SequenceMap: run the body per element of a sequence; further sequences advance along, arrays are passed whole."""
     body = bodies["body"]
     lengths = {len(value) for value in (sequence, *others) if isinstance(value, list)}
     if not isinstance(sequence, list) or len(lengths) != 1:
@@ -123,7 +132,7 @@ def _append(series: list[list[Any]], values: list[Any]) -> None:
 
 
 def _stacked(body: Body, output: int, values: list[Any], axis: int) -> Any:
-    """Return the values of an output along a new axis; of no values, as far as the graph says what they would be."""
+    """Return collected values stacked along a new axis; without values, an empty array of the declared type."""
     if values:
         shapes = {value.shape for value in values}
         if len(shapes) > 1:
@@ -138,7 +147,7 @@ def _stacked(body: Body, output: int, values: list[Any], axis: int) -> Any:
 
 
 def _together(values: list[Any], axis: int) -> Any:
-    """Stack arrays; on the device if one of them is there."""
+    """Stack arrays along a new axis, on the device if any of them is there."""
     if any(map(on_device, values)):
         values = [gpuconv.to_device(value) for value in values]
     xp = namespace(values[0])
@@ -146,6 +155,7 @@ def _together(values: list[Any], axis: int) -> Any:
 
 
 def _filled(y: Any, steps: int) -> Any:
+    """Pad an array with zeros along axis 0 to length ``steps``."""
     xp = namespace(y)
     return xp.concatenate([y, xp.zeros((steps - y.shape[0], *y.shape[1:]), y.dtype)])
 
@@ -155,6 +165,7 @@ def _on_host(value: Any) -> Any:
 
 
 def _single(body: Body, name: str, value: Any) -> Any:
+    """Return the only element of an array, copied to the host."""
     array = np.asarray(_on_host(value))
     if array.size != 1:
         raise ArgumentError(f"{body.node}: {name} must have a single element, but has the shape {array.shape}")

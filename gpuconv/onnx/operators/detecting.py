@@ -1,4 +1,4 @@
-"""What detectors use around their convolutions: TopK, NonMaxSuppression and RoiAlign."""
+"""Operators of object detectors: TopK, NonMaxSuppression and RoiAlign."""
 
 from __future__ import annotations
 
@@ -16,16 +16,19 @@ from gpuconv._errors import ArgumentError
 from gpuconv.onnx.operators.form import Form, Operator, namespace, only_int, wide
 from gpuconv.onnx.operators.shaping import axis_of
 
-_LONG = 512  # elements of a row from which on those that can be among the first k are picked before they are sorted
-_BOXES = 128  # that are compared with each other at a time
-_GATHERED = 2**20  # elements
-_MOST_SAMPLES = 2**20  # of a bin: those of a region that would not fit in memory come from damaged coordinates
+_LONG = 512  # elements per row from which TopK preselects candidates before it sorts
+_BOXES = 128  # boxes per block of NonMaxSuppression
+_GATHERED = 2**20  # elements gathered at a time by RoiAlign
+_MOST_SAMPLES = 2**20  # samples per bin; regions that need more come from corrupt coordinates and would exhaust memory
 
 # --- TopK -------------------------------------------------------------------------------------------------------------
 
 
 def _top_k(form: Form, x: Any, k: Any = None) -> Any:
-    """Sort stably, so that of equal elements the first comes first; NaN counts as greater than everything."""
+    """TopK with a stable sort: among equal elements the lowest index comes first; NaN counts as largest.
+
+    Long rows of NumPy arrays are first reduced to k candidates by a linear-time partition.
+    """
     axis = axis_of(form.get("axis"), x.ndim)
     count, extent = only_int("k", form.get("k") if form.opset < 10 else k), x.shape[axis]
     if not 0 <= count <= extent:
@@ -48,7 +51,7 @@ def _top_k(form: Form, x: Any, k: Any = None) -> Any:
 
 
 def _first(xp: Any, rows: Any, count: int, largest: bool) -> Any:
-    """Return the indices of the greatest or least of each row, in order."""
+    """Return the indices of the ``count`` largest or smallest elements of each row, sorted."""
     if not largest:
         return xp.argsort(rows, axis=-1, kind="stable")[..., :count]
     ascending = xp.argsort(rows[..., ::-1], axis=-1, kind="stable")
@@ -56,7 +59,7 @@ def _first(xp: Any, rows: Any, count: int, largest: bool) -> Any:
 
 
 def _candidates(rows: Any, count: int, largest: bool) -> Any:
-    """Return, in order of their indices, which elements of each row are the first ``count``, without NaN."""
+    """Return, in ascending order, the indices of the ``count`` first elements of each row; rows contain no NaN."""
     place = rows.shape[-1] - count if largest else count - 1
     edge = np.partition(rows, place, axis=-1)[..., place : place + 1]
     chosen, equal = (rows > edge if largest else rows < edge), rows == edge
@@ -72,7 +75,7 @@ def _candidates(rows: Any, count: int, largest: bool) -> Any:
 def _non_max_suppression(
     form: Form, boxes: Any, scores: Any, most: Any = None, overlap: Any = None, least: Any = None
 ) -> Any:
-    """Keep the best boxes of each class; how many there are is known on the host alone, where all of this runs."""
+    """NonMaxSuppression: select the best boxes of each class, on the host, since the output's size depends on data."""
     limit = 0 if most is None else int(most.reshape(-1)[0])
     overlap = np.float32(0 if overlap is None else overlap.reshape(-1)[0])
     if boxes.ndim != 3 or scores.ndim != 3 or boxes.shape != (scores.shape[0], scores.shape[2], 4):
@@ -91,7 +94,7 @@ def _non_max_suppression(
 
 
 def _corners(form: Form, boxes: Any) -> Any:
-    """Return the boxes of each batch as (4, boxes): least y, least x, greatest y, greatest x."""
+    """Return the boxes of each batch entry as an array (4, boxes): y min, x min, y max, x max."""
     parts = np.moveaxis(boxes.astype(np.float32, copy=False), -1, 0)
     if form.get("center_point_box"):
         x, y, width, height = parts
@@ -102,7 +105,10 @@ def _corners(form: Form, boxes: Any) -> Any:
 
 
 def _kept(corners: Any, overlap: Any, limit: int) -> list[int]:
-    """Return which boxes, the best first, overlap none that is kept before; not more than a limit."""
+    """Return the indices of boxes, sorted by score, that overlap no box selected before, at most ``limit``.
+
+    Boxes are processed in blocks: first against all selected ones, then among themselves.
+    """
     kept: list[int] = []
     for start in range(0, corners.shape[1], _BOXES):
         some = np.arange(start, min(start + _BOXES, corners.shape[1]))
@@ -120,7 +126,7 @@ def _kept(corners: Any, overlap: Any, limit: int) -> list[int]:
 
 
 def _overlaps(a: Any, b: Any, most: Any) -> Any:
-    """Tell which pairs share more of their union than ``most``; boxes without an area share nothing."""
+    """Return a matrix of pairs whose intersection over union exceeds ``most``; boxes without area never do."""
     a = a[:, :, None]
     height = np.minimum(a[2], b[2]) - np.maximum(a[0], b[0])
     width = np.minimum(a[3], b[3]) - np.maximum(a[1], b[1])
@@ -140,16 +146,18 @@ def _suppression_cost(_: Form, boxes: Any, scores: Any, *__: Any) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Samples:
-    """Where regions with one sampling grid are sampled along an axis: (regions, outputs * grid) each.
+    """Bilinear sampling positions along one axis, for regions that share a sampling grid.
+
+    Arrays have the shape (regions, outputs * grid).
 
     Attributes
     ----------
     below, above : array of int64
-        The two neighbours.
+        Indices of the two neighbouring pixels.
     share : array of float32
-        The weight of the one above.
+        Weight of the pixel ``above``; that of ``below`` is 1 - share.
     inside : array of bool
-        Whether a sample counts.
+        Whether the sample lies in the image; others contribute 0.
     """
 
     below: Any
@@ -159,6 +167,7 @@ class _Samples:
 
 
 def _roi_align(form: Form, x: Any, rois: Any, batches: Any) -> Any:
+    """RoiAlign: pool each region of interest from bilinear samples, for regions with equal sampling grids together."""
     xp, (images, channels, *extents) = namespace(x), x.shape
     batches = batches.reshape(-1)
     if rois.shape != (batches.size, 4):
@@ -177,7 +186,7 @@ def _roi_align(form: Form, x: Any, rois: Any, batches: Any) -> Any:
 
 
 def _regions(form: Form, rois: Any, outputs: tuple[int, int]) -> tuple[Any, Any, Any]:
-    """Return where regions start, the sizes of their bins, and how many samples these have: y and x, (regions, 2)."""
+    """Return start, bin size and samples per bin of each region, along y and x: three arrays (regions, 2)."""
     centred = (form.get("coordinate_transformation_mode") or "output_half_pixel") == "half_pixel"
     scaled = rois * rois.dtype.type(form.get("spatial_scale")) - rois.dtype.type(0.5 if centred else 0)
     starts, sizes = scaled[:, 1::-1], scaled[:, 3:1:-1] - scaled[:, 1::-1]
@@ -185,7 +194,7 @@ def _regions(form: Form, rois: Any, outputs: tuple[int, int]) -> tuple[Any, Any,
     ratio = form.get("sampling_ratio")
     if ratio > 0:
         return starts, bins, np.full(bins.shape, ratio)
-    grids = np.fmin(np.fmax(np.ceil(bins), 0), _MOST_SAMPLES + 1).astype(np.int64)  # of NaN none
+    grids = np.fmin(np.fmax(np.ceil(bins), 0), _MOST_SAMPLES + 1).astype(np.int64)  # NaN becomes 0 samples
     if (samples := int(grids.prod(axis=1).max(initial=0))) > _MOST_SAMPLES:
         raise ArgumentError(
             f"a region has bins of {samples} samples or more, but {_MOST_SAMPLES} are the most; set sampling_ratio, or "
@@ -195,7 +204,7 @@ def _regions(form: Form, rois: Any, outputs: tuple[int, int]) -> tuple[Any, Any,
 
 
 def _alike(grids: Any, per_sample: int) -> Iterator[tuple[Any, tuple[int, int]]]:
-    """Yield regions that have the same sampling grid, not too many at a time; none of those without a sample."""
+    """Yield blocks of regions with the same sampling grid, limited by memory; regions without samples are skipped."""
     for grid in np.unique(grids, axis=0):
         samples = int(grid.prod())
         if samples:
@@ -206,7 +215,7 @@ def _alike(grids: Any, per_sample: int) -> Iterator[tuple[Any, tuple[int, int]]]
 
 
 def _sampled(starts: Any, bins: Any, outputs: int, grid: int, extent: int) -> _Samples:
-    """Place samples along an axis; one that is up to an element outside is moved to the edge."""
+    """Return the sampling positions along one axis; positions up to one pixel outside are clamped to the edge."""
     half = starts.dtype.type(0.5)
     at = np.arange(outputs * grid).reshape(1, -1)
     bin_, step = (at // grid).astype(starts.dtype), (at % grid).astype(starts.dtype)
@@ -226,7 +235,9 @@ def _pooled(
     grid: tuple[int, int],
     mode: str,
 ) -> Any:
-    """Weigh the four neighbours of each sample, (regions, samples, C), and bring those of a bin together."""
+    """Return pooled regions (regions, output height, output width, C) from the weighted four neighbours of each
+    sample.
+    """
     xp, (down, across) = namespace(pixels), axes
     inside = (down.inside[:, :, None] & across.inside[:, None, :]).astype(down.share.dtype)
     corners = [
@@ -245,7 +256,7 @@ def _pooled(
 
 
 def _roi_align_cost(form: Form, x: Any, rois: Any, _: Any) -> int:
-    """Count what regions of the whole image would sample."""
+    """Return the number of samples if every region covered the whole image."""
     bins: int = form.get("output_height") * form.get("output_width")
     grid: int = form.get("sampling_ratio") ** 2 or max(x.shape[2:]) ** 2
     return int(rois.shape[0]) * int(x.shape[1]) * bins * grid + int(x.size)
