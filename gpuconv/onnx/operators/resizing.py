@@ -1,4 +1,8 @@
-"""Resize and Upsample: axis by axis, each output from one element or from a weighted mean of neighbours."""
+"""Resize and Upsample: separable interpolation, one axis at a time, by nearest, linear or cubic filters.
+
+Coordinates and weights of an axis are computed on the host in float64. The array operations are gathers and weighted
+sums of slices, on NumPy or CuPy arrays.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ from gpuconv.onnx.operators.form import Form, Operator, ints, namespace, saturat
 from gpuconv.onnx.operators.shaping import axis_of
 
 _MODES = {"nearest": "nearest", "linear": "linear", "bilinear": "linear", "cubic": "cubic"}
-_REACH = {"linear": 1, "cubic": 2}  # elements on either side that have a weight
+_REACH = {"linear": 1, "cubic": 2}  # elements on each side of a position that have non-zero weights
 _ROUNDED: dict[str, Callable[[Any], Any]] = {
     "round_prefer_floor": lambda at: np.ceil(at - 0.5),
     "round_prefer_ceil": lambda at: np.floor(at + 0.5),
@@ -27,7 +31,7 @@ _ROUNDED: dict[str, Callable[[Any], Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """How one axis is resized; start and end are the region of interest."""
+    """How to resize one axis: its extent before and after, its scale, and the region of interest (start, end)."""
 
     axis: int
     extent: int
@@ -38,6 +42,7 @@ class _Axis:
 
 
 def _resize(form: Form, x: Any, roi: Any = None, scales: Any = None, sizes: Any = None) -> Any:
+    """Resize, one axis at a time."""
     if form.opset < 11:
         roi, scales = None, roi
     axes = _axes(form, x, roi, scales, sizes)
@@ -53,23 +58,28 @@ def _resize(form: Form, x: Any, roi: Any = None, scales: Any = None, sizes: Any 
         if transform == "tf_crop_and_resize":
             outside.append((one.axis, (at < 0) | (at > one.extent - 1)))
     y = _extrapolated(y, outside, form.get("extrapolation_value"))
-    if y.dtype.kind == "f" and x.dtype.kind in "iu" and _is_filtered(form):  # sums of weights, some of them negative
+    # weighted sums, in which some weights are negative
+    if y.dtype.kind == "f" and x.dtype.kind in "iu" and _is_filtered(form):
         return saturated(namespace(y).rint(y), x.dtype)
     return y.astype(x.dtype, copy=y is x)
 
 
 def _is_filtered(form: Form) -> bool:
+    """Return whether results are filtered by more than two neighbours (cubic, or antialiased)."""
     return _MODES[form.get("mode")] == "cubic" or bool(form.get("antialias"))
 
 
 def _cost(form: Form, x: Any, roi: Any = None, scales: Any = None, sizes: Any = None) -> int:
-    """Count what is between two axes, too: one may grow before another one shrinks."""
+    """Return an upper bound of the elements computed, intermediate results included: axes may grow before others
+    shrink.
+    """
     axes = _axes(form, x, roi, roi if form.opset < 11 else scales, sizes)
     growth = prod(-(-one.result // one.extent) for one in axes if one.result > one.extent)
     return int(x.size) * growth * (2 * _REACH.get(_MODES[form.get("mode")], 1) if _is_filtered(form) else 1)
 
 
 def _axes(form: Form, x: Any, roi: Any, scales: Any, sizes: Any) -> list[_Axis]:
+    """Return the axes to resize, from scales or sizes."""
     chosen = form.get("axes")
     along = [axis_of(axis, x.ndim) for axis in (range(x.ndim) if chosen is None else chosen)]
     extents = [x.shape[axis] for axis in along]
@@ -90,7 +100,7 @@ def _axes(form: Form, x: Any, roi: Any, scales: Any, sizes: Any) -> list[_Axis]:
 
 
 def _sizes(form: Form, extents: list[int], wanted: list[int]) -> tuple[list[int], list[float]]:
-    """Return sizes and scales; where the proportions are kept, one scale decides."""
+    """Return sizes and scales; a keep_aspect_ratio_policy other than "stretch" uses one scale for all axes."""
     if len(wanted) != len(extents):
         raise ArgumentError(f"sizes has {len(wanted)} entries, but {len(extents)} axes are resized")
     if any(size < 1 if extent else size for size, extent in zip(wanted, extents, strict=True)):
@@ -104,12 +114,12 @@ def _sizes(form: Form, extents: list[int], wanted: list[int]) -> tuple[list[int]
 
 
 def _coordinates(one: _Axis, transform: str) -> Any:
-    """Return where each element of the result lies among those of the input."""
+    """Return the position of each output element in input coordinates, by coordinate_transformation_mode."""
     q = np.arange(one.result, dtype=np.float64)
     if transform == "asymmetric":
         return q / one.scale
     if transform == "align_corners":
-        last = one.scale * one.extent - 1  # not rounded, as the specification's own tests have it
+        last = one.scale * one.extent - 1  # not rounded to an integer, as in the specification's own tests
         return q * (one.extent - 1) / last if one.result > 1 else np.zeros_like(q)
     if transform == "tf_crop_and_resize":
         if one.result == 1:
@@ -128,24 +138,28 @@ def _coordinates(one: _Axis, transform: str) -> Any:
 
 
 def _picked(form: Form, x: Any, one: _Axis, at: Any) -> Any:
+    """Nearest neighbour."""
     return _taken(x, one, _ROUNDED[form.get("nearest_mode") or "floor"](at))
 
 
 def _taken(x: Any, one: _Axis, places: Any) -> Any:
-    """Return elements along an axis; the edge goes on outside."""
+    """Return elements at positions along an axis; positions out of bounds take the edge element."""
     xp = namespace(x)
     return xp.take(x, xp.asarray(np.clip(places, 0, one.extent - 1).astype(np.int64)), axis=one.axis)
 
 
 def _mixed(_: Form, x: Any, one: _Axis, at: Any) -> Any:
-    """Return the mean of the two neighbours of each place, weighted by their nearness."""
+    """Linear interpolation between the two neighbours of each position."""
     low = np.floor(at)
     share = at - low
     return _mean(x, one, [(low, 1 - share), (low + 1, share)])
 
 
 def _filtered(form: Form, x: Any, one: _Axis, at: Any) -> Any:
-    """Return the mean of all near a place; antialiasing reaches further where an axis shrinks, as its outputs do."""
+    """Weighted mean of the neighbours of each position.
+
+    With antialias, the filter is widened by 1 / scale when an axis shrinks.
+    """
     mode, antialias = _MODES[form.get("mode")], form.get("antialias")
     narrow = min(one.scale, 1.0) if antialias else 1.0
     reach = _REACH[mode] / narrow
@@ -161,7 +175,7 @@ def _filtered(form: Form, x: Any, one: _Axis, at: Any) -> Any:
 
 
 def cubic(away: Any, a: float) -> Any:
-    """Return the weight of an element by how far away it is (R. G. Keys, 1981): 1 at 0, and 0 at 1, 2 and beyond."""
+    """Return Keys's cubic kernel (1981) at a distance: 1 at 0, and 0 at 1, at 2 and beyond."""
     near = ((a + 2) * away - (a + 3)) * away * away + 1
     far = ((a * away - 5 * a) * away + 8 * a) * away - 4 * a
     where = namespace(away).where
@@ -169,7 +183,7 @@ def cubic(away: Any, a: float) -> Any:
 
 
 def _mean(x: Any, one: _Axis, terms: Iterable[tuple[Any, Any]]) -> Any:
-    """Add up elements along an axis, given where they are, times their weights."""
+    """Return the sum of elements at positions along an axis, times their weights."""
     dtype = x.dtype if x.dtype.kind == "f" else np.dtype(np.float64)
     after = (1,) * (x.ndim - 1 - one.axis)
     parts = (
@@ -180,6 +194,7 @@ def _mean(x: Any, one: _Axis, terms: Iterable[tuple[Any, Any]]) -> Any:
 
 
 def _extrapolated(y: Any, outside: list[tuple[int, Any]], value: Any) -> Any:
+    """Replace outputs whose coordinates are out of bounds by the extrapolation value (tf_crop_and_resize)."""
     for axis, places in outside:
         if places.any():
             mask = namespace(y).asarray(places).reshape(-1, *(1,) * (y.ndim - 1 - axis))
@@ -192,6 +207,7 @@ def _is_known(form: Form) -> bool:
 
 
 def _upsample(form: Form, x: Any, scales: Any = None) -> Any:
+    """Upsample, as the Resize of opset 10 with scales of at least 1."""
     scales = form.get("scales") if form.opset < 9 else scales
     if scales is not None and np.size(scales) and not np.min(scales) >= 1:
         raise ArgumentError(f"the scales {np.asarray(scales).tolist()} must be at least 1; Resize makes axes smaller")
