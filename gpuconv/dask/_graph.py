@@ -1,4 +1,4 @@
-"""The graph of a call: a task for every block of the result, and one for each part of an input block that it takes."""
+"""Construction of the dask graph of a call: one task per block of the result, and one per slice of an input block."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from gpuconv.dask._spans import Chunks, Span, starts
 from gpuconv.dask._tasks import Window
 from gpuconv.rules import layout as layouts
 
-Block = tuple[Span, ...]  # the spans of one block of the result, in the order N, C, D1, …
-Cover = tuple[int, slice, slice]  # the number of a chunk, what of it is taken, and where that stands in the window
+Block = tuple[Span, ...]  # the spans of one block of the result, in the order N, C, D1, ...
+Cover = tuple[int, slice, slice]  # (index of a chunk, slice of it that is needed, position of that slice in the window)
 Key = tuple[Any, ...]
 
 
 class Graph:
-    """The tasks of one call.
+    """Builds the tasks of one call.
 
     Parameters
     ----------
     name : str
-        Of the result; no other array has it.
+        Unique name of the resulting array.
     layout : str
-        In whose order blocks and keys are; everything else here counts axes as N, C, D1, …
+        Axis order of blocks and keys; all other axis lists here are in the order N, C, D1, ...
     """
 
     def __init__(self, name: str, layout: str) -> None:
@@ -49,13 +49,15 @@ class Graph:
         Parameters
         ----------
         x : dask array
-        axes : the spans of every axis.
+        axes : sequence of sequences of Span
+            The blocks along every axis.
         task : callable
-            Returns what computes a block of the result, from a list of the window's pieces, the wholes and blocks of
-            the arrays alongside.
+            Takes a block's spans and its window; returns the callable that computes the block. That takes a list of the
+            window's pieces, the arrays ``wholes``, and the blocks of the arrays ``alongside``.
         wholes : dict of str to array
-            What every block takes beside them: dask arrays of one chunk, and others.
-        alongside : dask arrays of the result's shape, of which a block takes what is where it is itself.
+            Arrays that every block needs as a whole: dask arrays of one chunk, and others.
+        alongside : sequence of dask arrays
+            Arrays of the result's shape, of which each block needs the part at its own position.
         """
         made = self._given(tuple(span.stop - span.start for span in spans) for spans in axes)
         alongside = [array.rechunk(made) for array in alongside]
@@ -84,7 +86,7 @@ class Graph:
         return key
 
     def _piece(self, x: Array, pieces: Sequence[Cover]) -> Key:
-        """Return the key of a part of one of x's blocks, which is the block's own where that is taken whole."""
+        """Return the key of a slice of one of x's blocks; the key of the block itself if all of it is needed."""
         block = self._given(number for number, _, _ in pieces)
         part = self._given(taken for _, taken, _ in pieces)
         sizes = (along[number] for along, number in zip(x.chunks, block, strict=True))
@@ -96,11 +98,12 @@ class Graph:
         return key
 
     def _given(self, entries: Iterable[Any]) -> tuple[Any, ...]:
+        """Return entries in the order N, C, D1, ... rearranged to the array's layout."""
         return layouts.as_given(self._layout, tuple(entries))
 
 
 def _covers(chunks: Chunks, spans: Sequence[Span]) -> list[list[Cover]]:
-    """Return, for every span of an axis, the chunks that hold what it needs."""
+    """Return, for every span of an axis, the chunks that contain its input."""
     bounds = list(enumerate(zip(starts(chunks), chunks, strict=True)))
     return [list(_cover(bounds, span.low, span.high)) for span in spans]
 
