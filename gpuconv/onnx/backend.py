@@ -235,6 +235,7 @@ class Rep(onnx.backend.base.BackendRep):
         return list(wanted) or self.output_names
 
     def _run(self, inputs: Any, names: Sequence[str], observer: Observer | None) -> list[Any]:
+        """Return the named outputs, in the memory (host or device) that the inputs came from."""
         found, values = self._evaluated(inputs, observer)
         leave = self._evaluator.leaving(values)
         return [_own(leave(found[name])) for name in names]
@@ -369,6 +370,10 @@ class Backend(onnx.backend.base.Backend):
     def _prepare(
         cls, loaded: models.Loaded, evaluator_class: type[Evaluator], fold: bool, invariant: Invariance | None
     ) -> Rep:
+        """Return the Rep of a loaded model, optimised if ``fold``.
+
+        If inputs have defaults, an unfolded evaluator can still be created, for runs that override them.
+        """
         graph = loaded.proto.graph
         inputs, outputs = declared(graph.input, loaded.constants), declared(graph.output)
         unfolded = partial(_evaluator, evaluator_class, loaded.proto, constants=loaded.constants)
@@ -445,6 +450,9 @@ def _own(value: Any) -> Any:
 
 
 def _evaluator_class(device: str) -> type[Evaluator]:
+    """Return the evaluator class for a device; raise ArgumentError for an unknown name, DeviceError if there is no
+    device.
+    """
     name = str(device).upper()  # also accepts "cuda", PyTorch's spelling
     if name not in _EVALUATORS:
         raise ArgumentError(f"device must be one of {', '.join(_EVALUATORS)}, not {shown(device)}")
@@ -455,6 +463,7 @@ def _evaluator_class(device: str) -> type[Evaluator]:
 
 
 def _evaluator(evaluator_class: type[Evaluator], proto: Any, **options: Any) -> Evaluator:
+    """Create an evaluator; whatever onnx's reference evaluator cannot represent becomes an ArgumentError."""
     try:
         evaluator = evaluator_class(proto, **options)
         evaluator.share(set())
@@ -467,6 +476,7 @@ def _evaluator(evaluator_class: type[Evaluator], proto: Any, **options: Any) -> 
 
 
 def _opsets(node: NodeProto, version: int | None, imports: Iterable[OperatorSetIdProto] | None) -> dict[str, int]:
+    """Return the version of each domain for a single node, after checking that of the default domain."""
     newest = onnx.defs.onnx_opset_version()
     opsets = {node.domain: 1, "": newest if version is None else version}
     for entry in imports or ():
@@ -482,6 +492,7 @@ def _value_info(name: str, value: Any) -> onnx.ValueInfoProto:
 
 
 def _check_output(node: NodeProto, name: str, value: Any, dtype: Any, shape: tuple[int, ...]) -> None:
+    """Raise ArgumentError if an output differs in dtype or shape from what ``outputs_info`` expects."""
     if value.dtype != dtype or value.shape != tuple(shape):
         raise ArgumentError(
             f"{nodes.describe(node)}: outputs_info expects {quoted(name)} of dtype {np.dtype(dtype)} and shape "

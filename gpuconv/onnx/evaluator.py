@@ -184,6 +184,7 @@ class Evaluator(ReferenceEvaluator):
         self.rt_inits_ = folded.constants
 
     def _load_impl(self, node: NodeProto, input_types: Any = None) -> Any:
+        """Return the factory of a node for onnx's evaluator: our step if there is one, else onnx's implementation."""
         try:
             known = node.domain in (*self.opsets, steps.DOMAIN) and not self._defines(node)
             step = steps.find(node, self.opsets.get("", 1), self._inside) if known else None
@@ -200,6 +201,7 @@ class Evaluator(ReferenceEvaluator):
         return node.domain == translating.DOMAIN and (node.domain, node.op_type) in self.functions_
 
     def _load_reference(self, node: NodeProto, input_types: Any = None) -> Any:
+        """Return onnx's implementation of a node's operator; raise ArgumentError, with advice, if there is none."""
         key = node.domain, node.op_type
         if key in self._bodies:
             return self._bodies[key]

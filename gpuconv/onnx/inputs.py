@@ -80,6 +80,7 @@ def declared(values: Iterable[ValueInfoProto], constants: Container[str] = ()) -
 
 
 def _shape(value: ValueInfoProto) -> tuple[int | str | None, ...] | None:
+    """Return the declared shape of a value; None if it declares none."""
     tensor = value.type.tensor_type
     if not tensor.HasField("shape"):
         return None
@@ -171,6 +172,7 @@ def as_arrays(inputs: list[Input], feed: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _by_position(inputs: list[Input], given: Any) -> dict[str, Any]:
+    """Match a sequence of values with the required inputs, in order."""
     required = [spec.name for spec in inputs if spec.required]
     items = list(given) if isinstance(given, list | tuple) else [given]
     if len(items) != len(required):
@@ -209,6 +211,7 @@ def _checked(spec: Input, value: Any, device: bool) -> Any:
 
 
 def _check_shape(spec: Input, wanted: tuple[int | str | None, ...], shape: tuple[int, ...]) -> None:
+    """Raise ArgumentError if an array has another rank, or another extent, than declared."""
     if len(shape) != len(wanted):
         raise ArgumentError(f"run: the input {spec} must have {len(wanted)} axes, but was given with shape {shape}")
     for axis, (want, extent) in enumerate(zip(wanted, shape, strict=True)):
@@ -234,6 +237,7 @@ def _tell(inputs: Iterable[Input], values: Mapping[str, Any], told: set[str]) ->
 
 
 def _once(told: set[str], about: str, message: str) -> None:
+    """Warn about a subject, unless that was done before."""
     if about not in told:
         told.add(about)
         warn(f"run: {message}")

@@ -346,6 +346,7 @@ def _facts(
 
 
 def _fact(value: ValueInfoProto) -> Fact | None:
+    """Return what a value's declared or inferred type says; None if its element type is unknown."""
     tensor = value.type.tensor_type
     kind = _type_name(tensor.elem_type)
     if not kind:

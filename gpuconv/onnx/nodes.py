@@ -309,6 +309,7 @@ def _require(node: NodeProto, feature: str, needed: int, opset: int) -> None:
 
 
 def _check_inputs(node: NodeProto) -> None:
+    """Raise ArgumentError if a node has the wrong number of inputs, or a required one is omitted."""
     operator = _OPERATORS[node.op_type]
     low, high, count = operator.required_inputs, len(operator.inputs), len(node.input)
     if not low <= count <= high:
@@ -320,6 +321,7 @@ def _check_inputs(node: NodeProto) -> None:
 
 
 def _check_outputs(node: NodeProto, opset: int) -> None:
+    """Raise ArgumentError if a node has the wrong number of outputs, or one that its opset lacks."""
     outputs = _OPERATORS[node.op_type].outputs
     if not 1 <= len(node.output) <= len(outputs):
         raise ArgumentError(
@@ -331,6 +333,7 @@ def _check_outputs(node: NodeProto, opset: int) -> None:
 
 
 def _check_attribute(node: NodeProto, attribute: AttributeProto, opset: int, seen: set[str]) -> None:
+    """Raise ArgumentError if an attribute is unknown, repeated, of the wrong type, or missing in the opset."""
     name, known = attribute.name, _OPERATORS[node.op_type].attributes
     if name not in known:
         raise ArgumentError(

@@ -57,6 +57,7 @@ class _Operator(OpRun):
 
     @presentable
     def run(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Run the node; a GpuconvError that OpRun has wrapped in a TypeError is raised itself."""
         try:
             base: Any = super()  # untyped in onnx
             outputs: tuple[Any, ...] = base.run(*args, **kwargs)

@@ -100,6 +100,7 @@ _ELSEWHERE = ("infinite weights", "nan weights", "infinite bias")  # the special
 
 
 def _fill_x(kind: str, h: _Array, dtype: str) -> _Array:
+    """Return x for a kind of values, as float64; ``h`` holds the hash of each element's position."""
     largest, lowest, step = _LIMITS[dtype]
     # shifts values of unsigned types to non-negative ones, keeping their order
     shift = 8.0 if dtype == "uint8" else 0.0
@@ -130,6 +131,7 @@ def _fill_x(kind: str, h: _Array, dtype: str) -> _Array:
 
 
 def _fill_w(kind: str, h: _Array) -> _Array:
+    """Return w for a kind of values, as float64."""
     if kind == "ones":
         return np.ones(h.shape)
     if kind == "subnormals":
@@ -146,6 +148,7 @@ def _fill_w(kind: str, h: _Array) -> _Array:
 
 
 def _fill_b(kind: str, h: _Array, dtype: str) -> _Array:
+    """Return the bias for a kind of values, as float64."""
     if kind == "infinite bias":
         return _sprinkled(h, np.inf, -np.inf, np.nan)
     return _integers(h) * (_LIMITS[dtype][2] if kind == "subnormals" else 1.0)
@@ -188,6 +191,7 @@ def _name(dtype: npt.DTypeLike) -> str:
 
 
 def _shapes(case: Case) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of a case's arrays by name."""
     shapes = {"x": case.x_shape}
     if case.w_shape is not None:
         shapes["w"] = case.w_shape
@@ -244,6 +248,7 @@ def inputs(case: Case, dtype: npt.DTypeLike) -> dict[str, _Array]:
 
 @functools.cache
 def _stored() -> dict[str, _Array]:
+    """Return the expected results by case name: sums for convolutions and averages, Indices for MaxPool."""
     with (resources.files("gpuconv") / "rules" / "expected.npz").open("rb") as file, np.load(file) as archive:
         return dict(archive)
 
@@ -367,6 +372,7 @@ def _conv(
     dtypes: tuple[str, ...] = FLOATS,
     **attributes: Any,
 ) -> Case:
+    """Return a case of Conv."""
     return Case(_title("conv", x, title), "conv", x, w, bias, attributes, values, dtypes, rule)
 
 
@@ -381,6 +387,7 @@ def _transposed(
     dtypes: tuple[str, ...] = FLOATS,
     **attributes: Any,
 ) -> Case:
+    """Return a case of ConvTranspose."""
     name = _title("conv_transpose", x, title)
     return Case(name, "conv_transpose", x, w, bias, attributes, values, dtypes, rule)
 
@@ -395,6 +402,7 @@ def _pool(
     dtypes: tuple[str, ...] = ALL,
     **attributes: Any,
 ) -> Case:
+    """Return a case of MaxPool."""
     keywords = {"kernel_shape": kernel, **attributes}
     return Case(_title("max_pool", x, title), "max_pool", x, None, False, keywords, values, dtypes, rule)
 
@@ -409,6 +417,7 @@ def _average(
     dtypes: tuple[str, ...] = FLOATS,
     **attributes: Any,
 ) -> Case:
+    """Return a case of AveragePool."""
     keywords = {"kernel_shape": kernel, **attributes}
     return Case(_title("average_pool", x, title), "average_pool", x, None, False, keywords, values, dtypes, rule)
 

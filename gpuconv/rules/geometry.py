@@ -251,6 +251,7 @@ def _conv(
     pads: _Given,
     strides: _Given,
 ) -> ConvGeometry:
+    """Return the geometry of Conv for converted arguments, cached."""
     rank = _spatial_rank(name, given, layout)
     x_shape = layouts.channels_second(layout, given)
     kernel = _kernel_of_weight(name, given, w_shape, kernel_shape)
@@ -347,6 +348,7 @@ def _conv_transpose(
     pads: _Given,
     strides: _Given,
 ) -> ConvTransposeGeometry:
+    """Return the geometry of ConvTranspose for converted arguments, cached."""
     rank = _spatial_rank(name, given, layout)
     x_shape = layouts.channels_second(layout, given)
     kernel = _kernel_of_weight(name, given, w_shape, kernel_shape)
@@ -438,6 +440,7 @@ def _max_pool(
     storage_order: int,
     strides: _Given,
 ) -> MaxPoolGeometry:
+    """Return the geometry of MaxPool for converted arguments, cached."""
     _check_flag(name, "storage_order", storage_order)
     windows = _pooled(name, given, kernel_shape, auto_pad, ceil_mode, dilations, layout, pads, strides)
     return MaxPoolGeometry(*windows, storage_order, indices_in)
@@ -494,6 +497,7 @@ def _average_pool(
     pads: _Given,
     strides: _Given,
 ) -> AveragePoolGeometry:
+    """Return the geometry of AveragePool for converted arguments, cached."""
     _check_flag(name, "count_include_pad", count_include_pad)
     windows = _pooled(name, given, kernel_shape, auto_pad, ceil_mode, dilations, layout, pads, strides)
     return AveragePoolGeometry(*windows, count_include_pad)
@@ -558,6 +562,7 @@ def _windows(n: int, begin: int, end: int, extent: int, stride: int, ceil_mode: 
 
 
 def _extent(kernel: int, dilation: int) -> int:
+    """Return the extent of a dilated kernel, ``ek``."""
     return (kernel - 1) * dilation + 1
 
 
@@ -587,6 +592,7 @@ def _output(
     end: Ints,
     layout: str,
 ) -> Ints:
+    """Return the output shape after checking that it is neither negative nor too large."""
     if min(y_shape) < 0:
         raise ArgumentError(
             f"{name}: the output would have the negative size {y_shape[2:]} for input {x_shape[2:]}, kernel {kernel}, "
@@ -623,6 +629,7 @@ def _shape(shape: Iterable[int]) -> Ints:
 
 
 def _spatial_rank(name: str, x_shape: Ints, layout: str) -> int:
+    """Return the number of spatial axes of x, which must be at least 1."""
     if len(x_shape) < 3:
         if layout == "NCHW":
             needed = "a batch, a channel and at least one spatial axis (N, C, D1, …)"
@@ -633,6 +640,7 @@ def _spatial_rank(name: str, x_shape: Ints, layout: str) -> int:
 
 
 def _kernel_of_weight(name: str, x_shape: Ints, w_shape: Ints, kernel_shape: _Given) -> Ints:
+    """Return the kernel shape from w; raise ArgumentError if it contradicts kernel_shape or the rank of x."""
     if len(w_shape) != len(x_shape):
         raise ArgumentError(
             f"{name}: w must have as many axes as x, but w.shape={shown(w_shape)} has {len(w_shape)} and "
@@ -672,6 +680,7 @@ def _check_flag(name: str, attribute: str, value: int) -> None:
 
 
 def _output_padding(name: str, value: _Given, strides: Ints, dilations: Ints) -> Ints:
+    """Return output_padding per axis: each must be 0, or less than the larger of stride and dilation."""
     rank = len(strides)
     extra = _nonnegative(name, "output_padding", value, rank)
     for axis, (o, s, d) in enumerate(zip(extra, strides, dilations, strict=True)):
@@ -696,6 +705,7 @@ def _output_shape(name: str, value: Ints | None, rank: int) -> Ints | None:
 
 
 def _explicit_pads(name: str, pads: _Given, auto_pad: str, rank: int) -> tuple[Ints, Ints]:
+    """Return begin and end pads; raise ArgumentError for non-zero pads combined with an auto_pad."""
     both = _nonnegative(name, "pads", pads, 2 * rank)
     if any(both) and auto_pad != "NOTSET":
         raise ArgumentError(
@@ -713,6 +723,7 @@ def positive(name: str, attribute: str, value: _Given, length: int) -> Ints:
 
 
 def _nonnegative(name: str, attribute: str, value: _Given, length: int) -> Ints:
+    """Return ``length`` numbers, 0 each for None; raise ArgumentError if one is negative."""
     numbers = _of_length(name, attribute, 0 if value is None else value, length)
     if min(numbers) < 0:
         advice = _instead_of_negative_pads(name) if attribute == "pads" else ""
@@ -742,6 +753,7 @@ def _of_length(name: str, attribute: str, value: Ints | int, length: int) -> Int
 
 
 def _auto_pad(name: str, value: Any) -> str:
+    """Return auto_pad as one of its four values; "" stands for NOTSET, and bytes are decoded."""
     if isinstance(value, bytes):
         value = value.decode("ascii", "replace")
     if not isinstance(value, str):

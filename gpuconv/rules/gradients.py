@@ -266,6 +266,7 @@ def _check_indices(name: str, other: str, shape: Sequence[int], indices_shape: S
 
 
 def _sums(name: str, dy_shape: Sequence[int], layout: str) -> SumsGeometry:
+    """Return the geometry of a bias gradient after validation of dy's rank and layout."""
     layouts.check(name, layout)
     if len(dy_shape) < 3:
         raise ArgumentError(
@@ -296,6 +297,7 @@ def _shape(name: str, argument: str, value: Any) -> Ints:
 
 
 def _check_dy(name: str, dy_shape: Sequence[int], y_shape: Ints, layout: str) -> None:
+    """Raise ArgumentError unless dy has the shape of the forward call's result."""
     expected = layouts.as_given(layout, y_shape)
     if tuple(dy_shape) != expected:
         raise ArgumentError(f"{name}: dy must have the shape of the result {expected}, not {tuple(dy_shape)}")

@@ -125,6 +125,7 @@ def refuse(function: Callable[..., Any], others: Mapping[str, Any], more: tuple[
 
 
 def _refuse_positions(operator: str, takes: Mapping[str, Parameter], surplus: int) -> NoReturn:
+    """Raise ArgumentTypeError for surplus positional arguments."""
     in_order = [name for name, parameter in takes.items() if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
     others = [name for name in takes if name not in in_order]
     example = "strides" if "strides" in others else next(iter(others), None)

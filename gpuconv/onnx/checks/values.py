@@ -52,6 +52,7 @@ def check(model: ModelProto, name: str) -> bool:
 
 
 def _check(model: ModelProto) -> None:
+    """Check the data flow of the model's graph and of its functions."""
     _check_graph(model.graph, {""})
     for function in model.functions:
         seen = {"", *function.input}

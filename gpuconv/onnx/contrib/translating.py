@@ -135,6 +135,7 @@ class _Translation:
         self._run(self._nodes)
 
     def _run(self, graph_nodes: Any) -> None:
+        """Replace the fused nodes of a list of nodes, and of their subgraphs, in place."""
         made: list[list[NodeProto]] = []
         for node in graph_nodes:
             for inner in nodes.subgraphs(node) if node.attribute else ():
@@ -151,6 +152,7 @@ class _Translation:
             graph_nodes.extend(copies)
 
     def _made(self, node: NodeProto) -> list[NodeProto]:
+        """Return the nodes that replace a node; the node itself if it is not a fused one."""
         if node.domain != DOMAIN or node.op_type not in FUSED or node.op_type in self._defined:
             return [node]
         self._names = self._names or _Names(self._nodes)

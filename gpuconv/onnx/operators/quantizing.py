@@ -99,6 +99,7 @@ def saturated(y: Any, zero: Any, dtype: Any, saturate: bool = True) -> Any:
 
 
 def _to_integers(y: Any, zero: Any, dtype: Any) -> Any:
+    """Round to the nearest integer, ties to even, add the zero point, and saturate."""
     xp, (low, high) = namespace(y), integer_range(dtype)
     if not isinstance(y, np.ndarray):
         y = xp.rint(y)
@@ -113,6 +114,7 @@ def _to_integers(y: Any, zero: Any, dtype: Any) -> Any:
 
 
 def _to_floats(y: Any, zero: Any, dtype: Any, saturate: bool) -> Any:
+    """Add the zero point and convert to a narrow floating-point type; float8 types saturate at their largest value."""
     if zero is not None and zero.any():  # the specification requires 0; adding it would change the sign of -0.0
         y = y + zero
     if saturate and dtype.name.startswith("float8"):

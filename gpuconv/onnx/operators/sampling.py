@@ -97,7 +97,7 @@ def _weights(share: Any, mode: str) -> list[tuple[int, Any]]:
 
 
 def _tap(place: Any, extent: int, weight: Any, padding: str, edge: float) -> _Tap:
-    """Return the tap at integer positions; NaN reads element 0 with the weight NaN."""
+    """Return the tap at integer positions; NaN selects element 0, or padding if padding_mode is zeros."""
     xp = namespace(place)
     outside = ~((place >= 0) & (place <= extent - 1)) if padding == "zeros" else None
     place = _reflected(place, extent, edge) if padding == "reflection" else place

@@ -33,6 +33,7 @@ def axis_of(axis: int, ndim: int, last: bool = False) -> int:
 
 
 def _concat(form: Form, *arrays: Any) -> Any:
+    """Concat: join arrays along an axis, by default axis 1 (opset 1)."""
     axis = form.get("axis")
     return namespace(arrays[0]).concatenate(arrays, axis=axis_of(1 if axis is None else axis, arrays[0].ndim))
 
@@ -42,6 +43,7 @@ def _concat_cost(_: Form, *arrays: Any) -> int:
 
 
 def _split(form: Form, x: Any, split: Any = None) -> Any:
+    """Split: return slices along an axis, of the given sizes or equal ones."""
     axis, count = axis_of(form.get("axis") or 0, x.ndim), len(form.outputs)
     extent = x.shape[axis]
     sizes = form.get("split") if form.opset < 13 and split is None else split
@@ -65,6 +67,7 @@ def _sizes(extent: int, count: int) -> list[int]:
 
 
 def _slice(form: Form, x: Any, starts: Any = None, ends: Any = None, axes: Any = None, steps: Any = None) -> Any:
+    """Slice: starts, ends, axes and steps are attributes before opset 10, inputs later."""
     if form.opset < 10:
         starts, ends, axes = (form.get(name) for name in ("starts", "ends", "axes"))
     first = ints(starts)
@@ -82,6 +85,7 @@ def _slice(form: Form, x: Any, starts: Any = None, ends: Any = None, axes: Any =
 
 
 def _reshape(form: Form, x: Any, shape: Any = None) -> Any:
+    """Reshape: an extent of -1 is inferred, and 0 keeps the input's extent unless allowzero is set."""
     wanted = ints(form.get("shape") if form.opset < 5 else shape)
     if min(wanted, default=0) < -1:
         raise ArgumentError(f"the shape {wanted} has an extent below -1")
@@ -99,11 +103,13 @@ def _reshape(form: Form, x: Any, shape: Any = None) -> Any:
 
 
 def _flatten(form: Form, x: Any) -> Any:
+    """Flatten: reshape to 2-D, split at an axis."""
     axis = axis_of(form.get("axis"), x.ndim, last=True)
     return x.reshape(prod(x.shape[:axis]), prod(x.shape[axis:]))
 
 
 def _transpose(form: Form, x: Any) -> Any:
+    """Transpose: permute axes, by default to the reverse order."""
     order = form.get("perm") or tuple(range(x.ndim))[::-1]
     if sorted(order) != list(range(x.ndim)):
         raise ArgumentError(f"perm is {list(order)}, which is no order of the axes 0 to {x.ndim - 1}")
@@ -111,6 +117,7 @@ def _transpose(form: Form, x: Any) -> Any:
 
 
 def _squeeze(form: Form, x: Any, axes: Any = None) -> Any:
+    """Squeeze: drop the given axes, which must have extent 1, or all such axes."""
     axes = form.get("axes") if form.opset < 13 else axes
     if axes is None:
         return x.reshape([extent for extent in x.shape if extent != 1])
@@ -122,6 +129,7 @@ def _squeeze(form: Form, x: Any, axes: Any = None) -> Any:
 
 
 def _unsqueeze(form: Form, x: Any, axes: Any = None) -> Any:
+    """Unsqueeze: insert axes of extent 1; positions refer to the result."""
     wanted = ints(form.get("axes") if form.opset < 13 else axes)
     ndim = x.ndim + len(wanted)
     new = {axis_of(axis, ndim) for axis in wanted}
@@ -132,6 +140,7 @@ def _unsqueeze(form: Form, x: Any, axes: Any = None) -> Any:
 
 
 def _pad(form: Form, x: Any, pads: Any = None, value: Any = None, axes: Any = None) -> Any:
+    """Pad: add elements at the ends of axes, or crop them where pads are negative."""
     amounts = _amounts(form, pads)
     widths = _widths(x, amounts, axes)
     value = value if form.opset >= 11 else form.get("value")
@@ -201,6 +210,7 @@ def _size(_: Form, x: Any) -> Any:
 
 
 def _gather(form: Form, x: Any, indices: Any) -> Any:
+    """Gather: take slices along an axis."""
     return namespace(x).take(x, indices, axis=axis_of(form.get("axis"), x.ndim))
 
 
@@ -230,6 +240,7 @@ def _center_crop_pad_cost(form: Form, x: Any, shape: Any) -> int:
 
 
 def _expand(_: Form, x: Any, shape: Any) -> Any:
+    """Expand: broadcast an array to a shape, as a view."""
     wanted = ints(shape)
     if min(wanted, default=0) < 0:
         raise ArgumentError(f"the shape {wanted} has a negative extent")
@@ -245,6 +256,7 @@ def _tile_cost(_: Form, x: Any, repeats: Any) -> int:
 
 
 def _tile(_: Form, x: Any, repeats: Any) -> Any:
+    """Tile: repeat an array along each axis."""
     times = ints(repeats)
     if len(times) != x.ndim or min(times, default=0) < 0:
         raise ArgumentError(f"repeats is {times}, but must have {x.ndim} numbers, one per axis, none negative")
@@ -255,6 +267,7 @@ def _tile(_: Form, x: Any, repeats: Any) -> Any:
 
 
 def _depth_to_space(form: Form, x: Any) -> Any:
+    """DepthToSpace: move blocks of channels to spatial positions, for any number of spatial axes."""
     images, channels, *extents = x.shape
     block, rank = form.get("blocksize"), len(extents)
     blocks = [block] * rank
@@ -279,6 +292,7 @@ def _depth_first(form: Form) -> bool:
 
 
 def _space_to_depth(form: Form, x: Any) -> Any:
+    """SpaceToDepth: move spatial blocks to channels."""
     images, channels, height, width = x.shape
     block = form.get("blocksize")
     if block < 1 or height % block or width % block:
@@ -307,6 +321,7 @@ def _is_plain_constant(form: Form) -> bool:
 
 
 def _constant_of_shape(form: Form, shape: Any) -> Any:
+    """ConstantOfShape: an array of one value, by default float32 zeros."""
     value = form.get("value")
     filling = np.zeros(1, np.float32) if value is None else _array(value)
     wanted = ints(shape)
@@ -323,6 +338,7 @@ def _span(_: Form, start: Any, limit: Any, delta: Any) -> Any:
 
 
 def _steps(first: Any, end: Any, step: Any) -> int:
+    """Return the number of elements of a Range; raise ArgumentError if it is not finite."""
     if not step[0]:
         raise ArgumentError("delta is 0, so that there is no end")
     if first.dtype.kind in "iu":

@@ -326,6 +326,7 @@ def _labels_of(form: Form) -> int:
 
 
 def _is_binary(form: Form) -> bool:
+    """Return whether all votes are for the same one of two classes."""
     return len(set(form.get("class_ids") or ())) == 1 and _labels_of(form) == 2
 
 
@@ -493,10 +494,12 @@ def _label_encoder(form: Form, x: Any) -> Any:
 
 
 def _key(value: Any) -> Any:
+    """Return a dict key for a value, the same for every NaN."""
     return "NaN" if value != value else value  # NaN must match NaN; no number equals this string
 
 
 def _by_class(form: Form, x: Any) -> Any:
+    """Map strings to indices or indices to strings, as LabelEncoder of opset 1 does."""
     names = _texts(form.get("classes_strings"))
     if x.dtype == object:
         places = {name: at for at, name in enumerate(names)}
