@@ -450,9 +450,7 @@ def _own(value: Any) -> Any:
 
 
 def _evaluator_class(device: str) -> type[Evaluator]:
-    """Return the evaluator class for a device; raise ArgumentError for an unknown name, DeviceError if there is no
-    device.
-    """
+    """Return the evaluator class for a device name; raise DeviceError if there is no CUDA device."""
     name = str(device).upper()  # also accepts "cuda", PyTorch's spelling
     if name not in _EVALUATORS:
         raise ArgumentError(f"device must be one of {', '.join(_EVALUATORS)}, not {shown(device)}")

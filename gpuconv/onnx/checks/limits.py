@@ -1,9 +1,9 @@
 """Range checks of attributes that onnx's native shape inference uses unchecked as index, length or divisor.
 
 onnx's schemas do not give ranges of attributes, so the ranges here follow from the operators' definitions. There is one
-for each attribute with which the C++ code of onnx 1.19 to 1.23 indexes, allocates, loops or divides without a check of
-its own in at least one of these versions. No valid model has values outside the ranges. :func:`check` refuses them,
-also for attributes that take their value from the callers of a function.
+for each attribute that the C++ code of some onnx version from 1.19 to 1.23 uses without a check of its own. Such uses
+are indexing, allocation, loop counts and division. No valid model has values outside the ranges. :func:`check` refuses
+them, also for attributes that take their value from the callers of a function.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Implementations of ONNX operators, each written once for NumPy and CuPy arrays.
 
 :func:`find` returns the implementation of a node, or None to leave it to onnx's reference evaluator. float16 and
-bfloat16 are computed in float32 and rounded once. Only CuPy functions are used that need none of NVIDIA's libraries
-(except for TopK's sort) and do not synchronise with the host, except for inputs that the host has to read.
+bfloat16 are computed in float32 and rounded once. Only CuPy functions that need none of NVIDIA's libraries are used,
+except for TopK's sort. They do not synchronise with the host, except for inputs that the host has to read.
 """
 
 from __future__ import annotations
