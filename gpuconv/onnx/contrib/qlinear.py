@@ -154,7 +154,7 @@ def _where(_: Form, condition: Any, *inputs: Any) -> Any:
 
 
 def _add(a: Quantization, b: Quantization, c: Quantization) -> Callable[[Any, Any], Any]:
-    """Return QLinearAdd of two blocks of integers."""
+    """Return the function that computes QLinearAdd on arrays of integers with these quantizations."""
     of_a, of_b = np.float32(a.scale / c.scale), np.float32(b.scale / c.scale)
 
     def compute(x: Any, y: Any) -> Any:
@@ -164,7 +164,7 @@ def _add(a: Quantization, b: Quantization, c: Quantization) -> Callable[[Any, An
 
 
 def _multiply(a: Quantization, b: Quantization, c: Quantization) -> Callable[[Any, Any], Any]:
-    """Return QLinearMul of two blocks of integers."""
+    """Return the function that computes QLinearMul on arrays of integers with these quantizations."""
     factor = np.float32(a.scale * b.scale / c.scale)
 
     def compute(x: Any, y: Any) -> Any:
@@ -174,7 +174,7 @@ def _multiply(a: Quantization, b: Quantization, c: Quantization) -> Callable[[An
 
 
 def _of_two(arithmetic: Callable[[Quantization, Quantization, Quantization], Callable[[Any, Any], Any]]) -> Any:
-    """Return the implementation of a binary operator from a factory that takes the quantization of A, B and C."""
+    """Return the implementation of a binary operator; ``arithmetic`` takes the quantization of A, B and C."""
 
     def function(_: Form, a: Any, a_scale: Any, a_zero: Any, b: Any, b_scale: Any, b_zero: Any, *of_c: Any) -> Any:
         of_a, of_b = Quantization.of(a_scale, a_zero, a.dtype), Quantization.of(b_scale, b_zero, b.dtype)
