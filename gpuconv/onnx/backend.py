@@ -23,7 +23,7 @@ from gpuconv._graph import Graph, captured
 from gpuconv.cpu import _blas
 from gpuconv.onnx import model as models
 from gpuconv.onnx import nodes
-from gpuconv.onnx.batch.images import of_inputs
+from gpuconv.onnx.batch.images import images_of_inputs
 from gpuconv.onnx.contrib import translating
 from gpuconv.onnx.evaluator import CudaEvaluator, Evaluator, Observer
 from gpuconv.onnx.inputs import Input, NodeArg, as_arrays, bind, declared
@@ -250,7 +250,7 @@ class Rep(onnx.backend.base.BackendRep):
         word = invariance.CURRENT.get() if self._invariant is None else self._invariant
         quiet = np.errstate(all="ignore")  # infinities and NaNs are legitimate results of a model and need no warning
         with invariance.invariant(word), strictness.relaxed(), quiet:
-            images = None if word is None else of_inputs(values, self._tell)
+            images = None if word is None else images_of_inputs(values, self._tell)
             evaluate = partial(
                 self._evaluator.evaluate, self._evaluator.enter(values), observer=observer, images=images
             )

@@ -292,8 +292,7 @@ class Evaluator(ReferenceEvaluator):
         memory: joining.Memory,
         images: Images | None,
     ) -> Any:
-        """Compute one node: a control-flow step, a function call, or a plain node, per image if batch invariance needs
-        it.
+        """Compute one node: control flow, a function call or a plain node, per image if batch invariance requires it.
         """
         if isinstance(node, ControlStep):
             return node.run(values, attributes, images)
@@ -303,15 +302,17 @@ class Evaluator(ReferenceEvaluator):
             return self._computed(index, node, values, attributes, memory)
         proto, inputs = node.onnx_node, [values[name] for name in node.input]
         linked = {a.name: attributes[a.ref_attr_name] for a in proto.attribute if a.ref_attr_name in attributes}
-        way = images.way(proto, self.opsets.get("", 1), inputs, linked)
-        if way.meets:
+        plan = images.plan(proto, self.opsets.get("", 1), inputs, linked)
+        if plan.mixes_images:
             images.tell(proto)
 
         def compute(parts: dict[str, Any]) -> Any:
             return self._computed(index, node, {**values, **parts}, attributes, memory)
 
-        outputs = compute({}) if way.cuts is None else images.apart(node.input, values, way, compute)
-        images.note(node.output, outputs, way)
+        outputs = (
+            compute({}) if plan.slice_axes is None else images.compute_per_image(node.input, values, plan, compute)
+        )
+        images.record(node.output, outputs, plan)
         return outputs
 
     def _computed(
