@@ -55,7 +55,7 @@ class Evaluator(ReferenceEvaluator):
         The evaluator of the enclosing graph, for a subgraph.
     """
 
-    _keeps_narrow = True  # whether large filters stay 8-bit integers: as floats they would take four times the memory
+    _keep_quantized = True  # whether large filters stay 8-bit integers: as floats they would take four times the memory
 
     def __init__(
         self,
@@ -70,11 +70,13 @@ class Evaluator(ReferenceEvaluator):
         # of subgraphs.
         self._initializers, self._facts = constants or {}, facts
         self._budget: Budget = Budget() if around is None else around._budget
-        self._given: dict[str, Any] = {} if around is None else around._constants_of(nodes.names_outside(proto))
+        self._outer_constants: dict[str, Any] = (
+            {} if around is None else around._constants_of(nodes.names_outside(proto))
+        )
         self._folded: dict[str, Any] = {}
         self._warned: set[str] = set() if around is None else around._warned
         # implementations of operators that ONNX defines as functions of others, by (domain, op_type)
-        self._bodies: dict[tuple[str, str], Any] = {}
+        self._reference_classes: dict[tuple[str, str], Any] = {}
         kwargs["new_ops"] = None  # onnx would prefer these to our steps
         super().__init__(proto, *args, **kwargs)
         last_uses = _last_uses(self.nodes_, set(self.output_names), self.input_names)
@@ -83,28 +85,28 @@ class Evaluator(ReferenceEvaluator):
         self._program = list(zip(self.rt_nodes_, made, last_uses, strict=True))
         for node in self.rt_nodes_:
             if isinstance(node, Step):
-                node.keep(self.rt_inits_)
-        self._stand_ins: dict[int, Any] = {}
-        self._calls: dict[int, dict[str, Any]] = {}
+                node.set_constants(self.rt_inits_)
+        self._fallbacks: dict[int, Any] = {}
+        self._call_attributes: dict[int, dict[str, Any]] = {}
         self._joins = joining.Joins(self.nodes_, self.output_names, steps.DOMAIN)
         # drop the reference: memory of initializers that were folded away is then freed
-        self._brought, self._initializers = frozenset(self._initializers), {}
+        self._initializer_names, self._initializers = frozenset(self._initializers), {}
         if around is None:
-            self._settle(frozenset())
+            self._mark_cacheable(frozenset())
 
-    def _settle(self, outside: frozenset[str]) -> None:
+    def _mark_cacheable(self, outside: frozenset[str]) -> None:
         """Let steps cache their results if their inputs are constants, shapes, or derived from these only.
 
-        ``outside`` names the settled values of the enclosing graphs.
+        ``outside`` names the cacheable values of the enclosing graphs.
         """
         made = {name for names in (self.input_names, *(names for _, names, _ in self._program)) for name in names}
-        settled = {"", *outside.difference(made), *self._fixed}
+        cacheable = {"", *outside.difference(made), *self._fixed}
         for node, names, _ in self._program:
             if isinstance(node, ControlStep):
                 for inner in node.evaluators.values():
-                    inner._settle(frozenset(settled))
-            elif isinstance(node, Step) and node.settle(settled):
-                settled.update(names)
+                    inner._mark_cacheable(frozenset(cacheable))
+            elif isinstance(node, Step) and node.mark_cacheable(cacheable):
+                cacheable.update(names)
 
     def share(self, warned: set[str]) -> None:
         """Share one set of operator names already warned of with all evaluators of subgraphs and functions."""
@@ -120,9 +122,11 @@ class Evaluator(ReferenceEvaluator):
 
         ``meets`` lists the nodes in which the images of a batch influence each other.
         """
-        return report.compare(self._before, self.nodes_, self._brought, self._left(set()), meets)
+        return report.compare(
+            self._original_nodes, self.nodes_, self._initializer_names, self._reference_nodes(set()), meets
+        )
 
-    def _left(self, seen: set[int]) -> Iterator[NodeProto]:
+    def _reference_nodes(self, seen: set[int]) -> Iterator[NodeProto]:
         """Yield nodes that onnx's reference evaluator computes, as far as known; each function's nodes once.
 
         ``seen`` holds the ids of the evaluators visited so far.
@@ -130,23 +134,23 @@ class Evaluator(ReferenceEvaluator):
         seen.add(id(self))
         for index, node in enumerate(self.rt_nodes_):
             inside = _evaluators(node)
-            if index in self._stand_ins or not (isinstance(node, Step) or _costs_nothing(node)):
+            if index in self._fallbacks or not (isinstance(node, Step) or _is_free(node)):
                 yield node.onnx_node
             for inner in inside:
                 if id(inner) not in seen:
-                    yield from inner._left(seen)
+                    yield from inner._reference_nodes(seen)
 
     def _constants_of(self, names: Iterable[str]) -> dict[str, Any]:
         """Return the subset of the named values that is constant in this graph, with their values."""
         sources = (
-            self._given,
+            self._outer_constants,
             self._initializers,
             self.rt_inits_,
             self._folded,
         )  # the last source takes precedence
         return {name: source[name] for name in names for source in sources if name in source}
 
-    def _inside(self, graph: GraphProto) -> Evaluator:
+    def _subgraph_evaluator(self, graph: GraphProto) -> Evaluator:
         """Return an evaluator for a subgraph; it is folded if this graph is, unless the subgraph has inputs with
         defaults.
         """
@@ -161,12 +165,12 @@ class Evaluator(ReferenceEvaluator):
         inputs = set(self.input_names)
         # Subgraphs are fed all values around them; names that they define themselves take precedence.
         self._fixed = {name: value for name, value in self.rt_inits_.items() if name not in inputs}
-        self.rt_inits_ = {**self._given, **self.rt_inits_}
+        self.rt_inits_ = {**self._outer_constants, **self.rt_inits_}
         self._defaults = {name: value for name, value in self.rt_inits_.items() if name not in self._fixed}
 
     def _read(self) -> None:
         """Read the initializers; if facts were given, replace the graph by its folded form."""
-        self._before = list(self.nodes_)
+        self._original_nodes = list(self.nodes_)
         if self._facts is None:
             super()._init()
             self.rt_inits_.update(self._initializers)
@@ -174,10 +178,10 @@ class Evaluator(ReferenceEvaluator):
         kept = frozenset(self.output_names)
         self.nodes_ = []
         super()._init()
-        own = {**self._given, **self.rt_inits_, **self._initializers}
-        around = frozenset(self._given).difference(self.rt_inits_, self._initializers)
-        graph = Graph(self._before, own, kept, self.opsets.get("", 1), self._facts, self._budget)
-        graph = replace(graph, around=around, keeps_narrow=self._keeps_narrow)
+        own = {**self._outer_constants, **self.rt_inits_, **self._initializers}
+        around = frozenset(self._outer_constants).difference(self.rt_inits_, self._initializers)
+        graph = Graph(self._original_nodes, own, kept, self.opsets.get("", 1), self._facts, self._budget)
+        graph = replace(graph, outer_constants=around, keep_quantized=self._keep_quantized)
         folded = folding.fold(graph)
         self.nodes_, self.inits_, self._folded = folded.nodes, [], folded.constants
         super()._init()
@@ -186,8 +190,8 @@ class Evaluator(ReferenceEvaluator):
     def _load_impl(self, node: NodeProto, input_types: Any = None) -> Any:
         """Return the factory of a node for onnx's evaluator: our step if there is one, else onnx's implementation."""
         try:
-            known = node.domain in (*self.opsets, steps.DOMAIN) and not self._defines(node)
-            step = steps.find(node, self.opsets.get("", 1), self._inside) if known else None
+            may_have_step = node.domain in (*self.opsets, steps.DOMAIN) and not self._defines(node)
+            step = steps.find(node, self.opsets.get("", 1), self._subgraph_evaluator) if may_have_step else None
         except (GpuconvError, MemoryError):
             raise
         except Exception as error:  # attributes of the wrong type, or strings that are not UTF-8
@@ -203,12 +207,12 @@ class Evaluator(ReferenceEvaluator):
     def _load_reference(self, node: NodeProto, input_types: Any = None) -> Any:
         """Return onnx's implementation of a node's operator; raise ArgumentError, with advice, if there is none."""
         key = node.domain, node.op_type
-        if key in self._bodies:
-            return self._bodies[key]
+        if key in self._reference_classes:
+            return self._reference_classes[key]
         try:
             loaded = super()._load_impl(node, input_types)
             if input_types is None and not isinstance(loaded, type):
-                self._bodies[key] = loaded
+                self._reference_classes[key] = loaded
             return loaded
         except RuntimeContextError:  # how the evaluator asks for a second call that passes the input types
             raise
@@ -260,7 +264,7 @@ class Evaluator(ReferenceEvaluator):
             Raised by gpuconv's operators, or, naming the node, for an error in any other operator.
         """
         values = {"": None, **self._defaults, **feeds, **self._fixed}
-        memory, given = self._joins.start(), attributes or {}
+        memory, given = self._joins.begin_run(), attributes or {}
         for index, (node, names, last) in enumerate(self._program):
             start = 0.0 if observer is None else perf_counter()
             try:
@@ -292,7 +296,7 @@ class Evaluator(ReferenceEvaluator):
         memory: joining.Memory,
         images: Images | None,
     ) -> Any:
-        """Compute one node: control flow, a function call or a plain node, per image if batch invariance requires it.
+        """Compute one node: control flow, a function call, or a plain node (per image if batch invariance requires it).
         """
         if isinstance(node, ControlStep):
             return node.run(values, attributes, images)
@@ -324,26 +328,26 @@ class Evaluator(ReferenceEvaluator):
         if isinstance(node, Step):
             linked = node.linked and _linked(node, attributes)
             inputs = self.operands(node, values)
-            known = node.known(inputs) if node.settled else None
-            if known is not None:
-                return known
-            if not node.takes(inputs, linked):
-                return self.by_reference(self._stand_in(index, node), values, attributes)
-            if not node.fills:
+            cached = node.cached_outputs(inputs) if node.cacheable else None
+            if cached is not None:
+                return cached
+            if not node.accepts(inputs, linked):
+                return self.by_reference(self._fallback(index, node), values, attributes)
+            if not node.supports_out:
                 return node.compute(inputs, linked)
             name = node.output[0]
-            outputs = node.compute(inputs, linked, memory.place(name, inputs))
-            memory.done(name, inputs, outputs[0])
+            outputs = node.compute(inputs, linked, memory.target(name, inputs))
+            memory.finish(name, inputs, outputs[0])
             return outputs
         return self.by_reference(node, values, attributes)
 
-    def _stand_in(self, index: int, step: Step) -> Any:
+    def _fallback(self, index: int, step: Step) -> Any:
         """Return onnx's implementation of a node whose step does not accept its inputs; it is created once."""
-        if index not in self._stand_ins:
+        if index not in self._fallbacks:
             node = step.onnx_node
             parameters = {"log": lambda *_: None, "opsets": self.opsets, "verbose": 0, "new_ops": {}}
-            self._stand_ins[index] = self._load_reference(node)(node, parameters)
-        return self._stand_ins[index]
+            self._fallbacks[index] = self._load_reference(node)(node, parameters)
+        return self._fallbacks[index]
 
     def _call(
         self, node: Any, values: dict[str, Any], attributes: Mapping[str, Any], images: Images | None
@@ -365,12 +369,12 @@ class Evaluator(ReferenceEvaluator):
 
     def _arguments(self, node: Any) -> dict[str, Any]:
         """Return a call's attributes with the function's default values, which onnx's evaluator omits."""
-        if id(node) not in self._calls:
+        if id(node) not in self._call_attributes:
             defaults = getattr(node.impl_.proto_, "attribute_proto", ())
             given = {a.name: a for a in (*defaults, *node.onnx_node.attribute) if not a.ref_attr_name}
             values = {a.name: node._extract_attribute_value(given[a.name]) for a in defaults}
-            self._calls[id(node)] = {**node.attributes_, **values}
-        return self._calls[id(node)]
+            self._call_attributes[id(node)] = {**node.attributes_, **values}
+        return self._call_attributes[id(node)]
 
     # ---------------------------------------------------------------- where values are
 
@@ -380,7 +384,7 @@ class Evaluator(ReferenceEvaluator):
 
     def by_reference(self, node: Any, values: dict[str, Any], attributes: Mapping[str, Any]) -> Any:
         """Run onnx's implementation of a node on the host; warn once per operator that this is slow."""
-        if not _costs_nothing(node):
+        if not _is_free(node):
             self._warn(node, "which is made to be right, not to be fast")
         return _run_reference(node, [values[name] for name in node.input], values, attributes)
 
@@ -414,18 +418,18 @@ class CudaEvaluator(Evaluator):
     an operator combines them with a device array.
     """
 
-    _keeps_narrow = False  # on a device, filters are packed into the kernels' layout once
+    _keep_quantized = False  # on a device, filters are packed into the kernels' layout once
 
     def __init__(self, proto: Any, *args: Any, around: CudaEvaluator | None = None, **kwargs: Any) -> None:
         super().__init__(proto, *args, around=around, **kwargs)
         # constants on the device, by (name, operator they are packed for or "")
         self._constants: dict[tuple[str, str], Any] = {}
         ours = [node for node in self.rt_nodes_ if isinstance(node, Step)]
-        self._read_by_host = {step.input[at] for step in ours for at in step.on_host if at < len(step.input)}
+        self._host_values = {step.input[at] for step in ours for at in step.on_host if at < len(step.input)}
         inner = [found for step in ours if isinstance(step, ControlStep) for found in step.evaluators.values()]
-        self._read_by_host.update(name for evaluator in inner for name in evaluator._read_by_host)
+        self._host_values.update(name for evaluator in inner for name in evaluator._host_values)
         for step in ours if self._facts else ():
-            if len(step.input) > 1 and step.packs(1) and step.input[1] in self._fixed:
+            if len(step.input) > 1 and step.packs_weights_for(1) and step.input[1] in self._fixed:
                 # running the model raises the same error, with the user's inputs
                 with suppress(GpuconvError, MemoryError):
                     self._pack(step)
@@ -435,7 +439,7 @@ class CudaEvaluator(Evaluator):
         weights.
         """
         values = {"": None} | {name: self.rt_inits_[name] for name in step.input if name in self._fixed}
-        weights = self._on_device(step.input[1], values[step.input[1]], step.packs(1))
+        weights = self._on_device(step.input[1], values[step.input[1]], step.packs_weights_for(1))
         if not isinstance(weights, gpuconv.PackedWeights) or step.linked:
             return
         for name in step.input:
@@ -450,7 +454,7 @@ class CudaEvaluator(Evaluator):
                 )
         inputs = self.operands(step, values)
         with weights.only():
-            if step.takes(inputs, {}):
+            if step.accepts(inputs, {}):
                 step.compute(inputs, {})
 
     def _shape(self, name: str, dtype: str) -> tuple[int, ...] | None:
@@ -467,7 +471,7 @@ class CudaEvaluator(Evaluator):
         if not step.by_kernels and not any(map(on_device, free)):
             return tuple(map(self.to_host, found))
         return tuple(
-            self.to_host(value) if at in step.on_host else self._on_device(name, value, step.packs(at))
+            self.to_host(value) if at in step.on_host else self._on_device(name, value, step.packs_weights_for(at))
             for at, (name, value) in enumerate(zip(step.input, found, strict=True))
         )
 
@@ -476,7 +480,7 @@ class CudaEvaluator(Evaluator):
 
         Constants are moved once and cached; weights are packed for the operator ``packed_for`` ("" for none).
         """
-        if not on_device(value) and not _is_numbers(value):
+        if not on_device(value) and not _is_numeric(value):
             return value
         constant = name in self.rt_inits_ and value is self.rt_inits_[name]
         if not constant:
@@ -497,7 +501,7 @@ class CudaEvaluator(Evaluator):
             return super().by_reference(node, values, attributes)
         self._warn(node, "on the host, with copies from the device and back")
         outputs = _run_reference(node, list(map(self.to_host, inputs)), values, attributes)
-        return [_returned(value) for value in outputs]
+        return [_float_to_device(value) for value in outputs]
 
     def takes(self, value: Any) -> bool:
         """Accept arrays on the device as model inputs."""
@@ -507,16 +511,16 @@ class CudaEvaluator(Evaluator):
         """Return whether an input is a host array that remains on the host: the host reads it, or it is not
         floating-point.
         """
-        return not on_device(value) and (name in self._read_by_host or not (_is_numbers(value) and is_float(value)))
+        return not on_device(value) and (name in self._host_values or not (_is_numeric(value) and is_float(value)))
 
     def enter(self, values: dict[str, Any]) -> dict[str, Any]:
         """Move floating-point inputs to the device, except those that the host reads."""
-        return {name: value if name in self._read_by_host else _returned(value) for name, value in values.items()}
+        return {name: value if name in self._host_values else _float_to_device(value) for name, value in values.items()}
 
     def leaving(self, values: Mapping[str, Any]) -> Callable[[Any], Any]:
         """Return what moves outputs to the host, or leaves them on the device if an input was there."""
         came = any(on_device(value) and not isinstance(value, np.ndarray) for value in values.values())
-        return _numbers_to_device if came else self.to_host
+        return _numeric_to_device if came else self.to_host
 
     def to_host(self, value: Any) -> Any:
         """Return a value on the host; for device arrays, this waits until they are computed."""
@@ -530,7 +534,7 @@ def _evaluators(node: Any) -> list[Evaluator]:
     return [value for value in held if isinstance(value, Evaluator)]
 
 
-def _costs_nothing(node: Any) -> bool:
+def _is_free(node: Any) -> bool:
     """Return whether a node of onnx's takes no time itself: a Constant, or one whose subgraphs or function do the
     work.
     """
@@ -549,19 +553,19 @@ def _instance(kind: Any, node: NodeProto, parameters: dict[str, Any]) -> Any:
         raise ArgumentError(f"{nodes.describe(node)}: onnx's reference evaluator cannot create it: {said}") from error
 
 
-def _is_numbers(value: Any) -> bool:
+def _is_numeric(value: Any) -> bool:
     """Return whether a value is a host array whose dtype exists on a device: no strings, no types below 8 bits."""
     return isinstance(value, np.ndarray) and (value.dtype.name in DTYPES or value.dtype.kind == "c")
 
 
-def _numbers_to_device(value: Any) -> Any:
+def _numeric_to_device(value: Any) -> Any:
     """Move a numeric host array to the device; return anything else unchanged."""
-    return gpuconv.to_device(value) if _is_numbers(value) else value
+    return gpuconv.to_device(value) if _is_numeric(value) else value
 
 
-def _returned(value: Any) -> Any:
+def _float_to_device(value: Any) -> Any:
     """Move a floating-point host array to the device; return anything else unchanged."""
-    return gpuconv.to_device(value) if _is_numbers(value) and is_float(value) else value
+    return gpuconv.to_device(value) if _is_numeric(value) and is_float(value) else value
 
 
 def _run_reference(node: Any, inputs: list[Any], values: dict[str, Any], attributes: Mapping[str, Any]) -> Any:

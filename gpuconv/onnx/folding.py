@@ -28,7 +28,7 @@ import numpy as np
 from onnx import NodeProto, numpy_helper
 
 from gpuconv.onnx import operators, steps
-from gpuconv.onnx.finishing import Chaining, Finishing, Normalizing
+from gpuconv.onnx.finishing import ElementwiseFusion, EpilogueFusion, LayerNormalizationFusion
 from gpuconv.onnx.rewriting import Graph
 from gpuconv.onnx.scaling import Scaling
 
@@ -41,10 +41,10 @@ def fold(graph: Graph) -> Graph:
     """Return an equivalent graph with fewer nodes, without the constants that are no longer used."""
     graph = _without_constant_nodes(graph)
     graph = Scaling(graph).run()
-    graph = Finishing(graph).run()
-    graph = Normalizing(graph).run()
-    graph = Chaining(graph).run()
-    used = {*graph.counts, *graph.kept}
+    graph = EpilogueFusion(graph).run()
+    graph = LayerNormalizationFusion(graph).run()
+    graph = ElementwiseFusion(graph).run()
+    used = {*graph.use_counts, *graph.outputs}
     return replace(graph, constants={name: value for name, value in graph.constants.items() if name in used})
 
 
@@ -52,22 +52,22 @@ def _without_constant_nodes(graph: Graph) -> Graph:
     """Compute the nodes of :data:`gpuconv.onnx.operators.TABLE` whose inputs are all constant; none of them is
     random.
     """
-    constants, left = dict(graph.constants), []
-    kept = _filters_of_integers(graph) if graph.keeps_narrow else set()
-    brought = (value for name, value in constants.items() if name not in graph.around)
-    graph.budget.left += _ALLOWANCE * sum(map(_elements, brought))
+    constants, remaining = dict(graph.constants), []
+    not_folded = _quantized_filters(graph) if graph.keep_quantized else set()
+    own_constants = (value for name, value in constants.items() if name not in graph.outer_constants)
+    graph.budget.left += _ALLOWANCE * sum(map(_elements, own_constants))
     for node in graph.nodes:
-        outputs = None if node.output[0] in kept else _constant_outputs(node, graph, constants)
+        outputs = None if node.output[0] in not_folded else _constant_outputs(node, graph, constants)
         if outputs is None:
-            left.append(node)
+            remaining.append(node)
             continue
         if not node.input:  # a Constant node, whose tensor is part of the model
             graph.budget.left += _ALLOWANCE * sum(map(_elements, outputs))
         constants.update((name, value) for name, value in zip(node.output, outputs, strict=False) if name)
-    return replace(graph, nodes=left, constants=constants)
+    return replace(graph, nodes=remaining, constants=constants)
 
 
-def _filters_of_integers(graph: Graph) -> set[str]:
+def _quantized_filters(graph: Graph) -> set[str]:
     """Return the outputs of DequantizeLinear nodes that should not be folded: large 8-bit filters of a single Conv.
 
     A filter is applied at many positions, so dequantizing it at every run costs little compared with the convolution.
@@ -76,12 +76,12 @@ def _filters_of_integers(graph: Graph) -> set[str]:
     if not large:  # true for most models
         return large
     filters = {node.input[1] for node in graph.nodes if node.op_type == "Conv" and node.domain == ""}
-    alone = {name for name in filters if graph.counts[name] == 1 and name not in graph.kept}
+    single_use = {name for name in filters if graph.use_counts[name] == 1 and name not in graph.outputs}
     return {
         node.output[0]
         for node in graph.nodes
         if node.op_type == "DequantizeLinear" and operators.has(node) and node.input[0] in large
-    } & alone
+    } & single_use
 
 
 def _constant_outputs(node: NodeProto, graph: Graph, constants: Mapping[str, Any]) -> tuple[Any, ...] | None:
@@ -91,14 +91,14 @@ def _constant_outputs(node: NodeProto, graph: Graph, constants: Mapping[str, Any
     if node.op_type == "Constant" and not node.input and (array := _tensor(node)) is not None:
         return (array,)
     facts = graph.facts
-    given = {name: constants[name] if name else None for name in node.input if not name or name in constants}
+    constant_inputs = {name: constants[name] if name else None for name in node.input if not name or name in constants}
     if node.op_type == "CastLike" and node.input[1] in facts:  # only the type of its second input matters
-        given.setdefault(node.input[1], np.empty(0, facts[node.input[1]].dtype))
-    if len(given) < len(set(node.input)):
+        constant_inputs.setdefault(node.input[1], np.empty(0, facts[node.input[1]].dtype))
+    if len(constant_inputs) < len(set(node.input)):
         return None
     step = steps.find(node, graph.opset)
-    inputs = tuple(given[name] for name in node.input)
-    if not isinstance(step, steps.TableStep) or step.linked or not step.takes(inputs, {}):
+    inputs = tuple(constant_inputs[name] for name in node.input)
+    if not isinstance(step, steps.TableStep) or step.linked or not step.accepts(inputs, {}):
         return None
     try:
         if not graph.budget.spend(step.cost(inputs), max(map(_elements, inputs), default=0)):

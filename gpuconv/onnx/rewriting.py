@@ -51,7 +51,7 @@ class Graph:
     ----------
     nodes : list of NodeProto
     constants : dict of str to array
-    kept : frozenset of str
+    outputs : frozenset of str
         Names of the graph's outputs.
     opset : int
         Version of the default domain.
@@ -59,23 +59,23 @@ class Graph:
         Element types and shapes of computed values, where known.
     budget : Budget
         Shared by all passes, and by the graphs of subgraphs.
-    around : frozenset of str
+    outer_constants : frozenset of str
         Names of constants that come from the enclosing graph.
-    keeps_narrow : bool
+    keep_quantized : bool
         Whether large 8-bit filters stay quantized in memory, instead of being folded into floats.
     """
 
     nodes: list[NodeProto]
     constants: dict[str, Any]
-    kept: frozenset[str]
+    outputs: frozenset[str]
     opset: int
     facts: Mapping[str, Fact] = field(default_factory=dict)
     budget: Budget = field(default_factory=Budget)
-    around: frozenset[str] = frozenset()
-    keeps_narrow: bool = False
+    outer_constants: frozenset[str] = frozenset()
+    keep_quantized: bool = False
 
     @cached_property
-    def counts(self) -> Counter[str]:
+    def use_counts(self) -> Counter[str]:
         """How often each value is used, uses in subgraphs included."""
         names: list[str] = []
         for node in self.nodes:  # one long list is counted faster than one name after another
@@ -84,8 +84,8 @@ class Graph:
 
     def names(self) -> set[str]:
         """Return all names in use: inputs, constants, and the inputs and outputs of nodes."""
-        made = {name for node in self.nodes for name in node.output}
-        return made.union(self.facts, self.constants, self.counts)
+        defined = {name for node in self.nodes for name in node.output}
+        return defined.union(self.facts, self.constants, self.use_counts)
 
 
 class Rewriting:
@@ -97,33 +97,31 @@ class Rewriting:
         The graph before the pass.
     constants : dict of str to array
         The graph's constants, and those that the pass adds.
-    made : dict of str to NodeProto
+    emitted : dict of str to NodeProto
         The nodes of the result so far, in order, by their first output.
     """
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.constants = dict(graph.constants)
-        self._counts = graph.counts
-        self.made: dict[str, NodeProto] = {}
+        self._use_counts = graph.use_counts
+        self.emitted: dict[str, NodeProto] = {}
 
     def result(self) -> Graph:
         """Return the optimised graph, or the original object, with its cached counts, if no node has changed."""
-        nodes = list(self.made.values())
+        nodes = list(self.emitted.values())
         if len(nodes) == len(self.graph.nodes) and all(map(is_, nodes, self.graph.nodes)):
             return self.graph
         return replace(self.graph, nodes=nodes, constants=self.constants)
 
-    def only_source(self, name: str) -> NodeProto | None:
-        """Return the node that computes a value with exactly one use that is not an output of the graph; None
-        otherwise.
-        """
-        alone = self._counts[name] == 1 and name not in self.graph.kept
-        return self.made.get(name) if alone else None
+    def sole_producer(self, name: str) -> NodeProto | None:
+        """Return the node that computes a value, if the value has one use and is not an output of the graph."""
+        single_use = self._use_counts[name] == 1 and name not in self.graph.outputs
+        return self.emitted.get(name) if single_use else None
 
-    def keep(self, node: NodeProto) -> None:
+    def emit(self, node: NodeProto) -> None:
         """Append a node to the result."""
-        self.made[next(filter(None, node.output), f"#{id(node)}")] = node
+        self.emitted[next(filter(None, node.output), f"#{id(node)}")] = node
 
 
 def is_convolution(node: NodeProto) -> bool:

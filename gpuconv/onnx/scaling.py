@@ -27,34 +27,34 @@ class Scaling(Rewriting):
     def __init__(self, graph: Graph) -> None:
         super().__init__(graph)
         self._names = graph.names()
-        self._own: set[str] = set()  # names of constants that this pass has added
+        self._added_constants: set[str] = set()  # names of constants that this pass has added
 
     def run(self) -> Graph:
         """Return the graph with factors and shifts folded into weights and biases."""
         with np.errstate(all="ignore"):
             for node in self.graph.nodes:
-                self.keep(self._with_factor(node) or node)
+                self.emit(self._with_factor(node) or node)
         return self.result()
 
     def _with_factor(self, node: NodeProto) -> NodeProto | None:
         """Return the node that replaces this one, with its factor and shift folded into its producer if possible, or
         None.
         """
-        found = self._affine(node)
-        if found is None:
+        affine = self._affine(node)
+        if affine is None:
             return None
-        name, factor, shift = found
-        source = self.only_source(name)
+        name, factor, shift = affine
+        source = self.sole_producer(name)
         if source is not None and (is_convolution(source) or source.domain == DOMAIN):
-            made = self._joined(source, node, factor, shift)
-            if made is not None:
-                self._forget(source, made)
-                return made
+            folded = self._folded_into(source, node, factor, shift)
+            if folded is not None:
+                self._remove_folded(source, folded)
+                return folded
         if node.op_type == "BatchNormalization" or (node.op_type == "Mul" and np.size(factor) > 1):
             return self._affine_node(name, node, factor, shift)
         return None
 
-    def _joined(self, source: NodeProto, node: NodeProto, factor: Any, shift: Any) -> NodeProto | None:
+    def _folded_into(self, source: NodeProto, node: NodeProto, factor: Any, shift: Any) -> NodeProto | None:
         """Return the producer with factor and shift folded in: a scaled convolution or a merged Affine; None if
         impossible.
         """
@@ -65,10 +65,10 @@ class Scaling(Rewriting):
             return None
         return self._affine_node(source.input[0], node, before * factor, added * factor + shift)
 
-    def _forget(self, source: NodeProto, heir: NodeProto) -> None:
+    def _remove_folded(self, source: NodeProto, heir: NodeProto) -> None:
         """Remove a node that was folded into its successor, and the constants that only it used."""
-        del self.made[source.output[0]]
-        for name in self._own.intersection(source.input).difference(heir.input):
+        del self.emitted[source.output[0]]
+        for name in self._added_constants.intersection(source.input).difference(heir.input):
             del self.constants[name]
 
     def _affine(self, node: NodeProto) -> tuple[str, Any, Any] | None:
@@ -85,16 +85,16 @@ class Scaling(Rewriting):
 
     def _normalization(self, node: NodeProto) -> tuple[str, Any, Any] | None:
         """Return BatchNormalization as (input, factor, shift); None if its parameters are not suitable constants."""
-        found = operators.find(node, self.graph.opset)
+        operator_form = operators.find(node, self.graph.opset)
         parameters = [self.constants[name] for name in node.input[1:] if name in self.constants]
-        if found is None or len(parameters) < 4 or not all(map(_is_exact_enough, parameters)):
+        if operator_form is None or len(parameters) < 4 or not all(map(_is_exact_enough, parameters)):
             return None
         if not self.graph.budget.spend(parameters[0].size, parameters[0].size):
             return None
         if any(p.ndim != 1 or p.shape != parameters[0].shape for p in parameters):
             return None
         scale, bias, mean, var = (p.astype(np.float64) for p in parameters)
-        factor = scale / np.sqrt(var + found[1].get("epsilon"))
+        factor = scale / np.sqrt(var + operator_form[1].get("epsilon"))
         return node.input[0], factor, bias - mean * factor
 
     def _arithmetic(self, node: NodeProto, a: str, b: str) -> tuple[str, Any, Any] | None:
@@ -152,15 +152,15 @@ class Scaling(Rewriting):
         numbers = [n.astype(fact.dtype) for n in np.broadcast_arrays(factor, shift)]
         if not all(np.isfinite(number).all() for number in numbers):
             return None
-        made = [self._constant(f"{output}/{kind}", n) for kind, n in zip(("factor", "shift"), numbers, strict=True)]
-        return helper.make_node("Affine", [name, *made], [output], name=node.name, domain=DOMAIN)
+        names = [self._constant(f"{output}/{kind}", n) for kind, n in zip(("factor", "shift"), numbers, strict=True)]
+        return helper.make_node("Affine", [name, *names], [output], name=node.name, domain=DOMAIN)
 
     def _constant(self, name: str, number: Any) -> str:
         """Add a constant; return its name, which is ``name`` with apostrophes appended until it is unique."""
         while name in self._names:
             name += "'"
         self._names.add(name)
-        self._own.add(name)
+        self._added_constants.add(name)
         self.constants[name] = number
         return name
 

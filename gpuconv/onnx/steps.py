@@ -29,9 +29,9 @@ from gpuconv.onnx.repeated import RepeatedConv
 
 DOMAIN = "gpuconv"  # private domain of the nodes that fusion creates
 _FUSED = ("FusedConv", "FusedConvTranspose", "Affine")
-_CUTTING = ("Scan", "SequenceMap")  # operators whose subgraph sees slices or elements of their inputs
+_SLICING = ("Scan", "SequenceMap")  # operators whose subgraph sees slices or elements of their inputs
 _SIZES = ("Shape", "Size")  # operators that read only the shape of their input
-_MOST_KEPT = 2**16  # bytes; larger results are not cached between runs
+_MOST_CACHED_BYTES = 2**16  # bytes; larger results are not cached between runs
 ACTIVATION = ("activation", "alpha", "low", "high")  # attributes of a fused node that describe its activation
 Inputs = tuple[Any, ...]
 
@@ -49,15 +49,15 @@ class Step:
         Positions of inputs that must be NumPy arrays even if the model runs on a device.
     by_kernels : bool
         Whether a device computes it even if all inputs come from the host.
-    fills : bool
+    supports_out : bool
         Whether :meth:`compute` can store its first output in a given array.
-    settled : bool
+    cacheable : bool
         Whether its outputs depend only on constants and shapes, so that they can be cached between runs.
     """
 
     has_subgraph = False
-    fills = False
-    settled = False
+    supports_out = False
+    cacheable = False
 
     def __init__(self, node: NodeProto, opset: int) -> None:
         self.onnx_node = node
@@ -72,24 +72,24 @@ class Step:
         """Return False: the node sees only its inputs, not the values of enclosing graphs."""
         return False
 
-    def packs(self, position: int) -> str:
+    def packs_weights_for(self, position: int) -> str:
         """Return the public function for which the input at this position holds weights to pack; "" if it holds
         none.
         """
         return ""
 
-    def keep(self, constants: Mapping[str, Any]) -> None:
+    def set_constants(self, constants: Mapping[str, Any]) -> None:
         """Receive the graph's constants by name, to precompute what depends on them."""
 
-    def settle(self, settled: Container[str]) -> bool:
-        """Return whether the outputs depend on constants and shapes only; ``settled`` names the values that do."""
+    def mark_cacheable(self, cacheable: Container[str]) -> bool:
+        """Return whether the outputs depend on constants and shapes only; ``cacheable`` names the values that do."""
         return False
 
-    def known(self, inputs: Inputs) -> Inputs | None:
-        """Return the cached outputs of a settled step if these inputs are the ones of the last run; None otherwise."""
+    def cached_outputs(self, inputs: Inputs) -> Inputs | None:
+        """Return the cached outputs of a cacheable step if the inputs are those of the last run; None otherwise."""
         return None
 
-    def takes(self, inputs: Inputs, linked: Mapping[str, Any]) -> bool:
+    def accepts(self, inputs: Inputs, linked: Mapping[str, Any]) -> bool:
         """Return whether the step can compute these inputs with these values of linked attributes."""
         return True
 
@@ -103,13 +103,13 @@ class ConvolutionStep(Step):
     validation.
     """
 
-    _again: RepeatedConv | None = None
-    fills = True
+    _fast_path: RepeatedConv | None = None
+    supports_out = True
 
-    def keep(self, constants: Mapping[str, Any]) -> None:
+    def set_constants(self, constants: Mapping[str, Any]) -> None:
         """Register constant weights with the fast path, so that facts about them are computed once."""
-        if self._again is not None:
-            self._again.keep(constants.get(self.input[1]))
+        if self._fast_path is not None:
+            self._fast_path.keep(constants.get(self.input[1]))
 
 
 class KernelStep(ConvolutionStep):
@@ -118,16 +118,16 @@ class KernelStep(ConvolutionStep):
     def __init__(self, node: NodeProto, opset: int) -> None:
         super().__init__(node, opset)
         self._keywords = nodes.keywords(node, opset)
-        self._again = RepeatedConv(self._keywords) if node.op_type == "Conv" and not self.linked else None
+        self._fast_path = RepeatedConv(self._keywords) if node.op_type == "Conv" and not self.linked else None
 
-    def packs(self, position: int) -> str:
+    def packs_weights_for(self, position: int) -> str:
         """Return the function whose weights the second input holds; "" for all other inputs."""
         return nodes.function_of(self.onnx_node) if position == 1 else ""
 
     def compute(self, inputs: Inputs, linked: Mapping[str, Any], out: Any = None) -> Inputs:
         """Call the public function, or the fast path for a repeated Conv."""
         compute = partial(nodes.call, self.onnx_node, self._opset, inputs, {**self._keywords, **linked})
-        return compute() if self._again is None else self._again.call(compute, *inputs, out=out)
+        return compute() if self._fast_path is None else self._fast_path.call(compute, *inputs, out=out)
 
 
 class FusedStep(ConvolutionStep):
@@ -140,9 +140,9 @@ class FusedStep(ConvolutionStep):
         self._activation, self._plain = _without_activation(node)
         self._keywords = {} if node.op_type == "Affine" else nodes.keywords(self._plain, opset)
         self.by_kernels = node.op_type != "Affine"
-        self._again = RepeatedConv(self._keywords, self._activation) if node.op_type == "FusedConv" else None
+        self._fast_path = RepeatedConv(self._keywords, self._activation) if node.op_type == "FusedConv" else None
 
-    def packs(self, position: int) -> str:
+    def packs_weights_for(self, position: int) -> str:
         """Return the function whose weights the second input of a fused convolution holds; "" for all other inputs."""
         return nodes.function_of(self._plain) if self.by_kernels and position == 1 else ""
 
@@ -153,15 +153,15 @@ class FusedStep(ConvolutionStep):
         if not self.by_kernels:
             x, factor, shift = inputs
             return (affine(x, factor, shift, self._activation),)
-        y = None if self._again is None else self._again.run(*inputs, out=out)
+        y = None if self._fast_path is None else self._fast_path.run(*inputs, out=out)
         if y is not None:
             return (y,)
         operands, residual = inputs[:3], inputs[3] if len(inputs) > 3 else None
         keywords = {**self._keywords, "activation": self._activation, "residual": residual}
         if residual is None or not self._broadcasts(operands, residual):
             outputs = nodes.call(self._plain, self._opset, operands, keywords)
-            if self._again is not None:
-                self._again.accept(*inputs)
+            if self._fast_path is not None:
+                self._fast_path.accept(*inputs)
             return outputs
         (y,) = nodes.call(self._plain, self._opset, operands, self._keywords)
         return (activated(wide(y) + wide(residual), self._activation).astype(y.dtype, copy=False),)
@@ -202,43 +202,43 @@ class TableStep(Step):
         self._constants: Inputs = ()
         self._prepared: Mapping[int, Any] | None = None
         # (inputs, or the shape read by Shape and Size; the outputs for these)
-        self._known: tuple[Any, Inputs] | None = None
+        self._cached: tuple[Any, Inputs] | None = None
 
-    def keep(self, constants: Mapping[str, Any]) -> None:
+    def set_constants(self, constants: Mapping[str, Any]) -> None:
         """Remember constant inputs, which the operator converts into a faster form at the first run on the host."""
         if self._operator.prepare is not None and not self.linked:
             self._constants = tuple(constants.get(name) for name in self.input)
 
-    def settle(self, settled: Container[str]) -> bool:
-        """Decide whether the outputs can be cached: the step reads only shapes, or only settled values.
+    def mark_cacheable(self, cacheable: Container[str]) -> bool:
+        """Decide whether the outputs can be cached: the step reads only shapes, or only cacheable values.
 
         Operators whose outputs a later Chain may overwrite in place are excluded.
         """
         kind = self.onnx_node.op_type
-        alone = kind in _SIZES or all(name in settled for name in self.input)
-        self.settled = alone and not self.linked and kind not in joining.COMPUTING
-        return self.settled
+        only_cacheable_inputs = kind in _SIZES or all(name in cacheable for name in self.input)
+        self.cacheable = only_cacheable_inputs and not self.linked and kind not in joining.COMPUTING
+        return self.cacheable
 
-    def known(self, inputs: Inputs) -> Inputs | None:
+    def cached_outputs(self, inputs: Inputs) -> Inputs | None:
         """Return the cached outputs if the inputs are those of the last run (for Shape and Size: of equal shape)."""
-        if self._known is None:
+        if self._cached is None:
             return None
-        before, outputs = self._known
+        before, outputs = self._cached
         if self.onnx_node.op_type in _SIZES:
             return outputs if before == getattr(inputs[0], "shape", None) else None
         return outputs if all(map(is_, inputs, before)) else None
 
-    def _remember(self, inputs: Inputs, outputs: Inputs) -> None:
-        """Cache the outputs of a settled step if they are small, as read-only arrays."""
-        if all(type(value) is np.ndarray and value.nbytes <= _MOST_KEPT for value in outputs):
+    def _cache(self, inputs: Inputs, outputs: Inputs) -> None:
+        """Cache the outputs of a cacheable step if they are small, as read-only arrays."""
+        if all(type(value) is np.ndarray and value.nbytes <= _MOST_CACHED_BYTES for value in outputs):
             for value in outputs:
                 value.flags.writeable = False
-            self._known = inputs[0].shape if self.onnx_node.op_type in _SIZES else inputs, outputs
+            self._cached = inputs[0].shape if self.onnx_node.op_type in _SIZES else inputs, outputs
 
-    def _with(self, linked: Mapping[str, Any]) -> Form:
+    def _form_with(self, linked: Mapping[str, Any]) -> Form:
         return replace(self._form, attributes={**self._form.attributes, **linked}) if linked else self._form
 
-    def takes(self, inputs: Inputs, linked: Mapping[str, Any]) -> bool:
+    def accepts(self, inputs: Inputs, linked: Mapping[str, Any]) -> bool:
         """Return whether the operator supports the dtypes of all inputs and the linked attributes."""
         for value in inputs:
             dtype = getattr(value, "dtype", None)
@@ -246,7 +246,7 @@ class TableStep(Step):
                 if dtype is None and self._operator.collections:
                     continue
                 return False
-        return not linked or self._operator.serves(self._with(linked))
+        return not linked or self._operator.serves(self._form_with(linked))
 
     def _with_prepared(self, inputs: Inputs) -> Inputs:
         """Replace constant inputs by their prepared form, unless a run overrides one of the constants."""
@@ -265,7 +265,7 @@ class TableStep(Step):
     def compute(self, inputs: Inputs, linked: Mapping[str, Any], out: Any = None) -> Inputs:
         """Call the operator's function; any error names the node."""
         try:
-            result = self._operator.function(self._with(linked), *self._with_prepared(inputs))
+            result = self._operator.function(self._form_with(linked), *self._with_prepared(inputs))
         except GpuconvError as error:
             raise nodes.renamed(self.onnx_node, error, _caller(error)) from error
         except MemoryError:
@@ -278,8 +278,8 @@ class TableStep(Step):
         outputs = result if type(result) is tuple else (result,)
         if any(isinstance(value, np.generic) for value in outputs):
             outputs = tuple(np.asarray(value) if isinstance(value, np.generic) else value for value in outputs)
-        if self.settled:
-            self._remember(inputs, outputs)
+        if self.cacheable:
+            self._cache(inputs, outputs)
         return outputs
 
     def write(self, inputs: Inputs, y: Any) -> None:
@@ -297,21 +297,24 @@ class ChainStep(Step):
     of scratch buffers, assigned by the lifetimes of the values.
     """
 
-    fills = True
+    supports_out = True
 
     def __init__(self, node: NodeProto, opset: int) -> None:
         super().__init__(node, opset)
         found = [find(NodeProto.FromString(text), opset) for text in node.attribute[0].strings]
-        self._parts = [step for step in found if isinstance(step, TableStep)]
+        self._operators = [step for step in found if isinstance(step, TableStep)]
         given = len(node.input)
-        places = {"": -1, **{name: at for at, name in enumerate((*node.input, *(s.output[0] for s in self._parts)))}}
-        self._places = [[places[name] for name in step.input] for step in self._parts]
-        read_by_host = {step.input[at] for step in self._parts for at in step.on_host if at < len(step.input)}
+        places = {
+            "": -1,
+            **{name: at for at, name in enumerate((*node.input, *(s.output[0] for s in self._operators)))},
+        }
+        self._operand_indices = [[places[name] for name in step.input] for step in self._operators]
+        read_by_host = {step.input[at] for step in self._operators for at in step.on_host if at < len(step.input)}
         self.on_host = frozenset(at for at, name in enumerate(node.input) if name in read_by_host)
-        last = {place: number for number, used in enumerate(self._places) for place in used}
+        last = {place: number for number, used in enumerate(self._operand_indices) for place in used}
         # scratch buffer of each intermediate result, reused after the last use of its value
         self._slots: list[int] = []
-        for number in range(len(self._parts) - 1):
+        for number in range(len(self._operators) - 1):
             taken = {slot for at, slot in enumerate(self._slots) if last[given + at] > number}
             self._slots.append(next(slot for slot in range(number + 1) if slot not in taken))
 
@@ -320,20 +323,20 @@ class ChainStep(Step):
         x, *numbers = inputs
         if not isinstance(x, np.ndarray) or not is_float(x) or any(np.ndim(number) > x.ndim for number in numbers):
             values = list(inputs)
-            for step, places in zip(self._parts, self._places, strict=True):
+            for step, places in zip(self._operators, self._operand_indices, strict=True):
                 values.extend(step.compute(tuple(None if at < 0 else values[at] for at in places), {}))
             return (values[-1],)
         scalars = [number.reshape(()) for number in numbers]
         fits = out is not None and out.shape == x.shape and out.dtype == x.dtype and out.flags.c_contiguous
-        apart = not (fits and out is x)
-        return (special.over(lambda block, y: self._block(block, scalars, y, apart), x, out if fits else None),)
+        y_is_scratch = not (fits and out is x)
+        return (special.over(lambda block, y: self._block(block, scalars, y, y_is_scratch), x, out if fits else None),)
 
-    def _block(self, x: Any, numbers: list[Any], y: Any, apart: bool) -> None:
+    def _block(self, x: Any, numbers: list[Any], y: Any, y_is_scratch: bool) -> None:
         """Compute one block; if y does not alias x, y itself serves as the first scratch buffer."""
         values = [x, *numbers]
-        for number, (step, places) in enumerate(zip(self._parts, self._places, strict=True)):
+        for number, (step, places) in enumerate(zip(self._operators, self._operand_indices, strict=True)):
             at = self._slots[number] if number < len(self._slots) else None
-            in_y = at is None or (at == 0 and apart)
+            in_y = at is None or (at == 0 and y_is_scratch)
             target = y if in_y else SCRATCH.take(f"chain {at}", x.shape, x.dtype)
             step.write(tuple(None if place < 0 else values[place] for place in places), target)
             values.append(target)
@@ -342,7 +345,7 @@ class ChainStep(Step):
 class JoinStep(TableStep):
     """A Concat, some of whose inputs may have been computed in place, directly in the output's memory."""
 
-    fills = True
+    supports_out = True
 
     def compute(self, inputs: Inputs, linked: Mapping[str, Any], out: Any = None) -> Inputs:
         """Copy the remaining inputs into ``out`` if it fits, or else concatenate into a new array."""
@@ -380,7 +383,7 @@ class ControlStep(Step):
         use.
         """
         if images is not None:
-            self._begin(images)
+            self._set_entry_axes(images)
         bodies = {
             name: operators.Body(self._name, partial(self._run_graph, name, values, attributes, images), graph.output)
             for name, graph in self._graphs.items()
@@ -407,7 +410,7 @@ class ControlStep(Step):
         feeds.update(zip(evaluator.input_names, inputs, strict=True))
         found = evaluator.evaluate(feeds, attributes, images=inner)
         if images is not None and inner is not None:
-            self._end(images, [inner.axes.get(output) for output in evaluator.output_names])
+            self._set_exit_axes(images, [inner.axes.get(output) for output in evaluator.output_names])
         return [found[output] for output in evaluator.output_names]
 
     # Batch axes of loops. A Loop's carried values keep their axes, recorded under the names of the node's outputs. A
@@ -415,35 +418,37 @@ class ControlStep(Step):
     # lost.
 
     @property
-    def _carried(self) -> int:
+    def _carried_count(self) -> int:
         """Return how many loop-carried values a Loop has; 0 for other operators."""
         return len(self.input) - 2 if self.onnx_node.op_type == "Loop" else 0
 
-    def _begin(self, images: Images) -> None:
+    def _set_entry_axes(self, images: Images) -> None:
         """Set the batch axes that hold before the first iteration."""
-        if self.onnx_node.op_type in _CUTTING:
+        if self.onnx_node.op_type in _SLICING:
             used = (*self.input, *(name for names in self._outside.values() for name in names))
             lost = LOST if any(name in images.axes for name in used) else None
             for name in self.output:
                 images.set(name, lost)
-        for outer, name in zip(self.output, self.input[2 : 2 + self._carried], strict=False):
+        for outer, name in zip(self.output, self.input[2 : 2 + self._carried_count], strict=False):
             images.set(outer, images.axes.get(name))
 
     def _axes_inside(self, name: str, images: Images) -> dict[str, int | None]:
         """Return the batch axis of each value that a subgraph sees, by its name inside."""
-        known = {outer: images.axes.get(outer) for outer in self._outside[name]}
+        outer_axes = {outer: images.axes.get(outer) for outer in self._outside[name]}
         names = self.evaluators[name].input_names
-        if self.onnx_node.op_type in _CUTTING:
+        if self.onnx_node.op_type in _SLICING:
             pairs = zip(names, self.input[-len(names) :], strict=False)
-            return known | {inner: LOST if outer in images.axes else None for inner, outer in pairs}
-        return known | {inner: images.axes.get(outer) for inner, outer in zip(names[2:], self.output, strict=False)}
+            return outer_axes | {inner: LOST if outer in images.axes else None for inner, outer in pairs}
+        return outer_axes | {
+            inner: images.axes.get(outer) for inner, outer in zip(names[2:], self.output, strict=False)
+        }
 
-    def _end(self, images: Images, axes: Sequence[int | None]) -> None:
+    def _set_exit_axes(self, images: Images, axes: Sequence[int | None]) -> None:
         """Record the batch axes of the outputs; a Loop's scan outputs have one more axis in front."""
-        if self.onnx_node.op_type in _CUTTING:
+        if self.onnx_node.op_type in _SLICING:
             return
         for at, (outer, axis) in enumerate(zip(self.output, axes[self.onnx_node.op_type == "Loop" :], strict=False)):
-            stacked = self.onnx_node.op_type == "Loop" and at >= self._carried and axis not in (None, LOST)
+            stacked = self.onnx_node.op_type == "Loop" and at >= self._carried_count and axis not in (None, LOST)
             images.set(outer, axis + 1 if stacked and axis is not None else axis)
 
 
