@@ -296,8 +296,7 @@ class Evaluator(ReferenceEvaluator):
         memory: joining.Memory,
         images: Images | None,
     ) -> Any:
-        """Compute one node: control flow, a function call, or a plain node (per image if batch invariance requires it).
-        """
+        """Compute one node: control flow, a function call, or a plain node (per image if batch invariance requires it)."""
         if isinstance(node, ControlStep):
             return node.run(values, attributes, images)
         if isinstance(node, OpFunction) and isinstance(node.impl_, Evaluator):
