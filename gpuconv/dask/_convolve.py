@@ -46,10 +46,10 @@ def lazy(
     w = others["w"]
     packed = w if type(w) is PackedWeights else None
     arrays = _checks.arrays(operator, x, others if packed is None else {**others, "w": packed.array_for(operator)})
-    does = activation.parse(operator, settings["activation"])
+    parsed = activation.parse(operator, settings["activation"])
     residual = arrays.get("residual")
-    wholes = {name: array for name, array in arrays.items() if name != "residual"}
-    shapes = [array.shape for array in wholes.values()]
+    whole_arrays = {name: array for name, array in arrays.items() if name != "residual"}
+    shapes = [array.shape for array in whole_arrays.values()]
     geometry = OPERATORS[operator].geometry(x.shape, *shapes, layout=layout, **attributes)
     dtypes.check(operator, x=x, **arrays)
     if settings["precision"] is None:
@@ -58,18 +58,18 @@ def lazy(
     if settings["invariant"] is None:
         settings["invariant"] = invariance.CURRENT.get()
     invariance.check(operator, settings["invariant"])
-    activation.check(operator, does, residual, layouts.as_given(layout, geometry.y_shape), x.dtype.name)
+    activation.check(operator, parsed, residual, layouts.as_given(layout, geometry.y_shape), x.dtype.name)
 
-    text = None if does is None else does.text
+    text = None if parsed is None else parsed.text
     of_arrays = [(name, _token(array)) for name, array in arrays.items()]
-    how = settings["precision"], settings["invariant"]
-    token = tokenize(x.name, of_arrays, packed is None, geometry, layout, *how, text)
+    settings_key = settings["precision"], settings["invariant"]
+    token = tokenize(x.name, of_arrays, packed is None, geometry, layout, *settings_key, text)
     if packed is not None:
-        wholes["w"] = _tasks.SharedWeights(operator, wholes["w"], packed)
+        whole_arrays["w"] = _tasks.SharedWeights(operator, whole_arrays["w"], packed)
     task = partial(_task, operator, geometry, [*arrays], {**settings, "layout": layout})
     axes = _axes(geometry, layouts.channels_second(layout, x.chunks), cut_channels=packed is None)
     alongside = [] if residual is None else [residual]
-    return Graph(f"{operator}-{token}", layout).array(x, axes, task, wholes, alongside)
+    return Graph(f"{operator}-{token}", layout).array(x, axes, task, whole_arrays, alongside)
 
 
 def _axes(geometry: Geometry, chunks: Sequence[Chunks], *, cut_channels: bool) -> list[list[Span]]:
@@ -91,16 +91,21 @@ def _task(
 ) -> Any:
     """Return the callable that computes a block from the pieces of its window and the other arrays, named in order."""
     channels = block[1]
-    made, taken = slice(channels.start, channels.stop), slice(channels.low, channels.high)
-    parts = {"w": made if operator == "conv" else taken, "b": made, "residual": slice(None)}
+    output_channels, input_channels = slice(channels.start, channels.stop), slice(channels.low, channels.high)
+    slices = {
+        "w": output_channels if operator == "conv" else input_channels,
+        "b": output_channels,
+        "residual": slice(None),
+    }
     attributes = {
         **settings,
         **_extents(geometry, block),
         "dilations": geometry.dilations,
-        "group": geometry.group * (taken.stop - taken.start) // max(geometry.x_shape[1], 1) or geometry.group,
+        "group": geometry.group * (input_channels.stop - input_channels.start) // max(geometry.x_shape[1], 1)
+        or geometry.group,
         "strides": geometry.strides,
     }
-    return partial(_tasks.convolve, operator, window, {name: parts[name] for name in arrays}, attributes)
+    return partial(_tasks.convolve, operator, window, {name: slices[name] for name in arrays}, attributes)
 
 
 def _extents(geometry: Geometry, block: Block) -> dict[str, Any]:

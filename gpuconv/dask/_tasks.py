@@ -79,7 +79,7 @@ def cut(part: Slices, block: Any) -> Any:
 def convolve(
     operator: str,
     window: Window,
-    parts: dict[str, slice],
+    slices: dict[str, slice],
     attributes: dict[str, Any],
     pieces: Sequence[Any],
     *others: Any,
@@ -90,18 +90,18 @@ def convolve(
     ----------
     operator : {"conv", "conv_transpose"}
     window : Window
-    parts : dict of str to slice
+    slices : dict of str to slice
         Names of the other arrays in order, and the slice of axis 0 that the block's groups need.
     attributes : dict
         Keywords of the call.
     pieces : sequence of arrays
         The window's pieces.
     *others : array
-        w, b, residual, as named by ``parts``.
+        w, b, residual, as named by ``slices``.
     """
     arrays = {
         name: array.packed() if isinstance(array, SharedWeights) else plain(array)[part]
-        for (name, part), array in zip(parts.items(), others, strict=True)
+        for (name, part), array in zip(slices.items(), others, strict=True)
     }
     with alone(), relaxed():
         return getattr(_conv, operator)(window.assemble(pieces), **arrays, **attributes)

@@ -52,7 +52,7 @@ class Rep(onnx.backend.base.BackendRep):
         self._evaluator = evaluator
         self._unfolded = unfolded
         self._invariant = invariant
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
         self._meets: dict[int, NodeProto] = {}
         self._outputs = onnx.backend.base.namedtupledict("Outputs", self.output_names)
 
@@ -145,7 +145,7 @@ class Rep(onnx.backend.base.BackendRep):
         if not isinstance(self._evaluator, CudaEvaluator):
             raise ArgumentError("capture: the model was prepared for 'CPU'; CUDA graphs need prepare(model, 'CUDA')")
         try:
-            values = bind(self.inputs, inputs, self._evaluator.takes, self._told)
+            values = bind(self.inputs, inputs, self._evaluator.takes, self._warned)
         except GpuconvError as error:
             raise type(error)(str(error).replace("run: ", "capture: ", 1)) from None
         fixed = {name: value for name, value in values.items() if self._evaluator.stays_on_host(name, value)}
@@ -238,19 +238,19 @@ class Rep(onnx.backend.base.BackendRep):
         """Return the named outputs, in the memory (host or device) that the inputs came from."""
         found, values = self._evaluated(inputs, observer)
         leave = self._evaluator.leaving(values)
-        return [_own(leave(found[name])) for name in names]
+        return [_writable(leave(found[name])) for name in names]
 
     def _evaluated(self, inputs: Any, observer: Observer | None) -> tuple[dict[str, Any], dict[str, Any]]:
         """Run the model; return values by name, the outputs among them, and the checked inputs."""
-        values = bind(self.inputs, inputs, self._evaluator.takes, self._told)
+        values = bind(self.inputs, inputs, self._evaluator.takes, self._warned)
         defaults = {spec.name for spec in self.inputs if not spec.required}
         # folding assumed the default values, which this run overrides
         if defaults & values.keys() and self._unfolded is not None:
             self._evaluator, self._unfolded = self._unfolded(), None
-        word = invariance.CURRENT.get() if self._invariant is None else self._invariant
+        mode = invariance.CURRENT.get() if self._invariant is None else self._invariant
         quiet = np.errstate(all="ignore")  # infinities and NaNs are legitimate results of a model and need no warning
-        with invariance.invariant(word), strictness.relaxed(), quiet:
-            images = None if word is None else images_of_inputs(values, self._tell)
+        with invariance.invariant(mode), strictness.relaxed(), quiet:
+            images = None if mode is None else images_of_inputs(values, self._tell)
             evaluate = partial(
                 self._evaluator.evaluate, self._evaluator.enter(values), observer=observer, images=images
             )
@@ -444,7 +444,7 @@ class Backend(onnx.backend.base.Backend):
         return result
 
 
-def _own(value: Any) -> Any:
+def _writable(value: Any) -> Any:
     """Return an output that the caller may write to: a copy if it is a read-only array, such as a cached constant."""
     return value.copy() if isinstance(value, np.ndarray) and not value.flags.writeable else value
 

@@ -175,13 +175,13 @@ class Evaluator(ReferenceEvaluator):
             super()._init()
             self.rt_inits_.update(self._initializers)
             return
-        kept = frozenset(self.output_names)
+        outputs = frozenset(self.output_names)
         self.nodes_ = []
         super()._init()
-        own = {**self._outer_constants, **self.rt_inits_, **self._initializers}
-        around = frozenset(self._outer_constants).difference(self.rt_inits_, self._initializers)
-        graph = Graph(self._original_nodes, own, kept, self.opsets.get("", 1), self._facts, self._budget)
-        graph = replace(graph, outer_constants=around, keep_quantized=self._keep_quantized)
+        constants = {**self._outer_constants, **self.rt_inits_, **self._initializers}
+        outer = frozenset(self._outer_constants).difference(self.rt_inits_, self._initializers)
+        graph = Graph(self._original_nodes, constants, outputs, self.opsets.get("", 1), self._facts, self._budget)
+        graph = replace(graph, outer_constants=outer, keep_quantized=self._keep_quantized)
         folded = folding.fold(graph)
         self.nodes_, self.inits_, self._folded = folded.nodes, [], folded.constants
         super()._init()
@@ -296,7 +296,7 @@ class Evaluator(ReferenceEvaluator):
         memory: joining.Memory,
         images: Images | None,
     ) -> Any:
-        """Compute one node: control flow, a function call, or a plain node (per image if batch invariance requires it)."""
+        """Compute one node: control flow, a function call, or a plain node (per image for batch invariance)."""
         if isinstance(node, ControlStep):
             return node.run(values, attributes, images)
         if isinstance(node, OpFunction) and isinstance(node.impl_, Evaluator):
@@ -579,9 +579,9 @@ def _run_reference(node: Any, inputs: list[Any], values: dict[str, Any], attribu
     except (GpuconvError, MemoryError):
         raise
     except Exception as error:
-        own = own_error(error)
-        if own is not None:
-            raise own from None
+        gpuconv_error = own_error(error)
+        if gpuconv_error is not None:
+            raise gpuconv_error from None
         cause = error.__cause__ or error  # OpRun replaces the original error by a list of input types
         raise nodes.failed(node.onnx_node, cause, "onnx's reference evaluator failed: ") from error
 
@@ -605,10 +605,10 @@ def _last_uses(graph_nodes: Any, kept: set[str], inputs: Iterable[str]) -> list[
     Outputs of the graph (``kept``) are never freed.
     """
     uses: list[list[str]] = []
-    own, seen = {*inputs, *(name for node in graph_nodes for name in node.output)}, {"", *kept}
+    owned, seen = {*inputs, *(name for node in graph_nodes for name in node.output)}, {"", *kept}
     for node in reversed(graph_nodes):
         used = nodes.names_used(node) if node.attribute else node.input
-        names = own.intersection((*used, *node.output)) - seen
+        names = owned.intersection((*used, *node.output)) - seen
         seen |= names
         uses.append(sorted(names))
     return uses[::-1]

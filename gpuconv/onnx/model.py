@@ -215,16 +215,16 @@ def _write_default_domains(model: ModelProto, scopes: list[_Scope]) -> None:
 
 def _all_nodes(graph_nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
     """Yield nodes in depth-first order: each node before the nodes of its subgraphs."""
-    left = [iter(graph_nodes)]
-    while left:
-        for node in left[-1]:
+    stack = [iter(graph_nodes)]
+    while stack:
+        for node in stack[-1]:
             yield node
             inside = nodes.subgraphs(node) if node.attribute else ()
             if inside:  # most nodes have no subgraph, and a model may have very many nodes
-                left.append(chain.from_iterable([graph.node for graph in inside]))
+                stack.append(chain.from_iterable([graph.node for graph in inside]))
                 break
         else:
-            left.pop()
+            stack.pop()
 
 
 def _check_domains(model: ModelProto, scopes: list[_Scope], name: str) -> None:

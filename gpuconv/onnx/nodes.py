@@ -117,23 +117,23 @@ def subgraphs(node: NodeProto) -> list[GraphProto]:
 
 def names_used(node: NodeProto) -> list[str]:
     """Return the names of a node's inputs and, for nodes with subgraphs, of all inputs of the nodes inside them."""
-    names, left = list(node.input), [node]
-    while left:
-        for graph in subgraphs(left.pop()):
+    names, stack = list(node.input), [node]
+    while stack:
+        for graph in subgraphs(stack.pop()):
             for inner in graph.node:
                 names += inner.input
                 if inner.attribute:
-                    left.append(inner)
+                    stack.append(inner)
     return names
 
 
 def names_outside(graph: GraphProto) -> set[str]:
     """Return the names of outer values that a subgraph uses: used inside, but not defined there."""
-    made = {name for node in graph.node for name in node.output}
-    made.update(value.name for value in (*graph.input, *graph.initializer))
-    made.update(tensor.values.name for tensor in graph.sparse_initializer)
+    defined = {name for node in graph.node for name in node.output}
+    defined.update(value.name for value in (*graph.input, *graph.initializer))
+    defined.update(tensor.values.name for tensor in graph.sparse_initializer)
     used = {name for node in graph.node for name in names_used(node)}
-    return used - made - {""}
+    return used - defined - {""}
 
 
 def describe(node: NodeProto) -> str:

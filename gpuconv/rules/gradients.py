@@ -72,7 +72,7 @@ def conv_input_grad(
     name = "conv_input_grad"
     forward = geometry.conv(_shape(name, "x_shape", x_shape), w_shape, layout=layout, name=name, **attributes)
     _check_dy(name, dy_shape, forward.y_shape, layout)
-    return _turned(forward, ConvTransposeGeometry)
+    return _exchanged(forward, ConvTransposeGeometry)
 
 
 def conv_transpose_input_grad(
@@ -87,7 +87,7 @@ def conv_transpose_input_grad(
     name = "conv_transpose_input_grad"
     forward = geometry.conv_transpose(_shape(name, "x_shape", x_shape), w_shape, layout=layout, name=name, **attributes)
     _check_dy(name, dy_shape, forward.y_shape, layout)
-    return _turned(forward, ConvGeometry)
+    return _exchanged(forward, ConvGeometry)
 
 
 def conv_weight_grad(
@@ -119,7 +119,7 @@ def conv_transpose_weight_grad(
     name = "conv_transpose_weight_grad"
     forward = geometry.conv_transpose(x_shape, _shape(name, "w_shape", w_shape), layout=layout, name=name, **attributes)
     _check_dy(name, dy_shape, forward.y_shape, layout)
-    return _turned(forward, ConvGeometry)
+    return _exchanged(forward, ConvGeometry)
 
 
 def conv_bias_grad(dy_shape: Sequence[int], *, layout: str = "NCHW") -> SumsGeometry:
@@ -218,24 +218,35 @@ def _max_unpool(
 ) -> MaxUnpoolGeometry:
     """Return the geometry for y (N, C, Q1, ..., Qn); the output's default extents are those of ConvTranspose."""
     kernel = geometry.positive(name, "kernel_shape", given, geometry.check_rank(name, "y", len(shape) - 2))
-    of_one = geometry.conv_transpose((1, 1, *shape[2:]), (1, 1, *kernel), pads=pads, strides=strides, name=name)
+    single_channel = geometry.conv_transpose((1, 1, *shape[2:]), (1, 1, *kernel), pads=pads, strides=strides, name=name)
     if is_strict and output_shape is None and not any(isinstance(each, tuple) for each in (given, pads, strides)):
         strictness.check_axes(name, "y", shape, layout, f"kernel_shape=[{kernel[0]}]")
-    natural = (*shape[:2], *of_one.y_shape[2:])
+    natural = (*shape[:2], *single_channel.y_shape[2:])
     result = _unpooled(name, natural, output_shape, in_planes)
     geometry.check_size(name, "the output shape", layouts.as_given(layout, result))
     numbered = result if in_planes else natural
-    return MaxUnpoolGeometry(shape, numbered, result, _unpooled_windows(of_one, shape, numbered, result, in_planes))
+    return MaxUnpoolGeometry(
+        shape, numbered, result, _unpooled_windows(single_channel, shape, numbered, result, in_planes)
+    )
 
 
 def _unpooled_windows(
-    of_one: ConvTransposeGeometry, shape: Ints, numbered: Ints, result: Ints, in_planes: bool
+    single_channel: ConvTransposeGeometry, shape: Ints, numbered: Ints, result: Ints, in_planes: bool
 ) -> IndexWindows:
     """Return the valid Indices of each window, assuming that the forward call's x had the shape of the result."""
-    pads = [begin + end for begin, end in zip(of_one.pads_begin, of_one.pads_end, strict=True)]
-    axes = zip(result[2:], shape[2:], of_one.kernel_shape, of_one.strides, pads, strict=True)
+    pads = [begin + end for begin, end in zip(single_channel.pads_begin, single_channel.pads_end, strict=True)]
+    axes = zip(result[2:], shape[2:], single_channel.kernel_shape, single_channel.strides, pads, strict=True)
     reach = [largest_reach(*axis) for axis in axes]
-    return IndexWindows.of(shape, numbered, in_planes, 0, of_one.strides, of_one.pads_begin, reach, of_one.dilations)
+    return IndexWindows.of(
+        shape,
+        numbered,
+        in_planes,
+        0,
+        single_channel.strides,
+        single_channel.pads_begin,
+        reach,
+        single_channel.dilations,
+    )
 
 
 def _unpooled(name: str, natural: Ints, given: Ints | None, in_planes: bool) -> Ints:
@@ -278,7 +289,7 @@ def _sums(name: str, dy_shape: Sequence[int], layout: str) -> SumsGeometry:
     return SumsGeometry(shape, shape[1:2])
 
 
-def _turned(g: ConvGeometry | ConvTransposeGeometry, kind: type[Geometry]) -> Geometry:
+def _exchanged(g: ConvGeometry | ConvTransposeGeometry, kind: type[Geometry]) -> Geometry:
     """Return the geometry with input and output exchanged, through the same taps."""
     return kind(
         g.y_shape, g.x_shape, g.kernel_shape, g.strides, g.dilations, g.pads_begin, g.pads_end, g.w_shape, g.group

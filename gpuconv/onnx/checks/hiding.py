@@ -196,19 +196,19 @@ def _largest_extent(name: str, body: Body) -> float:
     The value's producers are visited depth first, with an explicit stack instead of recursion.
     """
     known: dict[str, float] = {"": 0}
-    entered, left = set[str](), [name]
-    while left:
-        current = left[-1]
+    entered, stack = set[str](), [name]
+    while stack:
+        current = stack[-1]
         if current in known:
-            left.pop()
+            stack.pop()
             continue
         bound, sources = _bound_or_sources(current, body)
         missing = [source for source in sources if source not in known]
         if missing and current not in entered:
             entered.add(current)
-            left += missing
+            stack += missing
             continue
-        left.pop()
+        stack.pop()
         found = [known.get(source, math.inf) for source in sources]  # a source still missing here is part of a cycle
         joined = sources and body.makers[current].op_type == "Concat"
         known[current] = sum(found) if joined else max([bound, *found])

@@ -87,9 +87,9 @@ class Values:
         )
 
 
-def _joined(one: tuple[int, int], two: tuple[int, int]) -> tuple[int, int]:
+def _joined(a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:
     """Return the smallest interval that contains two others."""
-    return min(one[0], two[0]), max(one[1], two[1])
+    return min(a[0], b[0]), max(a[1], b[1])
 
 
 def check(node: NodeProto, attribute: AttributeProto, opset: int, given: Mapping[str, Values]) -> None:
@@ -123,7 +123,7 @@ def check(node: NodeProto, attribute: AttributeProto, opset: int, given: Mapping
     elif attribute.type == _GRAPH:
         _check_tensors(node, _initializers(attribute.g))
     elif attribute.type == _SPARSE:
-        _check_tensors(node, _parts(attribute.sparse_tensor))
+        _check_tensors(node, _sparse_components(attribute.sparse_tensor))
 
 
 def _check_integers(node: NodeProto, name: str, values: Values) -> None:
@@ -147,24 +147,24 @@ def _check_range(node: NodeProto, name: str, numbers: Iterable[int], allowed: tu
 
 def _check_counts(node: NodeProto, name: str, values: Values, opset: int) -> None:
     """Check integers that state the number of inputs, outputs or extents."""
-    wanted = None
+    problem = None
     if node.domain:
         return
     outputs = len(node.output)
     if (node.op_type, name) == ("Split", "num_outputs") and values.integer != (outputs, outputs):
-        wanted = f"{_differing(values.integer, outputs)}, but must be its number of outputs, {outputs}"
+        problem = f"{_differing(values.integer, outputs)}, but must be its number of outputs, {outputs}"
     elif (node.op_type, name) == ("MaxRoiPool", "pooled_shape") and values.count != (2, 2):
-        wanted = f"a list of {_differing(values.count, 2)}, but must be one of 2 integers"
+        problem = f"a list of {_differing(values.count, 2)}, but must be one of 2 integers"
     elif (node.op_type, name) == ("Scan", "num_scan_inputs"):
         inputs = len(node.input) - (opset < 9)  # before opset 9, the first input was sequence_lens
         least = max(1, inputs - outputs)  # inputs that are not scanned are states, each of which is also an output
         if not least <= values.integer[0] <= values.integer[1] <= inputs:
             number = values.integer[0] if values.integer[0] < least else values.integer[1]
-            wanted = f"{number}, but must be from {least} to {inputs}, as it has {len(node.input)} inputs"
+            problem = f"{number}, but must be from {least} to {inputs}, as it has {len(node.input)} inputs"
     elif (node.op_type, name) == ("TfIdfVectorizer", "ngram_counts"):
         _check_range(node, name, values.integers, (0, _pool_length(node)))  # onnx's evaluator loops up to these counts
-    if wanted is not None:
-        raise ArgumentError(f"{nodes.describe(node)}: its attribute {name} is {wanted}")
+    if problem is not None:
+        raise ArgumentError(f"{nodes.describe(node)}: its attribute {name} is {problem}")
 
 
 def _pool_length(node: NodeProto) -> int:
@@ -182,10 +182,10 @@ def _differing(bounds: tuple[int, int], wanted: int) -> int:
 def _initializers(graph: GraphProto) -> Iterator[TensorProto]:
     yield from graph.initializer
     for tensor in graph.sparse_initializer:
-        yield from _parts(tensor)
+        yield from _sparse_components(tensor)
 
 
-def _parts(tensor: SparseTensorProto) -> tuple[TensorProto, TensorProto]:
+def _sparse_components(tensor: SparseTensorProto) -> tuple[TensorProto, TensorProto]:
     return tensor.values, tensor.indices
 
 

@@ -44,15 +44,15 @@ def check_node(node: NodeProto, name: str) -> None:
 
 def tensors(root: Message) -> Iterator[TensorProto]:
     """Yield every tensor anywhere inside a protobuf message, through any field."""
-    left: list[Any] = [root]
-    while left:
-        message = left.pop()
+    stack: list[Any] = [root]
+    while stack:
+        message = stack.pop()
         if isinstance(message, TensorProto):
             yield message
             continue
         for entry, value in message.ListFields():
             if entry.message_type is not None and entry.message_type.full_name in _HOLDERS:
-                left.extend([value] if isinstance(value, Message) else value)
+                stack.extend([value] if isinstance(value, Message) else value)
 
 
 def graphs(attribute: AttributeProto) -> Iterable[GraphProto]:
@@ -152,9 +152,9 @@ class _Measure:
 
     def _of_nodes(self, nodes: Collection[NodeProto]) -> _Size:
         """Return the size of a list of nodes, subgraphs and called functions included."""
-        count, deepest, left = 0, 0, [(nodes, 0)]
-        while left:
-            inside, depth = left.pop()
+        count, deepest, stack = 0, 0, [(nodes, 0)]
+        while stack:
+            inside, depth = stack.pop()
             self._check_depth(depth)
             _check_names(chain.from_iterable(map(_names_of_node, inside)), self.name)
             for node in inside:
@@ -162,7 +162,7 @@ class _Measure:
                 for attribute in node.attribute:
                     for graph in graphs(attribute):
                         _check_names(_names_of_graph(graph), self.name)
-                        left.append((graph.node, depth + 1))
+                        stack.append((graph.node, depth + 1))
                 if self._bodies and _key(node.domain, node.op_type) in self._bodies:
                     called = self._of_function(_key(node.domain, node.op_type))
                     count, deepest = count + called.nodes, max(deepest, depth + 1 + called.depth)

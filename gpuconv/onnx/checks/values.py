@@ -64,16 +64,16 @@ def _check(model: ModelProto) -> None:
 
 def _check_graph(graph: GraphProto, seen: set[str]) -> None:
     """Check a graph, given the outer values that it sees; ``seen`` is unchanged afterwards."""
-    own = _brought(graph) - seen
-    seen |= own
-    own |= _check_inputs(graph.node, seen, "no input of the graph, no initializer,")
+    defined = _initial_names(graph) - seen
+    seen |= defined
+    defined |= _check_inputs(graph.node, seen, "no input of the graph, no initializer,")
     for value in graph.output:
         if value.name not in seen:
             raise ArgumentError(f"the graph {quoted(graph.name)}: no node makes its output {quoted(value.name)}")
-    seen -= own
+    seen -= defined
 
 
-def _brought(graph: GraphProto) -> set[str]:
+def _initial_names(graph: GraphProto) -> set[str]:
     """Return the names defined before the first node of a graph: inputs and initializers."""
     names = {value.name for value in (*graph.input, *graph.initializer)}
     return names | {tensor.values.name for tensor in graph.sparse_initializer}
@@ -84,7 +84,7 @@ def _check_inputs(graph_nodes: Iterable[NodeProto], seen: set[str], others: str)
 
     ``others`` describes, for messages, the other places where an input may be defined.
     """
-    own: set[str] = set()
+    defined: set[str] = set()
     for node in graph_nodes:
         for name in node.input:
             if name not in seen:
@@ -99,20 +99,20 @@ def _check_inputs(graph_nodes: Iterable[NodeProto], seen: set[str], others: str)
                 raise ArgumentError(
                     f"{nodes.describe(node)}: its output {quoted(name)} is there already; rename one of the two"
                 )
-            own.add(name)
+            defined.add(name)
             seen.add(name)
-    return own
+    return defined
 
 
 def _sort_graph(graph: GraphProto, seen: set[str]) -> bool:
     """Sort the nodes of a graph and of its subgraphs topologically; return whether any node has moved."""
-    return _sort(graph.node, seen | _brought(graph))
+    return _sort(graph.node, seen | _initial_names(graph))
 
 
 def _sort(graph_nodes: Any, seen: set[str]) -> bool:
     """Sort nodes topologically in place, keeping their order where possible; return whether any has moved."""
-    made = seen.union(*(node.output for node in graph_nodes))
-    moved = [_sort_graph(inner, made) for node in graph_nodes for inner in nodes.subgraphs(node)]
+    available = seen.union(*(node.output for node in graph_nodes))
+    moved = [_sort_graph(inner, available) for node in graph_nodes for inner in nodes.subgraphs(node)]
     order = _order(graph_nodes, seen)
     if order == sorted(order):
         return any(moved)
@@ -146,7 +146,7 @@ def _read(node: NodeProto) -> Iterator[str]:
     """Yield the names that a node reads, including outer values used by its subgraphs."""
     yield from node.input
     for graph in nodes.subgraphs(node):
-        made = _brought(graph).union(*(inner.output for inner in graph.node))
+        defined = _initial_names(graph).union(*(inner.output for inner in graph.node))
         for inner in graph.node:
-            yield from (name for name in _read(inner) if name not in made)
-        yield from (value.name for value in graph.output if value.name not in made)
+            yield from (name for name in _read(inner) if name not in defined)
+        yield from (value.name for value in graph.output if value.name not in defined)

@@ -59,13 +59,13 @@ def _of_packed(form: Form, qkv: Any, dtype: Any, mask: Any, past: Any, attention
     ends = np.cumsum(sizes).tolist()
     parts = zip((0, *ends), ends, strict=False)
     q, k, v = (_in_heads(qkv[:, :, low:high], heads) for low, high in parts)
-    k, v = _behind(past, k, v)
+    k, v = _with_past(past, k, v)
     y = _attended(form, q, k, v, mask, attention_bias)
     present = (namespace(k).concatenate([k[None], v[None]], axis=0),) if len(form.outputs) > 1 else ()
     return tuple(value.astype(dtype, copy=False) for value in (y, *present))
 
 
-def _behind(past: Any, k: Any, v: Any) -> tuple[Any, Any]:
+def _with_past(past: Any, k: Any, v: Any) -> tuple[Any, Any]:
     """Return keys and values with those of the past in front; ``past`` is None or two arrays (B, N, P, D)."""
     if past is None:
         return k, v
@@ -86,7 +86,7 @@ def _attended(form: Form, q: Any, k: Any, v: Any, mask: Any, attention_bias: Any
     xp = namespace(q)
     scores = product(q, k.transpose(0, 1, 3, 2)) * np.float32(form.get("scale") or 1 / sqrt(q.shape[3]))
     if mask is not None:
-        scores = scores + _hidden(form, mask, scores.shape)
+        scores = scores + _additive_mask(form, mask, scores.shape)
     if attention_bias is not None:
         if not broadcasts_to(attention_bias.shape, scores.shape):
             raise ArgumentError(f"attention_bias {attention_bias.shape} does not broadcast to scores {scores.shape}")
@@ -100,7 +100,7 @@ def _attended(form: Form, q: Any, k: Any, v: Any, mask: Any, attention_bias: Any
     return y.transpose(0, 2, 1, 3).reshape(y.shape[0], y.shape[2], -1)
 
 
-def _hidden(form: Form, mask: Any, shape: tuple[int, ...]) -> Any:
+def _additive_mask(form: Form, mask: Any, shape: tuple[int, ...]) -> Any:
     """Return the additive mask for scores (B, N, S, T): 0 for valid keys, ``mask_filter_value`` for the rest.
 
     A mask (B, T) or (B, S, T) is positive at valid keys. A mask (B,) holds the number of valid keys. A mask (2 * B,)
@@ -143,16 +143,16 @@ def _multi_head(form: Form, query: Any, *inputs: Any) -> Any:
     if len(form.outputs) > 3 and form.outputs[3]:
         raise ArgumentError("its output qk is not computed")
     heads = form.get("num_heads")
-    q, k, v = _three(query, key, value)
+    q, k, v = _unpacked_qkv(query, key, value)
     if bias is not None:
         q, k, v = _with_biases(bias, q, k, v)
     q, k, v = (x if x.ndim == 4 else _in_heads(x, heads) for x in (q, k, v))
-    k, v = _behind(None if past_key is None else (past_key, past_value), k, v)
+    k, v = _with_past(None if past_key is None else (past_key, past_value), k, v)
     outputs = _attended(form, q, k, v, mask, attention_bias), k, v
     return tuple(output.astype(query.dtype, copy=False) for output in outputs)[: len(form.outputs)]
 
 
-def _three(query: Any, key: Any, value: Any) -> tuple[Any, Any, Any]:
+def _unpacked_qkv(query: Any, key: Any, value: Any) -> tuple[Any, Any, Any]:
     """Return queries, keys and values, unpacked if necessary: (B, S, N * D), or (B, N, L, D) if given in heads."""
 
     def packed(x: Any, at: int) -> Any:

@@ -23,7 +23,7 @@ from gpuconv.onnx.operators.shaping import axis_of
 # ---------------------------------------------------------------- Gelu
 
 
-def _by(approximate: str) -> Callable[..., Any]:
+def _gelu(approximate: str) -> Callable[..., Any]:
     """Return the function for Gelu of x or x + bias, exact by erf ("none") or approximated by tanh ("tanh")."""
     compute = special.OPERATORS["Gelu"].function
 
@@ -66,8 +66,8 @@ def layer_normalized(form: Form, x: Any, scale: Any, bias: Any = None, *, is_cen
 
 def _layer_normalization(form: Form, x: Any, scale: Any, bias: Any = None) -> Any:
     """LayerNormalization of com.microsoft, with the outputs Mean and InvStdDev in the type ``stash_type``."""
-    y, *kept = layer_normalized(form, x, scale, bias)
-    return (y, *_stashed(form, kept))[: len(form.outputs)]
+    y, *statistics = layer_normalized(form, x, scale, bias)
+    return (y, *_stashed(form, statistics))[: len(form.outputs)]
 
 
 def _simplified(form: Form, x: Any, scale: Any) -> Any:
@@ -76,10 +76,10 @@ def _simplified(form: Form, x: Any, scale: Any) -> Any:
     return (y, *_stashed(form, [factor]))[: len(form.outputs)]
 
 
-def _stashed(form: Form, kept: list[Any]) -> list[Any]:
+def _stashed(form: Form, statistics: list[Any]) -> list[Any]:
     """Convert statistics to the type that the attribute ``stash_type`` names."""
     dtype = onnx.helper.tensor_dtype_to_np_dtype(form.get("stash_type"))
-    return [value.astype(dtype, copy=False) for value in kept]
+    return [value.astype(dtype, copy=False) for value in statistics]
 
 
 def _skip(form: Form, x: Any, skip: Any, gamma: Any, beta: Any = None, bias: Any = None) -> Any:
@@ -111,13 +111,13 @@ def _fused_matmul(form: Form, a: Any, b: Any) -> Any:
     transBatchA and transBatchB move axis 0 next to the last: ``(M, batch..., K)`` becomes ``(batch..., M, K)``. Then
     transA and transB swap the last two axes.
     """
-    a = _turned(a, form.get("transBatchA"), form.get("transA"))
-    b = _turned(b, form.get("transBatchB"), form.get("transB"))
+    a = _transposed(a, form.get("transBatchA"), form.get("transA"))
+    b = _transposed(b, form.get("transBatchB"), form.get("transB"))
     alpha = form.get("alpha")
     return matmul(a, b) if alpha == 1 else (matmul(wide(a), wide(b)) * alpha).astype(a.dtype, copy=False)
 
 
-def _turned(x: Any, is_batch_inside: int, is_transposed: int) -> Any:
+def _transposed(x: Any, is_batch_inside: int, is_transposed: int) -> Any:
     """Return x with its axes permuted as FusedMatMul's attributes say; vectors are unchanged."""
     if x.ndim < 2:
         return x
@@ -214,10 +214,10 @@ _NORMALIZED = {"axis": -1, "epsilon": float(np.float32(1e-5)), "stash_type": 1}
 _OF_SUM = {"epsilon": float(np.float32(1e-12))}
 
 CONTRIBUTED = {
-    "BiasGelu": _operator(_by("none"), "A B"),
-    "FastGelu": _operator(_by("tanh"), "X bias?"),
+    "BiasGelu": _operator(_gelu("none"), "A B"),
+    "FastGelu": _operator(_gelu("tanh"), "X bias?"),
     "FusedMatMul": _operator(_fused_matmul, "A B", {**_TRANSPOSED, "transBatchA": 0, "transBatchB": 0}, _matmul_cost),
-    "Gelu": _operator(_by("none"), "X"),
+    "Gelu": _operator(_gelu("none"), "X"),
     "LayerNormalization": _operator(_layer_normalization, "X Scale B?", _NORMALIZED),
     "MatMulNBits": Operator(
         _matmul_nbits,

@@ -136,18 +136,22 @@ class _Translation:
 
     def _run(self, graph_nodes: Any) -> None:
         """Replace the fused nodes of a list of nodes, and of their subgraphs, in place."""
-        made: list[list[NodeProto]] = []
+        replacements_by_node: list[list[NodeProto]] = []
         for node in graph_nodes:
             for inner in nodes.subgraphs(node) if node.attribute else ():
                 self._run(inner.node)
             if node.op_type in _OWN and node.domain in ("", "ai.onnx"):
                 self._move(node)
-            made.append(self._made(node))
+            replacements_by_node.append(self._made(node))
         if any(
-            len(several) > 1 or several[0].domain != node.domain
-            for several, node in zip(made, graph_nodes, strict=True)
+            len(replacements) > 1 or replacements[0].domain != node.domain
+            for replacements, node in zip(replacements_by_node, graph_nodes, strict=True)
         ):
-            copies = [NodeProto.FromString(node.SerializeToString()) for several in made for node in several]
+            copies = [
+                NodeProto.FromString(node.SerializeToString())
+                for replacements in replacements_by_node
+                for node in replacements
+            ]
             del graph_nodes[:]
             graph_nodes.extend(copies)
 
@@ -190,17 +194,17 @@ def _fused_conv(node: NodeProto, opset: int, names: _Names) -> Iterator[NodeProt
     """Yield Conv, Add of the fourth input Z (if present), and the activation (if any)."""
     if len(node.input) > 4:
         raise ArgumentError(f"{nodes.describe(node)}: must have 2 to 4 inputs (X, W, B, Z), not {len(node.input)}")
-    given = _of_activation(node)
+    activation = _of_activation(node)
     is_added = len(node.input) > 3 and node.input[3] != ""
-    between = [f"{node.output[0]} of Conv", f"{node.output[0]} of Add"][: is_added + bool(given)]
+    between = [f"{node.output[0]} of Conv", f"{node.output[0]} of Add"][: is_added + bool(activation)]
     value, *later = [*map(names.new, between), node.output[0]]
     yield _without_activation(node, "Conv", node.input[:3], value)
     if is_added:
         source, value = value, later[0]
         yield helper.make_node("Add", [source, node.input[3]], [value], name=node.name)
-    if given:
-        name, keys = _known(node, given, _OF_CONV)
-        numbers = given.get("activation_params", [])
+    if activation:
+        name, keys = _activation_parameters(node, activation, _OF_CONV)
+        numbers = activation.get("activation_params", [])
         if len(numbers) != len(keys):
             raise ArgumentError(
                 f"{nodes.describe(node)}: activation_params must have {len(keys)} numbers for {name}, "
@@ -211,12 +215,12 @@ def _fused_conv(node: NodeProto, opset: int, names: _Names) -> Iterator[NodeProt
 
 def _fused_gemm(node: NodeProto, opset: int, names: _Names) -> Iterator[NodeProto]:
     """Yield Gemm and the activation (if any)."""
-    given = _of_activation(node)
-    value = names.new(f"{node.output[0]} of Gemm") if given else node.output[0]
+    activation = _of_activation(node)
+    value = names.new(f"{node.output[0]} of Gemm") if activation else node.output[0]
     yield _without_activation(node, "Gemm", node.input, value)
-    if given:
-        name, keys = _known(node, given, _OF_GEMM)
-        numbers = {key: given[f"activation_{key}"] for key in keys if f"activation_{key}" in given}
+    if activation:
+        name, keys = _activation_parameters(node, activation, _OF_GEMM)
+        numbers = {key: activation[f"activation_{key}"] for key in keys if f"activation_{key}" in activation}
         yield from _activation(node, name, numbers, value, opset, names)
 
 
@@ -233,9 +237,11 @@ def _without_activation(node: NodeProto, op_type: str, inputs: Iterable[str], ou
     return plain
 
 
-def _known(node: NodeProto, given: dict[str, Any], known: dict[str, tuple[str, ...]]) -> tuple[str, tuple[str, ...]]:
+def _activation_parameters(
+    node: NodeProto, activation: dict[str, Any], known: dict[str, tuple[str, ...]]
+) -> tuple[str, tuple[str, ...]]:
     """Return the name of a node's activation and the names of its parameters; raise ArgumentError if it is unknown."""
-    text = given["activation"].decode(errors="replace")
+    text = activation["activation"].decode(errors="replace")
     if text not in known:
         raise ArgumentError(
             f"{nodes.describe(node)}: its activation {quoted(text)} is none of {', '.join(known)}; save the model at "
@@ -255,6 +261,6 @@ def _activation(
             bound = helper.make_tensor("", onnx.TensorProto.FLOAT, [], [number])
             yield helper.make_node("Constant", [], [inputs[-1]], value=bound)
         numbers = {}
-    made = helper.make_node(op_type, inputs, [node.output[0]], name=node.name)
-    made.attribute.extend(helper.make_attribute(name, float(number)) for name, number in numbers.items())
-    yield made
+    activation = helper.make_node(op_type, inputs, [node.output[0]], name=node.name)
+    activation.attribute.extend(helper.make_attribute(name, float(number)) for name, number in numbers.items())
+    yield activation

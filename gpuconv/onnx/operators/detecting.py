@@ -41,9 +41,9 @@ def _top_k(form: Form, x: Any, k: Any = None) -> Any:
         and count
         and not np.isnan(np.max(rows, initial=0))
     ):
-        found = _candidates(rows, count, largest)
-        first = _first(xp, np.take_along_axis(rows, found, -1), count, largest)
-        indices = np.take_along_axis(found, first, -1)
+        candidates = _candidates(rows, count, largest)
+        first = _first(xp, np.take_along_axis(rows, candidates, -1), count, largest)
+        indices = np.take_along_axis(candidates, first, -1)
     else:
         indices = _first(xp, rows, count, largest)
     indices = indices.swapaxes(axis, -1).astype(np.int64)
@@ -73,24 +73,28 @@ def _candidates(rows: Any, count: int, largest: bool) -> Any:
 
 
 def _non_max_suppression(
-    form: Form, boxes: Any, scores: Any, most: Any = None, overlap: Any = None, least: Any = None
+    form: Form, boxes: Any, scores: Any, max_boxes: Any = None, iou_threshold: Any = None, score_threshold: Any = None
 ) -> Any:
     """NonMaxSuppression: select the best boxes of each class, on the host, since the output's size depends on data."""
-    limit = 0 if most is None else int(most.reshape(-1)[0])
-    overlap = np.float32(0 if overlap is None else overlap.reshape(-1)[0])
+    limit = 0 if max_boxes is None else int(max_boxes.reshape(-1)[0])
+    iou_threshold = np.float32(0 if iou_threshold is None else iou_threshold.reshape(-1)[0])
     if boxes.ndim != 3 or scores.ndim != 3 or boxes.shape != (scores.shape[0], scores.shape[2], 4):
         raise ArgumentError(
             f"boxes must have the shape (batches, boxes, 4) and scores (batches, classes, boxes), "
             f"not {boxes.shape} and {scores.shape}"
         )
-    found = [np.empty((0, 3), np.int64)]
+    indices = [np.empty((0, 3), np.int64)]
     for batch, (corners, of_classes) in enumerate(zip(_corners(form, boxes), scores, strict=True)):
         for class_, values in enumerate(of_classes if limit > 0 else ()):
-            chosen = np.arange(values.size) if least is None else np.nonzero(values > least.reshape(-1)[0])[0]
+            chosen = (
+                np.arange(values.size)
+                if score_threshold is None
+                else np.nonzero(values > score_threshold.reshape(-1)[0])[0]
+            )
             order = chosen[np.argsort(-values[chosen], kind="stable")]
-            kept = order[_kept(corners[:, order], overlap, limit)]
-            found.append(np.stack([np.full_like(kept, batch), np.full_like(kept, class_), kept], axis=1))
-    return np.concatenate(found)
+            selected = order[_suppress(corners[:, order], iou_threshold, limit)]
+            indices.append(np.stack([np.full_like(selected, batch), np.full_like(selected, class_), selected], axis=1))
+    return np.concatenate(indices)
 
 
 def _corners(form: Form, boxes: Any) -> Any:
@@ -104,37 +108,37 @@ def _corners(form: Form, boxes: Any) -> Any:
     return np.stack([*low, *high], axis=1)
 
 
-def _kept(corners: Any, overlap: Any, limit: int) -> list[int]:
+def _suppress(corners: Any, overlap: Any, limit: int) -> list[int]:
     """Return the indices of boxes, sorted by score, that overlap no box selected before, at most ``limit``.
 
     Boxes are processed in blocks: first against all selected ones, then among themselves.
     """
-    kept: list[int] = []
+    selected: list[int] = []
     for start in range(0, corners.shape[1], _BOXES):
-        some = np.arange(start, min(start + _BOXES, corners.shape[1]))
-        if kept:
-            some = some[~_overlaps(corners[:, kept], corners[:, some], overlap).any(axis=0)]
-        beside = _overlaps(corners[:, some], corners[:, some], overlap)
-        free = np.ones(some.size, np.bool_)
-        for at, box in enumerate(some.tolist()):
+        block = np.arange(start, min(start + _BOXES, corners.shape[1]))
+        if selected:
+            block = block[~_overlaps(corners[:, selected], corners[:, block], overlap).any(axis=0)]
+        overlaps = _overlaps(corners[:, block], corners[:, block], overlap)
+        free = np.ones(block.size, np.bool_)
+        for at, box in enumerate(block.tolist()):
             if free[at]:
-                kept.append(box)
-                if len(kept) == limit:
-                    return kept
-                free &= ~beside[at]
-    return kept
+                selected.append(box)
+                if len(selected) == limit:
+                    return selected
+                free &= ~overlaps[at]
+    return selected
 
 
-def _overlaps(a: Any, b: Any, most: Any) -> Any:
-    """Return a matrix of pairs whose intersection over union exceeds ``most``; boxes without area never do."""
+def _overlaps(a: Any, b: Any, threshold: Any) -> Any:
+    """Return a matrix of pairs whose intersection over union exceeds ``threshold``; boxes without area never do."""
     a = a[:, :, None]
     height = np.minimum(a[2], b[2]) - np.maximum(a[0], b[0])
     width = np.minimum(a[3], b[3]) - np.maximum(a[1], b[1])
     shared = height * width
-    of_a, of_b = ((one[2] - one[0]) * (one[3] - one[1]) for one in (a, b))
+    of_a, of_b = ((corners[2] - corners[0]) * (corners[3] - corners[1]) for corners in (a, b))
     with np.errstate(all="ignore"):
-        some = (height > 0) & (width > 0) & (shared > 0) & (of_a > 0) & (of_b > 0)
-        return some & (shared / (of_a + of_b - shared) > most)
+        valid = (height > 0) & (width > 0) & (shared > 0) & (of_a > 0) & (of_b > 0)
+        return valid & (shared / (of_a + of_b - shared) > threshold)
 
 
 def _suppression_cost(_: Form, boxes: Any, scores: Any, *__: Any) -> int:
@@ -178,7 +182,7 @@ def _roi_align(form: Form, x: Any, rois: Any, batches: Any) -> Any:
     starts, sizes, grids = _regions(form, wide(rois), outputs)
     pixels = wide(x).transpose(0, 2, 3, 1).reshape(-1, channels)
     y = xp.zeros((batches.size, *outputs, channels), pixels.dtype)
-    for chosen, grid in _alike(grids, channels * outputs[0] * outputs[1]):
+    for chosen, grid in _regions_by_grid(grids, channels * outputs[0] * outputs[1]):
         axes = [_sampled(starts[chosen, at], sizes[chosen, at], outputs[at], grid[at], extents[at]) for at in (0, 1)]
         first = batches[chosen].astype(np.int64)[:, None] * extents[0]
         y[xp.asarray(chosen)] = _pooled(pixels, axes, first, extents[1], outputs, grid, form.get("mode"))
@@ -203,7 +207,7 @@ def _regions(form: Form, rois: Any, outputs: tuple[int, int]) -> tuple[Any, Any,
     return starts, bins, grids
 
 
-def _alike(grids: Any, per_sample: int) -> Iterator[tuple[Any, tuple[int, int]]]:
+def _regions_by_grid(grids: Any, per_sample: int) -> Iterator[tuple[Any, tuple[int, int]]]:
     """Yield blocks of regions with the same sampling grid, limited by memory; regions without samples are skipped."""
     for grid in np.unique(grids, axis=0):
         samples = int(grid.prod())

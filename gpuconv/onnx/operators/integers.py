@@ -73,7 +73,7 @@ class _Weights:
     ----------
     totals : array of float64
         Per output, the sum of the magnitudes of its weights, or an upper bound of it if they are on a device.
-    most : float
+    largest_total : float
         The largest of the totals.
     """
 
@@ -82,50 +82,51 @@ class _Weights:
         self._each = (
             None if isinstance(factor.values, np.ndarray) else np.full((1, inner), float(factor.largest * taps))
         )
-        self._pieces: dict[int, list[_Span] | None] = {}
+        self._spans_by_bound: dict[int, list[_Span] | None] = {}
         self.totals = self._sizes().sum(axis=1, dtype=np.float64)
-        self.most = float(self.totals.max(initial=0))
+        self.largest_total = float(self.totals.max(initial=0))
 
     def _sizes(self) -> Any:
         return self._arranged(np.abs(self.values)) if self._each is None else self._each
 
-    def pieces(self, largest: int) -> list[_Span] | None:
+    def spans(self, largest: int) -> list[_Span] | None:
         """Split the inner extent into spans with exact sums, for first factors of magnitude at most ``largest``.
 
         Returns None if a single element already has too large a sum of weights. Results are cached.
         """
-        if largest not in self._pieces:
-            self._pieces[largest] = _cut(self._sizes(), _EXACT // largest)
-        return self._pieces[largest]
+        if largest not in self._spans_by_bound:
+            self._spans_by_bound[largest] = _cut(self._sizes(), _EXACT // largest)
+        return self._spans_by_bound[largest]
 
 
 def _cut(sizes: Any, most: int) -> list[_Span] | None:
     """Split rows of magnitudes greedily into spans whose sums are at most ``most``; None if one column exceeds it."""
     running = np.cumsum(sizes, axis=1, dtype=np.float64)
-    extent, start, pieces = running.shape[1], 0, []
+    extent, start, spans = running.shape[1], 0, []
     while start < extent:
         sums = (running[:, start:] - (running[:, start - 1 : start] if start else 0)).max(axis=0)
         end = start + int(np.searchsorted(sums, most, side="right"))
         if end == start:
             return None
-        pieces.append((start, end))
+        spans.append((start, end))
         start = end
-    return pieces
+    return spans
 
 
-def _total(parts: Iterable[Any]) -> Any:
+def _total(partial_sums: Iterable[Any]) -> Any:
     """Add up partial results as int32."""
-    first, *others = (part.astype(np.int32) for part in parts)
-    for part in others:
-        first += part
+    first, *rest = (partial_sum.astype(np.int32) for partial_sum in partial_sums)
+    for partial_sum in rest:
+        first += partial_sum
     return first
 
 
-def _known(make: Callable[[Form, Any, Any], Any], at: int, zero_at: int) -> Callable[..., dict[int, Any]]:
-    """Return the ``prepare`` function of an operator: it builds the second factor once if weights and zero point are
-    constant.
+def _prepare_second_factor(
+    make: Callable[[Form, Any, Any], Any], at: int, zero_at: int
+) -> Callable[..., dict[int, Any]]:
+    """Return the ``prepare`` function of an operator: it builds the second factor once, if that is constant.
 
-    ``at`` and ``zero_at`` are the positions of these inputs.
+    ``at`` and ``zero_at`` are the positions of the weights and of their zero point.
     """
 
     def prepare(form: Form, constants: tuple[Any, ...]) -> dict[int, Any]:
@@ -149,7 +150,7 @@ class _Filters:
         self._attributes, self._group = form.given(_CONV), form.get("group") or 1
         taps, factor = prod(w.shape[2:]), _factor(w, _per_output(zero, w.ndim))
         self._weights = _Weights(factor, w.shape[1], taps, lambda sizes: sizes.reshape(*w.shape[:2], taps).sum(axis=2))
-        self._again: dict[_Span | None, tuple[Any, RepeatedConv]] | None = {} if constant else None
+        self._fast_paths: dict[_Span | None, tuple[Any, RepeatedConv]] | None = {} if constant else None
 
     def convolved(self, x: _Factor, bias: Any = None) -> Any:
         """Convolve and add an int32 bias; the result is float32 if that is known to be exact, int32 otherwise."""
@@ -160,35 +161,35 @@ class _Filters:
                 return self._conv(x.values, None, bias.astype(np.float32))
             y = self._conv(x.values, None)
             return y if bias is None else _with_bias(y.astype(np.int32), bias)
-        pieces = self._weights.pieces(x.largest)
-        if pieces is None:  # no exact split exists: use float64, which represents integers up to 2**53
+        spans = self._weights.spans(x.largest)
+        if spans is None:  # no exact split exists: use float64, which represents integers up to 2**53
             y = gpuconv.conv(x.values.astype(np.float64), w.astype(np.float64), **self._attributes)
             y = y.astype(np.int64).astype(np.int32)
         else:
-            y = _total(self._conv(_channels(x.values, piece, self._group), piece) for piece in pieces)
+            y = _total(self._conv(_channels(x.values, span, self._group), span) for span in spans)
         return y if bias is None else _with_bias(y, bias)
 
-    def _conv(self, x: Any, piece: _Span | None, bias: Any = None) -> Any:
+    def _conv(self, x: Any, span: _Span | None, bias: Any = None) -> Any:
         """Convolve with a span of the channels of each group, or with all."""
-        w = self._weights.values if piece is None else self._weights.values[:, slice(*piece)]
+        w = self._weights.values if span is None else self._weights.values[:, slice(*span)]
         compute = partial(gpuconv.conv, precision="ieee", **self._attributes)
-        if self._again is None:
+        if self._fast_paths is None:
             return compute(x, w, bias)
-        if piece not in self._again:
+        if span not in self._fast_paths:
             repeated = RepeatedConv(self._attributes)
             repeated.keep(w)
-            self._again[piece] = w, repeated
-        w, repeated = self._again[piece]
+            self._fast_paths[span] = w, repeated
+        w, repeated = self._fast_paths[span]
         (y,) = repeated.call(lambda: (compute(x, w, bias),), x, w, bias)
         return y
 
 
-def _channels(x: Any, piece: _Span, group: int) -> Any:
+def _channels(x: Any, span: _Span, group: int) -> Any:
     """Return a span of the channels of each group."""
     if group == 1:
-        return x[:, slice(*piece)]
+        return x[:, slice(*span)]
     images, channels, *extents = x.shape
-    return x.reshape(images, group, channels // group, *extents)[:, :, slice(*piece)].reshape(images, -1, *extents)
+    return x.reshape(images, group, channels // group, *extents)[:, :, slice(*span)].reshape(images, -1, *extents)
 
 
 def _with_bias(y: Any, bias: Any) -> Any:
@@ -273,10 +274,10 @@ def _multiplied(a: _Factor, weights: _Weights) -> Any:
     """Multiply by prepared weights, in exact parts if necessary, without reduced precision such as TF32."""
 
     def multiply(left: Any, right: Any) -> Any:
-        if a.largest * weights.most <= _EXACT:
+        if a.largest * weights.largest_total <= _EXACT:
             return product(left, right)
-        pieces = weights.pieces(a.largest) or ()
-        return _total(product(left[..., low:high], right[..., low:high, :]) for low, high in pieces)
+        spans = weights.spans(a.largest) or ()
+        return _total(product(left[..., low:high], right[..., low:high, :]) for low, high in spans)
 
     with gpuconv.precision("ieee"):
         return matmul(a.values, weights.values, multiply)
@@ -288,7 +289,7 @@ def product_of(bytes_: Any, weights: Any) -> Any:
     Returns float32. Short sums on the host take a single NumPy call, which matters for recurrent layers with many
     steps.
     """
-    if isinstance(bytes_, np.ndarray) and 255 * weights.most <= _EXACT:
+    if isinstance(bytes_, np.ndarray) and 255 * weights.largest_total <= _EXACT:
         return np.matmul(bytes_, weights.values)
     return _multiplied(_Factor(bytes_, 255), weights).astype(np.float32, copy=False)
 
@@ -404,18 +405,23 @@ _operator = partial(Operator, by_kernels=True)
 
 OPERATORS = {
     "ConvInteger": _operator(
-        _conv_integer, frozenset({3}), cost=_conv_integer_cost, prepare=_known(_known_filters, 1, 3)
+        _conv_integer, frozenset({3}), cost=_conv_integer_cost, prepare=_prepare_second_factor(_known_filters, 1, 3)
     ),
-    "MatMulInteger": _operator(_matmul_integer, frozenset({3}), cost=_matmul_cost, prepare=_known(columns, 1, 3)),
+    "MatMulInteger": _operator(
+        _matmul_integer, frozenset({3}), cost=_matmul_cost, prepare=_prepare_second_factor(columns, 1, 3)
+    ),
     "QLinearConv": _operator(
-        _qlinear_conv, frozenset({2, 5, 7}), cost=_qlinear_conv_cost, prepare=_known(_known_filters, 3, 5)
+        _qlinear_conv,
+        frozenset({2, 5, 7}),
+        cost=_qlinear_conv_cost,
+        prepare=_prepare_second_factor(_known_filters, 3, 5),
     ),
     "QLinearMatMul": _operator(
         _qlinear_matmul,
         frozenset({2, 5, 7}),
         cost=_qlinear_matmul_cost,
         dtypes=DTYPES | NARROW,
-        prepare=_known(columns, 3, 5),
+        prepare=_prepare_second_factor(columns, 3, 5),
     ),
 }
 
@@ -424,21 +430,21 @@ CONTRIBUTED = {
         _dynamic_matmul,
         frozenset({3}),
         cost=_matmul_cost,
-        prepare=_known(columns, 1, 3),
+        prepare=_prepare_second_factor(columns, 1, 3),
         schema=Schema(("A", "B", "b_scale", "b_zero_point?", "bias?"), {}),
     ),
     "MatMulIntegerToFloat": _operator(
         integers_to_float,
         frozenset({5}),
         cost=_matmul_cost,
-        prepare=_known(columns, 1, 5),
+        prepare=_prepare_second_factor(columns, 1, 5),
         schema=Schema(("A", "B", "a_scale", "b_scale", "a_zero_point?", "b_zero_point?", "bias?"), {}),
     ),
     "QLinearConv": _operator(
         _qlinear_conv_of,
         frozenset({2, 5, 7}),
         cost=_qlinear_conv_of_cost,
-        prepare=_known(_known_filters, 3, 5),
+        prepare=_prepare_second_factor(_known_filters, 3, 5),
         schema=Schema(
             ("x", "x_scale", "x_zero_point", "w", "w_scale", "w_zero_point", "y_scale", "y_zero_point", "B?"),
             {
@@ -453,7 +459,7 @@ CONTRIBUTED = {
         _qgemm,
         frozenset({2, 5, 8}),
         cost=_qgemm_cost,
-        prepare=_known(_second, 3, 5),
+        prepare=_prepare_second_factor(_second, 3, 5),
         schema=Schema(
             ("A", "a_scale", "a_zero_point", "B", "b_scale", "b_zero_point", "C?", "y_scale?", "y_zero_point?"),
             {"alpha": 1.0, "transA": 0, "transB": 0},

@@ -51,7 +51,7 @@ def _library(*arrays: Any) -> Any:
     return next((namespace(array) for array in arrays if not isinstance(array, np.ndarray)), np)
 
 
-def _spread(form: Form, parameter: Any, shape: tuple[int, ...]) -> Any:
+def _broadcastable(form: Form, parameter: Any, shape: tuple[int, ...]) -> Any:
     """Reshape or repeat scales or zero points so that they broadcast with x: per tensor, per axis or per block."""
     if parameter is None or parameter.size == 1:
         return parameter if parameter is None else parameter.reshape(())
@@ -125,11 +125,11 @@ def _to_floats(y: Any, zero: Any, dtype: Any, saturate: bool) -> Any:
 
 def _quantized_type(form: Form, zero: Any) -> Any:
     """Return the output dtype: from the zero point, or the attribute output_dtype, or uint8."""
-    wanted = form.get("output_dtype")
+    requested = form.get("output_dtype")
     if zero is None:
-        return _type_of(wanted) if wanted else np.dtype(np.uint8)
-    if wanted and _type_of(wanted) != zero.dtype:
-        raise ArgumentError(f"output_dtype is {_type_of(wanted)}, but y_zero_point has dtype {zero.dtype}")
+        return _type_of(requested) if requested else np.dtype(np.uint8)
+    if requested and _type_of(requested) != zero.dtype:
+        raise ArgumentError(f"output_dtype is {_type_of(requested)}, but y_zero_point has dtype {zero.dtype}")
     return zero.dtype
 
 
@@ -148,8 +148,8 @@ def _quantize(form: Form, x: Any, scale: Any, zero: Any = None) -> Any:
     xp = _library(x, scale)
     precision = _quotient_type(form, scale)
     exact = np.float64 if precision.kind == "i" else np.float32
-    scales = _spread(form, floats(xp, scale).astype(exact), x.shape)
-    zeros = None if zero is None else _spread(form, floats(xp, zero), x.shape)
+    scales = _broadcastable(form, floats(xp, scale).astype(exact), x.shape)
+    zeros = None if zero is None else _broadcastable(form, floats(xp, zero), x.shape)
 
     def compute(part: Any) -> Any:
         with np.errstate(all="ignore"):
@@ -167,10 +167,10 @@ def _dequantize(form: Form, x: Any, scale: Any, zero: Any = None) -> Any:
     dtype = _type_of(form.get("output_dtype")) if form.get("output_dtype") else scale.dtype
     if dtype.name in NARROW:
         raise ArgumentError(f"x_scale has dtype {dtype}, which x cannot have: the attribute output_dtype must be given")
-    scales = _spread(form, floats(xp, scale), x.shape)
+    scales = _broadcastable(form, floats(xp, scale), x.shape)
     zeros = zero
     if zero is not None:
-        zeros = _spread(form, xp.asarray(zero) if x.dtype == np.int32 else floats(xp, zero), x.shape)
+        zeros = _broadcastable(form, xp.asarray(zero) if x.dtype == np.int32 else floats(xp, zero), x.shape)
 
     if isinstance(x, np.ndarray) and x.dtype.name in ("int8", "uint8") and dtype == np.float32 and scales.ndim:
         return _scaled(x, scales, zeros)
@@ -192,7 +192,7 @@ def _scaled(x: Any, scales: Any, zeros: Any) -> Any:
     y, step = np.empty(x.shape, np.float32), max(1, _BLOCK * len(x) // max(1, x.size))
     for low in range(0, len(x), step):
         rows = slice(low, low + step)
-        part, zero, scale = y[rows], _of(zeros, rows, x), _of(scales, rows, x)
+        part, zero, scale = y[rows], _slice_of(zeros, rows, x), _slice_of(scales, rows, x)
         part[...] = x[rows]
         if zero is not None and zero.any():
             part -= zero
@@ -200,7 +200,7 @@ def _scaled(x: Any, scales: Any, zeros: Any) -> Any:
     return y
 
 
-def _of(parameter: Any, rows: slice, x: Any) -> Any:
+def _slice_of(parameter: Any, rows: slice, x: Any) -> Any:
     """Return the slice of a parameter for a range of the first axis of x; the whole if it does not vary along it."""
     goes_along = parameter is not None and parameter.ndim == x.ndim and len(parameter) == len(x)
     return parameter[rows] if goes_along else parameter

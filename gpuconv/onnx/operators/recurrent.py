@@ -70,8 +70,8 @@ def _activations(form: Form, default: list[str], directions: int) -> list[list[_
             f"activations must name {len(default)} functions for each of {directions} directions, not {len(names)}"
         )
     alphas, betas = (iter(form.get(name) or ()) for name in ("activation_alpha", "activation_beta"))
-    made = [_activation(name, alphas, betas, form.get("clip")) for name in names]
-    return [made[first : first + len(default)] for first in range(0, len(made), len(default))]
+    functions = [_activation(name, alphas, betas, form.get("clip")) for name in names]
+    return [functions[first : first + len(default)] for first in range(0, len(functions), len(default))]
 
 
 def _activation(name: str, alphas: Iterator[float], betas: Iterator[float], clip: float | None) -> _Activation:
@@ -207,44 +207,46 @@ def _sequence(
     last = xp.zeros((cell.states, len(backwards), x.shape[1], size), values.dtype)
     active = _active(lengths, x.shape[0], xp)
     # GRU that resets the state before the product with R
-    apart = cell.gates == 3 and not form.get("linear_before_reset")
+    resets_state_first = cell.gates == 3 and not form.get("linear_before_reset")
 
     def run(at: int) -> None:
         """Run all steps of one direction."""
         inner, outer, hidden = _biases(cell, form, b, at, size)
         gates = _gates(values, factors[0](at) if factors else partial(_times, wide(w[at])), inner, outer)
-        products = [factors[1](at)] if factors else _products(wide(r[at]), 2 * size if apart else 0)
+        products = [factors[1](at)] if factors else _products(wide(r[at]), 2 * size if resets_state_first else 0)
         weights = _Weights(products, activations[at], hidden, None if p is None else wide(p[at]))
         states = tuple(last[n, at] if a is None else wide(a[at]) for n, a in enumerate(initial))
         for t in range(x.shape[0])[:: -1 if backwards[at] else 1]:
-            made = cell.step(form, weights, gates[t], states)
-            y[t, at], states = (made[0], made) if active[t] is None else _masked(active[t], made, states)
+            new_states = cell.step(form, weights, gates[t], states)
+            y[t, at], states = (
+                (new_states[0], new_states) if active[t] is None else _masked(active[t], new_states, states)
+            )
         for n, state in enumerate(states):
             last[n, at] = state
 
-    _each(run, len(backwards), 0 if on_device(x) else x.shape[0], x.shape[1] * cell.gates * size**2)
+    _run_directions(run, len(backwards), 0 if on_device(x) else x.shape[0], x.shape[1] * cell.gates * size**2)
     outputs = (y, *(last[n] for n in range(cell.states)))
     if form.get("layout"):
         outputs = (y.transpose(2, 0, 1, 3), *(state.transpose(1, 0, 2) for state in outputs[1:]))
     return tuple(output.astype(x.dtype, copy=False) for output in outputs)[: len(form.outputs)]
 
 
-def _each(run: Callable[[int], None], directions: int, steps: int, work: int) -> None:
+def _run_directions(run: Callable[[int], None], directions: int, steps: int, multiplications: int) -> None:
     """Run all directions: in parallel if steps are large, and without BLAS's own threads, which synchronise per
     call.
     """
-    shares = [[at] for at in range(directions)] if work >= _LARGE else [list(range(directions))]
+    shares = [[at] for at in range(directions)] if multiplications >= _LARGE else [list(range(directions))]
 
-    def some(share: list[int]) -> None:
+    def run_share(share: list[int]) -> None:
         for at in share:
             run(at)
 
     if steps == 0:  # on a device
-        some(list(range(directions)))
-    elif steps * work < _LARGE:  # too little work for another thread
-        _blas.run(some, [list(range(directions))], _blas.share(2 * work, 1, thin=True))
+        run_share(list(range(directions)))
+    elif steps * multiplications < _LARGE:  # too little work for another thread
+        _blas.run(run_share, [list(range(directions))], _blas.share(2 * multiplications, 1, thin=True))
     else:
-        _blas.run(_threads.quietly(some), shares, _blas.Share.SHARED)
+        _blas.run(_threads.quietly(run_share), shares, _blas.Share.SHARED)
 
 
 def _times(w: Any, rows: Any) -> Any:
@@ -253,9 +255,9 @@ def _times(w: Any, rows: Any) -> Any:
 
 def _gates(x: Any, multiply: _Multiply, inner: Any, outer: Any) -> Any:
     """Return the input projection of all steps: (T, N, G * H)."""
-    made = multiply(x.reshape(prod(x.shape[:2]), x.shape[2]))
-    made = made if inner is None else made + (inner + outer)
-    return made.reshape(*x.shape[:2], made.shape[1])
+    projected = multiply(x.reshape(prod(x.shape[:2]), x.shape[2]))
+    projected = projected if inner is None else projected + (inner + outer)
+    return projected.reshape(*x.shape[:2], projected.shape[1])
 
 
 def _products(r: Any, split: int) -> list[_Multiply]:
@@ -265,10 +267,10 @@ def _products(r: Any, split: int) -> list[_Multiply]:
     return [lambda h, part=part: multiply(h, part) for part in parts]  # type: ignore[misc]
 
 
-def _masked(active: Any, made: _States, states: _States) -> tuple[Any, _States]:
+def _masked(active: Any, new_states: _States, states: _States) -> tuple[Any, _States]:
     """Return a step's output and new states; sequences that have ended output 0 and keep their states."""
-    where = namespace(made[0]).where
-    return where(active, made[0], 0), tuple(map(partial(where, active), made, states))
+    where = namespace(new_states[0]).where
+    return where(active, new_states[0], 0), tuple(map(partial(where, active), new_states, states))
 
 
 def _active(lengths: Any, steps: int, xp: Any) -> list[Any]:

@@ -178,13 +178,13 @@ class _Trees:
         """Return which rows take the true branch; NaN is decided by ``missing``, regardless of the comparison."""
         holds = np.zeros(len(nodes), np.bool_)
         for mode, places in self._places.items():
-            mine = places[nodes]
+            mask = places[nodes]
             if mode == "MEMBER":
-                holds[mine] = [
-                    value in self._members[node] for node, value in zip(nodes[mine], values[mine], strict=True)
+                holds[mask] = [
+                    value in self._members[node] for node, value in zip(nodes[mask], values[mask], strict=True)
                 ]
             elif mode != "LEAF":
-                holds[mine] = _COMPARISONS[mode](values[mine], self._thresholds[nodes[mine]])
+                holds[mask] = _COMPARISONS[mode](values[mask], self._thresholds[nodes[mask]])
         return np.where(np.isnan(values), self._missing[nodes], holds)
 
 
@@ -253,16 +253,17 @@ def _aggregated(ends: Any, votes: tuple[Any, Any, Any], most: int, how: str) -> 
     nodes, targets, weights = votes
     result = np.zeros((len(ends), most))
     for target in range(most):
-        mine = np.flatnonzero(targets == target)
-        reached = (ends[:, :, None] == nodes[mine]).any(axis=1)  # (N, votes): whether a row reaches the voting leaf
+        votes_of_target = np.flatnonzero(targets == target)
+        # (N, votes): whether a row reaches the voting leaf
+        reached = (ends[:, :, None] == nodes[votes_of_target]).any(axis=1)
         any_vote = reached.any(axis=1)
         if how in ("SUM", "AVERAGE"):
-            total = (reached * weights[mine]).sum(axis=1)
+            total = (reached * weights[votes_of_target]).sum(axis=1)
             result[:, target] = total / (ends.shape[1] if how == "AVERAGE" else 1)
         else:
             pick, nothing = (np.min, np.inf) if how == "MIN" else (np.max, -np.inf)
-            found = pick(np.where(reached, weights[mine], nothing), axis=1, initial=nothing)
-            result[:, target] = np.where(any_vote, found, 0)
+            best = pick(np.where(reached, weights[votes_of_target], nothing), axis=1, initial=nothing)
+            result[:, target] = np.where(any_vote, best, 0)
     return result
 
 

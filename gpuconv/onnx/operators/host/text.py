@@ -28,8 +28,8 @@ def _normalize(form: Form, x: Any) -> Any:
         raise ArgumentError(f"X must be (C) or (1, C), not {x.shape}")
     compared = _CASES["NONE" if sensitive else "LOWER"]
     stops = {compared(word.decode()) for word in form.get("stopwords") or ()}
-    kept = [_CASES[action](text) for text in x.reshape(-1).tolist() if compared(text) not in stops]
-    return np.array(kept or [""], object).reshape(*x.shape[:-1], -1)
+    remaining = [_CASES[action](text) for text in x.reshape(-1).tolist() if compared(text) not in stops]
+    return np.array(remaining or [""], object).reshape(*x.shape[:-1], -1)
 
 
 def _split(form: Form, x: Any) -> Any:
@@ -72,7 +72,7 @@ def _grams(form: Form) -> dict[tuple[Any, ...], int]:
     return found
 
 
-def _occurring(row: list[Any], lengths: range, skips: int) -> Iterator[tuple[Any, ...]]:
+def _ngrams(row: list[Any], lengths: range, skips: int) -> Iterator[tuple[Any, ...]]:
     """Yield the n-grams of a row for each length, and for each gap of 0 to ``skips`` items between adjacent items."""
     for length in lengths:
         for step in range(1, skips + 2 if length > 1 else 2):
@@ -100,7 +100,7 @@ def _tf_idf(form: Form, x: Any) -> Any:
     y = np.zeros((len(rows), max(places, default=-1) + 1))
     for line, row in zip(y, rows, strict=True):
         counts = np.zeros(len(places))
-        for gram in _occurring(row, lengths, skips):
+        for gram in _ngrams(row, lengths, skips):
             if gram in grams:
                 counts[grams[gram]] += 1
         if mode == "IDF":
