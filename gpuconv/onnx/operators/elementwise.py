@@ -32,6 +32,7 @@ def _unary(compute: _Compute, curve: special.Curve | None = None) -> Operator:
 
 
 def _relu(_: Form, x: Any) -> Any:
+    """Relu, in the type of x."""
     if is_float(x) and isinstance(x, np.ndarray):
         return np.clip(wide(x), 0, np.inf).astype(x.dtype, copy=False)  # several times faster than np.maximum
     return namespace(x).maximum(0, x)
@@ -199,6 +200,7 @@ def _bit_shift(form: Form, a: Any, b: Any) -> Any:
 
 
 def _where(_: Form, condition: Any, a: Any, b: Any) -> Any:
+    """Where: choose elements of a or b by a condition; 16-bit floats go through float32."""
     if not is_float(a):
         return namespace(condition).where(condition, a, b)
     return namespace(condition).where(condition, wide(a), wide(b)).astype(a.dtype, copy=False)
@@ -217,6 +219,7 @@ def _type_number(form: Form) -> int:
 
 
 def _cast(form: Form, x: Any) -> Any:
+    """Cast to the type that the attribute ``to`` names."""
     return _as_type(x, _numpy_type(_type_number(form)))
 
 
@@ -226,6 +229,7 @@ def _numpy_type(number: int) -> Any:
 
 
 def _cast_like(_: Form, x: Any, other: Any) -> Any:
+    """CastLike: convert to the type of another array."""
     return _as_type(x, other.dtype)
 
 

@@ -36,6 +36,7 @@ def _from_front(indices: Any, extent: int, axis: int) -> Any:
 
 
 def _gather_elements(form: Form, x: Any, indices: Any) -> Any:
+    """GatherElements: return the elements of x that indices along one axis select."""
     axis = axis_of(form.get("axis"), x.ndim)
     if isinstance(x, np.ndarray) and on_device(indices):  # x has a type that the device lacks
         indices = gpuconv.to_host(indices)

@@ -100,7 +100,14 @@ class _Weights:
 
 
 def _cut(sizes: Any, most: int) -> list[_Span] | None:
-    """Split rows of magnitudes greedily into spans whose sums are at most ``most``; None if one column exceeds it."""
+    """Split rows of magnitudes greedily into spans whose sums are at most ``most``; None if one column exceeds it.
+
+    Parameters
+    ----------
+    sizes : array (outputs, inner)
+    most : int
+        Largest sum that is exact.
+    """
     running = np.cumsum(sizes, axis=1, dtype=np.float64)
     extent, start, spans = running.shape[1], 0, []
     while start < extent:
@@ -335,7 +342,10 @@ def _second(form: Form, b: Any, zero: Any) -> _Weights:
 
 
 def _qgemm(form: Form, a: Any, a_scale: Any, a_zero: Any, b: Any, b_scale: Any, b_zero: Any, *others: Any) -> Any:
-    """QGemm: return ``(alpha * A @ B + C) / y_scale`` quantized; without y_scale, float32 of ``alpha * A @ B + C``."""
+    """QGemm: return ``(alpha * A @ B + C) / y_scale`` quantized; without y_scale, float32 of ``alpha * A @ B + C``.
+
+    C is int32 with the scale ``alpha * a_scale * b_scale``, so it is added to the integer product.
+    """
     c, y_scale, y_zero = (*others, None, None, None)[:3]
     weights = b if isinstance(b, _Weights) else _second(form, b, b_zero)
     y = _multiplied(_factor(a.T if form.get("transA") else a, a_zero.reshape(())), weights)
