@@ -53,7 +53,7 @@ class Rep(onnx.backend.base.BackendRep):
         self._unfolded = unfolded
         self._invariant = invariant
         self._warned: set[str] = set()
-        self._meets: dict[int, NodeProto] = {}
+        self._mixing_nodes: dict[int, NodeProto] = {}
         self._outputs = onnx.backend.base.namedtupledict("Outputs", self.output_names)
 
     @presentable
@@ -159,16 +159,16 @@ class Rep(onnx.backend.base.BackendRep):
 
     def _as_function(self, names: list[str], fixed: Mapping[str, Any]) -> Callable[..., Any]:
         """Return a run as a function of the named arrays; outputs on the host are copied to the device once."""
-        moved: dict[str, Any] = {}
-        used: list[Evaluator] = []  # keeps alive the evaluator whose constants the graph reads
+        host_results: dict[str, Any] = {}
+        kept_alive: list[Evaluator] = []  # keeps alive the evaluator whose constants the graph reads
 
         def run(*arrays: Any) -> Any:
-            found, _ = self._evaluated({**fixed, **dict(zip(names, arrays, strict=True))}, None)
-            used[:] = [self._evaluator]
+            results, _ = self._evaluated({**fixed, **dict(zip(names, arrays, strict=True))}, None)
+            kept_alive[:] = [self._evaluator]
             for name in self.output_names:
-                if isinstance(found[name], np.ndarray) and name not in moved:
-                    moved[name] = gpuconv.to_device(found[name])
-            return self._outputs(*(moved.get(name, found[name]) for name in self.output_names))
+                if isinstance(results[name], np.ndarray) and name not in host_results:
+                    host_results[name] = gpuconv.to_device(results[name])
+            return self._outputs(*(host_results.get(name, results[name]) for name in self.output_names))
 
         return run
 
@@ -220,25 +220,25 @@ class Rep(onnx.backend.base.BackendRep):
         left to onnx's reference evaluator: 1 Sinh
           Sinh node with output 'z'
         """
-        return self._evaluator.report(self._meets.values())
+        return self._evaluator.report(self._mixing_nodes.values())
 
-    def _names(self, wanted: Any) -> list[str]:
+    def _names(self, requested: Any) -> list[str]:
         """Return the names of the requested outputs, after checking them; None or an empty sequence means all."""
-        if wanted is None:
+        if requested is None:
             return self.output_names
-        if not isinstance(wanted, Sequence) or isinstance(wanted, str | bytes):
-            raise ArgumentTypeError(f"run: output_names must be a sequence of names or None, not {shown(wanted)}")
-        unknown = [name for name in wanted if name not in self.output_names]
+        if not isinstance(requested, Sequence) or isinstance(requested, str | bytes):
+            raise ArgumentTypeError(f"run: output_names must be a sequence of names or None, not {shown(requested)}")
+        unknown = [name for name in requested if name not in self.output_names]
         if unknown:
             there = listed([quoted(name) for name in self.output_names])
             raise ArgumentError(f"run: there is no output {shown(unknown[0])}; the outputs are {there}")
-        return list(wanted) or self.output_names
+        return list(requested) or self.output_names
 
     def _run(self, inputs: Any, names: Sequence[str], observer: Observer | None) -> list[Any]:
         """Return the named outputs, in the memory (host or device) that the inputs came from."""
-        found, values = self._evaluated(inputs, observer)
-        leave = self._evaluator.leaving(values)
-        return [_writable(leave(found[name])) for name in names]
+        results, values = self._evaluated(inputs, observer)
+        to_caller = self._evaluator.leaving(values)
+        return [_writable(to_caller(results[name])) for name in names]
 
     def _evaluated(self, inputs: Any, observer: Observer | None) -> tuple[dict[str, Any], dict[str, Any]]:
         """Run the model; return values by name, the outputs among them, and the checked inputs."""
@@ -250,20 +250,20 @@ class Rep(onnx.backend.base.BackendRep):
         mode = invariance.CURRENT.get() if self._invariant is None else self._invariant
         quiet = np.errstate(all="ignore")  # infinities and NaNs are legitimate results of a model and need no warning
         with invariance.invariant(mode), strictness.relaxed(), quiet:
-            images = None if mode is None else images_of_inputs(values, self._tell)
+            images = None if mode is None else images_of_inputs(values, self._warn_of_mixing)
             evaluate = partial(
                 self._evaluator.evaluate, self._evaluator.enter(values), observer=observer, images=images
             )
-            found = evaluate() if isinstance(self._evaluator, CudaEvaluator) else _blas.holding(evaluate)
-            missing = [name for name in self.output_names if name not in found]
+            results = evaluate() if isinstance(self._evaluator, CudaEvaluator) else _blas.holding(evaluate)
+            missing = [name for name in self.output_names if name not in results]
             if missing:
                 raise GpuconvError(f"run: no node computed the output {quoted(missing[0])}")
-            return found, values
+            return results, values
 
-    def _tell(self, node: NodeProto) -> None:
+    def _warn_of_mixing(self, node: NodeProto) -> None:
         """Warn once per node in which one image may influence another's results."""
-        if id(node) not in self._meets:
-            self._meets[id(node)] = node
+        if id(node) not in self._mixing_nodes:
+            self._mixing_nodes[id(node)] = node
             warn(
                 f'{nodes.describe(node)}: an image\'s results may depend on others here, despite invariant="batch": '
                 f"{node.op_type} brings images together, or is not known to keep them apart"
@@ -431,8 +431,10 @@ class Backend(onnx.backend.base.Backend):
         names = list(dict.fromkeys(filter(None, node.input)))
         values = bind([Input(name) for name in names], inputs)
         outputs = [onnx.ValueInfoProto(name=name) for name in node.output if name]
-        parts = translating.translated(node, opsets[""])
-        graph = onnx.helper.make_graph(parts, "node", [_value_info(*item) for item in values.items()], outputs)
+        translated_nodes = translating.translated(node, opsets[""])
+        graph = onnx.helper.make_graph(
+            translated_nodes, "node", [_value_info(*item) for item in values.items()], outputs
+        )
         rep = Rep(
             _evaluator(evaluator_class, graph, opsets=opsets),
             [Input(name) for name in names],

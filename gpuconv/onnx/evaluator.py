@@ -81,8 +81,8 @@ class Evaluator(ReferenceEvaluator):
         super().__init__(proto, *args, **kwargs)
         last_uses = _last_uses(self.nodes_, set(self.output_names), self.input_names)
         # as tuples: protobuf's lists create new strings at each access
-        made = (tuple(node.output) for node in self.nodes_)
-        self._program = list(zip(self.rt_nodes_, made, last_uses, strict=True))
+        node_outputs = (tuple(node.output) for node in self.nodes_)
+        self._program = list(zip(self.rt_nodes_, node_outputs, last_uses, strict=True))
         for node in self.rt_nodes_:
             if isinstance(node, Step):
                 node.set_constants(self.rt_inits_)
@@ -99,8 +99,8 @@ class Evaluator(ReferenceEvaluator):
 
         ``outside`` names the cacheable values of the enclosing graphs.
         """
-        made = {name for names in (self.input_names, *(names for _, names, _ in self._program)) for name in names}
-        cacheable = {"", *outside.difference(made), *self._fixed}
+        defined = {name for names in (self.input_names, *(names for _, names, _ in self._program)) for name in names}
+        cacheable = {"", *outside.difference(defined), *self._fixed}
         for node, names, _ in self._program:
             if isinstance(node, ControlStep):
                 for inner in node.evaluators.values():
@@ -264,11 +264,11 @@ class Evaluator(ReferenceEvaluator):
             Raised by gpuconv's operators, or, naming the node, for an error in any other operator.
         """
         values = {"": None, **self._defaults, **feeds, **self._fixed}
-        memory, given = self._joins.begin_run(), attributes or {}
+        memory, function_attributes = self._joins.begin_run(), attributes or {}
         for index, (node, names, last) in enumerate(self._program):
             start = 0.0 if observer is None else perf_counter()
             try:
-                outputs = self._outputs(index, node, values, given, memory, images)
+                outputs = self._outputs(index, node, values, function_attributes, memory, images)
             except CaptureError as error:
                 raise nodes.not_captured(node.onnx_node, error) from error
             except (GpuconvError, MemoryError, UserWarning):
@@ -357,10 +357,16 @@ class Evaluator(ReferenceEvaluator):
         function: Evaluator = node.impl_
         feeds = dict(zip(function.input_names, (values[name] for name in node.input), strict=False))
         feeds = {name: feeds.get(name) for name in function.input_names}
-        given = {a.name: attributes[a.ref_attr_name] for a in node.onnx_node.attribute if a.ref_attr_name in attributes}
-        own = dict(zip(function.input_names, node.input, strict=False))
-        inner = None if images is None else images.inside({name: images.axes.get(own[name]) for name in own})
-        results = function.evaluate(feeds, {**self._arguments(node), **given}, images=inner)
+        linked = {
+            a.name: attributes[a.ref_attr_name] for a in node.onnx_node.attribute if a.ref_attr_name in attributes
+        }
+        outer_names = dict(zip(function.input_names, node.input, strict=False))
+        inner = (
+            None
+            if images is None
+            else images.inside({name: images.axes.get(outer_names[name]) for name in outer_names})
+        )
+        results = function.evaluate(feeds, {**self._arguments(node), **linked}, images=inner)
         if images is not None and inner is not None:
             for outer, name in zip(node.output, function.output_names, strict=False):
                 images.set(outer, inner.axes.get(name))
@@ -370,8 +376,8 @@ class Evaluator(ReferenceEvaluator):
         """Return a call's attributes with the function's default values, which onnx's evaluator omits."""
         if id(node) not in self._call_attributes:
             defaults = getattr(node.impl_.proto_, "attribute_proto", ())
-            given = {a.name: a for a in (*defaults, *node.onnx_node.attribute) if not a.ref_attr_name}
-            values = {a.name: node._extract_attribute_value(given[a.name]) for a in defaults}
+            by_name = {a.name: a for a in (*defaults, *node.onnx_node.attribute) if not a.ref_attr_name}
+            values = {a.name: node._extract_attribute_value(by_name[a.name]) for a in defaults}
             self._call_attributes[id(node)] = {**node.attributes_, **values}
         return self._call_attributes[id(node)]
 
@@ -423,11 +429,13 @@ class CudaEvaluator(Evaluator):
         super().__init__(proto, *args, around=around, **kwargs)
         # constants on the device, by (name, operator they are packed for or "")
         self._constants: dict[tuple[str, str], Any] = {}
-        ours = [node for node in self.rt_nodes_ if isinstance(node, Step)]
-        self._host_values = {step.input[at] for step in ours for at in step.on_host if at < len(step.input)}
-        inner = [found for step in ours if isinstance(step, ControlStep) for found in step.evaluators.values()]
+        own_steps = [node for node in self.rt_nodes_ if isinstance(node, Step)]
+        self._host_values = {step.input[at] for step in own_steps for at in step.on_host if at < len(step.input)}
+        inner = [
+            evaluator for step in own_steps if isinstance(step, ControlStep) for evaluator in step.evaluators.values()
+        ]
         self._host_values.update(name for evaluator in inner for name in evaluator._host_values)
-        for step in ours if self._facts else ():
+        for step in own_steps if self._facts else ():
             if len(step.input) > 1 and step.packs_weights_for(1) and step.input[1] in self._fixed:
                 # running the model raises the same error, with the user's inputs
                 with suppress(GpuconvError, MemoryError):
@@ -465,13 +473,13 @@ class CudaEvaluator(Evaluator):
 
     def operands(self, step: Step, values: Mapping[str, Any]) -> tuple[Any, ...]:
         """Return a step's inputs: all on the device if any is, except those that the host reads."""
-        found = [values[name] for name in step.input]
-        free = [value for at, value in enumerate(found) if at not in step.on_host]
-        if not step.by_kernels and not any(map(on_device, free)):
-            return tuple(map(self.to_host, found))
+        inputs = [values[name] for name in step.input]
+        device_inputs = [value for at, value in enumerate(inputs) if at not in step.on_host]
+        if not step.by_kernels and not any(map(on_device, device_inputs)):
+            return tuple(map(self.to_host, inputs))
         return tuple(
             self.to_host(value) if at in step.on_host else self._on_device(name, value, step.packs_weights_for(at))
-            for at, (name, value) in enumerate(zip(step.input, found, strict=True))
+            for at, (name, value) in enumerate(zip(step.input, inputs, strict=True))
         )
 
     def _on_device(self, name: str, value: Any, packed_for: str) -> Any:
@@ -486,8 +494,8 @@ class CudaEvaluator(Evaluator):
             return gpuconv.to_device(value)
         key = name, packed_for
         if key not in self._constants:
-            moved = gpuconv.to_device(value)
-            self._constants[key] = gpuconv.pack(moved, packed_for) if packed_for else moved
+            on_gpu = gpuconv.to_device(value)
+            self._constants[key] = gpuconv.pack(on_gpu, packed_for) if packed_for else on_gpu
         return self._constants[key]
 
     def by_reference(self, node: Any, values: dict[str, Any], attributes: Mapping[str, Any]) -> Any:
@@ -495,8 +503,8 @@ class CudaEvaluator(Evaluator):
         back.
         """
         inputs = [values[name] for name in node.input]
-        moved = any(map(on_device, inputs))
-        if not moved:
+        is_any_on_device = any(map(on_device, inputs))
+        if not is_any_on_device:
             return super().by_reference(node, values, attributes)
         self._warn(node, "on the host, with copies from the device and back")
         outputs = _run_reference(node, list(map(self.to_host, inputs)), values, attributes)
@@ -518,8 +526,8 @@ class CudaEvaluator(Evaluator):
 
     def leaving(self, values: Mapping[str, Any]) -> Callable[[Any], Any]:
         """Return what moves outputs to the host, or leaves them on the device if an input was there."""
-        came = any(on_device(value) and not isinstance(value, np.ndarray) for value in values.values())
-        return _numeric_to_device if came else self.to_host
+        is_any_on_device = any(on_device(value) and not isinstance(value, np.ndarray) for value in values.values())
+        return _numeric_to_device if is_any_on_device else self.to_host
 
     def to_host(self, value: Any) -> Any:
         """Return a value on the host; for device arrays, this waits until they are computed."""
@@ -528,9 +536,9 @@ class CudaEvaluator(Evaluator):
 
 def _evaluators(node: Any) -> list[Evaluator]:
     """Return the evaluators of a node's subgraphs, or of the function that it calls, from any attribute of the node."""
-    held = [value for name, value in vars(node).items() if name != "parent"]  # the node's enclosing evaluator
-    held += [value for values in held if isinstance(values, dict) for value in values.values()]
-    return [value for value in held if isinstance(value, Evaluator)]
+    attributes = [value for name, value in vars(node).items() if name != "parent"]  # the node's enclosing evaluator
+    attributes += [value for values in attributes if isinstance(values, dict) for value in values.values()]
+    return [value for value in attributes if isinstance(value, Evaluator)]
 
 
 def _is_free(node: Any) -> bool:
@@ -599,16 +607,16 @@ def _linked(step: Step, attributes: Mapping[str, Any]) -> dict[str, Any]:
     return linked
 
 
-def _last_uses(graph_nodes: Any, kept: set[str], inputs: Iterable[str]) -> list[list[str]]:
+def _last_uses(graph_nodes: Any, outputs: set[str], inputs: Iterable[str]) -> list[list[str]]:
     """Return, per node, the values to free after it: results and graph inputs that no later node uses.
 
-    Outputs of the graph (``kept``) are never freed.
+    Outputs of the graph (``outputs``) are never freed.
     """
     uses: list[list[str]] = []
-    owned, seen = {*inputs, *(name for node in graph_nodes for name in node.output)}, {"", *kept}
+    local, seen = {*inputs, *(name for node in graph_nodes for name in node.output)}, {"", *outputs}
     for node in reversed(graph_nodes):
         used = nodes.names_used(node) if node.attribute else node.input
-        names = owned.intersection((*used, *node.output)) - seen
+        names = local.intersection((*used, *node.output)) - seen
         seen |= names
         uses.append(sorted(names))
     return uses[::-1]

@@ -45,9 +45,9 @@ class Input:
     required: bool = True
 
     def __str__(self) -> str:
-        known = [self.dtype] if self.dtype else []
-        known += [_dims(self.shape)] if self.shape is not None else []
-        return f"{quoted(self.name)} ({' '.join(known)})" if known else quoted(self.name)
+        described = [self.dtype] if self.dtype else []
+        described += [_dims(self.shape)] if self.shape is not None else []
+        return f"{quoted(self.name)} ({' '.join(described)})" if described else quoted(self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ def bind(
     inputs: list[Input],
     given: Any,
     on_device: Callable[[Any], bool] = lambda _: False,
-    told: set[str] | None = None,
+    warned: set[str] | None = None,
 ) -> dict[str, Any]:
     """Match the caller's values with the inputs, by position or by name, and validate them.
 
@@ -115,7 +115,7 @@ def bind(
         Arrays of other libraries are converted without a copy, if they support it.
     on_device : callable
         Returns whether a value is acceptable although it is not a NumPy array.
-    told : set of str, optional
+    warned : set of str, optional
         What was warned about already. Shapes that contradict the model's symbolic names, but can be computed, cause one
         warning each.
 
@@ -141,12 +141,14 @@ def bind(
         raise ArgumentError(f"run: the input {missing[0]} is missing (given: {given}); {_listing(inputs)}")
     for name, value in values.items():
         title = quoted(name)[1:-1]
-        several = isinstance(value, list)  # a value of an ONNX sequence type
-        arrays = [_arrays.adopted("run", title, each) for each in (value if several else [value])]
-        values[name] = arrays if several else arrays[0]
+        is_sequence = isinstance(value, list)  # a value of an ONNX sequence type
+        arrays = [_arrays.adopted("run", title, each) for each in (value if is_sequence else [value])]
+        values[name] = arrays if is_sequence else arrays[0]
         if by_name[name].dtype:
             values[name] = _checked(by_name[name], values[name], on_device(values[name]))
-    _tell([spec for spec in inputs if spec.dtype and spec.name in values], values, set() if told is None else told)
+    _warn_of_shapes(
+        [spec for spec in inputs if spec.dtype and spec.name in values], values, set() if warned is None else warned
+    )
     return values
 
 
@@ -171,10 +173,10 @@ def as_arrays(inputs: list[Input], feed: Mapping[str, Any]) -> dict[str, Any]:
     return arrays
 
 
-def _by_position(inputs: list[Input], given: Any) -> dict[str, Any]:
+def _by_position(inputs: list[Input], values: Any) -> dict[str, Any]:
     """Match a sequence of values with the required inputs, in order."""
     required = [spec.name for spec in inputs if spec.required]
-    items = list(given) if isinstance(given, list | tuple) else [given]
+    items = list(values) if isinstance(values, list | tuple) else [values]
     if len(items) != len(required):
         raise ArgumentError(f"run: got {len(items)} input(s), but the model takes {len(required)}; {_listing(inputs)}")
     return dict(zip(required, items, strict=True))
@@ -210,22 +212,26 @@ def _checked(spec: Input, value: Any, device: bool) -> Any:
     return value if device else np.asarray(value)
 
 
-def _check_shape(spec: Input, wanted: tuple[int | str | None, ...], shape: tuple[int, ...]) -> None:
+def _check_shape(spec: Input, declared_shape: tuple[int | str | None, ...], shape: tuple[int, ...]) -> None:
     """Raise ArgumentError if an array has another rank, or another extent, than declared."""
-    if len(shape) != len(wanted):
-        raise ArgumentError(f"run: the input {spec} must have {len(wanted)} axes, but was given with shape {shape}")
-    for axis, (want, extent) in enumerate(zip(wanted, shape, strict=True)):
-        if isinstance(want, int) and want != extent:
-            raise ArgumentError(f"run: the input {spec} was given with shape {shape}, but axis {axis} must be {want}")
+    if len(shape) != len(declared_shape):
+        raise ArgumentError(
+            f"run: the input {spec} must have {len(declared_shape)} axes, but was given with shape {shape}"
+        )
+    for axis, (expected, extent) in enumerate(zip(declared_shape, shape, strict=True)):
+        if isinstance(expected, int) and expected != extent:
+            raise ArgumentError(
+                f"run: the input {spec} was given with shape {shape}, but axis {axis} must be {expected}"
+            )
 
 
-def _tell(inputs: Iterable[Input], values: Mapping[str, Any], told: set[str]) -> None:
+def _warn_of_shapes(inputs: Iterable[Input], values: Mapping[str, Any], warned: set[str]) -> None:
     """Warn once about each shape that contradicts the model: a non-scalar for a scalar, or a name with two extents."""
     extents: dict[str, tuple[int, str]] = {}
     for spec in inputs:
         shape = values[spec.name].shape
         if spec.shape == () and shape:
-            _once(told, spec.name, f"the input {spec} was given with shape {shape}, which is taken as it is")
+            _warn_once(warned, spec.name, f"the input {spec} was given with shape {shape}, which is taken as it is")
         for axis, (name, extent) in enumerate(zip(spec.shape or (), shape, strict=False)):
             if not isinstance(name, str):
                 continue
@@ -233,11 +239,11 @@ def _tell(inputs: Iterable[Input], values: Mapping[str, Any], told: set[str]) ->
             first, there = extents.setdefault(name, (extent, here))
             if extent != first:
                 both = f"{here} is {extent} and {there} is {first}"
-                _once(told, name, f"{both}, but the model names both {quoted(name)}; it is run all the same")
+                _warn_once(warned, name, f"{both}, but the model names both {quoted(name)}; it is run all the same")
 
 
-def _once(told: set[str], about: str, message: str) -> None:
+def _warn_once(warned: set[str], about: str, message: str) -> None:
     """Warn about a subject, unless that was done before."""
-    if about not in told:
-        told.add(about)
+    if about not in warned:
+        warned.add(about)
         warn(f"run: {message}")

@@ -67,15 +67,15 @@ def compare(
     left, meets : iterable of NodeProto
         As in :class:`Report`.
     """
-    made = {name for node in after for name in node.output if name}
-    known, folded = {"", *constants}, []
+    remaining = {name for node in after for name in node.output if name}
+    constant, folded = {"", *constants}, []
     for node in before:
-        if made.isdisjoint(node.output) and known.issuperset(nodes.names_used(node)):
+        if remaining.isdisjoint(node.output) and constant.issuperset(nodes.names_used(node)):
             folded.append(node)
-            known.update(node.output)
-    inner = {name: node for node in before for name in node.output if name not in made | known}
-    groups = [_group(node, inner) for node in before if not made.isdisjoint(node.output)]
-    return Report(tuple(folded), tuple(group for group in groups if len(group) > 1), tuple(left), tuple(meets))
+            constant.update(node.output)
+    fused_nodes = {name: node for node in before for name in node.output if name not in remaining | constant}
+    fused_groups = [_group(node, fused_nodes) for node in before if not remaining.isdisjoint(node.output)]
+    return Report(tuple(folded), tuple(group for group in fused_groups if len(group) > 1), tuple(left), tuple(meets))
 
 
 def _group(last: NodeProto, inner: dict[str, NodeProto]) -> tuple[NodeProto, ...]:

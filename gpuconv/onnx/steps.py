@@ -185,11 +185,11 @@ def _without_activation(node: NodeProto) -> tuple[Any, NodeProto]:
     """Split a fused node: return its activation in the form that gpuconv.conv takes, and the plain ONNX node."""
     plain = NodeProto(name=node.name, op_type=node.op_type.removeprefix("Fused"), output=node.output)
     plain.input.extend(node.input[:3])
-    given = {a.name: helper.get_attribute_value(a) for a in node.attribute if a.name in ACTIVATION}
+    activation_attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute if a.name in ACTIVATION}
     plain.attribute.extend(a for a in node.attribute if a.name not in ACTIVATION)
-    name = given.get("activation", b"").decode()
+    name = activation_attributes.get("activation", b"").decode()
     arguments = {"leaky_relu": ("alpha",), "clip": ("low", "high")}.get(name, ())
-    return ((name, *map(given.get, arguments)) if name else None), plain
+    return ((name, *map(activation_attributes.get, arguments)) if name else None), plain
 
 
 class TableStep(Step):
@@ -251,8 +251,12 @@ class TableStep(Step):
     def _with_prepared(self, inputs: Inputs) -> Inputs:
         """Replace constant inputs by their prepared form, unless a run overrides one of the constants."""
         prepare, constants = self._operator.prepare, self._constants
-        given = zip(inputs, constants, strict=False)
-        if prepare is None or not constants or any(kept is not None and value is not kept for value, kept in given):
+        pairs = zip(inputs, constants, strict=False)
+        if (
+            prepare is None
+            or not constants
+            or any(constant is not None and value is not constant for value, constant in pairs)
+        ):
             return inputs
         if self._prepared is None:
             self._prepared = prepare(self._form, constants)
@@ -301,9 +305,9 @@ class ChainStep(Step):
 
     def __init__(self, node: NodeProto, opset: int) -> None:
         super().__init__(node, opset)
-        found = [find(NodeProto.FromString(text), opset) for text in node.attribute[0].strings]
-        self._operators = [step for step in found if isinstance(step, TableStep)]
-        given = len(node.input)
+        steps_found = [find(NodeProto.FromString(text), opset) for text in node.attribute[0].strings]
+        self._operators = [step for step in steps_found if isinstance(step, TableStep)]
+        input_count = len(node.input)
         places = {
             "": -1,
             **{name: at for at, name in enumerate((*node.input, *(s.output[0] for s in self._operators)))},
@@ -315,7 +319,7 @@ class ChainStep(Step):
         # scratch buffer of each intermediate result, reused after the last use of its value
         self._slots: list[int] = []
         for number in range(len(self._operators) - 1):
-            taken = {slot for at, slot in enumerate(self._slots) if last[given + at] > number}
+            taken = {slot for at, slot in enumerate(self._slots) if last[input_count + at] > number}
             self._slots.append(next(slot for slot in range(number + 1) if slot not in taken))
 
     def compute(self, inputs: Inputs, linked: Mapping[str, Any], out: Any = None) -> Inputs:

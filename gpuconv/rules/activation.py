@@ -100,21 +100,24 @@ def _bare(operator: str, name: str) -> Activation:
     return activation
 
 
-def _number(operator: str, name: str, of: str, value: Any) -> float:
+def _number(operator: str, name: str, parameter: str, value: Any) -> float:
     """Return an argument of an activation as a float."""
     if isinstance(value, bool) or not isinstance(value, Real):
         kinds = "a number" if name == "leaky_relu" else "a number or None"
-        raise ArgumentTypeError(f"{operator}: {of} of activation {name} must be {kinds}, not {type(value).__name__}")
+        raise ArgumentTypeError(
+            f"{operator}: {parameter} of activation {name} must be {kinds}, not {type(value).__name__}"
+        )
     try:
         number = float(value)
     except OverflowError:
-        raise ArgumentError(f"{operator}: {of} of activation {name} does not fit into a float64") from None
+        raise ArgumentError(f"{operator}: {parameter} of activation {name} does not fit into a float64") from None
     except Exception as error:  # raised by a user-defined number class
         raise ArgumentTypeError(
-            f"{operator}: {of} of activation {name} cannot be read ({type(error).__name__}: {one_line(str(error))})"
+            f"{operator}: {parameter} of activation {name} cannot be read "
+            f"({type(error).__name__}: {one_line(str(error))})"
         ) from error
     if isnan(number):
-        raise ArgumentError(f"{operator}: {of} of activation {name} is NaN")
+        raise ArgumentError(f"{operator}: {parameter} of activation {name} is NaN")
     return number
 
 

@@ -41,7 +41,7 @@ def read(graph: GraphProto, name: str, onnx_code: Local) -> dict[str, Any]:
     ArgumentError
         An initializer's data does not fit its type and shape, its name is used twice, or sparse ones are too large.
     """
-    found: dict[str, Any] = {}
+    arrays: dict[str, Any] = {}
     elements = sum(abs(math.prod(tensor.dims)) for tensor in graph.sparse_initializer)
     if elements > MOST_SPARSE:
         raise ArgumentError(
@@ -53,17 +53,17 @@ def read(graph: GraphProto, name: str, onnx_code: Local) -> dict[str, Any]:
         if not label:
             warn(f"{name} has an initializer without a name, which nothing can read; it is left out")
             continue
-        if label in found:
+        if label in arrays:
             raise ArgumentError(
                 f"{name} is not valid: the initializer {quoted(label)} is there twice; keep one of them"
             )
         try:
-            found[label] = _dense(tensor, onnx_code) if sparse else _array(tensor)
+            arrays[label] = _dense(tensor, onnx_code) if sparse else _array(tensor)
         except (MemoryError, GpuconvError):
             raise
         except Exception as error:  # the various errors that onnx and NumPy raise for inconsistent data
             raise ArgumentError(f"{name} is not valid: the initializer {quoted(label)}: {reason(error)}") from error
-    return found
+    return arrays
 
 
 def of_nodes(graph: GraphProto) -> dict[str, Any]:
@@ -72,19 +72,19 @@ def of_nodes(graph: GraphProto) -> dict[str, Any]:
     Only float32 tensors in raw_data qualify. Extraction keeps them out of every copy of the model. If the graph has
     subgraphs or nodes of other domains, none is extracted: names inside these may hide those of the graph.
     """
-    found: dict[str, Any] = {}
+    arrays: dict[str, Any] = {}
     if any(node.domain not in ("", "ai.onnx") or node.op_type in WITH_GRAPHS for node in graph.node):
-        return found
+        return arrays
     for node in graph.node:
         array = _large(node) if node.op_type == "Constant" else None
         if array is not None:
-            found[node.output[0]] = array
-    if not found:
-        return found
+            arrays[node.output[0]] = array
+    if not arrays:
+        return arrays
     names = Counter(name for node in graph.node for name in node.output)
     names.update(value.name for value in (*graph.input, *graph.output, *graph.initializer))
     names.update(tensor.values.name for tensor in graph.sparse_initializer)
-    return {name: array for name, array in found.items() if name and names[name] == 1}
+    return {name: array for name, array in arrays.items() if name and names[name] == 1}
 
 
 def _large(node: NodeProto) -> Any:

@@ -125,19 +125,19 @@ def _hide(node: NodeProto) -> None:
 
 def _unsafe(body: Body) -> list[NodeProto]:
     """Return the nodes of a body that shape inference must not see."""
-    found, gathers = [], []
+    unsafe, gathers = [], []
     for node in body.nodes:
         if node.domain:
             if node.domain in _OTHER_DOMAINS:
-                found.append(node)
+                unsafe.append(node)
         elif node.op_type in _CANDIDATES:
             if node.op_type == "Gather":
                 gathers.append(node)
             elif _is_unsafe(node, body):
-                found.append(node)
+                unsafe.append(node)
         elif node.op_type in WITH_GRAPHS and _shapes_inside(node):
-            found += [inner for inner in body.nodes if inner.op_type == "Reshape" and not inner.domain]
-    return found + _gathers_of_large_rank(body, gathers)
+            unsafe += [inner for inner in body.nodes if inner.op_type == "Reshape" and not inner.domain]
+    return unsafe + _gathers_of_large_rank(body, gathers)
 
 
 def _is_unsafe(node: NodeProto, body: Body) -> bool:
@@ -209,9 +209,9 @@ def _largest_extent(name: str, body: Body) -> float:
             stack += missing
             continue
         stack.pop()
-        found = [known.get(source, math.inf) for source in sources]  # a source still missing here is part of a cycle
+        bounds = [known.get(source, math.inf) for source in sources]  # a source still missing here is part of a cycle
         joined = sources and body.makers[current].op_type == "Concat"
-        known[current] = sum(found) if joined else max([bound, *found])
+        known[current] = sum(bounds) if joined else max([bound, *bounds])
     return known[name]
 
 
@@ -268,20 +268,22 @@ def _numbers(node: NodeProto) -> Any:
 
 def _gathers_of_large_rank(body: Body, gathers: Sequence[NodeProto]) -> list[NodeProto]:
     """Return the Gather nodes whose outputs may have more than _LARGEST_RANK axes."""
-    moving = [node for node in gathers if not _is_constant(node.input[1] if len(node.input) > 1 else "", body)]
+    with_variable_indices = [
+        node for node in gathers if not _is_constant(node.input[1] if len(node.input) > 1 else "", body)
+    ]
     if body.inputs is None:
-        return moving  # the ranks of a function's inputs are unknown
-    if len(moving) <= _MOST_GATHERS:
+        return with_variable_indices  # the ranks of a function's inputs are unknown
+    if len(with_variable_indices) <= _MOST_GATHERS:
         return []
     ranks: dict[str, float] = {name: len(shape) for name, shape in body.shapes.items()}
-    found = []
+    large = []
     for node in body.nodes:
         of_inputs = [ranks.get(name, 0) for name in node.input]
         rank = sum(of_inputs) if node.op_type == "Gather" else max(of_inputs, default=0) + _axes_added(node)
         if node.op_type == "Gather" and rank > _LARGEST_RANK:
-            found.append(node)
+            large.append(node)
         ranks.update(dict.fromkeys(node.output, rank))
-    return found
+    return large
 
 
 def _is_constant(name: str, body: Body) -> bool:

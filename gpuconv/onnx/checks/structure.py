@@ -63,15 +63,15 @@ def graphs(attribute: AttributeProto) -> Iterable[GraphProto]:
 def _holders() -> frozenset[str]:
     """Return the full names of protobuf message types that can contain tensors, directly or indirectly."""
     known = ModelProto.DESCRIPTOR.file.message_types_by_name.values()
-    found, before = {TensorProto.DESCRIPTOR.full_name}, 0
-    while len(found) > before:
-        before = len(found)
-        found |= {
+    holders, before = {TensorProto.DESCRIPTOR.full_name}, 0
+    while len(holders) > before:
+        before = len(holders)
+        holders |= {
             kind.full_name
             for kind in known
-            if any(entry.message_type is not None and entry.message_type.full_name in found for entry in kind.fields)
+            if any(entry.message_type is not None and entry.message_type.full_name in holders for entry in kind.fields)
         }
-    return frozenset(found)
+    return frozenset(holders)
 
 
 _HOLDERS = _holders()

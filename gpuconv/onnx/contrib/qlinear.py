@@ -81,16 +81,16 @@ class _Table:
         self._low = low
         with np.errstate(all="ignore"):
             real = np.float32(x.scale) * np.arange(low - x.zero, high + 1 - x.zero, dtype=np.float32)
-            made = curve(real.astype(np.float64), alpha).astype(np.float32)
-            self._values = y.rounded(made / np.float32(y.scale))
+            results = curve(real.astype(np.float64), alpha).astype(np.float32)
+            self._values = y.rounded(results / np.float32(y.scale))
         self._by_byte = np.roll(self._values, low).tobytes()
         self._on_devices: dict[Any, Any] = {}
 
     def of(self, x: Any) -> Any:
         """Return the result for every element of x, a NumPy or device array."""
         if isinstance(x, np.ndarray):
-            found = bytearray(x.tobytes()).translate(self._by_byte)
-            return np.frombuffer(found, self._values.dtype).reshape(x.shape)
+            translated = bytearray(x.tobytes()).translate(self._by_byte)
+            return np.frombuffer(translated, self._values.dtype).reshape(x.shape)
         place = type(x), cuda.runtime.current_device()
         if place not in self._on_devices:
             self._on_devices[place] = namespace(x).asarray(self._values)
@@ -129,14 +129,14 @@ def _of_one(curve: _Curve) -> Callable[..., Any]:
     return function
 
 
-def _concat(form: Form, y_scale: Any, y_zero: Any, *joined: Any) -> Any:
+def _concat(form: Form, y_scale: Any, y_zero: Any, *inputs: Any) -> Any:
     """QLinearConcat: concatenate tensors, each followed by its scale and zero point, after requantization."""
-    if len(joined) % 3:
-        raise ArgumentError(f"inputs must come with a scale and a zero point each, but there are {len(joined)} in all")
+    if len(inputs) % 3:
+        raise ArgumentError(f"inputs must come with a scale and a zero point each, but there are {len(inputs)} in all")
     after = Quantization.of(y_scale, y_zero, y_zero.dtype)
     parts = [
         _requantized(x, Quantization.of(scale, zero, x.dtype), after)
-        for x, scale, zero in zip(joined[::3], joined[1::3], joined[2::3], strict=True)
+        for x, scale, zero in zip(inputs[::3], inputs[1::3], inputs[2::3], strict=True)
     ]
     return namespace(parts[0]).concatenate(parts, axis=axis_of(form.get("axis"), parts[0].ndim))
 
@@ -146,8 +146,8 @@ def _where(_: Form, condition: Any, *inputs: Any) -> Any:
     x, x_scale, x_zero, y, y_scale, y_zero, z_scale, z_zero = inputs
     after = Quantization.of(z_scale, z_zero, x.dtype)
     chosen = _requantized(x, Quantization.of(x_scale, x_zero, x.dtype), after)
-    other = _requantized(y, Quantization.of(y_scale, y_zero, y.dtype), after)
-    return namespace(condition).where(condition, chosen, other)
+    alternative = _requantized(y, Quantization.of(y_scale, y_zero, y.dtype), after)
+    return namespace(condition).where(condition, chosen, alternative)
 
 
 # ---------------------------------------------------------------- two values
@@ -188,10 +188,10 @@ def _by_blocks(compute: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
     """Compute element by element; for NumPy arrays of equal shape in blocks whose float32 values fit in the cache."""
     if not isinstance(a, np.ndarray) or a.shape != b.shape or a.size <= _BLOCK:
         return compute(a, b)
-    left, right, y = a.reshape(-1), b.reshape(-1), np.empty(a.size, a.dtype)
+    a_flat, b_flat, y = a.reshape(-1), b.reshape(-1), np.empty(a.size, a.dtype)
 
     def fill(place: slice) -> None:
-        y[place] = compute(left[place], right[place])
+        y[place] = compute(a_flat[place], b_flat[place])
 
     places = [slice(low, low + _BLOCK) for low in range(0, a.size, _BLOCK)]
     _threads.run(fill, places, side_by_side=_threads.pays(4 * a.size))

@@ -55,16 +55,16 @@ def _loop(_: Form, bodies: Bodies, trips: Any = None, condition: Any = None, *ca
     Without a condition input, the body's condition output is ignored.
     """
     body, values = bodies["body"], list(carried)
-    most = None if trips is None else _single(body, "M", trips)
+    trip_limit = None if trips is None else _single(body, "M", trips)
     going, trip = condition is None or _truth(body, "cond", condition), 0
-    series: list[list[Any]] = [[] for _ in body.outputs[1 + len(values) :]]
-    while going and (most is None or trip < most):
+    collected: list[list[Any]] = [[] for _ in body.outputs[1 + len(values) :]]
+    while going and (trip_limit is None or trip < trip_limit):
         outputs = body.run([np.array(trip, np.int64), np.array(going), *values])
         going = condition is None or _truth(body, "cond", outputs[0])
         values = outputs[1 : 1 + len(values)]
-        _append(series, outputs[1 + len(values) :])
+        _append(collected, outputs[1 + len(values) :])
         trip += 1
-    return values + [_stacked(body, at - len(series), each, 0) for at, each in enumerate(series)]
+    return values + [_stacked(body, at - len(collected), each, 0) for at, each in enumerate(collected)]
 
 
 def _scan(form: Form, bodies: Bodies, *inputs: Any) -> list[Any]:
@@ -86,8 +86,8 @@ def _scan_of_batch(form: Form, body: Body, lengths: Any, *inputs: Any) -> list[A
         states = [x[entry, ...] for x in inputs[:first]]
         scanned = [(x[entry, :end], 0) for x in inputs[first:]]
         outputs = _scanned(form, body, states, scanned, form.get("directions"))
-        batch.append(outputs[:first] + [_filled(y, steps) for y in outputs[first:]])
-    return [_together(list(values), 0) for values in zip(*batch, strict=True)]
+        batch.append(outputs[:first] + [_zero_padded(y, steps) for y in outputs[first:]])
+    return [_stack_arrays(list(values), 0) for values in zip(*batch, strict=True)]
 
 
 def _scanned(
@@ -99,31 +99,33 @@ def _scanned(
         raise ArgumentError(f"{body.node}: its scanned inputs must have one length, not {sorted(steps)}")
     (count,) = steps
     backwards = directions or [0] * len(scanned)
-    series: list[list[Any]] = [[] for _ in body.outputs[len(states) :]]
+    collected: list[list[Any]] = [[] for _ in body.outputs[len(states) :]]
     for step in range(count):
         at = [count - 1 - step if back else step for back in backwards]
         elements = [x[(*(slice(None),) * axis, t, ...)] for (x, axis), t in zip(scanned, at, strict=True)]
         outputs = body.run([*states, *elements])
         states = outputs[: len(states)]
-        _append(series, outputs[len(states) :])
-    axes = form.get("scan_output_axes") or [0] * len(series)
-    prepended = form.get("scan_output_directions") or [0] * len(series)
-    ordered = [each[::-1] if back else each for each, back in zip(series, prepended, strict=True)]
-    made = zip(ordered, axes, strict=True)
-    return states + [_stacked(body, at - len(series), each, axis) for at, (each, axis) in enumerate(made)]
+        _append(collected, outputs[len(states) :])
+    axes = form.get("scan_output_axes") or [0] * len(collected)
+    prepended = form.get("scan_output_directions") or [0] * len(collected)
+    ordered = [each[::-1] if back else each for each, back in zip(collected, prepended, strict=True)]
+    outputs_with_axes = zip(ordered, axes, strict=True)
+    return states + [
+        _stacked(body, at - len(collected), each, axis) for at, (each, axis) in enumerate(outputs_with_axes)
+    ]
 
 
-def _sequence_map(_: Form, bodies: Bodies, sequence: Any, *others: Any) -> list[Any]:
+def _sequence_map(_: Form, bodies: Bodies, sequence: Any, *more_inputs: Any) -> list[Any]:
     """SequenceMap: run the body per element of a sequence; further sequences advance along, arrays are passed whole."""
     body = bodies["body"]
-    lengths = {len(value) for value in (sequence, *others) if isinstance(value, list)}
+    lengths = {len(value) for value in (sequence, *more_inputs) if isinstance(value, list)}
     if not isinstance(sequence, list) or len(lengths) != 1:
         raise ArgumentError(f"{body.node}: its sequences must have one length, not {sorted(lengths)}")
-    series: list[list[Any]] = [[] for _ in body.outputs]
+    collected: list[list[Any]] = [[] for _ in body.outputs]
     for at, element in enumerate(sequence):
-        more = [value[at] if isinstance(value, list) else value for value in others]
-        _append(series, list(map(_on_host, body.run([element, *more]))))
-    return list(series)
+        extra = [value[at] if isinstance(value, list) else value for value in more_inputs]
+        _append(collected, list(map(_on_host, body.run([element, *extra]))))
+    return list(collected)
 
 
 def _append(series: list[list[Any]], values: list[Any]) -> None:
@@ -137,7 +139,7 @@ def _stacked(body: Body, output: int, values: list[Any], axis: int) -> Any:
         shapes = {value.shape for value in values}
         if len(shapes) > 1:
             raise ArgumentError(f"{body.node}: the shapes of what it collects differ: {sorted(shapes)[:2]}")
-        return _together(values, axis_of(axis, values[0].ndim + 1))
+        return _stack_arrays(values, axis_of(axis, values[0].ndim + 1))
     kind = body.outputs[output].type.tensor_type
     if not kind.elem_type:
         raise ArgumentError(f"{body.node}: it runs no time, and its graph does not say what type its output has")
@@ -146,7 +148,7 @@ def _stacked(body: Body, output: int, values: list[Any], axis: int) -> Any:
     return np.zeros(extents, onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type))
 
 
-def _together(values: list[Any], axis: int) -> Any:
+def _stack_arrays(values: list[Any], axis: int) -> Any:
     """Stack arrays along a new axis, on the device if any of them is there."""
     if any(map(on_device, values)):
         values = [gpuconv.to_device(value) for value in values]
@@ -154,7 +156,7 @@ def _together(values: list[Any], axis: int) -> Any:
     return xp.concatenate([xp.expand_dims(value, axis) for value in values], axis=axis)
 
 
-def _filled(y: Any, steps: int) -> Any:
+def _zero_padded(y: Any, steps: int) -> Any:
     """Pad an array with zeros along axis 0 to length ``steps``."""
     xp = namespace(y)
     return xp.concatenate([y, xp.zeros((steps - y.shape[0], *y.shape[1:]), y.dtype)])

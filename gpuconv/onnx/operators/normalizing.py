@@ -91,8 +91,8 @@ def _layer_normalization(form: Form, x: Any, scale: Any, bias: Any = None) -> An
     if bias is not None:
         y += wide(bias)
     y = y.astype(x.dtype, copy=False)
-    kept = onnx.helper.tensor_dtype_to_np_dtype(form.get("stash_type"))
-    return (y, mean.astype(kept, copy=False), factor.astype(kept, copy=False))[: len(form.outputs)]
+    stash_dtype = onnx.helper.tensor_dtype_to_np_dtype(form.get("stash_type"))
+    return (y, mean.astype(stash_dtype, copy=False), factor.astype(stash_dtype, copy=False))[: len(form.outputs)]
 
 
 def _rms_normalization(form: Form, x: Any, scale: Any) -> Any:
@@ -194,19 +194,21 @@ def _hardmax(xp: Any, x: Any, axis: int) -> Any:
 
 
 def _reduction(
-    compute: Callable[[Any], Callable[..., Any]], axes_come_since: int, of_each: Callable[[Any, Any], Any] | None = None
+    compute: Callable[[Any], Callable[..., Any]],
+    axes_come_since: int,
+    elementwise_result: Callable[[Any, Any], Any] | None = None,
 ) -> Operator:
     """Make a reduction; ``compute(xp)`` returns the library's function.
 
-    Axes are an input since opset ``axes_come_since`` and an attribute before. ``of_each(xp, x)`` gives the result
-    without axes and with noop_with_empty_axes, where each element is reduced by itself; the default is x.
+    Axes are an input since opset ``axes_come_since``, and an attribute before. ``elementwise_result(xp, x)`` is the
+    result with noop_with_empty_axes and no axes, where each element is reduced by itself; the default is x.
     """
 
     def function(form: Form, x: Any, axes: Any = None) -> Any:
         axes = axes if form.opset >= axes_come_since else form.get("axes")
         over = [] if axes is None else ints(axes)
         if not over and form.get("noop_with_empty_axes"):
-            return x if of_each is None else _as(x, of_each(namespace(x), wide(x)))
+            return x if elementwise_result is None else _as(x, elementwise_result(namespace(x), wide(x)))
         dropped = tuple(axis_of(axis, x.ndim) for axis in over) if over else None
         return _as(x, compute(namespace(x))(wide(x), axis=dropped, keepdims=bool(form.get("keepdims"))))
 
