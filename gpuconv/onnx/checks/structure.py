@@ -185,5 +185,5 @@ class _Measure:
     def _check_depth(self, depth: int) -> None:
         if depth > DEEPEST:
             raise ArgumentError(
-                f"{self.name} has graphs or functions inside of each other more than {DEEPEST} deep, which is the most"
+                f"{self.name} has subgraphs or function calls nested more than {DEEPEST} deep, which is the limit"
             )
