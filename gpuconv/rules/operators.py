@@ -1,6 +1,6 @@
 """Table of gpuconv's operators: their arrays, their attributes, and the geometry function of each.
 
-All backends, ``explain``, ``tune`` and the ONNX steps look operators up here.
+The public functions, ``explain``, ``tune``, gpuconv.dask and the CUDA backend look operators up here.
 """
 
 from __future__ import annotations
