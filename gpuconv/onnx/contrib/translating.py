@@ -27,7 +27,7 @@ _LIKE_FIRST = {
     **dict.fromkeys(("QLinearSoftmax", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), 0),
     **dict.fromkeys(("LayerNormalization", "SimplifiedLayerNormalization"), 1),
 }
-_CAST_LIKE_SINCE = 15  # opset
+_CAST_LIKE_SINCE = 15  # opset that introduced CastLike
 _OF_CONV: dict[str, tuple[str, ...]] = {  # activations, and the meaning of each number in activation_params
     "Clip": ("min", "max"),
     "HardSigmoid": ("alpha", "beta"),

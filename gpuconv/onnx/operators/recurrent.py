@@ -330,7 +330,7 @@ def _layer(name: str) -> Operator:
 
 # ---------------------------------------------------------------- DynamicQuantizeLSTM, of ONNX Runtime's quantization
 
-_W, _R, _W_SCALE, _R_SCALE = 1, 2, 8, 10  # inputs; the zero points follow the scales
+_W, _R, _W_SCALE, _R_SCALE = 1, 2, 8, 10  # input positions; each zero point follows its scale
 
 
 class _Matrices:

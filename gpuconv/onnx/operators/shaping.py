@@ -261,7 +261,8 @@ def _tile(_: Form, x: Any, repeats: Any) -> Any:
     if len(times) != x.ndim or min(times, default=0) < 0:
         raise ArgumentError(f"repeats is {times}, but must have {x.ndim} numbers, one per axis, none negative")
     nbytes = max(1, x.nbytes) * prod(max(1, count) for count in times)
-    if nbytes > _MOST_BYTES:  # NumPy multiplies in 64 bits, does not notice more, and writes where it may not
+    # np.tile computes the size in 64 bits without an overflow check, then writes out of bounds.
+    if nbytes > _MOST_BYTES:
         raise ArgumentError(f"x.shape={x.shape}, repeated {times} times, has more bytes than 64 bits can address")
     return namespace(x).tile(x, tuple(times))
 
