@@ -1,8 +1,8 @@
 """Conv, ConvTranspose and pooling as operator classes for onnx's reference evaluator.
 
-Pass ``OPS`` as ``onnx.reference.ReferenceEvaluator(model, new_ops=OPS)``. The evaluator finds operators by name at every
-opset, and each node reads its opset from the model. It does not pass ``new_ops`` on to the model's local functions;
-:mod:`gpuconv.onnx.backend` computes the operators there too.
+Pass ``OPS`` as ``onnx.reference.ReferenceEvaluator(model, new_ops=OPS)``. The evaluator finds operators by name at
+every opset, and each node reads its opset from the model. It does not pass ``new_ops`` on to the model's local
+functions; :mod:`gpuconv.onnx.backend` computes the operators there too.
 
 Examples
 --------
