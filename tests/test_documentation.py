@@ -284,3 +284,13 @@ def _versions(record: Any) -> Iterator[tuple[str, str]]:
         yield from _versions(value)
     for value in record if isinstance(record, list) else ():
         yield from _versions(value)
+
+
+def test_terms_of_the_glossary_are_used_by_the_code() -> None:
+    page = (ROOT / "docs" / "kernels.md").read_text(encoding="utf-8")
+    terms = re.findall(r"^\| (.+?) \| .+ \|$", page.partition("## Glossary")[2].partition("\n## ")[0], re.MULTILINE)[1:]
+    assert len(terms) >= 50
+    assert terms == sorted(terms, key=str.lower)
+    files = [*(ROOT / "kernels_cu").rglob("*.cu*"), *(ROOT / "gpuconv" / "cuda").rglob("*.py")]
+    code = " ".join(" ".join(path.read_text(encoding="utf-8") for path in files).replace("//", " ").split()).lower()
+    assert [term for term in terms if not re.search(rf"\b{re.escape(term.lower())}", code)] == []

@@ -1,1 +1,1 @@
-"""Functions of other libraries under their own names and signatures, for code that has lost them."""
+"""Drop-in replacements for functions of other libraries, under their original names and signatures."""

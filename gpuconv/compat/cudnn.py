@@ -1,12 +1,12 @@
-"""The convolutions and the pooling of ``cupy.cudnn``, which CuPy 14 no longer has, computed by gpuconv.
+"""Replacement for the convolution and pooling functions of ``cupy.cudnn``, which CuPy 14 removed.
 
-Code that was written for ``from cupy import cudnn`` runs with ``from gpuconv.compat import cudnn``. The functions write
-into the arrays that they are given, as cuDNN's did, and take NumPy arrays too, with any number of spatial axes.
-``auto_tune``, ``tensor_core`` and ``deterministic`` are accepted and change nothing: kernels are chosen by a model or
-by :func:`gpuconv.tune`, tensor cores are used where they are exact, and every sum is made in one fixed order.
+Code written for ``from cupy import cudnn`` runs with ``from gpuconv.compat import cudnn``. Like cuDNN, the functions
+write into arrays of the caller. They also accept NumPy arrays and any number of spatial axes. ``auto_tune``,
+``tensor_core`` and ``deterministic`` are accepted but change nothing. Kernels are chosen by a cost model or by
+:func:`gpuconv.tune`, tensor cores are used where they are exact, and every sum has a fixed order.
 
-What gpuconv does not have is refused by name: activations, softmax, normalisation, dropout, recurrent
-networks, and the descriptors of cuDNN's own interface.
+Other attributes of ``cupy.cudnn`` raise AttributeError: activations, softmax, normalisation, dropout, recurrent
+networks, and cuDNN's descriptors.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def convolution_forward(
     d_layout: int = CUDNN_TENSOR_NCHW,
     w_layout: int = CUDNN_TENSOR_NCHW,
 ) -> None:
-    """Write the convolution of x and W, plus b, into y; see :func:`gpuconv.conv`.
+    """Compute the convolution of x and W, plus b, into y; see :func:`gpuconv.conv`.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ def convolution_forward(
     b : array (M,), or of as many elements, or None
     y : array (N, M, Q1, …, Qn)
     pad, stride, dilation : sequence of int, one per spatial axis, or an int for all of them
-        Each axis is padded alike at both ends.
+        Each axis is padded by the same amount at both ends.
     groups : int
     auto_tune, tensor_core
         Accepted; ``tensor_core`` must be "always", "auto" or "never".
@@ -113,7 +113,7 @@ def convolution_backward_filter(
     d_layout: int = CUDNN_TENSOR_NCHW,
     w_layout: int = CUDNN_TENSOR_NCHW,
 ) -> None:
-    """Write the gradient of the weights into gW; see :func:`gpuconv.conv_weight_grad`.
+    """Compute the gradient with respect to the weights into gW; see :func:`gpuconv.conv_weight_grad`.
 
     Parameters
     ----------
@@ -123,7 +123,7 @@ def convolution_backward_filter(
     pad, stride, dilation, groups, auto_tune, tensor_core, d_layout, w_layout
         As in :func:`convolution_forward`.
     deterministic : bool
-        Accepted; the result is always the same.
+        Accepted; results are always deterministic.
 
     Raises
     ------
@@ -163,7 +163,7 @@ def convolution_backward_data(
     d_layout: int = CUDNN_TENSOR_NCHW,
     w_layout: int = CUDNN_TENSOR_NCHW,
 ) -> None:
-    """Write the gradient of the data, plus b, into y, which makes it a transposed convolution of x.
+    """Compute the gradient with respect to the input, plus b, into y: a transposed convolution of x.
 
     See :func:`gpuconv.conv_input_grad` and :func:`gpuconv.conv_transpose`.
 
@@ -171,14 +171,14 @@ def convolution_backward_data(
     ----------
     W : array (M, C/groups, k1, …, kn)
     x : array (N, M, Q1, …, Qn)
-        The gradient of the convolution's result.
+        Gradient with respect to the convolution's output.
     b : array (C,), or of as many elements, or None
     y : array (N, C, D1, …, Dn)
-        Of the shape of the convolution's input.
+        In the shape of the convolution's input.
     pad, stride, dilation, groups, auto_tune, tensor_core, d_layout, w_layout
         Those of the convolution, as in :func:`convolution_forward`.
     deterministic : bool
-        Accepted; the result is always the same.
+        Accepted; results are always deterministic.
 
     Raises
     ------
@@ -204,7 +204,7 @@ def convolution_backward_data(
         return
     extents = y.shape[2:] if layout == "NCHW" else y.shape[1:-1]
     given = x.shape[2:] if layout == "NCHW" else x.shape[1:-1]
-    # Lists of another length are refused with the other attributes.
+    # A list of the wrong length is refused together with the other attributes.
     lists = _lists(name, len(extents), pad=pad, stride=stride, dilation=dilation)
     axes = zip(extents, given, weights.shape[2:], *lists, strict=False)
     more = [n - ((q - 1) * s + (k - 1) * d + 1 - 2 * p) for n, q, k, p, s, d in axes]
@@ -212,7 +212,7 @@ def convolution_backward_data(
 
 
 def pooling_forward(x: Any, y: Any, ksize: PerAxis, stride: PerAxis, pad: PerAxis, mode: int) -> Any:
-    """Write the maxima or the averages of x's windows into y and return it.
+    """Compute MaxPool or AveragePool of x into y and return y.
 
     See :func:`gpuconv.max_pool` and :func:`gpuconv.average_pool`.
 
@@ -220,7 +220,7 @@ def pooling_forward(x: Any, y: Any, ksize: PerAxis, stride: PerAxis, pad: PerAxi
     ----------
     x : array (N, C, D1, …, Dn)
     y : array (N, C, Q1, …, Qn)
-        As many windows as fit, or as begin inside the padded input (``ceil_mode``).
+        Its shape selects ``ceil_mode``: as many windows as fit, or as begin inside the padded input.
     ksize, stride, pad : sequence of int, one per spatial axis, or an int for all of them
     mode : int
         ``CUDNN_POOLING_MAX`` or ``CUDNN_POOLING_MAX_DETERMINISTIC``, which are the same here;
@@ -229,7 +229,7 @@ def pooling_forward(x: Any, y: Any, ksize: PerAxis, stride: PerAxis, pad: PerAxi
     Raises
     ------
     ArgumentError, ArgumentTypeError, DeviceError
-        As :func:`gpuconv.max_pool` or :func:`gpuconv.average_pool`; also another mode.
+        As :func:`gpuconv.max_pool` or :func:`gpuconv.average_pool`; also for an unknown mode.
 
     Examples
     --------
@@ -249,16 +249,16 @@ def pooling_forward(x: Any, y: Any, ksize: PerAxis, stride: PerAxis, pad: PerAxi
 def pooling_backward(x: Any, y: Any, gy: Any, ksize: PerAxis, stride: PerAxis, pad: PerAxis, mode: int) -> Any:
     """Return the gradient of :func:`pooling_forward` with respect to x.
 
-    See :func:`gpuconv.max_pool_grad` and :func:`gpuconv.average_pool_grad`. Of equal maxima the first in row-major
-    order has the gradient of its window.
+    See :func:`gpuconv.max_pool_grad` and :func:`gpuconv.average_pool_grad`. If several elements of a window are equal
+    maxima, the first one in row-major order gets the gradient.
 
     Parameters
     ----------
     x : array (N, C, D1, …, Dn)
     y, gy : array (N, C, Q1, …, Qn)
-        The forward call's result, of which only the shape matters, and the gradient with respect to it.
+        The forward call's result, of which only the shape is used, and the gradient with respect to it.
     ksize, stride, pad, mode
-        The forward call's.
+        As in the forward call.
 
     Returns
     -------
@@ -267,7 +267,7 @@ def pooling_backward(x: Any, y: Any, gy: Any, ksize: PerAxis, stride: PerAxis, p
     Raises
     ------
     ArgumentError, ArgumentTypeError, DeviceError
-        As :func:`gpuconv.max_pool_grad` or :func:`gpuconv.average_pool_grad`; also another mode.
+        As :func:`gpuconv.max_pool_grad` or :func:`gpuconv.average_pool_grad`; also for an unknown mode.
 
     Examples
     --------
@@ -296,9 +296,9 @@ def _attributes(name: str, pad: PerAxis, stride: PerAxis, dilation: PerAxis, gro
 
 
 def _windows(name: str, x: Any, y: Any, ksize: PerAxis, stride: PerAxis, pad: PerAxis) -> dict[str, Any]:
-    """Return the attributes of pooling, with the ceil_mode that gives y its shape if one does."""
+    """Return the pooling attributes, with the ceil_mode that gives y its shape, if there is one."""
     lists = _lists(name, x.ndim - 2, ksize=ksize, stride=stride, pad=pad)
-    axes = zip(x.shape[2:], y.shape[2:], *lists, strict=False)  # refused where they are read
+    axes = zip(x.shape[2:], y.shape[2:], *lists, strict=False)  # lists of the wrong length are refused later
     rounded_down = all(q == (n + 2 * p - k) // s + 1 for n, q, k, s, p in axes)
     ceil_mode = 0 if rounded_down else 1
     return {"kernel_shape": ksize, "strides": stride, "pads": _pads(name, pad), "ceil_mode": ceil_mode}
@@ -310,13 +310,13 @@ def _pads(name: str, pad: PerAxis) -> PerAxis:
 
 
 def _lists(name: str, axes: int, **attributes: PerAxis) -> list[Ints]:
-    """Return entries for as many spatial axes as there are of attributes that may be one integer for all of them."""
+    """Return each attribute as a list with one entry per spatial axis; a single integer applies to all axes."""
     read = [per_axis(name, attribute, value) for attribute, value in attributes.items()]
     return [(value,) * axes if isinstance(value, int) else value for value in read]
 
 
 def _filters(name: str, weights: Any, layout: int) -> Any:
-    """Return weights with their channels second, a view."""
+    """Return weights as a view with channels as the second axis."""
     if _layout(name, "w_layout", layout) == "NCHW":
         return weights
     return weights.transpose(0, weights.ndim - 1, *range(1, weights.ndim - 1))
@@ -340,7 +340,7 @@ def _check_tensor_core(name: str, tensor_core: str) -> None:
 
 
 def _averages(name: str, mode: int) -> dict[str, Any] | None:
-    """Return what AveragePool has beside the windows; None for maxima."""
+    """Return the attributes specific to AveragePool; None for MaxPool."""
     if mode in (CUDNN_POOLING_MAX, CUDNN_POOLING_MAX_DETERMINISTIC):
         return None
     if mode not in (CUDNN_POOLING_AVERAGE_COUNT_INCLUDE_PADDING, CUDNN_POOLING_AVERAGE_COUNT_EXCLUDE_PADDING):

@@ -1,4 +1,8 @@
-"""Conv, ConvTranspose and pooling of dask arrays, block by block: for arrays larger than memory, and for clusters."""
+"""Conv, ConvTranspose, MaxPool and AveragePool of dask arrays, for data larger than memory and for clusters.
+
+Each function computes the output block by block: a block's task loads the input it needs, halo included, and calls the
+function of the same name in gpuconv.
+"""
 
 try:
     import dask.array  # noqa: F401

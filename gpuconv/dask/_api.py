@@ -1,4 +1,7 @@
-"""The operators on dask arrays: signatures of those on arrays in memory, and what differs."""
+"""The public functions of gpuconv.dask, with the signatures of the functions for arrays in memory.
+
+Each validates its arguments at once and returns a lazy dask array; the docstrings say what differs from gpuconv.
+"""
 
 from __future__ import annotations
 
@@ -34,39 +37,39 @@ def conv(
     activation: str | tuple[Any, ...] | None = None,
     residual: Array | None = None,
 ) -> Array:
-    """Convolve a dask array as :func:`gpuconv.conv` does an array in memory; nothing is computed yet.
+    """Convolve a dask array lazily, as :func:`gpuconv.conv` does an array in memory.
 
     Parameters
     ----------
     x : dask array (N, C, D1, …, Dn)
-        Of NumPy or CuPy blocks, cut along any axes at any places, with known sizes. A task holds one block of the
-        result and the inputs that it needs: all channels of its groups, and along each spatial axis what its windows
-        cover, which may reach over several blocks of x.
+        With NumPy or CuPy blocks of known sizes, chunked in any way. A task holds one block of the result and the
+        inputs it needs: all channels of its groups, and along each spatial axis the windows' halo, which may reach into
+        several blocks.
     w : array (M, C/group, k1, …, kn), dask array of one chunk, or PackedWeights
-        From the library of x's blocks. Packed weights serve threads as they are, and are packed once more in every
-        process that they are sent to.
+        In the library of x's blocks. Packed weights are shared by the threads of a process, and packed again in every
+        other process that uses them.
     b : array (M,), or dask array of one chunk, optional
     auto_pad, dilations, group, kernel_shape, pads, strides, layout, activation
         As in :func:`gpuconv.conv`.
     precision : {"ieee", "tf32", "3xtf32"}, optional
-        By default that of the context in which this function is called, not of the one that computes the result.
+        Default: the setting in effect when this function is called, not when the result is computed.
     invariant : {"batch"}, optional
-        As in :func:`gpuconv.conv`, for chunks of whole images; by default that of the context, as with precision.
+        As in :func:`gpuconv.conv`, for chunks of whole images. Default: as for ``precision``.
     residual : dask array (N, M, Q1, …, Qn), optional
-        As in :func:`gpuconv.conv`; cut in any way, and brought to the result's chunks.
+        As in :func:`gpuconv.conv`; it is rechunked to the chunks of the result.
 
     Returns
     -------
     dask array (N, M, Q1, …, Qn)
-        Of x's dtype, cut where x is: output q along a spatial axis goes with input ``q * stride``. Channels are cut
-        only between groups. Values are within the bounds of :func:`gpuconv.conv`, and exact where those are; where they
-        are rounded, calls on blocks of other sizes may add the same terms in another order.
+        In x's dtype. Chunk boundaries follow those of x: along a spatial axis, output q belongs to input ``q *
+        stride``. Channels are divided only between groups. Results satisfy the error bounds of :func:`gpuconv.conv`;
+        where they are rounded, blocks of other sizes may sum in another order.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        As in :func:`gpuconv.conv`; also for unknown sizes, weights or a bias of several chunks, and a residual that is
-        no dask array.
+        As in :func:`gpuconv.conv`; also for unknown chunk sizes, weights or bias of several chunks, and a residual that
+        is not a dask array.
 
     Examples
     --------
@@ -112,7 +115,7 @@ def conv_transpose(
     activation: str | tuple[Any, ...] | None = None,
     residual: Array | None = None,
 ) -> Array:
-    """Compute ConvTranspose of a dask array as :func:`gpuconv.conv_transpose` does; nothing is computed yet.
+    """Compute ConvTranspose of a dask array lazily, as :func:`gpuconv.conv_transpose` does.
 
     Parameters
     ----------
@@ -132,8 +135,9 @@ def conv_transpose(
     Returns
     -------
     dask array (N, M, Q1, …, Qn)
-        Cut where x is: input i along a spatial axis goes with output ``i * stride``. What no input reaches has a
-        block of its own, where that is a stride or more. Values as in :func:`gpuconv.dask.conv`.
+        Chunk boundaries follow those of x: along a spatial axis, input i belongs to output ``i * stride``. Outputs that
+        no input reaches form a chunk of their own if there are ``stride`` or more. Values as in
+        :func:`gpuconv.dask.conv`.
 
     Raises
     ------
@@ -178,31 +182,31 @@ def max_pool(
     return_indices: bool = False,
     indices_in: IndicesIn = "tensor",
 ) -> Any:
-    """Take the maximum of every window of a dask array as :func:`gpuconv.max_pool` does; nothing is computed yet.
+    """Compute MaxPool of a dask array lazily, as :func:`gpuconv.max_pool` does.
 
     Parameters
     ----------
     x : dask array (N, C, D1, …, Dn)
-        Of NumPy or CuPy blocks, cut along any axes at any places, with known sizes.
+        With NumPy or CuPy blocks of known sizes, chunked in any way.
     kernel_shape, auto_pad, ceil_mode, dilations, pads, storage_order, strides, layout
         As in :func:`gpuconv.max_pool`.
     return_indices : bool
-        Also return the Indices. One task makes a block of both.
+        Also return the Indices. One task computes a block of both.
     indices_in : {"tensor", "plane"}
         As in :func:`gpuconv.max_pool`.
 
     Returns
     -------
     y : dask array (N, C, Q1, …, Qn)
-        Of x's dtype, the values of :func:`gpuconv.max_pool`. Cut where x is: output q along a spatial axis goes with
-        input ``q * stride``.
+        In x's dtype, with the values of :func:`gpuconv.max_pool`. Chunk boundaries follow those of x: along a spatial
+        axis, output q belongs to input ``q * stride``.
     indices : dask array of int64 (N, C, Q1, …, Qn), with return_indices only
-        They count elements of the whole x, or of its planes, wherever it is cut.
+        Positions in the whole x, or in its planes, independent of the chunks.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        As in :func:`gpuconv.max_pool`; also for unknown sizes.
+        As in :func:`gpuconv.max_pool`; also for unknown chunk sizes.
 
     Examples
     --------
@@ -238,7 +242,7 @@ def average_pool(
     strides: PerAxis | None = None,
     layout: Layout = "NCHW",
 ) -> Any:
-    """Take the mean of every window of a dask array as :func:`gpuconv.average_pool` does; nothing is computed yet.
+    """Compute AveragePool of a dask array lazily, as :func:`gpuconv.average_pool` does.
 
     Parameters
     ----------
@@ -250,14 +254,14 @@ def average_pool(
     Returns
     -------
     dask array (N, C, Q1, …, Qn)
-        Of x's dtype, the values of :func:`gpuconv.average_pool` within its bound: sums may have another order. Cut as
-        in :func:`gpuconv.dask.max_pool`; with ``count_include_pad``, windows that begin behind x have chunks of their
-        own.
+        In x's dtype, within the error bound of :func:`gpuconv.average_pool`: sums may have another order. Chunks are as
+        in :func:`gpuconv.dask.max_pool`; with ``count_include_pad``, windows that begin after the end of x form chunks
+        of their own.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        As in :func:`gpuconv.average_pool`; also for unknown sizes.
+        As in :func:`gpuconv.average_pool`; also for unknown chunk sizes.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What the arrays of a call must be, before any task exists."""
+"""Validation of the arrays of a gpuconv.dask call, before any task is created."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from gpuconv._errors import ArgumentError, ArgumentTypeError
 
 
 def arrays(operator: str, x: Any, others: dict[str, Any]) -> dict[str, Any]:
-    """Return the arrays that there are beside x: those of dask as they are, those in memory as x's library's.
+    """Return the arrays other than x that are given; arrays in memory are converted to the library of x's blocks.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        x or a residual is no dask array of NumPy or CuPy blocks, chunks have unknown sizes, an array that every block
-        takes whole is cut, or libraries differ.
+        x or a residual is not a dask array of NumPy or CuPy blocks, chunk sizes are unknown, weights or bias have
+        several chunks, or the libraries differ.
     """
     present = {name: array for name, array in others.items() if array is not None}
     kinds = {}

@@ -1,4 +1,8 @@
-"""Conv and ConvTranspose of dask arrays: what every block needs, and its call."""
+"""Conv and ConvTranspose of dask arrays: one task per block of the result.
+
+:func:`lazy` validates a call on the whole arrays and builds its graph. Each task calls gpuconv's function on one block,
+with pads and group count adjusted to the block.
+"""
 
 from __future__ import annotations
 
@@ -25,24 +29,27 @@ Geometry = ConvGeometry | ConvTransposeGeometry
 def lazy(
     operator: str, x: Array, others: dict[str, Any], layout: str, settings: dict[str, Any], attributes: dict[str, Any]
 ) -> Array:
-    """Return the result of an operator as a dask array.
+    """Return the result of Conv or ConvTranspose as a dask array.
 
     Parameters
     ----------
+    operator : {"conv", "conv_transpose"}
+    x : dask array
     others : dict of str to array or None
         w, b and residual.
+    layout : {"NCHW", "NHWC"}
     settings : dict
-        Of the block's calls as of this one: activation, precision and invariant.
+        Passed on to the call for each block: activation, precision and invariant.
     attributes : dict
-        What the geometry depends on beside shapes and layout.
+        Attributes that determine the geometry.
     """
     w = others["w"]
     packed = w if type(w) is PackedWeights else None
     arrays = _checks.arrays(operator, x, others if packed is None else {**others, "w": packed.array_for(operator)})
-    does = activation.parse(operator, settings["activation"])
+    parsed = activation.parse(operator, settings["activation"])
     residual = arrays.get("residual")
-    wholes = {name: array for name, array in arrays.items() if name != "residual"}
-    shapes = [array.shape for array in wholes.values()]
+    whole_arrays = {name: array for name, array in arrays.items() if name != "residual"}
+    shapes = [array.shape for array in whole_arrays.values()]
     geometry = OPERATORS[operator].geometry(x.shape, *shapes, layout=layout, **attributes)
     dtypes.check(operator, x=x, **arrays)
     if settings["precision"] is None:
@@ -51,21 +58,22 @@ def lazy(
     if settings["invariant"] is None:
         settings["invariant"] = invariance.CURRENT.get()
     invariance.check(operator, settings["invariant"])
-    activation.check(operator, does, residual, layouts.as_given(layout, geometry.y_shape), x.dtype.name)
+    activation.check(operator, parsed, residual, layouts.as_given(layout, geometry.y_shape), x.dtype.name)
 
-    text = None if does is None else does.text
+    text = None if parsed is None else parsed.text
     of_arrays = [(name, _token(array)) for name, array in arrays.items()]
-    how = settings["precision"], settings["invariant"]
-    token = tokenize(x.name, of_arrays, packed is None, geometry, layout, *how, text)
+    settings_key = settings["precision"], settings["invariant"]
+    token = tokenize(x.name, of_arrays, packed is None, geometry, layout, *settings_key, text)
     if packed is not None:
-        wholes["w"] = _tasks.SharedWeights(operator, wholes["w"], packed)
+        whole_arrays["w"] = _tasks.SharedWeights(operator, whole_arrays["w"], packed)
     task = partial(_task, operator, geometry, [*arrays], {**settings, "layout": layout})
     axes = _axes(geometry, layouts.channels_second(layout, x.chunks), cut_channels=packed is None)
     alongside = [] if residual is None else [residual]
-    return Graph(f"{operator}-{token}", layout).array(x, axes, task, wholes, alongside)
+    return Graph(f"{operator}-{token}", layout).array(x, axes, task, whole_arrays, alongside)
 
 
 def _axes(geometry: Geometry, chunks: Sequence[Chunks], *, cut_channels: bool) -> list[list[Span]]:
+    """Return the blocks of the result along each axis, in the order N, C, D1, ..."""
     return [
         _spans.alike(chunks[0]),
         _spans.channels(geometry, chunks[1] if cut_channels else [geometry.x_shape[1]]),
@@ -74,33 +82,39 @@ def _axes(geometry: Geometry, chunks: Sequence[Chunks], *, cut_channels: bool) -
 
 
 def _token(array: Any) -> Any:
-    """Return what dask tells arrays apart by: for it one in Fortran order is the same as another with its memory."""
+    """Return what identifies an array in dask's task names; strides are added, because tokens ignore memory order."""
     return array.name if isinstance(array, Array) else (array, array.strides)
 
 
 def _task(
     operator: str, geometry: Geometry, arrays: list[str], settings: dict[str, Any], block: Block, window: Window
 ) -> Any:
-    """Return what makes a block from its window and the other arrays, whose names are given in order."""
+    """Return the callable that computes a block from the pieces of its window and the other arrays, named in order."""
     channels = block[1]
-    made, taken = slice(channels.start, channels.stop), slice(channels.low, channels.high)
-    parts = {"w": made if operator == "conv" else taken, "b": made, "residual": slice(None)}
+    output_channels, input_channels = slice(channels.start, channels.stop), slice(channels.low, channels.high)
+    slices = {
+        "w": output_channels if operator == "conv" else input_channels,
+        "b": output_channels,
+        "residual": slice(None),
+    }
     attributes = {
         **settings,
         **_extents(geometry, block),
         "dilations": geometry.dilations,
-        "group": geometry.group * (taken.stop - taken.start) // max(geometry.x_shape[1], 1) or geometry.group,
+        "group": geometry.group * (input_channels.stop - input_channels.start) // max(geometry.x_shape[1], 1)
+        or geometry.group,
         "strides": geometry.strides,
     }
-    return partial(_tasks.convolve, operator, window, {name: parts[name] for name in arrays}, attributes)
+    return partial(_tasks.convolve, operator, window, {name: slices[name] for name in arrays}, attributes)
 
 
 def _extents(geometry: Geometry, block: Block) -> dict[str, Any]:
-    """Return the attributes that give a block's own call as many outputs along each spatial axis as the block has."""
+    """Return the attributes with which the call for one block produces exactly that block's extents."""
     spans = block[2:]
     pads = [*(span.before for span in spans), *(span.after for span in spans)]
     if isinstance(geometry, ConvGeometry):
         return {"pads": pads}
-    if any(span.low == span.high for span in spans):  # nothing reaches the block: it is bias of any size
+    # no input contributes to the block, so it is bias only, of any size
+    if any(span.low == span.high for span in spans):
         return {"output_shape": [span.stop - span.start for span in spans]}
     return {"pads": pads, "output_padding": [span.more for span in spans]}

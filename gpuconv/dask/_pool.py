@@ -1,4 +1,8 @@
-"""MaxPool and AveragePool of dask arrays: what every block needs, and its call."""
+"""MaxPool and AveragePool of dask arrays: one task per block of the result.
+
+Each task pools the block's window, halo included, with pads adjusted to the block. Indices are converted from positions
+in the window to positions in the whole array.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,7 @@ from gpuconv.rules.integers import flag
 
 
 def lazy(x: Array, layout: str, return_indices: bool, attributes: dict[str, Any]) -> Any:
-    """Return the maxima, or the maxima and their Indices, as dask arrays."""
+    """Return MaxPool, or the tuple of MaxPool and its Indices, as dask arrays."""
     _checks.arrays("max_pool", x, {})
     return_indices = flag("max_pool", "return_indices", return_indices)
     geometry = geometries.max_pool(x.shape, layout=layout, **attributes)
@@ -41,7 +45,7 @@ def lazy(x: Array, layout: str, return_indices: bool, attributes: dict[str, Any]
 
 
 def lazy_averages(x: Array, layout: str, attributes: dict[str, Any]) -> Any:
-    """Return the averages as a dask array."""
+    """Return AveragePool as a dask array."""
     _checks.arrays("average_pool", x, {})
     geometry = geometries.average_pool(x.shape, layout=layout, **attributes)
     dtypes.check("average_pool", x=x)
@@ -57,6 +61,7 @@ def _axes(geometry: Windows, layout: str, x: Array) -> list[list[Span]]:
 
 
 def _attributes(geometry: Windows, layout: str, spans: Sequence[Span]) -> dict[str, Any]:
+    """Return the attributes of pooling for one block; its pads are those of its spans."""
     return {
         "dilations": geometry.dilations,
         "kernel_shape": geometry.kernel_shape,

@@ -1,4 +1,7 @@
-"""What the tasks of a graph do, in whichever thread or process they run."""
+"""The functions that dask tasks run: assemble a block's window and call gpuconv on it.
+
+They run in any thread or process, with gpuconv's own CPU threads turned off, because dask provides the parallelism.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +26,16 @@ Slices = tuple[slice, ...]
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """How pieces of several blocks make the input of one call.
+    """How to assemble the input of one call from slices of several blocks.
 
-    ``empty`` is an array without elements, from the library of the blocks, for a window that has no pieces.
+    Attributes
+    ----------
+    shape : tuple of int
+        Shape of the window.
+    places : tuple of tuples of slice
+        Position of each piece in the window.
+    empty : array
+        Without elements, in the library of the blocks; it determines the type of a window without pieces.
     """
 
     shape: tuple[int, ...]
@@ -33,7 +43,7 @@ class Window:
     empty: Any
 
     def assemble(self, pieces: Sequence[Any]) -> Any:
-        """Return the array that the pieces make; one alone is it already."""
+        """Return the window; a single piece is returned as it is, without a copy."""
         if len(pieces) == 1:
             return pieces[0]
         whole = np.empty_like(plain(pieces[0] if pieces else self.empty), order="C", shape=self.shape)
@@ -43,7 +53,7 @@ class Window:
 
 
 class SharedWeights:
-    """Packed weights in a graph: as they are for threads of this process, packed anew where another one uses them."""
+    """Packed weights in a graph: shared within this process, packed again in each process that unpickles them."""
 
     __slots__ = ("_operator", "_packed", "_w")
 
@@ -51,8 +61,8 @@ class SharedWeights:
         self._operator, self._w, self._packed = operator, w, packed
 
     def packed(self) -> PackedWeights:
-        """Return the weights for calls in this process."""
-        if self._packed is None:  # not where they are unpickled: that may be a scheduler without a device
+        """Return the packed weights for calls in this process."""
+        if self._packed is None:  # packed at first use, not when unpickled, which a scheduler without a device may do
             self._packed = pack(self._w, self._operator)
         return self._packed
 
@@ -61,7 +71,7 @@ class SharedWeights:
 
 
 def cut(part: Slices, block: Any) -> Any:
-    """Return a part of a block; a small one is copied, for it would keep the whole block in memory."""
+    """Return a slice of a block; a small one is copied, because a view would keep the whole block in memory."""
     piece = plain(block)[part]
     return piece.copy() if 2 * piece.size <= block.size else piece
 
@@ -69,25 +79,36 @@ def cut(part: Slices, block: Any) -> Any:
 def convolve(
     operator: str,
     window: Window,
-    parts: dict[str, slice],
+    slices: dict[str, slice],
     attributes: dict[str, Any],
     pieces: Sequence[Any],
     *others: Any,
 ) -> Any:
-    """Make one block of Conv or ConvTranspose.
+    """Compute one block of Conv or ConvTranspose.
 
-    ``parts`` has the names of the other arrays in order, and what of each the block's groups have.
+    Parameters
+    ----------
+    operator : {"conv", "conv_transpose"}
+    window : Window
+    slices : dict of str to slice
+        Names of the other arrays in order, and the slice of axis 0 that the block's groups need.
+    attributes : dict
+        Keywords of the call.
+    pieces : sequence of arrays
+        The window's pieces.
+    *others : array
+        w, b, residual, as named by ``slices``.
     """
     arrays = {
         name: array.packed() if isinstance(array, SharedWeights) else plain(array)[part]
-        for (name, part), array in zip(parts.items(), others, strict=True)
+        for (name, part), array in zip(slices.items(), others, strict=True)
     }
     with alone(), relaxed():
         return getattr(_conv, operator)(window.assemble(pieces), **arrays, **attributes)
 
 
 def pool(operator: str, window: Window, attributes: dict[str, Any], pieces: Sequence[Any]) -> Any:
-    """Make one block of MaxPool or AveragePool."""
+    """Compute one block of MaxPool or AveragePool."""
     with alone(), relaxed():
         return getattr(_pooling, operator)(window.assemble(pieces), **attributes)
 
@@ -99,12 +120,14 @@ def pool_with_indices(
     steps: tuple[int, ...],
     pieces: Sequence[Any],
 ) -> tuple[Any, Any]:
-    """Make one block of MaxPool and its Indices, which count elements of the whole array or of its planes.
+    """Compute one block of MaxPool and its Indices, which are positions in the whole array or in its planes.
 
     Parameters
     ----------
+    window, attributes, pieces
+        As in :func:`convolve`.
     origin : tuple of int
-        Where the window begins in the whole array, in the order N, C, D1, …
+        Position of the window in the whole array, in the order N, C, D1, ...
     steps : tuple of int
         What :func:`steps_of` returns for the whole array.
     """
@@ -116,12 +139,12 @@ def pool_with_indices(
     for size, start, step in reversed(list(zip(shape, origin, steps, strict=True))):
         rest, position = np.divmod(rest, max(size, 1))
         whole += (position + start) * step
-    whole[indices < 0] = -1  # windows without any element
+    whole[indices < 0] = -1  # windows without an element
     return y, whole
 
 
 def steps_of(geometry: MaxPoolGeometry) -> tuple[int, ...]:
-    """Return by how much MaxPool's Indices grow for one step along each axis of x: N, C, D1, …."""
+    """Return the increment of MaxPool's Indices per step along each axis of x: N, C, D1, ..."""
     shape, storage_order, plane_step = geometry.x_shape, geometry.storage_order, geometry.plane_step
     sizes, axes = shape[2:], range(len(shape) - 2)
     along = [prod(sizes[:axis] if storage_order else sizes[axis + 1 :]) for axis in axes]

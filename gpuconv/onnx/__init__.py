@@ -1,4 +1,9 @@
-"""ONNX models: nodes, a backend that runs whole models, and operators for onnx's reference evaluator."""
+"""Run ONNX models with gpuconv: whole models, single nodes, and operators for onnx's reference evaluator.
+
+:func:`prepare` loads, checks and optimises a model and returns a :class:`Rep`, whose ``run`` computes it on the CPU or
+a CUDA device. :func:`run_node` computes one node. ``OPS`` plugs gpuconv's convolutions and pooling into
+``onnx.reference.ReferenceEvaluator``.
+"""
 
 try:
     import onnx  # noqa: F401

@@ -1,4 +1,9 @@
-"""Graphs computed node by node: by our steps where there are any, by onnx's reference evaluator elsewhere."""
+"""Execution of ONNX graphs, node by node.
+
+:class:`Evaluator` extends onnx's ReferenceEvaluator: a node runs as a :class:`~gpuconv.onnx.steps.Step` of gpuconv if
+there is one for its operator. Otherwise onnx's reference implementation computes it on the host. :class:`CudaEvaluator`
+does the same with values on the current CUDA device.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +37,25 @@ Observer = Callable[[NodeProto, int, int, float], None]
 
 
 class Evaluator(ReferenceEvaluator):
-    """A ReferenceEvaluator that runs our steps, in functions too, frees values early and reports every node."""
+    """A ReferenceEvaluator that runs gpuconv's steps, frees values after their last use, and reports every node.
 
-    _keeps_narrow = True  # filters of integers, whose floats take four times the memory
+    The same class evaluates model functions and subgraphs (the bodies of If, Loop and Scan).
+
+    Parameters
+    ----------
+    proto : ModelProto, FunctionProto, GraphProto or NodeProto
+        What to evaluate.
+    *args, **kwargs
+        As ReferenceEvaluator takes them.
+    constants : mapping of str to array, optional
+        Initializers that were removed from ``proto``.
+    facts : mapping of str to Fact, optional
+        Known element types and shapes. If given, the graph is folded and fused first.
+    around : Evaluator, optional
+        The evaluator of the enclosing graph, for a subgraph.
+    """
+
+    _keep_quantized = True  # whether large filters stay 8-bit integers: as floats they would take four times the memory
 
     def __init__(
         self,
@@ -45,42 +66,50 @@ class Evaluator(ReferenceEvaluator):
         around: Evaluator | None = None,
         **kwargs: Any,
     ) -> None:
-        # Functions get evaluators of this class from onnx, without constants and facts; graphs inside get theirs from
-        # _inside.
+        # For model functions, onnx creates evaluators of this class, without constants and facts; _inside creates those
+        # of subgraphs.
         self._initializers, self._facts = constants or {}, facts
         self._budget: Budget = Budget() if around is None else around._budget
-        self._given: dict[str, Any] = {} if around is None else around._constants_of(nodes.names_outside(proto))
+        self._outer_constants: dict[str, Any] = (
+            {} if around is None else around._constants_of(nodes.names_outside(proto))
+        )
         self._folded: dict[str, Any] = {}
         self._warned: set[str] = set() if around is None else around._warned
-        self._bodies: dict[tuple[str, str], Any] = {}  # of operators that ONNX defines by others
-        kwargs["new_ops"] = None  # onnx would look at these first
+        # implementations of operators that ONNX defines as functions of others, by (domain, op_type)
+        self._reference_classes: dict[tuple[str, str], Any] = {}
+        kwargs["new_ops"] = None  # onnx would prefer these to our steps
         super().__init__(proto, *args, **kwargs)
         last_uses = _last_uses(self.nodes_, set(self.output_names), self.input_names)
-        made = (tuple(node.output) for node in self.nodes_)  # protobuf's lists make their texts anew each time
-        self._program = list(zip(self.rt_nodes_, made, last_uses, strict=True))
+        # as tuples: protobuf's lists create new strings at each access
+        node_outputs = (tuple(node.output) for node in self.nodes_)
+        self._program = list(zip(self.rt_nodes_, node_outputs, last_uses, strict=True))
         for node in self.rt_nodes_:
             if isinstance(node, Step):
-                node.keep(self.rt_inits_)
-        self._stand_ins: dict[int, Any] = {}
-        self._calls: dict[int, dict[str, Any]] = {}
+                node.set_constants(self.rt_inits_)
+        self._fallbacks: dict[int, Any] = {}
+        self._call_attributes: dict[int, dict[str, Any]] = {}
         self._joins = joining.Joins(self.nodes_, self.output_names, steps.DOMAIN)
-        self._brought, self._initializers = frozenset(self._initializers), {}  # what is folded needs their memory
+        # drop the reference: memory of initializers that were folded away is then freed
+        self._initializer_names, self._initializers = frozenset(self._initializers), {}
         if around is None:
-            self._settle(frozenset())
+            self._mark_cacheable(frozenset())
 
-    def _settle(self, outside: frozenset[str]) -> None:
-        """Tell steps whose inputs are constants, shapes, or made of these alone: they compute each of them once."""
-        made = {name for names in (self.input_names, *(names for _, names, _ in self._program)) for name in names}
-        settled = {"", *outside.difference(made), *self._fixed}
+    def _mark_cacheable(self, outside: frozenset[str]) -> None:
+        """Let steps cache their results if their inputs are constants, shapes, or derived from these only.
+
+        ``outside`` names the cacheable values of the enclosing graphs.
+        """
+        defined = {name for names in (self.input_names, *(names for _, names, _ in self._program)) for name in names}
+        cacheable = {"", *outside.difference(defined), *self._fixed}
         for node, names, _ in self._program:
             if isinstance(node, ControlStep):
                 for inner in node.evaluators.values():
-                    inner._settle(frozenset(settled))
-            elif isinstance(node, Step) and node.settle(settled):
-                settled.update(names)
+                    inner._mark_cacheable(frozenset(cacheable))
+            elif isinstance(node, Step) and node.mark_cacheable(cacheable):
+                cacheable.update(names)
 
     def share(self, warned: set[str]) -> None:
-        """Take a set of the operators that were warned of, for the graphs inside too."""
+        """Share one set of operator names already warned of with all evaluators of subgraphs and functions."""
         if self._warned is warned:
             return
         self._warned = warned
@@ -89,90 +118,103 @@ class Evaluator(ReferenceEvaluator):
                 inner.share(warned)
 
     def report(self, meets: Iterable[NodeProto] = ()) -> Report:
-        """Return what became of the nodes that the graph had; ``meets`` are those in which images meet."""
-        return report.compare(self._before, self.nodes_, self._brought, self._left(set()), meets)
+        """Return what folding and fusion did to the graph's nodes.
 
-    def _left(self, seen: set[int]) -> Iterator[NodeProto]:
-        """Yield the nodes that onnx's evaluator computes, as far as that is known; those of a function once."""
+        ``meets`` lists the nodes in which the images of a batch influence each other.
+        """
+        return report.compare(
+            self._original_nodes, self.nodes_, self._initializer_names, self._reference_nodes(set()), meets
+        )
+
+    def _reference_nodes(self, seen: set[int]) -> Iterator[NodeProto]:
+        """Yield nodes that onnx's reference evaluator computes, as far as known; each function's nodes once.
+
+        ``seen`` holds the ids of the evaluators visited so far.
+        """
         seen.add(id(self))
         for index, node in enumerate(self.rt_nodes_):
             inside = _evaluators(node)
-            if index in self._stand_ins or not (isinstance(node, Step) or _costs_nothing(node)):
+            if index in self._fallbacks or not (isinstance(node, Step) or _is_free(node)):
                 yield node.onnx_node
             for inner in inside:
                 if id(inner) not in seen:
-                    yield from inner._left(seen)
+                    yield from inner._reference_nodes(seen)
 
     def _constants_of(self, names: Iterable[str]) -> dict[str, Any]:
-        """Return those of some values that are constant here."""
+        """Return the subset of the named values that is constant in this graph, with their values."""
         sources = (
-            self._given,
+            self._outer_constants,
             self._initializers,
             self.rt_inits_,
             self._folded,
-        )  # the last one holds
+        )  # the last source takes precedence
         return {name: source[name] for name in names for source in sources if name in source}
 
-    def _inside(self, graph: GraphProto) -> Evaluator:
-        """Return what computes a graph inside of a node; it is folded if this one is, but for inputs with defaults."""
+    def _subgraph_evaluator(self, graph: GraphProto) -> Evaluator:
+        """Return an evaluator for a subgraph; it is folded if this graph is, unless the subgraph has inputs with
+        defaults.
+        """
         defaults = {tensor.name for tensor in graph.initializer}
         plain = self._facts is None or any(value.name in defaults for value in graph.input)
         functions = list(self.functions_.values())
         return type(self)(graph, opsets=self.opsets, functions=functions, facts=None if plain else {}, around=self)
 
     def _init(self) -> None:
-        """Read the initializers, fold the graph if facts of its values were given, then make a step of every node."""
+        """Read the initializers, fold the graph if facts were given, and create a step for each node."""
         self._read()
         inputs = set(self.input_names)
-        # Graphs inside are fed all values around them; what they name so themselves comes before that.
+        # Subgraphs are fed all values around them; names that they define themselves take precedence.
         self._fixed = {name: value for name, value in self.rt_inits_.items() if name not in inputs}
-        self.rt_inits_ = {**self._given, **self.rt_inits_}
+        self.rt_inits_ = {**self._outer_constants, **self.rt_inits_}
         self._defaults = {name: value for name, value in self.rt_inits_.items() if name not in self._fixed}
 
     def _read(self) -> None:
-        self._before = list(self.nodes_)
+        """Read the initializers; if facts were given, replace the graph by its folded form."""
+        self._original_nodes = list(self.nodes_)
         if self._facts is None:
             super()._init()
             self.rt_inits_.update(self._initializers)
             return
-        kept = frozenset(self.output_names)
+        outputs = frozenset(self.output_names)
         self.nodes_ = []
         super()._init()
-        own = {**self._given, **self.rt_inits_, **self._initializers}
-        around = frozenset(self._given).difference(self.rt_inits_, self._initializers)
-        graph = Graph(self._before, own, kept, self.opsets.get("", 1), self._facts, self._budget)
-        graph = replace(graph, around=around, keeps_narrow=self._keeps_narrow)
+        constants = {**self._outer_constants, **self.rt_inits_, **self._initializers}
+        outer = frozenset(self._outer_constants).difference(self.rt_inits_, self._initializers)
+        graph = Graph(self._original_nodes, constants, outputs, self.opsets.get("", 1), self._facts, self._budget)
+        graph = replace(graph, outer_constants=outer, keep_quantized=self._keep_quantized)
         folded = folding.fold(graph)
         self.nodes_, self.inits_, self._folded = folded.nodes, [], folded.constants
         super()._init()
         self.rt_inits_ = folded.constants
 
     def _load_impl(self, node: NodeProto, input_types: Any = None) -> Any:
+        """Return the factory of a node for onnx's evaluator: our step if there is one, else onnx's implementation."""
         try:
-            known = node.domain in (*self.opsets, steps.DOMAIN) and not self._defines(node)
-            step = steps.find(node, self.opsets.get("", 1), self._inside) if known else None
+            may_have_step = node.domain in (*self.opsets, steps.DOMAIN) and not self._defines(node)
+            step = steps.find(node, self.opsets.get("", 1), self._subgraph_evaluator) if may_have_step else None
         except (GpuconvError, MemoryError):
             raise
-        except Exception as error:  # attributes of another type than the operator's, text that is none
+        except Exception as error:  # attributes of the wrong type, or strings that are not UTF-8
             raise ArgumentError(f"{nodes.describe(node)} is not valid: {reason(error)}") from error
         if step is not None:
             return lambda *_: step
         return partial(_instance, self._load_reference(node, input_types))
 
     def _defines(self, node: NodeProto) -> bool:
-        """Tell whether the model has a function of its own for an operator of ONNX Runtime's domain."""
+        """Return whether the model itself defines a function for this operator of ONNX Runtime's domain."""
         return node.domain == translating.DOMAIN and (node.domain, node.op_type) in self.functions_
 
     def _load_reference(self, node: NodeProto, input_types: Any = None) -> Any:
+        """Return onnx's implementation of a node's operator; raise ArgumentError, with advice, if there is none."""
         key = node.domain, node.op_type
-        if key in self._bodies:
-            return self._bodies[key]
+        if key in self._reference_classes:
+            return self._reference_classes[key]
         try:
             loaded = super()._load_impl(node, input_types)
             if input_types is None and not isinstance(loaded, type):
-                self._bodies[key] = loaded
+                self._reference_classes[key] = loaded
             return loaded
-        except RuntimeContextError:  # the evaluator's way to ask for another call, with the types
+        except RuntimeContextError:  # how the evaluator asks for a second call that passes the input types
             raise
         except (NotImplementedError, RuntimeError, ValueError) as error:
             unknown = (
@@ -184,7 +226,7 @@ class Evaluator(ReferenceEvaluator):
     def run(  # type: ignore[override]
         self, output_names: list[str] | None, feed_inputs: dict[str, Any], attributes: dict[str, Any] | None = None
     ) -> list[Any]:
-        """Compute outputs as onnx's own operators want them of the graphs inside: on the host."""
+        """Return the outputs on the host, for onnx's own control-flow operators, which call this on subgraphs."""
         values = self.evaluate(feed_inputs, attributes)
         return [self.to_host(values[name]) for name in output_names or self.output_names]
 
@@ -196,44 +238,45 @@ class Evaluator(ReferenceEvaluator):
         observer: Observer | None = None,
         images: Images | None = None,
     ) -> dict[str, Any]:
-        """Compute the outputs and leave them where they are.
+        """Compute the graph's outputs and leave them in the memory where they were computed.
 
         Parameters
         ----------
         feeds : dict of str to value
-            One per input of the graph, by name; what a graph inside sees of the values around it too.
+            One per input of the graph, by name; for a subgraph, also the values of the enclosing graphs.
         attributes : dict, optional
-            Of the function that this evaluator runs.
+            Attributes of the call, if this evaluator runs a model function.
         observer : callable, optional
             Called after each node with (NodeProto, index, number of nodes, seconds). If it has a method ``outputs``,
-            that is called before with (NodeProto, outputs).
+            that is called first with (NodeProto, outputs).
         images : Images, optional
-            Those of the feeds, which nodes compute so that none depends on the others; axes of the outputs are added.
+            The batch axes of the feeds, for batch-invariant runs: nodes are computed so that no image influences
+            another. The batch axes of all outputs are added to it.
 
         Returns
         -------
         dict of str to value
-            The outputs among others.
+            The outputs by name; other values may be present too.
 
         Raises
         ------
         GpuconvError
-            Of our operators as they raise it; what fails in another operator is a plain GpuconvError that names
-            the node.
+            Raised by gpuconv's operators, or, naming the node, for an error in any other operator.
         """
         values = {"": None, **self._defaults, **feeds, **self._fixed}
-        memory, given = self._joins.start(), attributes or {}
+        memory, function_attributes = self._joins.begin_run(), attributes or {}
         for index, (node, names, last) in enumerate(self._program):
             start = 0.0 if observer is None else perf_counter()
             try:
-                outputs = self._outputs(index, node, values, given, memory, images)
+                outputs = self._outputs(index, node, values, function_attributes, memory, images)
             except CaptureError as error:
                 raise nodes.not_captured(node.onnx_node, error) from error
-            except (GpuconvError, MemoryError, UserWarning):  # our own, where the caller makes errors of them
+            except (GpuconvError, MemoryError, UserWarning):
+                # our own errors, and warnings that the caller turned into errors
                 raise
-            except Exception as error:  # values of a kind that the node cannot take, for one
+            except Exception as error:  # for example, input values of a kind that the node does not accept
                 raise nodes.failed(node.onnx_node, error) from error
-            # Optional outputs may be "", which must go on meaning "nothing" as an input.
+            # An omitted optional output is named "", and "" as an input must continue to mean "absent".
             values.update({name: value for name, value in zip(names, outputs, strict=False) if name})
             if observer is not None:
                 seconds = perf_counter() - start
@@ -253,6 +296,7 @@ class Evaluator(ReferenceEvaluator):
         memory: joining.Memory,
         images: Images | None,
     ) -> Any:
+        """Compute one node: control flow, a function call, or a plain node (per image for batch invariance)."""
         if isinstance(node, ControlStep):
             return node.run(values, attributes, images)
         if isinstance(node, OpFunction) and isinstance(node.impl_, Evaluator):
@@ -261,78 +305,91 @@ class Evaluator(ReferenceEvaluator):
             return self._computed(index, node, values, attributes, memory)
         proto, inputs = node.onnx_node, [values[name] for name in node.input]
         linked = {a.name: attributes[a.ref_attr_name] for a in proto.attribute if a.ref_attr_name in attributes}
-        way = images.way(proto, self.opsets.get("", 1), inputs, linked)
-        if way.meets:
+        plan = images.plan(proto, self.opsets.get("", 1), inputs, linked)
+        if plan.mixes_images:
             images.tell(proto)
 
         def compute(parts: dict[str, Any]) -> Any:
             return self._computed(index, node, {**values, **parts}, attributes, memory)
 
-        outputs = compute({}) if way.cuts is None else images.apart(node.input, values, way, compute)
-        images.note(node.output, outputs, way)
+        outputs = (
+            compute({}) if plan.slice_axes is None else images.compute_per_image(node.input, values, plan, compute)
+        )
+        images.record(node.output, outputs, plan)
         return outputs
 
     def _computed(
         self, index: int, node: Any, values: dict[str, Any], attributes: Mapping[str, Any], memory: joining.Memory
     ) -> Any:
+        """Compute a plain node: from its cache, by its step, or by onnx's implementation if the step refuses these
+        inputs.
+        """
         if isinstance(node, Step):
             linked = node.linked and _linked(node, attributes)
             inputs = self.operands(node, values)
-            known = node.known(inputs) if node.settled else None
-            if known is not None:
-                return known
-            if not node.takes(inputs, linked):
-                return self.by_reference(self._stand_in(index, node), values, attributes)
-            if not node.fills:
+            cached = node.cached_outputs(inputs) if node.cacheable else None
+            if cached is not None:
+                return cached
+            if not node.accepts(inputs, linked):
+                return self.by_reference(self._fallback(index, node), values, attributes)
+            if not node.supports_out:
                 return node.compute(inputs, linked)
             name = node.output[0]
-            outputs = node.compute(inputs, linked, memory.place(name, inputs))
-            memory.done(name, inputs, outputs[0])
+            outputs = node.compute(inputs, linked, memory.target(name, inputs))
+            memory.finish(name, inputs, outputs[0])
             return outputs
         return self.by_reference(node, values, attributes)
 
-    def _stand_in(self, index: int, step: Step) -> Any:
-        """Return onnx's own class for a step that does not take its inputs."""
-        if index not in self._stand_ins:
+    def _fallback(self, index: int, step: Step) -> Any:
+        """Return onnx's implementation of a node whose step does not accept its inputs; it is created once."""
+        if index not in self._fallbacks:
             node = step.onnx_node
             parameters = {"log": lambda *_: None, "opsets": self.opsets, "verbose": 0, "new_ops": {}}
-            self._stand_ins[index] = self._load_reference(node)(node, parameters)
-        return self._stand_ins[index]
+            self._fallbacks[index] = self._load_reference(node)(node, parameters)
+        return self._fallbacks[index]
 
     def _call(
         self, node: Any, values: dict[str, Any], attributes: Mapping[str, Any], images: Images | None
     ) -> list[Any]:
-        """Run a function, of the model or of an operator's definition, without leaving the device."""
+        """Evaluate a call of a model function, or of an operator that ONNX defines as a function, without leaving the
+        device.
+        """
         function: Evaluator = node.impl_
         feeds = dict(zip(function.input_names, (values[name] for name in node.input), strict=False))
         feeds = {name: feeds.get(name) for name in function.input_names}
-        given = {a.name: attributes[a.ref_attr_name] for a in node.onnx_node.attribute if a.ref_attr_name in attributes}
-        own = dict(zip(function.input_names, node.input, strict=False))
-        inner = None if images is None else images.inside({name: images.axes.get(own[name]) for name in own})
-        results = function.evaluate(feeds, {**self._arguments(node), **given}, images=inner)
+        linked = {
+            a.name: attributes[a.ref_attr_name] for a in node.onnx_node.attribute if a.ref_attr_name in attributes
+        }
+        outer_names = dict(zip(function.input_names, node.input, strict=False))
+        inner = (
+            None
+            if images is None
+            else images.inside({name: images.axes.get(outer_names[name]) for name in outer_names})
+        )
+        results = function.evaluate(feeds, {**self._arguments(node), **linked}, images=inner)
         if images is not None and inner is not None:
             for outer, name in zip(node.output, function.output_names, strict=False):
                 images.set(outer, inner.axes.get(name))
         return [results[name] for name in function.output_names]
 
     def _arguments(self, node: Any) -> dict[str, Any]:
-        """Return the attributes of a call, with the function's defaults, which onnx's evaluator leaves out."""
-        if id(node) not in self._calls:
+        """Return a call's attributes with the function's default values, which onnx's evaluator omits."""
+        if id(node) not in self._call_attributes:
             defaults = getattr(node.impl_.proto_, "attribute_proto", ())
-            given = {a.name: a for a in (*defaults, *node.onnx_node.attribute) if not a.ref_attr_name}
-            values = {a.name: node._extract_attribute_value(given[a.name]) for a in defaults}
-            self._calls[id(node)] = {**node.attributes_, **values}
-        return self._calls[id(node)]
+            by_name = {a.name: a for a in (*defaults, *node.onnx_node.attribute) if not a.ref_attr_name}
+            values = {a.name: node._extract_attribute_value(by_name[a.name]) for a in defaults}
+            self._call_attributes[id(node)] = {**node.attributes_, **values}
+        return self._call_attributes[id(node)]
 
     # ---------------------------------------------------------------- where values are
 
     def operands(self, step: Step, values: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Return a step's inputs, each where the step takes it."""
+        """Return a step's inputs, each moved to the memory (host or device) that the step needs."""
         return tuple([values[name] for name in step.input])
 
     def by_reference(self, node: Any, values: dict[str, Any], attributes: Mapping[str, Any]) -> Any:
-        """Run a node of onnx's own, on the host; warn of the first one of each operator."""
-        if not _costs_nothing(node):
+        """Run onnx's implementation of a node on the host; warn once per operator that this is slow."""
+        if not _is_free(node):
             self._warn(node, "which is made to be right, not to be fast")
         return _run_reference(node, [values[name] for name in node.input], values, attributes)
 
@@ -343,47 +400,53 @@ class Evaluator(ReferenceEvaluator):
             warn(f"{nodes.describe(node.onnx_node)}: {op_type} is left to onnx's reference evaluator, {how}")
 
     def takes(self, value: Any) -> bool:
-        """Tell whether an input of a whole model is an array that may come beside NumPy's."""
+        """Return whether a model input other than a NumPy array is acceptable: never, for this evaluator."""
         return False
 
     def enter(self, values: dict[str, Any]) -> dict[str, Any]:
-        """Return the inputs of a whole model where its nodes want them."""
+        """Return the model's inputs, moved to the memory in which its nodes read them."""
         return values
 
     def leaving(self, values: Mapping[str, Any]) -> Callable[[Any], Any]:
-        """Return what moves outputs of a whole model to the side that its inputs came from."""
+        """Return a function that moves the model's outputs to the memory that its inputs came from: the host."""
         return self.to_host
 
     def to_host(self, value: Any) -> Any:
-        """Return a value on the host."""
+        """Return a value in host memory."""
         return value
 
 
 class CudaEvaluator(Evaluator):
-    """The same on the current CUDA device, where numbers stay from the inputs of a model to its outputs.
+    """An :class:`Evaluator` that keeps floating-point values on the current CUDA device, from inputs to outputs.
 
-    Whatever says what to compute, such as shapes and axes, stays on the host, and so do integers that come from there
-    until they meet what is on the device.
+    Values that parameterise operators, such as shapes and axes, stay on the host. So do integers from the host, until
+    an operator combines them with a device array.
     """
 
-    _keeps_narrow = False  # on a device, filters are packed once
+    _keep_quantized = False  # on a device, filters are packed into the kernels' layout once
 
     def __init__(self, proto: Any, *args: Any, around: CudaEvaluator | None = None, **kwargs: Any) -> None:
         super().__init__(proto, *args, around=around, **kwargs)
-        self._constants: dict[tuple[str, str], Any] = {}  # on the device, by name and use
-        ours = [node for node in self.rt_nodes_ if isinstance(node, Step)]
-        self._read_by_host = {step.input[at] for step in ours for at in step.on_host if at < len(step.input)}
-        inner = [found for step in ours if isinstance(step, ControlStep) for found in step.evaluators.values()]
-        self._read_by_host.update(name for evaluator in inner for name in evaluator._read_by_host)
-        for step in ours if self._facts else ():
-            if len(step.input) > 1 and step.packs(1) and step.input[1] in self._fixed:
-                with suppress(GpuconvError, MemoryError):  # whoever runs the model is told
+        # constants on the device, by (name, operator they are packed for or "")
+        self._constants: dict[tuple[str, str], Any] = {}
+        own_steps = [node for node in self.rt_nodes_ if isinstance(node, Step)]
+        self._host_values = {step.input[at] for step in own_steps for at in step.on_host if at < len(step.input)}
+        inner = [
+            evaluator for step in own_steps if isinstance(step, ControlStep) for evaluator in step.evaluators.values()
+        ]
+        self._host_values.update(name for evaluator in inner for name in evaluator._host_values)
+        for step in own_steps if self._facts else ():
+            if len(step.input) > 1 and step.packs_weights_for(1) and step.input[1] in self._fixed:
+                # running the model raises the same error, with the user's inputs
+                with suppress(GpuconvError, MemoryError):
                     self._pack(step)
 
     def _pack(self, step: Step) -> None:
-        """Move a step's constants to the device; where all shapes are known, plan it and pack its weights."""
+        """Move a step's constant weights to the device; if all shapes are known, plan the convolution and pack its
+        weights.
+        """
         values = {"": None} | {name: self.rt_inits_[name] for name in step.input if name in self._fixed}
-        weights = self._on_device(step.input[1], values[step.input[1]], step.packs(1))
+        weights = self._on_device(step.input[1], values[step.input[1]], step.packs_weights_for(1))
         if not isinstance(weights, gpuconv.PackedWeights) or step.linked:
             return
         for name in step.input:
@@ -398,86 +461,95 @@ class CudaEvaluator(Evaluator):
                 )
         inputs = self.operands(step, values)
         with weights.only():
-            if step.takes(inputs, {}):
+            if step.accepts(inputs, {}):
                 step.compute(inputs, {})
 
     def _shape(self, name: str, dtype: str) -> tuple[int, ...] | None:
-        """Return the shape that a value of this dtype will have, where it is known and has elements."""
+        """Return a value's shape if it is known, has elements, and the value's dtype is this one; None otherwise."""
         fact = (self._facts or {}).get(name)
         if fact is None or fact.dtype != dtype or fact.shape is None or 0 in fact.shape:
             return None
         return fact.shape
 
     def operands(self, step: Step, values: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Move all inputs to the device if one is there, but those that the host reads."""
-        found = [values[name] for name in step.input]
-        free = [value for at, value in enumerate(found) if at not in step.on_host]
-        if not step.by_kernels and not any(map(on_device, free)):
-            return tuple(map(self.to_host, found))
+        """Return a step's inputs: all on the device if any is, except those that the host reads."""
+        inputs = [values[name] for name in step.input]
+        device_inputs = [value for at, value in enumerate(inputs) if at not in step.on_host]
+        if not step.by_kernels and not any(map(on_device, device_inputs)):
+            return tuple(map(self.to_host, inputs))
         return tuple(
-            self.to_host(value) if at in step.on_host else self._on_device(name, value, step.packs(at))
-            for at, (name, value) in enumerate(zip(step.input, found, strict=True))
+            self.to_host(value) if at in step.on_host else self._on_device(name, value, step.packs_weights_for(at))
+            for at, (name, value) in enumerate(zip(step.input, inputs, strict=True))
         )
 
     def _on_device(self, name: str, value: Any, packed_for: str) -> Any:
-        """Return a value on the device; constants are kept there, weights in the kernels' order."""
-        if not on_device(value) and not _is_numbers(value):
+        """Return a value on the device.
+
+        Constants are moved once and cached; weights are packed for the operator ``packed_for`` ("" for none).
+        """
+        if not on_device(value) and not _is_numeric(value):
             return value
         constant = name in self.rt_inits_ and value is self.rt_inits_[name]
         if not constant:
             return gpuconv.to_device(value)
         key = name, packed_for
         if key not in self._constants:
-            moved = gpuconv.to_device(value)
-            self._constants[key] = gpuconv.pack(moved, packed_for) if packed_for else moved
+            on_gpu = gpuconv.to_device(value)
+            self._constants[key] = gpuconv.pack(on_gpu, packed_for) if packed_for else on_gpu
         return self._constants[key]
 
     def by_reference(self, node: Any, values: dict[str, Any], attributes: Mapping[str, Any]) -> Any:
-        """Copy what is on the device to the host, run the node there and copy the results back."""
+        """Run a node of onnx's on the host, with copies of device arrays to the host and of floating-point results
+        back.
+        """
         inputs = [values[name] for name in node.input]
-        moved = any(map(on_device, inputs))
-        if not moved:
+        is_any_on_device = any(map(on_device, inputs))
+        if not is_any_on_device:
             return super().by_reference(node, values, attributes)
         self._warn(node, "on the host, with copies from the device and back")
         outputs = _run_reference(node, list(map(self.to_host, inputs)), values, attributes)
-        return [_returned(value) for value in outputs]
+        return [_float_to_device(value) for value in outputs]
 
     def takes(self, value: Any) -> bool:
-        """Take arrays of the device."""
+        """Accept arrays on the device as model inputs."""
         return on_device(value)
 
     def stays_on_host(self, name: str, value: Any) -> bool:
-        """Tell whether an input is an array on the host that a run begins with there."""
-        return not on_device(value) and (name in self._read_by_host or not (_is_numbers(value) and is_float(value)))
+        """Return whether an input is a host array that remains on the host: the host reads it, or it is not
+        floating-point.
+        """
+        return not on_device(value) and (name in self._host_values or not (_is_numeric(value) and is_float(value)))
 
     def enter(self, values: dict[str, Any]) -> dict[str, Any]:
-        """Move floating-point numbers to the device, but those that the host reads."""
-        return {name: value if name in self._read_by_host else _returned(value) for name, value in values.items()}
+        """Move floating-point inputs to the device, except those that the host reads."""
+        return {name: value if name in self._host_values else _float_to_device(value) for name, value in values.items()}
 
     def leaving(self, values: Mapping[str, Any]) -> Callable[[Any], Any]:
-        """Move outputs to the host, unless an input came on the device."""
-        came = any(on_device(value) and not isinstance(value, np.ndarray) for value in values.values())
-        return _numbers_to_device if came else self.to_host
+        """Return what moves outputs to the host, or leaves them on the device if an input was there."""
+        is_any_on_device = any(on_device(value) and not isinstance(value, np.ndarray) for value in values.values())
+        return _numeric_to_device if is_any_on_device else self.to_host
 
     def to_host(self, value: Any) -> Any:
-        """Return a value on the host, where arrays are waited for."""
+        """Return a value on the host; for device arrays, this waits until they are computed."""
         return gpuconv.to_host(value) if on_device(value) else value
 
 
 def _evaluators(node: Any) -> list[Evaluator]:
-    """Return those of the graphs inside of a node, or of the function that it calls, wherever it keeps them."""
-    held = [value for name, value in vars(node).items() if name != "parent"]  # which is around the node
-    held += [value for values in held if isinstance(values, dict) for value in values.values()]
-    return [value for value in held if isinstance(value, Evaluator)]
+    """Return the evaluators of a node's subgraphs, or of the function that it calls, from any attribute of the node."""
+    attributes = [value for name, value in vars(node).items() if name != "parent"]  # the node's enclosing evaluator
+    attributes += [value for values in attributes if isinstance(values, dict) for value in values.values()]
+    return [value for value in attributes if isinstance(value, Evaluator)]
 
 
-def _costs_nothing(node: Any) -> bool:
-    """Tell whether a node of onnx's own takes no time: it has a constant, or graphs inside whose nodes are ours."""
+def _is_free(node: Any) -> bool:
+    """Return whether a node of onnx's takes no time itself: a Constant, or one whose subgraphs or function do the
+    work.
+    """
     return bool(node.onnx_node.op_type == "Constant" or _evaluators(node))
 
 
 def _instance(kind: Any, node: NodeProto, parameters: dict[str, Any]) -> Any:
-    """Make a node of onnx's own; what it cannot do is an error that names it."""
+    """Instantiate onnx's implementation of a node; failures become an ArgumentError that names the node."""
     try:
         return kind(node, parameters)
     except (GpuconvError, MemoryError):
@@ -488,22 +560,23 @@ def _instance(kind: Any, node: NodeProto, parameters: dict[str, Any]) -> Any:
         raise ArgumentError(f"{nodes.describe(node)}: onnx's reference evaluator cannot create it: {said}") from error
 
 
-def _is_numbers(value: Any) -> bool:
-    """Tell whether a value is an array on the host whose elements a device has, too: no text, no short numbers."""
+def _is_numeric(value: Any) -> bool:
+    """Return whether a value is a host array whose dtype exists on a device: no strings, no types below 8 bits."""
     return isinstance(value, np.ndarray) and (value.dtype.name in DTYPES or value.dtype.kind == "c")
 
 
-def _numbers_to_device(value: Any) -> Any:
-    """Move an array of numbers to the device."""
-    return gpuconv.to_device(value) if _is_numbers(value) else value
+def _numeric_to_device(value: Any) -> Any:
+    """Move a numeric host array to the device; return anything else unchanged."""
+    return gpuconv.to_device(value) if _is_numeric(value) else value
 
 
-def _returned(value: Any) -> Any:
-    """Move a floating-point array to the device."""
-    return gpuconv.to_device(value) if _is_numbers(value) and is_float(value) else value
+def _float_to_device(value: Any) -> Any:
+    """Move a floating-point host array to the device; return anything else unchanged."""
+    return gpuconv.to_device(value) if _is_numeric(value) and is_float(value) else value
 
 
 def _run_reference(node: Any, inputs: list[Any], values: dict[str, Any], attributes: Mapping[str, Any]) -> Any:
+    """Call onnx's implementation of a node on host values; errors name the node."""
     options: dict[str, Any] = {}
     if node.has_linked_attribute and attributes:
         options["linked_attributes"] = attributes
@@ -514,33 +587,36 @@ def _run_reference(node: Any, inputs: list[Any], values: dict[str, Any], attribu
     except (GpuconvError, MemoryError):
         raise
     except Exception as error:
-        own = own_error(error)
-        if own is not None:
-            raise own from None
-        cause = error.__cause__ or error  # OpRun puts a list of types in the place of what happened
+        gpuconv_error = own_error(error)
+        if gpuconv_error is not None:
+            raise gpuconv_error from None
+        cause = error.__cause__ or error  # OpRun replaces the original error by a list of input types
         raise nodes.failed(node.onnx_node, cause, "onnx's reference evaluator failed: ") from error
 
 
 def _as_text(value: Any) -> Any:
-    """Return text as ONNX's arrays have it, of objects: onnx's operators make some of a width of their own."""
+    """Return string arrays with dtype object, as ONNX requires; some of onnx's operators return fixed-width strings."""
     return value.astype(object) if isinstance(value, np.ndarray) and value.dtype.kind in "UT" else value
 
 
 def _linked(step: Step, attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of those attributes of a step that refer to attributes of its function."""
+    """Return the values of a step's attributes that refer to attributes of the enclosing function."""
     linked = {name: attributes[outer] for name, outer in step.linked.items() if outer in attributes}
     if linked:
         nodes.check_linked(step.onnx_node, linked)
     return linked
 
 
-def _last_uses(graph_nodes: Any, kept: set[str], inputs: Iterable[str]) -> list[list[str]]:
-    """For each node, the inputs of the graph and results that no later node needs; others are held elsewhere, too."""
+def _last_uses(graph_nodes: Any, outputs: set[str], inputs: Iterable[str]) -> list[list[str]]:
+    """Return, per node, the values to free after it: results and graph inputs that no later node uses.
+
+    Outputs of the graph (``outputs``) are never freed.
+    """
     uses: list[list[str]] = []
-    own, seen = {*inputs, *(name for node in graph_nodes for name in node.output)}, {"", *kept}
+    local, seen = {*inputs, *(name for node in graph_nodes for name in node.output)}, {"", *outputs}
     for node in reversed(graph_nodes):
         used = nodes.names_used(node) if node.attribute else node.input
-        names = own.intersection((*used, *node.output)) - seen
+        names = local.intersection((*used, *node.output)) - seen
         seen |= names
         uses.append(sorted(names))
     return uses[::-1]

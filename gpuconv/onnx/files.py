@@ -1,4 +1,8 @@
-"""Models in files: which files are opened for one, and what may lie in others beside it."""
+"""Reading of models and their external tensor data from files.
+
+Only the given file is opened, and for external data only regular files inside the same folder. Models in memory must
+not refer to external data, because their folder is unknown.
+"""
 
 from __future__ import annotations
 
@@ -17,21 +21,21 @@ from gpuconv.onnx.checks import native
 from gpuconv.onnx.checks.structure import tensors
 from gpuconv.onnx.messages import quoted, reason
 
-_LONGEST_PATH = 240  # characters in messages
-_DEEPEST_TEXT = 100  # as deep as the binary form may be
+_LONGEST_PATH = 240  # characters of a path in messages
+_DEEPEST_TEXT = 100  # deepest nesting of brackets; protobuf limits its binary form to the same depth
 _LITERAL_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*"?|#[^\n]*|[(){}\[\]]', re.DOTALL)
 
 
 def read(source: Any) -> tuple[ModelProto, str]:
-    """Return a model with all data inside, and what messages call it.
+    """Return a model with all tensor data inside it, and the name for it in messages.
 
     Raises
     ------
     ArgumentError
-        The file cannot be read or is no model, or data is in another file: of a model in memory anywhere, of one that
-        is read from a path outside of its folder.
+        The file cannot be read or is not a model; a model in memory refers to external data; or external data lies
+        outside the folder of the model's file.
     ArgumentTypeError
-        The source is no ModelProto, bytes or path.
+        The source is not a ModelProto, bytes or path.
     """
     if isinstance(source, ModelProto):
         return _in_memory(source), "the model"
@@ -46,12 +50,12 @@ def read(source: Any) -> tuple[ModelProto, str]:
         raise ArgumentError(f"{name} is not an ONNX model, or is truncated ({os.path.getsize(source)} bytes)") from None
     except MemoryError:
         raise
-    except Exception as error:  # missing files, forbidden ones, external data, the text formats' own errors
+    except Exception as error:  # such as missing or forbidden files, external data, and errors of the text formats
         raise ArgumentError(f"{name} cannot be read: {reason(error)}") from error
 
 
 def check_in_memory(message: Any, name: str) -> None:
-    """Refuse tensors whose data is in another file: nothing says which folder that would be in."""
+    """Refuse tensors with external data in a model in memory: nothing says which folder the file would be in."""
     for tensor in filter(_is_external, tensors(message)):
         raise ArgumentError(
             f"{name} keeps the tensor {quoted(tensor.name)} in another file; pass the path of the model instead of its "
@@ -72,7 +76,7 @@ def _decoded(data: bytes) -> ModelProto:
 
 
 def decoded(source: bytes | str | os.PathLike[str]) -> ModelProto:
-    """Decode a model: bytes in protobuf's binary form, or a file in the form that its extension tells."""
+    """Decode a model: bytes in protobuf's binary form, or a file in the format that its extension indicates."""
     if isinstance(source, bytes):
         return native.decode(source)
     with open_regular(source) as stream:
@@ -83,7 +87,7 @@ def decoded(source: bytes | str | os.PathLike[str]) -> ModelProto:
 
 
 def _from_path(path: str | os.PathLike[str]) -> ModelProto:
-    """Read a model, then the data that lies beside it."""
+    """Read a model from a file, then its external tensor data."""
     model = decoded(path)
     folder = os.path.dirname(os.path.abspath(path))
     for tensor in filter(_is_external, tensors(model)):
@@ -99,7 +103,7 @@ def _is_external(tensor: TensorProto) -> bool:
 
 
 def _check_place(tensor: TensorProto, folder: str) -> None:
-    """Refuse a file outside of the folder, whatever links lead there, and one that is not regular."""
+    """Refuse external data outside the model's folder, symbolic links resolved, and anything but regular files."""
     location = ExternalDataInfo(tensor).location
     root, place = os.path.realpath(folder), os.path.realpath(os.path.join(folder, location))
     if os.path.commonpath([root, place]) != root:
@@ -113,7 +117,7 @@ def _is_onnx_text(path: str | os.PathLike[str]) -> bool:
 
 
 def _check_brackets(text: str) -> None:
-    """Refuse text that is too deep for onnx's parser, which would end the process."""
+    """Refuse textual models nested so deeply that onnx's recursive parser would overflow the stack."""
     depth = 0
     for match in _LITERAL_OR_BRACKET.finditer(text):
         if match[0] in "([{":

@@ -1,18 +1,21 @@
-"""Rewriting of a graph before it runs: what is constant is computed, and what follows a convolution becomes part of it.
+"""Graph optimisation before the first run: constant folding and operator fusion.
 
-Nothing here knows of devices or of arrays but constants. Nodes that ONNX has not are of the domain "gpuconv":
+Constant nodes are computed once. Per-channel factors, residual sums and activations are fused into the preceding
+convolution. The passes see no devices, and no arrays except constants. Fused nodes are in the private domain "gpuconv":
 
-- ``FusedConv`` and ``FusedConvTranspose`` have a fourth input, a residual, and the attributes of an activation;
-- ``Affine`` multiplies by one number per channel and adds another; it may have an activation, too;
-- ``LayerNormalization`` is ONNX's, at any opset;
-- ``Chain`` has nodes in an attribute, which compute element by element from its first input, and from single numbers.
+- ``FusedConv`` and ``FusedConvTranspose`` have a residual as fourth input, and attributes of an activation;
+- ``Affine`` computes ``x * factor + shift`` with one constant of each per channel, and an optional activation;
+- ``LayerNormalization`` is ONNX's operator, available at every opset;
+- ``Chain`` holds element-wise nodes in an attribute; they depend on its first input and on scalar constants only.
 
-What this computes is bounded by :class:`Budget`: nodes beyond that are left as they are, and compute it at every run.
+:class:`~gpuconv.onnx.rewriting.Budget` bounds constant folding; nodes beyond it stay in the graph and run every time.
 
-A value that becomes part of a node must have no other use and be no output of the graph. An activation or a residual in
-a float32 or float64 convolution changes no bit, nor does a chain; in 16-bit types an activation leaves out the rounding
-in between. Factors of BatchNormalization in weights do change results: each weight is rounded once more, by up to half
-an ulp. So does LayerNormalization in the place of the nodes that it was made of: it multiplies where they divide.
+A value that is fused away must have no other use and must not be an output of the graph. Effect on results:
+
+- Fusing an activation or a residual into a float32 or float64 convolution changes no bit, and neither does a chain.
+- In 16-bit types, a fused activation omits one intermediate rounding.
+- Folding BatchNormalization rounds each weight once more, by up to half an ulp.
+- LayerNormalization multiplies by a reciprocal, where the nodes that it replaces divide.
 """
 
 from __future__ import annotations
@@ -25,91 +28,98 @@ import numpy as np
 from onnx import NodeProto, numpy_helper
 
 from gpuconv.onnx import operators, steps
-from gpuconv.onnx.finishing import Chaining, Finishing, Normalizing
+from gpuconv.onnx.finishing import ElementwiseFusion, EpilogueFusion, LayerNormalizationFusion
 from gpuconv.onnx.rewriting import Graph
 from gpuconv.onnx.scaling import Scaling
 
-_LARGE = 2**18  # elements of filters whose four times smaller integers are worth making floats of them at every run
-_ALLOWANCE = 8  # times an element that the model brings may be computed anew: converted, transposed, scaled
+# elements; larger 8-bit filters stay integers, at a quarter of the memory, and are dequantized at every run
+_LARGE = 2**18
+_ALLOWANCE = 8  # elements that may be computed per element of the model's own constants: converted, transposed, scaled
 
 
 def fold(graph: Graph) -> Graph:
-    """Return a graph that computes the same by fewer nodes; constants that it does not need are left out."""
+    """Return an equivalent graph with fewer nodes, without the constants that are no longer used."""
     graph = _without_constant_nodes(graph)
     graph = Scaling(graph).run()
-    graph = Finishing(graph).run()
-    graph = Normalizing(graph).run()
-    graph = Chaining(graph).run()
-    used = {*graph.counts, *graph.kept}
+    graph = EpilogueFusion(graph).run()
+    graph = LayerNormalizationFusion(graph).run()
+    graph = ElementwiseFusion(graph).run()
+    used = {*graph.use_counts, *graph.outputs}
     return replace(graph, constants={name: value for name, value in graph.constants.items() if name in used})
 
 
 def _without_constant_nodes(graph: Graph) -> Graph:
-    """Compute the nodes of the table that have nothing but constants for inputs; they draw no random numbers."""
-    constants, left = dict(graph.constants), []
-    kept = _filters_of_integers(graph) if graph.keeps_narrow else set()
-    brought = (value for name, value in constants.items() if name not in graph.around)
-    graph.budget.left += _ALLOWANCE * sum(map(_elements, brought))
+    """Compute the nodes of :data:`gpuconv.onnx.operators.TABLE` whose inputs are all constant; none of them is
+    random.
+    """
+    constants, remaining = dict(graph.constants), []
+    not_folded = _quantized_filters(graph) if graph.keep_quantized else set()
+    own_constants = (value for name, value in constants.items() if name not in graph.outer_constants)
+    graph.budget.left += _ALLOWANCE * sum(map(_elements, own_constants))
     for node in graph.nodes:
-        outputs = None if node.output[0] in kept else _constant_outputs(node, graph, constants)
+        outputs = None if node.output[0] in not_folded else _constant_outputs(node, graph, constants)
         if outputs is None:
-            left.append(node)
+            remaining.append(node)
             continue
-        if not node.input:  # a Constant, which the model brings
+        if not node.input:  # a Constant node, whose tensor is part of the model
             graph.budget.left += _ALLOWANCE * sum(map(_elements, outputs))
         constants.update((name, value) for name, value in zip(node.output, outputs, strict=False) if name)
-    return replace(graph, nodes=left, constants=constants)
+    return replace(graph, nodes=remaining, constants=constants)
 
 
-def _filters_of_integers(graph: Graph) -> set[str]:
-    """Return what DequantizeLinear makes of large constants of 8 bits, where each is the filters of one convolution.
+def _quantized_filters(graph: Graph) -> set[str]:
+    """Return the outputs of DequantizeLinear nodes that should not be folded: large 8-bit filters of a single Conv.
 
-    Each of these is used at many positions: to make it anew costs little beside that.
+    A filter is applied at many positions, so dequantizing it at every run costs little compared with the convolution.
     """
     large = {name for name, value in graph.constants.items() if _elements(value) > _LARGE and value.dtype.itemsize == 1}
-    if not large:  # as in most models
+    if not large:  # true for most models
         return large
     filters = {node.input[1] for node in graph.nodes if node.op_type == "Conv" and node.domain == ""}
-    alone = {name for name in filters if graph.counts[name] == 1 and name not in graph.kept}
+    single_use = {name for name in filters if graph.use_counts[name] == 1 and name not in graph.outputs}
     return {
         node.output[0]
         for node in graph.nodes
         if node.op_type == "DequantizeLinear" and operators.has(node) and node.input[0] in large
-    } & alone
+    } & single_use
 
 
 def _constant_outputs(node: NodeProto, graph: Graph, constants: Mapping[str, Any]) -> tuple[Any, ...] | None:
+    """Return a node's outputs if it can be computed now, within the budget; None otherwise."""
     if not operators.has(node):
         return None
     if node.op_type == "Constant" and not node.input and (array := _tensor(node)) is not None:
         return (array,)
     facts = graph.facts
-    given = {name: constants[name] if name else None for name in node.input if not name or name in constants}
-    if node.op_type == "CastLike" and node.input[1] in facts:  # of its second input only the type counts
-        given.setdefault(node.input[1], np.empty(0, facts[node.input[1]].dtype))
-    if len(given) < len(set(node.input)):
+    constant_inputs = {name: constants[name] if name else None for name in node.input if not name or name in constants}
+    if node.op_type == "CastLike" and node.input[1] in facts:  # only the type of its second input matters
+        constant_inputs.setdefault(node.input[1], np.empty(0, facts[node.input[1]].dtype))
+    if len(constant_inputs) < len(set(node.input)):
         return None
     step = steps.find(node, graph.opset)
-    inputs = tuple(given[name] for name in node.input)
-    if not isinstance(step, steps.TableStep) or step.linked or not step.takes(inputs, {}):
+    inputs = tuple(constant_inputs[name] for name in node.input)
+    if not isinstance(step, steps.TableStep) or step.linked or not step.accepts(inputs, {}):
         return None
     try:
         if not graph.budget.spend(step.cost(inputs), max(map(_elements, inputs), default=0)):
             return None
         with np.errstate(all="ignore"):
             outputs = step.compute(inputs, {})
-        return outputs if all(hasattr(value, "dtype") for value in outputs) else None  # sequences are no constants
-    except Exception:  # which comes again when the node runs, memory that is not there too
+        # sequences cannot be stored as constants
+        return outputs if all(hasattr(value, "dtype") for value in outputs) else None
+    except Exception:  # the same error is raised when the node runs, lack of memory included
         return None
 
 
 def _tensor(node: NodeProto) -> Any:
-    """Return the array of a Constant that is a tensor; None for others, and for what the node's step refuses."""
+    """Return the tensor of a Constant node as an array; None for other kinds, and for tensors that cannot be
+    converted.
+    """
     if len(node.attribute) != 1 or node.attribute[0].name != "value" or node.attribute[0].ref_attr_name:
         return None
     try:
         return numpy_helper.to_array(node.attribute[0].t)
-    except Exception:  # which comes again there
+    except Exception:  # the node's step raises it again
         return None
 
 

@@ -1,4 +1,8 @@
-"""What a graph declares about its inputs, and the check of what comes for them."""
+"""Declared inputs of a graph, and the validation of the values that a caller passes for them.
+
+:func:`declared` reads names, dtypes and shapes from a model. :func:`bind` matches the caller's arrays with them at
+every run and raises errors that name the input.
+"""
 
 from __future__ import annotations
 
@@ -15,36 +19,48 @@ from gpuconv._errors import ArgumentError, ArgumentTypeError, listed, one_line
 from gpuconv.onnx.messages import quoted, reason, warn
 from gpuconv.onnx.model import element_type
 
-_RUNTIME_NAMES = {"float32": "float", "float64": "double", "object": "string"}  # where ONNX Runtime's are not NumPy's
-_UNKNOWN = re.compile(r"None|unk__\d+")  # names that converters give to axes that have nothing in common
+# where ONNX Runtime's type names differ from NumPy's
+_RUNTIME_NAMES = {"float32": "float", "float64": "double", "object": "string"}
+_UNKNOWN = re.compile(r"None|unk__\d+")  # names that converters give to unrelated axes
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One input of a graph. An empty dtype and a missing shape stand for anything."""
+    """A declared input or output of a graph.
+
+    Attributes
+    ----------
+    name : str
+    dtype : str
+        NumPy's name; "" accepts any type.
+    shape : tuple of int, str or None, optional
+        Per axis: its extent, a symbolic name, or None for any extent. None for the whole accepts any shape.
+    required : bool
+        False if an initializer provides a default.
+    """
 
     name: str
     dtype: str = ""
-    shape: tuple[int | str | None, ...] | None = None  # numbers, names, and None for any extent
+    shape: tuple[int | str | None, ...] | None = None  # extents, symbolic names, and None for any extent
     required: bool = True
 
     def __str__(self) -> str:
-        known = [self.dtype] if self.dtype else []
-        known += [_dims(self.shape)] if self.shape is not None else []
-        return f"{quoted(self.name)} ({' '.join(known)})" if known else quoted(self.name)
+        described = [self.dtype] if self.dtype else []
+        described += [_dims(self.shape)] if self.shape is not None else []
+        return f"{quoted(self.name)} ({' '.join(described)})" if described else quoted(self.name)
 
 
 @dataclass(frozen=True, slots=True)
 class NodeArg:
-    """An input or output as sessions of ONNX Runtime tell of it.
+    """An input or output as ONNX Runtime describes it.
 
     Attributes
     ----------
     name : str
     shape : list of int, str or None
-        Numbers, names, and None for any extent; empty where no shape is declared.
+        Per axis: its extent, a symbolic name, or None for any extent. Empty if no shape is declared.
     type : str
-        As "tensor(float)"; "" where it is no tensor, or of no declared type.
+        For example "tensor(float)"; "" if it is not a tensor, or has no declared type.
     """
 
     name: str
@@ -53,17 +69,18 @@ class NodeArg:
 
     @classmethod
     def of(cls, spec: Input) -> NodeArg:
-        """Tell what a graph declares."""
+        """Return the description of a declared input or output."""
         name = _RUNTIME_NAMES.get(spec.dtype, spec.dtype)
         return cls(spec.name, list(spec.shape or ()), f"tensor({name})" if name else "")
 
 
 def declared(values: Iterable[ValueInfoProto], constants: Container[str] = ()) -> list[Input]:
-    """Return a graph's inputs or outputs in order; those with an initializer, which is a constant, are not required."""
+    """Return a graph's inputs or outputs in order; inputs that have an initializer are marked as not required."""
     return [Input(value.name, element_type(value), _shape(value), value.name not in constants) for value in values]
 
 
 def _shape(value: ValueInfoProto) -> tuple[int | str | None, ...] | None:
+    """Return the declared shape of a value; None if it declares none."""
     tensor = value.type.tensor_type
     if not tensor.HasField("shape"):
         return None
@@ -74,7 +91,7 @@ def _shape(value: ValueInfoProto) -> tuple[int | str | None, ...] | None:
 
 
 def _symbol(name: str) -> str | None:
-    """Return the name of an extent, or None where it names nothing: converters write "?" and "None" on any axis."""
+    """Return a symbolic dimension name, or None for placeholders of converters, such as "?" and "None"."""
     return name if name.isidentifier() and not _UNKNOWN.fullmatch(name) else None
 
 
@@ -87,20 +104,31 @@ def bind(
     inputs: list[Input],
     given: Any,
     on_device: Callable[[Any], bool] = lambda _: False,
-    told: set[str] | None = None,
+    warned: set[str] | None = None,
 ) -> dict[str, Any]:
-    """Pair what came with the inputs by position or by name, and check it.
+    """Match the caller's values with the inputs, by position or by name, and validate them.
 
-    Arrays of other libraries are taken for what they can be seen as without a copy. ``on_device`` tells which ones
-    are taken beside NumPy's. Of what does not fit, but is computed all the same, a warning tells once: ``told`` holds
-    what was told.
+    Parameters
+    ----------
+    inputs : list of Input
+    given : sequence of arrays, dict of str to array, or one array
+        Arrays of other libraries are converted without a copy, if they support it.
+    on_device : callable
+        Returns whether a value is acceptable although it is not a NumPy array.
+    warned : set of str, optional
+        What was warned about already. Shapes that contradict the model's symbolic names, but can be computed, cause one
+        warning each.
+
+    Returns
+    -------
+    dict of str to value
 
     Raises
     ------
     ArgumentError
-        An input is missing or unknown, their number is wrong, or a shape is not the declared one.
+        An input is missing or unknown, the number of inputs is wrong, or a shape differs from the declared one.
     ArgumentTypeError
-        Not an array, or not of the declared dtype.
+        A value is not an array, or not of the declared dtype.
     """
     values = dict(given) if isinstance(given, Mapping) else _by_position(inputs, given)
     by_name = {spec.name: spec for spec in inputs}
@@ -113,22 +141,24 @@ def bind(
         raise ArgumentError(f"run: the input {missing[0]} is missing (given: {given}); {_listing(inputs)}")
     for name, value in values.items():
         title = quoted(name)[1:-1]
-        several = isinstance(value, list)  # a sequence
-        arrays = [_arrays.adopted("run", title, each) for each in (value if several else [value])]
-        values[name] = arrays if several else arrays[0]
+        is_sequence = isinstance(value, list)  # a value of an ONNX sequence type
+        arrays = [_arrays.adopted("run", title, each) for each in (value if is_sequence else [value])]
+        values[name] = arrays if is_sequence else arrays[0]
         if by_name[name].dtype:
             values[name] = _checked(by_name[name], values[name], on_device(values[name]))
-    _tell([spec for spec in inputs if spec.dtype and spec.name in values], values, set() if told is None else told)
+    _warn_of_shapes(
+        [spec for spec in inputs if spec.dtype and spec.name in values], values, set() if warned is None else warned
+    )
     return values
 
 
 def as_arrays(inputs: list[Input], feed: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what came by name, with lists of numbers as arrays, as ONNX Runtime takes them.
+    """Return an input feed with lists of numbers converted to arrays of the declared dtype, as ONNX Runtime does.
 
     Raises
     ------
     ArgumentTypeError
-        It is no mapping, or a list holds something else.
+        The feed is not a mapping, or a list cannot be converted.
     """
     if not isinstance(feed, Mapping):
         raise ArgumentTypeError(f"run: input_feed must be a dict of names to arrays, not {type(feed).__name__}")
@@ -143,9 +173,10 @@ def as_arrays(inputs: list[Input], feed: Mapping[str, Any]) -> dict[str, Any]:
     return arrays
 
 
-def _by_position(inputs: list[Input], given: Any) -> dict[str, Any]:
+def _by_position(inputs: list[Input], values: Any) -> dict[str, Any]:
+    """Match a sequence of values with the required inputs, in order."""
     required = [spec.name for spec in inputs if spec.required]
-    items = list(given) if isinstance(given, list | tuple) else [given]
+    items = list(values) if isinstance(values, list | tuple) else [values]
     if len(items) != len(required):
         raise ArgumentError(f"run: got {len(items)} input(s), but the model takes {len(required)}; {_listing(inputs)}")
     return dict(zip(required, items, strict=True))
@@ -157,11 +188,12 @@ def _listing(inputs: list[Input]) -> str:
 
 
 def _shown(name: Any) -> str:
-    """Show what the caller gave for a name, which may be no text."""
+    """Quote what the caller passed as a name, which need not be a string."""
     return quoted(name if isinstance(name, str) else repr(name))
 
 
 def _checked(spec: Input, value: Any, device: bool) -> Any:
+    """Return a value as an array of the declared dtype and shape, or raise an error that names the input."""
     if not device and not isinstance(value, np.ndarray | np.generic):
         kind = type(value)
         advice = "; pass it through gpuconv.to_host, or prepare the model for 'CUDA'" if hasattr(value, "shape") else ""
@@ -180,21 +212,26 @@ def _checked(spec: Input, value: Any, device: bool) -> Any:
     return value if device else np.asarray(value)
 
 
-def _check_shape(spec: Input, wanted: tuple[int | str | None, ...], shape: tuple[int, ...]) -> None:
-    if len(shape) != len(wanted):
-        raise ArgumentError(f"run: the input {spec} must have {len(wanted)} axes, but was given with shape {shape}")
-    for axis, (want, extent) in enumerate(zip(wanted, shape, strict=True)):
-        if isinstance(want, int) and want != extent:
-            raise ArgumentError(f"run: the input {spec} was given with shape {shape}, but axis {axis} must be {want}")
+def _check_shape(spec: Input, declared_shape: tuple[int | str | None, ...], shape: tuple[int, ...]) -> None:
+    """Raise ArgumentError if an array has another rank, or another extent, than declared."""
+    if len(shape) != len(declared_shape):
+        raise ArgumentError(
+            f"run: the input {spec} must have {len(declared_shape)} axes, but was given with shape {shape}"
+        )
+    for axis, (expected, extent) in enumerate(zip(declared_shape, shape, strict=True)):
+        if isinstance(expected, int) and expected != extent:
+            raise ArgumentError(
+                f"run: the input {spec} was given with shape {shape}, but axis {axis} must be {expected}"
+            )
 
 
-def _tell(inputs: Iterable[Input], values: Mapping[str, Any], told: set[str]) -> None:
-    """Warn of shapes that the model does not mean, once of each."""
+def _warn_of_shapes(inputs: Iterable[Input], values: Mapping[str, Any], warned: set[str]) -> None:
+    """Warn once about each shape that contradicts the model: a non-scalar for a scalar, or a name with two extents."""
     extents: dict[str, tuple[int, str]] = {}
     for spec in inputs:
         shape = values[spec.name].shape
         if spec.shape == () and shape:
-            _once(told, spec.name, f"the input {spec} was given with shape {shape}, which is taken as it is")
+            _warn_once(warned, spec.name, f"the input {spec} was given with shape {shape}, which is taken as it is")
         for axis, (name, extent) in enumerate(zip(spec.shape or (), shape, strict=False)):
             if not isinstance(name, str):
                 continue
@@ -202,10 +239,11 @@ def _tell(inputs: Iterable[Input], values: Mapping[str, Any], told: set[str]) ->
             first, there = extents.setdefault(name, (extent, here))
             if extent != first:
                 both = f"{here} is {extent} and {there} is {first}"
-                _once(told, name, f"{both}, but the model names both {quoted(name)}; it is run all the same")
+                _warn_once(warned, name, f"{both}, but the model names both {quoted(name)}; it is run all the same")
 
 
-def _once(told: set[str], about: str, message: str) -> None:
-    if about not in told:
-        told.add(about)
+def _warn_once(warned: set[str], about: str, message: str) -> None:
+    """Warn about a subject, unless that was done before."""
+    if about not in warned:
+        warned.add(about)
         warn(f"run: {message}")

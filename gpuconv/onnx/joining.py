@@ -1,4 +1,9 @@
-"""Values computed where memory is already: inputs of Concat in its output, chains over what they begin with."""
+"""Buffer planning for CPU runs: Concat without copies, and element-wise chains in place.
+
+Once a run has shown a Concat's shapes, later runs allocate its output first, and its producers compute directly into
+slices of it. This applies to channel concatenation at batch 1, where each slice is contiguous. A chain of element-wise
+operators overwrites its input if nothing else reads that input.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +18,7 @@ from onnx import NodeProto
 
 from gpuconv.onnx.nodes import names_used
 
-# Nodes whose outputs never are their inputs' memory; what others return may leave the graph.
+# Operators whose outputs are always newly allocated. Other operators may return views of their inputs.
 COMPUTING = frozenset(
     (
         "Affine",
@@ -30,16 +35,16 @@ COMPUTING = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
-    """What a Concat joined when it last ran: one image's channels.
+class _Layout:
+    """The layout of a Concat's output in the last run: channels of one image.
 
     Attributes
     ----------
     shape : tuple of int
-        Of the output.
+        Shape of the output.
     dtype : numpy.dtype
     bounds : tuple of int
-        The first channel of every input, then their number.
+        First channel of each input, followed by the total number of channels.
     """
 
     shape: tuple[int, ...]
@@ -48,65 +53,70 @@ class _Known:
 
 
 class Joins:
-    """The Concat nodes of a graph, and what of their shapes was seen in earlier runs.
+    """Where the values of a graph can be computed in place, with the Concat layouts that earlier runs have shown.
 
     Parameters
     ----------
     nodes : iterable of onnx.NodeProto
-    kept : collection of str
-        Outputs of the graph: their memory is the caller's, and nothing else that leaves the graph may lie in it.
+    outputs : collection of str
+        Names of the graph's outputs. The caller owns their memory, so that they never share that of a Concat's output.
     domain : str
-        Of the nodes that folding makes, beside the default one: the same names elsewhere may mean anything.
+        Domain of the nodes that folding creates; other non-default domains may use the same operator names differently.
     """
 
-    def __init__(self, nodes: Iterable[NodeProto], kept: Collection[str], domain: str) -> None:
-        joins, uses, shown, nodes = [], Counter[str](), set(kept), list(nodes)
+    def __init__(self, nodes: Iterable[NodeProto], outputs: Collection[str], domain: str) -> None:
+        joins, uses, escaping, nodes = [], Counter[str](), set(outputs), list(nodes)
         for node in nodes:
             if node.op_type == "Concat" and node.domain == "":
                 joins.append(node)
                 uses.update(node.input)
             elif node.domain not in ("", domain) or node.op_type not in COMPUTING:
-                shown.update(names_used(node))
+                escaping.update(names_used(node))
         self.names = {node.output[0] for node in joins}
-        self.place = {
+        self.slots = {
             name: (node.output[0], position)
             for node in joins
             for position, name in enumerate(node.input)
-            if uses[name] == 1 and name not in shown
+            if uses[name] == 1 and name not in escaping
         }
-        self.known: dict[str, _Known] = {}
-        self.overwriting = _overwriting(nodes, kept, domain)
+        self.layouts: dict[str, _Layout] = {}
+        self.overwriting = _overwriting(nodes, outputs, domain)
 
-    def start(self) -> Memory:
-        """Return the memory of one run."""
-        return Memory(self, dict(self.known))
+    def begin_run(self) -> Memory:
+        """Return the buffers for one run, with the layouts known at its start."""
+        return Memory(self, dict(self.layouts))
 
-    def learn(self, name: str, inputs: tuple[Any, ...], output: Any) -> None:
-        """Remember what made up the output of a Concat."""
-        known = self.known.get(name)
-        if known is not None and known.shape == output.shape and known.dtype == output.dtype:
+    def record(self, name: str, inputs: tuple[Any, ...], output: Any) -> None:
+        """Record the layout of a Concat's output for later runs, or forget it if the inputs cannot be slices of the
+        output.
+        """
+        layout = self.layouts.get(name)
+        if layout is not None and layout.shape == output.shape and layout.dtype == output.dtype:
             return
-        self.known.pop(name, None)
+        self.layouts.pop(name, None)
         if type(output) is np.ndarray and _joins_channels(inputs, output):
             bounds = (0, *accumulate(array.shape[1] for array in inputs))
-            self.known[name] = _Known(output.shape, output.dtype, bounds)
+            self.layouts[name] = _Layout(output.shape, output.dtype, bounds)
 
 
-def _overwriting(nodes: Iterable[NodeProto], kept: Collection[str], domain: str) -> frozenset[str]:
-    """Return the results of chains that nobody needs the inputs of, which nothing else refers to."""
-    uses, own, found = Counter[str](), set[str](), []
+def _overwriting(nodes: Iterable[NodeProto], outputs: Collection[str], domain: str) -> frozenset[str]:
+    """Return the outputs of the Chain nodes that may overwrite their input.
+
+    The input must be newly allocated by its producer, used by this node only, and not an output of the graph.
+    """
+    uses, overwritable, found = Counter[str](), set[str](), []
     for node in nodes:
         uses.update(names_used(node))
         if node.domain in ("", domain) and node.op_type in COMPUTING:
-            own.update(node.output)
+            overwritable.update(node.output)
         if node.domain == domain and node.op_type == "Chain":
             found.append(node)
-    free = {name for name in own.difference(kept) if uses[name] == 1}
+    free = {name for name in overwritable.difference(outputs) if uses[name] == 1}
     return frozenset(node.output[0] for node in found if node.input[0] in free)
 
 
 def _joins_channels(inputs: tuple[Any, ...], output: Any) -> bool:
-    """Tell whether arrays follow each other along the channels of one image, where each is a run of memory."""
+    """Return whether arrays concatenate along axis 1 at batch 1, so that each is a contiguous slice of the output."""
     return (
         output.ndim > 1
         and output.shape[0] == 1
@@ -118,59 +128,70 @@ def _joins_channels(inputs: tuple[Any, ...], output: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """The outputs of Concat nodes in one run, made when the first of their inputs is computed."""
+    """The output buffers of Concat nodes in one run, each allocated when the first of its inputs is computed.
+
+    Attributes
+    ----------
+    joins : Joins
+    layouts : dict of str to _Layout
+        By the name of the Concat's output.
+    buffers : dict of str to array or None
+        Buffers allocated so far; None if the layout is unknown.
+    """
 
     joins: Joins
-    known: dict[str, _Known]  # when the run began: other threads may learn more
-    made: dict[str, Any] = field(default_factory=dict)
+    layouts: dict[str, _Layout]  # a copy from the start of the run: other threads may add to the original
+    buffers: dict[str, Any] = field(default_factory=dict)
 
-    def place(self, name: str, inputs: tuple[Any, ...]) -> Any:
-        """Return where a value should be computed if it can; None where nothing is known."""
+    def target(self, name: str, inputs: tuple[Any, ...]) -> Any:
+        """Return the array into which a node may compute its output, or None to let it allocate one."""
         if name in self.joins.names:
-            return self._whole(name)
-        part = self._part(name)
+            return self._buffer(name)
+        part = self._slice(name)
         if part is None and name in self.joins.overwriting:
             return inputs[0] if type(inputs[0]) is np.ndarray and inputs[0].base is None else None
         return part
 
-    def done(self, name: str, inputs: tuple[Any, ...], output: Any) -> None:
-        """Take notice of what a node has computed; memory that is held for nobody else is let go."""
+    def finish(self, name: str, inputs: tuple[Any, ...], output: Any) -> None:
+        """Record a Concat's layout after it has run, and drop this run's reference to its buffer."""
         if name in self.joins.names:
-            self.joins.learn(name, inputs, output)
-            self.made.pop(name, None)
+            self.joins.record(name, inputs, output)
+            self.buffers.pop(name, None)
 
-    def _whole(self, name: str) -> Any:
-        """Return the output of a Concat, which may be part of another one's."""
-        if name not in self.made:
-            known, part = self.known.get(name), self._part(name)
-            if known is not None and (part is None or part.shape != known.shape or part.dtype != known.dtype):
-                part = np.empty(known.shape, known.dtype)
-            self.made[name] = None if known is None else part
-        return self.made[name]
+    def _buffer(self, name: str) -> Any:
+        """Return the buffer of a Concat's output, which may itself be a slice of another Concat's output."""
+        if name not in self.buffers:
+            layout, part = self.layouts.get(name), self._slice(name)
+            if layout is not None and (part is None or part.shape != layout.shape or part.dtype != layout.dtype):
+                part = np.empty(layout.shape, layout.dtype)
+            self.buffers[name] = None if layout is None else part
+        return self.buffers[name]
 
-    def _part(self, name: str) -> Any:
-        """Return the place of an input in the output of its Concat."""
-        join, position = self.joins.place.get(name, ("", 0))
-        known = self.known.get(join)
-        if known is None:
+    def _slice(self, name: str) -> Any:
+        """Return the slice of a Concat's output buffer that holds this input; None if its layout is unknown."""
+        join, position = self.joins.slots.get(name, ("", 0))
+        layout = self.layouts.get(join)
+        if layout is None:
             return None
-        return self._whole(join)[:, known.bounds[position] : known.bounds[position + 1]]
+        return self._buffer(join)[:, layout.bounds[position] : layout.bounds[position + 1]]
 
 
 def joined(inputs: tuple[Any, ...], out: Any) -> bool:
-    """Copy those inputs that are not in their place in ``out`` yet; return False where it is not made for them."""
+    """Copy the inputs that are not in their slice of ``out`` already; return False if ``out`` does not fit the
+    inputs.
+    """
     if any(type(array) is not np.ndarray or array.dtype != out.dtype for array in inputs):
         return False
     if not _joins_channels(inputs, out):
         return False
     start, copies = 0, []
     for array in inputs:
-        place = out[:, start : start + array.shape[1]]
+        target = out[:, start : start + array.shape[1]]
         start += array.shape[1]
-        if array.ctypes.data != place.ctypes.data or array.strides[1:] != place.strides[1:]:
-            if np.may_share_memory(array, out):  # where another one of an earlier run was
+        if array.ctypes.data != target.ctypes.data or array.strides[1:] != target.strides[1:]:
+            if np.may_share_memory(array, out):  # it overlaps another slice, left over from an earlier run
                 return False
-            copies.append((place, array))
-    for place, array in copies:
-        place[...] = array
+            copies.append((target, array))
+    for target, array in copies:
+        target[...] = array
     return True

@@ -1,4 +1,7 @@
-"""Error messages about models: each is one line of printable text, and short however long a model's names are."""
+"""Formatting of error messages and warnings about models.
+
+Each message is one printable line of bounded length, however long or odd the names in a model are.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +13,17 @@ from typing import ParamSpec, TypeVar
 
 from gpuconv._errors import DeviceError, GpuconvError, one_line
 
-LONGEST = 500  # characters of a message
+LONGEST = 500  # characters of a whole message
 _LONGEST_NAME = 80
-_LONGEST_REASON = 300  # of another library's message
-_PASSED = "gpuconv", "onnx"  # whose lines no warning is about: onnx calls us for graphs inside of nodes
+_LONGEST_REASON = 300  # characters quoted from another library's message
+_PASSED = "gpuconv", "onnx"  # packages skipped when looking for the caller to warn: onnx calls gpuconv for subgraphs
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
 def quoted(name: str | bytes, longest: int = _LONGEST_NAME) -> str:
-    """Return a name as messages have it: in quotes, control characters escaped, and not too long.
+    """Return a name for use in messages: in quotes, with control characters escaped, cut to ``longest`` characters.
 
     Examples
     --------
@@ -33,18 +36,20 @@ def quoted(name: str | bytes, longest: int = _LONGEST_NAME) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """Return what another library says, or the name of its error where it says nothing."""
+    """Return another library's error message as one line, or the name of its exception class if the message is
+    empty.
+    """
     return one_line(str(error), _LONGEST_REASON) or type(error).__name__
 
 
 def presentable(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Make one short, printable line of the message of every error of gpuconv that a function raises."""
+    """Decorate a function so that the GpuconvErrors it raises have one-line messages of at most LONGEST characters."""
 
     @wraps(function)
     def guarded(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         try:
             return function(*args, **kwargs)
-        except DeviceError:  # a compiler's log has many lines
+        except DeviceError:  # a compiler's log needs its line breaks
             raise
         except GpuconvError as error:
             error.args = (one_line(str(error), LONGEST),)
@@ -54,7 +59,7 @@ def presentable(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 def warn(message: str) -> None:
-    """Warn whoever called gpuconv, at the line that did, in one short, printable line."""
+    """Issue a UserWarning at the line of user code that called gpuconv; the message is cut to one line."""
     level, frame = 2, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _PASSED:
         level, frame = level + 1, frame.f_back

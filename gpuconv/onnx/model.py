@@ -1,4 +1,9 @@
-"""Reading a model and refusing, before anything runs, what is not one or what its opset does not allow."""
+"""Loading and validation of ONNX models.
+
+:func:`load` reads a model, repairs harmless defects, and refuses malformed or oversized models before anything runs.
+Validation covers structure, opset features, attribute values, element types and operator names. onnx's own checker and
+shape inference run last; both crash on some inputs, so our checks come first.
+"""
 
 from __future__ import annotations
 
@@ -31,22 +36,23 @@ from gpuconv.onnx.steps import DOMAIN
 
 _DEFAULT_DOMAINS = ("", "ai.onnx")
 _NOTHING: Mapping[str, Any] = {}
-_MOST_SEEN = 20_000_000  # beyond that, types of values are found only when nodes run
-_DOMAINS = {schema.domain for schema in onnx.defs.get_all_schemas()}  # those that onnx has operators of
+_MOST_SEEN = 20_000_000  # values seen by all subgraphs together; beyond that, shape inference is skipped
+_DOMAINS = {schema.domain for schema in onnx.defs.get_all_schemas()}  # domains for which onnx has operator schemas
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A model that has been checked.
+    """A model that has been read and checked.
 
     Attributes
     ----------
     proto : ModelProto
-        A copy without initializers and large constants; the default domain is written as "".
+        The model without initializers and large constants; the default domain is written as "".
     constants : dict of str to array
-        These.
+        The initializers and large Constant tensors that were removed from ``proto``, by value name.
     facts : dict of str to Fact
-        What onnx can infer of the values that have a known element type.
+        Element types and shapes of the values whose element type is known: of constants, inputs, and by shape
+        inference.
     """
 
     proto: ModelProto
@@ -55,26 +61,27 @@ class Loaded:
 
 
 def load(source: ModelProto | bytes | str | os.PathLike[str], untrusted: bool = False) -> Loaded:
-    """Read a model, external data included, and check it.
+    """Read a model with its external data and validate it.
 
-    What is wrong with it, but cannot change a result, is put right, and a warning tells.
+    Defects that cannot change a result, such as nodes out of order, are repaired with a warning.
 
     Parameters
     ----------
     source : ModelProto, bytes or path
-        External data is read from beside the path, and from nowhere else.
+        For a path, external data may lie in the folder of that file and below, and nowhere else.
     untrusted : bool
-        Whether the parsers, the checker and the shape inference of onnx see the model in a child process first.
+        Run onnx's native parsers, checker and shape inference in a child process first, so that a crash cannot end this
+        process.
 
     Raises
     ------
     ArgumentError
-        The file cannot be read, it is no model, the model is not valid or too large or too deep, or a node of Conv,
-        ConvTranspose or MaxPool uses what its opset lacks.
+        The file cannot be read or is not an ONNX model; the model is invalid, too large or too deeply nested; or a
+        Conv, ConvTranspose or pooling node uses a feature that its opset lacks.
     ArgumentTypeError
         The source is none of the types above.
     MemoryError
-        The model needs more memory than there is.
+        The model needs more memory than is available.
     """
     with Isolated() if untrusted else nullcontext(Local()) as onnx_code:
         onnx_code.parse(source)
@@ -83,15 +90,22 @@ def load(source: ModelProto | bytes | str | os.PathLike[str], untrusted: bool = 
 
 
 def _load(model: ModelProto, name: str, source: Any, onnx_code: Local) -> Loaded:
+    """Validate a model; errors that no check foresees (protobuf's, onnx's) become an ArgumentError that names the
+    model.
+    """
     try:
         return _checked(model, name, source, onnx_code)
     except (GpuconvError, MemoryError, UserWarning):
         raise
-    except Exception as error:  # what protobuf and onnx raise for what no check of ours foresees
+    except Exception as error:  # errors of protobuf and onnx that none of our checks foresees
         raise ArgumentError(f"{name} cannot be used: {type(error).__name__}: {reason(error)}") from error
 
 
 def _checked(model: ModelProto, name: str, source: Any, onnx_code: Local) -> Loaded:
+    """Run all checks in order and return the model with its constants and facts.
+
+    The order matters: each check relies on the ones before it, and onnx's native code sees the model only near the end.
+    """
     if model.ir_version < 1 or not model.HasField("graph"):
         raise ArgumentError(f"{name} is not an ONNX model, or is truncated: it holds no graph or no IR version")
     structure.check(model, name)
@@ -115,13 +129,19 @@ def _checked(model: ModelProto, name: str, source: Any, onnx_code: Local) -> Loa
     facts = _facts(proto, constants, scopes, onnx_code)
     _check_dtypes(scopes[0], facts)
     checker.declare(proto, model)
-    if not proto.opset_import:  # models of IR versions 1 and 2 must not have the import that the evaluator asks for
+    if not proto.opset_import:  # IR versions 1 and 2 forbid opset imports, but the reference evaluator requires one
         proto.opset_import.add(domain="", version=opset)
     return Loaded(proto, constants, facts)
 
 
 def check_node(node: NodeProto, opsets: dict[str, int]) -> None:
-    """Check a node on its own, outside of a model; an error is an ArgumentError that names it."""
+    """Validate one node outside of a model.
+
+    Raises
+    ------
+    ArgumentError
+        The node is malformed, uses a reserved domain or what its opset lacks; the message names the node.
+    """
     structure.check_node(node, "the node")
     files.check_in_memory(node, "the node")
     _refuse_attributes(_all_nodes([node]), opsets[""])
@@ -135,7 +155,9 @@ def check_node(node: NodeProto, opsets: dict[str, int]) -> None:
 
 
 def with_default_domain(node: NodeProto) -> NodeProto:
-    """Write the default domain of a node as ""; a copy where it was not."""
+    """Return the node with its domain written as "" instead of "ai.onnx"; the node itself if nothing changes, else a
+    copy.
+    """
     if node.domain != "ai.onnx":
         return node
     copy = NodeProto()
@@ -145,21 +167,33 @@ def with_default_domain(node: NodeProto) -> NodeProto:
 
 
 def opset_of(imports: Iterable[Any]) -> int:
-    """Version of the default domain among opset imports; models older than these imports are of opset 1."""
+    """Return the version of the default domain among opset imports; 1 if there is none, as in models of IR versions 1
+    and 2.
+    """
     return next((entry.version for entry in imports if entry.domain in _DEFAULT_DOMAINS), 1)
 
 
 @dataclass(frozen=True, slots=True)
 class _Scope:
-    """The nodes of a model's graph or of a function, with those of the graphs inside, and what they may refer to."""
+    """All nodes of a model's graph or of one model function, subgraphs included, with the imports that apply to them.
+
+    Attributes
+    ----------
+    nodes : list of NodeProto
+        Every node is listed before the nodes of its subgraphs.
+    opsets : dict of str to int
+        Version by domain; the default domain is "".
+    attributes : tuple of str
+        Names of the function's attributes; empty for the model's graph.
+    """
 
     nodes: list[NodeProto]
     opsets: dict[str, int]
-    attributes: tuple[str, ...]  # of the function
+    attributes: tuple[str, ...]  # names declared by the function; empty for the model's graph
 
 
 def _scopes(model: ModelProto) -> list[_Scope]:
-    """Return the model's own scope, then those of its functions."""
+    """Return the scope of the model's graph, followed by one scope per model function."""
     scopes = [_Scope(list(_all_nodes(model.graph.node)), _opsets(model.opset_import), ())]
     for function in model.functions:
         attributes = (*function.attribute, *(attribute.name for attribute in function.attribute_proto))
@@ -172,7 +206,7 @@ def _opsets(imports: Iterable[Any]) -> dict[str, int]:
 
 
 def _write_default_domains(model: ModelProto, scopes: list[_Scope]) -> None:
-    """Write the default domain as "", which the checker and the evaluator know alone."""
+    """Replace the domain "ai.onnx" by "" in imports and nodes: onnx's checker and evaluator only know the latter."""
     imports = (entry for owner in (model, *model.functions) for entry in owner.opset_import)
     for item in chain(imports, *(scope.nodes for scope in scopes)):
         if item.domain == "ai.onnx":
@@ -180,21 +214,21 @@ def _write_default_domains(model: ModelProto, scopes: list[_Scope]) -> None:
 
 
 def _all_nodes(graph_nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    """Yield nodes, each before those of the graphs inside of it."""
-    left = [iter(graph_nodes)]
-    while left:
-        for node in left[-1]:
+    """Yield nodes in depth-first order: each node before the nodes of its subgraphs."""
+    stack = [iter(graph_nodes)]
+    while stack:
+        for node in stack[-1]:
             yield node
             inside = nodes.subgraphs(node) if node.attribute else ()
-            if inside:  # most nodes have none, and there may be very many
-                left.append(chain.from_iterable([graph.node for graph in inside]))
+            if inside:  # most nodes have no subgraph, and a model may have very many nodes
+                stack.append(chain.from_iterable([graph.node for graph in inside]))
                 break
         else:
-            left.pop()
+            stack.pop()
 
 
 def _check_domains(model: ModelProto, scopes: list[_Scope], name: str) -> None:
-    """Refuse our own domain: its nodes are those that folding makes, and run unchecked."""
+    """Refuse gpuconv's private domain: nodes in it are created by folding and skip validation."""
     imports = chain.from_iterable(scope.opsets for scope in scopes)
     if DOMAIN in (*imports, *(function.domain for function in model.functions)):
         raise ArgumentError(f"{name} uses the domain {DOMAIN!r}, which is reserved; rename it")
@@ -215,7 +249,7 @@ def _check_keywords(scopes: list[_Scope]) -> None:
 
 
 def _check_dtypes(scope: _Scope, known: dict[str, Fact]) -> None:
-    """Refuse element types that come with later opsets; those inside of functions are known only when they run."""
+    """Refuse element types that need a later opset; types inside functions are known only when the function runs."""
     for node in filter(nodes.supported, scope.nodes):
         for name in node.input:
             if name in known:
@@ -225,7 +259,18 @@ def _check_dtypes(scope: _Scope, known: dict[str, Fact]) -> None:
 def _refuse_attributes(
     inside: Iterable[NodeProto], opset: int, known: Collection[str] = (), given: Mapping[str, limits.Values] = _NOTHING
 ) -> None:
-    """Refuse attributes that refer to one of a function which it has not, and numbers that onnx does not survive."""
+    """Refuse references to attributes that the enclosing function lacks, and attribute values that would crash onnx.
+
+    Parameters
+    ----------
+    inside : iterable of NodeProto
+    opset : int
+        Version of the default domain.
+    known : collection of str
+        Names of the enclosing function's attributes.
+    given : mapping of str to Values
+        Values that calls pass for these attributes, as ``limits.given`` collects them.
+    """
     for node in inside:
         for attribute in node.attribute:
             if attribute.ref_attr_name:
@@ -244,7 +289,9 @@ def _check_reference(node: NodeProto, attribute: AttributeProto, known: Collecti
 
 
 def _check_operators(scopes: list[_Scope], functions: Container[tuple[str, str]]) -> None:
-    """Refuse domains that are not imported, and operators that ONNX's own domains do not have."""
+    """Refuse nodes of domains that are not imported, and operators that a domain of ONNX does not define at that
+    opset.
+    """
     for opsets, node in ((scope.opsets, node) for scope in scopes for node in scope.nodes):
         if node.domain not in opsets:
             raise ArgumentError(
@@ -266,7 +313,17 @@ def _is_operator(op_type: str, opset: int, domain: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """What is known of a value before anything runs: NumPy's name of its element type, its axes and their extents."""
+    """What is known of a value before the model runs.
+
+    Attributes
+    ----------
+    dtype : str
+        NumPy's name of the element type.
+    rank : int or None
+        Number of axes; None if unknown.
+    shape : tuple of int or None
+        The extents; None unless all of them are known.
+    """
 
     dtype: str
     rank: int | None
@@ -276,7 +333,9 @@ class Fact:
 def _facts(
     model: ModelProto, constants: Mapping[str, Any], scopes: Sequence[_Scope], onnx_code: Local
 ) -> dict[str, Fact]:
-    """Return what is known of values; of plain numbers that are constant, which most often are most, by the arrays."""
+    """Return the facts of values by name: constants of plain numeric types from their arrays, the rest from shape
+    inference.
+    """
     plain = {name: array for name, array in constants.items() if array.dtype.kind in "biuf"}
     facts = {name: Fact(array.dtype.name, array.ndim, array.shape) for name, array in plain.items()}
     for value in _inferred(model, constants, scopes, onnx_code):
@@ -287,6 +346,7 @@ def _facts(
 
 
 def _fact(value: ValueInfoProto) -> Fact | None:
+    """Return what a value's declared or inferred type says; None if its element type is unknown."""
     tensor = value.type.tensor_type
     kind = _type_name(tensor.elem_type)
     if not kind:
@@ -301,14 +361,19 @@ def _fact(value: ValueInfoProto) -> Fact | None:
 def _inferred(
     model: ModelProto, constants: Mapping[str, Any], scopes: Sequence[_Scope], onnx_code: Local
 ) -> list[ValueInfoProto]:
-    """Infer the types of values from constants and from inputs, which are checked when the model runs."""
+    """Return the inputs, and the values whose types onnx's shape inference finds.
+
+    Declared output types are ignored, because inference must not trust them. Declared input types are used: they are
+    checked when the model runs. Only the inputs are returned if inference fails, or would copy too many values.
+    """
     graph = model.graph
     for value in graph.output:
         value.ClearField("type")
     for value in graph.input:
         if value.name not in constants:
             if not value.type.tensor_type.shape.dim:
-                value.type.tensor_type.ClearField("shape")  # which any array may have
+                # an empty shape may be a placeholder: such inputs accept any array
+                value.type.tensor_type.ClearField("shape")
             hiding.clear_negative_extents(value)
     if _values_seen(graph, scopes[0].nodes) > _MOST_SEEN:
         return list(graph.input)
@@ -319,18 +384,18 @@ def _inferred(
             found = onnx_code.infer(translating.inferable(model))
     except (MemoryError, GpuconvError):
         raise
-    except Exception:  # types that do not fit; what they are for is found when the node runs
+    except Exception:  # types that contradict each other; the node that needs them reports this when it runs
         return list(graph.input)
     return [*graph.input, *found.value_info, *found.output]
 
 
 def element_type(value: ValueInfoProto) -> str:
-    """NumPy's name of a tensor's element type, or "" where the value is no tensor or has no known type."""
+    """Return NumPy's name of a tensor's element type, or "" if the value is not a tensor or its type is unknown."""
     return _type_name(value.type.tensor_type.elem_type)
 
 
 def _values_seen(graph: GraphProto, inside: Iterable[NodeProto]) -> int:
-    """Return about how many values the graphs inside see from outside, each of which onnx copies to infer types."""
+    """Return roughly how many outer values all subgraphs together see; onnx's shape inference copies each of them."""
     graphs = sum(len(nodes.subgraphs(node)) for node in inside if node.attribute)
     return graphs * (len(graph.input) + len(graph.node))
 

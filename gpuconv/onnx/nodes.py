@@ -1,4 +1,8 @@
-"""A node and its opset in, the keywords of the public functions out: what opsets differ in is known here only."""
+"""Translation of ONNX nodes into calls of gpuconv's public functions.
+
+:func:`keywords` checks a Conv, ConvTranspose or pooling node against its opset and returns the function's keywords;
+:func:`call` computes it. All differences between opsets of these operators are recorded in this module.
+"""
 
 from __future__ import annotations
 
@@ -20,19 +24,34 @@ _TYPE_NAMES = {number: name for name, number in AttributeProto.AttributeType.ite
 
 @dataclass(frozen=True, slots=True)
 class _Operator:
-    """What a node of one operator may hold; every number is the opset that brought the feature."""
+    """Inputs, outputs, attributes and element types of one operator, with the opset that added each.
+
+    Attributes
+    ----------
+    function : callable
+        The public function that computes the operator.
+    inputs : tuple of str
+        Names of all inputs, required ones first.
+    required_inputs : int
+    outputs : dict of str to int
+        Name of each output: first opset that has it.
+    attributes : mapping of str to (int, int)
+        Name: (AttributeProto type, first opset that has it).
+    dtypes : dict of str to int
+        NumPy's name of the element type of X: first opset. Types that the operator always had are not listed.
+    """
 
     function: Callable[..., Any]
     inputs: tuple[str, ...]
     required_inputs: int
     outputs: dict[str, int]
     attributes: Mapping[str, tuple[int, int]]  # name: (AttributeProto type, opset)
-    dtypes: dict[str, int]  # only those that came later than the operator
+    dtypes: dict[str, int]  # only types added after the operator's first version
 
 
 _WINDOW = {"auto_pad": (_STRING, 1), "kernel_shape": (_INTS, 1), "pads": (_INTS, 1), "strides": (_INTS, 1)}
 _CONV = {**_WINDOW, "dilations": (_INTS, 1), "group": (_INT, 1)}
-_GRAPH = AttributeProto.GRAPH  # looked up once: many nodes are asked
+_GRAPH = AttributeProto.GRAPH  # looked up once, because this is read for very many nodes
 _OPERATORS = {
     "Conv": _Operator(gpuconv.conv, ("X", "W", "B"), 2, {"Y": 1}, _CONV, {"bfloat16": 22}),
     "ConvTranspose": _Operator(
@@ -64,7 +83,7 @@ _OPERATORS = {
 
 
 def supported(node: NodeProto) -> bool:
-    """Tell whether a public function computes this node: Conv, ConvTranspose, or one of pooling, of the default domain.
+    """Return whether a node is Conv, ConvTranspose, MaxPool, AveragePool or GlobalAveragePool of the default domain.
 
     Examples
     --------
@@ -76,12 +95,12 @@ def supported(node: NodeProto) -> bool:
 
 
 def function_of(node: NodeProto) -> str:
-    """Return the name of the public function that computes a node, one for which :func:`supported` holds."""
+    """Return the name of the public function that computes a node for which :func:`supported` returns True."""
     return _OPERATORS[node.op_type].function.__name__
 
 
 def result_shape(node: NodeProto, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[int, ...]:
-    """Return the shape of what a node of Conv or ConvTranspose makes of these inputs; an error names the node."""
+    """Return the output shape of a Conv or ConvTranspose node for these inputs; an error names the node."""
     name = function_of(node)
     shapes = [None if value is None else value.shape for value in inputs]
     try:
@@ -92,33 +111,33 @@ def result_shape(node: NodeProto, inputs: tuple[Any, ...], keywords: dict[str, A
 
 
 def subgraphs(node: NodeProto) -> list[GraphProto]:
-    """Graphs inside the attributes of a node such as If, Loop or Scan."""
+    """Return the subgraphs of a node: the graph attributes of If, Loop or Scan."""
     return [attribute.g for attribute in node.attribute if attribute.type == _GRAPH]
 
 
 def names_used(node: NodeProto) -> list[str]:
-    """Return the inputs of a node, and whatever the nodes of the graphs inside may take from outside by name."""
-    names, left = list(node.input), [node]
-    while left:
-        for graph in subgraphs(left.pop()):
+    """Return the names of a node's inputs and, for nodes with subgraphs, of all inputs of the nodes inside them."""
+    names, stack = list(node.input), [node]
+    while stack:
+        for graph in subgraphs(stack.pop()):
             for inner in graph.node:
                 names += inner.input
                 if inner.attribute:
-                    left.append(inner)
+                    stack.append(inner)
     return names
 
 
 def names_outside(graph: GraphProto) -> set[str]:
-    """Return the names that a graph inside of a node takes from outside."""
-    made = {name for node in graph.node for name in node.output}
-    made.update(value.name for value in (*graph.input, *graph.initializer))
-    made.update(tensor.values.name for tensor in graph.sparse_initializer)
+    """Return the names of outer values that a subgraph uses: used inside, but not defined there."""
+    defined = {name for node in graph.node for name in node.output}
+    defined.update(value.name for value in (*graph.input, *graph.initializer))
+    defined.update(tensor.values.name for tensor in graph.sparse_initializer)
     used = {name for node in graph.node for name in names_used(node)}
-    return used - made - {""}
+    return used - defined - {""}
 
 
 def describe(node: NodeProto) -> str:
-    """Name a node as error messages do: by its name, or else by its first output.
+    """Return how messages refer to a node: operator and name, or operator and first output if the node has no name.
 
     Examples
     --------
@@ -133,20 +152,24 @@ def describe(node: NodeProto) -> str:
 
 
 def renamed(node: NodeProto, error: GpuconvError, function: str) -> GpuconvError:
-    """Put the node in the place of the function's name that an error's message begins with; nodes have no layout."""
-    if isinstance(error, CaptureError):  # what it says of the function is not what a node's reader wants to know
+    """Return a copy of an error whose message names the node instead of the function, without the advice on layouts.
+
+    A CaptureError is returned unchanged: :func:`not_captured` builds its message.
+    """
+    # its message describes the function, which does not help the reader of a node's error
+    if isinstance(error, CaptureError):
         return error
     message, _, _ = str(error).removeprefix(f"{function}: ").partition(layout.ADVICE)
     return type(error)(f"{describe(node)}: {message}")
 
 
 def failed(node: NodeProto, error: BaseException, who: str = "") -> GpuconvError:
-    """Return an error that names the node and says what another library raised in it."""
+    """Return a GpuconvError that names the node and quotes an exception that was raised while computing it."""
     return GpuconvError(f"{describe(node)}: {who}{type(error).__name__}: {reason(error)}")
 
 
 def not_captured(node: NodeProto, error: CaptureError) -> DeviceError:
-    """Return an error that names the node in which a graph could not be captured, and why."""
+    """Return a DeviceError that names the node which prevents the capture of a CUDA graph, and the reason."""
     return DeviceError(f"{describe(node)} {error.does}, which a CUDA graph cannot repeat")
 
 
@@ -174,15 +197,15 @@ def keywords(node: NodeProto, opset: int) -> dict[str, Any]:
     Parameters
     ----------
     node : onnx.NodeProto
-        One for which :func:`supported` holds. Attributes that refer to those of a function (``ref_attr_name``) are
-        checked and left out: their values are known only when the function is called.
+        One for which :func:`supported` returns True. Attributes that refer to those of a function (``ref_attr_name``)
+        are checked but left out: their values are known only when the function is called.
     opset : int
         Version of the default domain that the model (or function) imports.
 
     Returns
     -------
     dict
-        Keywords of the public function; for max_pool ``return_indices`` is always among them.
+        Keywords of the public function; for max_pool, ``return_indices`` is always among them.
 
     Raises
     ------
@@ -215,12 +238,12 @@ def keywords(node: NodeProto, opset: int) -> dict[str, Any]:
 
 
 def check_linked(node: NodeProto, linked: Mapping[str, Any]) -> None:
-    """Refuse an integer, given for an attribute that refers to one of a function, where a node takes a list of them.
+    """Refuse a single integer for a list-of-integers attribute whose value comes from the enclosing function.
 
     Raises
     ------
     ArgumentError
-        Only calls of Python may write one integer for all axes.
+        One integer for all axes is allowed in Python calls, but not in ONNX nodes.
     """
     for attribute in node.attribute:
         if attribute.type == _INTS and isinstance(linked.get(attribute.name), int):
@@ -228,41 +251,41 @@ def check_linked(node: NodeProto, linked: Mapping[str, Any]) -> None:
 
 
 def check_dtype(node: NodeProto, opset: int, dtype: str) -> None:
-    """Refuse an element type, by its NumPy name, that the operator takes only in later opsets.
+    """Refuse an element type that the operator accepts only in later opsets.
 
-    Types that no opset takes are left to the public functions.
+    ``dtype`` is NumPy's name. Types that no opset accepts are left for the public functions to refuse.
 
     Raises
     ------
     ArgumentError
-        The message names the node, the type, the opset it needs and the one there is.
+        The message names the node, the type, the opset it needs, and the model's opset.
     """
     _require(node, f"X of type {dtype}", _OPERATORS[node.op_type].dtypes.get(dtype, 1), opset)
 
 
 def call(node: NodeProto, opset: int, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, ...]:
-    """Compute a node on arrays of either library.
+    """Compute a node on NumPy or CuPy arrays.
 
     Parameters
     ----------
     node : onnx.NodeProto
         One that :func:`keywords` accepted.
     opset : int
-        Version of the default domain, which element types depend on.
+        Version of the default domain; it decides which element types are allowed.
     inputs : tuple of arrays
-        One per input of the node; None for an optional one that is absent.
+        One per input of the node; None for an absent optional one.
     keywords : dict
         As :func:`keywords` returned them, completed with the values of attributes that refer to a function's.
 
     Returns
     -------
     tuple of arrays
-        One per output; MaxPool's Indices only where the node has that output.
+        One per output; MaxPool's Indices only if the node has that output.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError, DeviceError
-        Those of the public functions; the message names the node.
+        As the public functions raise them; the message names the node.
     """
     operator = _OPERATORS[node.op_type]
     for name, value in zip(operator.inputs[: operator.required_inputs], inputs, strict=False):
@@ -277,6 +300,7 @@ def call(node: NodeProto, opset: int, inputs: tuple[Any, ...], keywords: dict[st
 
 
 def _require(node: NodeProto, feature: str, needed: int, opset: int) -> None:
+    """Raise ArgumentError if a feature needs a later opset than the model imports."""
     if opset < needed:
         raise ArgumentError(
             f"{describe(node)}: {feature} needs opset {needed}, but the model imports opset {opset}; "
@@ -285,6 +309,7 @@ def _require(node: NodeProto, feature: str, needed: int, opset: int) -> None:
 
 
 def _check_inputs(node: NodeProto) -> None:
+    """Raise ArgumentError if a node has the wrong number of inputs, or a required one is omitted."""
     operator = _OPERATORS[node.op_type]
     low, high, count = operator.required_inputs, len(operator.inputs), len(node.input)
     if not low <= count <= high:
@@ -296,6 +321,7 @@ def _check_inputs(node: NodeProto) -> None:
 
 
 def _check_outputs(node: NodeProto, opset: int) -> None:
+    """Raise ArgumentError if a node has the wrong number of outputs, or one that its opset lacks."""
     outputs = _OPERATORS[node.op_type].outputs
     if not 1 <= len(node.output) <= len(outputs):
         raise ArgumentError(
@@ -307,6 +333,7 @@ def _check_outputs(node: NodeProto, opset: int) -> None:
 
 
 def _check_attribute(node: NodeProto, attribute: AttributeProto, opset: int, seen: set[str]) -> None:
+    """Raise ArgumentError if an attribute is unknown, repeated, of the wrong type, or missing in the opset."""
     name, known = attribute.name, _OPERATORS[node.op_type].attributes
     if name not in known:
         raise ArgumentError(
@@ -329,6 +356,7 @@ def _mistyped(node: NodeProto, name: str, expected: int, given: int) -> Argument
 
 
 def _value(node: NodeProto, attribute: AttributeProto) -> Any:
+    """Return the value of an INT, INTS or STRING attribute; a string that is not UTF-8 is an ArgumentError."""
     if attribute.type == _INT:
         return attribute.i
     if attribute.type == _INTS:

@@ -1,8 +1,8 @@
-"""Conv, ConvTranspose and pooling for onnx's reference evaluator.
+"""Conv, ConvTranspose and pooling as operator classes for onnx's reference evaluator.
 
-``OPS`` is for ``onnx.reference.ReferenceEvaluator(model, new_ops=OPS)``, which finds operators by name at every opset;
-each node reads its opset from the model. The evaluator does not hand ``new_ops`` on to the model's local functions;
-:mod:`gpuconv.onnx.backend` computes them there too.
+Pass ``OPS`` as ``onnx.reference.ReferenceEvaluator(model, new_ops=OPS)``. The evaluator finds operators by name at
+every opset, and each node reads its opset from the model. It does not pass ``new_ops`` on to the model's local
+functions; :mod:`gpuconv.onnx.backend` computes the operators there too.
 
 Examples
 --------
@@ -32,14 +32,19 @@ from gpuconv.rules.strictness import relaxed
 
 
 class _Operator(OpRun):
-    """A node of one of these operators, checked when the model is loaded and computed by the public function."""
+    """Base class: an ``OpRun`` whose attributes are checked at model load and which calls gpuconv's public function.
+
+    ``__init__`` translates the node's attributes into keywords and raises ArgumentError for those its opset lacks.
+    ``_run`` adds the values of attributes that refer to attributes of the enclosing model function.
+    """
 
     op_domain = ""
 
     @presentable
     def __init__(self, onnx_node: NodeProto, run_params: dict[str, Any], schema: Any = None) -> None:
         self._opset = run_params["opsets"][onnx_node.domain]
-        # Before OpRun's constructor, which knows the newest schema only and complains in its own words.
+        # Translate before calling OpRun's constructor: that one knows the newest schema only, and its messages are
+        # unclear.
         self._keywords = nodes.keywords(onnx_node, self._opset)
         self._linked = [attribute.name for attribute in onnx_node.attribute if attribute.ref_attr_name]
         super().__init__(onnx_node, run_params, schema)
@@ -52,11 +57,12 @@ class _Operator(OpRun):
 
     @presentable
     def run(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Run the node; a GpuconvError that OpRun has wrapped in a TypeError is raised itself."""
         try:
             base: Any = super()  # untyped in onnx
             outputs: tuple[Any, ...] = base.run(*args, **kwargs)
             return outputs
-        except TypeError as error:  # OpRun hides every TypeError behind a list of types
+        except TypeError as error:  # OpRun replaces every TypeError by one that lists the input types
             own = own_error(error)
             if own is None:
                 raise
@@ -64,27 +70,29 @@ class _Operator(OpRun):
 
 
 class Conv(_Operator):
-    """Conv of every opset, as :func:`gpuconv.conv` computes it."""
+    """Conv of every opset, computed by :func:`gpuconv.conv`."""
 
 
 class ConvTranspose(_Operator):
-    """ConvTranspose of every opset, as :func:`gpuconv.conv_transpose` computes it."""
+    """ConvTranspose of every opset, computed by :func:`gpuconv.conv_transpose`."""
 
 
 class MaxPool(_Operator):
-    """MaxPool of every opset, as :func:`gpuconv.max_pool` computes it."""
+    """MaxPool of every opset, computed by :func:`gpuconv.max_pool`."""
 
 
 class AveragePool(_Operator):
-    """AveragePool of every opset, as :func:`gpuconv.average_pool` computes it."""
+    """AveragePool of every opset, computed by :func:`gpuconv.average_pool`."""
 
 
 class GlobalAveragePool(_Operator):
-    """GlobalAveragePool of every opset, as :func:`gpuconv.global_average_pool` computes it."""
+    """GlobalAveragePool of every opset, computed by :func:`gpuconv.global_average_pool`."""
 
 
 class MaxUnpool(OpRun):
-    """MaxUnpool of every opset, as :func:`gpuconv.max_unpool` computes it."""
+    """MaxUnpool of every opset, computed by :func:`gpuconv.max_unpool` through the operator table of
+    gpuconv.onnx.operators.
+    """
 
     op_domain = ""
 
@@ -102,7 +110,7 @@ OPS: list[type[OpRun]] = [Conv, ConvTranspose, MaxPool, AveragePool, GlobalAvera
 
 
 def own_error(error: BaseException | None) -> GpuconvError | None:
-    """Return the error of gpuconv among the causes of an error, or None where there is none."""
+    """Return the first GpuconvError in the ``__cause__`` chain of an error (the error itself included), or None."""
     while error is not None and not isinstance(error, GpuconvError):
         error = error.__cause__
     return error

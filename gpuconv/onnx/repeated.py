@@ -1,4 +1,8 @@
-"""Conv on NumPy arrays of shapes and types that the public function has accepted before: without checks."""
+"""A fast path for repeated Conv calls on the CPU: no argument checks for shapes and dtypes seen before.
+
+For the layers of a network at batch 1, validation can take longer than the convolution itself. The first call goes
+through :func:`gpuconv.conv`; later calls with the same shapes and dtypes go straight to :func:`gpuconv.cpu.conv`.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ from gpuconv.rules.invariance import CURRENT
 
 
 class RepeatedConv:
-    """One node's convolution; the layers of a network at batch 1 take less time than looking at their arguments.
+    """The convolution of one node, which remembers the shapes and dtypes accepted last.
 
     Parameters
     ----------
@@ -26,15 +30,18 @@ class RepeatedConv:
 
     def __init__(self, keywords: Mapping[str, Any], activation: Any = None) -> None:
         self._keywords, self._activation = keywords, activations.parse("conv", activation)
-        self._accepted: tuple[list[Any], Any, Any] | None = None  # kinds, and for them the geometry and constant facts
+        # shapes and dtypes of the operands, with the geometry and the facts about constant weights that belong to them
+        self._accepted: tuple[list[Any], Any, Any] | None = None
         self._constant: Any = None
 
     def keep(self, w: Any) -> None:
-        """Take an array for weights that nobody changes: what is seen of it once is not looked at again."""
+        """Register constant weights: facts about them, such as whether all are finite, are then computed only once."""
         self._constant = w
 
     def call(self, compute: Callable[[], tuple[Any, ...]], *operands: Any, out: Any = None) -> tuple[Any, ...]:
-        """Return the result for operands of accepted kinds; otherwise what ``compute`` returns, and accept them."""
+        """Return the outputs by the fast path if possible; otherwise by ``compute()``, and accept these operands from
+        now on.
+        """
         y = self.run(*operands, out=out)
         if y is not None:
             return (y,)
@@ -43,7 +50,7 @@ class RepeatedConv:
         return outputs
 
     def accept(self, x: Any, w: Any, b: Any = None, residual: Any = None) -> None:
-        """Take the kinds of these operands for good: the public function has computed them."""
+        """Remember shapes and dtypes of these operands; the public function must have accepted them."""
         kinds = _kinds(x, w, b, residual)
         if kinds is not None:
             bias = None if b is None else b.shape
@@ -51,9 +58,9 @@ class RepeatedConv:
             self._accepted = kinds, geometry, cpu.known_weights(w) if w is self._constant else None
 
     def run(self, x: Any, w: Any, b: Any = None, residual: Any = None, *, out: Any = None) -> Any:
-        """Return the result, or None where operands of these kinds were not the last that were accepted.
+        """Return the result, or None if the shapes or dtypes differ from the last accepted ones.
 
-        The result is in ``out``, which no operand may overlap, if that is of its shape and type.
+        The result is stored in ``out``, which no operand may overlap, if ``out`` has the right shape and dtype.
         """
         if self._accepted is None:
             return None
@@ -69,7 +76,7 @@ class RepeatedConv:
 
 
 def _kinds(*operands: Any) -> list[Any] | None:
-    """Return shapes and types of plain NumPy arrays; None where there are others."""
+    """Return shape and dtype of each operand (None for absent ones); None if one is not a plain NumPy array."""
     kinds: list[Any] = []
     for operand in operands:
         if operand is not None and type(operand) is not np.ndarray:

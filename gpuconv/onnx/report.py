@@ -1,4 +1,7 @@
-"""What becomes of a model's nodes before it runs, and which of them onnx's reference evaluator computes."""
+"""Report of what happened to a model's nodes: folded ahead of time, fused, or left to onnx's reference evaluator.
+
+:func:`compare` derives it by comparing the node lists before and after folding.
+"""
 
 from __future__ import annotations
 
@@ -14,20 +17,20 @@ from gpuconv.onnx import nodes
 
 @dataclass(frozen=True)
 class Report:
-    """What becomes of the nodes of a model.
+    """What happened to the nodes of a model.
 
     Attributes
     ----------
     folded : tuple of NodeProto
-        Those that are computed once, ahead of time; large Constants are initializers, and not among them.
+        Nodes computed once, ahead of time. Large Constants count as initializers and are not listed.
     fused : tuple of tuples of NodeProto
-        Those that become one node together.
+        Groups of nodes that were fused into one node each.
     left : tuple of NodeProto
-        Those that onnx's reference evaluator computes, in functions and graphs inside of nodes too. Some are known
-        only when they have run: operators of gpuconv leave text to the evaluator, for one.
+        Nodes that onnx's reference evaluator computes, those of functions and subgraphs included. Some are known only
+        after a run: gpuconv's operators reject string inputs, for example.
     meets : tuple of NodeProto
-        Of runs with ``invariant="batch"``, those in which an image's results may depend on others: they bring images
-        together, or are not known to keep them apart. As far as nodes have run.
+        For runs with ``invariant="batch"``: nodes in which one image may influence another's results, or which are not
+        known to keep images apart. Only nodes that have run are listed.
     """
 
     folded: tuple[NodeProto, ...]
@@ -53,28 +56,30 @@ def compare(
     left: Iterable[NodeProto],
     meets: Iterable[NodeProto] = (),
 ) -> Report:
-    """Tell what folding has done to the nodes of a graph that had these constants.
+    """Compare the nodes of a graph before and after folding.
 
     Parameters
     ----------
     before, after : sequences of NodeProto
-        In order. A node that was made of several has the output of the last one.
+        In order. A fused node has the output name of the last node fused into it.
     constants : collection of str
+        Names of the graph's constants before folding.
     left, meets : iterable of NodeProto
+        As in :class:`Report`.
     """
-    made = {name for node in after for name in node.output if name}
-    known, folded = {"", *constants}, []
+    remaining = {name for node in after for name in node.output if name}
+    constant, folded = {"", *constants}, []
     for node in before:
-        if made.isdisjoint(node.output) and known.issuperset(nodes.names_used(node)):
+        if remaining.isdisjoint(node.output) and constant.issuperset(nodes.names_used(node)):
             folded.append(node)
-            known.update(node.output)
-    inner = {name: node for node in before for name in node.output if name not in made | known}
-    groups = [_group(node, inner) for node in before if not made.isdisjoint(node.output)]
-    return Report(tuple(folded), tuple(group for group in groups if len(group) > 1), tuple(left), tuple(meets))
+            constant.update(node.output)
+    fused_nodes = {name: node for node in before for name in node.output if name not in remaining | constant}
+    fused_groups = [_group(node, fused_nodes) for node in before if not remaining.isdisjoint(node.output)]
+    return Report(tuple(folded), tuple(group for group in fused_groups if len(group) > 1), tuple(left), tuple(meets))
 
 
 def _group(last: NodeProto, inner: dict[str, NodeProto]) -> tuple[NodeProto, ...]:
-    """Return a node behind those whose outputs only it needs, which are gone."""
+    """Return a node preceded by the nodes fused into it: its producers, and theirs, whose outputs no longer exist."""
     group, names = [last], list(last.input)
     while names:
         node = inner.get(names.pop())

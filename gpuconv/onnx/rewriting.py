@@ -1,4 +1,7 @@
-"""A graph that is rewritten: its nodes in order, what is known of its values, and what a pass over it needs."""
+"""Infrastructure of graph optimisation: the graph, the base class of its passes, and a budget for constant folding.
+
+The passes are in :mod:`~gpuconv.onnx.folding`, :mod:`~gpuconv.onnx.scaling` and :mod:`~gpuconv.onnx.finishing`.
+"""
 
 from __future__ import annotations
 
@@ -18,20 +21,22 @@ from gpuconv.onnx.steps import DOMAIN
 
 @dataclass
 class Budget:
-    """How many elements may still be computed ahead: a model that is small must not become large by that.
+    """Limit on the elements that constant folding may compute, so that a small model file cannot use much memory.
 
     Attributes
     ----------
     left : int
-        Of all that is computed together.
+        Elements that may still be computed, over all passes.
     """
 
-    LARGEST = 2**23  # elements of one value, 64 MiB in float64, unless an input of it is larger
+    LARGEST = 2**23  # elements of one value (64 MiB in float64), unless one of its inputs is larger
 
     left: int = 2 * LARGEST
 
     def spend(self, cost: int, largest_input: int = 0) -> bool:
-        """Take the cost off what is left; return False where it is too much."""
+        """Deduct a cost in elements; return False, without deducting, if it exceeds the budget or the limit for one
+        value.
+        """
         if cost > min(self.left, max(self.LARGEST, largest_input)):
             return False
         self.left -= cost
@@ -40,87 +45,87 @@ class Budget:
 
 @dataclass
 class Graph:
-    """Nodes in order, and what is known of values.
+    """A graph to optimise: its nodes in execution order, and what is known of their values.
 
     Attributes
     ----------
     nodes : list of NodeProto
     constants : dict of str to array
-    kept : frozenset of str
-        Outputs of the graph.
+    outputs : frozenset of str
+        Names of the graph's outputs.
     opset : int
-        Of the default domain.
+        Version of the default domain.
     facts : dict of str to Fact
-        What is known of values that are computed.
+        Element types and shapes of computed values, where known.
     budget : Budget
-        Of all passes together.
-    around : frozenset of str
-        Constants of the graph around this one.
-    keeps_narrow : bool
-        Whether large filters of 8-bit integers stay these, which :class:`Budget` has nothing to do with.
+        Shared by all passes, and by the graphs of subgraphs.
+    outer_constants : frozenset of str
+        Names of constants that come from the enclosing graph.
+    keep_quantized : bool
+        Whether large 8-bit filters stay quantized in memory, instead of being folded into floats.
     """
 
     nodes: list[NodeProto]
     constants: dict[str, Any]
-    kept: frozenset[str]
+    outputs: frozenset[str]
     opset: int
     facts: Mapping[str, Fact] = field(default_factory=dict)
     budget: Budget = field(default_factory=Budget)
-    around: frozenset[str] = frozenset()
-    keeps_narrow: bool = False
+    outer_constants: frozenset[str] = frozenset()
+    keep_quantized: bool = False
 
     @cached_property
-    def counts(self) -> Counter[str]:
-        """How often every value is used, by graphs inside of nodes too."""
+    def use_counts(self) -> Counter[str]:
+        """How often each value is used, uses in subgraphs included."""
         names: list[str] = []
-        for node in self.nodes:  # one list of all is counted sooner than name after name
+        for node in self.nodes:  # one long list is counted faster than one name after another
             names += nodes.names_used(node) if node.attribute else node.input
         return Counter(names)
 
     def names(self) -> set[str]:
-        """Return the names that values have: inputs of the graph, constants, and what nodes use and make."""
-        made = {name for node in self.nodes for name in node.output}
-        return made.union(self.facts, self.constants, self.counts)
+        """Return all names in use: inputs, constants, and the inputs and outputs of nodes."""
+        defined = {name for node in self.nodes for name in node.output}
+        return defined.union(self.facts, self.constants, self.use_counts)
 
 
 class Rewriting:
-    """One pass over the nodes of a graph, which makes some of them part of an earlier one.
+    """Base class of a pass over the nodes of a graph, in order, which may fuse a node into its producer.
 
     Attributes
     ----------
     graph : Graph
-        As it was before.
+        The graph before the pass.
     constants : dict of str to array
-        With those that the pass has made.
-    made : dict of str to NodeProto
-        The nodes so far, in order, by their first outputs.
+        The graph's constants, and those that the pass adds.
+    emitted : dict of str to NodeProto
+        The nodes of the result so far, in order, by their first output.
     """
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.constants = dict(graph.constants)
-        self._counts = graph.counts
-        self.made: dict[str, NodeProto] = {}
+        self._use_counts = graph.use_counts
+        self.emitted: dict[str, NodeProto] = {}
 
     def result(self) -> Graph:
-        """Return the graph as the pass leaves it: itself, with what is counted there already, if no node is another."""
-        nodes = list(self.made.values())
+        """Return the optimised graph, or the original object, with its cached counts, if no node has changed."""
+        nodes = list(self.emitted.values())
         if len(nodes) == len(self.graph.nodes) and all(map(is_, nodes, self.graph.nodes)):
             return self.graph
         return replace(self.graph, nodes=nodes, constants=self.constants)
 
-    def only_source(self, name: str) -> NodeProto | None:
-        """Return the node that makes a value which has one use, or None."""
-        alone = self._counts[name] == 1 and name not in self.graph.kept
-        return self.made.get(name) if alone else None
+    def sole_producer(self, name: str) -> NodeProto | None:
+        """Return the node that computes a value, if the value has one use and is not an output of the graph."""
+        single_use = self._use_counts[name] == 1 and name not in self.graph.outputs
+        return self.emitted.get(name) if single_use else None
 
-    def keep(self, node: NodeProto) -> None:
-        """Add a node at the end."""
-        self.made[next(filter(None, node.output), f"#{id(node)}")] = node
+    def emit(self, node: NodeProto) -> None:
+        """Append a node to the result."""
+        self.emitted[next(filter(None, node.output), f"#{id(node)}")] = node
 
 
 def is_convolution(node: NodeProto) -> bool:
-    """Tell whether a node is Conv or ConvTranspose, fused or not, with attributes that are all known."""
+    """Return whether a node is Conv or ConvTranspose, fused or not, none of whose attributes refer to a function's."""
     kind = node.op_type.removeprefix("Fused") if node.domain == DOMAIN else node.op_type
     return node.domain in ("", DOMAIN) and kind in ("Conv", "ConvTranspose") and _is_plain(node)
 
@@ -130,7 +135,7 @@ def _is_plain(node: NodeProto) -> bool:
 
 
 def copied(node: NodeProto, outputs: Iterable[str]) -> NodeProto:
-    """Return a node like another, with outputs of its own."""
+    """Return a copy of a node with other output names."""
     copy = NodeProto()
     copy.CopyFrom(node)
     copy.output[:] = outputs

@@ -1,1 +1,5 @@
-"""What every call is checked against: integers in, frozen geometries out; no arrays but for the cases."""
+"""The rules of the ONNX operators: validation of arguments, output geometry, dtypes and settings.
+
+The modules work on integers and strings and return frozen dataclasses, so they need no arrays; only the test problems
+in :mod:`cases` do.
+"""

@@ -1,4 +1,7 @@
-"""The functions that a convolution can apply to its sums before it rounds them, all of them by one formula."""
+"""Activations that Conv and ConvTranspose apply in the epilogue, before results are rounded: relu, leaky_relu and clip.
+
+All are instances of one formula with a slope and two bounds, so kernels need only one code path.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +14,21 @@ from gpuconv._errors import ArgumentError, ArgumentTypeError, one_line, shown
 from gpuconv.rules import dtypes
 
 _ARGUMENTS = {"relu": (), "leaky_relu": ("alpha",), "clip": ("low", "high")}
-_ALPHA = 0.01  # of ONNX LeakyRelu by default
+_ALPHA = 0.01  # default of ONNX's LeakyRelu
 
 
 @dataclass(frozen=True, slots=True)
 class Activation:
-    """``v = v < 0 ? v * slope : v``, then ``v = v < low ? low : v``, then ``v = v > high ? high : v``.
+    """An activation: ``v = v < 0 ? v * slope : v``, then ``v = v < low ? low : v``, then ``v = v > high ? high : v``.
 
-    No comparison holds for NaN, so a NaN stays one, as -0.0 stays -0.0 where low is 0.0. The numbers are rounded to the
-    type of the sums.
+    Comparisons with NaN are false, so NaN is unchanged, and so is -0.0 if low is 0.0. The parameters are rounded to the
+    accumulator's type.
 
     Attributes
     ----------
     text : str
-        Name and arguments, for people; also tells numbers apart that are equal, as 0.0 and -0.0.
+        Name and arguments for display. It also distinguishes equal numbers such as 0.0 and -0.0 when instances are
+        compared.
     slope, low, high : float
     """
 
@@ -35,7 +39,7 @@ class Activation:
 
     @property
     def acts(self) -> bool:
-        """Whether any number becomes another one."""
+        """Whether the activation changes any number."""
         return (self.slope, self.low, self.high) != (1.0, -inf, inf)
 
 
@@ -47,14 +51,14 @@ _BARE = {
 
 
 def parse(operator: str, given: Any) -> Activation | None:
-    """Return what a call gives as its activation: None, a name, or a tuple of the name and all its arguments.
+    """Parse the argument ``activation`` of a call: None, a name, or a tuple of a name and all its arguments.
 
     Raises
     ------
     ArgumentError
-        There is no such function, or an argument is NaN or no float64.
+        The name is unknown, or an argument is NaN or exceeds the range of float64.
     ArgumentTypeError
-        Something else is given, or arguments that the function does not take.
+        The argument is of another type, or has the wrong number of arguments.
     """
     if given is None:
         return None
@@ -96,28 +100,31 @@ def _bare(operator: str, name: str) -> Activation:
     return activation
 
 
-def _number(operator: str, name: str, of: str, value: Any) -> float:
-    """Return an argument as a float."""
+def _number(operator: str, name: str, parameter: str, value: Any) -> float:
+    """Return an argument of an activation as a float."""
     if isinstance(value, bool) or not isinstance(value, Real):
         kinds = "a number" if name == "leaky_relu" else "a number or None"
-        raise ArgumentTypeError(f"{operator}: {of} of activation {name} must be {kinds}, not {type(value).__name__}")
+        raise ArgumentTypeError(
+            f"{operator}: {parameter} of activation {name} must be {kinds}, not {type(value).__name__}"
+        )
     try:
         number = float(value)
     except OverflowError:
-        raise ArgumentError(f"{operator}: {of} of activation {name} does not fit into a float64") from None
-    except Exception as error:  # of a class of the caller's
+        raise ArgumentError(f"{operator}: {parameter} of activation {name} does not fit into a float64") from None
+    except Exception as error:  # raised by a user-defined number class
         raise ArgumentTypeError(
-            f"{operator}: {of} of activation {name} cannot be read ({type(error).__name__}: {one_line(str(error))})"
+            f"{operator}: {parameter} of activation {name} cannot be read "
+            f"({type(error).__name__}: {one_line(str(error))})"
         ) from error
     if isnan(number):
-        raise ArgumentError(f"{operator}: {of} of activation {name} is NaN")
+        raise ArgumentError(f"{operator}: {parameter} of activation {name} is NaN")
     return number
 
 
 def check(operator: str, activation: Activation | None, residual: Any, shape: tuple[int, ...], dtype: str) -> None:
-    """Refuse an activation of complex numbers, and a residual that is not of the result's shape.
+    """Refuse an activation of complex numbers, and a residual whose shape differs from the result's.
 
-    That a residual has the dtype of the other arrays is checked with these.
+    The residual's dtype is checked together with those of the other arrays.
     """
     if activation is not None and dtypes.entry(dtype).real:
         raise ArgumentTypeError(f"{operator}: x has dtype {dtype}, but an activation compares real numbers; pass none")

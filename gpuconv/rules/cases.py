@@ -1,9 +1,9 @@
-"""The one list of named problems, read by the tests, by ``python -m gpuconv check`` and by the benchmarks.
+"""Named test problems with exact expected results, used by the tests, ``python -m gpuconv check`` and the benchmarks.
 
-Each case pins one sentence of the operators' rules. Inputs follow from an integer hash of the element's position, so
-they are the same on every platform. They are small integers (or a few special values) that each of the case's dtypes
-holds exactly: the partial sums are exact as well, and the expected result is one list of numbers for all of those
-dtypes, up to its one final rounding, that of an average's division.
+Each case pins down one sentence of the operators' rules. Inputs are computed by an integer hash of the element's
+position, so they are the same on every platform. They are small integers (or a few special values) that all of the
+case's dtypes represent exactly. The partial sums are exact as well, so one list of expected numbers serves all dtypes,
+up to the final rounding (for AveragePool, that of the division).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _Array = npt.NDArray[Any]
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 ALL = (*FLOATS, "int8", "uint8")
 
-# The limits of each dtype: largest value, lowest value, smallest step above zero.
+# Per dtype: largest value, lowest value, smallest positive step.
 _LIMITS: Mapping[str, tuple[float, float, float]] = {
     "float16": (65504.0, -65504.0, 2.0**-24),
     "bfloat16": ((2 - 2.0**-7) * 2.0**127, (2.0**-7 - 2) * 2.0**127, 2.0**-133),
@@ -36,25 +36,25 @@ _LIMITS: Mapping[str, tuple[float, float, float]] = {
 
 @dataclass(frozen=True)
 class Case:
-    """One problem: the call without its numbers, how the numbers are made, and the rule that it pins.
+    """A test problem: the call, how its inputs are generated, and the rule that it tests.
 
     Attributes
     ----------
     name : str
-        Operator, rank and what is special, readable as a sentence.
+        Operator, rank and what is special, for example "conv/2d/a bias".
     op : {"conv", "conv_transpose", "max_pool", "average_pool"}
     x_shape, w_shape : tuple of int
         ``w_shape`` is None for pooling.
     bias : bool
-        Whether there is a ``b`` of shape (M,).
+        Whether there is a bias ``b`` of shape (M,).
     attributes : mapping
         Keywords of the public function; for MaxPool without ``return_indices``.
     values : str
-        How the inputs are filled.
+        How inputs are filled: a key of ``_LITERALS``, or a name that ``_fill_x`` and its neighbours know.
     dtypes : tuple of str
-        The dtypes that the case is for.
+        The dtypes to test.
     rule : str
-        The sentence of the rules that it pins.
+        The sentence of the rules that the case tests.
     """
 
     name: str
@@ -72,7 +72,7 @@ class Case:
 
 
 def _hash(shape: Sequence[int], salt: int) -> _Array:
-    """Whole numbers below 2**32 from the elements' positions, the same everywhere."""
+    """Return pseudo-random integers below 2**32 from element positions, the same on every platform."""
     h = (np.arange(math.prod(shape), dtype=np.uint64) * 2654435761 + salt * 2246822519) & 0xFFFFFFFF
     h = ((h ^ (h >> 15)) * 2246822519) & 0xFFFFFFFF
     h = ((h ^ (h >> 13)) * 3266489917) & 0xFFFFFFFF
@@ -84,7 +84,7 @@ def _integers(h: _Array) -> _Array:
 
 
 def _sprinkled(h: _Array, *special: float) -> _Array:
-    """Small integers, about a sixth of them replaced by each special value."""
+    """Return small integers, of which about a sixth is replaced by each special value."""
     values = _integers(h)
     for number, value in enumerate(special):
         values[(h >> 8) % 6 == number] = value
@@ -92,16 +92,18 @@ def _sprinkled(h: _Array, *special: float) -> _Array:
 
 
 def _signs(shape: Sequence[int]) -> _Array:
-    """1 for the first element of the batch, -1 for the second, and so on."""
+    """Return 1 for even batch entries and -1 for odd ones, broadcastable to the shape."""
     return np.asarray((1.0 - np.arange(shape[0]) % 2 * 2).reshape(-1, *[1] * (len(shape) - 1)))
 
 
-_ELSEWHERE = ("infinite weights", "nan weights", "infinite bias")  # what is special is not in x
+_ELSEWHERE = ("infinite weights", "nan weights", "infinite bias")  # the special values are in w or b, not in x
 
 
 def _fill_x(kind: str, h: _Array, dtype: str) -> _Array:
+    """Return x for a kind of values, as float64; ``h`` holds the hash of each element's position."""
     largest, lowest, step = _LIMITS[dtype]
-    shift = 8.0 if dtype == "uint8" else 0.0  # the same order among values that are not negative
+    # shifts values of unsigned types to non-negative ones, keeping their order
+    shift = 8.0 if dtype == "uint8" else 0.0
     position = np.arange(h.size).reshape(h.shape)
     fills: dict[str, Callable[[], Any]] = {
         "integers": lambda: _integers(h) + shift,
@@ -129,12 +131,13 @@ def _fill_x(kind: str, h: _Array, dtype: str) -> _Array:
 
 
 def _fill_w(kind: str, h: _Array) -> _Array:
+    """Return w for a kind of values, as float64."""
     if kind == "ones":
         return np.ones(h.shape)
     if kind == "subnormals":
-        return h % 3 - 1.0  # the products are then subnormal as well, and exact
+        return h % 3 - 1.0  # products are then subnormal as well, and exact
     if kind == "overflow":
-        return h % 3 * 1.0  # three halves of the largest are beyond it in any order: all have one sign
+        return h % 3 * 1.0  # three halves of the largest value overflow in any order, because all have the same sign
     if kind == "infinite weights":
         return _sprinkled(h, np.inf)
     if kind == "nan weights":
@@ -145,13 +148,14 @@ def _fill_w(kind: str, h: _Array) -> _Array:
 
 
 def _fill_b(kind: str, h: _Array, dtype: str) -> _Array:
+    """Return the bias for a kind of values, as float64."""
     if kind == "infinite bias":
         return _sprinkled(h, np.inf, -np.inf, np.nan)
     return _integers(h) * (_LIMITS[dtype][2] if kind == "subnormals" else 1.0)
 
 
 _BF16_MAX = _LIMITS["bfloat16"][0]
-# x, w and b in full, each repeated as often as its shape asks for: patterns that tell how a sum was made.
+# x, w and b in full, each repeated to fill its shape: patterns that reveal how a sum was computed.
 _LITERALS: Mapping[str, tuple[list[float], list[float], list[float]]] = {
     "2048 then ones": ([2048.0, *[1.0] * 64], [1.0], [0.0]),
     "256 then ones": ([256.0, *[1.0] * 32], [1.0], [0.0]),
@@ -187,6 +191,7 @@ def _name(dtype: npt.DTypeLike) -> str:
 
 
 def _shapes(case: Case) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of a case's arrays by name."""
     shapes = {"x": case.x_shape}
     if case.w_shape is not None:
         shapes["w"] = case.w_shape
@@ -197,7 +202,7 @@ def _shapes(case: Case) -> dict[str, tuple[int, ...]]:
 
 
 def _payloads(h: _Array, dtype: str) -> _Array:
-    """Small integers, a quarter of them NaN of either sign and with a payload of their own, bit by bit."""
+    """Return small integers, of which a quarter is NaN, with both signs and different payloads."""
     kind = _type(dtype)
     values = _integers(h).astype(kind)
     bits = values.view(f"u{kind.itemsize}")
@@ -209,7 +214,7 @@ def _payloads(h: _Array, dtype: str) -> _Array:
 
 
 def inputs(case: Case, dtype: npt.DTypeLike) -> dict[str, _Array]:
-    """Make the arrays of a case: "x", and "w" and "b" where it has them.
+    """Generate the arrays of a case: "x", and "w" and "b" if it has them.
 
     Parameters
     ----------
@@ -220,7 +225,7 @@ def inputs(case: Case, dtype: npt.DTypeLike) -> dict[str, _Array]:
     Returns
     -------
     dict of str to array
-        Deterministic on every platform.
+        The same on every platform.
     """
     name = _name(dtype)
     shapes = _shapes(case)
@@ -243,18 +248,19 @@ def inputs(case: Case, dtype: npt.DTypeLike) -> dict[str, _Array]:
 
 @functools.cache
 def _stored() -> dict[str, _Array]:
+    """Return the expected results by case name: sums for convolutions and averages, Indices for MaxPool."""
     with (resources.files("gpuconv") / "rules" / "expected.npz").open("rb") as file, np.load(file) as archive:
         return dict(archive)
 
 
 def unit(case: Case, dtype: npt.DTypeLike) -> float:
-    """What the stored sums of a case are counted in: the smallest subnormal where its values are, 1 elsewhere."""
+    """Return the unit of a case's stored sums: the smallest subnormal if its values are subnormal, else 1."""
     return _LIMITS[_name(dtype)][2] if case.values == "subnormals" else 1.0
 
 
 def _elements(case: Case, x: _Array, indices: _Array) -> _Array:
-    """The elements of x that the indices name; the dtype's lowest finite value where the index is -1."""
-    # storage_order 1 numbers a plane with its first axis fastest: that is C order of the reversed axes.
+    """Return the elements of x at Indices; the dtype's lowest finite value where the index is -1."""
+    # storage_order 1 numbers a plane with its first axis fastest, which is C order of the reversed axes.
     spatial = range(2, x.ndim)
     order = spatial if case.attributes.get("storage_order", 0) == 0 else reversed(spatial)
     flat = x.transpose(0, 1, *order).reshape(-1)
@@ -265,7 +271,7 @@ def _elements(case: Case, x: _Array, indices: _Array) -> _Array:
 
 
 def expected(case: Case, dtype: npt.DTypeLike) -> tuple[_Array, ...]:
-    """Look up what a case must give in `dtype`.
+    """Return the expected results of a case in `dtype`.
 
     Parameters
     ----------
@@ -276,7 +282,7 @@ def expected(case: Case, dtype: npt.DTypeLike) -> tuple[_Array, ...]:
     Returns
     -------
     tuple of array
-        ``(y,)``, or for MaxPool ``(y, indices)``, where y is bit for bit what belongs to the indices.
+        ``(y,)``, or for MaxPool ``(y, indices)``, where y is bit-identical to the elements at the indices.
     """
     stored = _stored()[case.name]
     if case.op == "max_pool":
@@ -285,7 +291,7 @@ def expected(case: Case, dtype: npt.DTypeLike) -> tuple[_Array, ...]:
     exact = stored.astype(np.float64) * unit(case, dtype)
     name = _name(dtype)
     with np.errstate(over="ignore"):
-        # bfloat16 is cast from float32, which holds every stored sum exactly, so that nothing is rounded twice.
+        # Cast to bfloat16 from float32, which represents every stored sum exactly, to avoid double rounding.
         wide = exact.astype(np.float32) if name == "bfloat16" else exact
         return (wide.astype(_type(name)),)
 
@@ -366,6 +372,7 @@ def _conv(
     dtypes: tuple[str, ...] = FLOATS,
     **attributes: Any,
 ) -> Case:
+    """Return a case of Conv."""
     return Case(_title("conv", x, title), "conv", x, w, bias, attributes, values, dtypes, rule)
 
 
@@ -380,6 +387,7 @@ def _transposed(
     dtypes: tuple[str, ...] = FLOATS,
     **attributes: Any,
 ) -> Case:
+    """Return a case of ConvTranspose."""
     name = _title("conv_transpose", x, title)
     return Case(name, "conv_transpose", x, w, bias, attributes, values, dtypes, rule)
 
@@ -394,6 +402,7 @@ def _pool(
     dtypes: tuple[str, ...] = ALL,
     **attributes: Any,
 ) -> Case:
+    """Return a case of MaxPool."""
     keywords = {"kernel_shape": kernel, **attributes}
     return Case(_title("max_pool", x, title), "max_pool", x, None, False, keywords, values, dtypes, rule)
 
@@ -408,6 +417,7 @@ def _average(
     dtypes: tuple[str, ...] = FLOATS,
     **attributes: Any,
 ) -> Case:
+    """Return a case of AveragePool."""
     keywords = {"kernel_shape": kernel, **attributes}
     return Case(_title("average_pool", x, title), "average_pool", x, None, False, keywords, values, dtypes, rule)
 

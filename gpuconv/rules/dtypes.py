@@ -1,4 +1,4 @@
-"""The one table of element types: which operator takes which, and in what type it accumulates."""
+"""Table of element types: which operator accepts which, and the type in which it accumulates."""
 
 from __future__ import annotations
 
@@ -12,9 +12,24 @@ from gpuconv._errors import ArgumentTypeError, one_line
 
 @dataclass(frozen=True, slots=True)
 class DType:
-    """One element type: names in NumPy and CUDA, bytes, the type its sums are made in, its lowest finite value.
+    """An element type.
 
-    ``convolves`` says whether there are kernels for sums of it, ``real`` has the type of a complex number's parts.
+    Attributes
+    ----------
+    name : str
+        NumPy's name.
+    cuda : str
+        Type name in CUDA C++.
+    itemsize : int
+        Bytes per element.
+    accumulator : str
+        NumPy's name of the type in which sums are accumulated.
+    lowest : float
+        Lowest finite value.
+    convolves : bool
+        Whether convolution kernels exist for this type.
+    real : str
+        For complex types, the type of the real and imaginary parts; else "".
     """
 
     name: str
@@ -48,19 +63,24 @@ _ALLOWED = {"max_pool": MAX_POOL_DTYPES, "max_pool_grad": CONV_DTYPES, "max_unpo
 
 
 def sums(dtype: str) -> DType:
-    """Return the entry of the type that sums of a dtype are made in."""
+    """Return the entry of the type in which sums of a dtype are accumulated."""
     return entry(entry(dtype).accumulator)
 
 
 def allowed(operator: str) -> tuple[str, ...]:
-    """Return the names of the dtypes that an operator takes."""
+    """Return the names of the dtypes that an operator accepts."""
     return _ALLOWED.get(operator, _SUMS)
 
 
 def check(operator: str, **arrays: Any) -> DType:
-    """Return the entry of the arrays' common dtype; ``None`` stands for an absent optional array.
+    """Check that all arrays share one dtype that the operator accepts, and return its entry.
 
-    ``indices`` alone have a dtype of their own, int64.
+    Absent optional arrays are None. The array ``indices`` must be int64 instead.
+
+    Raises
+    ------
+    ArgumentTypeError
+        A dtype is not accepted, dtypes differ, or the byte order is not native.
     """
     indices = arrays.pop("indices", None)
     if indices is not None and indices.dtype != "int64":
@@ -89,20 +109,20 @@ def check(operator: str, **arrays: Any) -> DType:
 
 @lru_cache(maxsize=128)
 def _found(dtype: Any) -> tuple[DType | None, str]:
-    """Return the entry of a dtype, or None, and NumPy's name for it, which NumPy puts together anew each time."""
+    """Return a dtype's entry (or None) and its name, cached because NumPy computes the name at each access."""
     return _TABLE.get(dtype.name), dtype.name
 
 
 def entry(name: str) -> DType:
-    """Return the entry of a dtype by NumPy's name for it."""
+    """Return the entry of a dtype by NumPy's name."""
     return _TABLE[name]
 
 
 def accumulator(dtype: Any) -> str:
-    """Return the name of the type that sums of a dtype are made in."""
+    """Return the name of the type in which sums of a dtype are accumulated."""
     return _TABLE[_found(dtype)[1]].accumulator
 
 
 def lowest(dtype: Any) -> float:
-    """Return the lowest finite value of a dtype: what a window without any element gives."""
+    """Return the lowest finite value of a dtype: MaxPool's result for a window without elements."""
     return _TABLE[dtype.name].lowest

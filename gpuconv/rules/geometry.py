@@ -1,9 +1,9 @@
-"""The truth about attributes and shapes: integers in, frozen hashable geometries out.
+"""Output shapes and attribute rules of Conv, ConvTranspose, MaxPool and AveragePool, for every backend, rank and dtype.
 
-Everything is computed in Python integers with floor division, once for every backend, rank and dtype.
-The rules are those of the ONNX specifications (Conv, ConvTranspose, MaxPool and AveragePool, every opset); where they
-are silent or contradict themselves, the docstrings here say what holds. Letters: ``n`` input extent, ``k`` kernel,
-``s`` stride, ``d`` dilation, ``ek = (k - 1) * d + 1`` the extent that a dilated kernel covers.
+Functions take shapes and attributes and return frozen, hashable geometries. All arithmetic is in Python integers with
+floor division. The rules are those of the ONNX operator specifications at every opset; where these are silent or
+contradictory, the docstrings here decide. Symbols: input extent ``n``, kernel ``k``, stride ``s``, dilation ``d``, and
+the extent of the dilated kernel, ``ek = (k - 1) * d + 1``.
 """
 
 from __future__ import annotations
@@ -23,18 +23,28 @@ from gpuconv.rules.integers import integer, integers, per_axis
 from gpuconv.rules.strictness import CURRENT as STRICT
 
 Ints = tuple[int, ...]
-PerAxis = SupportsIndex | Iterable[SupportsIndex]  # an integer stands for every axis, and for both of its ends
+PerAxis = SupportsIndex | Iterable[SupportsIndex]  # an integer applies to every axis, and to both of its ends
 AutoPad = Literal["NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"]
-MOST_AXES = 62  # spatial ones: NumPy's arrays have 64 axes, two of which are batch and channels
-_MOST_ELEMENTS = 2**59 - 1  # of an array: those of complex128, the largest, then take fewer than 2**63 bytes
+MOST_AXES = 62  # spatial axes: NumPy arrays have at most 64 axes, two of which are batch and channels
+_MOST_ELEMENTS = 2**59 - 1  # elements of an array: in complex128, the widest type, they take fewer than 2**63 bytes
 _AUTO_PADS: tuple[str, ...] = get_args(AutoPad)
 _AnyWindows = TypeVar("_AnyWindows", bound="Windows")
-_Given = Ints | int | None  # what a call gives for all axes, once it is read
+_Given = Ints | int | None  # an attribute as given for all axes, after conversion to integers
 
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """What the operators share: the extents, and how windows lie over the spatial axes."""
+    """Base class of the geometries: shapes, and how windows of taps cover the spatial axes.
+
+    Attributes
+    ----------
+    x_shape, y_shape : tuple of int
+        Shapes of input and output in the order N, C, D1, ...
+    kernel_shape, strides, dilations : tuple of int
+        Per spatial axis.
+    pads_begin, pads_end : tuple of int
+        Padding before and after each spatial axis, in elements.
+    """
 
     x_shape: Ints
     y_shape: Ints
@@ -52,12 +62,12 @@ class Windows:
 
     @property
     def met(self) -> tuple[Ints, ...]:
-        """Per spatial axis, the taps through which any output meets an input."""
+        """Per spatial axis, the taps that are in bounds for at least one output."""
         axes = zip(self.y_shape[2:], self.x_shape[2:], self.strides, self.offsets, strict=True)
         return tuple(taps_met(*axis) for axis in axes)
 
     def of_images(self: _AnyWindows, images: int) -> _AnyWindows:
-        """Return the geometry of the same call for another number of images."""
+        """Return the geometry of the same call for another batch size."""
         if images == self.x_shape[0]:
             return self
         return replace(self, x_shape=(images, *self.x_shape[1:]), y_shape=(images, *self.y_shape[1:]))
@@ -65,7 +75,14 @@ class Windows:
 
 @dataclass(frozen=True, slots=True)
 class ConvGeometry(Windows):
-    """Conv: output ``q`` meets input ``q * s + offset`` through the tap of that offset, axis by axis."""
+    """Geometry of Conv: along each axis, output ``q`` reads input ``q * s + offset`` through the tap with that offset.
+
+    Attributes
+    ----------
+    w_shape : tuple of int
+        (M, C/group, k1, ..., kn).
+    group : int
+    """
 
     w_shape: Ints
     group: int
@@ -73,9 +90,15 @@ class ConvGeometry(Windows):
 
 @dataclass(frozen=True, slots=True)
 class ConvTransposeGeometry(Windows):
-    """ConvTranspose: input ``i`` reaches output ``i * s + offset`` through the tap of that offset, axis by axis.
+    """Geometry of ConvTranspose: input ``i`` contributes to output ``i * s + offset`` through the tap with that offset.
 
-    Where ``y_shape`` extends past the last output that an input reaches, the rest is bias only.
+    Outputs that no input reaches, for example at the end of ``y_shape``, are bias only.
+
+    Attributes
+    ----------
+    w_shape : tuple of int
+        (C, M/group, k1, ..., kn).
+    group : int
     """
 
     w_shape: Ints
@@ -83,26 +106,34 @@ class ConvTransposeGeometry(Windows):
 
     @property
     def met(self) -> tuple[Ints, ...]:
-        """Per spatial axis, the taps through which any input reaches an output."""
+        """Per spatial axis, the taps through which at least one input contributes to an output."""
         axes = zip(self.x_shape[2:], self.y_shape[2:], self.strides, self.offsets, strict=True)
         return tuple(taps_met(*axis) for axis in axes)
 
 
 @dataclass(frozen=True, slots=True)
 class MaxPoolGeometry(Windows):
-    """MaxPool: window ``q`` holds those of the inputs ``q * s + offset`` that exist, axis by axis."""
+    """Geometry of MaxPool: along each axis, window ``q`` contains the in-bounds inputs among ``q * s + offset``.
+
+    Attributes
+    ----------
+    storage_order : int
+        0 if Indices count the last spatial axis fastest, 1 if the first.
+    indices_in : {"tensor", "plane"}
+        Whether Indices count elements of the whole tensor or of each (n, c) plane.
+    """
 
     storage_order: int
     indices_in: str = "tensor"
 
     @property
     def plane_step(self) -> int:
-        """From the number of a plane's first element to that of the next plane's, as Indices count them."""
+        """Difference between the Indices of the first elements of adjacent planes; 0 if Indices count within planes."""
         return prod(self.x_shape[2:]) if self.indices_in == "tensor" else 0
 
     @property
     def index_windows(self) -> IndexWindows:
-        """What each index may name."""
+        """The range of valid Indices of each window."""
         return _index_windows(self)
 
 
@@ -115,23 +146,28 @@ def _index_windows(pool: MaxPoolGeometry) -> IndexWindows:
 
 @dataclass(frozen=True, slots=True)
 class AveragePoolGeometry(Windows):
-    """AveragePool: the sum of a window, as MaxPool has it, over the number of its taps that count.
+    """Geometry of AveragePool: the sum of a window, divided by the number of its taps that count.
 
-    Those inside x count, with ``count_include_pad`` also those in the pads. A tap beyond the pads, where ceil_mode lets
-    the last window reach, never counts.
+    In-bounds taps count, and with ``count_include_pad`` also those in the pads. A tap beyond the pads, where ceil_mode
+    may place part of the last window, never counts.
+
+    Attributes
+    ----------
+    count_include_pad : int
+        0 or 1.
     """
 
     count_include_pad: int
 
     @property
     def counted(self) -> tuple[tuple[int, int], ...]:
-        """Per spatial axis, the coordinates from the first to before the last in which a tap counts."""
+        """Per spatial axis, the half-open range of coordinates in which a tap counts."""
         axes = zip(self.x_shape[2:], self.pads_begin, self.pads_end, strict=True)
         return tuple((-begin, n + end) if self.count_include_pad else (0, n) for n, begin, end in axes)
 
     @property
     def constant(self) -> bool:
-        """Whether all taps of every window count."""
+        """Whether all taps of every window count, so that the divisor is constant."""
         axes = zip(self.counted, self.strides, self.offsets, self.y_shape[2:], strict=True)
         return all(
             low <= offsets[0] and (windows - 1) * stride + offsets[-1] < high
@@ -150,11 +186,12 @@ def tap_range(count: int, limit: int, stride: int, offset: int) -> tuple[int, in
 def taps_met(count: int, limit: int, stride: int, offsets: range) -> Ints:
     """Return the taps for which some ``q`` in ``[0, count)`` has ``0 <= q * stride + offsets[tap] < limit``.
 
-    Where there are more taps than could be met, each is not looked at: they may be any number.
+    The cost is bounded by the smaller of the number of taps and ``count * limit``: kernels may be arbitrarily large.
     """
     if len(offsets) <= count * limit:
         return tuple(tap for tap, offset in enumerate(offsets) if range(*tap_range(count, limit, stride, offset)))
-    outputs = range(count if limit else 0)  # that can meet an input at all: without any, there may be any number
+    # outputs that can read an input: none if there are no inputs, however many outputs there are
+    outputs = range(count if limit else 0)
     ranges = (tap_range(len(offsets), limit, offsets.step, q * stride + offsets[0]) for q in outputs)
     return tuple(sorted({tap for some in ranges for tap in range(*some)}))
 
@@ -173,14 +210,14 @@ def conv(
     strides: PerAxis | None = None,
     name: str = "conv",
 ) -> ConvGeometry:
-    """Geometry of Conv for x (N, C, D1…Dn), w (M, C/group, k1…kn) and b (M,).
+    """Return the geometry of Conv for x (N, C, D1…Dn), w (M, C/group, k1…kn) and b (M,).
 
-    ``x_shape`` alone follows ``layout``: the geometry has N, C, D1…Dn always. Errors begin with ``name``.
+    Only ``x_shape`` follows ``layout``; the geometry is always in the order N, C, D1…Dn. Messages begin with ``name``.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        Where an attribute or a shape breaks a rule; the message names the rule and the numbers.
+        An attribute or a shape breaks a rule; the message names the rule and the numbers.
     """
     geometry = _conv(
         name,
@@ -214,6 +251,7 @@ def _conv(
     pads: _Given,
     strides: _Given,
 ) -> ConvGeometry:
+    """Return the geometry of Conv for converted arguments, cached."""
     rank = _spatial_rank(name, given, layout)
     x_shape = layouts.channels_second(layout, given)
     kernel = _kernel_of_weight(name, given, w_shape, kernel_shape)
@@ -259,19 +297,19 @@ def conv_transpose(
     strides: PerAxis | None = None,
     name: str = "conv_transpose",
 ) -> ConvTransposeGeometry:
-    """Geometry of ConvTranspose for x (N, C, D1…Dn), w (C, M/group, k1…kn) and b (M,).
+    """Return the geometry of ConvTranspose for x (N, C, D1…Dn), w (C, M/group, k1…kn) and b (M,).
 
-    ``x_shape`` alone follows ``layout``: the geometry has N, C, D1…Dn always. Errors begin with ``name``.
+    Only ``x_shape`` follows ``layout``; the geometry is always in the order N, C, D1…Dn. Messages begin with ``name``.
 
-    The natural extent is ``s * (n - 1) + output_padding + ek - pads``. With ``output_shape`` the pads are ignored and
-    the total padding is what the natural extent without pads exceeds it by; with SAME it is what that exceeds
-    ``n * s`` by. SAME_UPPER puts the smaller half first, everything else the larger half. What the output has
-    more than the natural extent stands at its end, at every opset.
+    The natural extent is ``s * (n - 1) + output_padding + ek - pads``. With ``output_shape`` the pads are ignored, and
+    the total padding is the natural extent without pads minus ``output_shape``. With SAME, it is the natural extent
+    without pads minus ``n * s``. SAME_UPPER puts the smaller half first, everything else the larger half. If the output
+    is longer than the natural extent, the excess is at its end, at every opset.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        Where an attribute or a shape breaks a rule; the message names the rule and the numbers.
+        An attribute or a shape breaks a rule; the message names the rule and the numbers.
     """
     target = integers(name, "output_shape", output_shape)
     geometry = _conv_transpose(
@@ -310,6 +348,7 @@ def _conv_transpose(
     pads: _Given,
     strides: _Given,
 ) -> ConvTransposeGeometry:
+    """Return the geometry of ConvTranspose for converted arguments, cached."""
     rank = _spatial_rank(name, given, layout)
     x_shape = layouts.channels_second(layout, given)
     kernel = _kernel_of_weight(name, given, w_shape, kernel_shape)
@@ -356,17 +395,17 @@ def max_pool(
     strides: PerAxis | None = None,
     name: str = "max_pool",
 ) -> MaxPoolGeometry:
-    """Geometry of MaxPool for x (N, C, D1…Dn).
+    """Return the geometry of MaxPool for x (N, C, D1…Dn).
 
-    ``x_shape`` alone follows ``layout``: the geometry has N, C, D1…Dn always. Errors begin with ``name``.
+    Only ``x_shape`` follows ``layout``; the geometry is always in the order N, C, D1…Dn. Messages begin with ``name``.
 
-    With ceil_mode the last window is dropped where it would start past the input and its padding at the beginning;
-    it applies with VALID too, and changes nothing with SAME.
+    With ceil_mode, the last window is dropped if it would start beyond the input and its begin padding. ceil_mode
+    applies with VALID too, and changes nothing with SAME.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        Where an attribute or a shape breaks a rule; the message names the rule and the numbers.
+        An attribute or a shape breaks a rule; the message names the rule and the numbers.
     """
     require_kernel(name, kernel_shape)
     geometry = _max_pool(
@@ -401,6 +440,7 @@ def _max_pool(
     storage_order: int,
     strides: _Given,
 ) -> MaxPoolGeometry:
+    """Return the geometry of MaxPool for converted arguments, cached."""
     _check_flag(name, "storage_order", storage_order)
     windows = _pooled(name, given, kernel_shape, auto_pad, ceil_mode, dilations, layout, pads, strides)
     return MaxPoolGeometry(*windows, storage_order, indices_in)
@@ -419,12 +459,12 @@ def average_pool(
     strides: PerAxis | None = None,
     name: str = "average_pool",
 ) -> AveragePoolGeometry:
-    """Geometry of AveragePool for x (N, C, D1…Dn): windows as :func:`max_pool` has them.
+    """Return the geometry of AveragePool for x (N, C, D1…Dn), with windows as in :func:`max_pool`.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        Where an attribute or a shape breaks a rule; the message names the rule and the numbers.
+        An attribute or a shape breaks a rule; the message names the rule and the numbers.
     """
     require_kernel(name, kernel_shape)
     geometry = _average_pool(
@@ -457,6 +497,7 @@ def _average_pool(
     pads: _Given,
     strides: _Given,
 ) -> AveragePoolGeometry:
+    """Return the geometry of AveragePool for converted arguments, cached."""
     _check_flag(name, "count_include_pad", count_include_pad)
     windows = _pooled(name, given, kernel_shape, auto_pad, ceil_mode, dilations, layout, pads, strides)
     return AveragePoolGeometry(*windows, count_include_pad)
@@ -465,7 +506,9 @@ def _average_pool(
 def global_average_pool(
     x_shape: Sequence[int], *, layout: str = "NCHW", name: str = "global_average_pool"
 ) -> AveragePoolGeometry:
-    """Geometry of GlobalAveragePool for x (N, C, D1…Dn): one window, of all of a channel, even where that is empty."""
+    """Return the geometry of GlobalAveragePool for x (N, C, D1…Dn): one window over each plane, even if that is
+    empty.
+    """
     layouts.check(name, layout)
     shape = _shape(x_shape)
     rank = _spatial_rank(name, shape, layout)
@@ -489,7 +532,7 @@ def _pooled(
     pads: _Given,
     strides: _Given,
 ) -> tuple[Ints, Ints, Ints, Ints, Ints, Ints, Ints]:
-    """Return what pooling has of :class:`Windows`, in its order."""
+    """Return the fields of :class:`Windows` for pooling, in order."""
     rank = _spatial_rank(name, given, layout)
     x_shape = layouts.channels_second(layout, given)
     kernel = positive(name, "kernel_shape", kernel_shape, rank)
@@ -510,6 +553,7 @@ def _pooled(
 
 
 def _windows(n: int, begin: int, end: int, extent: int, stride: int, ceil_mode: int) -> int:
+    """Return the number of windows along an axis, with ceil_mode's rule for the last one."""
     room = n + begin + end - extent
     if not ceil_mode:
         return room // stride + 1
@@ -518,10 +562,12 @@ def _windows(n: int, begin: int, end: int, extent: int, stride: int, ceil_mode: 
 
 
 def _extent(kernel: int, dilation: int) -> int:
+    """Return the extent of a dilated kernel, ``ek``."""
     return (kernel - 1) * dilation + 1
 
 
 def _same(sizes: Ints, extents: list[int], strides: Ints, auto_pad: str) -> tuple[Ints, Ints, Ints]:
+    """Return begin pads, end pads and output extents for SAME_UPPER and SAME_LOWER: ``ceil(n / s)`` outputs."""
     out = tuple(-(-n // s) for n, s in zip(sizes, strides, strict=True))
     totals = [(o - 1) * s + ek - n for o, s, ek, n in zip(out, strides, extents, sizes, strict=True)]
     begin, end = _split(totals, small_first=auto_pad == "SAME_UPPER")
@@ -529,7 +575,7 @@ def _same(sizes: Ints, extents: list[int], strides: Ints, auto_pad: str) -> tupl
 
 
 def _split(totals: list[int], *, small_first: bool) -> tuple[Ints, Ints]:
-    """Split each total padding (a negative one counts as 0) over the two ends of its axis."""
+    """Split each total padding (negative ones count as 0) between the two ends of its axis."""
     small = tuple(max(0, total) // 2 for total in totals)
     large = tuple(max(0, total) - half for total, half in zip(totals, small, strict=True))
     return (small, large) if small_first else (large, small)
@@ -546,6 +592,7 @@ def _output(
     end: Ints,
     layout: str,
 ) -> Ints:
+    """Return the output shape after checking that it is neither negative nor too large."""
     if min(y_shape) < 0:
         raise ArgumentError(
             f"{name}: the output would have the negative size {y_shape[2:]} for input {x_shape[2:]}, kernel {kernel}, "
@@ -557,7 +604,7 @@ def _output(
 
 
 def check_size(name: str, what: str, shape: Ints) -> None:
-    """Refuse a result that NumPy could have no array for, were it or what is computed for it of the widest dtype."""
+    """Refuse a result too large for byte offsets of 64 bits in the widest dtype."""
     elements = prod(extent or 1 for extent in shape)
     if elements > _MOST_ELEMENTS:
         counted = ", an extent of 0 counted as 1" if 0 in shape else ""
@@ -568,7 +615,7 @@ def check_size(name: str, what: str, shape: Ints) -> None:
 
 
 def check_rank(name: str, array: str, rank: int) -> int:
-    """Return a number of spatial axes that an array can have."""
+    """Return a number of spatial axes if an array can have that many; raise ArgumentError otherwise."""
     if rank > MOST_AXES:
         raise ArgumentError(
             f"{name}: {array} has {rank} spatial axes, but beside batch and channels an array has at most {MOST_AXES}"
@@ -577,11 +624,12 @@ def check_rank(name: str, array: str, rank: int) -> int:
 
 
 def _shape(shape: Iterable[int]) -> Ints:
-    """Return Python integers, which unlike NumPy's do not overflow."""
+    """Return a shape as Python integers, which unlike NumPy's do not overflow."""
     return tuple(map(operator.index, shape))
 
 
 def _spatial_rank(name: str, x_shape: Ints, layout: str) -> int:
+    """Return the number of spatial axes of x, which must be at least 1."""
     if len(x_shape) < 3:
         if layout == "NCHW":
             needed = "a batch, a channel and at least one spatial axis (N, C, D1, …)"
@@ -592,6 +640,7 @@ def _spatial_rank(name: str, x_shape: Ints, layout: str) -> int:
 
 
 def _kernel_of_weight(name: str, x_shape: Ints, w_shape: Ints, kernel_shape: _Given) -> Ints:
+    """Return the kernel shape from w; raise ArgumentError if it contradicts kernel_shape or the rank of x."""
     if len(w_shape) != len(x_shape):
         raise ArgumentError(
             f"{name}: w must have as many axes as x, but w.shape={shown(w_shape)} has {len(w_shape)} and "
@@ -608,7 +657,7 @@ def _kernel_of_weight(name: str, x_shape: Ints, w_shape: Ints, kernel_shape: _Gi
 
 
 def require_kernel(name: str, kernel_shape: Any) -> None:
-    """Raise ArgumentTypeError for None."""
+    """Raise ArgumentTypeError if kernel_shape is None."""
     if kernel_shape is None:
         raise ArgumentTypeError(
             f"{name}: kernel_shape is required, one integer per spatial axis or one for all of them"
@@ -631,6 +680,7 @@ def _check_flag(name: str, attribute: str, value: int) -> None:
 
 
 def _output_padding(name: str, value: _Given, strides: Ints, dilations: Ints) -> Ints:
+    """Return output_padding per axis: each must be 0, or less than the larger of stride and dilation."""
     rank = len(strides)
     extra = _nonnegative(name, "output_padding", value, rank)
     for axis, (o, s, d) in enumerate(zip(extra, strides, dilations, strict=True)):
@@ -643,7 +693,7 @@ def _output_padding(name: str, value: _Given, strides: Ints, dilations: Ints) ->
 
 
 def _output_shape(name: str, value: Ints | None, rank: int) -> Ints | None:
-    """Keep the spatial entries: models in the wild also write N and C in front."""
+    """Return the spatial entries of output_shape; some models also write N and C in front."""
     if value is None:
         return None
     if len(value) not in (rank, rank + 2):
@@ -655,6 +705,7 @@ def _output_shape(name: str, value: Ints | None, rank: int) -> Ints | None:
 
 
 def _explicit_pads(name: str, pads: _Given, auto_pad: str, rank: int) -> tuple[Ints, Ints]:
+    """Return begin and end pads; raise ArgumentError for non-zero pads combined with an auto_pad."""
     both = _nonnegative(name, "pads", pads, 2 * rank)
     if any(both) and auto_pad != "NOTSET":
         raise ArgumentError(
@@ -664,7 +715,7 @@ def _explicit_pads(name: str, pads: _Given, auto_pad: str, rank: int) -> tuple[I
 
 
 def positive(name: str, attribute: str, value: _Given, length: int) -> Ints:
-    """Return so many numbers, ones for None; raise ArgumentError unless all of them are at least 1."""
+    """Return ``length`` numbers, 1 each for None; raise ArgumentError if one is less than 1."""
     numbers = _of_length(name, attribute, 1 if value is None else value, length)
     if min(numbers) < 1:
         raise ArgumentError(f"{name}: every entry of {attribute} must be at least 1, but {attribute}={value}")
@@ -672,6 +723,7 @@ def positive(name: str, attribute: str, value: _Given, length: int) -> Ints:
 
 
 def _nonnegative(name: str, attribute: str, value: _Given, length: int) -> Ints:
+    """Return ``length`` numbers, 0 each for None; raise ArgumentError if one is negative."""
     numbers = _of_length(name, attribute, 0 if value is None else value, length)
     if min(numbers) < 0:
         advice = _instead_of_negative_pads(name) if attribute == "pads" else ""
@@ -680,7 +732,7 @@ def _nonnegative(name: str, attribute: str, value: _Given, length: int) -> Ints:
 
 
 def _instead_of_negative_pads(name: str) -> str:
-    """Return the end of a message: what has the effect that negative pads of this function seem to ask for."""
+    """Return advice that ends a message about negative pads: how to get the effect they seem to ask for."""
     if "unpool" in name:
         return "; pass output_shape for a larger result"
     if "transpose" in name:
@@ -689,7 +741,7 @@ def _instead_of_negative_pads(name: str) -> str:
 
 
 def _of_length(name: str, attribute: str, value: Ints | int, length: int) -> Ints:
-    """Return one number for each axis, or for each end of each: an integer alone as many times as needed."""
+    """Return ``length`` numbers; a single integer is repeated."""
     if isinstance(value, int):
         return (value,) * length
     if len(value) != length:
@@ -701,6 +753,7 @@ def _of_length(name: str, attribute: str, value: Ints | int, length: int) -> Int
 
 
 def _auto_pad(name: str, value: Any) -> str:
+    """Return auto_pad as one of its four values; "" stands for NOTSET, and bytes are decoded."""
     if isinstance(value, bytes):
         value = value.decode("ascii", "replace")
     if not isinstance(value, str):

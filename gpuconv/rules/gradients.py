@@ -1,8 +1,8 @@
-"""Geometries of gradients: those of the operators themselves, the other way round.
+"""Geometries of the gradients, expressed by those of the forward operators.
 
-With respect to its input, Conv has ConvTranspose for a gradient and the other way round: output ``q`` of Conv meets
-input ``q * s + offset``, input ``i`` of ConvTranspose reaches output ``i * s + offset``. With respect to the weights
-both sum the products of what meets through a tap.
+The gradient of Conv with respect to its input is a ConvTranspose with the same weights, and vice versa: only the roles
+of input and output change. The gradient with respect to the weights sums, for each tap, the products of all pairs of
+input and output that this tap connects.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Geometry = TypeVar("Geometry", ConvGeometry, ConvTransposeGeometry)
 
 @dataclass(frozen=True, slots=True)
 class SumsGeometry:
-    """The sums over all but the channels: x (N, C, D1…Dn) gives y (C,)."""
+    """Geometry of a bias gradient: the sum of x (N, C, D1…Dn) over all axes but channels gives y (C,)."""
 
     x_shape: Ints
     y_shape: Ints
@@ -40,7 +40,19 @@ class SumsGeometry:
 
 @dataclass(frozen=True, slots=True)
 class MaxUnpoolGeometry:
-    """MaxUnpool: elements of x go where Indices say, which number those of ``numbered_shape``; y may be larger."""
+    """Geometry of MaxUnpool, which stores elements of x at the positions that Indices give.
+
+    Attributes
+    ----------
+    x_shape : tuple of int
+        Shape of the maxima and their Indices.
+    numbered_shape : tuple of int
+        Shape of the array whose elements the Indices count.
+    y_shape : tuple of int
+        Shape of the result, which may be larger.
+    index_windows : IndexWindows
+        The range of valid Indices of each window.
+    """
 
     x_shape: Ints
     numbered_shape: Ints
@@ -56,11 +68,11 @@ def conv_input_grad(
     layout: str = "NCHW",
     **attributes: Any,
 ) -> ConvTransposeGeometry:
-    """Return the ConvTranspose that takes dy to the gradient of Conv's x."""
+    """Return the geometry of the ConvTranspose that computes the gradient with respect to Conv's x from dy."""
     name = "conv_input_grad"
     forward = geometry.conv(_shape(name, "x_shape", x_shape), w_shape, layout=layout, name=name, **attributes)
     _check_dy(name, dy_shape, forward.y_shape, layout)
-    return _turned(forward, ConvTransposeGeometry)
+    return _exchanged(forward, ConvTransposeGeometry)
 
 
 def conv_transpose_input_grad(
@@ -71,11 +83,11 @@ def conv_transpose_input_grad(
     layout: str = "NCHW",
     **attributes: Any,
 ) -> ConvGeometry:
-    """Return the Conv that takes dy to the gradient of ConvTranspose's x."""
+    """Return the geometry of the Conv that computes the gradient with respect to ConvTranspose's x from dy."""
     name = "conv_transpose_input_grad"
     forward = geometry.conv_transpose(_shape(name, "x_shape", x_shape), w_shape, layout=layout, name=name, **attributes)
     _check_dy(name, dy_shape, forward.y_shape, layout)
-    return _turned(forward, ConvGeometry)
+    return _exchanged(forward, ConvGeometry)
 
 
 def conv_weight_grad(
@@ -86,7 +98,7 @@ def conv_weight_grad(
     layout: str = "NCHW",
     **attributes: Any,
 ) -> ConvGeometry:
-    """Return the Conv whose weights' gradient is asked for."""
+    """Return the geometry of the forward Conv whose weight gradient is wanted."""
     name = "conv_weight_grad"
     forward = geometry.conv(x_shape, _shape(name, "w_shape", w_shape), layout=layout, name=name, **attributes)
     _check_dy(name, dy_shape, forward.y_shape, layout)
@@ -101,20 +113,22 @@ def conv_transpose_weight_grad(
     layout: str = "NCHW",
     **attributes: Any,
 ) -> ConvGeometry:
-    """Return the Conv from dy to x, whose weights are the same."""
+    """Return the geometry of the Conv from dy to x that has the weights of the ConvTranspose, whose gradient is
+    wanted.
+    """
     name = "conv_transpose_weight_grad"
     forward = geometry.conv_transpose(x_shape, _shape(name, "w_shape", w_shape), layout=layout, name=name, **attributes)
     _check_dy(name, dy_shape, forward.y_shape, layout)
-    return _turned(forward, ConvGeometry)
+    return _exchanged(forward, ConvGeometry)
 
 
 def conv_bias_grad(dy_shape: Sequence[int], *, layout: str = "NCHW") -> SumsGeometry:
-    """Return the sums over batch and space that are the gradient of Conv's b."""
+    """Return the geometry of the sums over batch and space that are the gradient with respect to Conv's b."""
     return _sums("conv_bias_grad", dy_shape, layout)
 
 
 def conv_transpose_bias_grad(dy_shape: Sequence[int], *, layout: str = "NCHW") -> SumsGeometry:
-    """Return the sums over batch and space that are the gradient of ConvTranspose's b."""
+    """Return the geometry of the sums over batch and space that are the gradient with respect to ConvTranspose's b."""
     return _sums("conv_transpose_bias_grad", dy_shape, layout)
 
 
@@ -126,7 +140,7 @@ def max_pool_grad(
     layout: str = "NCHW",
     **attributes: Any,
 ) -> MaxPoolGeometry:
-    """Return the MaxPool whose x the gradient is asked for of."""
+    """Return the geometry of the forward MaxPool whose input gradient is wanted."""
     name = "max_pool_grad"
     forward = geometry.max_pool(_shape(name, "x_shape", x_shape), layout=layout, name=name, **attributes)
     _check_dy(name, dy_shape, forward.y_shape, layout)
@@ -137,7 +151,7 @@ def max_pool_grad(
 def average_pool_grad(
     dy_shape: Sequence[int], *, x_shape: Iterable[int], layout: str = "NCHW", **attributes: Any
 ) -> AveragePoolGeometry:
-    """Return the AveragePool whose x the gradient is asked for of."""
+    """Return the geometry of the forward AveragePool whose input gradient is wanted."""
     name = "average_pool_grad"
     forward = geometry.average_pool(_shape(name, "x_shape", x_shape), layout=layout, name=name, **attributes)
     _check_dy(name, dy_shape, forward.y_shape, layout)
@@ -147,7 +161,7 @@ def average_pool_grad(
 def global_average_pool_grad(
     dy_shape: Sequence[int], *, x_shape: Iterable[int], layout: str = "NCHW"
 ) -> AveragePoolGeometry:
-    """Return the GlobalAveragePool whose x the gradient is asked for of."""
+    """Return the geometry of the forward GlobalAveragePool whose input gradient is wanted."""
     name = "global_average_pool_grad"
     forward = geometry.global_average_pool(_shape(name, "x_shape", x_shape), layout=layout, name=name)
     _check_dy(name, dy_shape, forward.y_shape, layout)
@@ -165,14 +179,15 @@ def max_unpool(
     pads: PerAxis | None = None,
     strides: PerAxis | None = None,
 ) -> MaxUnpoolGeometry:
-    """Geometry of MaxUnpool: without an output_shape, ``s * (n - 1) + k - pads`` places along each axis.
+    """Return the geometry of MaxUnpool; the default output extent is ``s * (n - 1) + k - pads`` along each axis.
 
-    Indices number the elements of that shape or, where they count within each plane, of a plane of the result.
+    Indices count the elements of an array with that default shape; with ``indices_in="plane"``, those of a plane of the
+    result.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        Where an attribute or a shape breaks a rule; the message names the rule and the numbers.
+        An attribute or a shape breaks a rule; the message names the rule and the numbers.
     """
     name = "max_unpool"
     geometry.require_kernel(name, kernel_shape)
@@ -201,30 +216,41 @@ def _max_unpool(
     in_planes: bool,
     is_strict: bool,
 ) -> MaxUnpoolGeometry:
-    """Return the geometry for y (N, C, Q1, …, Qn): along each axis, the extent of ConvTranspose's result."""
+    """Return the geometry for y (N, C, Q1, ..., Qn); the output's default extents are those of ConvTranspose."""
     kernel = geometry.positive(name, "kernel_shape", given, geometry.check_rank(name, "y", len(shape) - 2))
-    of_one = geometry.conv_transpose((1, 1, *shape[2:]), (1, 1, *kernel), pads=pads, strides=strides, name=name)
+    single_channel = geometry.conv_transpose((1, 1, *shape[2:]), (1, 1, *kernel), pads=pads, strides=strides, name=name)
     if is_strict and output_shape is None and not any(isinstance(each, tuple) for each in (given, pads, strides)):
         strictness.check_axes(name, "y", shape, layout, f"kernel_shape=[{kernel[0]}]")
-    natural = (*shape[:2], *of_one.y_shape[2:])
+    natural = (*shape[:2], *single_channel.y_shape[2:])
     result = _unpooled(name, natural, output_shape, in_planes)
     geometry.check_size(name, "the output shape", layouts.as_given(layout, result))
     numbered = result if in_planes else natural
-    return MaxUnpoolGeometry(shape, numbered, result, _unpooled_windows(of_one, shape, numbered, result, in_planes))
+    return MaxUnpoolGeometry(
+        shape, numbered, result, _unpooled_windows(single_channel, shape, numbered, result, in_planes)
+    )
 
 
 def _unpooled_windows(
-    of_one: ConvTransposeGeometry, shape: Ints, numbered: Ints, result: Ints, in_planes: bool
+    single_channel: ConvTransposeGeometry, shape: Ints, numbered: Ints, result: Ints, in_planes: bool
 ) -> IndexWindows:
-    """Return what each index may name, if the forward call's x had the shape of the result."""
-    pads = [begin + end for begin, end in zip(of_one.pads_begin, of_one.pads_end, strict=True)]
-    axes = zip(result[2:], shape[2:], of_one.kernel_shape, of_one.strides, pads, strict=True)
+    """Return the valid Indices of each window, assuming that the forward call's x had the shape of the result."""
+    pads = [begin + end for begin, end in zip(single_channel.pads_begin, single_channel.pads_end, strict=True)]
+    axes = zip(result[2:], shape[2:], single_channel.kernel_shape, single_channel.strides, pads, strict=True)
     reach = [largest_reach(*axis) for axis in axes]
-    return IndexWindows.of(shape, numbered, in_planes, 0, of_one.strides, of_one.pads_begin, reach, of_one.dilations)
+    return IndexWindows.of(
+        shape,
+        numbered,
+        in_planes,
+        0,
+        single_channel.strides,
+        single_channel.pads_begin,
+        reach,
+        single_channel.dilations,
+    )
 
 
 def _unpooled(name: str, natural: Ints, given: Ints | None, in_planes: bool) -> Ints:
-    """Return the result's shape; Indices that number the natural shape must find room in it."""
+    """Return the result's shape; if Indices count the default shape, the result must not be smaller."""
     if given is None:
         return natural
     rank = len(natural) - 2
@@ -251,6 +277,7 @@ def _check_indices(name: str, other: str, shape: Sequence[int], indices_shape: S
 
 
 def _sums(name: str, dy_shape: Sequence[int], layout: str) -> SumsGeometry:
+    """Return the geometry of a bias gradient after validation of dy's rank and layout."""
     layouts.check(name, layout)
     if len(dy_shape) < 3:
         raise ArgumentError(
@@ -262,15 +289,15 @@ def _sums(name: str, dy_shape: Sequence[int], layout: str) -> SumsGeometry:
     return SumsGeometry(shape, shape[1:2])
 
 
-def _turned(g: ConvGeometry | ConvTransposeGeometry, kind: type[Geometry]) -> Geometry:
-    """Return the geometry the other way round: what one reads the other writes, through the same taps."""
+def _exchanged(g: ConvGeometry | ConvTransposeGeometry, kind: type[Geometry]) -> Geometry:
+    """Return the geometry with input and output exchanged, through the same taps."""
     return kind(
         g.y_shape, g.x_shape, g.kernel_shape, g.strides, g.dilations, g.pads_begin, g.pads_end, g.w_shape, g.group
     )
 
 
 def _shape(name: str, argument: str, value: Any) -> Ints:
-    """Return a shape that is given in words, not as an array's."""
+    """Return a shape that the caller passes as an argument, after validation."""
     if value is None:
         raise ArgumentTypeError(f"{name}: {argument} is required, the shape of the array whose gradient is asked for")
     shape: Ints = integers(name, argument, value)
@@ -281,6 +308,7 @@ def _shape(name: str, argument: str, value: Any) -> Ints:
 
 
 def _check_dy(name: str, dy_shape: Sequence[int], y_shape: Ints, layout: str) -> None:
+    """Raise ArgumentError unless dy has the shape of the forward call's result."""
     expected = layouts.as_given(layout, y_shape)
     if tuple(dy_shape) != expected:
         raise ArgumentError(f"{name}: dy must have the shape of the result {expected}, not {tuple(dy_shape)}")

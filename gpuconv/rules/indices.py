@@ -1,4 +1,7 @@
-"""MaxPool's Indices: which elements they number, and which of these each window can have taken its maximum from."""
+"""Indices of MaxPool: what they count, and which values each window can have returned.
+
+MaxUnpool and MaxPool's gradient use this to reject Indices that do not belong to the forward call.
+"""
 
 from __future__ import annotations
 
@@ -11,27 +14,28 @@ from gpuconv._errors import ArgumentError, ArgumentTypeError, shown
 from gpuconv.rules import layout as layouts
 
 Ints = tuple[int, ...]
-IndicesIn = Literal["tensor", "plane"]  # what Indices count the elements of: ONNX's whole tensor, or each (n, c) plane
+# what Indices count: elements of the whole tensor, as in ONNX, or of each (n, c) plane
+IndicesIn = Literal["tensor", "plane"]
 _CHOICES: tuple[str, ...] = get_args(IndicesIn)
 
 
 @dataclass(frozen=True, slots=True)
 class IndexWindows:
-    """The elements that each index may name, for an array of Indices (N, C, Q1, …).
+    """The valid Indices of each window, for an array of Indices (N, C, Q1, ...).
 
     Attributes
     ----------
     shape : tuple of int
-        (N, C, Q1, …), that of the Indices.
+        (N, C, Q1, ...), the shape of the Indices.
     numbered : tuple of int
-        (N, C, D1, …), that of the array whose elements they number.
+        (N, C, D1, ...), the shape of the array whose elements they count.
     in_planes : bool
-        Whether the first element of each plane has the number 0, not only that of the first plane.
+        Whether counting restarts at 0 in each (n, c) plane.
     storage_order : int
-        0 where the last spatial axis is numbered fastest, 1 where the first one is.
+        0 if the last spatial axis counts fastest, 1 if the first.
     strides, pads, reach, dilations : tuple of int
-        Per spatial axis: window q may name the coordinates ``q * stride - pad + i`` inside the array, for multiples i
-        of the dilation from 0 to below the reach. None is larger than its effect: the stride of a single window is 0.
+        Per spatial axis: window q may name the in-bounds coordinates ``q * stride - pad + i``, where i is a multiple of
+        the dilation in ``[0, reach)``. Values are reduced to what has an effect: the stride of a single window is 0.
     """
 
     shape: Ints
@@ -55,7 +59,7 @@ class IndexWindows:
         reach: Iterable[int],
         dilations: Ints,
     ) -> IndexWindows:
-        """Return what the attributes of a call come to."""
+        """Return the valid Indices for a call, with strides, reach and dilations reduced to what has an effect."""
         seen = tuple(min(r, n + pad) for r, n, pad in zip(reach, numbered[2:], pads, strict=True))
         return cls(
             shape,
@@ -70,23 +74,23 @@ class IndexWindows:
 
     @property
     def plane(self) -> int:
-        """Elements of a plane."""
+        """Number of elements per plane."""
         return prod(self.numbered[2:])
 
     @property
     def count(self) -> int:
-        """Numbers that elements can have: from 0 to below this."""
+        """Number of valid non-negative Indices: they are in ``[0, count)``."""
         return self.plane if self.in_planes else prod(self.numbered)
 
     @property
     def fastest_first(self) -> range:
-        """The spatial axes in the order of numbering, the one whose neighbours have neighbouring numbers first."""
+        """The spatial axes, fastest-counting first."""
         rank = len(self.strides)
         return range(rank) if self.storage_order else range(rank - 1, -1, -1)
 
 
 def parse_indices_in(name: str, value: Any) -> str:
-    """Return a value of the argument ``indices_in``; raise ArgumentError or ArgumentTypeError for any other."""
+    """Return the argument ``indices_in`` if it is valid; raise ArgumentError or ArgumentTypeError otherwise."""
     if not isinstance(value, str):
         raise ArgumentTypeError(f"{name}: indices_in must be a string, not {shown(value)}")
     if value not in _CHOICES:
@@ -95,18 +99,18 @@ def parse_indices_in(name: str, value: Any) -> str:
 
 
 def largest_reach(extent: int, windows: int, kernel: int, stride: int, pads: int) -> int:
-    """Return how far from a window's first coordinate its maximum may be, plus 1, where the dilation is not known.
+    """Return an upper bound of a window's dilated extent, if the dilation is unknown.
 
-    MaxUnpool is told neither the dilation nor the ceil_mode of the MaxPool that it inverts. An input of ``extent`` and
-    a dilated kernel of ``ek`` elements give ``windows`` outputs with ceil_mode only if
-    ``extent + pads - ek > stride * (windows - 2)``, and without it only if they do with it or ``ek`` is smaller still.
+    MaxUnpool knows neither dilation nor ceil_mode of the MaxPool that it inverts. With ceil_mode, an input of
+    ``extent`` and a dilated kernel of ``ek`` elements give ``windows`` outputs only if ``extent + pads - ek > stride *
+    (windows - 2)``. Without ceil_mode, ``ek`` must satisfy the same condition or be smaller still.
     """
     largest = extent + pads - stride * (windows - 2) - 1
     return (kernel - 1) * max(1, (largest - 1) // max(1, kernel - 1)) + 1
 
 
 def refuse(name: str, index: int, place: Ints, windows: IndexWindows, layout: str) -> None:
-    """Raise ArgumentError for an index at a place (n, c, q1, …) that the forward call cannot have returned."""
+    """Raise ArgumentError for an index at position (n, c, q1, ...) that the forward call cannot have returned."""
     hold = f"{name}: indices hold {index} at {layouts.as_given(layout, place)}"
     of = f"a plane {windows.numbered[2:]}" if windows.in_planes else f"{windows.numbered} (N, C, D1, …)"
     if windows.count == 0:
@@ -121,7 +125,9 @@ def refuse(name: str, index: int, place: Ints, windows: IndexWindows, layout: st
 
 
 def _cure(index: int, place: Ints, windows: IndexWindows) -> str:
-    """Return what to do about an index that may count in the other way, which is the same in the first plane."""
+    """Return advice if the index seems to count the other way (tensor or plane); both are the same in the first
+    plane.
+    """
     within = 0 <= index < windows.plane
     if not any(place[:2]) or within == windows.in_planes or index < 0:
         return ""

@@ -1,6 +1,6 @@
-"""Reading the integers and flags that callers pass: one number, one for each axis, or the extents of a shape.
+"""Conversion of integer and boolean arguments: a number, one number per axis, or a shape.
 
-Whatever object comes, the outcome is Python integers, which do not overflow, or an error that names the argument.
+Any object is converted to Python integers, which do not overflow, or causes an error that names the argument.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any, NoReturn
 
 from gpuconv._errors import ArgumentError, ArgumentTypeError, one_line, shown
 
-MOST_ENTRIES = 124  # pads of 62 spatial axes, beside which an array has batch and channels
+MOST_ENTRIES = 124  # entries: pads of 62 spatial axes, the most that an array has besides batch and channels
 _INT64_MAX = 2**63 - 1
 
 
 def integer(name: str, argument: str, value: Any) -> int:
-    """Return a Python integer of 64 bits; ``name`` is the function that an error names."""
+    """Return an argument as a Python integer that fits 64 bits; messages begin with ``name``, the public function."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -28,7 +28,7 @@ def integer(name: str, argument: str, value: Any) -> int:
 
 
 def integers(name: str, argument: str, value: Any) -> Any:
-    """Return a tuple of Python integers, or None for None."""
+    """Return an argument as a tuple of Python integers, or None for None."""
     if value is None:
         return None
     numbers = _sequence(name, argument, value)
@@ -40,7 +40,7 @@ def integers(name: str, argument: str, value: Any) -> Any:
 
 
 def per_axis(name: str, argument: str, value: Any) -> Any:
-    """Return a tuple of Python integers, the one integer that stands for every axis, or None for None."""
+    """Return an argument as a tuple of Python integers, or as one integer that applies to every axis; None for None."""
     if value is None:
         return None
     if type(value) is int:
@@ -69,9 +69,9 @@ def per_axis(name: str, argument: str, value: Any) -> Any:
 
 
 def flag(name: str, argument: str, value: Any) -> bool:
-    """Return whether a value is true, as Python counts it; an array of several elements is refused, as is one of none.
+    """Return the truth value of an argument; arrays other than scalars are refused.
 
-    Callers on hot paths ask ``value is True or value is False`` first.
+    Callers on hot paths test ``value is True or value is False`` first.
     """
     try:
         if getattr(value, "shape", ()) == ():
@@ -82,7 +82,7 @@ def flag(name: str, argument: str, value: Any) -> bool:
 
 
 def held(name: str, argument: str, value: Any) -> Any:
-    """Return the entries of an iterator, which can be read only once, and anything else unchanged."""
+    """Return an iterator's entries as a tuple, since it can be read only once; return anything else unchanged."""
     if not isinstance(value, Iterator):
         return value
     try:
@@ -94,14 +94,14 @@ def held(name: str, argument: str, value: Any) -> Any:
 
 
 def has_order(value: Any) -> bool:
-    """Return whether an object may be read as a sequence of integers: its entries have an order, and are no bytes."""
+    """Return whether an object can be a sequence of integers: not a set, a mapping or bytes."""
     return not isinstance(value, Set | Mapping | bytes | bytearray)
 
 
 def _sequence(name: str, argument: str, value: Any) -> tuple[int, ...] | None:
     """Return the integers of a sequence, or None for anything else.
 
-    The length is checked before more than :data:`MOST_ENTRIES` are read: ``range(10**9)`` costs nothing.
+    At most :data:`MOST_ENTRIES` + 1 entries are read, so ``range(10**9)`` costs nothing.
     """
     is_plain = (kind := type(value)) is tuple or kind is list
     if not is_plain and not has_order(value):
@@ -109,7 +109,7 @@ def _sequence(name: str, argument: str, value: Any) -> tuple[int, ...] | None:
     try:
         entries = value if is_plain and len(value) <= MOST_ENTRIES else islice(value, MOST_ENTRIES + 1)
         numbers = tuple(map(operator.index, entries))
-    except (TypeError, NotImplementedError):  # not iterable, no integers, or a memoryview of several axes
+    except (TypeError, NotImplementedError):  # not iterable, not integers, or a multi-dimensional memoryview
         return None
     except Exception as error:
         _unreadable(name, argument, error)
@@ -129,29 +129,29 @@ def _check_count(name: str, argument: str, value: Any, read: int) -> None:
 def _length(value: Any) -> str:
     try:
         return str(len(value))
-    except Exception:  # an iterator, or a range that is longer than any list
+    except Exception:  # an iterator, or a range longer than any list
         return f"over {MOST_ENTRIES}"
 
 
 def _pairs(value: Any) -> list[tuple[int, ...]] | None:
-    """Return pads that are a pair of integers for each axis, as other libraries want them; None for anything else."""
-    if isinstance(value, Iterator) or not has_order(value):  # an iterator has been read already
+    """Return pads that are given as one pair per axis, as in other libraries; None for anything else."""
+    if isinstance(value, Iterator) or not has_order(value):  # an iterator is exhausted by now
         return None
     try:
         pairs = [_pair(entry) for entry in islice(value, MOST_ENTRIES)]
-    except Exception:  # of whatever kind: it is something else
+    except Exception:  # any error: it is something else
         return None
     return [pair for pair in pairs if pair] if all(pairs) else None
 
 
 def _pair(entry: Iterable[Any]) -> tuple[int, ...]:
-    """Return two integers; nothing where there are fewer or more."""
+    """Return a pair of integers; () if there are fewer or more."""
     numbers = tuple(map(operator.index, islice(entry, 3)))
     return numbers if len(numbers) == 2 else ()
 
 
 def _described(value: Any) -> str:
-    """Return how a message shows what is no sequence of integers, and why where that is not plain to see."""
+    """Return how messages show a value that is not a sequence of integers, with the reason if it is not obvious."""
     if isinstance(value, Set):
         return f"{shown(value)}, a set, whose entries have no order"
     if isinstance(value, Mapping):
@@ -168,6 +168,6 @@ def _int64(name: str, argument: str, number: int) -> int:
 
 
 def _unreadable(name: str, argument: str, error: Exception) -> NoReturn:
-    """Raise ArgumentTypeError for what an object of the caller's raised when it was read."""
+    """Raise ArgumentTypeError for an exception that a caller's object raised when it was read."""
     kind, text = type(error).__name__, one_line(str(error))
     raise ArgumentTypeError(f"{name}: {argument} cannot be read ({kind}{': ' if text else ''}{text})") from error

@@ -1,4 +1,7 @@
-"""What bits of a result do not depend on: said by each call, or by the context that it is made in."""
+"""The setting ``invariant``: whether results are bit-identical for every batch size.
+
+It is given per call, or for a block of code by :func:`invariant`.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ CURRENT: ContextVar[Invariance | None] = ContextVar("gpuconv.invariant", default
 
 
 def check(operator: str, invariant: Any) -> bool:
-    """Tell whether images are computed as if alone; raise ArgumentError, ArgumentTypeError for what is no word."""
+    """Return whether batch invariance is on; raise ArgumentError or ArgumentTypeError for an invalid value."""
     if invariant is None:
         return False
     if not isinstance(invariant, str):
@@ -27,36 +30,36 @@ def check(operator: str, invariant: Any) -> bool:
 
 
 def asked(operator: str, invariant: Any) -> bool:
-    """Tell whether a call or, where it says nothing, its context asks for it; raise as :func:`check` does."""
+    """Return whether a call, or else its context, asks for batch invariance; raise as :func:`check` does."""
     return check(operator, CURRENT.get() if invariant is None else invariant)
 
 
 @refusing
 def invariant(value: Invariance | None) -> AbstractContextManager[None]:
-    """Set what bits of results do not depend on, for a block of code or for a function.
+    """Guarantee batch invariance of results, for a block of code or for a function.
 
-    The setting belongs to the thread or the asynchronous task that makes it. Blocks nest, and the end of one restores
-    the previous setting, after an error too. A thread that is started meanwhile begins with None.
+    The setting is local to the current thread or asynchronous task. Blocks can be nested; leaving one restores the
+    previous setting, after an exception too. A new thread starts with None.
 
     Parameters
     ----------
     value : {"batch", None}
-        With "batch", an image's result has the same bits whatever stands beside it: ``conv(x, w)[i]`` equals
-        ``conv(x[i : i + 1], w)[0]`` bit for bit, for every number of images, place among them, memory layout and
-        number of threads. It holds for :func:`conv`, :func:`conv_transpose`, their input gradients, and for all
-        pooling and its gradients. On CUDA devices, averages of several windows and the gradients of pooling then take
-        the general kernel, which is slower. Gradients of weights and of biases add up images and do not depend on it.
-        None promises the same bits for the same call only.
+        With "batch", the result for an image is bit-identical whatever else is in the batch: ``conv(x, w)[i]`` equals
+        ``conv(x[i : i + 1], w)[0]`` for every batch size, position, memory layout and number of threads. This holds for
+        :func:`conv`, :func:`conv_transpose`, their input gradients, and for all pooling and its gradients. On CUDA
+        devices, AveragePool with several windows and the gradients of pooling then use the general kernel, which is
+        slower. Gradients of weights and biases sum over images and are not affected. None guarantees identical bits
+        only for identical calls.
 
     Returns
     -------
     context manager
-        May be entered more than once. Also a decorator of functions, other than asynchronous ones and generators.
+        Can be entered more than once. Also a decorator of functions, except for asynchronous functions and generators.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        Neither of the two.
+        The value is not "batch" or None.
 
     Examples
     --------

@@ -1,7 +1,7 @@
-"""Where the channels of activations stand: second (NCHW), or last (NHWC), whatever the number of spatial axes.
+"""The argument ``layout``: channels second (NCHW) or last (NHWC), for any number of spatial axes.
 
-Everything below the public functions counts axes as N, C, D1, …: what arrays of the other layout have is put in this
-order where a call begins, without moving an element.
+Internally, axes are always in the order N, C, D1, ... At the start of a call, shapes and strides of NHWC arrays are
+reordered, without moving elements.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from gpuconv._errors import ArgumentError, ArgumentTypeError, shown
 Entry = TypeVar("Entry")
 Layout = Literal["NCHW", "NHWC"]
 LAYOUTS: tuple[str, ...] = get_args(Layout)
-ADVICE = "; pass layout="  # of errors, for callers that can
+ADVICE = "; pass layout="  # begins advice in messages, for callers that have this argument
 
 
 def check(operator: str, layout: Any) -> str:
-    """Return a layout that is one; raise ArgumentError, ArgumentTypeError, shown for anything else."""
+    """Return the layout if it is valid; raise ArgumentError or ArgumentTypeError otherwise."""
     if not isinstance(layout, str):
         raise ArgumentTypeError(f"{operator}: layout must be a string, not {type(layout).__name__}")
     if layout not in LAYOUTS:
@@ -28,7 +28,7 @@ def check(operator: str, layout: Any) -> str:
 
 
 def advice(layout: str, shape: tuple[int, ...], channels: int) -> str:
-    """Return what ends a message about an array with another number of channels: the layout that mends it, if one does.
+    """Return advice for a message about a wrong channel count: the other layout, if that has the right count; else "".
 
     Examples
     --------
@@ -43,17 +43,17 @@ def advice(layout: str, shape: tuple[int, ...], channels: int) -> str:
 
 
 def channels_second(layout: str, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
-    """Return the shape or the strides of an activation in the order N, C, D1, …; too few entries as they are."""
+    """Return shape or strides in the order N, C, D1, ...; fewer than three entries are returned unchanged."""
     if layout == "NCHW" or len(entries) < 3:
         return entries
     return (entries[0], entries[-1], *entries[1:-1])
 
 
 def as_given(layout: str, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
-    """Return entries in the order N, C, D1, … as an array of the layout has them."""
+    """Return entries in the order N, C, D1, ... rearranged to the order of the layout."""
     return entries if layout == "NCHW" else (entries[0], *entries[2:], entries[1])
 
 
 def view(layout: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return a NumPy array of the layout seen with its axes in the order N, C, D1, …."""
+    """Return a NumPy array of the layout as a view with its axes in the order N, C, D1, ..."""
     return array if layout == "NCHW" else np.moveaxis(array, -1, 1)

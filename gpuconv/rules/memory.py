@@ -1,4 +1,7 @@
-"""What an ``out`` must be, on any backend: of the result's shape and dtype, its own memory, every element once."""
+"""Validation of the argument ``out``, on any backend: shape, dtype, writability, and no aliasing.
+
+``out`` must not share memory with an operand, and each of its elements must have its own memory.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from gpuconv._errors import ArgumentError, ArgumentTypeError, one_line
 
 
 def result(operator: str, out: Any, shape: tuple[int, ...], dtype: Any, name: str = "out", **others: Any) -> Any:
-    """Return an ``out`` that the result fits into and that shares no memory with the others; None: a new array."""
+    """Return ``out`` after validation, or a new array if it is None; ``others`` are arrays it must not overlap."""
     if out is None:
         return np.empty(shape, dtype)
     check_result(operator, name, out, shape, dtype)
@@ -21,14 +24,14 @@ def result(operator: str, out: Any, shape: tuple[int, ...], dtype: Any, name: st
 
 
 def check_result(operator: str, name: str, out: Any, shape: tuple[int, ...], dtype: Any) -> None:
-    """Refuse an ``out`` that the result does not fit into, that is read-only, or whose elements overlap."""
+    """Refuse an ``out`` of wrong shape or dtype, one that is read-only, or one whose elements overlap each other."""
     if out.shape != shape:
         raise ArgumentError(f"{operator}: {name} must have the result's shape {shape}, not {out.shape}")
     if out.dtype != dtype:
         raise ArgumentTypeError(
             f"{operator}: {name} must have the result's dtype {np.dtype(dtype)}, not {one_line(str(out.dtype))}"
         )
-    if not getattr(out.flags, "writeable", True):  # CuPy's flags have no such entry
+    if not getattr(out.flags, "writeable", True):  # CuPy's flags have no such attribute
         raise ArgumentError(f"{operator}: {name} is read-only; pass a writeable array")
     if _repeats_itself(out):
         raise ArgumentError(
@@ -37,7 +40,9 @@ def check_result(operator: str, name: str, out: Any, shape: tuple[int, ...], dty
 
 
 def refuse_overlap(operator: str, name: str, out: Any, other: str, array: Any) -> None:
-    """Raise where an element of ``out`` is also one of another NumPy array; device arrays have a :class:`Place`."""
+    """Raise ArgumentError if ``out`` and another NumPy array share an element; device arrays go through
+    :class:`Place`.
+    """
     try:
         shared = np.shares_memory(out, array, max_work=10_000)  # type: ignore[arg-type]
     except np.exceptions.TooHardError:
@@ -47,7 +52,15 @@ def refuse_overlap(operator: str, name: str, out: Any, other: str, array: Any) -
 
 
 class Place:
-    """Where the elements of an array lie, but for its address."""
+    """Memory range and strides of an array without its address, for overlap tests of device arrays on the host.
+
+    Attributes
+    ----------
+    low, high : int
+        Byte range of the elements, relative to the first one.
+    itemsize : int
+        Bytes per element.
+    """
 
     __slots__ = ("_interface", "high", "itemsize", "low")
 
@@ -65,7 +78,7 @@ class Place:
         }
 
     def at(self, address: int) -> Any:
-        """Return a NumPy array that lies there; its elements can be compared in place only, not read."""
+        """Return a NumPy array at an address with this layout; it serves overlap tests only and must not be read."""
         return np.asarray(_Interface({**self._interface, "data": (address, True)}))
 
 
@@ -75,7 +88,7 @@ class _Interface:
 
 
 def _repeats_itself(array: Any) -> bool:
-    """Tell whether steps along some axis are shorter than what the axes inside of it span."""
+    """Return whether elements overlap: some axis has a stride smaller than the span of the axes inside it."""
     span = array.itemsize
     axes = zip(array.strides, array.shape, strict=True)
     for stride, size in sorted((abs(stride), size) for stride, size in axes if size > 1 and array.size):

@@ -1,4 +1,7 @@
-"""The table of operators: the arrays and attributes that each takes, and whose geometry it has."""
+"""Table of gpuconv's operators: their arrays, their attributes, and the geometry function of each.
+
+The public functions, ``explain``, ``tune``, gpuconv.dask and the CUDA backend look operators up here.
+"""
 
 from __future__ import annotations
 
@@ -24,26 +27,26 @@ _AVERAGE_POOL = ("auto_pad", "ceil_mode", "count_include_pad", "dilations", "ker
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """What sets one of the public functions apart, on every backend.
+    """Description of one public function, independent of the backend.
 
     Attributes
     ----------
     inputs : dict of str to str
-        The arrays as the function names them, in order, and the role that each plays in the computation.
+        Array arguments in order: name in the public function, and role in the kernel that computes it.
     attributes : tuple of str
         In alphabetical order.
     geometry : callable
-        Takes the inputs' shapes, the attributes and the layout; returns what the backends compute by.
+        Takes the inputs' shapes, the attributes and the layout; returns a geometry.
     result : callable
-        Takes a geometry, returns the result's shape, in the order N, C, D1, …
+        Takes a geometry; returns the result's shape in the order N, C, D1, ...
     kernel : str
-        Of the function that the backends have for it.
+        Name of the backend function that computes it.
     weights : frozenset of str
-        Names of arrays that have no layout; "out" for the result.
+        Arrays to which the layout does not apply; "out" stands for the result.
     made : str
-        The result's name.
+        Name of the result.
     forward : callable or None
-        Of a gradient, the forward call's geometry, where there is one: its result has the shape of dy.
+        For gradients, the geometry function of the forward call, whose result has the shape of dy; None for others.
     """
 
     inputs: dict[str, str]
@@ -56,16 +59,16 @@ class Operator:
     forward: Callable[..., Any] | None = None
 
     def follows_layout(self, name: str) -> bool:
-        """Tell whether an array has its channels where the layout says."""
+        """Return whether the layout applies to an array."""
         return name not in self.weights
 
     @property
     def has_weights(self) -> bool:
-        """Whether the forward call has weights: there are products then, of some precision."""
+        """Whether the operator multiplies with weights, so that ``precision`` applies."""
         return "w" in self.inputs or "w_shape" in self.attributes
 
     def order(self, name: str, layout: str) -> str:
-        """Return the layout of an array, where the activations have this one."""
+        """Return the layout of an array, given that of the activations."""
         return layout if self.follows_layout(name) else "NCHW"
 
 
@@ -82,7 +85,7 @@ def _w_shape(geometry: Any) -> Ints:
 
 
 def named(caller: str, operator: Any) -> Operator:
-    """Return an operator's entry; raise ArgumentError, which lists them all, where there is none."""
+    """Return an operator's entry; raise ArgumentError, listing all operators, if there is none."""
     entry = OPERATORS.get(operator) if isinstance(operator, str) else None
     if entry is None:
         raise ArgumentError(f"{caller}: operator must be one of {', '.join(OPERATORS)}, not {shown(operator)}")
@@ -90,9 +93,9 @@ def named(caller: str, operator: Any) -> Operator:
 
 
 def check_names(caller: str, operator: str, given: Iterable[str], more: Iterable[str] = ()) -> None:
-    """Raise ArgumentTypeError for what is given and is no attribute of an operator.
+    """Raise ArgumentTypeError for keywords that are not attributes of an operator.
 
-    ``more`` are the other parameters of the caller, which may have been meant.
+    ``more`` are further parameters of the caller, for suggestions of what was meant.
     """
     names = OPERATORS[operator].attributes
     unknown = sorted(set(given) - set(names))
@@ -105,14 +108,17 @@ def check_names(caller: str, operator: str, given: Iterable[str], more: Iterable
 
 
 def settled(caller: str, attributes: dict[str, Any]) -> dict[str, Any]:
-    """Return attributes that can be read more than once."""
+    """Return attributes with iterators replaced by tuples, so that they can be read repeatedly."""
     return {name: held(caller, name, value) for name, value in attributes.items()}
 
 
 def _gradient_of_weights(
     attributes: tuple[str, ...], geometry: Callable[..., Any], forward: Callable[..., Any], dy: str, x: str
 ) -> Operator:
-    """``dy`` and ``x`` name the arrays that stand one for each output of a Conv, and for its inputs."""
+    """Return the entry of a weight gradient.
+
+    ``dy`` and ``x`` name the arguments that play the roles of output gradient and input in the equivalent Conv.
+    """
     roles = {dy: "dy", x: "x"}
     inputs = {name: roles[name] for name in ("x", "dy")}
     named = tuple(sorted((*attributes, "w_shape")))

@@ -1,4 +1,7 @@
-"""How exact the products of float32 are: said by each call, or by the context that it is made in."""
+"""The setting ``precision``: how float32 operands are multiplied on tensor cores.
+
+It is given per call, or for a block of code by :func:`precision`.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ CURRENT: ContextVar[Precision] = ContextVar("gpuconv.precision", default="ieee")
 
 
 def check(operator: str, precision: Any) -> str:
-    """Return a precision that is one; raise ArgumentError, ArgumentTypeError for anything else."""
+    """Return the precision if it is valid; raise ArgumentError or ArgumentTypeError otherwise."""
     if not isinstance(precision, str):
         raise ArgumentTypeError(f"{operator}: precision must be a string, not {type(precision).__name__}")
     if precision not in PRECISIONS:
@@ -28,33 +31,34 @@ def check(operator: str, precision: Any) -> str:
 def precision(value: Precision) -> AbstractContextManager[None]:
     """Set the default precision of calls, for a block of code or for a function.
 
-    The setting belongs to the thread or the asynchronous task that makes it. Blocks nest, and the end of one restores
-    the previous setting, after an error too. A thread that is started meanwhile begins with "ieee".
+    The setting is local to the current thread or asynchronous task. Blocks can be nested; leaving one restores the
+    previous setting, after an exception too. A new thread starts with "ieee".
 
     Parameters
     ----------
     value : {"ieee", "tf32", "3xtf32"}
-        How to multiply float32 operands of :func:`conv` and :func:`conv_transpose` on CUDA devices. "ieee" multiplies
-        them as they are. "tf32" lets tensor cores multiply 11 of their 24 significant bits. "3xtf32" multiplies two
-        such parts of each in three products, which recovers nearly all bits. Kernels may be more exact than asked.
-        NumPy arrays and other dtypes do not depend on it.
+        How to multiply float32 operands of :func:`conv` and :func:`conv_transpose` on CUDA devices. "ieee" uses all 24
+        significant bits. "tf32" rounds operands to 11 significant bits for tensor cores. "3xtf32" splits each operand
+        into two such parts and sums three products, which recovers nearly all bits. Kernels may be more exact than
+        requested. NumPy arrays and other dtypes are not affected.
 
     Returns
     -------
     context manager
-        May be entered more than once. Also a decorator of functions, other than asynchronous ones and generators.
+        Can be entered more than once. Also a decorator of functions, except for asynchronous functions and generators.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        Not one of the three.
+        The value is none of the three.
 
     Notes
     -----
-    For K terms whose magnitudes add up to S, the error is at most (K + 1)·u·S with "ieee", where u = 2⁻²⁴. On tensor
-    cores, 2u replaces u; "tf32" adds 2·2⁻¹¹·S, and "3xtf32" 2·2⁻²¹·S. Both drop parts of factors below 2⁻¹³⁶, which
-    matters for factors below about 2⁻¹¹⁵. Infinities and NaN come out as with "ieee", and so do the largest
-    numbers, up to that error. In an emulator that rounds sums, products of "3xtf32" were within 2⁻²¹·⁴ of exact ones.
+    For a sum of K terms whose magnitudes add up to S, the error is at most (K + 1)·u·S with "ieee", where u = 2⁻²⁴. On
+    tensor cores, 2u replaces u; "tf32" adds 2·2⁻¹¹·S, and "3xtf32" adds 2·2⁻²¹·S. Both drop parts of factors below
+    2⁻¹³⁶, which matters for factors below about 2⁻¹¹⁵. Infinities and NaN give the same results as with "ieee", and so
+    do the largest numbers, up to that error. In an emulator that rounds sums, products of "3xtf32" were within 2⁻²¹·⁴
+    of exact ones.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Defaults of calls that belong to a context: ``precision``, ``invariant`` and ``strict``, set for a block of code."""
+"""The context manager and decorator behind ``precision``, ``invariant`` and ``strict``."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ _outer: ContextVar[tuple[tuple[ContextVar[Any], Any], ...]] = ContextVar("gpucon
 
 
 class Setting(ContextDecorator, AbstractContextManager[None]):
-    """Sets a context variable for a block of code, or for a function that this decorates.
+    """Sets a context variable for a block of code, or for a decorated function.
 
-    It may be entered again, also inside of itself and in several threads: the values to restore belong to the thread or
-    the asynchronous task, not to this object. Blocks of suspended generators that end out of order restore them in
-    order all the same.
+    It is reentrant and can be shared by threads: previous values are stored per thread or asynchronous task, not in
+    this object. Blocks in suspended generators may end in any order and still restore the right values.
     """
 
     def __init__(self, variable: ContextVar[Any], value: Any) -> None:

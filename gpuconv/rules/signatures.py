@@ -1,4 +1,7 @@
-"""What public functions show of their parameters, and the errors for arguments that have other names elsewhere."""
+"""Signatures of public functions, and helpful errors for arguments that other libraries name differently.
+
+A call such as ``conv(x, weight=w)`` fails with the name that gpuconv uses instead.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,8 @@ from gpuconv._errors import ArgumentTypeError, shown
 _F = TypeVar("_F", bound=Callable[..., Any])
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
-# By names in ONNX, PyTorch, JAX, TensorFlow, SciPy, cuDNN and CuPy; of several the first that a function takes.
+# Names in ONNX, PyTorch, JAX, TensorFlow, SciPy, cuDNN and CuPy; if there are several of ours, the first that a
+# function takes.
 _OURS = {
     **dict.fromkeys(("X", "input", "inputs", "lhs", "image", "images", "in1"), ("x", "y", "dy", "a")),
     **dict.fromkeys(("W", "weight", "weights", "filter", "filters", "rhs", "kernel", "in2"), ("w", "kernel_shape")),
@@ -50,19 +54,19 @@ class _ByCudaInterface(Protocol):
     def __cuda_array_interface__(self) -> Any: ...
 
 
-Array = _ByDLPack | _ByCudaInterface  # NumPy's, CuPy's, and those of others that share their memory
+Array = _ByDLPack | _ByCudaInterface  # NumPy and CuPy arrays, and those of other libraries that share their memory
 
 
 def public(*required: str) -> Callable[[_F], _F]:
-    """Make a decorator that hides the arguments that a function takes only to refuse them.
+    """Make a decorator that hides catch-all parameters from a function's signature.
 
-    The function itself takes them, as ``*more`` and ``**others``, and calls :func:`refuse`: another function around it
-    would cost every call more than that does. Type checkers see the overloads.
+    The function itself takes ``*more`` and ``**others`` and passes them to :func:`refuse`: a wrapper would cost every
+    call more than these parameters do. Type checkers see overloads instead.
 
     Parameters
     ----------
     *required : str
-        Parameters that have a default only so that a call without them hears of the others first.
+        Parameters that have a default only so that wrong keywords are reported before missing ones; shown as required.
     """
 
     def hide(function: _F) -> _F:
@@ -80,9 +84,9 @@ def public(*required: str) -> Callable[[_F], _F]:
 
 
 def refusing(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Let a function refuse keywords that it does not take, and name those that are missing, as the other public ones.
+    """Wrap a function so that unknown keywords and missing arguments raise the errors of other public functions.
 
-    It costs a call a microsecond or so; functions that take less time than that are :func:`public` instead.
+    This costs about a microsecond per call; functions faster than that use :func:`public` instead.
     """
     takes = signature(function).parameters
     kinds = {parameter.kind for parameter in takes.values()}
@@ -105,7 +109,7 @@ def refusing(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 def refuse(function: Callable[..., Any], others: Mapping[str, Any], more: tuple[Any, ...] = ()) -> NoReturn:
-    """Raise ArgumentTypeError for keywords that a public function does not take, or arguments by position."""
+    """Raise ArgumentTypeError for keywords that a public function lacks, or for surplus positional arguments."""
     operator, takes = function.__name__, signature(function).parameters
     if not others:
         _refuse_positions(operator, takes, len(more))
@@ -121,6 +125,7 @@ def refuse(function: Callable[..., Any], others: Mapping[str, Any], more: tuple[
 
 
 def _refuse_positions(operator: str, takes: Mapping[str, Parameter], surplus: int) -> NoReturn:
+    """Raise ArgumentTypeError for surplus positional arguments."""
     in_order = [name for name, parameter in takes.items() if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
     others = [name for name in takes if name not in in_order]
     example = "strides" if "strides" in others else next(iter(others), None)
@@ -131,17 +136,17 @@ def _refuse_positions(operator: str, takes: Mapping[str, Parameter], surplus: in
 
 
 def our_name(name: str, takes: Iterable[str]) -> str | None:
-    """Return what a function calls the argument that has this name in other libraries, or None."""
+    """Return the function's name for an argument that other libraries call ``name``; None if there is none."""
     names = tuple(takes)
     return next((ours for ours in _OURS.get(name, ()) if ours in names), None)
 
 
 def renamed(name: str, ours: str) -> str:
-    """Return the part of a message that says what an argument is called here."""
+    """Return the part of a message that tells what an argument is called in gpuconv."""
     return f"{name} is called {ours} here" + (", as in ONNX" if ours in _OF_ONNX else "")
 
 
 def suggestion(name: str, takes: Iterable[str]) -> str:
-    """Return a question for the name that an unknown one may be a misspelling of, or nothing."""
+    """Return the question "did you mean ...?" for a misspelt name; "" if no name is close."""
     close = get_close_matches(name.lower(), [*takes], 1, 0.7) if len(name) <= 40 else []
     return f" (did you mean {close[0]}?)" if close else ""

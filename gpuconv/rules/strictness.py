@@ -1,7 +1,7 @@
-"""Strict mode: calls that the specification allows but that are rarely meant are refused, for a block of code.
+"""Strict mode: refuse calls that are valid by the specification but usually a mistake, within a block of code.
 
-These are an image without a batch axis, which pooling reads as a batch of signals; a kernel longer than the padded
-input, whose result is empty; and pooling windows that hold padding only.
+Such calls are an image without a batch axis, which pooling would read as a batch of 1-D signals; a kernel longer than
+the padded input, whose result is empty; and pooling windows that contain padding only.
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ _AXES = {"NCHW": ("(N, C, L)", "(C, H, W)"), "NHWC": ("(N, L, C)", "(H, W, C)")}
 
 @refusing
 def strict(value: bool = True) -> AbstractContextManager[None]:
-    """Refuse calls that are valid but rarely meant, for a block of code or for a function.
+    """Refuse calls that are valid but usually a mistake, for a block of code or for a function.
 
-    The setting belongs to the thread or the asynchronous task that makes it. Blocks nest, and the end of one restores
-    the previous setting, after an error too. A thread that is started meanwhile begins without it.
+    The setting is local to the current thread or asynchronous task. Blocks can be nested; leaving one restores the
+    previous setting, after an exception too. A new thread starts without strict mode.
 
-    Inside the block, these calls raise an ArgumentError, on every backend and for dask arrays. Gradients and
-    :func:`explain` raise it for their forward call. Models that ``gpuconv.onnx`` runs are not affected: each attribute
-    in them is a list that somebody wrote for that rank.
+    Inside the block, the following calls raise ArgumentError, on every backend and for dask arrays. Gradients and
+    :func:`explain` raise it for their forward call. Models run by ``gpuconv.onnx`` are not affected, because their
+    attributes are explicit lists for the model's rank.
 
-    * Pooling and :func:`max_unpool` of three axes with all attributes given as single numbers, and
-      :func:`global_average_pool` of three axes: an image (C, H, W) would be read as (N, C, L) and pooled along W only.
+    * Pooling and :func:`max_unpool` of an array with three axes and only single numbers as attributes, and
+      :func:`global_average_pool` of three axes. An image (C, H, W) would be read as (N, C, L) and pooled along W only.
       Write ``x[None]`` for an image, or ``kernel_shape=[3]`` for signals. Convolutions need no such rule, since the
       weights have as many axes as x.
-    * A dilated kernel that is longer than the padded input along an axis with elements, or pads of ConvTranspose or
-      MaxUnpool that crop all outputs along one: the result would be empty.
-    * Pooling with a pad at least as long as the dilated kernel: a window could hold padding only.
+    * A dilated kernel longer than the padded input along a non-empty axis, or pads of ConvTranspose or MaxUnpool that
+      crop all outputs: the result would be empty.
+    * Pooling with a pad at least as long as the dilated kernel: a window could contain padding only.
 
     Parameters
     ----------
     value : bool
-        False makes an exception inside a strict block.
+        False switches strict mode off inside a strict block.
 
     Returns
     -------
     context manager
-        May be entered more than once. Also a decorator of functions, other than asynchronous ones and generators.
+        Can be entered more than once. Also a decorator of functions, except for asynchronous functions and generators.
 
     Raises
     ------
     ArgumentTypeError
-        Neither True nor False.
+        The value is not a bool.
 
     Examples
     --------
@@ -74,15 +74,22 @@ def strict(value: bool = True) -> AbstractContextManager[None]:
 
 
 def relaxed() -> AbstractContextManager[None]:
-    """Switch strict mode off for calls that the library makes itself, if it is on."""
+    """Return a context without strict mode, for calls that the library makes itself."""
     return Setting(CURRENT, False) if CURRENT.get() else nullcontext()
 
 
 def check_pooling(name: str, windows: Any, layout: str, given: tuple[Any, ...]) -> None:
-    """Raise ArgumentError for pooling that is rarely meant.
+    """Raise ArgumentError for pooling that is usually a mistake.
 
-    ``windows`` is its geometry; ``given`` are the kernel_shape and the other attributes that may be one number for all
-    axes, as the call has them.
+    Parameters
+    ----------
+    name : str
+        The public function, for messages.
+    windows : Windows
+        Geometry of the call.
+    layout : str
+    given : tuple
+        kernel_shape and the other per-axis attributes as the call gave them; an integer applies to all axes.
     """
     if not any(isinstance(value, tuple) for value in given):
         check_axes(name, "x", windows.x_shape, layout, f"kernel_shape=[{windows.kernel_shape[0]}]")
@@ -98,7 +105,7 @@ def check_pooling(name: str, windows: Any, layout: str, given: tuple[Any, ...]) 
 
 
 def check_kernel(name: str, windows: Any) -> None:
-    """Raise ArgumentError where a Conv's or a pooling's kernel is longer than its padded input, which has elements."""
+    """Raise ArgumentError if the kernel of a Conv or pooling is longer than its padded, non-empty input."""
     for axis, (k, d, begin, end) in enumerate(_axes(windows)):
         n = windows.x_shape[2 + axis]
         if n and not windows.y_shape[2 + axis]:
@@ -110,7 +117,7 @@ def check_kernel(name: str, windows: Any) -> None:
 
 
 def check_cropping(name: str, windows: Any) -> None:
-    """Raise ArgumentError where the pads of a ConvTranspose crop all outputs along an axis."""
+    """Raise ArgumentError if the pads of a ConvTranspose crop all outputs along an axis."""
     for axis, (_, _, begin, end) in enumerate(_axes(windows)):
         if windows.x_shape[2 + axis] and not windows.y_shape[2 + axis]:
             raise ArgumentError(
@@ -120,9 +127,9 @@ def check_cropping(name: str, windows: Any) -> None:
 
 
 def check_axes(name: str, array: str, shape: tuple[int, ...], layout: str, advice: str) -> None:
-    """Raise ArgumentError for an array of three axes (N, C, L), of which nothing says that they are signals.
+    """Raise ArgumentError for an array of three axes that could be signals (N, C, L) or one image.
 
-    ``advice`` is what a call passes to say so.
+    ``advice`` is the argument with which a call states that they are signals.
     """
     if len(shape) == 3:
         signals, image = _AXES[layout]

@@ -1,6 +1,7 @@
-"""Whole numbers as operands: their sums are exact in every order that a kernel has, so that all make the same of them.
+"""Random integer operands, whose sums are exact in any order, so that all correct kernels agree bit for bit.
 
-No bound is needed then, none hides a fault, and what the caller's arrays hold, a NaN say, plays no part.
+``tune`` compares the results of candidate kernels on them. No error bound is needed that could hide a fault, and NaN in
+the user's arrays plays no role.
 """
 
 from __future__ import annotations
@@ -13,17 +14,17 @@ import numpy as np
 from gpuconv._errors import ArgumentError
 from gpuconv.rules import dtypes, memory
 
-_ALIGNMENT = 512  # bytes, as of new arrays
-_SIGNIFICAND = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}  # bits
-_LEAST_OF_A_FACTOR = 11  # bits that every precision of float32 keeps
-_EXACT = {"float16": 65504, "float64": 2**53}  # up to where results are whole numbers and finite; of others 2**24
-_DEVIATIONS = 8  # sums of random numbers stay below three times as many standard deviations
+_ALIGNMENT = 512  # bytes; alignment of newly allocated device arrays
+_SIGNIFICAND = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}  # significant bits
+_LEAST_OF_A_FACTOR = 11  # significant bits that every precision setting of float32 keeps
+_EXACT = {"float16": 65504, "float64": 2**53}  # largest exact result per dtype; 2**24 for all others
+_DEVIATIONS = 8  # bound of a sum, as a multiple of largest**2 * sqrt(terms): 24 standard deviations of random products
 
 
 def largest(dtype: str, precision: str, terms: int) -> int:
-    """Return how large random whole numbers may be so that the sums of so many products of two are exact.
+    """Return the largest magnitude of random integers for which a sum of ``terms`` products of two is exact.
 
-    Signs are random: whatever the order, as long as it does not follow them, sums grow with the root of their length.
+    Signs are random, so sums grow with the square root of their length, in any order that does not depend on the signs.
     """
     entry = dtypes.entry(dtype)
     real = entry.real or dtype
@@ -35,7 +36,7 @@ def largest(dtype: str, precision: str, terms: int) -> int:
 
 
 def random(count: int, dtype: Any, most: int, seed: int) -> Any:
-    """Return a flat array of random whole numbers of a dtype, from -``most`` to ``most``; from 0 if it has no signs."""
+    """Return a 1-D array of ``count`` random integers in a dtype, from -``most`` to ``most``, or from 0 if unsigned."""
     source = np.random.default_rng(seed)
     least = 0 if dtype.kind == "u" else -most
     values = np.empty(count, dtype)
@@ -45,9 +46,15 @@ def random(count: int, dtype: Any, most: int, seed: int) -> Any:
 
 
 def alike(runtime: Any, array: Any, most: int, seed: int) -> Any:
-    """Return a new device array of an array's shape, strides and dtype that holds random whole numbers.
+    """Return a new device array of random integers with the shape, strides, dtype and alignment of an array.
 
-    Its first element is as aligned as that of a new array.
+    Parameters
+    ----------
+    runtime : module
+        The device runtime.
+    array : device array
+    most, seed : int
+        As in :func:`random`.
 
     Raises
     ------
@@ -57,12 +64,12 @@ def alike(runtime: Any, array: Any, most: int, seed: int) -> Any:
 
 
 def holding(runtime: Any, array: Any, values: Any) -> Any:
-    """Return a new device array of an array's shape, strides and dtype that holds values, where no two share memory.
+    """Return a new device array of the shape, strides and dtype of an array, filled with values.
 
     Raises
     ------
     ArgumentError
-        Some do.
+        Elements share memory but have different values.
     OutOfDeviceMemory
     """
     start, _ = _extent(array)
@@ -80,13 +87,14 @@ def holding(runtime: Any, array: Any, values: Any) -> Any:
 
 
 def _placed(runtime: Any, array: Any, make: Any) -> Any:
+    """Return a device array with the strides of ``array`` over memory filled by ``make(number of elements)``."""
     start, end = _extent(array)
     flat = runtime.to_device(make(-(-end // array.itemsize)))
     return runtime.strided(flat, array.shape, array.strides, start)
 
 
 def _extent(array: Any) -> tuple[int, int]:
-    """Return the bytes before the first element, in which those of negative strides lie, and the bytes of all."""
+    """Return the bytes in front of the first element (for negative strides, aligned), and the bytes in total."""
     place = memory.Place(array)
     start = -(place.low // _ALIGNMENT) * _ALIGNMENT
     return start, start + max(place.high, array.itemsize)

@@ -1,9 +1,10 @@
-// What a kernel begins with that may be launched to overlap the one before it; all threads come here first.
+// First statement of a kernel that supports programmatic dependent launch (PDL), so that its launch overhead overlaps
+// the previous kernel. Every thread calls `follow` before it touches memory. On devices before sm_90 it does nothing.
 #pragma once
 #include "base/device.cuh"
 
-// Waits until the kernels before have ended, and what they wrote is there. Only then lets the next one start: nothing
-// but that one's own wait stands between the two, and with this order it need not know of any before.
+// Waits until all preceding kernels have finished and their writes are visible, then allows the next kernel to launch.
+// The order matters: when the next kernel passes its own wait, every earlier kernel of the stream has finished too.
 DEVICE void follow() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");

@@ -1,3 +1,3 @@
-// What every function that kernels call is: inlined into them.
+// DEVICE: the qualifier of every device function here. All of them are inlined into the kernel.
 #pragma once
 #define DEVICE __device__ __forceinline__

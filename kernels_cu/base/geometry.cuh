@@ -1,11 +1,13 @@
-// Coordinates: divisions by numbers known on the host, and axes passed by value.
+// Index arithmetic: division by divisors that the host has prepared, conversion between linear indices and coordinates,
+// and bounds checks.
 #pragma once
 #include "base/device.cuh"
 
-// Quotient and remainder by a divisor that the host prepared (gpuconv/cuda/build/params.py).
+// Quotient and remainder by a constant divisor. The host fills in the members (gpuconv/cuda/build/params.py). Members
+// of parameters with this type are counts, such as tiles along an axis; `split` peels such a factor off a linear index.
 template <class Index> struct Divider;
 
-// Numbers in [0, 2^31): one high product, one sum, one shift (Granlund and Montgomery, PLDI 1994, figure 4.1).
+// Dividends in [0, 2^31): q = (umulhi(n, multiplier) + n) >> shift (Granlund and Montgomery, PLDI 1994, figure 4.1).
 template <> struct Divider<int> {
     unsigned divisor, multiplier, shift;
 
@@ -17,6 +19,7 @@ template <> struct Divider<int> {
         remainder = number - result * int(divisor);
         return result;
     }
+    // 64-bit indices use the hardware's division; the divisor itself is stored.
 };
 
 template <> struct Divider<long long> {
@@ -30,7 +33,8 @@ template <> struct Divider<long long> {
     }
 };
 
-// Splits a row-major number into coordinates; what is left above the outermost axis is returned.
+// Converts a row-major linear index into coordinates, innermost axis last. Returns the quotient that remains above the
+// outermost axis, for example the image when `extents` covers the spatial axes only.
 template <int NDIM, class Index>
 DEVICE Index unravel(Index number, const Divider<Index> (&extents)[NDIM], Index (&coordinates)[NDIM]) {
 #pragma unroll
@@ -38,7 +42,7 @@ DEVICE Index unravel(Index number, const Divider<Index> (&extents)[NDIM], Index 
     return number;
 }
 
-// A sum to which the products of coordinates and strides are added, axis by axis.
+// Returns sum + the dot product of coordinates and strides: the offset of an element, in elements.
 template <int NDIM, class Index>
 DEVICE Index dot(const Index (&coordinates)[NDIM], const Index (&strides)[NDIM], Index sum = 0) {
 #pragma unroll
@@ -46,7 +50,7 @@ DEVICE Index dot(const Index (&coordinates)[NDIM], const Index (&strides)[NDIM],
     return sum;
 }
 
-// Whether 0 <= coordinate < extent, in one comparison.
+// Whether 0 <= coordinate < extent, as one unsigned comparison.
 DEVICE bool inside(int coordinate, int extent) { return unsigned(coordinate) < unsigned(extent); }
 DEVICE bool inside(long long coordinate, long long extent) {
     return static_cast<unsigned long long>(coordinate) < static_cast<unsigned long long>(extent);

@@ -1,22 +1,21 @@
-// Instructions that sm_90a alone has, each behind one small function: barriers in shared memory, copies by the tensor
-// memory accelerator (TMA), registers handed from warps to warps, matrices multiplied by a warpgroup
-// (conv/wgmma/wgmma.cuh).
+// Wrappers of the PTX instructions that only sm_90a has: mbarriers in shared memory, TMA copies (tensor memory
+// accelerator), setmaxnreg, and the ordering of wgmma. The products themselves are in conv/wgmma/wgmma.cuh.
 #pragma once
 #include "base/device.cuh"
 
-// How an array lies in memory, for the engine that copies boxes of it; the driver encodes it
-// (gpuconv/cuda/call/tensor_map.py).
+// An encoded tensor map (128 bytes): address, extents, strides, box and swizzle of an array that TMA copies from. The
+// driver encodes it on the host (gpuconv/cuda/call/tensor_map.py).
 struct alignas(64) CUtensorMap { unsigned long long words[16]; };
 
-// ---- barriers in shared memory: a phase ends when all have arrived, and all bytes that were announced
+// ---- mbarriers: a phase completes when all expected threads have arrived and all expected bytes have been copied
 
 DEVICE void barrier_init(unsigned barrier, int arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
-// Between what this thread has read or written in shared memory and copies over it, whoever starts them: these go
-// through another proxy, to which an arrival at a barrier alone says nothing.
+// Orders this thread's ordinary (generic-proxy) accesses to shared memory before later TMA copies into the same place.
+// TMA and wgmma use the async proxy, which an mbarrier arrival alone does not order against generic accesses.
 DEVICE void proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-// After their initialisation, before copies meet them.
+// Makes freshly initialised barriers visible to TMA. Required once, between barrier_init and the first copy.
 DEVICE void barrier_fence() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -24,11 +23,12 @@ DEVICE void barrier_fence() {
 DEVICE void barrier_arrive(unsigned barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
-// Arrives, and announces what copies will bring.
+// Arrives, and raises the phase's expected byte count by `bytes`, which TMA copies will deliver.
 DEVICE void barrier_expect(unsigned barrier, int bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
-// Until the phase of a parity has ended; of a fresh barrier, the one before the first, of parity 1, has.
+// Waits for the phase of this parity to complete. A fresh barrier counts as having completed a phase of parity 1, so a
+// producer's first wait with parity 1 returns at once.
 DEVICE void barrier_wait(unsigned barrier, unsigned parity) {
     asm volatile("{\n"
                  ".reg .pred done;\n"
@@ -40,11 +40,12 @@ DEVICE void barrier_wait(unsigned barrier, unsigned parity) {
                  : "memory");
 }
 
-// ---- copies to shared memory that arrive at a barrier, by one thread; coordinates and offsets innermost first
+// ---- TMA copies, global -> shared, issued by one thread; they signal `barrier`. Coordinates are innermost first.
 
-// Lets the engine read a map before the first copy needs it.
+// Prefetches a tensor map into the descriptor cache before the first copy needs it.
 DEVICE void prefetch_map(const CUtensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
 
+// Copies the box whose first element has these coordinates. Out-of-bounds elements become zero.
 DEVICE void copy_box(unsigned target, const CUtensorMap& map, unsigned barrier, int c0, int c1, int c2, int c3) {
     asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
                  "[%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(target),
@@ -58,7 +59,8 @@ DEVICE void copy_box(unsigned target, const CUtensorMap& map, unsigned barrier, 
                  "l"(&map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
                  : "memory");
 }
-// Pixels of a tap, channels first: `at` is where the first pixel's window begins, `offset` how far from it the tap is.
+// Copies the inputs of one tap in im2col mode, for consecutive output pixels and a slice of channels. `at` is the
+// origin of the first pixel's window in x (innermost axis first), `offset` the tap's distance from that origin.
 DEVICE void copy_pixels(unsigned target, const CUtensorMap& map, unsigned barrier, int channel, const int (&at)[1],
                         int n, const int (&offset)[1]) {
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes "
@@ -84,37 +86,38 @@ DEVICE void copy_pixels(unsigned target, const CUtensorMap& map, unsigned barrie
                  : "memory");
 }
 
-// ---- warpgroups: 128 threads, the first of which is a multiple of 128
+// ---- warpgroups: 128 consecutive threads; the first thread's number is a multiple of 128
 
-// Registers of a thread from here on; all threads of a warpgroup say so together.
+// setmaxnreg: changes the number of registers per thread. All threads of a warpgroup must execute it.
 template <int COUNT> DEVICE void take_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT)); }
 template <int COUNT> DEVICE void give_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT)); }
-// A barrier of some of the block's threads, of whole warps; that of __syncthreads is number 0.
+// Named barrier for `threads` threads of the block (whole warps). Number 0 is the one that __syncthreads uses.
 DEVICE void synchronise(int number, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
 
-// Arrives at such a barrier without waiting for the others.
+// Arrives at a named barrier without waiting for it to complete.
 DEVICE void arrive_at(int number, int threads) {
     asm volatile("bar.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
 
-// Products of a warpgroup run on their own, in groups: registers that they add to and shared memory that they read are
-// theirs from `products_begin` to the end of `products_wait`.
+// wgmma runs asynchronously, in committed groups. From products_begin until products_wait returns, nothing else may
+// touch the accumulator registers or the shared memory that the group uses.
 DEVICE void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 DEVICE void products_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-// Until no more than KEEP groups are under way.
+// Waits until at most KEEP committed groups are still in flight.
 template <int KEEP> DEVICE void products_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(KEEP) : "memory");
 }
 
-// How a matrix lies in shared memory, of rows of BYTES, 128 or 64, along K, swizzled, eight rows right behind eight.
+// wgmma matrix descriptor of a K-major operand: rows of BYTES (128 or 64) along K, swizzled by as much. Groups of eight
+// rows follow each other without gaps. Fields: address / 16, leading offset (unused), stride offset, swizzle mode.
 template <int BYTES> DEVICE unsigned long long rows_along_k(unsigned address) {
     return (address & 0x3ffff) >> 4 | 1ull << 16 | static_cast<unsigned long long>(BYTES / 2) << 32
          | (BYTES == 128 ? 1ull : 2ull) << 62;
 }
-// Of rows of 128 bytes across K, swizzled: eight rows are 1024 bytes; the next columns of a row begin NEXT bytes
-// further.
+// wgmma matrix descriptor of an MN-major operand: rows of 128 bytes across K, swizzled by 128 bytes. Eight rows (of K)
+// take 1024 bytes; the next 128 bytes of columns begin NEXT bytes further on.
 template <int NEXT> DEVICE unsigned long long rows_across_k(unsigned address) {
     return (address & 0x3ffff) >> 4 | static_cast<unsigned long long>(NEXT / 16) << 16 | 64ull << 32 | 1ull << 62;
 }

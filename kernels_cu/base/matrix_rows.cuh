@@ -1,43 +1,48 @@
-// Tiles of plain matrices on their way to the tensor cores, 16 bytes a copy where all rows begin on 16 bytes.
+// Asynchronous copies (cp.async) of tiles of a plain row-major or column-major matrix, global -> shared, ahead of
+// tensor-core instructions. A copy moves 16 bytes if every row begins at a multiple of 16 bytes, less otherwise.
 //
-//  - MatrixRows: rows of K, whose columns are contiguous in memory, as the inputs of one tap do, whose columns are
-//  pixels.
-//    Where rows begin on 8 or 4 bytes only, that much is a copy. Rows in shared memory are 16 or 32 bytes longer than a
-//    tile: ldmatrix, or lanes that read single elements, find eight rows, or four, in different banks.
-//  - MatrixColumns: columns of K, which are contiguous instead, as a filter's channels are. Of eight neighbours, each
-//    has its 16-byte chunks in an order of its own.
+// - MatrixRows: the rows of K are contiguous in memory. Example: the inputs of one tap in NCHW, whose columns are
+//   pixels. The copy width is 16, 8 or 4 bytes, or one element, by the alignment of the rows. Rows in shared memory are
+//   padded by 16 bytes (32 for 32-bit elements), so that the eight rows of an ldmatrix, or the four rows that lanes
+//   read element by element, fall into different banks.
+// - MatrixColumns: the columns are contiguous along K. Example: the channels of a filter, or of an NHWC pixel. The
+//   16-byte chunks of a column are XOR-swizzled by the column's number modulo 8, again against bank conflicts.
 //
-// What lies outside of the matrix is zero in the tile, so that sums over K are not changed by it.
+// Elements outside of the matrix are stored as zero, so they add nothing to the sums over K.
 #pragma once
 #include "base/numeric.cuh"
 #include "base/ptx.cuh"
 
-// The most bytes, of up to 16, that divide an address and distances: what can be copied at once.
+// Returns the widest copy, in bytes (a power of two up to 16), for which `address` and `distances` are multiples.
+// `distances` is the bitwise OR of all strides in bytes.
 DEVICE int copied_at_once(const void* address, int distances) {
     const int bits = int(reinterpret_cast<unsigned long long>(address)) | distances | 16;
     return bits & -bits;
 }
 
+// Copies one element, or zero if it does not exist. cp.async has no 2-byte form, so 16-bit elements are stored
+// directly.
 template <class T> DEVICE void copy_element(unsigned target, const T* source, bool exists) {
     if constexpr (sizeof(T) == 2) store_shared(target, exists ? *source : T(0.f));
     else copy_async<sizeof(T)>(target, source, exists ? sizeof(T) : 0);
 }
 
+// See the top of this file. Each thread copies the same `width` bytes of columns in every kStep-th row of the slice.
 template <class T, int COLUMNS, int BLOCK_K, int THREADS> struct MatrixRows {
     static constexpr bool kPixelwise = false;
     static constexpr int kPitch = COLUMNS * sizeof(T) + (sizeof(T) == 2 ? 16 : 32), kBytes = BLOCK_K * kPitch;
     static constexpr int kLine = COLUMNS * sizeof(T);
 
-    const T* next;  // of this thread, of the slice to be fetched next
-    unsigned place; // where that goes in the first buffer
-    int width;      // bytes copied at once
-    int step, left; // elements from row to row; rows from that slice on
-    bool exists;    // whether this thread's columns do
+    const T* next;  // this thread's source in the next slice
+    unsigned place; // its destination in the first buffer (shared-memory address)
+    int width;      // bytes per copy
+    int step, left; // elements between rows of K; rows of K that remain, from the next slice on
+    bool exists;    // whether this thread's columns lie inside the matrix
 
-    // The first column of this thread, and its first row.
+    // The first column, and the first row of a slice, that this thread copies.
     static DEVICE int column(int width) { return threadIdx.x % (kLine / width) * (width / int(sizeof(T))); }
     static DEVICE int row(int width) { return threadIdx.x / (kLine / width); }
-    // `first` is the element of the thread's column in row 0.
+    // `first`: element of the thread's column in row 0. `rows`: K. `copied`: bytes per copy, see copied_at_once.
     DEVICE void start(const T* first, bool found, int distance, int rows, int copied, unsigned buffer) {
         width = copied;
         step = distance;
@@ -47,7 +52,7 @@ template <class T, int COLUMNS, int BLOCK_K, int THREADS> struct MatrixRows {
         place = buffer + row(width) * kPitch + column(width) * int(sizeof(T));
         keep(place);
     }
-    // Starts to fill the buffer so many bytes after the first with the next slice.
+    // Starts copying the next slice into the buffer at byte offset `buffer`.
     DEVICE void fetch(unsigned buffer) {
         if (width == 16) copy<16>(place + buffer);
         else if (width == 8) copy<8>(place + buffer);
@@ -56,6 +61,7 @@ template <class T, int COLUMNS, int BLOCK_K, int THREADS> struct MatrixRows {
         next += BLOCK_K * step;
         left -= BLOCK_K;
     }
+    // Copies one slice by copies of WIDTH bytes; the last, incomplete slice is checked row by row.
     template <int WIDTH> DEVICE void copy(unsigned target) const {
         constexpr int kStep = THREADS / (kLine / WIDTH); // rows that all threads copy at once
         static_assert(kStep > 0 && BLOCK_K % kStep == 0);
@@ -78,18 +84,22 @@ template <class T, int COLUMNS, int BLOCK_K, int THREADS> struct MatrixRows {
     }
 };
 
+// See the top of this file. Eight threads share a column: each copies one 16-byte chunk of every kStep-th column.
 template <class T, int COLUMNS, int BLOCK_K, int THREADS> struct MatrixColumns {
     static constexpr int kPitch = BLOCK_K * sizeof(T), kBytes = COLUMNS * kPitch;
     static constexpr int kChunk = 16 / sizeof(T), kStep = THREADS / 8; // columns that all threads copy at once
     static_assert(kPitch == 128 && kStep % 8 == 0 && COLUMNS % kStep == 0);
 
-    const T* next;  // of this thread, of the slice to be fetched next
-    unsigned place; // where that goes in the first buffer
-    int step, left; // elements from column to column; of this thread's, from that slice on
-    int columns;    // from this thread's first one on
-    bool whole;     // all columns exist, and chunks are aligned
+    const T* next;  // this thread's source in the next slice
+    unsigned place; // its destination in the first buffer (shared-memory address)
+    int step, left; // elements between columns; elements of K that remain from this thread's next chunk on
+    int columns;    // columns of the tile that exist, counted from this thread's first one
+    bool whole;     // all columns exist and all chunks are aligned: copy without checks
 
+    // Swizzled offset in bytes of a column's 16-byte chunk in the buffer.
     static DEVICE unsigned chunk(int column, int number) { return column * kPitch + (number ^ column % 8) * 16; }
+    // `first`: element 0 of the tile's first column. `rows`: K. `count`: columns from the tile's first one to the
+    // matrix's end.
     DEVICE void start(const T* first, int distance, int rows, int count, unsigned buffer) {
         const int column = threadIdx.x / 8, number = threadIdx.x % 8;
         step = distance;
@@ -100,6 +110,7 @@ template <class T, int COLUMNS, int BLOCK_K, int THREADS> struct MatrixColumns {
         place = buffer + chunk(column, number);
         keep(place);
     }
+    // Starts copying the next slice into the buffer at byte offset `buffer`.
     DEVICE void fetch(unsigned buffer) {
         const unsigned target = place + buffer;
         if (whole) {
@@ -114,6 +125,7 @@ template <class T, int COLUMNS, int BLOCK_K, int THREADS> struct MatrixColumns {
         next += BLOCK_K;
         left -= BLOCK_K;
     }
+    // The checked path: the tile is partly outside of the matrix, or chunks are not aligned and go element by element.
     DEVICE void copy_some(unsigned target) const {
         const bool chunks = copied_at_once(next, step * int(sizeof(T))) == 16;
 #pragma unroll 1

@@ -1,4 +1,5 @@
-// Element types: how they are widened to the accumulator's type, and rounded from it once.
+// Element types: conversion to the accumulator's type (widen), rounding back from it (narrow), and helpers on
+// accumulators. Accumulators are float for float16, bfloat16 and float32, and double for float64.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -9,15 +10,15 @@ DEVICE float widen(__nv_bfloat16 value) { return __bfloat162float(value); }
 DEVICE float widen(float value) { return value; }
 DEVICE double widen(double value) { return value; }
 
-// Rounds to nearest even; overflow gives infinity.
+// Rounds to nearest, ties to even. Overflow gives infinity.
 template <class T, class Acc> DEVICE T narrow(Acc value) { return T(value); }
 template <> DEVICE __half narrow<__half, float>(float value) { return __float2half_rn(value); }
 template <> DEVICE __nv_bfloat16 narrow<__nv_bfloat16, float>(float value) { return __float2bfloat16_rn(value); }
 
-// A product with zero is NaN for infinities and NaN alone.
+// x * 0 == 0 holds for every finite x, and for no infinity or NaN.
 template <class Acc> DEVICE bool is_finite(Acc value) { return value * Acc(0) == Acc(0); }
 
-// Sums, of any array of them, before the first product.
+// Sets sums to zero: one number, or an array of any rank.
 DEVICE void clear(float& sum) { sum = 0; }
 DEVICE void clear(double& sum) { sum = 0; }
 template <class Sums, int COUNT> DEVICE void clear(Sums (&sums)[COUNT]) {
@@ -28,10 +29,10 @@ template <class Sums, int COUNT> DEVICE void clear(Sums (&sums)[COUNT]) {
 DEVICE float multiply_add(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 DEVICE double multiply_add(double a, double b, double c) { return __fma_rn(a, b, c); }
 
-// A finite number as it is, its sign of zero too, and NaN for any other.
+// Returns a finite value unchanged (even -0), and NaN for infinities and NaN.
 template <class Acc> DEVICE Acc nan_unless_finite(Acc value) { return multiply_add(value, Acc(0), value); }
 
-// A complex number as memory has it.
+// A complex number, stored as CuPy and NumPy store it: real part first.
 template <class Acc> struct alignas(2 * sizeof(Acc)) Complex {
     Acc re, im;
 
@@ -45,7 +46,7 @@ template <class Acc> struct alignas(2 * sizeof(Acc)) Complex {
 };
 template <class Acc> DEVICE Complex<Acc> widen(const Complex<Acc>& value) { return value; }
 
-// The value of the lane so many lanes further on.
+// Returns the value of the lane `distance` lanes further on. All lanes of the warp must take part.
 template <class Acc> DEVICE Acc shuffle_down(Acc value, int distance) {
     return __shfl_down_sync(0xffffffffu, value, distance);
 }

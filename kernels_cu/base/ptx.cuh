@@ -1,15 +1,16 @@
-// Every special instruction that a kernel uses, each behind one small function.
+// Wrappers of PTX instructions that have no CUDA C++ spelling, or whose spelling compiles to worse code. Those of
+// sm_90a are in base/hopper.cuh.
 #pragma once
 #include "base/device.cuh"
 
-// The block's number, read anew at each call: what follows from it need not stay in registers through a main loop.
+// blockIdx.x, read again by each call. Values derived from it need not occupy registers during a main loop.
 DEVICE int block_number() {
     int number;
     asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(number));
     return number;
 }
 
-// The thread's number in its block, likewise.
+// threadIdx.x, read again by each call.
 DEVICE int thread_number() {
     int number;
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(number));
@@ -18,23 +19,24 @@ DEVICE int thread_number() {
 
 DEVICE unsigned shared_address(const void* pointer) { return static_cast<unsigned>(__cvta_generic_to_shared(pointer)); }
 
-// Keeps a number in its register: the compiler does not derive it anew at each use.
+// Hides how a number was computed, so that the compiler keeps it in a register and does not recompute it.
 DEVICE void keep(int& number) { asm volatile("" : "+r"(number)); }
 DEVICE void keep(unsigned& number) { asm volatile("" : "+r"(number)); }
 template <class T> DEVICE void keep(T*& pointer) { asm volatile("" : "+l"(pointer)); }
-// The same of a pointer into global memory, which the compiler still knows to be one.
+// The same for a pointer into global memory. The compiler still emits global, not generic, loads and stores.
 template <class T> DEVICE void keep_global(T*& pointer) {
     keep(pointer);
     __builtin_assume(__isGlobal(pointer));
 }
 
-// The 16 bits of one element in global memory; such loads keep the order of the program.
+// Loads the 16 bits of one element of global memory. Such loads stay in program order.
 DEVICE unsigned load_half(const void* source) {
     unsigned bits;
     asm volatile("ld.global.u16 %0, [%1];" : "=r"(bits) : "l"(source));
     return bits;
 }
 
+// Loads and stores of shared memory by 32-bit address: 16 bytes, one accumulator, one 32-bit word, one 16-bit element.
 DEVICE uint4 load_shared(unsigned address) {
     uint4 v;
     asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -68,13 +70,13 @@ DEVICE unsigned load_word(unsigned address) {
     return v;
 }
 template <class T>
-DEVICE void store_shared(unsigned address, T v) // of 16 bits
+DEVICE void store_shared(unsigned address, T v) // T has 16 bits
 {
     asm volatile("st.shared.b16 [%0], %1;" ::"r"(address), "h"(reinterpret_cast<const unsigned short&>(v)) : "memory");
 }
 
-// Starts copying one element to shared memory; `bytes` of it come from global memory, zeros replace the rest.
-// With 0 bytes nothing is read, and `source` may be any address.
+// Starts a cp.async of SIZE bytes, global -> shared. Only the first `bytes` are read; zeros fill the rest. With bytes =
+// 0 nothing is read, and `source` may be any address. Only 16-byte copies bypass the L1 cache (.cg).
 template <int SIZE> DEVICE void copy_async(unsigned target, const void* source, int bytes) {
     if constexpr (SIZE == 16) {
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(source), "r"(bytes) : "memory");
@@ -85,13 +87,14 @@ template <int SIZE> DEVICE void copy_async(unsigned target, const void* source, 
     }
 }
 
-// Closes the group of copies started since the last call.
+// Commits the copies that this thread has started since the last commit as one group.
 DEVICE void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
-// Waits until at most KEEP of this thread's groups are in flight.
+// Waits until at most KEEP of this thread's committed groups are still in flight.
 template <int KEEP> DEVICE void copy_async_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(KEEP) : "memory"); }
 
-// Stores 16 bytes to shared memory at once; written as a plain assignment, some become four stores with bank conflicts.
+// Stores a vector to shared memory in one instruction. The compiler splits some plain assignments into four stores,
+// which have bank conflicts.
 DEVICE void store_shared(void* target, const float (&v)[4]) {
     asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(target)), "f"(v[0]), "f"(v[1]),
                  "f"(v[2]), "f"(v[3])
@@ -104,9 +107,10 @@ DEVICE void store_shared(void* target, const float (&v)[2]) {
     asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(shared_address(target)), "f"(v[0]), "f"(v[1]) : "memory");
 }
 
-// ---- tensor cores; how a fragment lies in the lanes' registers is in conv/gemm/fragments.cuh
+// ---- tensor cores; conv/gemm/fragments.cuh describes how lanes hold fragments
 
-// Four 8 x 8 matrices of 16-bit elements, from the 16-byte rows whose addresses the lanes give, eight lanes a matrix.
+// ldmatrix.x4: four 8 x 8 matrices of 16-bit elements. Lanes 8i to 8i + 7 give the addresses of matrix i's 16-byte
+// rows.
 DEVICE void load_matrices(unsigned (&values)[4], unsigned address) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(values[0]), "=r"(values[1]), "=r"(values[2]), "=r"(values[3])
@@ -114,7 +118,7 @@ DEVICE void load_matrices(unsigned (&values)[4], unsigned address) {
                  : "memory");
 }
 
-// The same, each transposed: a lane has two elements of a column instead of a row.
+// ldmatrix.x4.trans: the same, transposed. A lane receives two elements of a column instead of a row.
 DEVICE void load_transposed_matrices(unsigned (&values)[4], unsigned address) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(values[0]), "=r"(values[1]), "=r"(values[2]), "=r"(values[3])
@@ -122,7 +126,8 @@ DEVICE void load_transposed_matrices(unsigned (&values)[4], unsigned address) {
                  : "memory");
 }
 
-// d += a * b, 16 x 8 sums of products of 16-bit elements; or of float32, less the last 13 bits of each.
+// mma.sync, d += a * b, with 16 x 8 sums in float32. K is 16 for float16 and bfloat16. K is 8 for TF32, which ignores
+// the last 13 bits of each float32.
 #define MULTIPLY_16X8(NAME, TYPES)                                                                           \
     DEVICE void NAME(float (&d)[4], const uint4& a, const unsigned (&b)[2]) {                                \
         asm("mma.sync.aligned." TYPES ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
@@ -132,12 +137,13 @@ DEVICE void load_transposed_matrices(unsigned (&values)[4], unsigned address) {
 MULTIPLY_16X8(multiply_half, "m16n8k16.row.col.f32.f16.f16")
 MULTIPLY_16X8(multiply_bfloat16, "m16n8k16.row.col.f32.bf16.bf16")
 MULTIPLY_16X8(multiply_tf32, "m16n8k8.row.col.f32.tf32.tf32")
-// 8 x 8 sums over 4 products of float64, and, as sm_90 and later have it, 16 x 8 over 16.
+// The same for float64: 8 x 8 sums with K = 4, or 16 x 8 sums with K = 16, which is one instruction from sm_90 on.
 DEVICE void multiply_double(double& d0, double& d1, double a, double b) {
     asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
         : "+d"(d0), "+d"(d1)
         : "d"(a), "d"(b));
 }
+// Before sm_90, this form is four pairs of the smaller instruction.
 DEVICE void multiply_double(double (&d)[4], const double2 (&a)[4], const double (&b)[4]) {
 #if __CUDA_ARCH__ >= 900
     asm("mma.sync.aligned.m16n8k16.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5, %6, %7, %8, %9, %10, %11}, "
@@ -154,16 +160,16 @@ DEVICE void multiply_double(double (&d)[4], const double2 (&a)[4], const double 
 #endif
 }
 
-// Rounds to the 11 significant bits of TF32, ties away from zero.
+// Rounds to TF32 (11 significant bits), ties away from zero.
 DEVICE unsigned round_tf32(float value) {
     unsigned result;
     asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(result) : "f"(value));
     return result;
 }
 
-// ---- comparing
+// ---- loads and stores past L1
 
-// 16 bytes of global memory past the L1 cache, which does not see what other multiprocessors write.
+// 16 bytes of global memory, cached in L2 only (.cg): the L1 cache is not coherent with writes of other SMs.
 DEVICE void load_l2(const float* source, float (&v)[4]) {
     asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
                  : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3])
@@ -181,14 +187,16 @@ DEVICE void store_l2(double* target, const double (&v)[2]) {
     asm volatile("st.global.cg.v2.f64 [%0], {%1, %2};" ::"l"(target), "d"(v[0]), "d"(v[1]) : "memory");
 }
 
-// The larger one, NaN if either is NaN; +0 is larger than -0.
+// ---- maxima
+//
+// Returns the larger number, or NaN if either is NaN (max.NaN). +0 is larger than -0.
 DEVICE float max_nan(float a, float b) {
     float result;
     asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
     return result;
 }
 
-// The same of two 16-bit numbers at once.
+// The same for two packed 16-bit numbers at once.
 DEVICE unsigned max_nan_f16x2(unsigned a, unsigned b) {
     unsigned result;
     asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
@@ -200,6 +208,6 @@ DEVICE unsigned max_nan_bf16x2(unsigned a, unsigned b) {
     return result;
 }
 
-// What the lane before, or after, this one has; all lanes of the warp take part. Of 4 or 8 bytes.
+// Returns the value of the previous or next lane, for values of 4 or 8 bytes. All lanes of the warp must take part.
 template <class T> DEVICE T lane_before(T value) { return __shfl_up_sync(0xffffffff, value, 1); }
 template <class T> DEVICE T lane_after(T value) { return __shfl_down_sync(0xffffffff, value, 1); }

@@ -1,21 +1,23 @@
-// Tickets: blocks that share work count their arrivals, and the last one knows that it is.
+// Tickets: arrival counters in global memory. Blocks that share a tile count their arrivals, and the block that arrives
+// last adds up the partial sums. No block ever waits for another.
 #pragma once
 #include "base/device.cuh"
 
-// What a launch sets to zero for the one after it; it may be nothing.
+// Counters that one launch sets to zero for the next launch of the call. count may be 0.
 struct Tickets {
     int* first;
     int count;
 
-    // By all threads of all blocks together.
+    // Sets all counters to zero. All threads of the grid take part (a grid-stride loop).
     DEVICE void clear() const {
         for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x) first[i] = 0;
     }
 };
 
-// Returns, to all threads of a block, whether all others had arrived before; then what they wrote is known.
+// Returns, to every thread of the block, whether this block is the last of `all` blocks to arrive at this ticket. If it
+// is, the writes of all other blocks are visible to it.
 DEVICE bool last_to_arrive(int* ticket, int all) {
-    __syncthreads(); // all threads have written
+    __syncthreads(); // all threads of this block have written
     bool last = false;
     if (threadIdx.x == 0) {
         __threadfence();

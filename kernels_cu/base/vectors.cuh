@@ -1,13 +1,15 @@
-// Neighbouring elements that are loaded and stored at once. They stay in whole words until they are widened: as
-// elements of 16 bits each would take a register and several instructions.
+// Vectorised loads and stores of adjacent elements, and their conversion. Loaded vectors stay in 32-bit words until
+// they are widened. As separate 16-bit elements, each would take a register and several instructions.
 #pragma once
 #include "base/numeric.cuh"
 #include "base/ptx.cuh"
 
+// Adjacent elements, aligned for a single load or store; Raw is the same as words.
 template <class T, int COUNT> struct alignas(COUNT * sizeof(T)) Elements { T values[COUNT]; };
 template <int BYTES> struct alignas(BYTES) Raw { unsigned words[BYTES / 4]; };
 template <> struct Raw<2> { unsigned short words[1]; };
 
+// Returns element `i` of an array of 32-bit words, widened to the accumulator's type.
 template <class T> struct Widened;
 template <> struct Widened<__half> {
     static DEVICE float of(const unsigned* words, int i) {
@@ -17,7 +19,7 @@ template <> struct Widened<__half> {
 template <> struct Widened<__nv_bfloat16> {
     static DEVICE float of(const unsigned* words, int i) {
         unsigned bits = i % 2 ? words[i / 2] & 0xffff0000 : words[i / 2] << 16;
-        keep(bits); // else it is made anew for each use
+        keep(bits); // without it, the compiler recomputes the shift for each use
         return __uint_as_float(bits);
     }
 };
@@ -30,6 +32,7 @@ template <> struct Widened<double> {
     }
 };
 
+// Widens all elements of a vector.
 template <class T, int BYTES, class Acc, int COUNT> DEVICE void widen_all(const Raw<BYTES>& raw, Acc (&values)[COUNT]) {
     static_assert(BYTES == COUNT * sizeof(T));
     constexpr int kWords = (BYTES + 3) / 4;
@@ -40,7 +43,7 @@ template <class T, int BYTES, class Acc, int COUNT> DEVICE void widen_all(const 
     for (int i = 0; i < COUNT; ++i) values[i] = Widened<T>::of(words, i);
 }
 
-// Rounds COUNT sums and writes them as neighbours, at once.
+// Rounds COUNT sums and stores them as adjacent elements, in one instruction.
 template <class T, class Acc, int COUNT> DEVICE void store_narrowed(T* target, const Acc (&sums)[COUNT]) {
     Elements<T, COUNT> elements;
 #pragma unroll

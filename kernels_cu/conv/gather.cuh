@@ -1,10 +1,11 @@
-// Where the operands of the implicit GEMM stand: the inputs that a column meets, and the rows of the packed weights.
+// Index arithmetic of implicit GEMM: which input each (row of K, column) reads, and which row of the packed weights
+// belongs to it. The GEMM itself is defined in conv/problem.cuh.
 #pragma once
 #include "conv/problem.cuh"
 
-// The inputs that one column of the GEMM meets.
+// The receptive field (window) of one column of the GEMM, that is, of one output pixel.
 template <class Index, int NDIM> struct Window {
-    Index image, origin[NDIM]; // offset of the image in x; the input coordinate of tap 0 on each axis
+    Index image, origin[NDIM]; // offset of the image in x; input coordinate of tap 0 on each axis
     bool exists;
 
     DEVICE void place(const Correlation<Index, NDIM>& p, const Taps<Index, NDIM>& taps, const Pixel<Index, NDIM>& at) {
@@ -13,7 +14,7 @@ template <class Index, int NDIM> struct Window {
 #pragma unroll
         for (int axis = 0; axis < NDIM; ++axis) origin[axis] = at.q[axis] * p.stride[axis] + taps.start[axis];
     }
-    // Whether a tap lies inside x, and where.
+    // Computes the offset in x of the input that a tap reads, without its channel. Returns whether it lies inside x.
     DEVICE bool find(const Correlation<Index, NDIM>& p, const Taps<Index, NDIM>& taps, const Index (&tap)[NDIM],
                      Index& offset) const {
         bool found = exists;
@@ -26,7 +27,7 @@ template <class Index, int NDIM> struct Window {
         }
         return found;
     }
-    // Whether some tap lies outside of x.
+    // Whether some tap of the window lies outside of x.
     DEVICE bool clipped(const Correlation<Index, NDIM>& p, const Taps<Index, NDIM>& taps) const {
         bool whole = true;
 #pragma unroll
@@ -38,19 +39,19 @@ template <class Index, int NDIM> struct Window {
     }
 };
 
-// Row of the packed weights that a tap has with channel 0.
+// Row of the packed weights that holds channel 0 of a tap.
 template <class Index, int NDIM> DEVICE Index tap_row(const Taps<Index, NDIM>& taps, const Index (&tap)[NDIM]) {
     return dot(tap, taps.row, taps.first_row);
 }
 
-// Splits row k of the GEMM into its tap and its channel.
+// Splits row k of the GEMM into its tap and its channel (the channel is fastest).
 template <class Index, int NDIM>
 DEVICE void split_row(const Correlation<Index, NDIM>& p, const Taps<Index, NDIM>& taps, Index k, Index (&tap)[NDIM],
                       Index& channel) {
     unravel<NDIM>(p.by_channel.split(k, channel), taps.count, tap);
 }
 
-// Where the next slice of K to be fetched stands, if each slice has one tap: its tap and its first channel.
+// Walks over K slice by slice when each slice belongs to one tap: the tap and first channel of the next slice to load.
 template <class Index, int NDIM> struct Cursor {
     Index tap[NDIM], channel;
 
@@ -59,7 +60,8 @@ template <class Index, int NDIM> struct Cursor {
 #pragma unroll
         for (int axis = 0; axis < NDIM; ++axis) tap[axis] = 0;
     }
-    // Moves on by some channels, or to the next tap, the last axis fastest; returns whether the tap is another one.
+    // Advances by `step` channels, or to the next tap (last axis fastest) when the channels are used up. Returns
+    // whether the tap has changed.
     DEVICE bool advance(const Correlation<Index, NDIM>& p, const Taps<Index, NDIM>& taps, int step) {
         channel += step;
         if (channel < p.channels) return false;

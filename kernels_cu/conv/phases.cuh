@@ -1,28 +1,36 @@
-// ConvTranspose as a gather, by output phase: no product with inserted zeros, no atomics.
+// ConvTranspose as a gather, one output phase at a time: no zeros are inserted into x, and no atomics are needed.
 //
-// Input i reaches output o = i * s + t * d - pad through tap t. The outputs o = q * s + phase of one phase meet just
-// the taps with (phase + pad - t * d) divisible by s, each at the input q + (phase + pad - t * d) / s: a correlation of
-// stride 1. Its taps are t = first + j * s / gcd(s, d), or none, and input coordinates fall by d / gcd(s, d) each.
+// Input i contributes to output o = i * s + t * d - pad through tap t (stride s, dilation d). The outputs with equal
+// remainder, o = q * s + phase, form a phase. They use exactly the taps for which (phase + pad - t * d) is divisible by
+// s. Tap t reads input q + (phase + pad - t * d) / s. So each phase is a correlation of stride 1 with a subset of the
+// taps:
+//
+//     t = first + j * s / gcd(s, d),  and each next tap reads d / gcd(s, d) inputs further to the left
+//
+//     s = 2, k = 3, d = 1, pad = 0:   phase 0 uses taps 0 and 2, phase 1 uses tap 1
+//
+// A phase may have no taps at all; its outputs are the bias.
 #pragma once
 #include "conv/problem.cuh"
 
-// One axis of the whole problem.
+// One axis of a ConvTranspose, over all its phases.
 template <class Index> struct TransposedAxis {
     Index stride, pad, dilation, kernel;
     Index common;  // gcd(stride, dilation)
-    Index inverse; // of dilation / common, modulo stride / common
-    Index extent;  // of y
-    Index row;     // rows of the packed weights from tap to tap
+    Index inverse; // inverse of dilation / common, modulo stride / common
+    Index extent;  // extent of y
+    Index row;     // rows of the packed weights between adjacent taps
     Index y_stride;
-    Divider<Index> phases; // min(stride, extent)
+    Divider<Index> phases; // number of phases: min(stride, extent)
 };
 
 template <class Index, int NDIM> struct ConvTransposeParams {
     Correlation<Index, NDIM> common;
     TransposedAxis<Index> axes[NDIM];
-    Divider<int> phases; // that blocks are numbered by
+    Divider<int> phases; // product over the axes; part of the block's number
 };
 
+// Prepares a divisor on the device, as gpuconv/cuda/build/params.py does on the host.
 template <class Index> DEVICE Divider<Index> divider(Index divisor);
 template <> DEVICE Divider<int> divider(int divisor) {
     const int shift = divisor <= 1 ? 0 : 32 - __clz(divisor - 1);
@@ -31,8 +39,8 @@ template <> DEVICE Divider<int> divider(int divisor) {
 }
 template <> DEVICE Divider<long long> divider(long long divisor) { return {divisor}; }
 
-// The phase with a rank in the order of work: those that meet the most taps come first, those that meet none come last.
-// Where an axis has fewer outputs than phases, they keep their own order.
+// Returns the phase at a rank of the launch order. Phases with the most taps come first, so that the longest blocks do
+// not run last; phases without taps come last. An axis with fewer outputs than phases keeps the natural order.
 template <class Index> DEVICE Index phase_of_rank(const TransposedAxis<Index>& a, Index rank) {
     if (Index(a.phases.divisor) < a.stride) return rank;
     const Index period = a.stride / a.common, first = rank % period;
@@ -42,7 +50,7 @@ template <class Index> DEVICE Index phase_of_rank(const TransposedAxis<Index>& a
     return phase < 0 ? phase + a.stride : phase;
 }
 
-// Fills one axis of the taps that outputs of a phase meet; returns their number.
+// Fills in one axis of `taps` for a phase. Returns the number of taps along this axis, which may be 0.
 template <class Index, int NDIM>
 DEVICE Index phase_taps(const TransposedAxis<Index>& a, Index phase, int axis, Taps<Index, NDIM>& taps) {
     const Index sum = phase + a.pad, rest = sum % a.stride, period = a.stride / a.common;
@@ -59,7 +67,7 @@ DEVICE Index phase_taps(const TransposedAxis<Index>& a, Index phase, int axis, T
     return count;
 }
 
-// Fills the taps that the outputs of one phase meet, which has a coordinate on each axis.
+// Fills in `taps` for the phase with these coordinates.
 template <class Index, int NDIM>
 DEVICE void fill_taps(const ConvTransposeParams<Index, NDIM>& p, const Index (&phase)[NDIM], Taps<Index, NDIM>& taps) {
     Index rows = p.common.channels;
@@ -69,7 +77,7 @@ DEVICE void fill_taps(const ConvTransposeParams<Index, NDIM>& p, const Index (&p
     taps.rows = rows;
 }
 
-// Fills the taps of the phase with a number in the order of work; the last axis counts fastest.
+// Fills in `taps` for the phase with a number in launch order; the last axis varies fastest.
 template <class Index, int NDIM>
 DEVICE void fill_taps_of(const ConvTransposeParams<Index, NDIM>& p, Index number, Taps<Index, NDIM>& taps) {
     Index phase[NDIM];
@@ -82,7 +90,8 @@ DEVICE void fill_taps_of(const ConvTransposeParams<Index, NDIM>& p, Index number
     fill_taps(p, phase, taps);
 }
 
-// Where a tile stands: its group, its number among the tiles along M and along N; returns its phase's number.
+// Splits a block's number into its group and its tile along M and N. Returns its phase's number in launch order. M
+// varies fastest, then the phase, then N.
 template <class Index, int NDIM>
 DEVICE Index phase_tile(const ConvTransposeParams<Index, NDIM>& p, int tile, Index& group, Index& m_tile,
                         Index& n_tile) {

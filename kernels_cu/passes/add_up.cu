@@ -1,23 +1,26 @@
-// The sums of several parts, added up in their order and rounded once: a thread for each element of the result.
+// Adds partial sums of several parts, in their fixed order, and rounds once. One thread computes one element of the
+// result. It is the second launch of gradients of weights and biases; bound by memory, with coalesced loads.
 #include "base/geometry.cuh"
 #include "base/numeric.cuh"
 #include "base/ptx.cuh"
 
+// Strides count elements.
 template <class Index, int NDIM> struct AddUpParams {
-    const void* sums; // part, element
+    const void* sums; // (part, element), in the accumulator's type
     void* y;
     Index parts, elements;
-    Divider<Index> extent[NDIM]; // of y
+    Divider<Index> extent[NDIM]; // extents of y
     Index y_stride[NDIM];
 };
 
-// Where an element stands in y.
+// Offset of an element in y.
 template <class Index, int NDIM> DEVICE Index place(const AddUpParams<Index, NDIM>& p, Index element) {
     Index at[NDIM];
     unravel(element, p.extent, at);
     return dot(at, p.y_stride);
 }
 
+// The kernel for real results.
 template <class T, class Acc, class Index, int NDIM> DEVICE void add_up(const AddUpParams<Index, NDIM>& p) {
     const Index element = Index(block_number()) * blockDim.x + threadIdx.x;
     if (element >= p.elements) return;
@@ -28,7 +31,7 @@ template <class T, class Acc, class Index, int NDIM> DEVICE void add_up(const Ad
     static_cast<T*>(p.y)[place(p, element)] = narrow<T>(sum);
 }
 
-// A complex element has four real sums: imaginary times real and imaginary part, real times real and imaginary part.
+// Complex: four real sums per element, im * re, im * im, re * re and re * im, for the product of (re, im) pairs.
 template <class T, class Acc, class Index, int NDIM> DEVICE void add_up_complex(const AddUpParams<Index, NDIM>& p) {
     const Index element = Index(block_number()) * blockDim.x + threadIdx.x;
     if (element >= p.elements) return;

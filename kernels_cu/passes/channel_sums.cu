@@ -1,22 +1,25 @@
-// Sums of each channel over everything else: the gradient of a bias.
+// Sums of every channel over all other axes: the gradient of a bias. A block reduces a part of the elements of one
+// channel (NCHW) or of 32 channels (channels last); a second launch, passes/add_up.cu, adds the parts in order.
 //
-// A block takes a part of the elements of some channels. Where neighbours in memory are of one channel, its threads go
-// through them, and their sums are added up in a tree; where channels are neighbours, each lane has a channel of its
-// own and the warps share the elements. Parts are added up by passes/add_up.cu, in their order.
+// NCHW: threads take adjacent elements of the channel, then a warp shuffle and a loop over the warps reduce them.
+// Channels last: each lane has its own channel, and warps share the elements. Loads are coalesced in both cases; bound
+// by memory.
 #include "base/geometry.cuh"
 #include "base/numeric.cuh"
 #include "base/ptx.cuh"
 
+// Strides count elements.
 template <class Index, int NDIM> struct ChannelSumsParams {
     const void* x;
-    void* sums;               // part, channel
-    Index channels, elements; // elements of a channel
-    Index each;               // of a part
+    void* sums;               // (part, channel)
+    Index channels, elements; // elements per channel
+    Index each;               // elements per part
     Index x_channel, x_stride[NDIM];
-    Divider<Index> extent[NDIM]; // of all axes but the channels
-    Divider<int> tiles;          // of channels
+    Divider<Index> extent[NDIM]; // extents of all axes but the channels
+    Divider<int> tiles;          // tiles of channels
 };
 
+// The kernel. CHANNELS_LAST: lanes have channels of their own.
 template <class T, class Acc, class Index, int NDIM, bool CHANNELS_LAST>
 DEVICE void channel_sums(const ChannelSumsParams<Index, NDIM>& p) {
     constexpr int kThreads = 256, kWarps = kThreads / 32, kStep = CHANNELS_LAST ? kWarps : kThreads;

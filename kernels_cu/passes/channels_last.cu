@@ -1,44 +1,49 @@
-// x (images, groups, C, pixels), in any strides, to (images, pixels, groups, parts, C filled up with zeros): elements
-// as they are, or float32 rounded to TF32 or split into two parts of TF32; and w to rows of K, with output channels
-// for images and taps for pixels. A block makes 128 bytes of channels for up to 112 pixels, of one image or of several
-// small ones.
+// Transposes an array to channels last: x (images, groups, C, pixels), with any strides, to (images, pixels, groups,
+// parts, C zero-padded). It also converts: unchanged, float32 rounded to TF32, or split into two TF32 parts. It
+// prepares x for kernels that need contiguous channels, and packs weights for wgmma (output channels are images, taps
+// are pixels).
 //
-// Where the pixels of a channel are contiguous, they are copied to shared memory as they are, in vectors of 16 bytes:
-// wherever they begin, all but the ends of x go over the bus in such vectors, and a row's shift says how far after a
-// multiple of 16 bytes its first pixel lies. A warp copies bundles of rows: the channels that are 16 bytes of a pixel
-// of the result. Then eight lanes (fewer, where there are fewer bundles) write those of a pixel, each gathered from its
-// rows. Channels a bundle apart have equal shifts, and bundles lie so in the banks that those of four pixels meet each
-// bank once.
+// Block: 128 bytes of channels of up to 112 pixels, of one image or of several small ones. A "bundle" is the 16 bytes
+// of channels of one pixel of the result, that is, that number of rows of x.
 //
-// Where channels are contiguous, bundles are read as they are written.
+//     pixels contiguous (kRuns):    x rows --16-byte cp.async--> shared rows, then 8 lanes gather and write a pixel
+//     anything else (kSingly):      x --element by element--> shared rows, then the same
+//     channels contiguous (kBundled): x bundles --> registers --> result
+//
+// With kRuns, rows begin at any address. Only aligned 16-byte vectors are copied, except at the ends of x; a row's
+// shift is the distance of its first pixel from the vector's beginning. Channels a bundle apart have equal shifts, and
+// bundles are placed so that those of four pixels fall into different banks. Bound by memory: each element is read and
+// written once.
 #include "conv/gemm/fragments.cuh"
 #include "base/geometry.cuh"
 #include "base/tickets.cuh"
 
 constexpr int kChannelsLastThreads = 128;
-constexpr int kBundles = 8;       // of a pixel, that a block makes
-constexpr int kTileVectors = 968; // of shared memory
+constexpr int kBundles = 8;       // bundles of a pixel per block
+constexpr int kTileVectors = 968; // 16-byte vectors of shared memory
 enum ChannelsLastWay { kRuns, kSingly, kBundled };
 
-// Strides count elements; those of axes of one element are 0.
+// Strides count elements; those of axes with one element are 0.
 struct ChannelsLastParams {
     const void* x;
     void* x_last;
-    int images, channels, pixels, filled; // C of a group, and with the zeros that follow
+    int images, channels, pixels, filled; // C of a group, unpadded and padded
     int x_image, x_group, x_channel, x_pixel[3];
-    Divider<int> extent[3];                     // of the pixels' axes
-    int way;                                    // kRuns: pixels have a stride of 1; kBundled: channels have
-    int run_image, run_group, run_channel, run; // where a row begins in its run of neighbours; how long that is
-    int y_image, y_group, y_part, y_pixel;
-    int tile_images, tile_pixels; // of a block; several images have equal shifts
-    int pitch[2], lanes[2];       // vectors of a row in shared memory, without shifts and with them; of
-                                  // the lanes that copy a row, one vector each, the power of two
-    Divider<int> channel_tiles, groups, pixel_tiles;
-    Divider<int> by_image; // pixels of a block's image
-    Tickets tickets;
+    Divider<int> extent[3]; // extents of the pixels' axes
+    int way;                // a ChannelsLastWay. kRuns: pixels have stride 1; kBundled: channels have stride 1
+    // position of a row in its run of contiguous elements, per image, group and channel; length of the run
+    int run_image, run_group, run_channel, run;
+    int y_image, y_group, y_part, y_pixel; // strides of the result
+    int tile_images, tile_pixels;          // images and pixels per block; several images only if their shifts are equal
+    // 16-byte vectors per row in shared memory, without and with shifts; log2 of the lanes that copy a row, one vector
+    // each
+    int pitch[2], lanes[2];
+    Divider<int> channel_tiles, groups, pixel_tiles; // blocks along channels, groups and pixels
+    Divider<int> by_image;                           // pixels per image of a block
+    Tickets tickets;                                 // counters to set to zero for the next launch
 };
 
-// Elements as they are.
+// Conversions, with the interface of conv/gemm/fragments.cuh. Copied: elements stay as they are.
 template <class T> struct Copied {
     using Element = T;
     static constexpr int kParts = 1;
@@ -48,23 +53,25 @@ using Copied16 = Copied<unsigned short>;
 using Copied32 = Copied<float>;
 using Copied64 = Copied<double>;
 
+// Distance in bytes of an address from the last multiple of 16.
 template <class T> DEVICE int bytes_after_vector(const T* place) {
     return int(reinterpret_cast<unsigned long long>(place) & 15);
 }
 
-// What one block makes.
+// One block's part of the result.
 template <class Arithmetic> struct ChannelsLastBlock {
     using T = typename Arithmetic::Element;
     static constexpr int kSize = sizeof(T), kVector = 16 / kSize;
 
     const ChannelsLastParams& p;
-    uint4* tile;                      // rows of a bundle, bundles of an image, one vector between bundles
-    int image, group, channel, pixel; // the first ones
-    int images, pixels, bundles, pitch, lanes;
-    const T* x;                     // the first image's and pixel's, of the group's first channel
-    int own_bundle, first, at_once; // what this thread writes: of this pixel and those so far after it
+    uint4* tile;                      // [image][bundle][row of a bundle], with one unused vector between bundles
+    int image, group, channel, pixel; // the block's first image, group, channel and pixel
+    int images, pixels, bundles, pitch, lanes; // what exists of them; pitch and lanes of this block's shifts
+    const T* x;                                // first channel of the group, in the block's first image
+    int own_bundle, first, at_once;            // this thread writes this bundle of pixels first, first + at_once, ...
     T* y;
 
+    // Decodes the block's number, and finds the share of this thread.
     DEVICE ChannelsLastBlock(const ChannelsLastParams& p, uint4* tile) : p(p), tile(tile) {
         const int above = p.groups.split(p.channel_tiles.split(blockIdx.x, channel), group);
         image = p.pixel_tiles.split(above, pixel) * p.tile_images;
@@ -86,16 +93,18 @@ template <class Arithmetic> struct ChannelsLastBlock {
         const int place = image * p.y_image + group * p.y_group + pixel * p.y_pixel;
         y = static_cast<T*>(p.x_last) + place + channel + own_bundle * kVector;
     }
+    // Rows of one bundle of one image in shared memory.
     DEVICE uint4* bundle_of(int own, int bundle) const {
         return tile + (own * kBundles + bundle) * (kVector * pitch + 1);
     }
 
-    // Copies the rows of a bundle by vectors: `together` rows at once.
+    // Copies the rows of a bundle by 16-byte vectors. A warp copies `together` rows at once.
     DEVICE void copy_runs(int bundle) const {
         const int together = 32 >> lanes, row = threadIdx.x % 32 >> lanes, vector = threadIdx.x & (1 << lanes) - 1;
         if (vector >= pitch) return;
         const int first = channel + bundle * kVector;
-        const int begin = image * p.run_image + group * p.run_group + first * p.run_channel + pixel; // in its run
+        // position in its run
+        const int begin = image * p.run_image + group * p.run_group + first * p.run_channel + pixel;
         const int last = begin + (images - 1) * p.run_image + (kVector - 1) * p.run_channel;
         const bool inside = first + kVector <= p.channels && begin >= kVector - 1 && last + pitch * kVector <= p.run;
         const long long step = (long long)together * p.x_channel;
@@ -115,7 +124,8 @@ template <class Arithmetic> struct ChannelsLastBlock {
             }
         }
     }
-    // A vector of which a part may be outside of x: `at` pixels and `place` elements of its run are before `source`.
+    // Copies one vector at an end of x, which may be partly outside: `at` pixels of the row and `place` elements of the
+    // run come before `source`.
     DEVICE void copy_end(unsigned target, const T* source, int at, int place) const {
         const int shift = bytes_after_vector(source) / kSize;
         if (place >= shift && place - shift + kVector <= p.run) {
@@ -127,7 +137,7 @@ template <class Arithmetic> struct ChannelsLastBlock {
             store_shared(target + i * kSize, source[i - shift]);
     }
 
-    // Copies the rows of a bundle by elements, without shifts.
+    // Copies the rows of a bundle element by element, without shifts.
     DEVICE void copy_singly(int bundle) const {
         const int first = channel + bundle * kVector;
         for (int i = threadIdx.x % 32; i < images * pixels; i += 32) {
@@ -142,17 +152,19 @@ template <class Arithmetic> struct ChannelsLastBlock {
             for (int k = 0; k < kVector; ++k) target[k * pitch * kVector] = values[k];
         }
     }
+    // Offset in x of a pixel of one of the block's images.
     DEVICE int offset(int own, int number) const {
         int place[3];
         unravel<3>(number, p.extent, place);
         return dot(place, p.x_pixel, own * p.x_image);
     }
 
-    // Writes this thread's bundle of each pixel from the rows in shared memory.
+    // Writes this thread's bundle of each pixel, gathered from the rows in shared memory.
     DEVICE void write_rows() const {
-        int rows[kVector]; // bytes from a bundle to its rows' first pixels
+        int rows[kVector]; // bytes between a bundle's beginning and the first pixel of each row
 #pragma unroll
-        for (int k = 0; k < kVector; ++k) // a block's first channel and pixel are whole vectors from these
+        // these addresses stand for all pixels: the block's first one is a whole number of vectors away
+        for (int k = 0; k < kVector; ++k)
             rows[k] = k * pitch * 16 + (p.way == kRuns ? bytes_after_vector(x + k * p.x_channel) : 0);
         for (int i = first; i < images * pixels; i += at_once) {
             int number;
@@ -164,7 +176,7 @@ template <class Arithmetic> struct ChannelsLastBlock {
             write(own, number, values);
         }
     }
-    // The same from x, where a bundle's channels are neighbours.
+    // Writes this thread's bundle of each pixel straight from x, whose channels are contiguous.
     DEVICE void write_bundles() const {
         constexpr int kTogether = 4;
         const T* begin = x + channel + own_bundle * kVector;
@@ -183,6 +195,7 @@ template <class Arithmetic> struct ChannelsLastBlock {
                 if (i + j * at_once < images * pixels) write(own[j], number[j], values[j]);
         }
     }
+    // Loads a bundle: as one vector if aligned and complete, else element by element.
     static DEVICE void load(const T* begin, int found, T (&values)[kVector]) {
         if (bytes_after_vector(begin) == 0 && found >= kVector) {
             *reinterpret_cast<uint4*>(values) = *reinterpret_cast<const uint4*>(begin);
@@ -191,6 +204,7 @@ template <class Arithmetic> struct ChannelsLastBlock {
 #pragma unroll
         for (int k = 0; k < kVector; ++k) values[k] = k < found ? begin[k] : T(0);
     }
+    // Converts a bundle and writes each of its parts as one vector.
     DEVICE void write(int own, int number, const T (&values)[kVector]) const {
         T* target = y + (own * p.y_image + number * p.y_pixel);
 #pragma unroll
@@ -203,6 +217,7 @@ template <class Arithmetic> struct ChannelsLastBlock {
     }
 };
 
+// The kernel. It also clears the tickets of the next launch.
 template <class Arithmetic> DEVICE void channels_last(const ChannelsLastParams& p) {
     __shared__ uint4 tile[kTileVectors];
     p.tickets.clear();

@@ -1,9 +1,9 @@
-// A copy of an array of any strides into others: a residual, to where kernels look for it beside y.
-//
-// A thread copies one element, of which only the size matters. The host orders the axes by the target's strides, so
-// that neighbours are written together.
+// Copies an array to another one with different strides, for example a residual to the layout that the epilogue
+// expects. One thread copies one element; T only has the right size. The host orders the axes by the target's strides,
+// so that writes are coalesced. Bound by memory.
 #include "base/geometry.cuh"
 
+// Strides count elements.
 template <class Index, int NDIM> struct CopyParams {
     const void* source;
     void* target;
@@ -12,6 +12,7 @@ template <class Index, int NDIM> struct CopyParams {
     Divider<Index> extent[NDIM];
 };
 
+// The kernel: one thread copies one element.
 template <class T, class Index, int NDIM> DEVICE void copy(const CopyParams<Index, NDIM>& p) {
     const Index element = Index(blockIdx.x) * blockDim.x + threadIdx.x;
     if (element >= p.elements) return;

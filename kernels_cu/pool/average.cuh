@@ -1,10 +1,10 @@
-// Averages: sums of windows, in the accumulator's type, and how many of a window's taps count.
+// Arithmetic of AveragePool: sums of windows in the accumulator's type, and the number of taps to divide by.
 #pragma once
 #include "base/geometry.cuh"
 #include "base/numeric.cuh"
 #include "base/vectors.cuh"
 
-// What is taken in the place of a Maximum.
+// The sum of one window. It has the interface of Maximum (pool/order.cuh).
 template <class T, class Acc> struct Sum {
     static constexpr bool kPlaces = false;
     Acc value;
@@ -15,7 +15,7 @@ template <class T, class Acc> struct Sum {
     DEVICE void merge(const Sum& other) { value += other.value; }
 };
 
-// The sums of kVector columns: what are Columns of maxima.
+// The sums of kVector adjacent columns. It has the interface of Columns (pool/packed.cuh).
 template <class T, class Acc> struct ColumnSums {
     using Row = uint4;
     static constexpr int kVector = 16 / int(sizeof(T));
@@ -35,13 +35,14 @@ template <class T, class Acc> struct ColumnSums {
     DEVICE Acc operator[](int i) const { return sums[i]; }
 };
 
-// The taps that count: those of a window from `begin` on which lie in [0, extent) once `shift` is taken off.
+// Which taps count towards the average: those of a window beginning at `begin` that lie in [0, extent) after `shift` is
+// subtracted. The attribute count_include_pad decides what the range covers.
 template <class Index, int NDIM> struct Counted {
     Index taps[NDIM], shift[NDIM], extent[NDIM];
     Divider<Index> dilation[NDIM];
 };
 
-// How many taps count along an axis, of the window that begins there (stride times its number).
+// Number of counted taps along an axis, for the window that begins at `begin` (stride times the window's number).
 template <class Index, int NDIM> DEVICE Index count(const Counted<Index, NDIM>& counted, int axis, Index begin) {
     const Index start = begin - counted.shift[axis], last = counted.extent[axis] - 1 - start;
     if (last < 0) return 0;
@@ -51,5 +52,5 @@ template <class Index, int NDIM> DEVICE Index count(const Counted<Index, NDIM>& 
     return first < stop ? stop - first : 0;
 }
 
-// A sum divided by counts, rounded once; no number where nothing counts.
+// sum / counts, rounded once: NaN if no tap counts.
 template <class T, class Acc> DEVICE T average(Acc sum, Acc counts) { return narrow<T>(sum / counts); }

@@ -1,40 +1,44 @@
-// MaxPool with Indices along one axis, by one launch of several or the only one.
+// MaxPool with Indices along one spatial axis: one pass of a separable MaxPool. A k x k x k window takes three passes
+// of k comparisons instead of k³. Chosen for large windows of several axes; passes run innermost axis first.
 //
-// The maximum of a window is the greatest of the maxima of its slices, and the first of equal ones has the Index. So
-// windows are pooled along one axis after the other, the innermost one first. A later launch reads the maxima of the
-// one before, and of their Indices only those that it writes.
+//     x --pass along W--> maxima, Indices --pass along H--> maxima, Indices --pass along D--> y, Indices
 //
-// Neighbouring threads make neighbours in a row of y, or neighbouring channels where these lie closest together. Where
-// windows overlap enough, a thread makes kRun of them, each `shift` taps after the one before: the taps that all have
-// are taken once, those before and after in growing parts. Otherwise it makes one window. No window is empty: taps
-// outside x are the nearest one inside, which changes nothing.
+// The maximum of a window is the maximum of the maxima of its slices. Since the innermost axis comes first, taking the
+// first of equal maxima in each pass gives the first element in row-major order. A later pass compares the previous
+// pass's maxima only, and reads just the Indices of the winners.
+//
+// Thread: kRun windows, if windows overlap enough, else one. Each window of a run begins `shift` taps after the
+// previous one. Taps that all windows of a run share are compared once, the remaining ones as prefixes and suffixes
+// (van Herk's algorithm). Adjacent threads have adjacent outputs of a row, or adjacent channels in channels-last
+// layout. Taps outside of x are clamped to the nearest valid one, which does not change the maximum. Bound by memory.
 #include "base/geometry.cuh"
 #include "pool/order.cuh"
 
-constexpr int kRun = 5; // windows of a thread, where they share taps
+constexpr int kRun = 5; // windows per thread, where they share taps
 
-// The first axis is the one that windows lie along; of the other two each output has one element. Strides count
-// elements: of x and of its elements' numbers from one output's to the next one's, but from tap to tap along the first.
+// Axis 0 is the one that windows lie along; along the other two, each output has one element. Strides count elements.
+// x_stride and place_stride: between adjacent outputs, but along axis 0 between adjacent coordinates of x. x_first and
+// place_first: of the first output's element; x_along and place_along: between adjacent taps.
 struct AxisPoolParams {
     const void* x;
-    const long long* places; // of x's elements, where x is what a launch before has left
+    const long long* places; // Indices of x's elements, if x is the result of an earlier pass
     void* y;
     long long* indices;
-    long long plane; // numbers per channel, or 0
-    int items, channels_last;
-    int extent, windows, stride, pad, taps, shift; // of the first axis; a shift of 0: one window a thread
+    long long plane;                               // Indices per channel, or 0 to count within each plane
+    int items, channels_last;                      // threads; whether they are numbered with channels fastest
+    int extent, windows, stride, pad, taps, shift; // of axis 0; shift 0: one window per thread
     int x_first, x_along, place_first, place_along;
     int x_batch, x_channel, x_stride[3];
     int place_stride[3];
     int y_batch, y_channel, y_stride[3];
     int indices_batch, indices_channel, indices_stride[3];
-    Divider<int> dilation, step, channels, runs[3]; // windows of a run are a step apart
+    Divider<int> dilation, step, channels, runs[3]; // step: distance between adjacent windows of a run
 };
 
-// Elements along the axis, tap by tap from a window's first one: those outside x are the nearest one inside.
+// The taps of a run of windows, numbered from its first one. Taps out of bounds are clamped to the nearest valid one.
 template <class T> struct Line {
-    const T* x; // the first tap inside
-    int before, last, along;
+    const T* x;              // the first valid tap
+    int before, last, along; // taps before it; the last valid tap, counted from it; elements between taps
 
     DEVICE Maximum<T, int, true> operator[](int tap) const {
         const int inside = min(max(tap - before, 0), last);
@@ -42,12 +46,13 @@ template <class T> struct Line {
     }
 };
 
-// What comes later in the order of taps, after all that is in a maximum.
+// Merges an element whose tap comes later in the order of taps.
 template <class T> DEVICE void take(Maximum<T, int, true>& maximum, const Maximum<T, int, true>& later) {
     maximum.take(later.value, later.place);
 }
 
-// The maxima of RUN windows, each SHIFT taps after the one before; all have the last taps of the first one in common.
+// Computes the maxima of RUN windows, each SHIFT taps after the previous one: common taps once, then prefixes and
+// suffixes.
 template <int RUN, int SHIFT, class T>
 DEVICE void take_windows(const Line<T>& line, int taps, Maximum<T, int, true> (&windows)[RUN]) {
     constexpr int kLead = (RUN - 1) * SHIFT;
@@ -72,8 +77,9 @@ DEVICE void take_windows(const Line<T>& line, int taps, Maximum<T, int, true> (&
     }
 }
 
+// Computes one run of RUN windows, SHIFT taps apart. NUMBERED: x holds elements, not maxima of an earlier pass.
 template <class T, bool NUMBERED, int RUN, int SHIFT> DEVICE void pool_along(const AxisPoolParams& p, int item) {
-    // 1. The first window of this thread, the others a step apart.
+    // 1. The first window of this thread; the others follow `step` apart.
     int at[3], channel, image, between;
     if (p.channels_last) image = unravel(p.channels.split(item, channel), p.runs, at);
     else image = p.channels.split(unravel(item, p.runs, at), channel);
@@ -81,7 +87,7 @@ template <class T, bool NUMBERED, int RUN, int SHIFT> DEVICE void pool_along(con
     at[0] = run * (RUN * step) + between;
     if (at[0] >= p.windows) return;
 
-    // 2. Its first tap inside x, and all maxima.
+    // 2. Its first valid tap, and the maxima of all windows.
     const int start = at[0] * p.stride - p.pad;
     int first = start, before = 0;
     if (start < 0) {
@@ -95,7 +101,8 @@ template <class T, bool NUMBERED, int RUN, int SHIFT> DEVICE void pool_along(con
     Maximum<T, int, true> windows[RUN];
     take_windows<RUN, SHIFT>(Line<T>{static_cast<const T*>(p.x) + x, before, last, p.x_along}, p.taps, windows);
 
-    // 3. The elements, and their numbers in the whole tensor.
+    // 3. Stores maxima and Indices. NUMBERED: this is the first pass, and Indices are computed; else they are looked
+    // up.
     long long number = 0;
     if constexpr (NUMBERED) {
         const int place =
@@ -115,8 +122,9 @@ template <class T, bool NUMBERED, int RUN, int SHIFT> DEVICE void pool_along(con
     }
 }
 
+// The kernel: one thread per run.
 template <class T, bool NUMBERED> DEVICE void max_pool_axis(const AxisPoolParams& p) {
-    constexpr int kThreads = 256; // as the plan launches it
+    constexpr int kThreads = 256; // the block size that the planner uses
     const int item = int(blockIdx.x) * kThreads + int(threadIdx.x);
     if (item >= p.items) return;
     if (p.shift == 1) pool_along<T, NUMBERED, kRun, 1>(p, item);

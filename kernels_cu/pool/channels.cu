@@ -1,41 +1,42 @@
-// MaxPool and AveragePool over channels that lie one after another (channels last).
+// MaxPool and AveragePool in channels-last layout, for windows without dilation. A thread owns one vector of channels
+// and computes `walk` adjacent outputs of a row of y, straight from registers, without shared memory.
 //
-// A thread owns a vector of channels and makes `walk` outputs that are neighbours in a row of y. Lanes follow each
-// other along the channels, so that loads and stores are coalesced; then, where windows below one another share rows,
-// down the columns, so that those can come from the L1 cache. Of each column of x that its windows have a thread finds
-// the maximum once, up to three rows in flight together; where windows are up to three columns wide it keeps the last
-// three of those, which neighbouring windows share.
+// Lanes run along the channels first, so loads and stores are coalesced. If windows of adjacent rows overlap, they run
+// down the columns next, so that shared rows of x hit in L1. A thread reduces each column of x that its windows cover
+// once, with up to three rows in flight. If windows are at most kMost = 3 columns wide, it keeps the results of the
+// last three columns, which adjacent windows share. Bound by memory.
 //
-// Values alone: vectors have 16 bytes, of short elements two are compared at a time. With Indices: they have two
-// elements, whose places are 16 bytes. Sums are made likewise, in the accumulator's type. All channels of a vector have
-// the same windows. No window is empty, and none is dilated: another kernel makes those. Where pixels are not made of
-// whole vectors, or x begins between two, elements are loaded and written one by one; a thread's are then not
-// neighbours, those of neighbouring lanes are.
+//     column results  c0 c1 c2 c3 ...     window 0 = max(c0, c1, c2), window 1 = max(c1, c2, c3), ...
+//
+// Without Indices, vectors have 16 bytes, and 16-bit or 8-bit elements are compared two at a time. With Indices,
+// vectors have two elements. Sums are computed likewise, in the accumulator's type. No window may be empty;
+// pool/general.cu takes such problems. If pixels are not whole vectors, or x is unaligned, elements are loaded and
+// stored one by one. A thread's channels are then spread, so that adjacent lanes still access adjacent channels.
 #include "base/geometry.cuh"
 #include "pool/average.cuh"
 #include "pool/packed.cuh"
 #include "pool/places.cuh"
 
-// Axes are depth, height and width; all arrays have a stride of 1 along the channels. Strides count elements.
+// Axes are depth, height, width. All arrays have stride 1 along the channels. Strides count elements.
 struct ChannelPoolParams {
     const void* x;
     void* y;
     long long* indices;
-    long long plane; // numbers per channel, or 0
+    long long plane; // Indices per channel, or 0 to count within each plane
     int items;       // vectors times walks
     int x_extent[3], y_extent[3], kernel[3], stride[3], pad[3];
     int x_batch, x_stride[3];
     int y_batch, y_stride[3];
     int indices_batch, indices_stride[3];
-    int channels, walk;
-    int whole;      // pixels of x are made of whole vectors of channels, if it begins with one
-    int rows_first; // walks below one another follow each other, else those in a row of y
-    Divider<int> vectors, walks, heights, depths; // of a pixel, a row, a slice, an image
+    int channels, walk;                           // walk: outputs per thread
+    int whole;                                    // whether pixels of x are whole vectors of channels (if x is aligned)
+    int rows_first;                               // walks of adjacent rows have adjacent numbers, else walks of one row
+    Divider<int> vectors, walks, heights, depths; // vectors per pixel, walks per row, rows per slice, slices per image
 };
 
 struct AverageChannelPoolParams : ChannelPoolParams { Counted<int, 3> counted; };
 
-// The part [first, end) of an axis of x that window q meets, which begins at `start`.
+// The in-bounds part [first, end) of window q along an axis; the window begins at `start`.
 struct Reach { int start, first, end; };
 
 DEVICE Reach reach_of(const ChannelPoolParams& p, int axis, int q) {
@@ -43,17 +44,18 @@ DEVICE Reach reach_of(const ChannelPoolParams& p, int axis, int q) {
     return {start, max(start, 0), min(start + p.kernel[axis], p.x_extent[axis])};
 }
 
-// What a thread makes: its outputs in a row of y, and the rows of x for them, from the first vector on.
+// One thread's outputs of a row of y, and the rows of x that they read.
 template <class T> struct Walk {
-    Spread spread; // channels
+    Spread spread; // the thread's channels
     Reach slices, rows;
     int column, end; // outputs
     const T* x;
     T* y;
     long long* indices;
-    long long number; // of the first channel's first element
+    long long number; // Index of element 0 of the first channel
 };
 
+// Decodes an item's number into a walk.
 template <int VECTOR, class T> DEVICE Walk<T> stand(const ChannelPoolParams& p, int item, bool whole) {
     Walk<T> walk;
     int vector, channel, row, depth;
@@ -75,7 +77,7 @@ template <int VECTOR, class T> DEVICE Walk<T> stand(const ChannelPoolParams& p, 
     return walk;
 }
 
-// The maxima of no element, and of the rows that come one after another from `place` on.
+// clear: the maximum (or sum) of no element; `place` is the number of the first element to come. take: merges one row.
 template <class T> DEVICE void clear(Columns<T>& maxima, int) { maxima = {}; }
 template <class T> DEVICE void take(Columns<T>& maxima, const uint4& row, int) { maxima.take(row); }
 template <class T, class Acc> DEVICE void clear(ColumnSums<T, Acc>& sums, int) { sums = {}; }
@@ -89,7 +91,8 @@ template <class T> DEVICE void take(Places<T>& maxima, const typename Places<T>:
     for (int i = 0; i < Places<T>::kVector; ++i) maxima.maxima[i].take(row[i], place);
 }
 
-// The maxima, or sums, of a column of x, in all rows and slices of the windows; nothing where it is outside of x.
+// The maxima, or sums, of one column of x over all rows and slices of the windows; those of no element if out of
+// bounds.
 template <class Maxima, int ROWS, class T>
 DEVICE Maxima maxima_of_column(const ChannelPoolParams& p, const Walk<T>& walk, int column) {
     Maxima maxima;
@@ -119,8 +122,7 @@ DEVICE Maxima maxima_of_column(const ChannelPoolParams& p, const Walk<T>& walk, 
     return maxima;
 }
 
-// Writes an output of each channel, whose windows begin `begin` columns after the first one, and steps to the next
-// ones.
+// Stores one output of each channel, and advances to the next one. `begin`: columns from the first window's beginning.
 template <class Maxima, class T>
 DEVICE void write(const ChannelPoolParams& p, Walk<T>& walk, const Maxima& maxima, int) {
     write_maxima(maxima, walk.spread, walk.y, walk.indices, walk.number, p.plane);
@@ -131,6 +133,7 @@ template <class Acc, class T> DEVICE Acc counts_of(const AverageChannelPoolParam
     return Acc(count(p.counted, 0, walk.slices.start + p.pad[0])) * Acc(count(p.counted, 1, walk.rows.start + p.pad[1]))
          * Acc(count(p.counted, 2, begin));
 }
+// The same for sums: divides by the number of counted taps.
 template <class T, class Acc>
 DEVICE void write(const AverageChannelPoolParams& p, Walk<T>& walk, const ColumnSums<T, Acc>& sums, int begin) {
     constexpr int kVector = ColumnSums<T, Acc>::kVector;
@@ -142,11 +145,11 @@ DEVICE void write(const AverageChannelPoolParams& p, Walk<T>& walk, const Column
     walk.y += p.y_stride[2];
 }
 
-constexpr int kMost = 3; // columns of windows that share them
+constexpr int kMost = 3; // windows of at most this many columns share column results
 
-// Makes the outputs of a walk, whose windows have up to kMost columns.
+// Computes the outputs of a walk whose windows have at most kMost columns.
 template <class Maxima, int ROWS, class Params, class T> DEVICE void walk_along(const Params& p, Walk<T>& walk) {
-    Maxima before, last; // of the two columns to the left
+    Maxima before, last; // results of the two previous columns
     clear(before, 0x7fffffff);
     clear(last, 0x7fffffff);
     int start = reach_of(p, 2, walk.column).start, column = start;
@@ -166,7 +169,7 @@ template <class Maxima, int ROWS, class Params, class T> DEVICE void walk_along(
     }
 }
 
-// Makes one output after another from all its columns.
+// Computes the outputs of a walk one by one, each from all its columns.
 template <class Maxima, int ROWS, class Params, class T> DEVICE void stand_still(const Params& p, Walk<T>& walk) {
 #pragma unroll 1
     for (int q = walk.column; q < walk.end; ++q) {
@@ -180,14 +183,15 @@ template <class Maxima, int ROWS, class Params, class T> DEVICE void stand_still
 }
 
 template <class Maxima, bool WHOLE, class T, class Params> DEVICE void pool_as(const Params& p, int item) {
-    constexpr int kVector = Maxima::kVector, kRows = WHOLE || kVector == 2 ? 3 : 1; // in flight together
+    constexpr int kVector = Maxima::kVector, kRows = WHOLE || kVector == 2 ? 3 : 1; // rows in flight together
     Walk<T> walk = stand<kVector, T>(p, item, WHOLE);
     if (p.kernel[2] <= kMost) walk_along<Maxima, kRows>(p, walk);
     else stand_still<Maxima, kRows>(p, walk);
 }
 
+// Chooses vectors or single elements, by the alignment of x.
 template <class Maxima, class T, class Params> DEVICE void pool_channels(const Params& p) {
-    constexpr int kThreads = 256; // as the plan launches it
+    constexpr int kThreads = 256; // the block size that the planner uses
     const int item = int(blockIdx.x) * kThreads + int(threadIdx.x);
     if (item >= p.items) return;
     if (p.whole && reinterpret_cast<unsigned long long>(p.x) % (Maxima::kVector * sizeof(T)) == 0)

@@ -1,33 +1,33 @@
-// MaxPool and AveragePool of any rank, over arrays of any strides.
+// MaxPool and AveragePool of any rank, kernel, stride, dilation and layout: the general kernels, which accept every
+// problem. One thread computes one output.
 //
-// A block makes kThreads outputs, a thread one of them. Outputs are numbered row-major over (n, c, q1 … qNDIM): a warp
-// writes 32 neighbours of a row of y and reads, tap by tap, elements of x that lie one window stride apart; what
-// windows share comes from the L1 cache. Where channels lie closest together the numbers run over (n, q1 … qNDIM, c).
-// Windows are clipped to the input once per axis, so that no tap is tested against the input's bounds and a window in
-// the padding costs nothing. It is the form for every window: taps are counted at run time, and nothing is kept from
-// one output to the next.
+// Outputs are numbered row-major over (n, c, q1 … qNDIM), or over (n, q1 … qNDIM, c) if channels are closest together
+// in memory. So a warp writes 32 adjacent outputs. It reads elements that are one stride apart, tap by tap; elements
+// that windows share hit in L1. Each window is clipped to the input once per axis, so no tap needs a bounds check.
+// Nothing is shared between outputs: bound by L1 for large windows, by memory for small ones.
 #include "base/geometry.cuh"
 #include "pool/average.cuh"
 #include "pool/order.cuh"
 
-// Strides and steps count elements. Coordinates start at stride * q - pad and cover `reach`, the dilated kernel.
+// Strides and steps count elements. A window starts at stride * q - pad and covers `reach` coordinates (the dilated
+// kernel).
 template <class Index, int NDIM> struct MaxPoolParams {
     const void* x;
     void* y;
     long long* indices;
-    long long plane; // numbers per channel, or 0
-    Index outputs;
+    long long plane; // Indices per channel, or 0 to count within each plane
+    Index outputs;   // outputs in all: one thread each
     Index x_extent[NDIM], stride[NDIM], pad[NDIM], reach[NDIM];
     Index x_batch, x_channel, x_stride[NDIM];
     Index y_batch, y_channel, y_stride[NDIM];
     Index indices_batch, indices_channel, indices_stride[NDIM];
-    Index place_stride[NDIM];             // of the numbers that `indices` holds, within a plane
-    Index x_step[NDIM], place_step[NDIM]; // from one tap to the next
+    Index place_stride[NDIM];             // Index distance per coordinate, within a plane
+    Index x_step[NDIM], place_step[NDIM]; // distance between adjacent taps: elements of x, Indices
     Divider<Index> dilation[NDIM], y_extent[NDIM], channels;
-    Index channels_last; // neighbouring threads' outputs are those of neighbouring channels
+    Index channels_last; // adjacent threads compute adjacent channels
 };
 
-// The same without Indices, and with what counts.
+// The same without Indices, plus the counted taps.
 template <class Index, int NDIM> struct AveragePoolParams {
     const void* x;
     void* y;
@@ -41,10 +41,10 @@ template <class Index, int NDIM> struct AveragePoolParams {
     Counted<Index, NDIM> counted;
 };
 
-// The coordinate of the first tap inside the input on each axis, and how many taps are inside.
+// First in-bounds tap's coordinate, and number of in-bounds taps, along each axis.
 template <class Index, int NDIM> struct Window { Index first[NDIM], taps[NDIM]; };
 
-// Clips the window of output q to the input; false where nothing of it is left.
+// Clips the window of output q to the input. Returns false if no tap is left.
 template <class Params, class Index, int NDIM>
 DEVICE bool clip(const Params& p, const Index (&q)[NDIM], Window<Index, NDIM>& window) {
     bool exists = true;
@@ -54,7 +54,8 @@ DEVICE bool clip(const Params& p, const Index (&q)[NDIM], Window<Index, NDIM>& w
         const Index end = stop < p.x_extent[axis] ? stop : p.x_extent[axis];
         Index first = start;
         if (start < 0) {
-            Index before; // taps step over the beginning: their distance from it counts modulo the dilation
+            // taps step over the border: the first valid coordinate depends on `start` modulo the dilation
+            Index before;
             p.dilation[axis].split(-1 - start, before);
             first = Index(p.dilation[axis].divisor) - 1 - before;
         }
@@ -65,7 +66,7 @@ DEVICE bool clip(const Params& p, const Index (&q)[NDIM], Window<Index, NDIM>& w
     return exists;
 }
 
-// Takes the taps of the axes from AXIS on in row-major order; x and place are those of the first one, of at least one.
+// Merges the taps along the axes from AXIS on, in row-major order. x and place: those of the first tap.
 template <int AXIS, class Params, class T, class Index, int NDIM, class Taken>
 DEVICE void take_taps(const Params& p, const Window<Index, NDIM>& window, const T* x, Index place, Taken& taken) {
     Index left = window.taps[AXIS];
@@ -95,10 +96,10 @@ DEVICE void take_taps(const Params& p, const Window<Index, NDIM>& window, const 
     }
 }
 
-// A thread's output, and where it is in y; false beyond the last one.
+// Decodes this thread's output. Returns false past the last one.
 template <class Params, class Index, int NDIM>
 DEVICE bool stand(const Params& p, Index (&q)[NDIM], Index& channel, Index& image) {
-    constexpr int kThreads = 256; // as the plan launches it
+    constexpr int kThreads = 256; // the block size that the planner uses
     const Index output = (Index(blockIdx.y) * Index(gridDim.x) + Index(blockIdx.x)) * kThreads + Index(threadIdx.x);
     if (output >= p.outputs) return false;
     if (p.channels_last) image = unravel(p.channels.split(output, channel), p.y_extent, q);
@@ -106,12 +107,13 @@ DEVICE bool stand(const Params& p, Index (&q)[NDIM], Index& channel, Index& imag
     return true;
 }
 
+// The kernel of MaxPool.
 template <class T, class Index, int NDIM, bool INDICES> DEVICE void max_pool(const MaxPoolParams<Index, NDIM>& p) {
     // 1. This thread's output.
     Index q[NDIM], channel, image;
     if (!stand(p, q, channel, image)) return;
 
-    // 2. Its window: the first tap inside the input, then all of them.
+    // 2. The window: clipped, then reduced tap by tap. An empty window gives the lowest value and Index -1.
     Maximum<T, Index, INDICES> maximum{lowest<T>(), -1};
     Window<Index, NDIM> window;
     const bool exists = clip(p, q, window);
@@ -121,7 +123,7 @@ template <class T, class Index, int NDIM, bool INDICES> DEVICE void max_pool(con
         take_taps<0>(p, window, static_cast<const T*>(p.x) + first, maximum.place, maximum);
     }
 
-    // 3. The element, and its number in the whole tensor.
+    // 3. Stores the maximum and its Index in the whole tensor.
     static_cast<T*>(p.y)[image * p.y_batch + channel * p.y_channel + dot(q, p.y_stride)] = maximum.value;
     if constexpr (INDICES) {
         const Index plane = image * Index(p.channels.divisor) + channel;
@@ -130,6 +132,7 @@ template <class T, class Index, int NDIM, bool INDICES> DEVICE void max_pool(con
     }
 }
 
+// The kernel of AveragePool.
 template <class T, class Acc, class Index, int NDIM>
 DEVICE void average_pool(const AveragePoolParams<Index, NDIM>& p) {
     Index q[NDIM], channel, image;

@@ -1,5 +1,6 @@
-// What comes before Indices are used: clearing memory that is claimed by them, and looking for one that no forward call
-// can have returned.
+// Helpers around Indices: one kernel clears the claims for pool/unpool.cu, the other validates Indices that a caller
+// passes. It looks for one that no forward MaxPool of these parameters could have returned. One thread checks several
+// elements; bound by memory.
 #include "base/geometry.cuh"
 
 struct ClearParams {
@@ -16,17 +17,17 @@ DEVICE void clear(const ClearParams& p) {
 // Window q of an axis may name the coordinates q * stride - pad + i, for multiples i of the dilation in [0, reach).
 template <class Index, int NDIM> struct CheckIndicesParams {
     const long long* indices;
-    long long* found;     // elements left from the first one on that is impossible; 0 where none is
-    long long plane;      // elements of a plane
-    long long plane_step; // from the number of a plane's first element to the next plane's
+    long long* found;     // elements from the first impossible Index to the end; 0 if there is none
+    long long plane;      // elements per plane
+    long long plane_step; // Index distance between planes
     Index elements;
     Index indices_batch, indices_channel, indices_stride[NDIM];
     Index stride[NDIM], pad[NDIM], reach[NDIM];
     Divider<Index> channels, windows[NDIM], extent[NDIM], dilation[NDIM];
-    Index column_major; // the first axis is numbered fastest
+    Index column_major; // Indices count the first axis fastest
 };
 
-// Whether a window can name the coordinate that is so far from its beginning.
+// Whether window q can name this coordinate along an axis.
 template <class Index, int NDIM>
 DEVICE bool possible(const CheckIndicesParams<Index, NDIM>& p, int axis, Index q, Index coordinate) {
     const Index offset = coordinate - (q * p.stride[axis] - p.pad[axis]);
@@ -35,8 +36,8 @@ DEVICE bool possible(const CheckIndicesParams<Index, NDIM>& p, int axis, Index q
     return inside(offset, p.reach[axis]) && between == 0;
 }
 
-// A thread tells of the first impossible index that it finds, when it has looked at all: so that its loads need not
-// wait for one another.
+// Each thread checks all its elements before it reports, so that its loads do not wait for each other. The first
+// impossible Index of the tensor wins (atomicMax of the remaining count).
 template <class Index, int NDIM> DEVICE void check_indices(const CheckIndicesParams<Index, NDIM>& p) {
     long long left = 0;
 #pragma unroll 4

@@ -1,9 +1,10 @@
-// Columns of elements in registers, 16 bytes of a row at a time; short elements are compared two at a time.
+// Vectors of elements in registers: 16 bytes of a row, whose columns are reduced independently. 16-bit and 8-bit
+// elements are compared two at a time (max.NaN on packed pairs).
 #pragma once
 #include "pool/order.cuh"
 
-// What one comparison takes: an element, or a pair of short ones. Of bytes it is a pair too, as 16-bit numbers from 0
-// to 255: those are in the order of the (subnormal) float16 numbers with the same bits, which all devices compare.
+// The word of one comparison: an element, or a pair of short ones. Bytes become pairs of 16-bit numbers from 0 to 255.
+// Compared as float16 (subnormals), these have the same order, and all devices have that instruction.
 template <class T> struct WordOf { using Type = unsigned; };
 template <> struct WordOf<float> { using Type = float; };
 template <> struct WordOf<double> { using Type = double; };
@@ -17,7 +18,7 @@ template <class T> DEVICE T of_bits(unsigned bits) { return T(bits); }
 template <> DEVICE __half of_bits<__half>(unsigned bits) { return __ushort_as_half(bits); }
 template <> DEVICE __nv_bfloat16 of_bits<__nv_bfloat16>(unsigned bits) { return __ushort_as_bfloat16(bits); }
 
-// What the lane before, or after, this one has; all lanes of the warp take part.
+// Returns the element of the previous or next lane. All lanes of the warp must take part.
 template <class T> DEVICE T from_lane_before(T element) {
     if constexpr (sizeof(T) >= 4) return lane_before(element);
     else return of_bits<T>(lane_before(bits_of(element)));
@@ -27,17 +28,18 @@ template <class T> DEVICE T from_lane_after(T element) {
     else return of_bits<T>(lane_after(bits_of(element)));
 }
 
-// What makes a byte a number from 0 to 255.
+// XOR with this maps a byte to 0 ... 255, in order.
 template <class T> constexpr unsigned kSign = 0;
 template <> constexpr unsigned kSign<signed char> = 0x80;
 
-// The maxima of kVector columns.
+// The maxima of kVector adjacent columns.
 template <class T> struct Columns {
     using Row = uint4;
     using Word = typename WordOf<T>::Type;
     static constexpr int kVector = 16 / int(sizeof(T)), kWords = sizeof(T) == 1 ? 8 : 16 / int(sizeof(Word));
     Word words[kWords];
 
+    // The maxima of no element: the identity.
     DEVICE Columns() {
 #pragma unroll
         for (int i = 0; i < kWords; ++i) {
@@ -45,6 +47,7 @@ template <class T> struct Columns {
             else words[i] = sizeof(T) == 1 ? 0 : bits_of(least<T>()) * 0x10001;
         }
     }
+    // Unpacks 16 bytes of a row into words of one comparison each.
     DEVICE explicit Columns(const Row& row) {
         const unsigned loaded[4] = {row.x, row.y, row.z, row.w};
 #pragma unroll
@@ -54,10 +57,12 @@ template <class T> struct Columns {
             else if constexpr (sizeof(T) == 2) words[i] = loaded[i];
             else
                 words[i] =
-                    (loaded[i / 2] ^ kSign<T> * 0x1010101) >> i % 2 * 8 & 0xff00ff; // the even bytes, then the odd ones
+                    // the even bytes, then the odd ones
+                    (loaded[i / 2] ^ kSign<T> * 0x1010101) >> i % 2 * 8 & 0xff00ff;
         }
     }
     DEVICE void take(const Row& row) { merge(Columns(row)); }
+    // Takes the larger element of each column.
     DEVICE void merge(const Columns& other) {
 #pragma unroll
         for (int i = 0; i < kWords; ++i) {
@@ -65,7 +70,7 @@ template <class T> struct Columns {
             else words[i] = larger_pair<T>(words[i], other.words[i]);
         }
     }
-    // As the elements lie in memory.
+    // The maxima as 16 bytes, in the order of memory.
     DEVICE Row row() const {
         unsigned stored[4];
 #pragma unroll
@@ -85,7 +90,7 @@ template <class T> struct Columns {
     }
 };
 
-// What runs of windows take without Indices: 16 bytes of a row, by default for maxima.
+// What pool/runs.cuh takes without Indices: 16 bytes of a row, as maxima by default.
 template <class T, class Values = Columns<T>> struct Vector {
     using Maxima = Values;
 
@@ -93,14 +98,14 @@ template <class T, class Values = Columns<T>> struct Vector {
     static DEVICE Maxima at(const T* elements, int) { return Maxima(*reinterpret_cast<const uint4*>(elements)); }
 };
 
-// Neighbours that are loaded at once.
+// Adjacent elements that are loaded together.
 template <class T, int COUNT> struct alignas(COUNT * sizeof(T)) Neighbours {
     T elements[COUNT];
 
     DEVICE T operator[](int i) const { return elements[i]; }
 };
 
-// Writes neighbours at once, to an address that is a multiple of their size.
+// Stores adjacent elements in one instruction; the address must be a multiple of their size.
 template <class T, int COUNT> DEVICE void store_row(T* target, const T (&row)[COUNT]) {
     if constexpr (COUNT * sizeof(T) < 4 || sizeof(T) >= 4) {
         struct alignas(COUNT * sizeof(T)) Whole { T elements[COUNT]; } whole;

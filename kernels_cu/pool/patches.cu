@@ -1,61 +1,66 @@
-// MaxPool and AveragePool with windows of any size, stride and dilation over channels that lie one after another
-// (channels last), one axis after another.
+// MaxPool and AveragePool in channels-last layout for large windows, with any stride and dilation: separable, in shared
+// memory. Each window is reduced down the columns first, then along the rows.
 //
-// A block makes a patch of y, `tile_rows` x `tile_columns` pixels of one slice, in some neighbouring vectors of
-// channels. It copies the pixels of x that they need to shared memory; takes the maxima down the columns, of all slices
-// of a window; and then those along the lines that this gave, which have pixels for the padding too, of nothing, so
-// that no tap along a line is predicated. A thread takes kRun windows of a vector of channels at once. Lanes follow
-// each other along the channels, then from pixel to pixel: against bank conflicts an odd number of pixels, or all banks
-// of one, lie between different runs.
+// Block: a patch of tile_rows x tile_columns pixels of y, in one slice and some adjacent vectors of channels. Thread:
+// kRun windows of one vector of channels at a time.
 //
-// Values alone: vectors have 16 bytes, of short elements two are compared at a time. With Indices: they have two
-// elements, whose places are 16 bytes; of equal elements that with the lower number stays, whatever the order. Sums
-// have the accumulator's type in shared memory too. No window is empty. Where pixels are not made of whole vectors, or
-// x begins between two, elements are loaded and written one by one; a thread's are then not neighbours, those of
-// neighbouring lanes are.
+//     global x --cp.async--> shared pixels (with halo) --down the columns--> shared lines --along the lines--> y
+//
+// The first pass covers all slices of a window. Lines include the padding as neutral elements, so taps along a line
+// need no predicates. Windows of a run share taps (pool/runs.cuh). Lanes run along the channels, then the pixels.
+// Different runs are an odd number of pixels apart, unless a pixel covers all banks: that avoids bank conflicts. Bound
+// by instructions and shared memory.
+//
+// Without Indices, vectors have 16 bytes, and short elements are compared two at a time. With Indices, vectors have two
+// elements, and of equal elements the lower number wins. Lines of sums have the accumulator's type. No window may be
+// empty. If pixels are not whole vectors, or x is unaligned, elements are loaded and stored one by one. A thread's
+// channels are then spread, so that adjacent lanes still access adjacent channels.
 #include "pool/average.cuh"
 #include "pool/packed.cuh"
 #include "pool/places.cuh"
 #include "pool/runs.cuh"
 
-// Axes are depth, height and width; all arrays have a stride of 1 along the channels. Strides count elements.
+// Axes are depth, height, width. All arrays have stride 1 along the channels. Strides count elements.
 struct PatchPoolParams {
     const void* x;
     void* y;
     long long* indices;
-    long long plane;                                                         // numbers per channel, or 0
+    long long plane; // Indices per channel, or 0 to count within each plane
     int x_extent[3], y_extent[3], kernel[3], stride[3], dilation[3], pad[3]; // kernel: taps
     int x_batch, x_stride[3];
     int y_batch, y_stride[3];
     int indices_batch, indices_stride[3];
-    int channels, tile_rows, tile_columns, x_rows;
-    int whole;               // pixels of x are made of whole vectors of channels, if it begins with one
-    int lines_at, places_at; // bytes of shared memory before these
-    int step[2];             // see pool/runs.cuh; down and along
+    int channels, tile_rows, tile_columns, x_rows; // outputs per patch; rows of x per slice in shared memory
+    int whole;               // whether pixels of x are whole vectors of channels (if x is aligned)
+    int lines_at, places_at; // offsets of these in shared memory, in bytes
+    int step[2];             // distance of windows that share taps (pool/runs.cuh), down and along; 0: none
     Divider<int> channel_tiles, column_tiles, row_tiles, depths, depth_dilation, steps[2];
-    Divider<int> vectors, x_columns, line, down, along; // of a patch; neighbouring pixels of x, of a line; runs
+    // per patch: vectors, columns of x, pixels of a line, runs down, runs along
+    Divider<int> vectors, x_columns, line, down, along;
 };
 
 struct AveragePatchPoolParams : PatchPoolParams { Counted<int, 3> counted; };
 
-constexpr int kRun = 5; // an odd number of pixels
+constexpr int kRun = 5; // windows per thread; an odd number of pixels, against bank conflicts
 
-// What a block makes, and where the pixels of x for it begin.
+// One block's patch, and the pixels of x that it reads.
 template <class T> struct Patch {
-    int channel, channels, vectors; // the first channel, and how many of them and their vectors
+    int channel, channels, vectors; // first channel; number of channels and of vectors
     int depth, out_row, out_column;
-    int slice, slices;              // of x: the first tap's one, and how many taps
-    int row, rows, column, columns; // of x: the first one, and how many
+    int slice, slices;              // of x: slice of the first tap; number of taps along depth
+    int row, rows, column, columns; // of x: first row and column, and how many
     const T* x;
     T* y;
     long long* indices;
-    long long number; // of the first channel's first element
+    long long number; // Index of element 0 of the first channel
 };
 
+// Whether channels can be accessed as whole, aligned vectors.
 template <int VECTOR, class T> DEVICE bool in_vectors(const PatchPoolParams& p) {
     return p.whole && reinterpret_cast<unsigned long long>(p.x) % (VECTOR * sizeof(T)) == 0;
 }
 
+// Decodes the block's number.
 template <int VECTOR, class T> DEVICE Patch<T> stand(const PatchPoolParams& p) {
     Patch<T> patch;
     int tile, row, column, depth;
@@ -81,6 +86,7 @@ template <int VECTOR, class T> DEVICE Patch<T> stand(const PatchPoolParams& p) {
     return patch;
 }
 
+// Copies the patch's pixels of x to shared memory.
 template <int THREADS, int VECTOR, class Row, class T>
 DEVICE void fetch(const PatchPoolParams& p, const Patch<T>& patch, T* shared) {
     const int items = patch.rows * int(p.x_columns.divisor * p.vectors.divisor);
@@ -108,7 +114,7 @@ DEVICE void fetch(const PatchPoolParams& p, const Patch<T>& patch, T* shared) {
     __syncthreads();
 }
 
-// What threads take: vectors of values ...
+// What threads reduce: vectors of values ...
 template <class T> struct Values : Vector<T> {
     using Maxima = Columns<T>;
 
@@ -119,7 +125,7 @@ template <class T> struct Values : Vector<T> {
         *reinterpret_cast<uint4*>(values + i * Maxima::kVector) = maxima.row();
     }
 };
-// ... or their sums ...
+// ... vectors of sums ...
 template <class T, class Acc> struct Sums : Vector<T, ColumnSums<T, Acc>> {
     using Maxima = ColumnSums<T, Acc>;
 
@@ -134,7 +140,7 @@ template <class T, class Acc> struct Sums : Vector<T, ColumnSums<T, Acc>> {
         for (int j = 0; j < Maxima::kVector; ++j) values[i * Maxima::kVector + j] = sums[j];
     }
 };
-// ... or pairs of values with their places.
+// ... or pairs of values with their Indices ("places" within a channel).
 template <class T> struct Pairs {
     using Maxima = Places<T>;
 
@@ -151,7 +157,7 @@ template <class T> struct Pairs {
     }
 };
 
-// The maxima of a run of windows down a column, in all slices; `elements` is its pixel in the patch's first row.
+// Reduces a run of windows down a column, over all slices. `elements`: the column's pixel in the patch's first row.
 template <class Of, class T>
 DEVICE void take_column(const PatchPoolParams& p, const Patch<T>& patch, const T* elements, int column, int q, int step,
                         typename Of::Maxima (&windows)[kRun]) {
@@ -176,6 +182,7 @@ DEVICE void take_column(const PatchPoolParams& p, const Patch<T>& patch, const T
     }
 }
 
+// First pass: reduces all columns into lines.
 template <int THREADS, class Of, class T, class Value>
 DEVICE void take_columns(const PatchPoolParams& p, const Patch<T>& patch, const T* x, Value* values, int* places) {
     const int vectors = int(p.vectors.divisor), line = int(p.line.divisor);
@@ -203,7 +210,8 @@ DEVICE void take_columns(const PatchPoolParams& p, const Patch<T>& patch, const 
     __syncthreads();
 }
 
-// The windows along the lines: put(row, column, vector, what was taken) receives each, in coordinates of the patch.
+// Second pass: reduces along the lines. put(row, column, vector, result) receives each output, in coordinates of the
+// patch.
 template <int THREADS, class Of, class T, class Value, class Put>
 DEVICE void take_rows(const PatchPoolParams& p, const Patch<T>& patch, const Value* values, const int* places,
                       const Put& put) {
@@ -229,8 +237,9 @@ DEVICE void take_rows(const PatchPoolParams& p, const Patch<T>& patch, const Val
     }
 }
 
+// One block of MaxPool: copy, reduce down the columns, reduce along the lines, store.
 template <class Of, class T> DEVICE void pool_patch(const PatchPoolParams& p, unsigned char* memory) {
-    constexpr int kThreads = 128, kVector = Of::Maxima::kVector; // threads as the plan launches
+    constexpr int kThreads = 128, kVector = Of::Maxima::kVector; // threads: the block size that the planner uses
     T *x = reinterpret_cast<T*>(memory), *values = reinterpret_cast<T*>(memory + p.lines_at);
     int* places = reinterpret_cast<int*>(memory + p.places_at);
     const Patch<T> patch = stand<kVector, T>(p);
@@ -252,9 +261,10 @@ template <class T, bool INDICES> DEVICE void max_pool_patches(const PatchPoolPar
     else pool_patch<Values<T>, T>(p, memory);
 }
 
+// One block of AveragePool; the last step divides by the number of counted taps.
 template <class T, class Acc> DEVICE void average_pool_patches(const AveragePatchPoolParams& p) {
     using Of = Sums<T, Acc>;
-    constexpr int kThreads = 128, kVector = Of::Maxima::kVector; // threads as the plan launches
+    constexpr int kThreads = 128, kVector = Of::Maxima::kVector; // threads: the block size that the planner uses
     extern __shared__ __align__(16) unsigned char memory[];
     T* x = reinterpret_cast<T*>(memory);
     Acc* values = reinterpret_cast<Acc*>(memory + p.lines_at);

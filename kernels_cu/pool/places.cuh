@@ -1,9 +1,10 @@
-// Pairs of channels that lie one after another, with the places of their maxima; vectors of channels on their way in
-// and out.
+// Channels-last helpers: pairs of channels with the Indices of their maxima, and loads and stores of a thread's
+// channels.
 #pragma once
 #include "pool/packed.cuh"
 
-// The first maxima of two channels, and the places of their elements: what Columns are without Indices.
+// The maxima of two adjacent channels with the numbers of their elements. It has the interface of Columns
+// (pool/packed.cuh).
 template <class T> struct Places {
     static constexpr int kVector = 2;
     using Row = Neighbours<T, kVector>;
@@ -15,20 +16,20 @@ template <class T> struct Places {
     }
 };
 
-// Where the channels of a thread lie, from the first one on. Whole vectors are neighbours, which are loaded at once.
-// Of others lanes have neighbours: a thread's are `apart`, and none lies after the `last`.
+// How a thread's channels are laid out. `whole`: they are one aligned vector. Otherwise they are `apart` channels
+// apart, so that adjacent lanes have adjacent channels, and channels past `last` do not exist.
 struct Spread {
     bool whole;
     int apart, last;
 };
 
-// The channels of vector number `vector` of `channels` neighbours; `first` is its first one.
+// Layout of the vector number `vector` among `channels` channels; `first` receives its first channel.
 template <int VECTOR> DEVICE Spread spread_of(bool whole, int channels, int vector, int& first) {
     first = whole ? vector * VECTOR : vector;
     return {whole, whole ? 1 : (channels + VECTOR - 1) / VECTOR, channels - 1 - first};
 }
 
-// Loads channels one by one, as neighbours lie; for each that does not exist the last one again.
+// Loads channels one by one and packs them. For channels that do not exist, the last one is loaded again.
 template <class T> DEVICE void gather(const T* x, const Spread& spread, uint4& row) {
     constexpr int kSize = sizeof(T), kEach = kSize < 4 ? 4 / kSize : 1;
     const auto element = [&](int i) { return x[min(i * spread.apart, spread.last)]; };
@@ -37,7 +38,7 @@ template <class T> DEVICE void gather(const T* x, const Spread& spread, uint4& r
         row = make_uint4(__double2loint(first), __double2hiint(first), __double2loint(second), __double2hiint(second));
     } else {
         row = {};
-#pragma unroll(kSize == 1 ? 1 : 4) // the places of 16 bytes would need too many registers
+#pragma unroll(kSize == 1 ? 1 : 4) // unrolled, the addresses of 16 bytes would need too many registers
         for (int word = 0; word < 4; ++word) {
             unsigned bits = 0;
 #pragma unroll
@@ -57,21 +58,21 @@ template <class Row, class T> DEVICE void load_row(const T* x, const Spread& spr
     else gather(x, spread, row);
 }
 
-// Writes a thread's channels, neighbours at once where that is possible.
+// Stores a thread's channels, as one vector if possible.
 template <class T, int COUNT> DEVICE void write_row(T* target, const Spread& spread, const T (&row)[COUNT]) {
     if (spread.whole && reinterpret_cast<unsigned long long>(target) % (COUNT * sizeof(T)) == 0) {
         store_row(target, row);
         return;
     }
     int apart = spread.apart;
-    if constexpr (sizeof(T) == 1) keep(apart); // else its multiples stay in too many registers
+    if constexpr (sizeof(T) == 1) keep(apart); // otherwise its multiples occupy too many registers
 #pragma unroll
     for (int i = 0; i < COUNT; ++i)
         if (i * apart <= spread.last) target[i * apart] = row[i];
 }
 
-// Writes the maxima of a thread's channels; with their numbers, of which the first channel's begin at `number`, the
-// next one's a plane later.
+// Stores the maxima of a thread's channels and, with Indices, their numbers. `number`: Index of element 0 of the first
+// channel; adjacent channels are `plane` apart.
 template <class T>
 DEVICE void write_maxima(const Columns<T>& maxima, const Spread& spread, T* y, long long*, long long, long long) {
     T row[Columns<T>::kVector];

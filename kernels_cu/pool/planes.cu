@@ -1,46 +1,47 @@
-// AveragePool and MaxPool of one window for each channel, as GlobalAveragePool and GlobalMaxPool have it, of any size.
+// AveragePool and MaxPool with a single window per channel (GlobalAveragePool, GlobalMaxPool): parallel reductions.
+// Many threads share one window; long windows are divided into parts, which a second launch reduces in order.
 //
-// Where neighbours in memory are of one channel, GROUP threads reduce a window, or a part of one: they go through its
-// elements side by side, and their sums or maxima are reduced in a tree. Where channels are neighbours, each lane has a
-// channel of its own, and the warps of a block share the elements. Long windows are cut into parts, of which a second
-// kernel reduces those of an output in their order. Which elements a thread adds depends on the window and the number
-// of channels alone: an image's averages have the same bits in any batch. With Indices, of equal elements that with the
-// lower number in the window stays, whatever the order.
+// NCHW (reduce_planes): GROUP threads reduce a window or a part of it: a strided loop over the elements, then warp
+// shuffles, then shared memory. Channels last (reduce_pixels): each lane has its own channel, and the block's warps
+// divide the elements. Loads are coalesced in both cases; bound by memory.
+//
+// Which elements a thread adds depends only on the window and the number of channels. So an image's averages have the
+// same bits in any batch. With Indices, of equal elements the lower number in the window wins.
 #include "base/geometry.cuh"
 #include "base/numeric.cuh"
 #include "base/ptx.cuh"
 #include "pool/average.cuh"
 #include "pool/packed.cuh"
 
-// An output has a number: image, channel, and the place along one more axis that windows do not cover. Strides count
-// elements.
+// Outputs are numbered by image, channel, and the position along one more axis that windows do not cover ("inner").
+// Strides count elements.
 struct PlanePoolParams {
     const void* x;
     void* y;
-    void* sums; // or maxima: part, output; not where there is one part
-    double counts; // of averages
-    long long x_first; // the windows' first element, from that of x
+    void* sums;        // partial results (part, output); unused if there is one part
+    double counts;     // of averages: taps to divide by
+    long long x_first; // offset of the first window's first element in x
     long long x_batch, x_channel, x_inner;
     long long y_batch, y_channel, y_inner;
-    int items;                   // parts of all outputs; where channels are neighbours, of tiles of them
-    int outputs, elements, each; // elements of a window, and of a part
+    int items;                   // parts of all outputs (channels last: of all tiles of channels)
+    int outputs, elements, each; // elements per window, per part
     int x_stride[3];
-    int flat; // the window's elements are one run: of the last axis
-    Divider<int> parts, channels, inner, tiles;
-    Divider<int> extent[3]; // of the window
+    int flat;                                   // the window is a single run along the last axis
+    Divider<int> parts, channels, inner, tiles; // tiles: of 32 channels
+    Divider<int> extent[3];                     // extents of the window
 };
 
-// The same with Indices; numbers are those that they hold.
+// The same with Indices.
 struct NumberedPlaneParams : PlanePoolParams {
     long long* indices;
-    int* places; // of the maxima of parts, in the window
-    long long place_first, place_batch, place_channel, place_inner;
+    int* places; // partial results: numbers of the maxima within their window
+    long long place_first, place_batch, place_channel, place_inner; // Index distances
     long long indices_batch, indices_channel, indices_inner;
     int place_stride[3];
 };
 
-// How windows are reduced: to the value of no element, by elements and by other values, those of lanes behind among
-// them; and what is written of it.
+// Reductions: `none` is the identity, `taken` adds an element, `merged` a partial result, `behind` fetches that of
+// another lane. `put` and `of_part` store and load partial results; `result` is the final value.
 template <class T, class Acc> struct Averages {
     using Element = T;
     using Value = Acc;
@@ -59,6 +60,7 @@ template <class T, class Acc> struct Averages {
         return average<T>(sum, Acc(p.counts));
     }
 };
+// MaxPool without Indices.
 template <class T> struct Maxima {
     using Element = T;
     using Value = T;
@@ -78,8 +80,8 @@ template <class T> struct Maxima {
     }
     template <class Params> static DEVICE T result(const Params&, T maximum, int, int, int) { return maximum; }
 };
-// Numbers are those of a window's elements, row-major; a thread begins with its first one's, which any element exceeds
-// or equals.
+// With Indices: elements are numbered row-major within the window. A thread begins with the number of its first element
+// at the identity value, which every element exceeds or equals.
 constexpr int kNoNumber = 0x7fffffff;
 template <class T> struct NumberedMaxima {
     using Element = T;
@@ -104,6 +106,7 @@ template <class T> struct NumberedMaxima {
     static DEVICE Value of_part(const NumberedPlaneParams& p, long long part) {
         return {static_cast<const T*>(p.sums)[part], p.places[part]};
     }
+    // Stores the Index, and returns the maximum.
     static DEVICE T result(const NumberedPlaneParams& p, const Value& maximum, int image, int channel, int inner) {
         int at[3];
         unravel(maximum.place, p.extent, at);
@@ -114,6 +117,7 @@ template <class T> struct NumberedMaxima {
     }
 };
 
+// Stores the final value of an output.
 template <class By, class Params> DEVICE void write(const Params& p, int output, const typename By::Value& value) {
     int channel, inner;
     const int image = p.channels.split(p.inner.split(output, inner), channel);
@@ -121,14 +125,14 @@ template <class By, class Params> DEVICE void write(const Params& p, int output,
         By::result(p, value, image, channel, inner);
 }
 
-// Writes what a window, or a part of one, is reduced to.
+// Stores the result of a window, or of one of its parts.
 template <class By, class Params>
 DEVICE void put(const Params& p, int output, int part, const typename By::Value& value) {
     if (p.parts.divisor > 1) By::put(p, static_cast<long long>(part) * p.outputs + output, value);
     else write<By>(p, output, value);
 }
 
-// Every STEP-th element of a window from `first` to before `end`, reduced.
+// Reduces every STEP-th element of a window in [first, end).
 template <int STEP, class By>
 DEVICE typename By::Value reduced(const PlanePoolParams& p, const typename By::Element* x, int first, int end) {
     typename By::Value value = By::none(first < end ? first : kNoNumber);
@@ -152,9 +156,11 @@ template <class T> DEVICE const T* window_of(const PlanePoolParams& p, int image
     return static_cast<const T*>(p.x) + (p.x_first + image * p.x_batch + channel * p.x_channel + inner * p.x_inner);
 }
 
+// NCHW: GROUP threads per window or part.
 template <class By, int GROUP, class Params> DEVICE void reduce_planes(const Params& p) {
     using Value = typename By::Value;
-    constexpr int kThreads = 256, kGroups = kThreads / GROUP, kLanes = GROUP < 32 ? GROUP : 32; // as the plan launches
+    // the block size that the planner uses
+    constexpr int kThreads = 256, kGroups = kThreads / GROUP, kLanes = GROUP < 32 ? GROUP : 32;
     const int thread = int(threadIdx.x), lane = thread % GROUP;
     const int number = int(blockIdx.x) * kGroups + thread / GROUP;
     const bool exists = number < p.items;
@@ -178,8 +184,9 @@ template <class By, int GROUP, class Params> DEVICE void reduce_planes(const Par
     if (exists && lane == 0) put<By>(p, output, part, value);
 }
 
+// Channels last: one channel per lane.
 template <class By, class Params> DEVICE void reduce_pixels(const Params& p) {
-    constexpr int kThreads = 256, kWarps = kThreads / 32; // as the plan launches it
+    constexpr int kThreads = 256, kWarps = kThreads / 32; // the block size that the planner uses
     __shared__ typename By::Value of_warps[kWarps][32];
     const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32;
     int tile, part, inner;
@@ -198,16 +205,17 @@ template <class By, class Params> DEVICE void reduce_pixels(const Params& p) {
     put<By>(p, (image * int(p.channels.divisor) + channel) * int(p.inner.divisor) + inner, part, value);
 }
 
-// The parts of every output, reduced.
+// Second launch: reduces the parts of every output, one thread each.
 struct PlanePartsParams {
-    void* sums; // or maxima: part, output
+    void* sums; // partial results (part, output)
     void* y;
-    double counts; // of averages
+    double counts; // of averages: taps to divide by
     long long y_batch, y_channel, y_inner;
     int parts, outputs;
     Divider<int> channels, inner;
 };
 
+// `parts`: partial results per output.
 template <class By, class Params> DEVICE void reduce_parts(const Params& p, int parts) {
     const int output = int(blockIdx.x) * int(blockDim.x) + int(threadIdx.x);
     if (output >= p.outputs) return;

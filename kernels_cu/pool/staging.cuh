@@ -1,8 +1,9 @@
-// Runs of neighbouring elements on their way between global and shared memory, 16 bytes at a time.
+// Copies of contiguous runs of elements between global and shared memory, 16 bytes at a time, for any alignment. The
+// two sides must have the same offset from a multiple of 16 bytes.
 #pragma once
 #include "base/ptx.cuh"
 
-// Elements between an address and the multiple of 16 bytes before it.
+// Elements between the previous multiple of 16 bytes and the address.
 template <class T> DEVICE int phase_of(const T* address) {
     return int(reinterpret_cast<unsigned long long>(address) % 16) / int(sizeof(T));
 }
@@ -13,9 +14,9 @@ template <class T> DEVICE int head_of(const T* address, int count) {
     return head < count ? head : count;
 }
 
-// Starts copying a run of `count` elements, of which each of `members` threads takes a share, at least 16 of them.
-// Element i goes to target[i], which lies as far after a multiple of 16 bytes as it does in the source. Up to 16 bytes
-// after the run are overwritten where it does not end at a multiple of them.
+// Starts copying a run of `count` elements by `members` threads (at least 16), of which this is number `member`. target
+// and source have equal offsets from a multiple of 16 bytes. Up to 16 bytes after the run in `target` may be
+// overwritten.
 template <class T> DEVICE void copy_run(T* target, const T* source, int count, int member, int members) {
     constexpr int kVector = 16 / int(sizeof(T));
     const int head = head_of(source, count);
@@ -28,7 +29,7 @@ template <class T> DEVICE void copy_run(T* target, const T* source, int count, i
     }
 }
 
-// Writes a run of `count` elements, likewise the other way round. Nothing beside the run is written.
+// Stores a run of `count` elements from shared to global memory, likewise. Nothing outside of the run is written.
 template <class T> DEVICE void store_run(T* target, const T* source, int count, int member, int members) {
     constexpr int kVector = 16 / int(sizeof(T));
     const int head = head_of(target, count), end = head + (count - head) / kVector * kVector;

@@ -1,68 +1,75 @@
-// MaxPool and AveragePool with windows of any size, stride and dilation over rows of neighbours, one axis after
-// another.
+// MaxPool and AveragePool over contiguous rows (NCHW) for large windows, with any stride and dilation: separable, in
+// shared memory. Each window is reduced down the columns first, then along the rows.
 //
-// A block makes a tile of y: `tile_rows` x `tile_columns` outputs of one slice, or some whole planes that lie one after
-// another. It copies the rows of x that they need to shared memory, 16 bytes at a time whatever the rows' length; takes
-// the maxima down the columns of x, of all slices of a window; then those along the lines that this gave; and writes
-// from shared memory, 16 bytes at a time again. A thread takes kRun windows of a line at once. Where those one after
-// another share all taps but one, it takes the taps that all of them have once, and those before and after these in
-// growing parts (van Herk's algorithm on kRun windows), so that a window of any size costs few comparisons.
+// Block: tile_rows x tile_columns outputs of one slice, or several whole planes. Thread: kRun windows of a column or
+// line at a time.
 //
-// Down the columns, lanes have neighbouring columns. Along the lines a lane's windows follow each other, kRun of them
-// for each lane: an odd number of banks, so without bank conflicts. So that this holds for any stride, the columns that
-// windows begin with are contiguous in a line, then those one after them, and so on; and lines have a pitch that goes
-// on from bank to bank. Lines have columns for the padding too, of nothing, so that no tap along a line is predicated.
-// With Indices, of equal elements that with the lower number stays, whatever the order. Lines of sums have the
-// accumulator's type; every element of a window is added once, and none taken off again. No window is empty.
+//     global x --cp.async, 16 bytes--> shared rows --down the columns--> shared lines
+//     shared lines --along the lines--> shared results (in the place of x) --16-byte stores--> global y
+//
+// The first pass covers all slices of a window. If windows of a run share all taps but one, common taps are reduced
+// once, the remaining ones as prefixes and suffixes (van Herk, pool/runs.cuh), so large windows cost few comparisons.
+// Bound by instructions and shared memory, or by global memory for small windows.
+//
+// Bank conflicts: down the columns, lanes have adjacent columns. Along the lines, lanes are kRun windows apart, an odd
+// number of banks. For strides above 1, a line stores the first columns of all windows contiguously, then their second
+// columns, and so on; line pitches continue the sequence of banks. Lines include the padding as neutral elements, so
+// taps along a line need no predicates.
+//
+// With Indices, of equal elements the lower number wins. Lines of sums have the accumulator's type; each element is
+// added once per window, and none is subtracted. No window may be empty.
 #include "base/geometry.cuh"
 #include "pool/average.cuh"
 #include "pool/packed.cuh"
 #include "pool/runs.cuh"
 #include "pool/staging.cuh"
 
-// Axes are depth, height and width; along the width all arrays have a stride of 1. Strides and pitches count elements.
+// Axes are depth, height, width. All arrays have stride 1 along the width. Strides and pitches count elements.
 struct TilePoolParams {
     const void* x;
     void* y;
     long long* indices;
-    long long plane;                                                                 // numbers per channel, or 0
+    long long plane; // Indices per channel, or 0 to count within each plane
     int planes, x_extent[3], y_extent[3], kernel[3], stride[3], dilation[3], pad[3]; // kernel: taps
     int x_batch, x_channel, x_stride[2];
     int y_batch, y_channel, y_stride[2];
     int indices_batch, indices_channel, indices_stride[2];
-    int tile_planes, tile_rows, x_rows;
-    int vectors;                // the rows of x are made of whole ones, and begin with them if x does
-    int merged, results_merged; // the tile's rows (of all its planes) are one run of each slice; of y and the Indices
-    int slice_pitch, row_pitch; // of x in shared memory, where elements lie after multiples of 16 bytes as they do in x
-    int pitch, place_pitch, part;         // of the lines; columns of a line that windows begin with
-    int result_pitch, result_place_pitch; // as they do in y
-    int step[2]; // from one window of a run to the next, down and along: if not 0, all taps but one are shared
-    int lines_at, places_at, result_places_at;              // bytes of shared memory before these; results replace x
-    Divider<int> channels, depths, row_tiles, column_tiles; // of tiles
-    Divider<int> tile_columns, outputs;                     // of a line; of a plane of y
-    Divider<int> depth_dilation, column_stride, steps[2];   // of runs that lie between each other
+    int tile_planes, tile_rows, x_rows; // planes per block; rows of outputs, and of x, per plane
+    int vectors;                        // rows of x are whole vectors (if x is aligned)
+    // whether the tile's rows, over all its planes, are one contiguous run per slice: in x; in y and the Indices
+    int merged, results_merged;
+    int slice_pitch, row_pitch;   // of x in shared memory, where elements keep their offset from a multiple of 16 bytes
+    int pitch, place_pitch, part; // of the lines; columns of a line that windows begin with
+    int result_pitch, result_place_pitch; // of the results, which keep their offset in y
+    int step[2]; // distance between windows of a run, down and along, if they share all taps but one; else 0
+    int lines_at, places_at, result_places_at;              // offsets in shared memory, in bytes; results replace x
+    Divider<int> channels, depths, row_tiles, column_tiles; // tiles along each axis
+    Divider<int> tile_columns, outputs;                     // outputs per line; outputs per plane of y
+    Divider<int> depth_dilation, column_stride, steps[2];   // steps: interleaved runs
     Divider<int> line, line_vectors, down,
-        along; // columns of x for a line, vectors of them; runs of a column, of a line
+        along; // columns of x per line, vectors of them; runs per column, per line
 };
 
 struct AverageTilePoolParams : TilePoolParams {
     Counted<int, 3> counted;
-    Divider<int> lines; // of a plane of the tile
+    Divider<int> lines; // lines per plane of the tile
 };
 
-// Of bytes a word, of 16 bits three, of others an odd number: so lanes do not meet in a bank. Places are words.
+// Windows per run: an odd number of 4-byte words (one for bytes, three for 16 bits) or of elements (five, for others),
+// so that lanes do not conflict.
 template <class T, bool INDICES> constexpr int kRun = INDICES || sizeof(T) >= 4 ? 5 : sizeof(T) == 2 ? 6 : 4;
 
-// What a block makes, and where the rows of x for it begin.
+// One block's tile, and the rows of x that it reads.
 template <class T> struct Tile {
-    int plane, planes, depth; // the first plane, and how many
+    int plane, planes, depth; // first plane, number of planes
     int out_row, out_column, out_rows, out_columns;
-    int slice, slices;              // of x: the first tap's one, and how many taps
-    int row, rows, column, columns; // of x: the first one, and how many
+    int slice, slices;              // of x: slice of the first tap; number of taps along depth
+    int row, rows, column, columns; // of x: first row and column, and how many
     const T* x;
-    int phase; // of x
+    int phase; // offset of x from a multiple of 16 bytes, in elements
 };
 
+// Decodes the block's number, and finds the rows of x that its tile needs.
 template <class T> DEVICE Tile<T> stand(const TilePoolParams& p) {
     Tile<T> tile;
     int tile_row, tile_column, channel;
@@ -75,7 +82,7 @@ template <class T> DEVICE Tile<T> stand(const TilePoolParams& p) {
     tile.out_columns = min(int(p.tile_columns.divisor), p.y_extent[2] - tile.out_column);
     meet(p, 1, tile.out_row, tile.out_rows, tile.row, tile.rows);
     meet(p, 2, tile.out_column, tile.out_columns, tile.column, tile.columns);
-    if (p.merged) { // whole rows, and of several planes all of them
+    if (p.merged) { // whole rows; of several planes, all rows
         tile.column = 0;
         tile.columns = p.x_extent[2];
         if (p.tile_planes > 1) tile.row = 0, tile.rows = p.x_extent[1];
@@ -93,6 +100,7 @@ template <class T> DEVICE Tile<T> stand(const TilePoolParams& p) {
     return tile;
 }
 
+// Copies the tile's rows of x to shared memory.
 template <int THREADS, class T> DEVICE void fetch(const TilePoolParams& p, const Tile<T>& tile, T* shared) {
 #pragma unroll 1
     for (int slice = 0; slice < tile.slices; ++slice) {
@@ -111,7 +119,7 @@ template <int THREADS, class T> DEVICE void fetch(const TilePoolParams& p, const
     __syncthreads();
 }
 
-// Maxima in shared memory: values and, with Indices, the places of their elements.
+// Lines or results in shared memory: maxima and, with Indices, the numbers of their elements ("places").
 template <class T, bool INDICES> struct Lines {
     using Taken = Maximum<T, int, INDICES>;
     using Values = Columns<T>;
@@ -130,11 +138,11 @@ template <class T, bool INDICES> struct Lines {
     }
 };
 
-// Sums in shared memory.
+// Lines of sums in shared memory.
 template <class T, class Acc> struct SumLines {
     using Taken = Sum<T, Acc>;
     using Values = ColumnSums<T, Acc>;
-    static constexpr int kWindows = 5; // of words, as for float
+    static constexpr int kWindows = 5; // accumulators have the size of a word, like float
     Acc* values;
 
     static DEVICE Taken nothing() { return {0}; }
@@ -142,10 +150,11 @@ template <class T, class Acc> struct SumLines {
     DEVICE void put(int value, int, const Taken& sum) const { values[value] = sum.value; }
 };
 
-// Windows down the columns of a tile: rows count from the tile's first one, strides are from one window to the next.
+// A run of windows down a column: first row, counted from the tile's first one; rows between its windows.
 struct Down { int first, stride; };
 
-// What a run of windows down the columns takes: one element, with its place, or 16 bytes of a row.
+// What a run down the columns reduces: single elements with their numbers; or 16 bytes of a row (Vector,
+// pool/packed.cuh).
 template <class Lines> struct One {
     using Maxima = typename Lines::Taken;
 
@@ -153,8 +162,8 @@ template <class Lines> struct One {
     template <class T> static DEVICE Maxima at(const T* element, int place) { return Maxima::of(*element, place); }
 };
 
-// The maxima of a run of windows in one slice: `elements` are those of a column from the tile's first row on.
-// ALL: all taps are inside of the tile.
+// Reduces a run of windows in one slice. `elements`: the column, from the tile's first row on. ALL: all taps are in
+// bounds.
 template <bool ALL, class Of, int RUN, class T>
 DEVICE void take_slice(const TilePoolParams& p, const Tile<T>& tile, const T* elements, int place, const Down& down,
                        typename Of::Maxima (&windows)[RUN]) {
@@ -173,7 +182,7 @@ DEVICE void take_slice(const TilePoolParams& p, const Tile<T>& tile, const T* el
     else take_each(p.kernel[1], element, windows);
 }
 
-// The same in all slices.
+// The same over all slices.
 template <bool ALL, class Of, int RUN, class T>
 DEVICE void take_slices(const TilePoolParams& p, const Tile<T>& tile, const T* elements, int column, const Down& down,
                         typename Of::Maxima (&windows)[RUN]) {
@@ -190,9 +199,9 @@ DEVICE void take_slices(const TilePoolParams& p, const Tile<T>& tile, const T* e
     }
 }
 
-// Takes runs of windows down the columns, each of which put(line, position in the line, maxima) receives then: the line
-// of its first window, from one to the next one `step` lines, `lines` of them at most. Positions are multiples of WIDE,
-// of so many columns; the first one begins `first` columns from the tile's.
+// Reduces all runs down the columns, WIDE columns at a time. Each run is passed to put(line, step, lines, position,
+// results): the line of its first window; lines between its windows; lines that exist from there on; its position in
+// the line. `first`: the first position's column, counted from the tile's.
 template <int THREADS, int WIDE, class Of, int RUN, class T, class Put>
 DEVICE void take_down(const TilePoolParams& p, const Tile<T>& tile, const T* x, const Divider<int>& sides, int first,
                       const Put& put) {
@@ -218,13 +227,14 @@ DEVICE void take_down(const TilePoolParams& p, const Tile<T>& tile, const T* x, 
     }
 }
 
-// The position in a line of the column that is so many from its first one.
+// Position in a line of its column number `column`, sorted for the stride (see above).
 DEVICE int position_of(const TilePoolParams& p, int column) {
     int after;
     const int among = p.column_stride.split(column, after);
     return after * p.part + among;
 }
 
+// First pass, element by element.
 template <int THREADS, class T, class Lines>
 DEVICE void take_columns(const TilePoolParams& p, const Tile<T>& tile, const T* x, const Lines& lines) {
     constexpr int kWindows = Lines::kWindows;
@@ -241,10 +251,11 @@ DEVICE void take_columns(const TilePoolParams& p, const Tile<T>& tile, const T* 
         });
 }
 
-// Writes what was taken of neighbouring columns, as vectors of 16 bytes.
+// Stores the results of adjacent columns as 16-byte vectors.
 template <class T> DEVICE void write_columns(T* target, const Columns<T>& maxima) {
     *reinterpret_cast<uint4*>(target) = maxima.row();
 }
+// The same for sums.
 template <class T, class Acc> DEVICE void write_columns(Acc* target, const ColumnSums<T, Acc>& sums) {
     constexpr int kEach = 16 / int(sizeof(Acc));
 #pragma unroll
@@ -256,7 +267,8 @@ template <class T, class Acc> DEVICE void write_columns(Acc* target, const Colum
     }
 }
 
-// The same 16 bytes of a row at once, for rows of whole vectors. Lines begin up to a vector before the first window.
+// First pass, 16 bytes of a row at once, for rows of whole vectors. Lines begin up to one vector before the first
+// window.
 template <int THREADS, class Lines, class T, class Value>
 DEVICE void take_vectors(const TilePoolParams& p, const Tile<T>& tile, const T* x, int lead, Value* lines) {
     using Values = typename Lines::Values;
@@ -282,7 +294,7 @@ DEVICE void take_vectors(const TilePoolParams& p, const Tile<T>& tile, const T* 
         });
 }
 
-// The windows along the lines: put(line, column, what was taken) receives each.
+// Second pass: reduces along the lines. put(line, column, result) receives each output.
 template <int THREADS, class T, class Lines, class Put>
 DEVICE void take_rows(const TilePoolParams& p, const Tile<T>& tile, int lead, const Lines& lines, const Put& put) {
     constexpr int kWindows = Lines::kWindows;
@@ -314,12 +326,13 @@ DEVICE void take_rows(const TilePoolParams& p, const Tile<T>& tile, int lead, co
     }
 }
 
-// Writes the numbers of a run of results in the whole tensor.
+// Stores the Indices of a run of results.
 DEVICE void write_numbers(long long* target, const int* places, int count, long long first, int member, int members) {
 #pragma unroll 1
     for (int i = member; i < count; i += members) target[i] = first + places[i];
 }
 
+// Stores the tile's results from shared memory.
 template <int THREADS, class T, bool INDICES>
 DEVICE void write(const TilePoolParams& p, const Tile<T>& tile, T* y, long long* indices,
                   const Lines<T, INDICES>& results) {
@@ -346,7 +359,7 @@ DEVICE void write(const TilePoolParams& p, const Tile<T>& tile, T* y, long long*
     }
 }
 
-// Takes the columns of a tile; returns the columns of a line before the first window's.
+// Runs the first pass. Returns how many columns of a line come before the first window's first column.
 template <int THREADS, bool VECTORS, class T, class Lines>
 DEVICE int take_all_columns(const TilePoolParams& p, const Tile<T>& tile, const T* x, const Lines& lines) {
     const int start = tile.out_column * p.stride[2] - p.pad[2] - tile.column;
@@ -362,22 +375,23 @@ DEVICE int take_all_columns(const TilePoolParams& p, const Tile<T>& tile, const 
     return lead;
 }
 
-// Where a tile's outputs begin in y.
+// The tile's first output in y.
 template <class T> DEVICE T* results_of(const TilePoolParams& p, const Tile<T>& tile, int& channel, int& image) {
     image = p.channels.split(tile.plane, channel);
     return static_cast<T*>(p.y) + image * p.y_batch + channel * p.y_channel + tile.depth * p.y_stride[0]
          + tile.out_row * p.y_stride[1] + tile.out_column;
 }
 
+// The kernel of MaxPool.
 template <class T, bool INDICES> DEVICE void max_pool_tiles(const TilePoolParams& p) {
-    constexpr int kThreads = 128; // as the plan launches it
+    constexpr int kThreads = 128; // the block size that the planner uses
     extern __shared__ __align__(16) unsigned char memory[];
     T* x = reinterpret_cast<T*>(memory);
-    // 1. The rows of x.
+    // 1. Loads the rows of x.
     const Tile<T> tile = stand<T>(p);
     fetch<kThreads>(p, tile, x + tile.phase);
 
-    // 2. Maxima down the columns, then along the lines; those take the place of x.
+    // 2. Reduces down the columns, then along the lines; the results replace x in shared memory.
     const Lines<T, INDICES> lines{reinterpret_cast<T*>(memory + p.lines_at),
                                   reinterpret_cast<int*>(memory + p.places_at)};
     const int lead = take_all_columns<kThreads, !INDICES>(p, tile, x, lines);
@@ -390,14 +404,15 @@ template <class T, bool INDICES> DEVICE void max_pool_tiles(const TilePoolParams
     });
     __syncthreads();
 
-    // 3. The elements, and their numbers in the whole tensor.
+    // 3. Stores maxima and Indices.
     long long* indices = p.indices + image * p.indices_batch + channel * p.indices_channel
                        + tile.depth * p.indices_stride[0] + tile.out_row * p.indices_stride[1] + tile.out_column;
     write<kThreads>(p, tile, y, indices, results);
 }
 
+// The kernel of AveragePool: as MaxPool's, and the second pass divides by the number of counted taps.
 template <class T, class Acc> DEVICE void average_pool_tiles(const AverageTilePoolParams& p) {
-    constexpr int kThreads = 128; // as the plan launches it
+    constexpr int kThreads = 128; // the block size that the planner uses
     extern __shared__ __align__(16) unsigned char memory[];
     T* x = reinterpret_cast<T*>(memory);
     const Tile<T> tile = stand<T>(p);

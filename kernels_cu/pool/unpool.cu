@@ -1,25 +1,28 @@
-// MaxUnpool: every element of x goes to the place that its index names; places that none names hold zero.
+// MaxUnpool: scatters each element of x to the position that its Index names; all other outputs are zero. If several
+// elements name one position, the last in row-major order wins, independent of timing.
 //
-// Of elements with the same index the last in row-major order wins, whichever thread comes first: in one launch each
-// claims its place with its number, of which the largest stays, in the next one each place takes the element that has
-// claimed it. Indices number the elements of one shape (N, C, D1 … Dn), the result may have a larger one.
+// Two launches, after the claims have been cleared. In the first, one thread per element claims its position by
+// atomicMax of its number. In the second, one thread per output gathers the element that has won. Indices number the
+// elements of a tensor of shape (N, C, D1 … Dn); the output may be larger. Bound by memory.
 #include "base/geometry.cuh"
 
+// Strides count elements.
 template <class Index, int NDIM> struct MaxUnpoolParams {
     const void* x;
     const long long* indices;
     void* y;
-    Index* claims;          // of each place of y, row-major: 1 + the number of the element that it holds, or 0
-    long long numbered;     // numbers that elements can have; others name none
-    long long plane_step;   // elements of a plane, where indices count within each, else 0
-    Index elements, places; // of x, of y
+    Index* claims;          // per output, row-major: 1 + number of the winning element, or 0
+    long long numbered;     // valid Indices are below this; others name no position
+    long long plane_step;   // elements per plane if Indices count within each plane, else 0
+    Index elements, places; // elements of x; outputs
     Index x_batch, x_channel, x_stride[NDIM];
     Index indices_batch, indices_channel, indices_stride[NDIM];
     Index y_batch, y_channel, y_stride[NDIM];
     Divider<Index> channels, x_extent[NDIM], y_extent[NDIM], numbered_extent[NDIM];
-    Index channels_last; // threads of the last launch go through y with its channels fastest
+    Index channels_last; // threads of the second launch number y with channels fastest
 };
 
+// The coordinates of an element.
 template <class Index, int NDIM> struct Place {
     Index image, channel, at[NDIM];
 
@@ -29,7 +32,7 @@ template <class Index, int NDIM> struct Place {
     DEVICE Index offset(Index batch, Index of_channel, const Index (&strides)[NDIM]) const {
         return dot(at, strides, image * batch + channel * of_channel);
     }
-    // The number of the same place in an array of these extents.
+    // The number of this position in an array of these extents.
     DEVICE Index number(const Divider<Index> (&extents)[NDIM], const Divider<Index>& channels) const {
         Index found = image * Index(channels.divisor) + channel;
 #pragma unroll
@@ -38,6 +41,7 @@ template <class Index, int NDIM> struct Place {
     }
 };
 
+// First launch: claims positions.
 template <class Index, int NDIM> DEVICE void max_unpool_claim(const MaxUnpoolParams<Index, NDIM>& p) {
     const Index element = Index(blockIdx.x) * blockDim.x + threadIdx.x;
     if (element >= p.elements) return;
@@ -50,6 +54,7 @@ template <class Index, int NDIM> DEVICE void max_unpool_claim(const MaxUnpoolPar
     atomicMax(p.claims + to.number(p.y_extent, p.channels), element + 1);
 }
 
+// Second launch: gathers the winners.
 template <class T, class Index, int NDIM> DEVICE void max_unpool(const MaxUnpoolParams<Index, NDIM>& p) {
     const Index thread = Index(blockIdx.x) * blockDim.x + threadIdx.x;
     if (thread >= p.places) return;

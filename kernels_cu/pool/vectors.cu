@@ -1,36 +1,40 @@
-// MaxPool and AveragePool with K x K windows S elements apart, over rows of whole vectors.
+// MaxPool and AveragePool with K x K windows and stride S along H and W, over contiguous rows (NCHW) of whole 16-byte
+// vectors: the windows of nearly every network. Everything stays in registers; no shared memory is used.
 //
-// A thread owns the columns of x in one vector, those of some neighbouring outputs, in a strip of STRIP rows of y. It
-// loads each row of x that they need once, and all of them together. What a window has beyond its thread's columns
-// comes from the neighbouring lanes: the first or the last lane of a warp, or both, stand there for that alone.
+// Thread: the outputs of one vector of columns, in a strip of STRIP rows of y. It loads each row of x that they cover
+// once, all rows in flight together. Columns beyond its vector come from adjacent lanes by shuffle; for that, the first
+// or last lane of a warp (or both) may load without writing.
 //
-// Values alone: vectors have 16 bytes. Which of equal elements comes first does not matter, and so maxima are taken
-// down the columns first, of short elements two at a time, and then once along the row; sums likewise. With Indices:
-// vectors have the columns of two outputs, whose places are 16 bytes, and maxima are taken along every row first, then
-// down. Slices of a 3-D window come one after another; no window is empty. Where x begins between two vectors, elements
-// are loaded one by one.
+//     lane i - 1 | lane i: 16 bytes of a row | lane i + 1
+//         halo --> |   windows of lane i     | <-- halo
+//
+// Without Indices, reductions run down the columns first (16-bit and 8-bit elements two at a time), then once along the
+// row; sums likewise. With Indices, vectors cover two outputs (or one), and reductions run along each row first, then
+// down. Slices of a 3-D window are processed in turn; no window may be empty. If x is unaligned, elements are loaded
+// one by one. Bound by memory.
 #include "base/geometry.cuh"
 #include "pool/average.cuh"
 #include "pool/packed.cuh"
 
-// Axes are depth, height and width; along the width x and y have a stride of 1. Strides count elements.
+// Axes are depth, height, width. x and y have stride 1 along the width. Strides count elements.
 struct VectorPoolParams {
     const void* x;
     void* y;
     long long* indices;
-    long long plane;                              // numbers per channel, or 0
+    long long plane;                              // Indices per channel, or 0 to count within each plane
     int items;                                    // strips times vectors
-    int x_extent[3], y_extent[3], kernel, stride; // the window's, along the depth
+    int x_extent[3], y_extent[3], kernel, stride; // kernel, stride: of the window along the depth
     int pad[3];
     int x_batch, x_channel, x_stride[2];
     int y_batch, y_channel, y_stride[2];
     int indices_batch, indices_channel, indices_stride[2];
-    Divider<int> vectors, strips, depths, channels; // of a row, a slice, a plane, an image
+    // vectors per row, strips per slice, slices per plane, channels per image
+    Divider<int> vectors, strips, depths, channels;
 };
 
 struct AverageVectorPoolParams : VectorPoolParams { Counted<int, 3> counted; };
 
-// What a thread makes: its outputs' first row and column, and where its plane begins.
+// One thread's strip: its first output, and pointers to its plane.
 template <class T> struct Strip {
     int plane, row, column, vector, slice;
     const T* x;
@@ -38,6 +42,7 @@ template <class T> struct Strip {
     long long* indices;
 };
 
+// Decodes a strip's number. `outputs`: per vector.
 template <int STRIP, class T> DEVICE Strip<T> strip_of(const VectorPoolParams& p, int item, int outputs) {
     Strip<T> strip;
     int channel, depth;
@@ -56,7 +61,7 @@ template <int STRIP, class T> DEVICE Strip<T> strip_of(const VectorPoolParams& p
     return strip;
 }
 
-// The maxima, or the sums, down the columns of a strip's windows.
+// Reduces the rows of a strip's windows down the columns, over all slices.
 template <int K, int S, class T, class Taken, int STRIP>
 DEVICE void take_rows(const VectorPoolParams& p, const Strip<T>& strip, bool loads, Taken (&columns)[STRIP]) {
     constexpr int kVector = Taken::kVector, kRows = (STRIP - 1) * S + K;
@@ -80,8 +85,8 @@ DEVICE void take_rows(const VectorPoolParams& p, const Strip<T>& strip, bool loa
     }
 }
 
-// The elements that the windows of a row need, from the first window's first one on: this lane's COUNT and, where `pad`
-// has windows reach there, the neighbouring lanes'. The first and the last lane of a row have `none` on that side.
+// Gathers the elements of a row that the windows cover: this lane's COUNT, and the halo of adjacent lanes if `pad`
+// requires it. The first and last lane of a row have `none` on their outer side.
 template <int AROUND, int COUNT, class T, class Own>
 DEVICE void look_around(const Own& own, int pad, bool first, bool last, T none, T (&elements)[COUNT + 2 * AROUND]) {
 #pragma unroll
@@ -92,7 +97,7 @@ DEVICE void look_around(const Own& own, int pad, bool first, bool last, T none, 
         elements[i] = first ? none : before;
         elements[AROUND + COUNT + i] = last ? none : after;
     }
-    // Moved by the pad, which the compiler cannot know: registers have no index.
+    // Shifts by the padding. It is not a compile-time constant, and registers cannot be indexed.
 #pragma unroll
     for (int distance = AROUND; distance > 0; --distance) {
         if (pad + distance > AROUND) continue;
@@ -101,6 +106,7 @@ DEVICE void look_around(const Own& own, int pad, bool first, bool last, T none, 
     }
 }
 
+// Stores OUTPUTS adjacent outputs, as one vector if possible.
 template <class T, int OUTPUTS>
 DEVICE void write_row(const VectorPoolParams& p, int column, T* target, const T (&row)[OUTPUTS]) {
     if (column + OUTPUTS <= p.y_extent[2]
@@ -113,7 +119,7 @@ DEVICE void write_row(const VectorPoolParams& p, int column, T* target, const T 
         if (column + i < p.y_extent[2]) target[i] = row[i];
 }
 
-// One output after another, element by element: put(row, column, what was taken) receives them.
+// The unaligned path, one output at a time: put(row, column, result) receives each.
 template <int K, int S, int STRIP, int OUTPUTS, class T, class Taken, class Put>
 DEVICE void pool_singly(const VectorPoolParams& p, const Strip<T>& strip, const Taken& nothing, const Put& put) {
     const int end_row = min(strip.row + STRIP, p.y_extent[1]), end_column = min(strip.column + OUTPUTS, p.y_extent[2]);
@@ -135,6 +141,7 @@ DEVICE void pool_singly(const VectorPoolParams& p, const Strip<T>& strip, const 
         }
 }
 
+// The unaligned path of MaxPool.
 template <int K, int S, int STRIP, int OUTPUTS, bool INDICES, class T>
 DEVICE void maxima_singly(const VectorPoolParams& p, const Strip<T>& strip) {
     pool_singly<K, S, STRIP, OUTPUTS>(
@@ -145,12 +152,13 @@ DEVICE void maxima_singly(const VectorPoolParams& p, const Strip<T>& strip) {
         });
 }
 
-// This thread's strip; lanes that do not write stand on their neighbours', and some outputs beyond the last vector.
+// This thread's share. Lanes that do not write use an adjacent lane's strip; some outputs lie beyond the last vector.
 template <class T> struct Share {
     Strip<T> strip;
-    bool loads, writes, first, last; // the last two: of a row
+    bool loads, writes, first, last; // first, last: of a row
 };
 
+// Decodes the thread's number. Lanes at the ends of a warp overlap with the adjacent warps if windows need their halo.
 template <int THREADS, int K, int S, int STRIP, class T>
 DEVICE Share<T> share_of(const VectorPoolParams& p, int outputs) {
     const int before = p.pad[2] > 0, after = K - S > p.pad[2], lane = int(threadIdx.x) % 32;
@@ -166,8 +174,10 @@ DEVICE Share<T> share_of(const VectorPoolParams& p, int outputs) {
     return share;
 }
 
+// Kernel: MaxPool without Indices.
 template <class T, int K, int S, int STRIP> DEVICE void max_pool_vectors(const VectorPoolParams& p) {
-    constexpr int kThreads = 128, kVector = Columns<T>::kVector, kOutputs = kVector / S; // threads as the plan launches
+    // the block size that the planner uses
+    constexpr int kThreads = 128, kVector = Columns<T>::kVector, kOutputs = kVector / S;
     const Share<T> share = share_of<kThreads, K, S, STRIP, T>(p, kOutputs);
     const Strip<T>& strip = share.strip;
     if (reinterpret_cast<unsigned long long>(p.x) % 16 != 0) {
@@ -196,10 +206,12 @@ template <class T, int K, int S, int STRIP> DEVICE void max_pool_vectors(const V
 
 // ---- averages
 
+// Kernel: AveragePool.
 template <class T, class Acc, int K, int S, int STRIP>
 DEVICE void average_pool_vectors(const AverageVectorPoolParams& p) {
     using Taken = ColumnSums<T, Acc>;
-    constexpr int kThreads = 128, kVector = Taken::kVector, kOutputs = kVector / S; // threads as the plan launches
+    // threads: the block size that the planner uses
+    constexpr int kThreads = 128, kVector = Taken::kVector, kOutputs = kVector / S;
     const Share<T> share = share_of<kThreads, K, S, STRIP, T>(p, kOutputs);
     const Strip<T>& strip = share.strip;
     const Acc slices = count(p.counted, 0, strip.slice + p.pad[0]);
@@ -235,6 +247,7 @@ DEVICE void average_pool_vectors(const AverageVectorPoolParams& p) {
 
 // ---- with Indices
 
+// Reduces one slice: along each row first, then down.
 template <class T, int K, int S, int STRIP, int OUTPUTS>
 DEVICE void take_slice(const VectorPoolParams& p, const Share<T>& share, int slice, const int (&starts)[OUTPUTS],
                        Maximum<T, int, true> (&windows)[STRIP][OUTPUTS]) {
@@ -268,15 +281,17 @@ DEVICE void take_slice(const VectorPoolParams& p, const Share<T>& share, int sli
     }
 }
 
+// Kernel: MaxPool with Indices.
 template <class T, int K, int S, int STRIP> DEVICE void max_pool_pairs(const VectorPoolParams& p) {
-    constexpr int kThreads = 128, kOutputs = 2 * S * sizeof(T) > 16 ? 1 : 2; // threads as the plan launches them
+    // threads: the block size that the planner uses
+    constexpr int kThreads = 128, kOutputs = 2 * S * sizeof(T) > 16 ? 1 : 2;
     const Share<T> share = share_of<kThreads, K, S, STRIP, T>(p, kOutputs);
     const Strip<T>& strip = share.strip;
     if (reinterpret_cast<unsigned long long>(p.x) % (kOutputs * S * sizeof(T)) != 0) {
         if (share.writes) maxima_singly<K, S, STRIP, kOutputs, true>(p, strip);
         return;
     }
-    // Windows of nothing that exceeds the least have the number of their first element.
+    // A window whose elements all equal the identity must name its first in-bounds element.
     int starts[kOutputs];
     Maximum<T, int, true> windows[STRIP][kOutputs];
 #pragma unroll

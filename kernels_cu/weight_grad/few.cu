@@ -1,10 +1,12 @@
-// The gradient of weights (weight_grad/problem.cuh) where a group has few filters: depthwise layers above all.
+// Gradient of the weights for groups with few filters, in any layout and rank, as sums in registers
+// (weight_grad/problem.cuh). A GEMM tile would be nearly empty there.
 //
-// A thread takes every so many pixels of its block's part, and sums for FILTERS filters x kColumns columns in
-// registers. Lanes are neighbouring pixels, so that every read is of neighbours. In the end the sums of the lanes are
-// added up in a tree, those of the warps one after another.
+// Block: FILTERS filters x kColumns columns, over one part of the pixels. Thread: all of these sums, over every
+// kThreads-th pixel. Lanes have adjacent pixels, so loads of x and dy are coalesced. At the end, a warp shuffle adds
+// the lanes' sums, and shared memory those of the warps. A second launch (passes/add_up.cu) adds the parts.
 #include "weight_grad/problem.cuh"
 
+// The kernel; see the top of this file.
 template <class T, class Acc, class Index, int NDIM, int FILTERS>
 DEVICE void conv_weight_grad_few(const WeightGradParams<Index, NDIM>& p) {
     constexpr int kThreads = 128, kWarps = kThreads / 32, kColumns = 12;
@@ -46,7 +48,7 @@ DEVICE void conv_weight_grad_few(const WeightGradParams<Index, NDIM>& p) {
             if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32][i][j] = sums[i][j];
         }
     __syncthreads();
-    static_assert(FILTERS * kColumns <= kThreads); // one sum for a thread
+    static_assert(FILTERS * kColumns <= kThreads); // one sum per thread
     const int i = threadIdx.x / kColumns, j = threadIdx.x % kColumns;
     if (i >= FILTERS || filter0 + i >= p.filters || column0 + j >= p.columns) return;
     Acc sum = of_warps[0][i][j];

@@ -1,19 +1,25 @@
-// The gradient of weights as a GEMM (weight_grad/problem.cuh) on the cores' own multipliers.
+// Gradient of the weights as a GEMM by FFMA, for every dtype, rank and layout (weight_grad/problem.cuh): the general
+// kernel.
 //
-// A block makes kBlockM filters x kBlockN columns, a thread kThreadM x kThreadN of them, kTile threads apart. A slice
-// is of 32 output pixels, one for each lane: a warp reads 32 neighbours of dy for one filter, or of x for one column,
-// and puts them one after another into a row of shared memory. Rows are 16 bytes longer than a slice, so that eight
-// lanes that read 16 bytes each from eight rows have no bank conflicts. The next slice is prefetched into registers.
+// Block: kBlockM filters x kBlockN columns, over one part of the pixels. Thread: kThreadM x kThreadN sums; its rows are
+// kAlongM apart, its columns kAlongN. A slice of K is 32 output pixels, one per lane. A warp loads 32 adjacent pixels
+// of dy for one filter, or of x for one column, and stores them as a row of shared memory.
 //
-// Zeros stand for inputs outside of x. They add nothing unless they meet an infinite dy: sums that are not finite are
-// made again without.
+//     global -> registers (next slice, prefetched) -> shared rows[filter][pixel], columns[column][pixel] -> FFMA
+//
+// Rows are 16 bytes longer than a slice, so 16-byte loads of eight lanes from eight rows have no bank conflicts. Zeros
+// stand for out-of-bounds inputs. They add nothing, unless they meet an infinite dy: non-finite sums are recomputed
+// over the valid inputs only. Bound by instruction issue: FFMA and the index arithmetic of the gather. A second launch
+// (passes/add_up.cu) adds the parts.
 #include "base/vectors.cuh"
 #include "weight_grad/problem.cuh"
 
+// One block; see the top of this file.
 template <class T, class Acc, class Index, int NDIM> struct WeightGrad {
     static constexpr int kThreads = 128, kBlockM = 64, kBlockN = 64, kThreadM = 8, kThreadN = 4, kSlice = 32;
-    static constexpr int kAlongM = kBlockM / kThreadM, kAlongN = kBlockN / kThreadN;                    // threads
-    static constexpr int kWarps = kThreads / 32, kRows = kBlockM / kWarps, kColumns = kBlockN / kWarps; // of a warp
+    static constexpr int kAlongM = kBlockM / kThreadM, kAlongN = kBlockN / kThreadN; // threads along M, along N
+    // rows and columns that a warp loads
+    static constexpr int kWarps = kThreads / 32, kRows = kBlockM / kWarps, kColumns = kBlockN / kWarps;
     static constexpr int kVector = 16 / sizeof(Acc), kPitch = kSlice + kVector;
     static_assert(kAlongM * kAlongN == kThreads);
 
@@ -21,14 +27,15 @@ template <class T, class Acc, class Index, int NDIM> struct WeightGrad {
 
     const WeightGradParams<Index, NDIM>& p;
     Column<Index, NDIM>* table;
-    Acc *rows, *columns; // in shared memory: filter or column, pixel
-    const T *x, *dy;     // of this block's group
-    Index filter0, column0, first, limit;
+    Acc *rows, *columns;                  // [filter or column][pixel], in shared memory
+    const T *x, *dy;                      // of this block's group
+    Index filter0, column0, first, limit; // first filter and column of the tile; range of pixels of this part
     T from_dy[kRows], from_x[kColumns];
     Acc sums[kThreadM][kThreadN];
 
-    // ---- one slice
+    // ---- one slice of K
 
+    // Loads the slice that begins at `pixel` into registers.
     DEVICE void fetch(Index pixel) {
         Output<Index, NDIM> output;
         output.find(p, pixel + threadIdx.x % 32, limit);
@@ -44,6 +51,7 @@ template <class T, class Acc, class Index, int NDIM> struct WeightGrad {
             from_x[i] = column.meets(p, output) ? x[output.in_x + column.in_x] : T(0.f);
         }
     }
+    // Stores the loaded slice to shared memory, widened.
     DEVICE void deposit() const {
         const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 #pragma unroll
@@ -52,6 +60,7 @@ template <class T, class Acc, class Index, int NDIM> struct WeightGrad {
         for (int i = 0; i < kColumns; ++i) columns[(warp + i * kWarps) * kPitch + lane] = widen(from_x[i]);
     }
     static DEVICE Vector part(const Acc* source) { return *reinterpret_cast<const Vector*>(source); }
+    // Multiplies the slice in shared memory, kVector pixels at a time.
     DEVICE void multiply() {
         const Acc* left = rows + threadIdx.x / kAlongN * kPitch;
         const Acc* right = columns + threadIdx.x % kAlongN * kPitch;
@@ -72,13 +81,14 @@ template <class T, class Acc, class Index, int NDIM> struct WeightGrad {
         }
     }
 
-    // ---- all of it
+    // ---- the whole block
 
+    // Adds the products of all slices of this part. The next slice is loaded while one is multiplied.
     DEVICE void accumulate() {
         fetch(first);
 #pragma unroll 1
         for (Index pixel = first; pixel < limit; pixel += kSlice) {
-            __syncthreads(); // all threads have left the slice before
+            __syncthreads(); // all threads have finished reading the previous slice
             deposit();
             __syncthreads();
             if (pixel + kSlice < limit) fetch(pixel + kSlice);
@@ -87,7 +97,7 @@ template <class T, class Acc, class Index, int NDIM> struct WeightGrad {
     }
     DEVICE Index filter(int i) const { return filter0 + threadIdx.x / kAlongN + i * kAlongM; }
     DEVICE int column(int j) const { return threadIdx.x % kAlongN + j * kAlongN; }
-    // Returns whether all of them are finite.
+    // Stores this thread's sums to the workspace. Returns whether all of them are finite.
     DEVICE bool leave(Acc* target) const {
         bool finite = true;
 #pragma unroll
@@ -100,7 +110,7 @@ template <class T, class Acc, class Index, int NDIM> struct WeightGrad {
             }
         return finite;
     }
-    // Makes sums that are not finite without the zeros that stand for inputs outside of x.
+    // Recomputes this thread's non-finite sums over the valid inputs only.
     DEVICE void repair(Acc* target) const {
 #pragma unroll 1
         for (int number = 0; number < kThreadM * kThreadN; ++number) {
@@ -121,6 +131,7 @@ template <class T, class Acc, class Index, int NDIM> struct WeightGrad {
             left = sum;
         }
     }
+    // Finds the block's tile and part, accumulates, stores, and repairs if needed.
     DEVICE void run() {
         const WeightGradTile<Index> tile = tile_of_block(p);
         filter0 = tile.m_tile * kBlockM;
@@ -138,6 +149,7 @@ template <class T, class Acc, class Index, int NDIM> struct WeightGrad {
     }
 };
 
+// The kernel; see the top of this file.
 template <class T, class Acc, class Index, int NDIM>
 DEVICE void conv_weight_grad(const WeightGradParams<Index, NDIM>& p) {
     using Block = WeightGrad<T, Acc, Index, NDIM>;

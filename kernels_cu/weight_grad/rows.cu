@@ -1,17 +1,21 @@
-// The gradient of weights (weight_grad/problem.cuh) where a group has one channel (depthwise), down rows of outputs:
-// a launch reads x and dy once for a whole tile of taps.
+// Gradient of the weights of depthwise layers (one channel per group), down columns of the output with sums of a whole
+// tile of taps in registers. One launch reads x and dy once per tile of taps; a second one (passes/add_up.cu) adds the
+// parts.
 //
-// A thread goes down COLUMNS columns of dy of one filter, and keeps the sums of ROWS x ACROSS taps in registers. It
-// walks over rows of x: each gives its products with the last ROWS rows of dy, which stay in registers, while the next
-// row of both is on its way. Lanes go along the channels where those lie closest together, else along the columns. In
-// the end the sums of a filter's threads are added up, in a tree within a warp, then one warp after another.
+// Thread: ROWS x ACROSS taps of one filter, over COLUMNS columns of dy. It walks down the rows of x. Each row is
+// multiplied with the last ROWS rows of dy, which stay in registers, while the next row of both is being loaded.
 //
-// With strides and dilations a tile is of taps that are stride / gcd(stride, dilation) apart, and the outputs of a
-// thread are dilation / gcd apart: from one tap to the next, and from one output to the next, inputs then are equally
-// far apart, lcm(stride, dilation).
+//     x row i   x   dy rows i, i - 1, ..., i - ROWS + 1   ->   sums[0], sums[1], ..., sums[ROWS - 1]  (taps along H)
 //
-// Zeros stand for inputs outside of x and for outputs beyond a walk. They add nothing unless they meet an infinity or
-// NaN: a thread whose sums are not finite makes them again without.
+// Lanes run along the channels if those are closest together in memory, else along the columns. At the end, the sums of
+// a filter's threads are added: by shuffles within a warp, then warp by warp in shared memory. Bound by memory, or by
+// FFMA for many taps.
+//
+// With strides and dilations, the taps of a tile are stride / gcd(stride, dilation) apart, and the outputs of a thread
+// dilation / gcd apart. Then adjacent taps and adjacent outputs both move by lcm(stride, dilation) inputs.
+//
+// Zeros stand for out-of-bounds inputs and outputs. They add nothing unless they meet an infinity or NaN: a thread with
+// non-finite sums recomputes them over the valid products only.
 #include "base/geometry.cuh"
 #include "base/numeric.cuh"
 #include "base/ptx.cuh"
@@ -20,41 +24,43 @@
 struct WeightGradRowsParams {
     const void* x;
     const void* dy;
-    void* sums;       // part, filter, taps: in the accumulator's type
-    int filters, all; // of all groups; sums of a part
+    void* sums;       // (part, filter, taps), in the accumulator's type
+    int filters, all; // filters of all groups; sums per part
     int x_batch, x_channel, x_extent[3], x_stride[3];
     int dy_batch, dy_channel, dy_extent[3], dy_stride[3];
     int stride[3], pad[3], dilation[3], taps[3];
-    Divider<int> step[2];   // down the rows and along them: coordinates from one input of a thread to the next
-    Divider<int> apart[2];  // likewise: outputs from one of a thread to the next
-    Divider<int> phases[2]; // likewise: taps from one of a tile to the next
-    int items, each, walk;  // walks of one filter; of a part; rows of dy of one
-    Divider<int> tap_tiles[3], filter_blocks, walks[3]; // walks: of an image, along each axis
-    Divider<int> lanes;                                 // filters of a block, a power of 2 up to 32
-    Divider<int> multiplier;                            // filters of a channel
+    Divider<int> step[2];                               // distance between adjacent inputs of a thread, along H and W
+    Divider<int> apart[2];                              // distance between adjacent outputs of a thread, along H and W
+    Divider<int> phases[2];                             // distance between adjacent taps of a tile, along H and W
+    int items, each, walk;                              // walks per filter; walks per part; rows of dy per walk
+    Divider<int> tap_tiles[3], filter_blocks, walks[3]; // walks: per image, along each axis
+    Divider<int> lanes;                                 // filters per block, a power of two up to 32
+    Divider<int> multiplier;                            // filters per channel
 };
 
+// One block; see the top of this file.
 template <class T, class Acc, int ROWS, int ACROSS, int COLUMNS> struct WeightGradRows {
     static constexpr int kThreads = 128, kWarps = kThreads / 32, kTaps = ROWS * ACROSS;
     static constexpr int kWindow = COLUMNS - 1 + ACROSS;
 
-    // Where a walk stands: what exists of a row of x and of dy, a bit for each element.
+    // The state of a walk: positions, and bit masks of the in-bounds elements of a row of x and of dy.
     struct Walk {
         const T *x, *dy;
-        int row, rows; // of x, the next one; of dy that are left
+        int row, rows; // next row of x; remaining rows of dy
         unsigned x_bits, dy_bits;
     };
-    // A row of both.
+    // One row of x and of dy, as loaded.
     struct Row { T x[kWindow], dy[COLUMNS]; };
 
     const WeightGradRowsParams& p;
     const T *x, *dy; // of the thread's filter
     int filter, worker, workers, part;
-    int tap[3]; // first one of the tile
+    int tap[3]; // first tap of the tile
     Acc sums[ROWS][ACROSS];
 
-    // ---- where things stand
+    // ---- coordinates
 
+    // Computes the coordinates of the block and the thread.
     DEVICE void stand() {
         int tiles[3], block, lane;
         const int number = p.tap_tiles[0].split(
@@ -69,16 +75,17 @@ template <class T, class Acc, int ROWS, int ACROSS, int COLUMNS> struct WeightGr
         x = static_cast<const T*>(p.x) + (long long)p.multiplier.quotient(filter) * p.x_channel;
         dy = static_cast<const T*>(p.dy) + (long long)filter * p.dy_channel;
     }
-    // The first of `count` taps or outputs of a tile, so far apart.
+    // The first of a tile's `count` taps or outputs, which are `apart` apart.
     static DEVICE int first_of(const Divider<int>& apart, int tile, int count) {
         int phase;
         const int number = apart.split(tile, phase);
         return number * count * int(apart.divisor) + phase;
     }
+    // Input coordinate of an output at the tile's first tap.
     DEVICE int origin(int axis, int output) const {
         return output * p.stride[axis] - p.pad[axis] + tap[axis] * p.dilation[axis];
     }
-    // Which of COUNT coordinates exist, a bit each.
+    // Bit mask of the in-bounds coordinates among first, first + step, ... (COUNT of them).
     template <int COUNT> static DEVICE unsigned existing(int first, int step, int extent) {
         unsigned bits = (1u << COUNT) - 1;
         if (first >= 0 && first + (COUNT - 1) * step < extent) return bits;
@@ -87,6 +94,7 @@ template <class T, class Acc, int ROWS, int ACROSS, int COLUMNS> struct WeightGr
             if (!inside(first + i * step, extent)) bits &= ~(1u << i);
         return bits;
     }
+    // The start of a walk.
     DEVICE Walk find(int item) const {
         int column_tile, row_tile, depth;
         const int image = p.walks[0].split(p.walks[1].split(p.walks[2].split(item, column_tile), row_tile), depth);
@@ -103,17 +111,18 @@ template <class T, class Acc, int ROWS, int ACROSS, int COLUMNS> struct WeightGr
         return walk;
     }
 
-    // ---- sums
+    // ---- main loop
 
-    // Elements from one column to the next.
+    // Elements between adjacent columns of a thread.
     DEVICE int x_step() const { return int(p.step[1].divisor) * p.x_stride[2]; }
     DEVICE int dy_step() const { return int(p.apart[1].divisor) * p.dy_stride[2]; }
+    // Moves down by some rows.
     DEVICE void step_down(Walk& walk, int rows) const {
         walk.x += (long long)rows * (int(p.step[0].divisor) * p.x_stride[1]);
         walk.dy += (long long)rows * (int(p.apart[0].divisor) * p.dy_stride[1]);
         walk.rows -= rows;
     }
-    // Loads the next row, and steps down.
+    // Loads the next row, zeros where it is out of bounds, and moves down.
     DEVICE Row load(Walk& walk) const {
         Row row;
         const unsigned dy_bits = walk.rows > 0 ? walk.dy_bits : 0;
@@ -124,8 +133,10 @@ template <class T, class Acc, int ROWS, int ACROSS, int COLUMNS> struct WeightGr
         step_down(walk, 1);
         return row;
     }
+    // Adds the products of one walk. Rows of dy stay in a register ring `gradients`; the loop is unrolled ROWS times.
     DEVICE void accumulate(Walk walk) {
-        const int step = int(p.step[0].divisor), above = p.step[0].quotient(max(step - 1 - walk.row, 0)); // of x
+        // rows that lie above x
+        const int step = int(p.step[0].divisor), above = p.step[0].quotient(max(step - 1 - walk.row, 0));
         const int end = p.step[0].quotient(max(p.x_extent[1] - walk.row + step - 1, 0));
         int left = min(walk.rows + ROWS - 1, end) - above;
         if (left <= 0) return;
@@ -168,7 +179,7 @@ template <class T, class Acc, int ROWS, int ACROSS, int COLUMNS> struct WeightGr
             }
         }
     }
-    // The sums of a walk, product by product over what exists.
+    // Adds the products of one walk one by one, over the valid elements only.
     DEVICE void accumulate_inside(const Walk& walk) {
 #pragma unroll 1
         for (int row = 0; row < walk.rows; ++row)
@@ -190,6 +201,7 @@ template <class T, class Acc, int ROWS, int ACROSS, int COLUMNS> struct WeightGr
                 }
             }
     }
+    // Adds the products of all of this thread's walks.
     template <bool INSIDE> DEVICE void accumulate_all() {
         clear(sums);
         if (filter >= p.filters) return;
@@ -202,6 +214,7 @@ template <class T, class Acc, int ROWS, int ACROSS, int COLUMNS> struct WeightGr
             else accumulate(walk);
         }
     }
+    // Whether this thread's sums are all finite.
     DEVICE bool all_finite() const {
         bool finite = true;
 #pragma unroll
@@ -211,9 +224,9 @@ template <class T, class Acc, int ROWS, int ACROSS, int COLUMNS> struct WeightGr
         return finite;
     }
 
-    // ---- all of it
+    // ---- the whole block
 
-    // Adds up the sums of the threads of each filter.
+    // Adds the sums of all threads of each filter.
     DEVICE void add_up(Acc (&shared)[kTaps][32]) {
         const int lanes = int(p.lanes.divisor), lane = int(threadIdx.x) % 32;
 #pragma unroll 1
@@ -232,6 +245,7 @@ template <class T, class Acc, int ROWS, int ACROSS, int COLUMNS> struct WeightGr
             __syncthreads();
         }
     }
+    // Stores the block's sums to the workspace.
     DEVICE void leave(const Acc (&shared)[kTaps][32]) const {
         const int lanes = int(p.lanes.divisor), first = filter - int(threadIdx.x) % lanes;
 #pragma unroll 1
@@ -244,6 +258,7 @@ template <class T, class Acc, int ROWS, int ACROSS, int COLUMNS> struct WeightGr
             static_cast<Acc*>(p.sums)[(long long)part * p.all + at * p.taps[2] + column] = shared[i][of_block];
         }
     }
+    // Accumulates, again over valid products only if a sum is not finite, then adds and stores.
     DEVICE void run(Acc (&shared)[kTaps][32]) {
         stand();
         accumulate_all<false>();

@@ -1,12 +1,17 @@
-// The gradient of weights as a GEMM (weight_grad/problem.cuh) in large tiles, for up to three spatial axes.
+// Gradient of the weights as a GEMM in large tiles, on tensor cores or by FFMA, for up to three spatial axes
+// (weight_grad/problem.cuh). Chosen when there are enough filters and channels to fill a tile.
 //
-// A block makes filters x columns of one group from its part of the output pixels, and leaves the sums in the workspace
-// as (group, filter, tap, channel): its stores are coalesced. Sums that zeros for inputs outside of x may have spoilt,
-// or rounding and splitting of factors, are made again, over the taps inside alone.
+// Block: filters x columns of one group, over one part of the output pixels. It is a pipelined GEMM
+// (conv/gemm/implicit_gemm.cuh) whose slices of K are output pixels (weight_grad/tiles_slices.cuh), multiplied by
+// tiles_mma.cuh or tiles_ffma.cuh. Sums go to the workspace as (group, filter, tap, channel), coalesced; a second
+// launch (passes/add_up.cu) adds the parts. Sums that zeros of the padding, or rounded factors, have made wrong are
+// recomputed. Bound by tensor cores or FFMA, by gathering elements one by one where neither channels nor pixels are
+// contiguous, or by memory.
 #include "conv/gemm/implicit_gemm.cuh"
 #include "weight_grad/tiles_ffma.cuh"
 #include "weight_grad/tiles_mma.cuh"
 
+// Driver and epilogue of one block.
 template <class Multiplier> struct WeightGradBlock {
     using T = typename Multiplier::T;
     using Acc = typename Multiplier::Acc;
@@ -15,9 +20,10 @@ template <class Multiplier> struct WeightGradBlock {
     const WeightGradTileParams& tile;
     Multiplier& multiplier;
     int first, limit;
-    Acc* target; // of this block's part and group
+    Acc* target; // sums of this block's part and group
 
     DEVICE const WeightGradParams<int, 3>& p() const { return tile.common; }
+    // Decodes the block's number. Called again after the main loop, to save registers.
     DEVICE void stand() {
         const WeightGradTile<int> at = tile_of_block(p());
         multiplier.slices.stand(at.group, at.m_tile * kBlockM, at.n_tile * kBlockN);
@@ -25,16 +31,16 @@ template <class Multiplier> struct WeightGradBlock {
         limit = first + p().each < p().pixels ? first + p().each : p().pixels;
         target = static_cast<Acc*>(p().sums) + (at.part * p().all + at.group * p().filters * p().columns);
     }
-    // A product with zero is NaN where it should have been left out; factors that are not exact spoil more.
+    // Whether a sum may be wrong: zero times infinity gives NaN; rounded factors (TF32) may also give infinities.
     static DEVICE bool spoilt(Acc sum) { return Multiplier::kExact ? sum != sum : !is_finite(sum); }
-    // Where a filter's sum of a column belongs; false where there is no such column.
+    // Offset of a column within a filter's sums. Returns false if there is no such column.
     DEVICE bool locate(int number, int& offset) const {
         int channel;
         const int tap = tile.channels.split(number, channel);
         offset = tap * p().channels + channel;
         return channel < p().channels && offset < p().columns;
     }
-    // Returns whether some of them may be spoilt.
+    // Stores the sums to the workspace. Returns whether some of them may be wrong.
     DEVICE bool leave() const {
         bool suspect = false;
 #pragma unroll
@@ -57,6 +63,7 @@ template <class Multiplier> struct WeightGradBlock {
             }
         return suspect;
     }
+    // Recomputes the wrong sums of this thread.
     DEVICE void repair() const {
 #pragma unroll 1
         for (int j = 0; j < Multiplier::kFragmentsN; ++j)
@@ -72,13 +79,14 @@ template <class Multiplier> struct WeightGradBlock {
                     if (spoilt(left)) left = sum_inside(number, filter);
                 }
     }
+    // One sum over the valid inputs, product by product.
     DEVICE Acc sum_inside(int number, int filter) const {
         int tap, channel;
         Standing away;
         find_column(tile, number, tap, channel, away);
         Acc sum = 0;
 #pragma unroll 1
-        for (int pixel = first; pixel < limit && sum == sum; ++pixel) { // a NaN stays one
+        for (int pixel = first; pixel < limit && sum == sum; ++pixel) { // stops at the first NaN
             Output<int, 3> output;
             output.find(p(), pixel, limit);
             const Standing at{output.in_x, {output.origin[0], output.origin[1], output.origin[2]}};
@@ -88,6 +96,7 @@ template <class Multiplier> struct WeightGradBlock {
         }
         return sum;
     }
+    // Main loop, then stores, then repair if needed.
     DEVICE void run(void* shared) {
         stand();
         clear(multiplier.sums);
@@ -98,6 +107,7 @@ template <class Multiplier> struct WeightGradBlock {
     }
 };
 
+// Lays out shared memory (buffers, then tables) and runs the block.
 template <class Multiplier> DEVICE void make_weight_grad(const WeightGradTileParams& p) {
     extern __shared__ __align__(128) unsigned char shared[];
     auto& tables =

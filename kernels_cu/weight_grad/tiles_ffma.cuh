@@ -1,23 +1,24 @@
-// Slices of output pixels (weight_grad/tiles_slices.cuh) multiplied on the cores' own multipliers, for the gradient of
-// weights.
+// Main loop of weight_grad/tiles.cu by FFMA, in float32. A thread computes 8 filters x 8 columns.
 //
-// A thread makes 8 filters x 8 columns of float32. Slices that lie filter by filter it reads four pixels at once, of
-// filters and columns that lie kAlongM and kAlongN apart; of those that lie pixel by pixel, four neighbours at once, in
+// From slices stored by filters (PixelSlices), a thread loads four pixels at once; its filters are kAlongM apart, its
+// columns kAlongN. From slices stored by pixels (ChannelSlices), it loads four adjacent filters or columns at once, in
 // two chunks.
 #pragma once
 #include "weight_grad/tiles_slices.cuh"
 
+// See the top of this file. Slices: the loader, PixelSlices or ChannelSlices.
 template <int BLOCK_M, int BLOCK_N, int BLOCK_K, int STAGES, template <class, int, int, int, int, int> class Slices>
 struct WeightGradFfma {
     using T = float;
     using Acc = float;
     static constexpr int kBlockM = BLOCK_M, kBlockN = BLOCK_N, kStages = STAGES, kSlice = BLOCK_K;
     static constexpr int kFragmentsM = 8, kFragmentsN = 8, kOfRows = 1, kOfColumns = 1;
-    static constexpr int kAlongM = BLOCK_M / 8, kAlongN = BLOCK_N / 8, kThreads = kAlongM * kAlongN; // threads
+    // threads along M, along N
+    static constexpr int kAlongM = BLOCK_M / 8, kAlongN = BLOCK_N / 8, kThreads = kAlongM * kAlongN;
     using Filler = Slices<T, BLOCK_M, BLOCK_N, BLOCK_K, kThreads, STAGES>;
     using Tables = WeightGradTables<BLOCK_N, BLOCK_K, STAGES>;
     static constexpr bool kExact = true;
-    static constexpr int kLanesM = 4, kLanesN = 8; // of a warp
+    static constexpr int kLanesM = 4, kLanesN = 8; // lanes of a warp along M and N
 
     Filler slices;
     float sums[8][8][1];
@@ -43,8 +44,9 @@ struct WeightGradFfma {
         const unsigned rows = slices.buffers + stage * Filler::kBytes, columns = rows + Filler::kBytesM;
         if constexpr (Filler::kPixelwise) multiply_pixels(rows, columns);
         else multiply_filters(rows, columns);
-        slices.find(stage); // where this slice was, the one after those that are under way will be
+        slices.find(stage); // prepares the pixels of the slice that will reuse this buffer
     }
+    // Multiplies a slice that is stored by pixels.
     DEVICE void multiply_pixels(unsigned rows, unsigned columns) {
         const unsigned left = rows + thread_m() * 16, right = columns + thread_n() * 16;
 #pragma unroll 4
@@ -63,12 +65,13 @@ struct WeightGradFfma {
                         multiply_add(of_rows[i / 4].values[i % 4], of_columns[j / 4].values[j % 4], sums[i][j][0]);
         }
     }
+    // Multiplies a slice that is stored by filters and columns, four pixels at a time.
     DEVICE void multiply_filters(unsigned rows, unsigned columns) {
 #pragma unroll 1
         for (int k = 0; k < BLOCK_K; k += 4) {
             const unsigned left = rows + Filler::place(thread_m(), k / 4),
                            right = columns + Filler::place(thread_n(), k / 4);
-            static_assert(kAlongM % 8 == 0 && kAlongN % 8 == 0); // chunks stand alike in rows so far apart
+            static_assert(kAlongM % 8 == 0 && kAlongN % 8 == 0); // so that all rows of a thread have the same swizzle
             Four of_columns[8];
 #pragma unroll
             for (int j = 0; j < 8; ++j) of_columns[j] = load(right + j * kAlongN * Filler::kPitch);

@@ -1,13 +1,13 @@
-// Slices of output pixels (weight_grad/tiles_slices.cuh) multiplied on tensor cores, for the gradient of weights.
+// Main loop of weight_grad/tiles.cu on tensor cores (mma.sync): filters are M, columns are N, output pixels are K.
 //
-// Filters are the rows of fragments, columns their columns. Slices that lie filter by filter are read as ldmatrix reads
-// them, float64 element by element. Of those that lie pixel by pixel ldmatrix turns 16-bit elements round; of wider
-// ones a lane reads 16 bytes at once, neighbours in kWide halves of fragments: half h of a fragment's rows has those of
-// kWide * r + h, and so it is with columns.
+// Slices stored by filters (PixelSlices) are read by ldmatrix, float64 element by element. Slices stored by pixels
+// (ChannelSlices) are read by transposing ldmatrix if elements have 16 bits. From wider ones, a lane loads 16 bytes,
+// which are adjacent rows of kWide half-fragments: half-fragment h has rows kWide * r + h. Columns likewise.
 #pragma once
 #include "conv/gemm/fragments.cuh"
 #include "weight_grad/tiles_slices.cuh"
 
+// See the top of this file. Slices: the loader, PixelSlices or ChannelSlices.
 template <class Arithmetic, int BLOCK_M, int BLOCK_N, int BLOCK_K, int WARP_M, int WARP_N, int STAGES,
           template <class, int, int, int, int, int> class Slices>
 struct WeightGradMma {
@@ -18,7 +18,7 @@ struct WeightGradMma {
     static constexpr int kParts = Arithmetic::kParts, kStep = Arithmetic::kStep;
     static constexpr int kWarpsM = BLOCK_M / WARP_M, kThreads = kWarpsM * (BLOCK_N / WARP_N) * 32;
     static constexpr int kFragmentsM = WARP_M / 16, kFragmentsN = WARP_N / 8, kDepth = 32 / sizeof(T);
-    static constexpr int kOfRows = 2, kOfColumns = 2; // sums of a lane in a fragment
+    static constexpr int kOfRows = 2, kOfColumns = 2; // sums per lane in a fragment: rows, columns
     using Filler = Slices<T, BLOCK_M, BLOCK_N, BLOCK_K, kThreads, STAGES>;
     using Tables = WeightGradTables<BLOCK_N, BLOCK_K, STAGES>;
     static constexpr bool kPixelwise = Filler::kPixelwise, kExact = Arithmetic::kExact;
@@ -32,13 +32,14 @@ struct WeightGradMma {
     DEVICE int lane() const { return threadIdx.x % 32; }
     DEVICE int first_row() const { return threadIdx.x / 32 % kWarpsM * WARP_M; }
     DEVICE int first_column() const { return threadIdx.x / 32 / kWarpsM * WARP_N; }
-    // Of a sum in the block's tile: `number` counts the halves of fragments of rows, or the fragments of columns.
+    // Row or column of a sum in the warp's tile. `number` counts half-fragments of rows, or fragments of columns.
     static DEVICE int spread(int number, int at) { return number / kWide * 8 * kWide + at * kWide + number % kWide; }
     DEVICE int row(int i, int element) const { return first_row() + spread(i * 2 + element / 2, lane() / 4); }
     DEVICE int column(int j, int element) const { return first_column() + spread(j, lane() % 4 * 2 + element % 2); }
 
     DEVICE void fetch(int stage) { slices.fetch(stage); }
     DEVICE void deposit(int stage) const { slices.deposit(stage); }
+    // Multiplies one slice, kStep fragments along K at a time.
     DEVICE void multiply(int stage) {
         const unsigned rows = slices.buffers + stage * Filler::kBytes, columns = rows + Filler::kBytesM;
 #pragma unroll
@@ -55,15 +56,16 @@ struct WeightGradMma {
 #pragma unroll
                 for (int j = 0; j < kFragmentsN; ++j) Arithmetic::multiply(sums[i][j], a[i], b[j]);
         }
-        slices.find(stage); // where this slice was, the one after those that are under way will be
+        slices.find(stage); // prepares the pixels of the slice that will reuse this buffer
     }
 
-    // ---- fragments, from the pixel `k` of a slice on
+    // ---- loading fragments, from pixel `k` of a slice on
 
     static DEVICE void prepare(const uint4& words, uint4 (&parts)[kParts]) {
         if constexpr (sizeof(T) == 8) parts[0] = words;
         else Arithmetic::prepare(words, parts);
     }
+    // Loads all fragments of filters (operand A).
     DEVICE void load_rows(unsigned memory, int k, int step, uint4 (&a)[kFragmentsM][kStep][kParts]) const {
         if constexpr (kWide > 1) {
             load_neighbours_of_rows(memory, k, step, a);
@@ -72,6 +74,7 @@ struct WeightGradMma {
             for (int i = 0; i < kFragmentsM; ++i) prepare(row_fragment(memory, first_row() + i * 16, k), a[i][step]);
         }
     }
+    // Loads one fragment of filters, from row m of the tile on.
     DEVICE uint4 row_fragment(unsigned memory, int m, int k) const {
         const int half = lane() / 8 % 2 * 8, upper = lane() / 16;
         if constexpr (kPixelwise) {
@@ -89,6 +92,7 @@ struct WeightGradMma {
             return make_uint4(words[0], words[1], words[2], words[3]);
         }
     }
+    // Loads all fragments of columns (operand B).
     DEVICE void load_columns(unsigned memory, int k, int step, Inputs (&b)[kFragmentsN][kStep]) const {
         if constexpr (kWide > 1) {
             load_neighbours_of_columns(memory, k, step, b);
@@ -112,7 +116,8 @@ struct WeightGradMma {
             }
         }
     }
-    // The same rows of kWide halves of fragments; of 32-bit elements the second half of K is four pixels further down.
+    // Load kWide half-fragments (fragments of columns) at once. For 32-bit elements, the second half of K is four
+    // pixels further.
     DEVICE void load_neighbours_of_rows(unsigned memory, int k, int step,
                                         uint4 (&a)[kFragmentsM][kStep][kParts]) const {
         const unsigned source = memory + (k + lane() % 4) * Filler::template kPitch<BLOCK_M>

@@ -1,31 +1,32 @@
-// How slices of output pixels of both operands of the gradient of weights come into shared memory, for tensor cores and
-// for large tiles of ffma. Columns are (tap, channel) with the channel fastest, the channels filled up to whole units.
+// Loaders for weight_grad/tiles.cu: slices of output pixels of dy and x, global -> shared. Columns are (tap, channel)
+// with the channel fastest, and the channels padded to whole units of kUnit.
 //
-//  - ChannelSlices: pixel by pixel, where channels are contiguous in both arrays: 16 bytes of them a copy. A thread
-//    copies the same channels, through the same tap, of every so many pixels.
-//  - PixelSlices: filter by filter and column by column, for arrays that lie anyhow: a lane has its pixels, and copies
-//    single elements of a unit of channels after another. Where an image's pixels are contiguous, as they are in dy,
-//    and in x for a single tap without strides and padding, several of them are copied at once.
+// - ChannelSlices (channels last): stored pixel by pixel; 16 bytes of channels per cp.async. A thread copies the same
+//   channels, at the same tap, of several pixels.
+// - PixelSlices (any layout): stored filter by filter and column by column. A lane has its own pixels, and copies them
+//   element by element, one channel of a unit after another. Where an image's pixels are contiguous in memory (NCHW),
+//   several are copied at once: those of dy, and those of x for a single tap without stride and padding.
 //
-// Where the pixels of a slice stand in both arrays is in a table in shared memory, found while earlier slices are
-// multiplied. Zeros stand for inputs outside of x, and for pixels, filters and columns that do not exist.
+// A table in shared memory holds the offsets of a slice's pixels in both arrays; it is computed while earlier slices
+// are multiplied. Zeros stand for out-of-bounds inputs, and for pixels, filters and columns that do not exist.
 #pragma once
 #include "base/matrix_rows.cuh"
 #include "conv/gemm/slice_inputs.cuh"
 #include "weight_grad/problem.cuh"
 
+// Strides count elements.
 struct WeightGradTileParams {
     WeightGradParams<int, 3> common;
-    Divider<int> channels; // of one group, in whole units: columns of a tap
-    int x_group, dy_group; // strides
-    Divider<int> image;    // outputs of one image and channel
-    int dy_rows, x_rows;   // whether an image's pixels lie next to each other: of x those of the one tap
-    int dy_chunks;         // whether pixels of dy consist of whole 16 bytes of channels
+    Divider<int> channels; // channels of a group, padded to whole units: columns per tap
+    int x_group, dy_group; // strides between groups
+    Divider<int> image;    // outputs per image and channel
+    int dy_rows, x_rows;   // whether pixels of an image are contiguous: in dy; in x at its only tap
+    int dy_chunks;         // whether pixels of dy are whole 16-byte chunks of channels
 };
 
 enum : int { kUnit = 4, kNoPixel = -0x7fffffff - 1, kNoColumn = -0x40000000 };
 
-// A column's channel, and how far its tap is from the first one; false where there is no such column.
+// Finds a column's tap, channel and displacement from tap 0. Returns false if there is no such column.
 DEVICE bool find_column(const WeightGradTileParams& tile, int number, int& tap, int& channel, Standing& away) {
     const WeightGradParams<int, 3>& p = tile.common;
     tap = tile.channels.split(number, channel);
@@ -38,28 +39,30 @@ DEVICE bool find_column(const WeightGradTileParams& tile, int number, int& tap, 
     return exists;
 }
 
-// What stands in shared memory behind the slices.
+// Tables in shared memory, after the slices.
 template <int BLOCK_N, int BLOCK_K, int STAGES> struct WeightGradTables {
     Standing pixels[STAGES][BLOCK_K], columns[BLOCK_N / kUnit];
     int in_dy[STAGES][BLOCK_K];
-    int left[BLOCK_N / kUnit]; // channels from a unit's first one on
+    int left[BLOCK_N / kUnit]; // channels that remain from a unit's first one on
 };
 
-// What both ways share: the block's place, the tables. One thread for each pixel of a slice finds it.
+// What both loaders share: the block's position, and the tables. One thread per pixel fills in its entry.
 template <class T, int BLOCK_N, int BLOCK_K, int STAGES> struct WeightGradPlace {
     const WeightGradTileParams& tile;
     WeightGradTables<BLOCK_N, BLOCK_K, STAGES>& tables;
     const T *x, *dy;             // of this block's group
-    int filter0, column0, limit; // the end of this block's part of the pixels
-    int next, found;             // first pixels of the slice to be fetched next, and to be found next
+    int filter0, column0, limit; // limit: end of this block's part of the pixels
+    int next, found;             // first pixel of the slice to load next, and of the slice to enter into the table next
 
     DEVICE const WeightGradParams<int, 3>& p() const { return tile.common; }
+    // Selects the block's group, first filter and first column.
     DEVICE void stand(int group, int filter, int column) {
         filter0 = filter;
         column0 = column;
         x = static_cast<const T*>(p().x) + group * tile.x_group;
         dy = static_cast<const T*>(p().dy) + group * tile.dy_group;
     }
+    // Enters the next slice's pixels into the table.
     DEVICE void find(int stage) {
         if (threadIdx.x < BLOCK_K) {
             Output<int, 3> output;
@@ -70,6 +73,7 @@ template <class T, int BLOCK_N, int BLOCK_K, int STAGES> struct WeightGradPlace 
         }
         found += BLOCK_K;
     }
+    // Fills the tables for the first slices.
     DEVICE void start(int first, int end) {
         next = found = first;
         limit = end;
@@ -84,24 +88,27 @@ template <class T, int BLOCK_N, int BLOCK_K, int STAGES> struct WeightGradPlace 
     }
 };
 
+// See the top of this file.
 template <class T, int BLOCK_M, int BLOCK_N, int BLOCK_K, int THREADS, int STAGES>
 struct ChannelSlices : WeightGradPlace<T, BLOCK_N, BLOCK_K, STAGES> {
     using Place = WeightGradPlace<T, BLOCK_N, BLOCK_K, STAGES>;
     static constexpr bool kPixelwise = true;
     static constexpr int kChunk = 16 / sizeof(T);
-    static constexpr bool kTurned = sizeof(T) == 2; // chunks stand in another order for each of eight pixels, or fewer
-    template <int WIDTH> static constexpr int kPitch = WIDTH * sizeof(T) + (kTurned ? 0 : 32); // bytes of a pixel
+    static constexpr bool kTurned = sizeof(T) == 2; // chunks are XOR-swizzled by the pixel's number
+    template <int WIDTH> static constexpr int kPitch = WIDTH * sizeof(T) + (kTurned ? 0 : 32); // bytes per pixel
     static constexpr int kBytesM = BLOCK_K * kPitch<BLOCK_M>, kBytes = kBytesM + BLOCK_K * kPitch<BLOCK_N>;
 
     unsigned buffers;
-    bool aligned;
+    bool aligned; // both arrays begin at a multiple of 16 bytes
 
-    // Pixels of fewer than 8 chunks share the banks with those after them, and all of these have the same order.
+    // Offset of a pixel's chunk. Pixels with fewer than 8 chunks share a 128-byte line, and all pixels of a line have
+    // the same swizzle.
     template <int WIDTH> static DEVICE unsigned place(int pixel, int chunk) {
         constexpr int kOrders = WIDTH / kChunk < 8 ? WIDTH / kChunk : 8;
         const int order = pixel / (8 / kOrders) % kOrders;
         return pixel * kPitch<WIDTH> + (kTurned ? chunk ^ order : chunk) * 16;
     }
+    // Prepares for the first slice. `memory`: shared-memory address of the buffers.
     DEVICE void start(int first, int end, unsigned memory) {
         Place::start(first, end);
         buffers = memory;
@@ -109,6 +116,7 @@ struct ChannelSlices : WeightGradPlace<T, BLOCK_N, BLOCK_K, STAGES> {
             ((reinterpret_cast<unsigned long long>(this->x) | reinterpret_cast<unsigned long long>(this->dy)) & 15)
             == 0;
     }
+    // Starts to load the next slice.
     DEVICE void fetch(int stage) {
         if (aligned) copy_slice<true>(stage);
         else copy_slice<false>(stage);
@@ -119,7 +127,7 @@ struct ChannelSlices : WeightGradPlace<T, BLOCK_N, BLOCK_K, STAGES> {
         copy_dy<WHOLE>(target, stage);
         copy_x<WHOLE>(target + kBytesM, stage);
     }
-    // At once, or element by element.
+    // Copies 16 bytes at once (WHOLE), or element by element.
     template <bool WHOLE> static DEVICE void copy(unsigned target, const T* source, bool exists) {
         if constexpr (WHOLE) {
             copy_async<16>(target, source, exists ? 16 : 0);
@@ -128,6 +136,7 @@ struct ChannelSlices : WeightGradPlace<T, BLOCK_N, BLOCK_K, STAGES> {
             for (int i = 0; i < kChunk; ++i) copy_element(target + i * int(sizeof(T)), source + i, exists);
         }
     }
+    // Copies the filters' chunks of dy.
     template <bool WHOLE> DEVICE void copy_dy(unsigned target, int stage) const {
         constexpr int kChunks = BLOCK_M / kChunk, kStep = THREADS / kChunks;
         static_assert(BLOCK_K % kStep == 0);
@@ -140,6 +149,7 @@ struct ChannelSlices : WeightGradPlace<T, BLOCK_N, BLOCK_K, STAGES> {
             copy<WHOLE>(target + place<BLOCK_M>(k, chunk), source + this->tables.in_dy[stage][k], k < end);
         }
     }
+    // Copies the columns' chunks of x.
     template <bool WHOLE> DEVICE void copy_x(unsigned target, int stage) const {
         constexpr int kChunks = BLOCK_N / kChunk, kStep = THREADS / kChunks;
         static_assert(BLOCK_K % kStep == 0);
@@ -159,18 +169,19 @@ struct ChannelSlices : WeightGradPlace<T, BLOCK_N, BLOCK_K, STAGES> {
     DEVICE void deposit(int) const {}
 };
 
+// See the top of this file.
 template <class T, int BLOCK_M, int BLOCK_N, int BLOCK_K, int THREADS, int STAGES>
 struct PixelSlices : WeightGradPlace<T, BLOCK_N, BLOCK_K, STAGES> {
     using Place = WeightGradPlace<T, BLOCK_N, BLOCK_K, STAGES>;
     static constexpr bool kPixelwise = false, kAsync = sizeof(T) > 2;
     static constexpr int kLine = BLOCK_K * sizeof(T),
-                         kPitch = kLine + (sizeof(T) == 8 ? 32 : 0); // bytes of a filter or column
+                         kPitch = kLine + (sizeof(T) == 8 ? 32 : 0); // bytes per filter or column
     static constexpr int kBytesM = BLOCK_M * kPitch, kBytes = kBytesM + BLOCK_N * kPitch;
-    static constexpr int kPixels = kAsync ? 1 : 2; // neighbours, of a lane
+    static constexpr int kPixels = kAsync ? 1 : 2; // adjacent pixels per lane
     static constexpr int kLanes = BLOCK_K / kPixels, kStripes = THREADS / kLanes;
-    static constexpr int kUnits = BLOCK_N / kUnit / kStripes; // of a thread
-    // 16 bytes of channels of a lane's pixels, which are turned round; registers keep them, or elements, meanwhile
-    // where there are any.
+    static constexpr int kUnits = BLOCK_N / kUnit / kStripes; // units of columns per thread
+    // For dy with channels last: 16 bytes of channels of a lane's pixels, which are transposed in registers. If enough
+    // registers are free (kHolds), they wait there until `deposit`.
     static constexpr int kChunk = 16 / sizeof(T), kGroups = BLOCK_K / kPixels,
                          kPieces = BLOCK_M / kChunk * kGroups / THREADS;
     static constexpr bool kHolds = BLOCK_M == 64 && BLOCK_N == 64 && sizeof(T) <= 4;
@@ -179,12 +190,13 @@ struct PixelSlices : WeightGradPlace<T, BLOCK_N, BLOCK_K, STAGES> {
     static_assert(kUnits * kStripes * kUnit == BLOCK_N && kLanes <= 32);
 
     unsigned buffers;
-    int dy_width, x_width; // bytes of neighbouring pixels that are copied at once: 16, 8, or 0 for none
-    bool chunks;           // dy comes by 16 bytes of channels
+    int dy_width, x_width; // bytes of adjacent pixels per copy: 16, 8, or 0 for single elements
+    bool chunks;           // dy is loaded by 16 bytes of channels
     uint4 held[kHolds ? kPieces : 1][kPixels];
     unsigned gathered[kAsync ? 1 : kUnits][kUnit][kAsync ? 1 : 2];
 
-    // Chunks stand in another order for each of eight filters or columns, so that eight have one in different banks.
+    // Offset of a chunk of a filter or column: XOR-swizzled by its number, so that one chunk of eight of them falls
+    // into different banks.
     static DEVICE unsigned place(int row, int chunk) {
         if constexpr (sizeof(T) == 8) return row * kPitch + chunk * 16;
         else return row * kPitch + (chunk ^ (kLine == 64 ? row / 2 % 4 : row % 8)) * 16;
@@ -194,6 +206,7 @@ struct PixelSlices : WeightGradPlace<T, BLOCK_N, BLOCK_K, STAGES> {
     }
     DEVICE int lane() const { return threadIdx.x % kLanes; }
     DEVICE int stripe() const { return threadIdx.x / kLanes; }
+    // Prepares for the first slice, and chooses how each array is copied.
     DEVICE void start(int first, int end, unsigned memory) {
         Place::start(first, end);
         buffers = memory;
@@ -203,10 +216,12 @@ struct PixelSlices : WeightGradPlace<T, BLOCK_N, BLOCK_K, STAGES> {
         chunks = this->tile.dy_chunks && reinterpret_cast<unsigned long long>(this->dy) % 16 == 0;
         x_width = this->tile.x_rows ? width(this->x, (image | p.x_channel | p.x_batch) * int(sizeof(T))) : 0;
     }
+    // Usable copy width, in bytes; 0 if it is not more than one element or 8 bytes.
     static DEVICE int width(const T* address, int distances) {
         const int found = copied_at_once(address, distances);
         return found >= 8 && found > int(sizeof(T)) ? found : 0;
     }
+    // Starts to load the next slice.
     DEVICE void fetch(int stage) {
         const unsigned target = buffers + stage * kBytes;
         const WeightGradParams<int, 3>& p = this->p();
@@ -223,13 +238,14 @@ struct PixelSlices : WeightGradPlace<T, BLOCK_N, BLOCK_K, STAGES> {
         this->next += BLOCK_K;
     }
 
-    // ---- several pixels at once
+    // ---- several adjacent pixels per copy
 
     template <int ROWS>
     DEVICE void copy_rows(unsigned target, int width, const T* source, int batch, int channel, int rows) const {
         if (width == 16) copy_rows<ROWS, 16>(target, source, batch, channel, rows);
         else copy_rows<ROWS, 8>(target, source, batch, channel, rows);
     }
+    // ROWS rows (filters or columns) by WIDTH bytes of pixels.
     template <int ROWS, int WIDTH>
     DEVICE void copy_rows(unsigned target, const T* source, int batch, int channel, int rows) const {
         constexpr int kPieces = kLine / WIDTH, kStep = THREADS / kPieces;
@@ -246,13 +262,14 @@ struct PixelSlices : WeightGradPlace<T, BLOCK_N, BLOCK_K, STAGES> {
                               first + row < some ? WIDTH : 0);
     }
 
-    // ---- 16 bytes of channels of dy, of each of a lane's pixels
+    // ---- dy by 16 bytes of channels, for each of a lane's pixels
 
     static DEVICE int group_of(int piece) { return (threadIdx.x + piece * THREADS) / 4 % kGroups; }
     static DEVICE int filter_of(int piece) {
         const int number = threadIdx.x + piece * THREADS;
         return (number / (4 * kGroups) * 4 + number % 4) * kChunk;
     }
+    // Loads piece number `piece` of this thread: 16 bytes of channels of each of its pixels.
     DEVICE void load_chunk(int piece, int stage, uint4 (&chunk)[kPixels]) const {
         const int filter = this->filter0 + filter_of(piece);
 #pragma unroll
@@ -263,6 +280,7 @@ struct PixelSlices : WeightGradPlace<T, BLOCK_N, BLOCK_K, STAGES> {
                               : make_uint4(0, 0, 0, 0);
         }
     }
+    // Transposes a piece into rows of pixels.
     static DEVICE void store_chunk(unsigned target, int piece, const uint4 (&chunk)[kPixels]) {
 #pragma unroll
         for (int i = 0; i < kChunk; ++i) {
@@ -279,6 +297,7 @@ struct PixelSlices : WeightGradPlace<T, BLOCK_N, BLOCK_K, STAGES> {
     static DEVICE void store_pair(unsigned address, const uint2& v) {
         asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(address), "r"(v.x), "r"(v.y) : "memory");
     }
+    // Loads all pieces of the slice; they are stored at once, or by `deposit`.
     DEVICE void fetch_chunks(unsigned target, int stage) {
         if constexpr (kHolds) {
 #pragma unroll
@@ -295,6 +314,7 @@ struct PixelSlices : WeightGradPlace<T, BLOCK_N, BLOCK_K, STAGES> {
 
     // ---- single elements
 
+    // Loads dy element by element.
     DEVICE void fetch_dy(unsigned target, int stage) const {
         const WeightGradParams<int, 3>& p = this->p();
         const int pixel = lane() * kPixels, filters = p.filters - this->filter0;
@@ -327,9 +347,10 @@ struct PixelSlices : WeightGradPlace<T, BLOCK_N, BLOCK_K, STAGES> {
             }
         }
     }
-    // The column of a unit that is moved as so manieth: of two lanes whose columns are eight apart, one takes an odd
-    // one where the other takes an even one, whose pairs of 16-bit elements then lie in different banks.
+    // The column of a unit that is copied as number i. Of two lanes whose columns are eight apart, one starts with the
+    // odd column, so that their pairs of 16-bit elements fall into different banks.
     DEVICE int turned(int i) const { return kAsync ? i : i ^ stripe() % 2; }
+    // Loads x element by element. WHOLE: all channels of each unit exist.
     template <bool WHOLE> DEVICE void fetch_x(unsigned target, int stage) {
         const long long step = this->p().x_channel * int(sizeof(T));
         const Standing* pixels = this->tables.pixels[stage] + lane() * kPixels;
@@ -356,7 +377,7 @@ struct PixelSlices : WeightGradPlace<T, BLOCK_N, BLOCK_K, STAGES> {
             }
         }
     }
-    // Puts what passes through registers, where copies go by themselves.
+    // Stores to shared memory what was loaded into registers. Other elements arrive by cp.async.
     DEVICE void deposit(int stage) const {
         const unsigned target = buffers + stage * kBytes;
         if constexpr (kHolds) {

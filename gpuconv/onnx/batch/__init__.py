@@ -1,1 +1,1 @@
-"""Images that do not feel each other: where a batch is in the values of a model, and which nodes keep it apart."""
+"""Batch invariance of ONNX models: tracking of the batch axis, and per-operator rules that keep images independent."""

@@ -1,4 +1,8 @@
-"""onnx's checker, but for what it refuses although no result depends on it: that is a warning."""
+"""onnx's checker, with its refusals of harmless defects turned into warnings.
+
+:func:`mend` makes a light copy of the model, without weights and without the harmless defects. :func:`check` runs
+onnx's checker on it, and :func:`declare` restores the declarations afterwards.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +24,15 @@ _ANY = helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, [])
 
 
 def mend(model: ModelProto, name: str, constants: Mapping[str, Any]) -> ModelProto:
-    """Return a copy whose initializers are inputs without data; what the checker is too strict about is put right.
+    """Return a copy of a model with initializers as inputs without data, and with harmless defects fixed.
 
     Parameters
     ----------
     model : ModelProto
     name : str
-        What messages call the model, in warnings of what was wrong.
+        How warnings about defects refer to the model.
     constants : dict of str to array
-        Outputs of Constant nodes, which become inputs without data, too.
+        Outputs of extracted Constant nodes, which become inputs without data too.
     """
     tensors = model.graph.initializer, model.graph.sparse_initializer
     weights = {value.name: value for value in map(_kind_of, chain(*tensors)) if value.name}
@@ -49,7 +53,7 @@ def mend(model: ModelProto, name: str, constants: Mapping[str, Any]) -> ModelPro
 
 
 def declare(copy: ModelProto, model: ModelProto) -> None:
-    """Give a mended copy the inputs, outputs and types that the model declares."""
+    """Restore the declared inputs, outputs and types of the model in its mended copy."""
     del copy.graph.input[:], copy.graph.output[:]
     copy.graph.input.extend(model.graph.input)
     copy.graph.output.extend(model.graph.output)
@@ -57,7 +61,7 @@ def declare(copy: ModelProto, model: ModelProto) -> None:
 
 
 def _kind_of(tensor: TensorProto | SparseTensorProto) -> ValueInfoProto:
-    """Declare a value of an initializer's name, type and shape."""
+    """Return the declaration of a value with an initializer's name, type and shape."""
     dense = tensor if isinstance(tensor, TensorProto) else tensor.values
     return ValueInfoProto(name=dense.name, type=helper.make_tensor_type_proto(dense.data_type, tensor.dims))
 
@@ -79,7 +83,7 @@ def _graphs(graph: GraphProto) -> Iterator[GraphProto]:
 
 
 def _mend_version(copy: ModelProto, weights: list[str], name: str) -> None:
-    """Do what later IR versions allow: import opsets, and have initializers that are no inputs."""
+    """Warn of features that the model's IR version lacks; raise the version where the model imports opsets."""
     version = copy.ir_version
     if version < _FIRST_WITH_FREE_INITIALIZERS and weights:
         warn(
@@ -92,14 +96,14 @@ def _mend_version(copy: ModelProto, weights: list[str], name: str) -> None:
 
 
 def check(model: ModelProto, name: str, source: Any, onnx_code: Local) -> None:
-    """Have onnx's checker look at a model whose initializers are inputs.
+    """Run onnx's checker on a model whose initializers are inputs.
 
-    Inputs and outputs without a type or a shape are allowed, with a warning.
+    Inputs and outputs without a type or shape are accepted, with a warning.
 
     Raises
     ------
     ArgumentError
-        The checker refuses the model, or does not know its IR version.
+        The checker refuses the model, or the installed onnx does not know its IR version.
     """
     if model.ir_version > onnx.IR_VERSION:
         raise ArgumentError(
@@ -126,7 +130,7 @@ def check(model: ModelProto, name: str, source: Any, onnx_code: Local) -> None:
 
 
 def _is_complete(value: ValueInfoProto) -> bool:
-    """Tell whether a value says what it is; of sequences, maps and the like the checker has its own opinion."""
+    """Return whether a value declares its type, and for a tensor its element type and shape."""
     kind = value.type
     if kind.WhichOneof("value") is None:
         return False

@@ -1,4 +1,7 @@
-"""Initializers of a graph as arrays, and large constants of its nodes, which are no other than these."""
+"""Conversion of initializers, dense and sparse, and of large Constant nodes into arrays.
+
+Arrays are kept outside of the protobuf model from then on, so that copies of the model stay small.
+"""
 
 from __future__ import annotations
 
@@ -13,31 +16,32 @@ from gpuconv._errors import ArgumentError, GpuconvError
 from gpuconv.onnx.checks.native import Local
 from gpuconv.onnx.messages import quoted, reason, warn
 
-MOST_SPARSE = 2**26  # elements of all sparse initializers, most of which no file has to hold
-_LARGE = 256  # elements of a Constant whose copies would cost more than to look for it
+# elements of all sparse initializers together; a tiny file could otherwise demand any amount of memory
+MOST_SPARSE = 2**26
+_LARGE = 256  # elements; smaller Constants stay in the model, because copying them costs less than extracting them
 _FLOAT = np.dtype(np.float32).itemsize
-WITH_GRAPHS = frozenset(("If", "Loop", "Scan", "SequenceMap"))  # operators whose attributes are graphs
+WITH_GRAPHS = frozenset(("If", "Loop", "Scan", "SequenceMap"))  # operators with graph attributes
 _FIELDS = ("float_data", "int32_data", "string_data", "int64_data", "double_data", "uint64_data")
 
 
 def read(graph: GraphProto, name: str, onnx_code: Local) -> dict[str, Any]:
-    """Return the initializers of a graph, sparse ones with their zeros, by name.
+    """Return the initializers of a graph as arrays by name; sparse ones are converted to dense arrays.
 
     Parameters
     ----------
     graph : GraphProto
-        With all data inside.
+        With all tensor data inside.
     name : str
-        What messages call the model.
+        How messages refer to the model.
     onnx_code : Local
         Checks sparse tensors.
 
     Raises
     ------
     ArgumentError
-        An initializer's data does not fit its type and shape, or there is another one of the same name.
+        An initializer's data does not fit its type and shape, its name is used twice, or sparse ones are too large.
     """
-    found: dict[str, Any] = {}
+    arrays: dict[str, Any] = {}
     elements = sum(abs(math.prod(tensor.dims)) for tensor in graph.sparse_initializer)
     if elements > MOST_SPARSE:
         raise ArgumentError(
@@ -49,42 +53,42 @@ def read(graph: GraphProto, name: str, onnx_code: Local) -> dict[str, Any]:
         if not label:
             warn(f"{name} has an initializer without a name, which nothing can read; it is left out")
             continue
-        if label in found:
+        if label in arrays:
             raise ArgumentError(
                 f"{name} is not valid: the initializer {quoted(label)} is there twice; keep one of them"
             )
         try:
-            found[label] = _dense(tensor, onnx_code) if sparse else _array(tensor)
+            arrays[label] = _dense(tensor, onnx_code) if sparse else _array(tensor)
         except (MemoryError, GpuconvError):
             raise
-        except Exception as error:  # whatever onnx and NumPy raise for data that does not fit
+        except Exception as error:  # the various errors that onnx and NumPy raise for inconsistent data
             raise ArgumentError(f"{name} is not valid: the initializer {quoted(label)}: {reason(error)}") from error
-    return found
+    return arrays
 
 
 def of_nodes(graph: GraphProto) -> dict[str, Any]:
-    """Return what nodes of Constant make, of those that are large and plainly valid: float32 in one piece.
+    """Return the tensors of large Constant nodes by output name, where extracting them is certainly safe.
 
-    Everything that is copied of a graph would have these inside. A graph with others inside of nodes has none: names
-    there may be those of later nodes.
+    Only float32 tensors in raw_data qualify. Extraction keeps them out of every copy of the model. If the graph has
+    subgraphs or nodes of other domains, none is extracted: names inside these may hide those of the graph.
     """
-    found: dict[str, Any] = {}
+    arrays: dict[str, Any] = {}
     if any(node.domain not in ("", "ai.onnx") or node.op_type in WITH_GRAPHS for node in graph.node):
-        return found
+        return arrays
     for node in graph.node:
         array = _large(node) if node.op_type == "Constant" else None
         if array is not None:
-            found[node.output[0]] = array
-    if not found:
-        return found
+            arrays[node.output[0]] = array
+    if not arrays:
+        return arrays
     names = Counter(name for node in graph.node for name in node.output)
     names.update(value.name for value in (*graph.input, *graph.output, *graph.initializer))
     names.update(tensor.values.name for tensor in graph.sparse_initializer)
-    return {name: array for name, array in found.items() if name and names[name] == 1}
+    return {name: array for name, array in arrays.items() if name and names[name] == 1}
 
 
 def _large(node: NodeProto) -> Any:
-    """Return the array of a Constant, or None."""
+    """Return the tensor of a Constant node as an array if it is large, valid and float32; None otherwise."""
     if len(node.attribute) != 1 or node.input or len(node.output) != 1:
         return None
     attribute = node.attribute[0]
@@ -101,6 +105,7 @@ def _large(node: NodeProto) -> Any:
 
 
 def _array(tensor: TensorProto) -> Any:
+    """Return a dense tensor as an array; raise ValueError if its data contradicts its shape or is stored twice."""
     shape = tuple(tensor.dims)
     if min(shape, default=0) < 0:
         raise ValueError(f"its shape {shape} has a negative extent")
@@ -115,6 +120,7 @@ def _array(tensor: TensorProto) -> Any:
 
 
 def _dense(tensor: SparseTensorProto, onnx_code: Local) -> Any:
+    """Return a sparse tensor as a dense array, after onnx's check of its indices."""
     onnx_code.check_sparse_tensor(tensor)
     shape = tuple(tensor.dims)
     values, places = _array(tensor.values), _array(tensor.indices)

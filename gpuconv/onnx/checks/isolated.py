@@ -1,12 +1,11 @@
-"""onnx's native code in a child process, with limits of memory and time, for models that are not trusted.
+"""Sandbox for untrusted models: onnx's native code in a child process with limits on memory, CPU time and wall time.
 
-The parent sends requests to the child's standard input, and reads replies from its standard output. Both are a line of
-JSON and as many bytes as it says. The child is a fresh Python, started by a command line rather than by a fork, so that
-threads, locks and CUDA of this process stay out of it. It bounds its own address space and processor time before it
-reads anything. A thread of the parent ends it once the wall time is over; so does the end of the context, whatever ends
-that: an error, Ctrl-C, or success.
+Parent and child exchange messages over the child's standard input and output. A message is one line of JSON followed by
+as many bytes as the line's "bytes" field says. The child is a new Python interpreter, not a fork, so it shares no
+threads, locks or CUDA context with this process. It limits its own address space and CPU time before it reads a model.
+A timer thread of the parent kills it when the wall time is over, and leaving the context kills it in any case.
 
-The parent takes a reply of the child for no more than it is: a message to quote, or a GraphProto to decode.
+The parent does not trust the child's replies: each is either an error message to quote, or a GraphProto to decode.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ from gpuconv._errors import ArgumentError, one_line
 from gpuconv.onnx.checks.native import Local
 from gpuconv.onnx.messages import quoted, reason
 
-SECONDS = 60  # of wall time, and of processor time
-MEMORY = 2 * 2**30  # bytes of address space that the child may take beside what it has when it starts
-MEMORY_PER_BYTE = 8  # and for each byte of a model
+SECONDS = 60  # of wall time, and of CPU time
+MEMORY = 2 * 2**30  # bytes of address space that the child may allocate beyond what it has at startup
+MEMORY_PER_BYTE = 8  # further bytes of address space per byte of the model
 _LONGEST_LINE = 2**16
 _LARGEST_REPLY = 2**28
-_PATIENCE = 5  # seconds for the child to end, once it has stopped to answer
-_LONGEST_ERROR = 2_000  # characters
+_PATIENCE = 5  # seconds to wait for the child to exit after it has stopped answering
+_LONGEST_ERROR = 2_000  # characters of an error message from the child
 _TASKS = {
     "parse": "onnx's parser",
     "check": "onnx's checker",
@@ -44,13 +43,13 @@ _TASKS = {
 
 
 class Isolated(Local):
-    """A context in which a child process does what :class:`Local` does, or fails to, for one model.
+    """Context manager that runs the methods of :class:`Local` in a child process, for one model.
 
     Raises
     ------
     ArgumentError
-        The child was ended, by a fault in native code or by a limit; the message says by which. So a model is refused
-        that this process has not looked at.
+        The child crashed in native code or exceeded a limit; the message says which. The model is then refused before
+        this process has parsed it.
     """
 
     def __enter__(self) -> Isolated:
@@ -61,11 +60,11 @@ class Isolated(Local):
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _program()],
-                env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # threads that do nothing take address space
+                env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # idle threads would consume address space
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
-                start_new_session=True,  # Ctrl-C is for the parent, which ends the child
+                start_new_session=True,  # Ctrl-C goes to the parent only, which kills the child
             )
         except OSError as error:
             self._errors.close()
@@ -79,14 +78,14 @@ class Isolated(Local):
 
     def __exit__(self, *_: object) -> None:
         self._timer.cancel()
-        self._process.kill()  # it holds nothing that must be written
+        self._process.kill()  # it has no state that must be saved
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout, self._errors):
-            with suppress(OSError):  # what is still to be sent
+            with suppress(OSError):  # closing flushes data that was not sent, to a closed pipe
                 stream.close()  # type: ignore[union-attr]  # both are pipes
 
     def parse(self, source: Any) -> None:
-        """Have the child decode a model first: bytes, or the file of a path, without external data."""
+        """Let the child decode the model first, without external data: from bytes, or from the file at a path."""
         if isinstance(source, str | os.PathLike):
             path = os.path.abspath(os.fsdecode(source))
             self._ask("parse", b"", path=path, size=os.path.getsize(path) if os.path.isfile(path) else 0)
@@ -94,7 +93,7 @@ class Isolated(Local):
             self._ask("parse", bytes(source))
 
     def check(self, model: ModelProto, path: str | os.PathLike[str] | None) -> None:
-        """Check a model in the child."""
+        """Run onnx's checker in the child."""
         self._ask("check", model.SerializeToString(), path=None if path is None else os.path.abspath(os.fsdecode(path)))
 
     def check_sparse_tensor(self, tensor: SparseTensorProto) -> None:
@@ -102,12 +101,15 @@ class Isolated(Local):
         self._ask("check_sparse_tensor", tensor.SerializeToString())
 
     def infer(self, model: ModelProto) -> GraphProto:
-        """Infer types in the child."""
+        """Run onnx's shape inference in the child."""
         graph: GraphProto = GraphProto.FromString(self._ask("infer", model.SerializeToString()))
         return graph
 
     def _ask(self, task: str, data: bytes, *, size: int = 0, path: str | None = None) -> bytes:
-        """Send a request; ``size`` is that of a file which the child reads itself."""
+        """Send a request and return the data of the reply.
+
+        ``size`` is the size of a file that the child reads itself; it raises the memory limit.
+        """
         memory = MEMORY + MEMORY_PER_BYTE * (len(data) + size)
         try:
             _send(self._process.stdin, {"task": task, "path": path, "memory": memory}, data)
@@ -125,7 +127,7 @@ class Isolated(Local):
         self._process.kill()
 
     def _ended(self, task: str) -> ArgumentError:
-        """Return the error that says how the child has ended, or that what it sent is no reply."""
+        """Return the error that explains how the child ended, or that its reply was malformed."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_PATIENCE)
         code = self._process.poll()
@@ -146,22 +148,22 @@ def _refused(task: str) -> str:
 
 
 class _OnnxError(Exception):
-    """What onnx raised in the child."""
+    """An exception that onnx raised in the child, as text."""
 
 
 # ---------------------------------------------------------------- the child
 
 
 def _program() -> str:
-    """Return the child's code. It imports from where this process does, and not from the current folder."""
+    """Return the child's program, which imports from this process's sys.path and not from the current directory."""
     path = list(map(str, sys.path))
     return f"import sys; sys.path[:] = {path!r}; from gpuconv.onnx.checks import isolated; isolated.serve({SECONDS})"
 
 
 def serve(seconds: int) -> None:
-    """Answer requests until there are no more. This is the child's whole program."""
+    """Answer requests until the input ends; the main program of the child."""
     requests, replies = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what native code prints is no reply
+    os.dup2(2, 1)  # redirect stdout to stderr: what native code prints must not mix with replies
     _limit(seconds)
     local = Local()
     while True:
@@ -181,6 +183,7 @@ def serve(seconds: int) -> None:
 
 
 def _done(local: Local, request: dict[str, Any], data: bytes) -> bytes:
+    """Execute a request and return the data of its reply."""
     task, path = request["task"], request["path"]
     if task == "parse":
         _parse(path, data)
@@ -196,7 +199,7 @@ def _done(local: Local, request: dict[str, Any], data: bytes) -> bytes:
 
 
 def _parse(path: str | None, data: bytes) -> None:
-    """Decode a model. What is wrong with it, the parent finds again, and says in its own words."""
+    """Decode a model to see whether that crashes; ordinary errors are ignored, because the parent finds them again."""
     from gpuconv.onnx import files
 
     with suppress(Exception):
@@ -204,17 +207,17 @@ def _parse(path: str | None, data: bytes) -> None:
 
 
 def _limit(seconds: int) -> None:
-    """Bound processor time, and the size of files; systems without such limits have those of the parent only."""
+    """Limit CPU time, core dumps and file size; on systems without such limits, only the parent's timer applies."""
     with suppress(ImportError, ValueError, OSError):
         import resource
 
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
-        resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, 2**20))  # its standard error is one
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, 2**20))  # its standard error is a file
 
 
 def _limit_memory(request: dict[str, Any]) -> None:
-    """Bound the address space for a request, before its data is read."""
+    """Limit the address space for a request before its data is read."""
     with suppress(ImportError, ValueError, OSError):
         import resource
 
@@ -236,7 +239,7 @@ def _send(stream: IO[bytes] | None, header: dict[str, Any], data: bytes) -> None
 def _receive(
     stream: IO[bytes] | None, largest: int | None, before: Callable[[dict[str, Any]], None] | None = None
 ) -> tuple[dict[str, Any], bytes]:
-    """Return the header and the bytes of a message; call ``before`` with the header before these are read."""
+    """Return a message's header and data; ``before``, if given, is called with the header before the data is read."""
     assert stream is not None
     line = stream.readline(_LONGEST_LINE)
     if not line.endswith(b"\n"):

@@ -1,9 +1,9 @@
-"""Numbers that onnx's native shape inference takes for indices, lengths and divisors, and the ranges that it survives.
+"""Range checks of attributes that onnx's native shape inference uses unchecked as index, length or divisor.
 
-No schema of onnx gives the range of an attribute. The ranges here follow from the operators' definitions: there is one
-for each attribute with which the C++ of onnx 1.19 to 1.23 indexes, allocates, counts or divides without a check of its
-own in one of these versions. What is outside of them no valid model has, so :func:`check` refuses it, also where a
-node of a function refers to an attribute that its callers give.
+onnx's schemas do not give ranges of attributes, so the ranges here follow from the operators' definitions. There is one
+for each attribute that the C++ code of some onnx version from 1.19 to 1.23 uses without a check of its own. Such uses
+are indexing, allocation, loop counts and division. No valid model has values outside the ranges. :func:`check` refuses
+them, also for attributes that take their value from the callers of a function.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _WINDOWS = (
 )
 _RANGES = {
     ("GatherND", "batch_dims"): (0, MOST_AXES),
-    ("DepthToSpace", "blocksize"): (1, 2**15),  # extents are divided by its square
+    ("DepthToSpace", "blocksize"): (1, 2**15),  # extents are divided by the square of blocksize
     ("SpaceToDepth", "blocksize"): (1, 2**15),
     ("Attention", "q_num_heads"): (1, _LARGEST),
     ("Attention", "kv_num_heads"): (1, _LARGEST),
@@ -45,27 +45,37 @@ _BITS: dict[int, int] = {
     **dict.fromkeys((TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.INT16, TensorProto.UINT16), 16),
     **dict.fromkeys((TensorProto.INT8, TensorProto.UINT8, TensorProto.BOOL), 8),
 }
-_FIELDS: dict[int, str] = {  # which hold numbers that are not in raw_data; int32_data holds those of other types
+_FIELDS: dict[int, str] = {  # field that holds the elements if raw_data does not; all other types use int32_data
     **dict.fromkeys((TensorProto.FLOAT, TensorProto.COMPLEX64), "float_data"),
     **dict.fromkeys((TensorProto.DOUBLE, TensorProto.COMPLEX128), "double_data"),
     **dict.fromkeys((TensorProto.UINT32, TensorProto.UINT64), "uint64_data"),
     TensorProto.INT64: "int64_data",
     TensorProto.STRING: "string_data",
 }
-_PACKED = 16  # elements that one entry of int32_data holds at most: those of 2 bits
+_PACKED = 16  # most elements per entry of int32_data: sixteen 2-bit integers
 
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """Bounds of the integers that an attribute has, or may have where several callers of a function give it."""
+    """Intervals that contain an attribute's integers; several calls of a function may give it different values.
 
-    integer: tuple[int, int]  # the least and the largest one of field i, 0 where it is missing
-    integers: tuple[int, int]  # of field ints; (0, 0) for an empty list
-    count: tuple[int, int]  # of these
+    Attributes
+    ----------
+    integer : (int, int)
+        Least and largest value of the field ``i``; 0 if it is missing.
+    integers : (int, int)
+        Least and largest element of the field ``ints``; (0, 0) if it is empty.
+    count : (int, int)
+        Least and largest length of ``ints``.
+    """
+
+    integer: tuple[int, int]  # least and largest value of field i; 0 if it is missing
+    integers: tuple[int, int]  # least and largest element of field ints; (0, 0) if it is empty
+    count: tuple[int, int]  # least and largest length of ints
 
     @classmethod
     def of(cls, attribute: AttributeProto) -> Values:
-        """Return the bounds of one attribute."""
+        """Return the intervals for a single attribute."""
         listed, count = attribute.ints, len(attribute.ints)
         return cls((attribute.i,) * 2, (min(listed), max(listed)) if count else (0, 0), (count,) * 2)
 
@@ -77,23 +87,24 @@ class Values:
         )
 
 
-def _joined(one: tuple[int, int], two: tuple[int, int]) -> tuple[int, int]:
-    return min(one[0], two[0]), max(one[1], two[1])
+def _joined(a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:
+    """Return the smallest interval that contains two others."""
+    return min(a[0], b[0]), max(a[1], b[1])
 
 
 def check(node: NodeProto, attribute: AttributeProto, opset: int, given: Mapping[str, Values]) -> None:
-    """Refuse an attribute whose integers are out of range, or whose tensors have less data than their shape asks for.
+    """Refuse an attribute whose integers are out of range, or whose tensors hold less data than their shape needs.
 
     Parameters
     ----------
     node : NodeProto
-        The default domain written as "".
+        With the default domain written as "".
     attribute : AttributeProto
-        One of the node's. There is something to check only where its name is in ``NAMES``, or its type in ``TYPES``.
+        An attribute of the node. Only names in ``NAMES`` and types in ``TYPES`` need this check.
     opset : int
         Version of the default domain.
     given : dict of str to Values
-        What the attributes of the function around the node may be, by name.
+        Possible values of the enclosing function's attributes, by name.
 
     Raises
     ------
@@ -112,11 +123,11 @@ def check(node: NodeProto, attribute: AttributeProto, opset: int, given: Mapping
     elif attribute.type == _GRAPH:
         _check_tensors(node, _initializers(attribute.g))
     elif attribute.type == _SPARSE:
-        _check_tensors(node, _parts(attribute.sparse_tensor))
+        _check_tensors(node, _sparse_components(attribute.sparse_tensor))
 
 
 def _check_integers(node: NodeProto, name: str, values: Values) -> None:
-    """Check those of every operator's axes, and those that this operator has a range for."""
+    """Check axis attributes of every operator, and attributes for which this operator has a range."""
     allowed = _RANGES.get((node.op_type, name)) if not node.domain else None
     if allowed is None and name in _AXES:
         _check_range(node, name, (*values.integer, *values.integers), (-MOST_AXES, MOST_AXES))
@@ -135,50 +146,51 @@ def _check_range(node: NodeProto, name: str, numbers: Iterable[int], allowed: tu
 
 
 def _check_counts(node: NodeProto, name: str, values: Values, opset: int) -> None:
-    """Check integers that say how many inputs, outputs or extents there are."""
-    wanted = None
+    """Check integers that state the number of inputs, outputs or extents."""
+    problem = None
     if node.domain:
         return
     outputs = len(node.output)
     if (node.op_type, name) == ("Split", "num_outputs") and values.integer != (outputs, outputs):
-        wanted = f"{_differing(values.integer, outputs)}, but must be its number of outputs, {outputs}"
+        problem = f"{_differing(values.integer, outputs)}, but must be its number of outputs, {outputs}"
     elif (node.op_type, name) == ("MaxRoiPool", "pooled_shape") and values.count != (2, 2):
-        wanted = f"a list of {_differing(values.count, 2)}, but must be one of 2 integers"
+        problem = f"a list of {_differing(values.count, 2)}, but must be one of 2 integers"
     elif (node.op_type, name) == ("Scan", "num_scan_inputs"):
-        inputs = len(node.input) - (opset < 9)  # the first one was sequence_lens
-        least = max(1, inputs - outputs)  # what is not scanned is a state, which is an output too
+        inputs = len(node.input) - (opset < 9)  # before opset 9, the first input was sequence_lens
+        least = max(1, inputs - outputs)  # inputs that are not scanned are states, each of which is also an output
         if not least <= values.integer[0] <= values.integer[1] <= inputs:
             number = values.integer[0] if values.integer[0] < least else values.integer[1]
-            wanted = f"{number}, but must be from {least} to {inputs}, as it has {len(node.input)} inputs"
+            problem = f"{number}, but must be from {least} to {inputs}, as it has {len(node.input)} inputs"
     elif (node.op_type, name) == ("TfIdfVectorizer", "ngram_counts"):
-        _check_range(node, name, values.integers, (0, _pool_length(node)))  # onnx's evaluator counts to them
-    if wanted is not None:
-        raise ArgumentError(f"{nodes.describe(node)}: its attribute {name} is {wanted}")
+        _check_range(node, name, values.integers, (0, _pool_length(node)))  # onnx's evaluator loops up to these counts
+    if problem is not None:
+        raise ArgumentError(f"{nodes.describe(node)}: its attribute {name} is {problem}")
 
 
 def _pool_length(node: NodeProto) -> int:
     pools = [attribute for attribute in node.attribute if attribute.name in ("pool_int64s", "pool_strings")]
     if any(pool.ref_attr_name for pool in pools):
-        return MOST_AXES  # as long as callers say
+        return MOST_AXES  # the length depends on the callers of the function
     return max((len(pool.ints) or len(pool.strings) for pool in pools), default=0)
 
 
 def _differing(bounds: tuple[int, int], wanted: int) -> int:
+    """Return a bound that differs from the required value, for the message."""
     return bounds[0] if bounds[0] != wanted else bounds[1]
 
 
 def _initializers(graph: GraphProto) -> Iterator[TensorProto]:
     yield from graph.initializer
     for tensor in graph.sparse_initializer:
-        yield from _parts(tensor)
+        yield from _sparse_components(tensor)
 
 
-def _parts(tensor: SparseTensorProto) -> tuple[TensorProto, TensorProto]:
+def _sparse_components(tensor: SparseTensorProto) -> tuple[TensorProto, TensorProto]:
     return tensor.values, tensor.indices
 
 
 def _check_tensors(node: NodeProto, tensors: Iterable[TensorProto]) -> None:
-    """Refuse tensors with too little data; those with too much are left to others."""
+    """Refuse tensors with less data than their shape needs; excess data is refused elsewhere."""
     for tensor in tensors:
         shape, raw, kind = tuple(tensor.dims), len(tensor.raw_data), tensor.data_type
         if shape and min(shape) < 0:
@@ -193,19 +205,21 @@ def _check_tensors(node: NodeProto, tensors: Iterable[TensorProto]) -> None:
 
 
 def given(functions: Sequence[FunctionProto], bodies: Sequence[Sequence[NodeProto]]) -> list[dict[str, Values]]:
-    """Return what the attributes of each function may be: their defaults, and what all calls give.
+    """Return the possible values of each function's attributes: the defaults, joined with the values of all calls.
+
+    Values are propagated through nested calls until nothing can change.
 
     Parameters
     ----------
     functions : sequence of FunctionProto
-        None may call itself, and calls are at most ``DEEPEST`` deep.
+        Not recursive, and nested at most ``DEEPEST`` deep.
     bodies : sequence of sequences of NodeProto
         All nodes of the model's graph, then those of each function.
 
     Returns
     -------
     list of dict of str to Values
-        One per body; that of the graph is empty.
+        One per body; the first one, for the model's graph, is empty.
     """
     keys = [None, *(_key(function.domain, function.name) for function in functions)]
     found: dict[object, dict[str, Values]] = defaultdict(dict)
@@ -229,6 +243,7 @@ def given(functions: Sequence[FunctionProto], bodies: Sequence[Sequence[NodeProt
 
 
 def _key(domain: str, name: str) -> tuple[str, str]:
+    """Return the key under which a function and its calls match; "ai.onnx" and "" are the same domain."""
     return ("" if domain == "ai.onnx" else domain), name
 
 

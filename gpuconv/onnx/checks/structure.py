@@ -1,6 +1,6 @@
-"""What a model is made of, before anything else looks at it: how deep it is, how large, and whether its names are text.
+"""First check of a model: nesting depth, number of nodes, recursion, and that all names are valid text.
 
-Whoever reads on may call itself for graphs inside of graphs, and take every name for a str.
+After this check, later code may recurse over subgraphs and treat every name as str.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProt
 from gpuconv._errors import ArgumentError
 from gpuconv.onnx.messages import quoted
 
-DEEPEST = 32  # graphs inside of graphs, and functions called by functions
-MOST_NODES = 1_000_000  # with those of functions counted at every call
-MOST_FUNCTIONS = 2_000  # onnx's evaluator gives each one a list of all those before it
+DEEPEST = 32  # deepest nesting of subgraphs and function calls
+MOST_NODES = 1_000_000  # number of nodes with all function calls inlined
+MOST_FUNCTIONS = 2_000  # onnx's evaluator passes each function a list of all earlier ones, which is quadratic
 
 
 def check(model: ModelProto, name: str) -> None:
-    """Refuse a model that is too deep or too large, whose functions call themselves, or with names that are no text.
+    """Refuse models that are too deep or too large, have recursive functions, or names that are not UTF-8.
 
     Raises
     ------
     ArgumentError
-        The message begins with ``name``, as "the model".
+        The message begins with ``name``, for example "the model".
     """
     if len(model.functions) > MOST_FUNCTIONS:
         raise ArgumentError(f"{name} has {len(model.functions)} functions, but may have {MOST_FUNCTIONS} at most")
@@ -38,47 +38,47 @@ def check(model: ModelProto, name: str) -> None:
 
 
 def check_node(node: NodeProto, name: str) -> None:
-    """Check a node without a model in the same way."""
+    """Apply the same checks to a single node without a model."""
     _Measure((), name).check([node])
 
 
 def tensors(root: Message) -> Iterator[TensorProto]:
-    """Yield every tensor anywhere inside of a message, whatever the field that leads to it."""
-    left: list[Any] = [root]
-    while left:
-        message = left.pop()
+    """Yield every tensor anywhere inside a protobuf message, through any field."""
+    stack: list[Any] = [root]
+    while stack:
+        message = stack.pop()
         if isinstance(message, TensorProto):
             yield message
             continue
         for entry, value in message.ListFields():
             if entry.message_type is not None and entry.message_type.full_name in _HOLDERS:
-                left.extend([value] if isinstance(value, Message) else value)
+                stack.extend([value] if isinstance(value, Message) else value)
 
 
 def graphs(attribute: AttributeProto) -> Iterable[GraphProto]:
-    """Return the graphs of an attribute, whatever it says of its type."""
+    """Return the graphs inside an attribute, regardless of its declared type."""
     return [attribute.g, *attribute.graphs] if attribute.HasField("g") else attribute.graphs
 
 
 def _holders() -> frozenset[str]:
-    """Return the full names of messages that may have tensors inside."""
+    """Return the full names of protobuf message types that can contain tensors, directly or indirectly."""
     known = ModelProto.DESCRIPTOR.file.message_types_by_name.values()
-    found, before = {TensorProto.DESCRIPTOR.full_name}, 0
-    while len(found) > before:
-        before = len(found)
-        found |= {
+    holders, before = {TensorProto.DESCRIPTOR.full_name}, 0
+    while len(holders) > before:
+        before = len(holders)
+        holders |= {
             kind.full_name
             for kind in known
-            if any(entry.message_type is not None and entry.message_type.full_name in found for entry in kind.fields)
+            if any(entry.message_type is not None and entry.message_type.full_name in holders for entry in kind.fields)
         }
-    return frozenset(found)
+    return frozenset(holders)
 
 
 _HOLDERS = _holders()
 
 
 def _check_names(names: Iterable[Any], name: str) -> None:
-    """Refuse what protobuf could not decode and gives as bytes, or not at all."""
+    """Refuse names that are not UTF-8, which protobuf returns as bytes or refuses to return."""
     try:
         wrong = [text for text in names if type(text) is not str]
     except UnicodeDecodeError as error:
@@ -114,13 +114,13 @@ def _names_of_node(node: NodeProto) -> list[Any]:
 
 
 def _key(domain: str, name: str) -> tuple[str, str]:
-    """Return what a function and those who call it have in common; the default domain has two names."""
+    """Return the key under which a function and its calls match; "ai.onnx" and "" are the same domain."""
     return "" if domain == "ai.onnx" else domain, name
 
 
 @dataclass(frozen=True, slots=True)
 class _Size:
-    """Nodes of a graph or a function with all that they call, and how deep that is."""
+    """Size of a graph or function with all calls inlined: number of nodes, and nesting depth."""
 
     nodes: int
     depth: int
@@ -128,20 +128,21 @@ class _Size:
 
 @dataclass
 class _Measure:
-    """Counts the nodes that there would be if every function were written out where it is called."""
+    """Counts the nodes of a model as if every function call were inlined, and checks the nesting depth."""
 
     functions: Iterable[FunctionProto]
     name: str
     _sizes: dict[tuple[str, str], _Size] = field(default_factory=dict)
-    _called: list[tuple[str, str]] = field(default_factory=list)  # those that are being measured
+    # stack of functions being measured, to detect recursion
+    _called: list[tuple[str, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._bodies: dict[tuple[str, str], list[NodeProto]] = {}
-        for function in self.functions:  # of one name there may be several, which differ in their overload
+        for function in self.functions:  # several functions may share a name and differ in their overload
             self._bodies.setdefault(_key(function.domain, function.name), []).extend(function.node)
 
     def check(self, nodes: Collection[NodeProto]) -> None:
-        """Refuse what is too deep or has too many nodes, in functions that nobody calls too."""
+        """Refuse excessive depth or size of these nodes, and of all functions, called or not."""
         count = max(self._of_nodes(nodes).nodes, *(self._of_function(key).nodes for key in self._bodies), 0)
         if count > MOST_NODES:
             raise ArgumentError(
@@ -150,9 +151,10 @@ class _Measure:
             )
 
     def _of_nodes(self, nodes: Collection[NodeProto]) -> _Size:
-        count, deepest, left = 0, 0, [(nodes, 0)]
-        while left:
-            inside, depth = left.pop()
+        """Return the size of a list of nodes, subgraphs and called functions included."""
+        count, deepest, stack = 0, 0, [(nodes, 0)]
+        while stack:
+            inside, depth = stack.pop()
             self._check_depth(depth)
             _check_names(chain.from_iterable(map(_names_of_node, inside)), self.name)
             for node in inside:
@@ -160,7 +162,7 @@ class _Measure:
                 for attribute in node.attribute:
                     for graph in graphs(attribute):
                         _check_names(_names_of_graph(graph), self.name)
-                        left.append((graph.node, depth + 1))
+                        stack.append((graph.node, depth + 1))
                 if self._bodies and _key(node.domain, node.op_type) in self._bodies:
                     called = self._of_function(_key(node.domain, node.op_type))
                     count, deepest = count + called.nodes, max(deepest, depth + 1 + called.depth)
@@ -169,6 +171,7 @@ class _Measure:
         return _Size(count, deepest)
 
     def _of_function(self, key: tuple[str, str]) -> _Size:
+        """Return the size of a function, cached; a recursive call is an ArgumentError."""
         if key in self._called:
             calls = " -> ".join(quoted(name) for _, name in [*self._called[self._called.index(key) :], key][:4])
             raise ArgumentError(f"{self.name} is not valid: a function of it calls itself ({calls})")
@@ -182,5 +185,5 @@ class _Measure:
     def _check_depth(self, depth: int) -> None:
         if depth > DEEPEST:
             raise ArgumentError(
-                f"{self.name} has graphs or functions inside of each other more than {DEEPEST} deep, which is the most"
+                f"{self.name} has subgraphs or function calls nested more than {DEEPEST} deep, which is the limit"
             )

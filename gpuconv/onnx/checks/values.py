@@ -1,4 +1,8 @@
-"""Values of graphs: what a node reads must be made before it. Nodes that are out of order can be sorted."""
+"""Data-flow check: every value must be defined once, before its first use. Nodes that are out of order are sorted.
+
+ONNX requires nodes in topological order. Some exporters violate that, which is harmless, so :func:`check` sorts such
+graphs with a warning and refuses only undefined values, duplicate definitions and cycles.
+"""
 
 from __future__ import annotations
 
@@ -15,24 +19,24 @@ from gpuconv.onnx.messages import quoted, warn
 
 
 def check(model: ModelProto, name: str) -> bool:
-    """Refuse inputs of nodes that nothing makes, and outputs that nothing makes; sort nodes that are out of order.
+    """Refuse undefined values and duplicate definitions; sort nodes that are not in topological order.
 
     Parameters
     ----------
     model : ModelProto
-        Its nodes are sorted in place, with a warning.
+        Its nodes are sorted in place if necessary, with a warning.
     name : str
-        What messages call the model.
+        How messages refer to the model.
 
     Returns
     -------
     bool
-        Whether nodes were sorted; references to them are to copies then, outside of the model.
+        Whether nodes were sorted. If so, node objects obtained earlier no longer belong to the model.
 
     Raises
     ------
     ArgumentError
-        Nothing makes a value, or nodes need each other's outputs.
+        A value is used or returned but never defined, defined twice, or depends on itself.
     """
     try:
         _check(model)
@@ -48,6 +52,7 @@ def check(model: ModelProto, name: str) -> bool:
 
 
 def _check(model: ModelProto) -> None:
+    """Check the data flow of the model's graph and of its functions."""
     _check_graph(model.graph, {""})
     for function in model.functions:
         seen = {"", *function.input}
@@ -58,25 +63,28 @@ def _check(model: ModelProto) -> None:
 
 
 def _check_graph(graph: GraphProto, seen: set[str]) -> None:
-    """Check a graph that sees some values; they are the same ones afterwards."""
-    own = _brought(graph) - seen
-    seen |= own
-    own |= _check_inputs(graph.node, seen, "no input of the graph, no initializer,")
+    """Check a graph, given the outer values that it sees; ``seen`` is unchanged afterwards."""
+    defined = _initial_names(graph) - seen
+    seen |= defined
+    defined |= _check_inputs(graph.node, seen, "no input of the graph, no initializer,")
     for value in graph.output:
         if value.name not in seen:
             raise ArgumentError(f"the graph {quoted(graph.name)}: no node makes its output {quoted(value.name)}")
-    seen -= own
+    seen -= defined
 
 
-def _brought(graph: GraphProto) -> set[str]:
-    """Return the names of values that a graph has before its first node."""
+def _initial_names(graph: GraphProto) -> set[str]:
+    """Return the names defined before the first node of a graph: inputs and initializers."""
     names = {value.name for value in (*graph.input, *graph.initializer)}
     return names | {tensor.values.name for tensor in graph.sparse_initializer}
 
 
 def _check_inputs(graph_nodes: Iterable[NodeProto], seen: set[str], others: str) -> set[str]:
-    """Check what nodes read and make, and return the names that these make; they are added to those that are seen."""
-    own: set[str] = set()
+    """Check inputs and outputs of nodes in order; add the outputs to ``seen`` and return them.
+
+    ``others`` describes, for messages, the other places where an input may be defined.
+    """
+    defined: set[str] = set()
     for node in graph_nodes:
         for name in node.input:
             if name not in seen:
@@ -91,20 +99,20 @@ def _check_inputs(graph_nodes: Iterable[NodeProto], seen: set[str], others: str)
                 raise ArgumentError(
                     f"{nodes.describe(node)}: its output {quoted(name)} is there already; rename one of the two"
                 )
-            own.add(name)
+            defined.add(name)
             seen.add(name)
-    return own
+    return defined
 
 
 def _sort_graph(graph: GraphProto, seen: set[str]) -> bool:
-    """Sort the nodes of a graph and of those inside of it; tell whether any has moved."""
-    return _sort(graph.node, seen | _brought(graph))
+    """Sort the nodes of a graph and of its subgraphs topologically; return whether any node has moved."""
+    return _sort(graph.node, seen | _initial_names(graph))
 
 
 def _sort(graph_nodes: Any, seen: set[str]) -> bool:
-    """Sort nodes in place, each behind what it reads, but otherwise as they are; tell whether any has moved."""
-    made = seen.union(*(node.output for node in graph_nodes))
-    moved = [_sort_graph(inner, made) for node in graph_nodes for inner in nodes.subgraphs(node)]
+    """Sort nodes topologically in place, keeping their order where possible; return whether any has moved."""
+    available = seen.union(*(node.output for node in graph_nodes))
+    moved = [_sort_graph(inner, available) for node in graph_nodes for inner in nodes.subgraphs(node)]
     order = _order(graph_nodes, seen)
     if order == sorted(order):
         return any(moved)
@@ -115,7 +123,7 @@ def _sort(graph_nodes: Any, seen: set[str]) -> bool:
 
 
 def _order(graph_nodes: Sequence[NodeProto], seen: set[str]) -> list[int]:
-    """Return positions of nodes: each as early as it was, but behind those that make what it reads."""
+    """Return positions in a stable topological order: among the nodes that are ready, the earliest comes first."""
     makers = {name: at for at, node in enumerate(graph_nodes) for name in node.output if name not in seen}
     needs = {at: {makers[name] for name in _read(node) if name in makers} for at, node in enumerate(graph_nodes)}
     sorter = TopologicalSorter(needs)
@@ -135,10 +143,10 @@ def _order(graph_nodes: Sequence[NodeProto], seen: set[str]) -> list[int]:
 
 
 def _read(node: NodeProto) -> Iterator[str]:
-    """Yield what a node reads, with what the graphs inside of it take from outside."""
+    """Yield the names that a node reads, including outer values used by its subgraphs."""
     yield from node.input
     for graph in nodes.subgraphs(node):
-        made = _brought(graph).union(*(inner.output for inner in graph.node))
+        defined = _initial_names(graph).union(*(inner.output for inner in graph.node))
         for inner in graph.node:
-            yield from (name for name in _read(inner) if name not in made)
-        yield from (value.name for value in graph.output if value.name not in made)
+            yield from (name for name in _read(inner) if name not in defined)
+        yield from (value.name for value in graph.output if value.name not in defined)

@@ -1,7 +1,7 @@
-"""Attention of ONNX Runtime's domain com.microsoft, and the embeddings before it, as it fuses them in BERT and its kin.
+"""Attention and embedding operators of com.microsoft, as ONNX Runtime fuses them in BERT and similar models.
 
-Letters are those of its documentation: batch B, sequence S, heads N, numbers of a head D, and T keys in all, those of
-the past among them.
+Symbols follow its documentation: batch B, query length S, heads N, head size D, and T keys in total, including the P
+keys of the past. All products are computed in float32 and rounded once for 16-bit types.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gpuconv.onnx.operators.form import Form, Operator, Schema, namespace, wide
 from gpuconv.onnx.operators.integers import broadcasts_to, integers_to_float
 from gpuconv.onnx.operators.products import product
 
-_LOWEST = np.float32(np.finfo(np.float32).min)  # of keys that come after a query
+_LOWEST = np.float32(np.finfo(np.float32).min)  # added to the scores of keys after the query (causal mask)
 
 
 def _attention(
@@ -31,7 +31,7 @@ def _attention(
     attention_bias: Any = None,
     past_length: Any = None,
 ) -> Any:
-    """Attend within x (B, S, I), whose queries, keys and values are x @ weights + bias."""
+    """Attention: self-attention within x (B, S, I); queries, keys and values are ``x @ weights + bias``."""
     _refuse(form, past_sequence_length=past_length)
     qkv = product(wide(x), wide(weights))
     return _of_packed(form, qkv if bias is None else qkv + wide(bias), x.dtype, mask, past, attention_bias)
@@ -40,7 +40,7 @@ def _attention(
 def _quantized_attention(
     form: Form, x: Any, weights: Any, bias: Any, x_scale: Any, weights_scale: Any, *others: Any
 ) -> Any:
-    """Do the same for x and weights of 8-bit integers."""
+    """QAttention: as Attention, for x and weights quantized to 8 bits."""
     mask, x_zero, weights_zero, past = (*others, None, None, None, None)[:4]
     _refuse(form)
     qkv = integers_to_float(form, x, weights, x_scale, weights_scale, x_zero, weights_zero, bias)
@@ -48,7 +48,10 @@ def _quantized_attention(
 
 
 def _of_packed(form: Form, qkv: Any, dtype: Any, mask: Any, past: Any, attention_bias: Any) -> Any:
-    """Cut queries, keys and values (B, S, HQ + HK + HV) apart, put those of the past first, and attend."""
+    """Split packed queries, keys and values (B, S, HQ + HK + HV), prepend past keys and values, and attend.
+
+    If the node has a second output, ``present`` is returned too: keys and values stacked, (2, B, N, T, D).
+    """
     heads, width = form.get("num_heads"), qkv.shape[2]
     sizes = form.get("qkv_hidden_sizes") or [width // 3] * 3
     if len(sizes) != 3 or sum(sizes) != width or any(size < heads or size % heads for size in sizes):
@@ -56,14 +59,14 @@ def _of_packed(form: Form, qkv: Any, dtype: Any, mask: Any, past: Any, attention
     ends = np.cumsum(sizes).tolist()
     parts = zip((0, *ends), ends, strict=False)
     q, k, v = (_in_heads(qkv[:, :, low:high], heads) for low, high in parts)
-    k, v = _behind(past, k, v)
+    k, v = _with_past(past, k, v)
     y = _attended(form, q, k, v, mask, attention_bias)
     present = (namespace(k).concatenate([k[None], v[None]], axis=0),) if len(form.outputs) > 1 else ()
     return tuple(value.astype(dtype, copy=False) for value in (y, *present))
 
 
-def _behind(past: Any, k: Any, v: Any) -> tuple[Any, Any]:
-    """Return keys and values behind those of the past, two arrays (B, N, P, D) or None."""
+def _with_past(past: Any, k: Any, v: Any) -> tuple[Any, Any]:
+    """Return keys and values with those of the past in front; ``past`` is None or two arrays (B, N, P, D)."""
     if past is None:
         return k, v
     join = namespace(k).concatenate
@@ -71,16 +74,19 @@ def _behind(past: Any, k: Any, v: Any) -> tuple[Any, Any]:
 
 
 def _in_heads(x: Any, heads: int) -> Any:
-    """Return (B, S, N * D) as (B, N, S, D)."""
+    """Split heads: return (B, S, N * D) as (B, N, S, D)."""
     return x.reshape(*x.shape[:2], heads, -1).transpose(0, 2, 1, 3)
 
 
 def _attended(form: Form, q: Any, k: Any, v: Any, mask: Any, attention_bias: Any) -> Any:
-    """Return softmax(scale * Q @ K^T + mask + attention_bias) @ V as (B, S, N * D)."""
+    """Return ``softmax(scale * Q @ K^T + mask + attention_bias) @ V`` with shape (B, S, N * D).
+
+    ``scale`` defaults to 1 / sqrt(D). With ``unidirectional``, a query attends to no later keys.
+    """
     xp = namespace(q)
     scores = product(q, k.transpose(0, 1, 3, 2)) * np.float32(form.get("scale") or 1 / sqrt(q.shape[3]))
     if mask is not None:
-        scores = scores + _hidden(form, mask, scores.shape)
+        scores = scores + _additive_mask(form, mask, scores.shape)
     if attention_bias is not None:
         if not broadcasts_to(attention_bias.shape, scores.shape):
             raise ArgumentError(f"attention_bias {attention_bias.shape} does not broadcast to scores {scores.shape}")
@@ -94,11 +100,11 @@ def _attended(form: Form, q: Any, k: Any, v: Any, mask: Any, attention_bias: Any
     return y.transpose(0, 2, 1, 3).reshape(y.shape[0], y.shape[2], -1)
 
 
-def _hidden(form: Form, mask: Any, shape: tuple[int, ...]) -> Any:
-    """Return what is added to scores (B, N, S, T): 0 at keys that count, and the mask's number at the others.
+def _additive_mask(form: Form, mask: Any, shape: tuple[int, ...]) -> Any:
+    """Return the additive mask for scores (B, N, S, T): 0 for valid keys, ``mask_filter_value`` for the rest.
 
-    A mask (B, T) or (B, S, T) has 0 at those; one of shape (B,) has the number of keys that count, and one of shape
-    (2 * B,) where these end and where they begin.
+    A mask (B, T) or (B, S, T) is positive at valid keys. A mask (B,) holds the number of valid keys. A mask (2 * B,)
+    holds the end, then the begin of the valid keys of each sequence.
     """
     xp, (batch, _, queries, keys) = namespace(mask), shape
     places = xp.arange(keys).reshape(1, -1)
@@ -120,7 +126,7 @@ def _hidden(form: Form, mask: Any, shape: tuple[int, ...]) -> Any:
 
 
 def _refuse(form: Form, **inputs: Any) -> None:
-    """Refuse what only decoders on a GPU do."""
+    """Raise ArgumentError for inputs and attributes that only incremental decoding uses."""
     given = [name for name, value in inputs.items() if value is not None]
     given += [name for name in ("do_rotary", "past_present_share_buffer", "rotary_embedding_dim") if form.get(name)]
     if given:
@@ -128,26 +134,26 @@ def _refuse(form: Form, **inputs: Any) -> None:
 
 
 def _multi_head(form: Form, query: Any, *inputs: Any) -> Any:
-    """Attend to keys and values (B, L, N * D), or (B, N, L, D), by queries (B, S, N * D).
+    """MultiHeadAttention: queries (B, S, N * D) attend to keys and values (B, L, N * D) or (B, N, L, D).
 
-    A query (B, S, N, 3, D) has keys and values beside it, and a key (B, L, N, 2, D) the values.
+    A packed query (B, S, N, 3, D) contains keys and values; a packed key (B, L, N, 2, D) contains values.
     """
     key, value, bias, mask, attention_bias, past_key, past_value, length, cache = (*inputs, *(None,) * 9)[:9]
     _refuse(form, past_sequence_length=length, cache_indirection=cache)
     if len(form.outputs) > 3 and form.outputs[3]:
         raise ArgumentError("its output qk is not computed")
     heads = form.get("num_heads")
-    q, k, v = _three(query, key, value)
+    q, k, v = _unpacked_qkv(query, key, value)
     if bias is not None:
         q, k, v = _with_biases(bias, q, k, v)
     q, k, v = (x if x.ndim == 4 else _in_heads(x, heads) for x in (q, k, v))
-    k, v = _behind(None if past_key is None else (past_key, past_value), k, v)
+    k, v = _with_past(None if past_key is None else (past_key, past_value), k, v)
     outputs = _attended(form, q, k, v, mask, attention_bias), k, v
     return tuple(output.astype(query.dtype, copy=False) for output in outputs)[: len(form.outputs)]
 
 
-def _three(query: Any, key: Any, value: Any) -> tuple[Any, Any, Any]:
-    """Return queries, keys and values: (B, S, N * D), or as they are where they have heads."""
+def _unpacked_qkv(query: Any, key: Any, value: Any) -> tuple[Any, Any, Any]:
+    """Return queries, keys and values, unpacked if necessary: (B, S, N * D), or (B, N, L, D) if given in heads."""
 
     def packed(x: Any, at: int) -> Any:
         part = wide(x)[:, :, :, at]
@@ -165,6 +171,7 @@ def _three(query: Any, key: Any, value: Any) -> tuple[Any, Any, Any]:
 
 
 def _with_biases(bias: Any, *parts: Any) -> list[Any]:
+    """Add the slices of a bias of length HQ + HK + HV to queries, keys and values of rank 3."""
     if any(part.ndim != 3 for part in parts):
         raise ArgumentError("a bias of keys or values that are in heads already is not computed")
     ends = np.cumsum([part.shape[2] for part in parts]).tolist()
@@ -175,9 +182,9 @@ def _with_biases(bias: Any, *parts: Any) -> list[Any]:
 
 
 def _embedded(form: Form, words: Any, segments: Any, of_words: Any, of_places: Any, *inputs: Any) -> Any:
-    """Add up the embeddings of words (B, S), of their places and of segments, and normalize the sum.
+    """EmbedLayerNormalization: sum the embeddings of words (B, S), positions and segments, and normalise the sum.
 
-    The second output counts the ones of a mask in each sequence; the third one is the sum.
+    The second output counts the ones of the mask per sequence (0 without a mask); the third is the sum.
     """
     of_segments, gamma, beta, mask, places = (*inputs, None, None)[:5]
     xp = namespace(of_words)
@@ -193,7 +200,7 @@ def _embedded(form: Form, words: Any, segments: Any, of_words: Any, of_places: A
 
 
 def _cost(_: Form, *inputs: Any) -> int:
-    """Return more than the products of any of these operators."""
+    """Return an upper bound on the multiplications of any operator of this module."""
     return sum(int(x.size) for x in inputs if x is not None) ** 2
 
 

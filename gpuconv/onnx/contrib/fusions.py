@@ -1,7 +1,7 @@
-"""Floating-point operators of ONNX Runtime's domain com.microsoft, which its level EXTENDED makes of several nodes.
+"""Floating-point operators of com.microsoft that ONNX Runtime's extended optimisation level creates by fusion.
 
-Gelu and its relatives, LayerNormalization over a sum, and MatMul of transposed factors. 16-bit floats are computed in
-float32 and rounded once.
+These are Gelu and its variants, LayerNormalization of a sum, MatMul with transposed factors, and MatMul with 2-, 4- or
+8-bit weights. 16-bit floats are computed in float32 and rounded once.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from gpuconv.onnx.operators.shaping import axis_of
 # ---------------------------------------------------------------- Gelu
 
 
-def _by(approximate: str) -> Callable[..., Any]:
-    """Return Gelu of x, or of x + bias, by the error function ("none") or by tanh."""
+def _gelu(approximate: str) -> Callable[..., Any]:
+    """Return the function for Gelu of x or x + bias, exact by erf ("none") or approximated by tanh ("tanh")."""
     compute = special.OPERATORS["Gelu"].function
 
     def gelu(form: Form, x: Any, bias: Any = None) -> Any:
@@ -35,7 +35,7 @@ def _by(approximate: str) -> Callable[..., Any]:
 
 
 def _quick_gelu(form: Form, x: Any) -> Any:
-    """x * sigmoid(alpha * x)."""
+    """QuickGelu: return ``x * sigmoid(alpha * x)``."""
     if isinstance(x, np.ndarray):
         return special.applied(special.swish, form, x)
     y = wide(x)
@@ -46,7 +46,10 @@ def _quick_gelu(form: Form, x: Any) -> Any:
 
 
 def layer_normalized(form: Form, x: Any, scale: Any, bias: Any = None, *, is_centred: bool = True) -> tuple[Any, ...]:
-    """Return LayerNormalization of x, or without the mean RMSNormalization; the mean, and 1 / the deviation."""
+    """Return LayerNormalization of x, its mean, and the reciprocal of its standard deviation.
+
+    Without ``is_centred`` this is RMSNormalization: the mean is not subtracted, and None is returned for it.
+    """
     axes = tuple(range(axis_of(form.attributes.get("axis", -1), x.ndim), x.ndim))
     values, xp = wide(x), namespace(x)
     if is_centred:
@@ -62,30 +65,35 @@ def layer_normalized(form: Form, x: Any, scale: Any, bias: Any = None, *, is_cen
 
 
 def _layer_normalization(form: Form, x: Any, scale: Any, bias: Any = None) -> Any:
-    y, *kept = layer_normalized(form, x, scale, bias)
-    return (y, *_stashed(form, kept))[: len(form.outputs)]
+    """LayerNormalization of com.microsoft, with the outputs Mean and InvStdDev in the type ``stash_type``."""
+    y, *statistics = layer_normalized(form, x, scale, bias)
+    return (y, *_stashed(form, statistics))[: len(form.outputs)]
 
 
 def _simplified(form: Form, x: Any, scale: Any) -> Any:
+    """SimplifiedLayerNormalization (RMSNormalization), with the output InvStdDev in the type ``stash_type``."""
     y, _, factor = layer_normalized(form, x, scale, is_centred=False)
     return (y, *_stashed(form, [factor]))[: len(form.outputs)]
 
 
-def _stashed(form: Form, kept: list[Any]) -> list[Any]:
+def _stashed(form: Form, statistics: list[Any]) -> list[Any]:
+    """Convert statistics to the type that the attribute ``stash_type`` names."""
     dtype = onnx.helper.tensor_dtype_to_np_dtype(form.get("stash_type"))
-    return [value.astype(dtype, copy=False) for value in kept]
+    return [value.astype(dtype, copy=False) for value in statistics]
 
 
 def _skip(form: Form, x: Any, skip: Any, gamma: Any, beta: Any = None, bias: Any = None) -> Any:
-    """Normalize x + skip + bias over the last axis, and return that sum, too."""
+    """SkipLayerNormalization: normalise x + skip + bias over the last axis; the sum is the fourth output."""
     return _of_sum(form, x, skip, bias, gamma, beta, is_centred=True)
 
 
 def _skip_simplified(form: Form, x: Any, skip: Any, gamma: Any, bias: Any = None) -> Any:
+    """SkipSimplifiedLayerNormalization: as _skip, with RMSNormalization."""
     return _of_sum(form, x, skip, bias, gamma, None, is_centred=False)
 
 
 def _of_sum(form: Form, x: Any, skip: Any, bias: Any, gamma: Any, beta: Any, *, is_centred: bool) -> Any:
+    """Return y, mean, 1 / deviation and the sum x + skip + bias, as many of them as the node has outputs."""
     total = wide(x) + wide(skip)
     if bias is not None:
         total = total + wide(bias)
@@ -98,17 +106,19 @@ def _of_sum(form: Form, x: Any, skip: Any, bias: Any, gamma: Any, beta: Any, *, 
 
 
 def _fused_matmul(form: Form, a: Any, b: Any) -> Any:
-    """Multiply alpha * A @ B; transA and transB swap the last two axes, transBatchA and transBatchB bring axis 0 last.
+    """FusedMatMul: return ``alpha * op(A) @ op(B)``.
 
-    That is ``(M, batch…, K)`` becomes ``(batch…, M, K)``, before the last two axes are swapped.
+    transBatchA and transBatchB move axis 0 next to the last: ``(M, batch..., K)`` becomes ``(batch..., M, K)``. Then
+    transA and transB swap the last two axes.
     """
-    a = _turned(a, form.get("transBatchA"), form.get("transA"))
-    b = _turned(b, form.get("transBatchB"), form.get("transB"))
+    a = _transposed(a, form.get("transBatchA"), form.get("transA"))
+    b = _transposed(b, form.get("transBatchB"), form.get("transB"))
     alpha = form.get("alpha")
     return matmul(a, b) if alpha == 1 else (matmul(wide(a), wide(b)) * alpha).astype(a.dtype, copy=False)
 
 
-def _turned(x: Any, is_batch_inside: int, is_transposed: int) -> Any:
+def _transposed(x: Any, is_batch_inside: int, is_transposed: int) -> Any:
+    """Return x with its axes permuted as FusedMatMul's attributes say; vectors are unchanged."""
     if x.ndim < 2:
         return x
     axes = list(range(x.ndim))
@@ -129,7 +139,10 @@ def _matmul_cost(_: Form, a: Any, b: Any) -> int:
 def _matmul_nbits(
     form: Form, a: Any, b: Any, scales: Any, zeros: Any = None, groups: Any = None, bias: Any = None
 ) -> Any:
-    """Multiply by a matrix of integers of 2, 4 or 8 bits, which have a scale and a zero point for each block of K."""
+    """MatMulNBits: multiply by a matrix of 2-, 4- or 8-bit integers, quantized in blocks along K.
+
+    Each block of ``block_size`` rows has its own scale and zero point per column.
+    """
     if form.get("weight_prepacked"):
         raise ArgumentError("weight_prepacked must be 0: weights in the order of one processor's kernels are unknown")
     weights = _unpacked_weights(form, b, scales, zeros, groups)
@@ -138,7 +151,10 @@ def _matmul_nbits(
 
 
 def _unpacked_weights(form: Form, b: Any, scales: Any, zeros: Any, groups: Any) -> Any:
-    """Return (K, N) of numbers: ``(integer - zero) * scale``; groups has the block of each row, in order without it."""
+    """Return the dequantized weights ``(integer - zero) * scale`` with shape (K, N).
+
+    ``groups`` (g_idx) gives the block of each row of K; without it, blocks are consecutive rows.
+    """
     rows, columns, bits, block = (form.get(name) for name in ("K", "N", "bits", "block_size"))
     if bits not in (2, 4, 8):
         raise ArgumentError(f"bits must be 2, 4 or 8, not {bits}")
@@ -160,6 +176,7 @@ def _unpacked_weights(form: Form, b: Any, scales: Any, zeros: Any, groups: Any) 
 
 
 def _by_row(of_blocks: Any, groups: Any, block: int, rows: int) -> Any:
+    """Expand values per block, shape (N, blocks), to values per row of K, shape (N, K)."""
     xp = namespace(of_blocks)
     if groups is not None:
         return xp.take(of_blocks, groups[:rows], axis=1)
@@ -167,7 +184,7 @@ def _by_row(of_blocks: Any, groups: Any, block: int, rows: int) -> Any:
 
 
 def _unpacked(packed: Any, bits: int) -> Any:
-    """Return the integers of bytes (N, B), the lowest bits first, as float32 (N, B * 8 // bits)."""
+    """Unpack integers of 2, 4 or 8 bits from bytes (N, B), lowest bits first, to float32 (N, B * 8 // bits)."""
     base, rest, parts = 2**bits, packed.astype(np.float32), []
     for _ in range(8 // bits):
         above = rest // base
@@ -197,10 +214,10 @@ _NORMALIZED = {"axis": -1, "epsilon": float(np.float32(1e-5)), "stash_type": 1}
 _OF_SUM = {"epsilon": float(np.float32(1e-12))}
 
 CONTRIBUTED = {
-    "BiasGelu": _operator(_by("none"), "A B"),
-    "FastGelu": _operator(_by("tanh"), "X bias?"),
+    "BiasGelu": _operator(_gelu("none"), "A B"),
+    "FastGelu": _operator(_gelu("tanh"), "X bias?"),
     "FusedMatMul": _operator(_fused_matmul, "A B", {**_TRANSPOSED, "transBatchA": 0, "transBatchB": 0}, _matmul_cost),
-    "Gelu": _operator(_by("none"), "X"),
+    "Gelu": _operator(_gelu("none"), "X"),
     "LayerNormalization": _operator(_layer_normalization, "X Scale B?", _NORMALIZED),
     "MatMulNBits": Operator(
         _matmul_nbits,

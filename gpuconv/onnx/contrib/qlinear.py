@@ -1,7 +1,7 @@
-"""8-bit operators of ONNX Runtime's domain com.microsoft, which its static quantization writes in QOperator format.
+"""Quantized 8-bit operators of com.microsoft, which ONNX Runtime's static quantization inserts (QOperator format).
 
-Each one stands for DequantizeLinear, a float32 operator and QuantizeLinear. Sums of integers are exact here, and the
-scales of inputs and output become one factor. An operator of one value looks it up in a table of all 256 results.
+Each operator is equivalent to DequantizeLinear, a float32 operator and QuantizeLinear. Sums of integers are exact here,
+and the scales of inputs and output are combined into one factor. Unary operators use a lookup table of all 256 results.
 """
 
 from __future__ import annotations
@@ -22,23 +22,24 @@ from gpuconv.onnx.operators.form import Form, Operator, Schema, broadcast_cost, 
 from gpuconv.onnx.operators.quantizing import integer_range, saturated
 from gpuconv.onnx.operators.shaping import axis_of
 
-_BLOCK = 2**16  # elements
+_BLOCK = 2**16  # elements per block of a binary operator
 _AVERAGE_POOL = ("auto_pad", "ceil_mode", "count_include_pad", "kernel_shape", "pads", "strides")
 _MAX_POOL = ("auto_pad", "ceil_mode", "dilations", "kernel_shape", "pads", "strides")
-_MOST_JOINED = 1024  # inputs of QLinearConcat whose scales and zero points stay on the host
+_MOST_JOINED = 1024  # largest number of QLinearConcat inputs whose scales and zero points stay on the host
 
 
 @dataclass(frozen=True, slots=True)
 class Quantization:
-    """One scale and zero point for all elements of a tensor: a number is ``(integer - zero) * scale``.
+    """Per-tensor quantization parameters: an integer q stands for ``(q - zero) * scale``.
 
     Attributes
     ----------
     scale : float
         A float32 number.
     zero : int
+        The zero point.
     dtype : numpy.dtype
-        Of the integers, int8 or uint8.
+        Type of the integers, int8 or uint8.
     """
 
     scale: float
@@ -47,7 +48,7 @@ class Quantization:
 
     @classmethod
     def of(cls, scale: Any, zero: Any, dtype: Any) -> Quantization:
-        """Return that of a node's inputs, on the host; without a zero point it is 0."""
+        """Return the parameters from a node's inputs, which are on the host; a missing zero point is 0."""
         for name, given in (("scale", scale), ("zero point", zero)):
             if given is not None and given.size != 1:
                 raise ArgumentError(f"a {name} must be one number, not an array of shape {given.shape}")
@@ -56,40 +57,40 @@ class Quantization:
         return cls(float(scale.reshape(())), 0 if zero is None else int(zero.reshape(())), np.dtype(dtype))
 
     def centred(self, x: Any) -> Any:
-        """Return integers less the zero point, as float32."""
+        """Return integers minus the zero point, as float32."""
         y = x.astype(np.float32)
         if self.zero:
             y -= np.float32(self.zero)
         return y
 
     def rounded(self, y: Any) -> Any:
-        """Return float32 quotients by the scale, which may be written, as integers."""
+        """Round and saturate float32 values, already divided by the scale, to integers; ``y`` may be overwritten."""
         return saturated(y, np.float32(self.zero), self.dtype)
 
 
 # ---------------------------------------------------------------- one value
 
-_Curve = Callable[[Any, float], Any]  # of float64 numbers and an alpha
+_Curve = Callable[[Any, float], Any]  # (float64 values, alpha) -> float64 values
 
 
 class _Table:
-    """What becomes of every value of an 8-bit type: dequantized, a curve, quantized again."""
+    """Lookup table for a unary function on 8-bit integers: dequantize, apply the function, quantize."""
 
     def __init__(self, curve: _Curve, alpha: float, x: Quantization, y: Quantization) -> None:
         low, high = integer_range(x.dtype)
         self._low = low
         with np.errstate(all="ignore"):
             real = np.float32(x.scale) * np.arange(low - x.zero, high + 1 - x.zero, dtype=np.float32)
-            made = curve(real.astype(np.float64), alpha).astype(np.float32)
-            self._values = y.rounded(made / np.float32(y.scale))
+            results = curve(real.astype(np.float64), alpha).astype(np.float32)
+            self._values = y.rounded(results / np.float32(y.scale))
         self._by_byte = np.roll(self._values, low).tobytes()
         self._on_devices: dict[Any, Any] = {}
 
     def of(self, x: Any) -> Any:
-        """Look up every element."""
+        """Return the result for every element of x, a NumPy or device array."""
         if isinstance(x, np.ndarray):
-            found = bytearray(x.tobytes()).translate(self._by_byte)
-            return np.frombuffer(found, self._values.dtype).reshape(x.shape)
+            translated = bytearray(x.tobytes()).translate(self._by_byte)
+            return np.frombuffer(translated, self._values.dtype).reshape(x.shape)
         place = type(x), cuda.runtime.current_device()
         if place not in self._on_devices:
             self._on_devices[place] = namespace(x).asarray(self._values)
@@ -100,6 +101,7 @@ _table = lru_cache(maxsize=1024)(_Table)
 
 
 def _same(x: Any, _: float) -> Any:
+    """Identity, for requantization."""
     return x
 
 
@@ -108,15 +110,18 @@ def _sigmoid(x: Any, _: float) -> Any:
 
 
 def _leaky_relu(x: Any, alpha: float) -> Any:
+    """LeakyRelu with slope ``alpha`` for negative values."""
     return np.where(x < 0, alpha * x, x)
 
 
 def _requantized(x: Any, before: Quantization, after: Quantization) -> Any:
-    """Return the same numbers as integers of another scale and zero point."""
+    """Return the same numbers quantized with another scale and zero point."""
     return x if before == after else _table(_same, 0.0, before, after).of(x)
 
 
 def _of_one(curve: _Curve) -> Callable[..., Any]:
+    """Return the implementation of a unary operator from its float64 function."""
+
     def function(form: Form, x: Any, x_scale: Any, x_zero: Any, y_scale: Any, y_zero: Any = None) -> Any:
         before, after = Quantization.of(x_scale, x_zero, x.dtype), Quantization.of(y_scale, y_zero, x.dtype)
         return _table(curve, form.get("alpha") or 0.0, before, after).of(x)
@@ -124,30 +129,32 @@ def _of_one(curve: _Curve) -> Callable[..., Any]:
     return function
 
 
-def _concat(form: Form, y_scale: Any, y_zero: Any, *joined: Any) -> Any:
-    """Join tensors, each of which comes with a scale and a zero point of its own."""
-    if len(joined) % 3:
-        raise ArgumentError(f"inputs must come with a scale and a zero point each, but there are {len(joined)} in all")
+def _concat(form: Form, y_scale: Any, y_zero: Any, *inputs: Any) -> Any:
+    """QLinearConcat: concatenate tensors, each followed by its scale and zero point, after requantization."""
+    if len(inputs) % 3:
+        raise ArgumentError(f"inputs must come with a scale and a zero point each, but there are {len(inputs)} in all")
     after = Quantization.of(y_scale, y_zero, y_zero.dtype)
     parts = [
         _requantized(x, Quantization.of(scale, zero, x.dtype), after)
-        for x, scale, zero in zip(joined[::3], joined[1::3], joined[2::3], strict=True)
+        for x, scale, zero in zip(inputs[::3], inputs[1::3], inputs[2::3], strict=True)
     ]
     return namespace(parts[0]).concatenate(parts, axis=axis_of(form.get("axis"), parts[0].ndim))
 
 
 def _where(_: Form, condition: Any, *inputs: Any) -> Any:
+    """QLinearWhere: choose between X and Y, both requantized to the output's scale and zero point."""
     x, x_scale, x_zero, y, y_scale, y_zero, z_scale, z_zero = inputs
     after = Quantization.of(z_scale, z_zero, x.dtype)
     chosen = _requantized(x, Quantization.of(x_scale, x_zero, x.dtype), after)
-    other = _requantized(y, Quantization.of(y_scale, y_zero, y.dtype), after)
-    return namespace(condition).where(condition, chosen, other)
+    alternative = _requantized(y, Quantization.of(y_scale, y_zero, y.dtype), after)
+    return namespace(condition).where(condition, chosen, alternative)
 
 
 # ---------------------------------------------------------------- two values
 
 
 def _add(a: Quantization, b: Quantization, c: Quantization) -> Callable[[Any, Any], Any]:
+    """Return the function that computes QLinearAdd on arrays of integers with these quantizations."""
     of_a, of_b = np.float32(a.scale / c.scale), np.float32(b.scale / c.scale)
 
     def compute(x: Any, y: Any) -> Any:
@@ -157,6 +164,7 @@ def _add(a: Quantization, b: Quantization, c: Quantization) -> Callable[[Any, An
 
 
 def _multiply(a: Quantization, b: Quantization, c: Quantization) -> Callable[[Any, Any], Any]:
+    """Return the function that computes QLinearMul on arrays of integers with these quantizations."""
     factor = np.float32(a.scale * b.scale / c.scale)
 
     def compute(x: Any, y: Any) -> Any:
@@ -166,6 +174,8 @@ def _multiply(a: Quantization, b: Quantization, c: Quantization) -> Callable[[An
 
 
 def _of_two(arithmetic: Callable[[Quantization, Quantization, Quantization], Callable[[Any, Any], Any]]) -> Any:
+    """Return the implementation of a binary operator; ``arithmetic`` takes the quantization of A, B and C."""
+
     def function(_: Form, a: Any, a_scale: Any, a_zero: Any, b: Any, b_scale: Any, b_zero: Any, *of_c: Any) -> Any:
         of_a, of_b = Quantization.of(a_scale, a_zero, a.dtype), Quantization.of(b_scale, b_zero, b.dtype)
         c_scale, c_zero = (*of_c, None)[:2]
@@ -175,13 +185,13 @@ def _of_two(arithmetic: Callable[[Quantization, Quantization, Quantization], Cal
 
 
 def _by_blocks(compute: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
-    """Compute element by element; NumPy arrays of one shape in blocks whose float32 numbers stay in a cache."""
+    """Compute element by element; for NumPy arrays of equal shape in blocks whose float32 values fit in the cache."""
     if not isinstance(a, np.ndarray) or a.shape != b.shape or a.size <= _BLOCK:
         return compute(a, b)
-    left, right, y = a.reshape(-1), b.reshape(-1), np.empty(a.size, a.dtype)
+    a_flat, b_flat, y = a.reshape(-1), b.reshape(-1), np.empty(a.size, a.dtype)
 
     def fill(place: slice) -> None:
-        y[place] = compute(left[place], right[place])
+        y[place] = compute(a_flat[place], b_flat[place])
 
     places = [slice(low, low + _BLOCK) for low in range(0, a.size, _BLOCK)]
     _threads.run(fill, places, side_by_side=_threads.pays(4 * a.size))
@@ -192,7 +202,7 @@ def _by_blocks(compute: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
 
 
 def _average_pool(form: Form, x: Any, x_scale: Any, x_zero: Any, y_scale: Any, y_zero: Any = None) -> Any:
-    """Average integers less their zero point, of which padding has 0."""
+    """QLinearAveragePool: average ``integer - zero point`` in float32; padding counts as 0."""
     before, after = Quantization.of(x_scale, x_zero, x.dtype), Quantization.of(y_scale, y_zero, x.dtype)
     keywords = {**form.given(_AVERAGE_POOL), "layout": "NHWC" if form.get("channels_last") else "NCHW"}
     y = gpuconv.average_pool(before.centred(x), **keywords)
@@ -201,17 +211,19 @@ def _average_pool(form: Form, x: Any, x_scale: Any, x_zero: Any, y_scale: Any, y
 
 
 def _max_pool(form: Form, x: Any) -> Any:
-    """Take maxima of windows of x (N, D1, …, Dn, C)."""
+    """NhwcMaxPool: MaxPool of x in NHWC layout (N, D1, ..., Dn, C)."""
     keywords = {**form.given(_MAX_POOL), "layout": "NHWC"}
     return gpuconv.max_pool(x, **keywords)
 
 
 def _global_average_pool(form: Form, x: Any, *parameters: Any) -> Any:
+    """QLinearGlobalAveragePool: mean over the spatial axes of NCHW or NHWC input."""
     last = bool(form.get("channels_last"))
     return _mean(x, tuple(range(2 - last, x.ndim - last)), True, *parameters)
 
 
 def _reduce_mean(form: Form, x: Any, *parameters: Any) -> Any:
+    """QLinearReduceMean: mean over the given axes, or over all."""
     axes = tuple(axis_of(axis, x.ndim) for axis in ints(form.get("axes"))) or tuple(range(x.ndim))
     return _mean(x, axes, bool(form.get("keepdims")), *parameters)
 
@@ -219,7 +231,9 @@ def _reduce_mean(form: Form, x: Any, *parameters: Any) -> Any:
 def _mean(
     x: Any, axes: tuple[int, ...], keepdims: bool, x_scale: Any, x_zero: Any, y_scale: Any, y_zero: Any = None
 ) -> Any:
-    """Add up exactly, and divide by the count and the scales at once."""
+    """Return the quantized mean over axes: an exact integer sum, then a single multiplication by scales and 1 /
+    count.
+    """
     before, after = Quantization.of(x_scale, x_zero, x.dtype), Quantization.of(y_scale, y_zero, x.dtype)
     count = prod(x.shape[axis] for axis in axes)
     if not count:
@@ -229,7 +243,7 @@ def _mean(
 
 
 def _softmax(form: Form, x: Any, x_scale: Any, x_zero: Any, y_scale: Any, y_zero: Any = None) -> Any:
-    """Take Softmax along an axis; of the opset before 13, all axes from that one on count as one."""
+    """QLinearSoftmax along an axis; for an ``opset`` attribute before 13, over that axis and all later ones."""
     before, after = Quantization.of(x_scale, x_zero, x.dtype), Quantization.of(y_scale, y_zero, x.dtype)
     if not x.size:
         return x

@@ -1,6 +1,7 @@
-"""Fused nodes of ONNX Runtime's domain com.microsoft, written as the nodes of ONNX that they stand for.
+"""Translation of com.microsoft's FusedConv and FusedGemm into the standard ONNX nodes that they were fused from.
 
-Folding fuses these again, into nodes of ours: FusedConv is a Conv, the Add of a residual and an activation.
+For example, FusedConv becomes Conv, Add of the residual, and an activation. gpuconv's own folding then fuses these
+again in its own way. The translation runs once, when the model is loaded.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ from gpuconv.onnx.messages import quoted
 
 DOMAIN = "com.microsoft"
 FUSED = ("FusedConv", "FusedGemm")  # operators that are translated
-_BOUNDS_ARE_INPUTS = 11  # opset since which Clip has them so
-# Of the default domain in ONNX Runtime, but not in ONNX, or only in later opsets.
+_BOUNDS_ARE_INPUTS = 11  # opset since which Clip's bounds are inputs
+# Operators that ONNX Runtime places in the default domain, where ONNX lacks them or has them only in later opsets.
 _OWN = ("LayerNormalization", "SimplifiedLayerNormalization")
-# Operators whose first result has the shape of the first input, and the type of an input at this position.
+# Operators whose first output has the shape of the first input, and the type of the input at this position.
 _LIKE_FIRST = {
     **dict.fromkeys(("BiasGelu", "FastGelu", "Gelu", "QuickGelu", "QLinearLeakyRelu", "QLinearSigmoid"), 0),
     **dict.fromkeys(("QLinearSoftmax", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), 0),
     **dict.fromkeys(("LayerNormalization", "SimplifiedLayerNormalization"), 1),
 }
-_CAST_LIKE_SINCE = 15  # opset
-_OF_CONV: dict[str, tuple[str, ...]] = {  # activations, and what activation_params has for each
+_CAST_LIKE_SINCE = 15  # opset that introduced CastLike
+_OF_CONV: dict[str, tuple[str, ...]] = {  # activations, and the meaning of each number in activation_params
     "Clip": ("min", "max"),
     "HardSigmoid": ("alpha", "beta"),
     "LeakyRelu": ("alpha",),
@@ -35,7 +36,8 @@ _OF_CONV: dict[str, tuple[str, ...]] = {  # activations, and what activation_par
     "Sigmoid": (),
     "Tanh": (),
 }
-_OF_GEMM: dict[str, tuple[str, ...]] = {  # activations, and which of alpha, beta and gamma each takes
+# activations, and which of the attributes activation_alpha, _beta and _gamma each uses
+_OF_GEMM: dict[str, tuple[str, ...]] = {
     "Elu": ("alpha",),
     "HardSigmoid": ("alpha", "beta"),
     "LeakyRelu": ("alpha",),
@@ -50,14 +52,14 @@ _OF_GEMM: dict[str, tuple[str, ...]] = {  # activations, and which of alpha, bet
 
 
 def translate(model: ModelProto) -> None:
-    """Translate the nodes of a model, of its functions and of the graphs inside, in place.
+    """Translate the fused nodes of a model, its functions and all subgraphs, in place.
 
-    Operators that the model defines by functions of its own stay as they are.
+    Operators that the model defines by its own functions are left unchanged.
 
     Raises
     ------
     ArgumentError
-        An activation is unknown, or its numbers are not as many as it takes.
+        An activation is unknown, or has the wrong number of parameters.
     """
     defined = _defined(model)
     _Translation(model.graph.node, model.opset_import, defined).run()
@@ -66,7 +68,9 @@ def translate(model: ModelProto) -> None:
 
 
 def translated(node: NodeProto, opset: int) -> list[NodeProto]:
-    """Return the nodes that one node stands for, which end with its output: itself where it is of no such kind."""
+    """Return the standard nodes that replace one node, ending with its output; just the node itself if it is not
+    fused.
+    """
     return _translated(node, opset, _Names([node]))
 
 
@@ -77,7 +81,10 @@ def _translated(node: NodeProto, opset: int, names: _Names) -> list[NodeProto]:
 
 
 def inferable(model: ModelProto) -> ModelProto:
-    """Return a model of the same types and shapes, as far as these are known, that onnx can infer; for nothing else."""
+    """Return a model for shape inference only: Identity or CastLike of equal type replace com.microsoft's operators.
+
+    This lets onnx propagate types and shapes through operators for which it has no schema.
+    """
     if all(node.domain != DOMAIN for node in model.graph.node):
         return model
     copy = ModelProto()
@@ -93,7 +100,7 @@ def inferable(model: ModelProto) -> ModelProto:
 
 
 def cure(node: NodeProto) -> str:
-    """Return how to save a model without a node that ONNX Runtime alone has; "" for nodes of other domains."""
+    """Return advice on saving a model without a node that only ONNX Runtime supports; "" for nodes of other domains."""
     if not f"{node.domain}.".startswith(f"{DOMAIN}.") and node.domain != "com.ms.internal.nhwc":
         return ""
     if node.domain != DOMAIN:
@@ -108,7 +115,7 @@ def cure(node: NodeProto) -> str:
 
 
 def _defined(model: ModelProto) -> set[str]:
-    """Return the operators of ONNX Runtime's domain that a model defines by functions of its own."""
+    """Return the names of com.microsoft operators that the model defines as functions."""
     return {function.name for function in model.functions if function.domain == DOMAIN}
 
 
@@ -117,7 +124,7 @@ def _opset(imports: Iterable[Any]) -> int:
 
 
 class _Translation:
-    """A pass over the nodes of a model or of a function, and of the graphs inside, which it changes in place."""
+    """Translates the nodes of a model's graph or of a function in place, subgraphs included."""
 
     def __init__(self, own_nodes: Any, imports: Any, defined: Container[str]) -> None:
         self._nodes, self._imports, self._defined = own_nodes, imports, defined
@@ -128,29 +135,35 @@ class _Translation:
         self._run(self._nodes)
 
     def _run(self, graph_nodes: Any) -> None:
-        made: list[list[NodeProto]] = []
+        """Replace the fused nodes of a list of nodes, and of their subgraphs, in place."""
+        replacements_by_node: list[list[NodeProto]] = []
         for node in graph_nodes:
             for inner in nodes.subgraphs(node) if node.attribute else ():
                 self._run(inner.node)
             if node.op_type in _OWN and node.domain in ("", "ai.onnx"):
                 self._move(node)
-            made.append(self._made(node))
+            replacements_by_node.append(self._made(node))
         if any(
-            len(several) > 1 or several[0].domain != node.domain
-            for several, node in zip(made, graph_nodes, strict=True)
+            len(replacements) > 1 or replacements[0].domain != node.domain
+            for replacements, node in zip(replacements_by_node, graph_nodes, strict=True)
         ):
-            copies = [NodeProto.FromString(node.SerializeToString()) for several in made for node in several]
+            copies = [
+                NodeProto.FromString(node.SerializeToString())
+                for replacements in replacements_by_node
+                for node in replacements
+            ]
             del graph_nodes[:]
             graph_nodes.extend(copies)
 
     def _made(self, node: NodeProto) -> list[NodeProto]:
+        """Return the nodes that replace a node; the node itself if it is not a fused one."""
         if node.domain != DOMAIN or node.op_type not in FUSED or node.op_type in self._defined:
             return [node]
         self._names = self._names or _Names(self._nodes)
         return _translated(node, self._opset, self._names)
 
     def _move(self, node: NodeProto) -> None:
-        """Move an operator that ONNX's default domain does not have in this opset to ONNX Runtime's own domain."""
+        """Move an operator that the default domain lacks at this opset to com.microsoft, and import that domain."""
         if onnx.defs.has(node.op_type, self._opset, ""):
             return
         node.domain = DOMAIN
@@ -159,7 +172,7 @@ class _Translation:
 
 
 class _Names:
-    """Names for values in between, which no value of some nodes or of the graphs inside has."""
+    """Generates names for intermediate values that do not collide with any value of the nodes or their subgraphs."""
 
     def __init__(self, graph_nodes: Iterable[NodeProto]) -> None:
         self._taken: set[str] = set()
@@ -178,20 +191,20 @@ class _Names:
 
 
 def _fused_conv(node: NodeProto, opset: int, names: _Names) -> Iterator[NodeProto]:
-    """Yield Conv, the Add of the fourth input, and the activation."""
+    """Yield Conv, Add of the fourth input Z (if present), and the activation (if any)."""
     if len(node.input) > 4:
         raise ArgumentError(f"{nodes.describe(node)}: must have 2 to 4 inputs (X, W, B, Z), not {len(node.input)}")
-    given = _of_activation(node)
+    activation = _of_activation(node)
     is_added = len(node.input) > 3 and node.input[3] != ""
-    between = [f"{node.output[0]} of Conv", f"{node.output[0]} of Add"][: is_added + bool(given)]
+    between = [f"{node.output[0]} of Conv", f"{node.output[0]} of Add"][: is_added + bool(activation)]
     value, *later = [*map(names.new, between), node.output[0]]
     yield _without_activation(node, "Conv", node.input[:3], value)
     if is_added:
         source, value = value, later[0]
         yield helper.make_node("Add", [source, node.input[3]], [value], name=node.name)
-    if given:
-        name, keys = _known(node, given, _OF_CONV)
-        numbers = given.get("activation_params", [])
+    if activation:
+        name, keys = _activation_parameters(node, activation, _OF_CONV)
+        numbers = activation.get("activation_params", [])
         if len(numbers) != len(keys):
             raise ArgumentError(
                 f"{nodes.describe(node)}: activation_params must have {len(keys)} numbers for {name}, "
@@ -201,31 +214,34 @@ def _fused_conv(node: NodeProto, opset: int, names: _Names) -> Iterator[NodeProt
 
 
 def _fused_gemm(node: NodeProto, opset: int, names: _Names) -> Iterator[NodeProto]:
-    """Yield Gemm and the activation."""
-    given = _of_activation(node)
-    value = names.new(f"{node.output[0]} of Gemm") if given else node.output[0]
+    """Yield Gemm and the activation (if any)."""
+    activation = _of_activation(node)
+    value = names.new(f"{node.output[0]} of Gemm") if activation else node.output[0]
     yield _without_activation(node, "Gemm", node.input, value)
-    if given:
-        name, keys = _known(node, given, _OF_GEMM)
-        numbers = {key: given[f"activation_{key}"] for key in keys if f"activation_{key}" in given}
+    if activation:
+        name, keys = _activation_parameters(node, activation, _OF_GEMM)
+        numbers = {key: activation[f"activation_{key}"] for key in keys if f"activation_{key}" in activation}
         yield from _activation(node, name, numbers, value, opset, names)
 
 
 def _of_activation(node: NodeProto) -> dict[str, Any]:
-    """Return the attributes of a node's activation: nothing where it has none."""
+    """Return a node's activation attributes by name; empty if it has no activation."""
     found = {a.name: helper.get_attribute_value(a) for a in node.attribute if a.name.startswith("activation")}
     return found if found.get("activation") else {}
 
 
 def _without_activation(node: NodeProto, op_type: str, inputs: Iterable[str], output: str) -> NodeProto:
+    """Return the plain operator without the activation's attributes."""
     plain = NodeProto(name=node.name, op_type=op_type, input=inputs, output=[output])
     plain.attribute.extend(a for a in node.attribute if not a.name.startswith("activation"))
     return plain
 
 
-def _known(node: NodeProto, given: dict[str, Any], known: dict[str, tuple[str, ...]]) -> tuple[str, tuple[str, ...]]:
-    """Return the name of a node's activation, and what it takes."""
-    text = given["activation"].decode(errors="replace")
+def _activation_parameters(
+    node: NodeProto, activation: dict[str, Any], known: dict[str, tuple[str, ...]]
+) -> tuple[str, tuple[str, ...]]:
+    """Return the name of a node's activation and the names of its parameters; raise ArgumentError if it is unknown."""
+    text = activation["activation"].decode(errors="replace")
     if text not in known:
         raise ArgumentError(
             f"{nodes.describe(node)}: its activation {quoted(text)} is none of {', '.join(known)}; save the model at "
@@ -237,7 +253,7 @@ def _known(node: NodeProto, given: dict[str, Any], known: dict[str, tuple[str, .
 def _activation(
     node: NodeProto, op_type: str, numbers: dict[str, float], source: str, opset: int, names: _Names
 ) -> Iterator[NodeProto]:
-    """Yield the node of an activation; Clip's bounds are Constants since opset 11."""
+    """Yield the nodes of an activation; since opset 11, Clip's bounds are Constant nodes."""
     inputs = [source]
     if op_type == "Clip" and opset >= _BOUNDS_ARE_INPUTS:
         for key, number in numbers.items():
@@ -245,6 +261,6 @@ def _activation(
             bound = helper.make_tensor("", onnx.TensorProto.FLOAT, [], [number])
             yield helper.make_node("Constant", [], [inputs[-1]], value=bound)
         numbers = {}
-    made = helper.make_node(op_type, inputs, [node.output[0]], name=node.name)
-    made.attribute.extend(helper.make_attribute(name, float(number)) for name, number in numbers.items())
-    yield made
+    activation = helper.make_node(op_type, inputs, [node.output[0]], name=node.name)
+    activation.attribute.extend(helper.make_attribute(name, float(number)) for name, number in numbers.items())
+    yield activation

@@ -1,8 +1,8 @@
-"""The operators that CNNs need around Conv, ConvTranspose and MaxPool, each written once for NumPy and CuPy arrays.
+"""Implementations of ONNX operators, each written once for NumPy and CuPy arrays.
 
-A node is computed here where :func:`find` has its operator and serves its form; everything else is left to onnx's
-reference evaluator. float16 and bfloat16 are computed in float32 and rounded once. CuPy functions are used that need
-none of NVIDIA's libraries, but for TopK's sort, and do not make the host wait, but for inputs that it has to read.
+:func:`find` returns the implementation of a node, or None to leave it to onnx's reference evaluator. float16 and
+bfloat16 are computed in float32 and rounded once. Only CuPy functions that need none of NVIDIA's libraries are used,
+except for TopK's sort. They do not synchronise with the host, except for inputs that the host has to read.
 """
 
 from __future__ import annotations
@@ -64,18 +64,18 @@ OTHERS: dict[str, dict[str, Operator]] = {  # by domain
     "com.microsoft": {name: entry for kind in _CONTRIBUTED for name, entry in kind.CONTRIBUTED.items()},
 }
 _TABLES = {"": TABLE, **OTHERS}
-_NEWEST_CLASSICAL = 5  # the opset of ai.onnx.ml, in which no default is another than before
+_NEWEST_CLASSICAL = 5  # newest opset of ai.onnx.ml; no default has changed since older ones
 
 
 def find(node: NodeProto, opset: int) -> tuple[Operator, Form] | None:
-    """Return a node's operator and form, or None where it is not one that is computed here.
+    """Return a node's operator and form, or None if there is no implementation for it.
 
     Parameters
     ----------
     node : onnx.NodeProto
-        One whose attributes do not refer to those of a function.
+        A node, none of whose attributes refer to those of a function.
     opset : int
-        Of the default domain.
+        Version of the default domain.
     """
     operator = _TABLES.get(node.domain, {}).get(node.op_type)
     if operator is None:
@@ -85,17 +85,19 @@ def find(node: NodeProto, opset: int) -> tuple[Operator, Form] | None:
 
 
 def has(node: NodeProto) -> bool:
-    """Tell whether a node's operator is in the table of ONNX's or ONNX Runtime's domain."""
+    """Return whether there is an operator for a node of ONNX's default domain or of com.microsoft."""
     return node.domain in ("", "com.microsoft") and node.op_type in _TABLES[node.domain]
 
 
 def own(node: NodeProto) -> tuple[Operator, Form]:
-    """Return the operator and the newest form of a node that has ONNX's name and all attributes, at any opset."""
+    """Return the operator and the newest form of a fused node that bears the name and attributes of an ONNX
+    operator.
+    """
     return TABLE[node.op_type], form_of(node, onnx.defs.onnx_opset_version())
 
 
 def form_of(node: NodeProto, opset: int) -> Form:
-    """Return what a node says beside the names of its inputs, with the defaults of its opset's attributes."""
+    """Return a node's form: attributes with the defaults of this opset, and which inputs and outputs are present."""
     given = {a.name: _text(onnx.helper.get_attribute_value(a)) for a in node.attribute if not a.ref_attr_name}
     defaults: Mapping[str, object]
     if node.domain == "ai.onnx.ml":
@@ -103,7 +105,7 @@ def form_of(node: NodeProto, opset: int) -> Form:
     elif node.domain in OTHERS:
         entry = OTHERS[node.domain].get(node.op_type)
         defaults = {} if entry is None or entry.schema is None else entry.schema.defaults
-    else:  # nodes of gpuconv's own domain have the names and attributes of ONNX's
+    else:  # nodes of the domain "gpuconv" use the names and attributes of ONNX's operators
         defaults = _defaults(node.op_type, opset)
     attributes = {**defaults, **given}
     return Form(opset, attributes, tuple(map(bool, node.output)), tuple(map(bool, node.input)))
@@ -111,7 +113,7 @@ def form_of(node: NodeProto, opset: int) -> Form:
 
 @lru_cache(maxsize=1024)
 def _defaults(op_type: str, opset: int, domain: str = "") -> Mapping[str, object]:
-    """Return the defaults of an operator's attributes, by name; none in domains that onnx does not know."""
+    """Return an operator's attribute defaults by name; empty for operators without a schema in onnx."""
     if not onnx.defs.has(op_type, domain):
         return {}
     schema = onnx.defs.get_schema(op_type, opset, domain)

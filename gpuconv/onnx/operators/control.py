@@ -1,4 +1,8 @@
-"""If, Loop, Scan and SequenceMap: what graphs inside are given, how often they run, what becomes of the results."""
+"""Control flow: If, Loop, Scan and SequenceMap.
+
+These functions decide how often a subgraph runs and with which inputs, and collect its outputs. The subgraphs
+themselves are run by an evaluator, behind :class:`Body`. Conditions and trip counts are read on the host.
+"""
 
 from __future__ import annotations
 
@@ -19,16 +23,16 @@ from gpuconv.onnx.operators.shaping import axis_of
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """A graph inside of a node.
+    """A subgraph of a control-flow node.
 
     Attributes
     ----------
     node : str
-        What messages call the node.
+        How messages refer to the node.
     run : callable
-        Takes the values of the graph's inputs, in order, and returns those of its outputs.
+        Takes the values of the subgraph's inputs, in order, and returns those of its outputs.
     outputs : sequence of ValueInfoProto
-        What the graph says of its outputs.
+        Declarations of the subgraph's outputs.
     """
 
     node: str
@@ -36,31 +40,35 @@ class Body:
     outputs: Sequence[ValueInfoProto]
 
 
-Bodies = Mapping[str, Body]  # by the attribute's name
+Bodies = Mapping[str, Body]  # by attribute name
 
 
 def _if(_: Form, bodies: Bodies, condition: Any) -> list[Any]:
+    """If: run the branch that the condition selects."""
     branch = "then_branch" if _truth(bodies["then_branch"], "cond", condition) else "else_branch"
     return bodies[branch].run(())
 
 
 def _loop(_: Form, bodies: Bodies, trips: Any = None, condition: Any = None, *carried: Any) -> list[Any]:
-    """Run the body until the trips are over, or its condition is false; without an input for this it is ignored."""
+    """Loop: run the body until the trip count is reached or its condition is false.
+
+    Without a condition input, the body's condition output is ignored.
+    """
     body, values = bodies["body"], list(carried)
-    most = None if trips is None else _single(body, "M", trips)
+    trip_limit = None if trips is None else _single(body, "M", trips)
     going, trip = condition is None or _truth(body, "cond", condition), 0
-    series: list[list[Any]] = [[] for _ in body.outputs[1 + len(values) :]]
-    while going and (most is None or trip < most):
+    collected: list[list[Any]] = [[] for _ in body.outputs[1 + len(values) :]]
+    while going and (trip_limit is None or trip < trip_limit):
         outputs = body.run([np.array(trip, np.int64), np.array(going), *values])
         going = condition is None or _truth(body, "cond", outputs[0])
         values = outputs[1 : 1 + len(values)]
-        _append(series, outputs[1 + len(values) :])
+        _append(collected, outputs[1 + len(values) :])
         trip += 1
-    return values + [_stacked(body, at - len(series), each, 0) for at, each in enumerate(series)]
+    return values + [_stacked(body, at - len(collected), each, 0) for at, each in enumerate(collected)]
 
 
 def _scan(form: Form, bodies: Bodies, *inputs: Any) -> list[Any]:
-    """Run the body once for each element along an axis of the last inputs; the others are its states at first."""
+    """Scan: run the body once per element along an axis of the scanned inputs; other inputs are initial states."""
     if form.opset < 9:
         return _scan_of_batch(form, bodies["body"], *inputs)
     first = len(inputs) - form.get("num_scan_inputs")
@@ -70,7 +78,7 @@ def _scan(form: Form, bodies: Bodies, *inputs: Any) -> list[Any]:
 
 
 def _scan_of_batch(form: Form, body: Body, lengths: Any, *inputs: Any) -> list[Any]:
-    """Scan every entry of a batch for itself, as opset 8 does; what lies after its length is 0."""
+    """Scan of opset 8, which scans each batch entry separately; outputs beyond an entry's length are 0."""
     first, steps = len(inputs) - form.get("num_scan_inputs"), inputs[-1].shape[1]
     ends = [steps] * inputs[-1].shape[0] if lengths is None else ints(_on_host(lengths))
     batch = []
@@ -78,43 +86,46 @@ def _scan_of_batch(form: Form, body: Body, lengths: Any, *inputs: Any) -> list[A
         states = [x[entry, ...] for x in inputs[:first]]
         scanned = [(x[entry, :end], 0) for x in inputs[first:]]
         outputs = _scanned(form, body, states, scanned, form.get("directions"))
-        batch.append(outputs[:first] + [_filled(y, steps) for y in outputs[first:]])
-    return [_together(list(values), 0) for values in zip(*batch, strict=True)]
+        batch.append(outputs[:first] + [_zero_padded(y, steps) for y in outputs[first:]])
+    return [_stack_arrays(list(values), 0) for values in zip(*batch, strict=True)]
 
 
 def _scanned(
     form: Form, body: Body, states: list[Any], scanned: list[tuple[Any, int]], directions: list[int] | None
 ) -> list[Any]:
+    """Run a Scan's body for each step; return the final states and the stacked outputs."""
     steps = {x.shape[axis] for x, axis in scanned}
     if len(steps) != 1:
         raise ArgumentError(f"{body.node}: its scanned inputs must have one length, not {sorted(steps)}")
     (count,) = steps
     backwards = directions or [0] * len(scanned)
-    series: list[list[Any]] = [[] for _ in body.outputs[len(states) :]]
+    collected: list[list[Any]] = [[] for _ in body.outputs[len(states) :]]
     for step in range(count):
         at = [count - 1 - step if back else step for back in backwards]
         elements = [x[(*(slice(None),) * axis, t, ...)] for (x, axis), t in zip(scanned, at, strict=True)]
         outputs = body.run([*states, *elements])
         states = outputs[: len(states)]
-        _append(series, outputs[len(states) :])
-    axes = form.get("scan_output_axes") or [0] * len(series)
-    prepended = form.get("scan_output_directions") or [0] * len(series)
-    ordered = [each[::-1] if back else each for each, back in zip(series, prepended, strict=True)]
-    made = zip(ordered, axes, strict=True)
-    return states + [_stacked(body, at - len(series), each, axis) for at, (each, axis) in enumerate(made)]
+        _append(collected, outputs[len(states) :])
+    axes = form.get("scan_output_axes") or [0] * len(collected)
+    prepended = form.get("scan_output_directions") or [0] * len(collected)
+    ordered = [each[::-1] if back else each for each, back in zip(collected, prepended, strict=True)]
+    outputs_with_axes = zip(ordered, axes, strict=True)
+    return states + [
+        _stacked(body, at - len(collected), each, axis) for at, (each, axis) in enumerate(outputs_with_axes)
+    ]
 
 
-def _sequence_map(_: Form, bodies: Bodies, sequence: Any, *others: Any) -> list[Any]:
-    """Run the body for each element of a sequence; of the other inputs, sequences give theirs, arrays all of them."""
+def _sequence_map(_: Form, bodies: Bodies, sequence: Any, *more_inputs: Any) -> list[Any]:
+    """SequenceMap: run the body per element of a sequence; further sequences advance along, arrays are passed whole."""
     body = bodies["body"]
-    lengths = {len(value) for value in (sequence, *others) if isinstance(value, list)}
+    lengths = {len(value) for value in (sequence, *more_inputs) if isinstance(value, list)}
     if not isinstance(sequence, list) or len(lengths) != 1:
         raise ArgumentError(f"{body.node}: its sequences must have one length, not {sorted(lengths)}")
-    series: list[list[Any]] = [[] for _ in body.outputs]
+    collected: list[list[Any]] = [[] for _ in body.outputs]
     for at, element in enumerate(sequence):
-        more = [value[at] if isinstance(value, list) else value for value in others]
-        _append(series, list(map(_on_host, body.run([element, *more]))))
-    return list(series)
+        extra = [value[at] if isinstance(value, list) else value for value in more_inputs]
+        _append(collected, list(map(_on_host, body.run([element, *extra]))))
+    return list(collected)
 
 
 def _append(series: list[list[Any]], values: list[Any]) -> None:
@@ -123,12 +134,12 @@ def _append(series: list[list[Any]], values: list[Any]) -> None:
 
 
 def _stacked(body: Body, output: int, values: list[Any], axis: int) -> Any:
-    """Return the values of an output along a new axis; of no values, as far as the graph says what they would be."""
+    """Return collected values stacked along a new axis; without values, an empty array of the declared type."""
     if values:
         shapes = {value.shape for value in values}
         if len(shapes) > 1:
             raise ArgumentError(f"{body.node}: the shapes of what it collects differ: {sorted(shapes)[:2]}")
-        return _together(values, axis_of(axis, values[0].ndim + 1))
+        return _stack_arrays(values, axis_of(axis, values[0].ndim + 1))
     kind = body.outputs[output].type.tensor_type
     if not kind.elem_type:
         raise ArgumentError(f"{body.node}: it runs no time, and its graph does not say what type its output has")
@@ -137,15 +148,16 @@ def _stacked(body: Body, output: int, values: list[Any], axis: int) -> Any:
     return np.zeros(extents, onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type))
 
 
-def _together(values: list[Any], axis: int) -> Any:
-    """Stack arrays; on the device if one of them is there."""
+def _stack_arrays(values: list[Any], axis: int) -> Any:
+    """Stack arrays along a new axis, on the device if any of them is there."""
     if any(map(on_device, values)):
         values = [gpuconv.to_device(value) for value in values]
     xp = namespace(values[0])
     return xp.concatenate([xp.expand_dims(value, axis) for value in values], axis=axis)
 
 
-def _filled(y: Any, steps: int) -> Any:
+def _zero_padded(y: Any, steps: int) -> Any:
+    """Pad an array with zeros along axis 0 to length ``steps``."""
     xp = namespace(y)
     return xp.concatenate([y, xp.zeros((steps - y.shape[0], *y.shape[1:]), y.dtype)])
 
@@ -155,6 +167,7 @@ def _on_host(value: Any) -> Any:
 
 
 def _single(body: Body, name: str, value: Any) -> Any:
+    """Return the only element of an array, copied to the host."""
     array = np.asarray(_on_host(value))
     if array.size != 1:
         raise ArgumentError(f"{body.node}: {name} must have a single element, but has the shape {array.shape}")

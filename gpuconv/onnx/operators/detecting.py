@@ -1,4 +1,4 @@
-"""What detectors use around their convolutions: TopK, NonMaxSuppression and RoiAlign."""
+"""Operators of object detectors: TopK, NonMaxSuppression and RoiAlign."""
 
 from __future__ import annotations
 
@@ -16,16 +16,19 @@ from gpuconv._errors import ArgumentError
 from gpuconv.onnx.operators.form import Form, Operator, namespace, only_int, wide
 from gpuconv.onnx.operators.shaping import axis_of
 
-_LONG = 512  # elements of a row from which on those that can be among the first k are picked before they are sorted
-_BOXES = 128  # that are compared with each other at a time
-_GATHERED = 2**20  # elements
-_MOST_SAMPLES = 2**20  # of a bin: those of a region that would not fit in memory come from damaged coordinates
+_LONG = 512  # elements per row from which TopK preselects candidates before it sorts
+_BOXES = 128  # boxes per block of NonMaxSuppression
+_GATHERED = 2**20  # elements gathered at a time by RoiAlign
+_MOST_SAMPLES = 2**20  # samples per bin; regions that need more come from corrupt coordinates and would exhaust memory
 
 # --- TopK -------------------------------------------------------------------------------------------------------------
 
 
 def _top_k(form: Form, x: Any, k: Any = None) -> Any:
-    """Sort stably, so that of equal elements the first comes first; NaN counts as greater than everything."""
+    """TopK with a stable sort: among equal elements the lowest index comes first; NaN counts as largest.
+
+    Long rows of NumPy arrays are first reduced to k candidates by a linear-time partition.
+    """
     axis = axis_of(form.get("axis"), x.ndim)
     count, extent = only_int("k", form.get("k") if form.opset < 10 else k), x.shape[axis]
     if not 0 <= count <= extent:
@@ -38,9 +41,9 @@ def _top_k(form: Form, x: Any, k: Any = None) -> Any:
         and count
         and not np.isnan(np.max(rows, initial=0))
     ):
-        found = _candidates(rows, count, largest)
-        first = _first(xp, np.take_along_axis(rows, found, -1), count, largest)
-        indices = np.take_along_axis(found, first, -1)
+        candidates = _candidates(rows, count, largest)
+        first = _first(xp, np.take_along_axis(rows, candidates, -1), count, largest)
+        indices = np.take_along_axis(candidates, first, -1)
     else:
         indices = _first(xp, rows, count, largest)
     indices = indices.swapaxes(axis, -1).astype(np.int64)
@@ -48,7 +51,7 @@ def _top_k(form: Form, x: Any, k: Any = None) -> Any:
 
 
 def _first(xp: Any, rows: Any, count: int, largest: bool) -> Any:
-    """Return the indices of the greatest or least of each row, in order."""
+    """Return the indices of the ``count`` largest or smallest elements of each row, sorted."""
     if not largest:
         return xp.argsort(rows, axis=-1, kind="stable")[..., :count]
     ascending = xp.argsort(rows[..., ::-1], axis=-1, kind="stable")
@@ -56,7 +59,7 @@ def _first(xp: Any, rows: Any, count: int, largest: bool) -> Any:
 
 
 def _candidates(rows: Any, count: int, largest: bool) -> Any:
-    """Return, in order of their indices, which elements of each row are the first ``count``, without NaN."""
+    """Return, in ascending order, the indices of the ``count`` first elements of each row; rows contain no NaN."""
     place = rows.shape[-1] - count if largest else count - 1
     edge = np.partition(rows, place, axis=-1)[..., place : place + 1]
     chosen, equal = (rows > edge if largest else rows < edge), rows == edge
@@ -70,28 +73,32 @@ def _candidates(rows: Any, count: int, largest: bool) -> Any:
 
 
 def _non_max_suppression(
-    form: Form, boxes: Any, scores: Any, most: Any = None, overlap: Any = None, least: Any = None
+    form: Form, boxes: Any, scores: Any, max_boxes: Any = None, iou_threshold: Any = None, score_threshold: Any = None
 ) -> Any:
-    """Keep the best boxes of each class; how many there are is known on the host alone, where all of this runs."""
-    limit = 0 if most is None else int(most.reshape(-1)[0])
-    overlap = np.float32(0 if overlap is None else overlap.reshape(-1)[0])
+    """NonMaxSuppression: select the best boxes of each class, on the host, since the output's size depends on data."""
+    limit = 0 if max_boxes is None else int(max_boxes.reshape(-1)[0])
+    iou_threshold = np.float32(0 if iou_threshold is None else iou_threshold.reshape(-1)[0])
     if boxes.ndim != 3 or scores.ndim != 3 or boxes.shape != (scores.shape[0], scores.shape[2], 4):
         raise ArgumentError(
             f"boxes must have the shape (batches, boxes, 4) and scores (batches, classes, boxes), "
             f"not {boxes.shape} and {scores.shape}"
         )
-    found = [np.empty((0, 3), np.int64)]
+    indices = [np.empty((0, 3), np.int64)]
     for batch, (corners, of_classes) in enumerate(zip(_corners(form, boxes), scores, strict=True)):
         for class_, values in enumerate(of_classes if limit > 0 else ()):
-            chosen = np.arange(values.size) if least is None else np.nonzero(values > least.reshape(-1)[0])[0]
+            chosen = (
+                np.arange(values.size)
+                if score_threshold is None
+                else np.nonzero(values > score_threshold.reshape(-1)[0])[0]
+            )
             order = chosen[np.argsort(-values[chosen], kind="stable")]
-            kept = order[_kept(corners[:, order], overlap, limit)]
-            found.append(np.stack([np.full_like(kept, batch), np.full_like(kept, class_), kept], axis=1))
-    return np.concatenate(found)
+            selected = order[_suppress(corners[:, order], iou_threshold, limit)]
+            indices.append(np.stack([np.full_like(selected, batch), np.full_like(selected, class_), selected], axis=1))
+    return np.concatenate(indices)
 
 
 def _corners(form: Form, boxes: Any) -> Any:
-    """Return the boxes of each batch as (4, boxes): least y, least x, greatest y, greatest x."""
+    """Return the boxes of each batch entry as an array (4, boxes): y min, x min, y max, x max."""
     parts = np.moveaxis(boxes.astype(np.float32, copy=False), -1, 0)
     if form.get("center_point_box"):
         x, y, width, height = parts
@@ -101,34 +108,37 @@ def _corners(form: Form, boxes: Any) -> Any:
     return np.stack([*low, *high], axis=1)
 
 
-def _kept(corners: Any, overlap: Any, limit: int) -> list[int]:
-    """Return which boxes, the best first, overlap none that is kept before; not more than a limit."""
-    kept: list[int] = []
+def _suppress(corners: Any, overlap: Any, limit: int) -> list[int]:
+    """Return the indices of boxes, sorted by score, that overlap no box selected before, at most ``limit``.
+
+    Boxes are processed in blocks: first against all selected ones, then among themselves.
+    """
+    selected: list[int] = []
     for start in range(0, corners.shape[1], _BOXES):
-        some = np.arange(start, min(start + _BOXES, corners.shape[1]))
-        if kept:
-            some = some[~_overlaps(corners[:, kept], corners[:, some], overlap).any(axis=0)]
-        beside = _overlaps(corners[:, some], corners[:, some], overlap)
-        free = np.ones(some.size, np.bool_)
-        for at, box in enumerate(some.tolist()):
+        block = np.arange(start, min(start + _BOXES, corners.shape[1]))
+        if selected:
+            block = block[~_overlaps(corners[:, selected], corners[:, block], overlap).any(axis=0)]
+        overlaps = _overlaps(corners[:, block], corners[:, block], overlap)
+        free = np.ones(block.size, np.bool_)
+        for at, box in enumerate(block.tolist()):
             if free[at]:
-                kept.append(box)
-                if len(kept) == limit:
-                    return kept
-                free &= ~beside[at]
-    return kept
+                selected.append(box)
+                if len(selected) == limit:
+                    return selected
+                free &= ~overlaps[at]
+    return selected
 
 
-def _overlaps(a: Any, b: Any, most: Any) -> Any:
-    """Tell which pairs share more of their union than ``most``; boxes without an area share nothing."""
+def _overlaps(a: Any, b: Any, threshold: Any) -> Any:
+    """Return a matrix of pairs whose intersection over union exceeds ``threshold``; boxes without area never do."""
     a = a[:, :, None]
     height = np.minimum(a[2], b[2]) - np.maximum(a[0], b[0])
     width = np.minimum(a[3], b[3]) - np.maximum(a[1], b[1])
     shared = height * width
-    of_a, of_b = ((one[2] - one[0]) * (one[3] - one[1]) for one in (a, b))
+    of_a, of_b = ((corners[2] - corners[0]) * (corners[3] - corners[1]) for corners in (a, b))
     with np.errstate(all="ignore"):
-        some = (height > 0) & (width > 0) & (shared > 0) & (of_a > 0) & (of_b > 0)
-        return some & (shared / (of_a + of_b - shared) > most)
+        valid = (height > 0) & (width > 0) & (shared > 0) & (of_a > 0) & (of_b > 0)
+        return valid & (shared / (of_a + of_b - shared) > threshold)
 
 
 def _suppression_cost(_: Form, boxes: Any, scores: Any, *__: Any) -> int:
@@ -140,16 +150,18 @@ def _suppression_cost(_: Form, boxes: Any, scores: Any, *__: Any) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Samples:
-    """Where regions with one sampling grid are sampled along an axis: (regions, outputs * grid) each.
+    """Bilinear sampling positions along one axis, for regions that share a sampling grid.
+
+    Arrays have the shape (regions, outputs * grid).
 
     Attributes
     ----------
     below, above : array of int64
-        The two neighbours.
+        Indices of the two neighbouring pixels.
     share : array of float32
-        The weight of the one above.
+        Weight of the pixel ``above``; that of ``below`` is 1 - share.
     inside : array of bool
-        Whether a sample counts.
+        Whether the sample lies in the image; others contribute 0.
     """
 
     below: Any
@@ -159,6 +171,7 @@ class _Samples:
 
 
 def _roi_align(form: Form, x: Any, rois: Any, batches: Any) -> Any:
+    """RoiAlign: pool each region of interest from bilinear samples, for regions with equal sampling grids together."""
     xp, (images, channels, *extents) = namespace(x), x.shape
     batches = batches.reshape(-1)
     if rois.shape != (batches.size, 4):
@@ -169,7 +182,7 @@ def _roi_align(form: Form, x: Any, rois: Any, batches: Any) -> Any:
     starts, sizes, grids = _regions(form, wide(rois), outputs)
     pixels = wide(x).transpose(0, 2, 3, 1).reshape(-1, channels)
     y = xp.zeros((batches.size, *outputs, channels), pixels.dtype)
-    for chosen, grid in _alike(grids, channels * outputs[0] * outputs[1]):
+    for chosen, grid in _regions_by_grid(grids, channels * outputs[0] * outputs[1]):
         axes = [_sampled(starts[chosen, at], sizes[chosen, at], outputs[at], grid[at], extents[at]) for at in (0, 1)]
         first = batches[chosen].astype(np.int64)[:, None] * extents[0]
         y[xp.asarray(chosen)] = _pooled(pixels, axes, first, extents[1], outputs, grid, form.get("mode"))
@@ -177,7 +190,7 @@ def _roi_align(form: Form, x: Any, rois: Any, batches: Any) -> Any:
 
 
 def _regions(form: Form, rois: Any, outputs: tuple[int, int]) -> tuple[Any, Any, Any]:
-    """Return where regions start, the sizes of their bins, and how many samples these have: y and x, (regions, 2)."""
+    """Return start, bin size and samples per bin of each region, along y and x: three arrays (regions, 2)."""
     centred = (form.get("coordinate_transformation_mode") or "output_half_pixel") == "half_pixel"
     scaled = rois * rois.dtype.type(form.get("spatial_scale")) - rois.dtype.type(0.5 if centred else 0)
     starts, sizes = scaled[:, 1::-1], scaled[:, 3:1:-1] - scaled[:, 1::-1]
@@ -185,7 +198,7 @@ def _regions(form: Form, rois: Any, outputs: tuple[int, int]) -> tuple[Any, Any,
     ratio = form.get("sampling_ratio")
     if ratio > 0:
         return starts, bins, np.full(bins.shape, ratio)
-    grids = np.fmin(np.fmax(np.ceil(bins), 0), _MOST_SAMPLES + 1).astype(np.int64)  # of NaN none
+    grids = np.fmin(np.fmax(np.ceil(bins), 0), _MOST_SAMPLES + 1).astype(np.int64)  # NaN becomes 0 samples
     if (samples := int(grids.prod(axis=1).max(initial=0))) > _MOST_SAMPLES:
         raise ArgumentError(
             f"a region has bins of {samples} samples or more, but {_MOST_SAMPLES} are the most; set sampling_ratio, or "
@@ -194,8 +207,8 @@ def _regions(form: Form, rois: Any, outputs: tuple[int, int]) -> tuple[Any, Any,
     return starts, bins, grids
 
 
-def _alike(grids: Any, per_sample: int) -> Iterator[tuple[Any, tuple[int, int]]]:
-    """Yield regions that have the same sampling grid, not too many at a time; none of those without a sample."""
+def _regions_by_grid(grids: Any, per_sample: int) -> Iterator[tuple[Any, tuple[int, int]]]:
+    """Yield blocks of regions with the same sampling grid, limited by memory; regions without samples are skipped."""
     for grid in np.unique(grids, axis=0):
         samples = int(grid.prod())
         if samples:
@@ -206,7 +219,7 @@ def _alike(grids: Any, per_sample: int) -> Iterator[tuple[Any, tuple[int, int]]]
 
 
 def _sampled(starts: Any, bins: Any, outputs: int, grid: int, extent: int) -> _Samples:
-    """Place samples along an axis; one that is up to an element outside is moved to the edge."""
+    """Return the sampling positions along one axis; positions up to one pixel outside are clamped to the edge."""
     half = starts.dtype.type(0.5)
     at = np.arange(outputs * grid).reshape(1, -1)
     bin_, step = (at // grid).astype(starts.dtype), (at % grid).astype(starts.dtype)
@@ -226,7 +239,9 @@ def _pooled(
     grid: tuple[int, int],
     mode: str,
 ) -> Any:
-    """Weigh the four neighbours of each sample, (regions, samples, C), and bring those of a bin together."""
+    """Return pooled regions (regions, output height, output width, C) from the weighted four neighbours of each
+    sample.
+    """
     xp, (down, across) = namespace(pixels), axes
     inside = (down.inside[:, :, None] & across.inside[:, None, :]).astype(down.share.dtype)
     corners = [
@@ -245,7 +260,7 @@ def _pooled(
 
 
 def _roi_align_cost(form: Form, x: Any, rois: Any, _: Any) -> int:
-    """Count what regions of the whole image would sample."""
+    """Return the number of samples if every region covered the whole image."""
     bins: int = form.get("output_height") * form.get("output_width")
     grid: int = form.get("sampling_ratio") ** 2 or max(x.shape[2:]) ** 2
     return int(rois.shape[0]) * int(x.shape[1]) * bins * grid + int(x.size)

@@ -1,4 +1,4 @@
-"""Operators that compute every element for itself: activations, arithmetic, comparisons, Cast."""
+"""Element-wise operators: activations, arithmetic, comparisons, bit operations and Cast, with broadcasting."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _Compute = Callable[[Any, Any, Form], Any]
 
 
 def _unary(compute: _Compute, curve: special.Curve | None = None) -> Operator:
-    """Make an operator of one array from what computes it in the accumulator's type, given (xp, x, form).
+    """Make a unary operator from ``compute(xp, x, form)``, which works in the accumulator's type.
 
-    A curve does the same for NumPy arrays, in blocks.
+    ``curve`` computes the same for NumPy arrays, in cache-sized blocks.
     """
 
     def function(form: Form, x: Any) -> Any:
@@ -32,8 +32,9 @@ def _unary(compute: _Compute, curve: special.Curve | None = None) -> Operator:
 
 
 def _relu(_: Form, x: Any) -> Any:
+    """Relu, in the type of x."""
     if is_float(x) and isinstance(x, np.ndarray):
-        return np.clip(wide(x), 0, np.inf).astype(x.dtype, copy=False)  # several times quicker than NumPy's maximum
+        return np.clip(wide(x), 0, np.inf).astype(x.dtype, copy=False)  # several times faster than np.maximum
     return namespace(x).maximum(0, x)
 
 
@@ -75,14 +76,15 @@ def _softplus(xp: Any, x: Any, _: Form) -> Any:
 
 
 def _clip(form: Form, x: Any, low: Any = None, high: Any = None) -> Any:
-    """Raise to the lower bound, then lower to the upper one, which has the last word where they cross.
+    """Clip: apply the lower bound, then the upper one, which wins if the two cross.
 
-    The bounds come first, as NumPy keeps the second of two equal numbers: the sign of a zero.
+    The bound is the first argument of maximum and minimum: NumPy returns the second of two equal numbers, and so keeps
+    the sign of a zero in x.
     """
     if form.opset < 11:
         low, high = form.get("min"), form.get("max")
     xp, y = namespace(x), wide(x)
-    if is_float(x) and isinstance(x, np.ndarray):  # one pass, several times quicker than two of NumPy's others
+    if is_float(x) and isinstance(x, np.ndarray):  # one pass; several times faster than np.maximum and np.minimum
         bounds = -np.inf if low is None else low, np.inf if high is None else high
         return np.clip(y, *(_scalar(bound, y.dtype) for bound in bounds)).astype(x.dtype, copy=False)
     if low is not None:
@@ -97,6 +99,7 @@ def _scalar(bound: Any, dtype: Any) -> Any:
 
 
 def _prelu(form: Form, x: Any, slope: Any) -> Any:
+    """PRelu; before opset 7, slope (C,) applies per channel."""
     xp = namespace(x)
     slope = slope if form.opset >= 7 or slope.size == 1 else slope.reshape(-1, *(1,) * (x.ndim - 2))
     y = wide(x)
@@ -104,7 +107,7 @@ def _prelu(form: Form, x: Any, slope: Any) -> Any:
 
 
 def _aligned(form: Form, a: Any, b: Any) -> Any:
-    """Return b with the axes that broadcasting by ``axis`` gives it, as before opset 7."""
+    """Return b reshaped for the broadcasting of opsets before 7, whose attribute ``axis`` aligns its first axis."""
     if form.opset >= 7 or not form.get("broadcast"):
         return b
     axis = form.get("axis")
@@ -113,6 +116,8 @@ def _aligned(form: Form, a: Any, b: Any) -> Any:
 
 
 def _binary(compute: Callable[[Any, Any], Any], ufunc: Any) -> Operator:
+    """Make a binary operator from a function of two arrays; ``ufunc`` is its NumPy equivalent, for in-place results."""
+
     def function(form: Form, a: Any, b: Any) -> Any:
         return compute(wide(a), wide(_aligned(form, a, b))).astype(a.dtype, copy=False)
 
@@ -123,7 +128,7 @@ def _binary(compute: Callable[[Any, Any], Any], ufunc: Any) -> Operator:
 
 
 def divide(a: Any, b: Any) -> Any:
-    """Divide; integers towards zero."""
+    """Divide element by element; integers are truncated towards zero."""
     if a.dtype.kind not in "iu":
         return a / b
     quotient = a // b
@@ -133,13 +138,14 @@ def divide(a: Any, b: Any) -> Any:
 
 
 def _power(form: Form, a: Any, b: Any) -> Any:
+    """Pow, in the type of the base."""
     b, xp = _aligned(form, a, b), namespace(a)
     power = _integer_power if a.dtype.kind in "iu" and b.dtype.kind == "i" else _real_power
     return power(xp, a, b).astype(a.dtype, copy=False)
 
 
 def _real_power(xp: Any, a: Any, b: Any) -> Any:
-    """Multiply where NumPy would take a hundred times as long: it knows squares, but no cubes, which GELU has."""
+    """Return a ** b; cubes, which GELU uses, are multiplied out, because np.power is about 100 times slower."""
     if xp is np and isinstance(b, np.ndarray) and b.size == 1 and b.ndim <= a.ndim and is_float(a) and b.item() == 3:
         a = wide(a)
         return a * a * a
@@ -147,12 +153,14 @@ def _real_power(xp: Any, a: Any, b: Any) -> Any:
 
 
 def _integer_power(xp: Any, a: Any, b: Any) -> Any:
-    """Round what negative exponents give towards zero, too: 0, but of 1 and -1."""
+    """Return a ** b for integers; negative exponents truncate towards zero: 0, except for bases 1 and -1."""
     inverse = xp.where(xp.abs(a) == 1, xp.power(a, b & 1), 0)
     return xp.where(b < 0, inverse, xp.power(a, xp.maximum(b, 0)))
 
 
 def _comparison(compute: Callable[[Any, Any], Any]) -> Operator:
+    """Make a comparison or logical operator from a function of two arrays."""
+
     def function(form: Form, a: Any, b: Any) -> Any:
         return compute(wide(a), wide(_aligned(form, a, b)))
 
@@ -160,7 +168,7 @@ def _comparison(compute: Callable[[Any, Any], Any]) -> Operator:
 
 
 def _variadic(compute: Callable[[Any], Callable[[Any, Any], Any]], mean: bool = False) -> Operator:
-    """Make an operator of one or more arrays from what picks a function of two in a library."""
+    """Make a variadic operator; ``compute(xp)`` returns the function of two arrays with which to reduce the inputs."""
 
     def function(_: Form, *arrays: Any) -> Any:
         x = arrays[0]
@@ -180,7 +188,7 @@ def _not(_: Form, x: Any) -> Any:
 
 
 def _bit_shift(form: Form, a: Any, b: Any) -> Any:
-    """Shift; by a negative amount, or one of all bits and more, nothing but the sign is left of a right shift."""
+    """BitShift; for shifts by a negative amount or by all bits, the result is 0, or the sign for a right shift."""
     direction, xp, bits = form.get("direction"), namespace(a), 8 * a.dtype.itemsize
     if direction not in ("LEFT", "RIGHT"):
         raise ArgumentError(f"direction must be LEFT or RIGHT, not {direction!r}")
@@ -192,24 +200,26 @@ def _bit_shift(form: Form, a: Any, b: Any) -> Any:
 
 
 def _where(_: Form, condition: Any, a: Any, b: Any) -> Any:
+    """Where: choose elements of a or b by a condition; 16-bit floats go through float32."""
     if not is_float(a):
         return namespace(condition).where(condition, a, b)
     return namespace(condition).where(condition, wide(a), wide(b)).astype(a.dtype, copy=False)
 
 
 def _castable(form: Form) -> bool:
-    """Tell whether there are functions for the type; of a node of a function it is known when that is called."""
+    """Return whether the target type is supported; True if it depends on the caller of a function."""
     return form.get("to") is None or _numpy_type(_type_number(form)).name in DTYPES
 
 
 def _type_number(form: Form) -> int:
-    """Return the element type's number, which opset 1 spells out."""
+    """Return the number of the target element type, which opset 1 gives as a name."""
     to = form.get("to")
     number: int = to if isinstance(to, int) else onnx.TensorProto.DataType.Value(to.upper())
     return number
 
 
 def _cast(form: Form, x: Any) -> Any:
+    """Cast to the type that the attribute ``to`` names."""
     return _as_type(x, _numpy_type(_type_number(form)))
 
 
@@ -219,12 +229,14 @@ def _numpy_type(number: int) -> Any:
 
 
 def _cast_like(_: Form, x: Any, other: Any) -> Any:
+    """CastLike: convert to the type of another array."""
     return _as_type(x, other.dtype)
 
 
 def _as_type(x: Any, dtype: Any) -> Any:
+    """Convert to a dtype; conversions between bfloat16 and non-floating types go through float32."""
     if "bfloat16" in (name_of(dtype), name_of(x.dtype)) and not (is_float(x) and dtype.kind == "f"):
-        x = x.astype(np.float32)  # between which and bfloat16 CuPy converts
+        x = x.astype(np.float32)  # CuPy converts bfloat16 only from and to floating-point types
     return x.astype(dtype)
 
 

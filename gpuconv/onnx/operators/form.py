@@ -1,4 +1,8 @@
-"""What an operator of the table is, and what it gets of a node beside the arrays."""
+"""Common definitions of all operators.
+
+An :class:`Operator` describes an implementation, a :class:`Form` the settings of one node. Helpers for array libraries
+and dtypes are here too: :func:`namespace`, :func:`wide`, :func:`saturated`.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +21,8 @@ from gpuconv.onnx.messages import quoted
 
 _SHORT = ("float16", "bfloat16")
 _INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
-DTYPES = frozenset((*_SHORT, *_INTEGERS, "bool", "float32", "float64"))  # that the functions compute
-NARROW = frozenset(  # that ml_dtypes brings to NumPy, but not to CuPy: arrays of these stay on the host
+DTYPES = frozenset((*_SHORT, *_INTEGERS, "bool", "float32", "float64"))  # dtypes that all functions support
+NARROW = frozenset(  # types that ml_dtypes adds to NumPy, but not to CuPy; such arrays stay on the host
     (
         *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"),
         *("float6_e2m3fn", "float6_e3m2fn", "float4_e2m1fn", "int4", "uint4", "int2", "uint2"),
@@ -28,18 +32,18 @@ NARROW = frozenset(  # that ml_dtypes brings to NumPy, but not to CuPy: arrays o
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A node without its inputs.
+    """Everything about a node except the values of its inputs.
 
     Attributes
     ----------
     opset : int
-        Of the default domain.
+        Version of the default domain.
     attributes : dict of str to value
-        Those of the opset's form of the operator, with its defaults where the node gives none and there are any.
+        The node's attributes, completed by the defaults of this opset.
     outputs : tuple of bool
-        Which outputs are wanted.
+        Whether each output is used; an omitted one has the name "".
     inputs : tuple of bool
-        Which inputs are given.
+        Whether each input is present.
     """
 
     opset: int
@@ -48,26 +52,26 @@ class Form:
     inputs: tuple[bool, ...] = (True,)
 
     def get(self, name: str) -> Any:
-        """Return an attribute's value; None where the node gives none and there is no default."""
+        """Return an attribute's value; None if it is absent and has no default."""
         return self.attributes.get(name)
 
     def given(self, names: tuple[str, ...]) -> dict[str, Any]:
-        """Return those of some attributes that have a value."""
+        """Return those of the named attributes that have a value."""
         return {name: value for name in names if (value := self.get(name)) is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """What a node may hold of an operator that onnx has no schema of.
+    """Inputs and attributes of an operator for which onnx has no schema.
 
     Attributes
     ----------
     inputs : tuple of str
-        Names in order. A "?" at the end marks an optional input, a "*" one of any number of further inputs.
+        Names in order. A trailing "?" marks an optional input, "*" any number of further inputs.
     attributes : dict of str to value or type
-        The default of each attribute, or its type (int, float, str or list) where it has no default.
+        The default of each attribute, or its type (int, float, str or list) if it has no default.
     required : tuple of str
-        Attributes that a node must give.
+        Attributes that must be present.
     """
 
     inputs: tuple[str, ...]
@@ -76,11 +80,11 @@ class Schema:
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """The defaults of those attributes that have one."""
+        """The defaults of the attributes that have one, by name."""
         return {name: default for name, default in self.attributes.items() if not isinstance(default, type)}
 
     def fault(self, inputs: Sequence[str], attributes: Mapping[str, Any]) -> str:
-        """Return what is wrong with a node's input names and attribute values, or ""."""
+        """Return the first error in a node's input names and attribute values; "" if there is none."""
         names = [name.rstrip("?*") for name in self.inputs]
         least = max((at for at, name in enumerate(self.inputs, 1) if name[-1] not in "?*"), default=0)
         most = math.inf if self.inputs[-1][-1] == "*" else len(names)
@@ -108,7 +112,7 @@ def _always(_: Form) -> bool:
 
 
 def broadcast_cost(form: Form, *inputs: Any) -> int:
-    """Return how many elements all inputs have once they are broadcast; before opset 7 by an axis that a node names."""
+    """Return the number of elements after broadcasting all inputs; an upper bound before opset 7."""
     arrays = [np.shape(value) for value in inputs if value is not None]
     if form.opset < 7:
         return prod(map(prod, arrays))
@@ -118,32 +122,32 @@ def broadcast_cost(form: Form, *inputs: Any) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """One operator of ONNX, at all opsets and for arrays of either library.
+    """The implementation of one ONNX operator, for all opsets, on NumPy and CuPy arrays.
 
     Attributes
     ----------
     function : callable
-        Takes a Form, then the node's inputs, None for one that is absent; returns an array or a tuple of arrays.
+        Takes a Form, then the node's inputs (None for absent ones). Returns an array or a tuple of arrays.
     on_host : frozenset of int
-        Positions of inputs that say what to compute, such as shapes and axes: always NumPy arrays.
+        Positions of inputs that parameterise the operator, such as shapes and axes. They are always NumPy arrays.
     serves : callable
-        Tells by its Form whether a node is one that the function computes.
+        Takes a Form; returns whether the function supports it.
     cost : callable
-        Takes what the function takes, and returns how many elements it makes or reads at most; may raise anything for
-        inputs that the function refuses. A constant is computed ahead only where that is few.
+        Takes the same arguments as the function; returns an upper bound of the elements that it reads or computes. It
+        may raise anything for inputs that the function refuses. Constant folding uses it.
     dtypes : frozenset of str
-        Names of the element types that it takes.
+        Names of the element types that all array inputs must have.
     prepare : callable, optional
-        Takes a Form and the node's inputs, None for those that are not constant, and returns by position what the
-        function takes in place of some of these; called once.
+        Called once with a Form and the node's inputs, None for those that are not constant. Returns, by position,
+        faster forms of constant inputs that the function accepts in their place.
     by_kernels : bool
-        Whether a device computes it even where all inputs come from the host, as integers do.
+        Whether a device computes it even if all inputs come from the host, as integers do.
     collections : bool
-        Whether inputs may be sequences and maps, lists and dicts, beside arrays of these types.
+        Whether inputs may also be sequences (lists) and maps (dicts).
     into : callable, optional
-        Does what the function does to float32 and float64 arrays of NumPy, and writes to one more, the last.
+        Like the function, for float32 and float64 NumPy arrays, with an output array as last argument.
     schema : Schema, optional
-        What a node may hold, for operators that onnx has no schema of.
+        Allowed inputs and attributes, for operators without a schema in onnx.
     """
 
     function: Callable[..., Any]
@@ -159,46 +163,46 @@ class Operator:
 
 
 def namespace(array: Any) -> Any:
-    """Return the library that an array is from: NumPy or CuPy."""
+    """Return the array library of an array: numpy or cupy."""
     return np if isinstance(array, np.ndarray | np.generic) else sys.modules["cupy"]
 
 
 @lru_cache(maxsize=64)
 def name_of(dtype: Any) -> str:
-    """Return an element type's name, which NumPy puts together anew each time, for longer than a small node takes."""
+    """Return a dtype's name, cached: NumPy computes it at each access, which takes longer than a small node."""
     return str(dtype.name)
 
 
 def wide(array: Any) -> Any:
-    """Return float16 and bfloat16 as float32, in which they are computed; everything else as it is."""
+    """Return float16 and bfloat16 arrays as float32, the type they are computed in; others unchanged."""
     return array.astype(np.float32) if name_of(array.dtype) in _SHORT else array
 
 
 def is_float(array: Any) -> bool:
-    """Tell whether an array's elements are floating-point numbers."""
+    """Return whether an array has a floating-point dtype, bfloat16 included."""
     return bool(array.dtype.kind == "f" or name_of(array.dtype) == "bfloat16")
 
 
 def saturated(array: Any, dtype: Any) -> Any:
-    """Return floating-point numbers as integers: towards zero, and those that the type has not as its ends."""
+    """Convert floating-point numbers to an integer dtype: truncated towards zero and saturated to its range."""
     xp, ends = namespace(array), np.iinfo(dtype)
     last = float(ends.max) if float(ends.max) <= ends.max else np.nextafter(float(ends.max), 0)
     return xp.minimum(xp.maximum(array, float(ends.min)), last).astype(dtype)
 
 
 def ints(array: Any) -> list[int]:
-    """Return the integers of an input that came on the host, or of an attribute."""
+    """Return a host input or an attribute as a flat list of int."""
     return list(map(int, np.asarray(array).reshape(-1).tolist()))
 
 
 def only_int(name: str, array: Any) -> int:
-    """Return the only number of an input that came on the host, as an integer; the name is for the error."""
+    """Return the only element of a host input as an int; ``name`` is for the error message."""
     if np.size(array) != 1:
         raise ArgumentError(f"{name} must have one element, not the shape {np.shape(array)}")
     return int(np.asarray(array).reshape(())[()])
 
 
 def blocks_of_channels(x: Any, elements: int) -> list[tuple[int, slice]]:
-    """Return places in x (N, C, D1, …, Dn) that are all of it: channels of an image, with about so many elements."""
+    """Split x (N, C, D1, ..., Dn) into blocks of about ``elements`` elements: (image, slice of its channels)."""
     step = max(1, elements // max(1, prod(x.shape[2:])))
     return [(image, slice(low, low + step)) for image in range(x.shape[0]) for low in range(0, x.shape[1], step)]

@@ -1,4 +1,8 @@
-"""Operators that read or write elements by indices, or name them; errors are the host's, where it has the indices."""
+"""Operators that address elements by index: gather, scatter, OneHot, Unique, CumSum, ReverseSequence and ZipMap.
+
+Indices on the host are validated; out-of-range indices on a device are not, because that would synchronise. Repeated
+scatter indices are applied in order, on a device by rounds of distinct indices.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +20,12 @@ from gpuconv.onnx.operators.pooling import on_device
 from gpuconv.onnx.operators.shaping import axis_of
 
 _REDUCTIONS = ("add", "mul", "max", "min")
-_ANY = DTYPES | NARROW | {"complex64", "complex128", "object"}  # the last is text
-_NO_WRAP_BEFORE = 11  # the opset since which OneHot counts negative indices from the end
+_ANY = DTYPES | NARROW | {"complex64", "complex128", "object"}  # "object" is the dtype of strings
+_NO_WRAP_BEFORE = 11  # opset since which OneHot's negative indices count from the end
 
 
 def _from_front(indices: Any, extent: int, axis: int) -> Any:
-    """Return indices that count from the front; those that the host has must lie inside."""
+    """Return non-negative indices; out-of-range indices on the host raise ArgumentError."""
     if isinstance(indices, np.ndarray) and indices.size:
         low, high = int(indices.min()), int(indices.max())
         if low < -extent or high >= extent:
@@ -32,14 +36,15 @@ def _from_front(indices: Any, extent: int, axis: int) -> Any:
 
 
 def _gather_elements(form: Form, x: Any, indices: Any) -> Any:
+    """GatherElements: return the elements of x that indices along one axis select."""
     axis = axis_of(form.get("axis"), x.ndim)
-    if isinstance(x, np.ndarray) and on_device(indices):  # as of types that a device lacks
+    if isinstance(x, np.ndarray) and on_device(indices):  # x has a type that the device lacks
         indices = gpuconv.to_host(indices)
     return namespace(x).take(x.reshape(-1), _along(indices, x.shape, axis))
 
 
 def _along(indices: Any, shape: tuple[int, ...], axis: int) -> Any:
-    """Return positions, in C order, of the elements that indices along an axis mean."""
+    """Return the flat positions (C order) of the elements that indices along one axis select."""
     same = indices.ndim == len(shape)
     if not same or any(n > m for at, (n, m) in enumerate(zip(indices.shape, shape, strict=True)) if at != axis):
         raise ArgumentError(
@@ -53,10 +58,12 @@ def _along(indices: Any, shape: tuple[int, ...], axis: int) -> Any:
 
 
 def _elements(_: Form, x: Any, indices: Any) -> int:
+    """Return the number of gathered elements."""
     return int(np.size(indices))
 
 
 def _gather_nd(form: Form, x: Any, indices: Any) -> Any:
+    """GatherND: gather slices addressed by index tuples, after ``batch_dims`` common axes."""
     xp, batch = namespace(x), form.get("batch_dims") or 0
     depth = indices.shape[-1]
     if batch < 0 or x.shape[:batch] != indices.shape[:batch] or not 1 <= depth <= x.ndim - batch:
@@ -75,7 +82,7 @@ def _gather_nd(form: Form, x: Any, indices: Any) -> Any:
 
 
 def _places(indices: Any, extents: tuple[int, ...], first_axis: int) -> Any:
-    """Return positions among the elements of some axes, in C order, of index tuples along the last axis."""
+    """Return the flat positions (C order) of index tuples, stored along the last axis, within some extents."""
     place: Any = 0
     for at, extent in enumerate(extents):
         place = place * extent + _from_front(indices[..., at], extent, first_axis + at)
@@ -89,6 +96,7 @@ def _gather_nd_cost(form: Form, x: Any, indices: Any) -> int:
 
 
 def _scatter_elements(form: Form, x: Any, indices: Any, updates: Any) -> Any:
+    """ScatterElements and Scatter: return a copy of x with updates at indices along one axis."""
     axis = axis_of(form.get("axis") or 0, x.ndim)
     if updates.shape != indices.shape:
         raise ArgumentError(f"updates of shape {updates.shape} must have the shape of indices, {indices.shape}")
@@ -97,6 +105,7 @@ def _scatter_elements(form: Form, x: Any, indices: Any, updates: Any) -> Any:
 
 
 def _scatter_nd(form: Form, x: Any, indices: Any, updates: Any) -> Any:
+    """ScatterND: return a copy of x with slices updated that index tuples address."""
     depth = indices.shape[-1]
     expected = (*indices.shape[:-1], *x.shape[depth:])
     if depth > x.ndim or updates.shape != expected:
@@ -115,7 +124,9 @@ def _scatter_nd(form: Form, x: Any, indices: Any, updates: Any) -> Any:
 
 
 def _scattered(x: Any, places: Any, updates: Any, reduction: str | None) -> Any:
-    """Return a copy of x with updates at places among its elements, one after the other where places come again."""
+    """Return a copy of x with updates applied at flat positions; several updates of one position are applied in
+    order.
+    """
     xp = namespace(x)
     if reduction in (None, "none"):
         y = x.copy().reshape(-1)
@@ -137,7 +148,7 @@ def _scattered(x: Any, places: Any, updates: Any, reduction: str | None) -> Any:
 
 
 def _last(places: Any) -> Any:
-    """Return which update is the last of each place."""
+    """Return, for each distinct position, the index of its last update."""
     order = np.argsort(places, kind="stable")
     ends = np.ones(places.size, np.bool_)
     np.not_equal(places[order[1:]], places[order[:-1]], out=ends[:-1])
@@ -145,7 +156,9 @@ def _last(places: Any) -> Any:
 
 
 def _turns(places: Any) -> Iterator[Any]:
-    """Split updates into the first of every place, the second, and so on: each of these has no place twice."""
+    """Yield rounds of updates: the first update of each position, the second, and so on; a round has no position
+    twice.
+    """
     order = np.argsort(places, kind="stable")
     starts = np.ones(places.size, np.bool_)
     np.not_equal(places[order[1:]], places[order[:-1]], out=starts[1:])
@@ -156,6 +169,7 @@ def _turns(places: Any) -> Iterator[Any]:
 
 
 def _reduces(form: Form) -> bool:
+    """Return whether the attribute ``reduction`` is supported."""
     return form.get("reduction") in (None, "none", *_REDUCTIONS)
 
 
@@ -164,6 +178,7 @@ def _scatter_cost(_: Form, x: Any, indices: Any, updates: Any) -> int:
 
 
 def _one_hot(form: Form, indices: Any, depth: Any, values: Any) -> Any:
+    """OneHot: ``values`` holds the off value and the on value."""
     xp, count = namespace(indices), only_int("depth", depth)
     if count < 0:
         raise ArgumentError(f"depth is {count}, but there cannot be fewer than 0 classes")
@@ -182,9 +197,9 @@ def _one_hot_cost(_: Form, indices: Any, depth: Any, values: Any) -> int:
 
 
 def _unique(form: Form, x: Any) -> Any:
-    """Return the different elements, or parts along an axis, where each is first, which is which, and how many.
+    """Unique: return distinct elements (or slices along an axis), first positions, inverse mapping, and counts.
 
-    They are sorted, or in the order in which they come.
+    They are sorted, or in order of first occurrence if ``sorted`` is 0.
     """
     axis = form.get("axis")
     rows = x.reshape(-1) if axis is None else np.moveaxis(x, axis_of(axis, x.ndim), 0)
@@ -203,7 +218,7 @@ def _unique(form: Form, x: Any) -> Any:
 
 
 def _reverse_sequence(form: Form, x: Any, lengths: Any) -> Any:
-    """Turn round the first elements along the time axis, so many as each sequence of the batch has."""
+    """ReverseSequence: reverse the first ``sequence_lens[i]`` steps of each sequence along the time axis."""
     time, batch = form.get("time_axis"), form.get("batch_axis")
     if x.ndim < 2 or {time, batch} != {0, 1} or lengths.shape != (x.shape[batch],):
         raise ArgumentError(
@@ -221,7 +236,7 @@ def _reverse_sequence(form: Form, x: Any, lengths: Any) -> Any:
 
 
 def _cum_sum(form: Form, x: Any, axis: Any) -> Any:
-    """Sum up in the type of x, in which integers wrap; 16-bit types in float32."""
+    """CumSum in the type of x, in which integers wrap; 16-bit floats are summed in float32."""
     along = axis_of(only_int("axis", axis), x.ndim)
     if x.shape[along] == 0:
         return x
@@ -235,7 +250,11 @@ def _cum_sum(form: Form, x: Any, axis: Any) -> Any:
 
 
 def _running(y: Any, axis: int) -> Any:
-    """Sum up along an axis; on a device in steps twice as wide each time, which need none of NVIDIA's libraries."""
+    """Return the inclusive prefix sum along an axis.
+
+    On a device this is a Hillis-Steele scan: log2(n) additions with doubling offsets, which need none of NVIDIA's
+    libraries.
+    """
     if isinstance(y, np.ndarray):
         return np.cumsum(y, axis=axis, dtype=y.dtype)
     before, step = (slice(None),) * axis, 1
@@ -254,7 +273,7 @@ def _labels(form: Form) -> list[Any]:
 
 
 def _zip_map(form: Form, x: Any) -> list[dict[Any, float]]:
-    """Return a dict for every row of x (N, C), or of the only row (C); its keys are in order, as ONNX Runtime's are."""
+    """ZipMap: return a dict per row of x (N, C) or (C), with the keys sorted as ONNX Runtime does."""
     labels = _labels(form)
     if x.ndim not in (1, 2) or x.shape[-1] != len(labels):
         raise ArgumentError(f"X must be (N, {len(labels)}), as there are {len(labels)} labels, not {x.shape}")

@@ -1,6 +1,8 @@
-"""Products of 8-bit integers, exact: float32 holds every integer up to 2 ** 24, and sums that stay below are whole.
+"""Integer convolutions and matrix products (ConvInteger, QLinearConv, MatMulInteger and relatives), exact via float32.
 
-Longer sums are made in pieces, which are added up as 32-bit integers; these wrap, as the specification allows.
+float32 represents every integer up to 2**24, so a product is exact while the sums of magnitudes stay below that bound.
+Longer sums are split along K into exact parts, which are added as int32 and wrap, as the specification allows. Thus
+integer operators run on the fast floating-point kernels.
 """
 
 from __future__ import annotations
@@ -24,22 +26,29 @@ from gpuconv.onnx.repeated import RepeatedConv
 from gpuconv.rules import geometry
 
 _EXACT = 2**24
-_BLOCK = 2**17  # elements
+_BLOCK = 2**17  # elements per block
 _CONV = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
 _INTEGERS = {"int8", "uint8"}
-_Span = tuple[int, int]  # from one element to before another
+_Span = tuple[int, int]  # (first, past the last)
 
 
 @dataclass(frozen=True, slots=True)
 class _Factor:
-    """Integers less their zero points, as float32, and what none of them exceeds in size."""
+    """Integers minus their zero points as float32, and an upper bound of their magnitudes.
+
+    Attributes
+    ----------
+    values : array of float32
+    largest : int
+        No element has a larger magnitude.
+    """
 
     values: Any
     largest: int
 
 
 def _factor(values: Any, zero: Any) -> _Factor:
-    """Subtract zero points, which broadcast; those on a device may be anything in their type's range."""
+    """Subtract zero points, which broadcast; for zero points on a device, the bound covers their whole range."""
     low, high = integer_range(values.dtype)
     known = zero is None or isinstance(zero, np.ndarray)
     least, most = (0, 0) if zero is None else (int(zero.min()), int(zero.max())) if known else (low, high)
@@ -50,22 +59,22 @@ def _factor(values: Any, zero: Any) -> _Factor:
 
 
 class _Weights:
-    """The second factor of products, less its zero points, and how long exact sums with it may be.
+    """The second factor of a product, minus zero points, and how to split sums along K so that each part is exact.
 
     Parameters
     ----------
     factor : _Factor
     inner, taps : int
-        How many elements of the first factor a sum goes over, and with how many weights it multiplies each.
+        K as the number of elements of the first factor, and the number of weights that each is multiplied by.
     arranged : callable
-        Makes an array (outputs, inner) of the sizes of all weights.
+        Rearranges the magnitudes of all weights to an array (outputs, inner), summed over taps.
 
     Attributes
     ----------
     totals : array of float64
-        Per output, what the sizes of its weights add up to, or may.
-    most : float
-        The greatest of the totals.
+        Per output, the sum of the magnitudes of its weights, or an upper bound of it if they are on a device.
+    largest_total : float
+        The largest of the totals.
     """
 
     def __init__(self, factor: _Factor, inner: int, taps: int, arranged: Callable[[Any], Any]) -> None:
@@ -73,46 +82,59 @@ class _Weights:
         self._each = (
             None if isinstance(factor.values, np.ndarray) else np.full((1, inner), float(factor.largest * taps))
         )
-        self._pieces: dict[int, list[_Span] | None] = {}
+        self._spans_by_bound: dict[int, list[_Span] | None] = {}
         self.totals = self._sizes().sum(axis=1, dtype=np.float64)
-        self.most = float(self.totals.max(initial=0))
+        self.largest_total = float(self.totals.max(initial=0))
 
     def _sizes(self) -> Any:
         return self._arranged(np.abs(self.values)) if self._each is None else self._each
 
-    def pieces(self, largest: int) -> list[_Span] | None:
-        """Cut the inner extent into pieces whose sums are exact if no element of the first factor is larger.
+    def spans(self, largest: int) -> list[_Span] | None:
+        """Split the inner extent into spans with exact sums, for first factors of magnitude at most ``largest``.
 
-        None where a single element has too many weights.
+        Returns None if a single element already has too large a sum of weights. Results are cached.
         """
-        if largest not in self._pieces:
-            self._pieces[largest] = _cut(self._sizes(), _EXACT // largest)
-        return self._pieces[largest]
+        if largest not in self._spans_by_bound:
+            self._spans_by_bound[largest] = _cut(self._sizes(), _EXACT // largest)
+        return self._spans_by_bound[largest]
 
 
 def _cut(sizes: Any, most: int) -> list[_Span] | None:
+    """Split rows of magnitudes greedily into spans whose sums are at most ``most``; None if one column exceeds it.
+
+    Parameters
+    ----------
+    sizes : array (outputs, inner)
+    most : int
+        Largest sum that is exact.
+    """
     running = np.cumsum(sizes, axis=1, dtype=np.float64)
-    extent, start, pieces = running.shape[1], 0, []
+    extent, start, spans = running.shape[1], 0, []
     while start < extent:
         sums = (running[:, start:] - (running[:, start - 1 : start] if start else 0)).max(axis=0)
         end = start + int(np.searchsorted(sums, most, side="right"))
         if end == start:
             return None
-        pieces.append((start, end))
+        spans.append((start, end))
         start = end
-    return pieces
+    return spans
 
 
-def _total(parts: Iterable[Any]) -> Any:
-    """Add up sums as 32-bit integers."""
-    first, *others = (part.astype(np.int32) for part in parts)
-    for part in others:
-        first += part
+def _total(partial_sums: Iterable[Any]) -> Any:
+    """Add up partial results as int32."""
+    first, *rest = (partial_sum.astype(np.int32) for partial_sum in partial_sums)
+    for partial_sum in rest:
+        first += partial_sum
     return first
 
 
-def _known(make: Callable[[Form, Any, Any], Any], at: int, zero_at: int) -> Callable[..., dict[int, Any]]:
-    """Return what prepares a node whose weights and their zero points, at these positions, are constant."""
+def _prepare_second_factor(
+    make: Callable[[Form, Any, Any], Any], at: int, zero_at: int
+) -> Callable[..., dict[int, Any]]:
+    """Return the ``prepare`` function of an operator: it builds the second factor once, if that is constant.
+
+    ``at`` and ``zero_at`` are the positions of the weights and of their zero point.
+    """
 
     def prepare(form: Form, constants: tuple[Any, ...]) -> dict[int, Any]:
         w, zero = (constants[position] if position < len(constants) else None for position in (at, zero_at))
@@ -127,16 +149,18 @@ def _known(make: Callable[[Form, Any, Any], Any], at: int, zero_at: int) -> Call
 
 
 class _Filters:
-    """The weights of a convolution; those that are constant are looked at once."""
+    """The weights of an integer convolution; constant weights are analysed once and use the fast path of
+    RepeatedConv.
+    """
 
     def __init__(self, form: Form, w: Any, zero: Any, *, constant: bool = False) -> None:
         self._attributes, self._group = form.given(_CONV), form.get("group") or 1
         taps, factor = prod(w.shape[2:]), _factor(w, _per_output(zero, w.ndim))
         self._weights = _Weights(factor, w.shape[1], taps, lambda sizes: sizes.reshape(*w.shape[:2], taps).sum(axis=2))
-        self._again: dict[_Span | None, tuple[Any, RepeatedConv]] | None = {} if constant else None
+        self._fast_paths: dict[_Span | None, tuple[Any, RepeatedConv]] | None = {} if constant else None
 
     def convolved(self, x: _Factor, bias: Any = None) -> Any:
-        """Convolve, and add a bias of int32; the result is float32 where that is known to be exact, else int32."""
+        """Convolve and add an int32 bias; the result is float32 if that is known to be exact, int32 otherwise."""
         w, totals = self._weights.values, self._weights.totals * x.largest
         geometry.conv(x.values.shape, w.shape, None if bias is None else bias.shape, **self._attributes)
         if totals.max(initial=0) <= _EXACT:
@@ -144,35 +168,35 @@ class _Filters:
                 return self._conv(x.values, None, bias.astype(np.float32))
             y = self._conv(x.values, None)
             return y if bias is None else _with_bias(y.astype(np.int32), bias)
-        pieces = self._weights.pieces(x.largest)
-        if pieces is None:  # float64 holds what float32 does not
+        spans = self._weights.spans(x.largest)
+        if spans is None:  # no exact split exists: use float64, which represents integers up to 2**53
             y = gpuconv.conv(x.values.astype(np.float64), w.astype(np.float64), **self._attributes)
             y = y.astype(np.int64).astype(np.int32)
         else:
-            y = _total(self._conv(_channels(x.values, piece, self._group), piece) for piece in pieces)
+            y = _total(self._conv(_channels(x.values, span, self._group), span) for span in spans)
         return y if bias is None else _with_bias(y, bias)
 
-    def _conv(self, x: Any, piece: _Span | None, bias: Any = None) -> Any:
-        """Convolve with the weights of some channels, or of all."""
-        w = self._weights.values if piece is None else self._weights.values[:, slice(*piece)]
+    def _conv(self, x: Any, span: _Span | None, bias: Any = None) -> Any:
+        """Convolve with a span of the channels of each group, or with all."""
+        w = self._weights.values if span is None else self._weights.values[:, slice(*span)]
         compute = partial(gpuconv.conv, precision="ieee", **self._attributes)
-        if self._again is None:
+        if self._fast_paths is None:
             return compute(x, w, bias)
-        if piece not in self._again:
+        if span not in self._fast_paths:
             repeated = RepeatedConv(self._attributes)
             repeated.keep(w)
-            self._again[piece] = w, repeated
-        w, repeated = self._again[piece]
+            self._fast_paths[span] = w, repeated
+        w, repeated = self._fast_paths[span]
         (y,) = repeated.call(lambda: (compute(x, w, bias),), x, w, bias)
         return y
 
 
-def _channels(x: Any, piece: _Span, group: int) -> Any:
-    """Return some channels of every group."""
+def _channels(x: Any, span: _Span, group: int) -> Any:
+    """Return a span of the channels of each group."""
     if group == 1:
-        return x[:, slice(*piece)]
+        return x[:, slice(*span)]
     images, channels, *extents = x.shape
-    return x.reshape(images, group, channels // group, *extents)[:, :, slice(*piece)].reshape(images, -1, *extents)
+    return x.reshape(images, group, channels // group, *extents)[:, :, slice(*span)].reshape(images, -1, *extents)
 
 
 def _with_bias(y: Any, bias: Any) -> Any:
@@ -181,17 +205,21 @@ def _with_bias(y: Any, bias: Any) -> Any:
 
 
 def _per_output(parameter: Any, ndim: int) -> Any:
-    """Return a parameter of each output channel so that it broadcasts with an array that has these first."""
+    """Reshape a per-output-channel parameter so that it broadcasts with an array that has output channels first."""
     return parameter if parameter is None or parameter.ndim == 0 else parameter.reshape(-1, *(1,) * (ndim - 1))
 
 
 def _conv_integer(form: Form, x: Any, w: Any, x_zero: Any = None, w_zero: Any = None) -> Any:
+    """ConvInteger, also with weights prepared by :class:`_Filters`."""
     filters = w if isinstance(w, _Filters) else _Filters(form, w, w_zero)
     y = filters.convolved(_factor(x, None if x_zero is None else x_zero.reshape(())))
     return y.astype(np.int32, copy=False)
 
 
 def _qlinear_conv(form: Form, x: Any, x_scale: Any, x_zero: Any, w: Any, *others: Any) -> Any:
+    """QLinearConv: integer convolution, multiplied by x_scale * w_scale / y_scale and quantized, in blocks on the
+    CPU.
+    """
     w_scale, w_zero, y_scale, y_zero, *bias = others
     filters = w if isinstance(w, _Filters) else _Filters(form, w, w_zero)
     y = filters.convolved(_factor(x, x_zero.reshape(())), *bias)
@@ -210,6 +238,7 @@ def _qlinear_conv(form: Form, x: Any, x_scale: Any, x_zero: Any, w: Any, *others
 
 
 def _conv_cost(form: Form, x: Any, w: Any) -> int:
+    """Return the multiplications of a convolution, and the elements of its inputs."""
     g = geometry.conv(x.shape, w.shape, None, **form.given(_CONV))
     return prod(g.y_shape) * prod(map(int, w.shape[1:])) + int(x.size) + int(w.size)
 
@@ -226,57 +255,62 @@ def _qlinear_conv_cost(form: Form, x: Any, _: Any, __: Any, w: Any, *___: Any) -
 
 
 def _per_row(parameter: Any) -> Any:
-    """Return a parameter of each row of matrices so that it broadcasts with them."""
+    """Reshape a per-row parameter so that it broadcasts with matrices."""
     if parameter is None or parameter.size == 1:
         return parameter if parameter is None else parameter.reshape(())
     return parameter.reshape(-1, 1) if parameter.ndim == 1 else parameter
 
 
 def columns(_: Form, b: Any, zero: Any) -> _Weights:
-    """Return a second factor that is used more than once, less its zero points."""
+    """Return a matrix as the second factor of several products, minus its zero points."""
     return _Weights(_factor(b, zero), b.shape[0 if b.ndim == 1 else -2], 1, _by_column)
 
 
 def _by_column(sizes: Any) -> Any:
-    """Return matrices, stacks of them or a vector as (columns, rows)."""
+    """Return matrices, stacks of matrices or a vector as (columns, rows)."""
     moved = sizes.swapaxes(-1, -2) if sizes.ndim > 1 else sizes
     return moved.reshape(prod(moved.shape[:-1]), moved.shape[-1])
 
 
 def _product(form: Form, a: _Factor, b: Any, b_zero: Any) -> Any:
-    """Multiply matrices, stacks of them or vectors; the result is float32 where that is known to be exact, or int32."""
+    """Multiply matrices, stacks or vectors; the result is float32 if that is known to be exact, int32 otherwise."""
     return _multiplied(a, b if isinstance(b, _Weights) else columns(form, b, b_zero))
 
 
 def _multiplied(a: _Factor, weights: _Weights) -> Any:
+    """Multiply by prepared weights, in exact parts if necessary, without reduced precision such as TF32."""
+
     def multiply(left: Any, right: Any) -> Any:
-        if a.largest * weights.most <= _EXACT:
+        if a.largest * weights.largest_total <= _EXACT:
             return product(left, right)
-        pieces = weights.pieces(a.largest) or ()
-        return _total(product(left[..., low:high], right[..., low:high, :]) for low, high in pieces)
+        spans = weights.spans(a.largest) or ()
+        return _total(product(left[..., low:high], right[..., low:high, :]) for low, high in spans)
 
     with gpuconv.precision("ieee"):
         return matmul(a.values, weights.values, multiply)
 
 
 def product_of(bytes_: Any, weights: Any) -> Any:
-    """Multiply rows of integers in float32, none beyond 255, by what :func:`columns` has made; as float32.
+    """Multiply rows of integers of magnitude at most 255, given as float32, by the result of :func:`columns`.
 
-    Short rows on the host are multiplied at once: a step of many is little else.
+    Returns float32. Short sums on the host take a single NumPy call, which matters for recurrent layers with many
+    steps.
     """
-    if isinstance(bytes_, np.ndarray) and 255 * weights.most <= _EXACT:
+    if isinstance(bytes_, np.ndarray) and 255 * weights.largest_total <= _EXACT:
         return np.matmul(bytes_, weights.values)
     return _multiplied(_Factor(bytes_, 255), weights).astype(np.float32, copy=False)
 
 
 def _matmul_integer(form: Form, a: Any, b: Any, a_zero: Any = None, b_zero: Any = None) -> Any:
+    """MatMulInteger: return an int32 product."""
     y = _product(form, _factor(a, _per_row(a_zero)), b, b_zero)
     return y.astype(np.int32, copy=False)
 
 
 def _qlinear_matmul(form: Form, *inputs: Any) -> Any:
+    """QLinearMatMul: quantized product; types other than 8-bit integers are multiplied on the host in float32."""
     arrays = [array for array in inputs if not isinstance(array, _Weights)]
-    if any(array.dtype.name in NARROW for array in arrays):  # all of it on the host, as these are
+    if any(array.dtype.name in NARROW for array in arrays):  # CuPy lacks these types, so everything runs on the host
         inputs = tuple(gpuconv.to_host(array) if on_device(array) else array for array in inputs)
     a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = inputs
     if isinstance(b, _Weights) or {a.dtype.name, b.dtype.name} <= _INTEGERS:
@@ -303,12 +337,15 @@ def _qlinear_matmul_cost(form: Form, a: Any, _: Any, __: Any, b: Any, *___: Any)
 
 
 def _second(form: Form, b: Any, zero: Any) -> _Weights:
-    """Return the second factor of a QGemm as (K, N), less its zero points."""
+    """Return the second factor of QGemm as (K, N), minus its zero points."""
     return columns(form, b.T if form.get("transB") else b, zero)
 
 
 def _qgemm(form: Form, a: Any, a_scale: Any, a_zero: Any, b: Any, b_scale: Any, b_zero: Any, *others: Any) -> Any:
-    """Return ``(alpha * A @ B + C) / y_scale``, quantized; float32 of the same without a scale of Y."""
+    """QGemm: return ``(alpha * A @ B + C) / y_scale`` quantized; without y_scale, float32 of ``alpha * A @ B + C``.
+
+    C is int32 with the scale ``alpha * a_scale * b_scale``, so it is added to the integer product.
+    """
     c, y_scale, y_zero = (*others, None, None, None)[:3]
     weights = b if isinstance(b, _Weights) else _second(form, b, b_zero)
     y = _multiplied(_factor(a.T if form.get("transA") else a, a_zero.reshape(())), weights)
@@ -325,13 +362,13 @@ def _qgemm(form: Form, a: Any, a_scale: Any, a_zero: Any, b: Any, b_scale: Any, 
 
 
 def broadcasts_to(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    """Tell whether an array of a shape broadcasts to another shape as it is."""
+    """Return whether an array of one shape broadcasts to another shape without changing that shape."""
     ends = zip(shape[::-1], other[::-1], strict=False)
     return len(shape) <= len(other) and all(n in (1, m) for n, m in ends)
 
 
 def _qlinear_conv_of(form: Form, x: Any, *others: Any) -> Any:
-    """Convolve as QLinearConv does, by weights (M, C / group, k1, …, kn); with channels_last x is (N, D1, …, Dn, C)."""
+    """QLinearConv of com.microsoft: as ONNX's, or with channels_last on x (N, D1, ..., Dn, C), weights unchanged."""
     if not form.get("channels_last"):
         return _qlinear_conv(form, x, *others)
     axes = range(1, x.ndim - 1)
@@ -348,7 +385,7 @@ def _qgemm_cost(form: Form, a: Any, _: Any, __: Any, b: Any, *___: Any) -> int:
 
 
 def _scaled(y: Any, scale: Any, bias: Any) -> Any:
-    """Return products times their scales, with a bias."""
+    """Return a product times its scales, plus a bias."""
     for name, given in (("scale", scale), ("bias", bias)):
         if given is not None and not broadcasts_to(given.shape, y.shape):
             raise ArgumentError(f"a {name} of shape {given.shape} does not broadcast to the product's shape {y.shape}")
@@ -356,9 +393,9 @@ def _scaled(y: Any, scale: Any, bias: Any) -> Any:
 
 
 def integers_to_float(form: Form, a: Any, b: Any, a_scale: Any, b_scale: Any, *others: Any) -> Any:
-    """Multiply matrices of integers, and return the product times both scales, with a bias.
+    """Return the product of integer matrices times both scales, plus a bias, as float32.
 
-    Others are the zero points of a and of b, and the bias, or None.
+    ``others`` are the zero point of a, the zero point of b, and the bias; each may be None.
     """
     a_zero, b_zero, bias = (*others, None, None, None)[:3]
     y = _product(form, _factor(a, _per_row(a_zero)), b, b_zero).astype(np.float32, copy=False)
@@ -366,7 +403,7 @@ def integers_to_float(form: Form, a: Any, b: Any, a_scale: Any, b_scale: Any, *o
 
 
 def _dynamic_matmul(form: Form, a: Any, b: Any, b_scale: Any, b_zero: Any = None, bias: Any = None) -> Any:
-    """Quantize A by its range, as DynamicQuantizeLinear does, and multiply by a matrix of integers."""
+    """DynamicQuantizeMatMul: quantize A by its range, as DynamicQuantizeLinear does, and multiply by integers."""
     quantized, scale = centred(a)
     y = product_of(quantized, b if isinstance(b, _Weights) else columns(form, b, b_zero))
     return _scaled(y, scale * b_scale, bias)
@@ -378,18 +415,23 @@ _operator = partial(Operator, by_kernels=True)
 
 OPERATORS = {
     "ConvInteger": _operator(
-        _conv_integer, frozenset({3}), cost=_conv_integer_cost, prepare=_known(_known_filters, 1, 3)
+        _conv_integer, frozenset({3}), cost=_conv_integer_cost, prepare=_prepare_second_factor(_known_filters, 1, 3)
     ),
-    "MatMulInteger": _operator(_matmul_integer, frozenset({3}), cost=_matmul_cost, prepare=_known(columns, 1, 3)),
+    "MatMulInteger": _operator(
+        _matmul_integer, frozenset({3}), cost=_matmul_cost, prepare=_prepare_second_factor(columns, 1, 3)
+    ),
     "QLinearConv": _operator(
-        _qlinear_conv, frozenset({2, 5, 7}), cost=_qlinear_conv_cost, prepare=_known(_known_filters, 3, 5)
+        _qlinear_conv,
+        frozenset({2, 5, 7}),
+        cost=_qlinear_conv_cost,
+        prepare=_prepare_second_factor(_known_filters, 3, 5),
     ),
     "QLinearMatMul": _operator(
         _qlinear_matmul,
         frozenset({2, 5, 7}),
         cost=_qlinear_matmul_cost,
         dtypes=DTYPES | NARROW,
-        prepare=_known(columns, 3, 5),
+        prepare=_prepare_second_factor(columns, 3, 5),
     ),
 }
 
@@ -398,21 +440,21 @@ CONTRIBUTED = {
         _dynamic_matmul,
         frozenset({3}),
         cost=_matmul_cost,
-        prepare=_known(columns, 1, 3),
+        prepare=_prepare_second_factor(columns, 1, 3),
         schema=Schema(("A", "B", "b_scale", "b_zero_point?", "bias?"), {}),
     ),
     "MatMulIntegerToFloat": _operator(
         integers_to_float,
         frozenset({5}),
         cost=_matmul_cost,
-        prepare=_known(columns, 1, 5),
+        prepare=_prepare_second_factor(columns, 1, 5),
         schema=Schema(("A", "B", "a_scale", "b_scale", "a_zero_point?", "b_zero_point?", "bias?"), {}),
     ),
     "QLinearConv": _operator(
         _qlinear_conv_of,
         frozenset({2, 5, 7}),
         cost=_qlinear_conv_of_cost,
-        prepare=_known(_known_filters, 3, 5),
+        prepare=_prepare_second_factor(_known_filters, 3, 5),
         schema=Schema(
             ("x", "x_scale", "x_zero_point", "w", "w_scale", "w_zero_point", "y_scale", "y_zero_point", "B?"),
             {
@@ -427,10 +469,10 @@ CONTRIBUTED = {
         _qgemm,
         frozenset({2, 5, 8}),
         cost=_qgemm_cost,
-        prepare=_known(_second, 3, 5),
+        prepare=_prepare_second_factor(_second, 3, 5),
         schema=Schema(
             ("A", "a_scale", "a_zero_point", "B", "b_scale", "b_zero_point", "C?", "y_scale?", "y_zero_point?"),
             {"alpha": 1.0, "transA": 0, "transB": 0},
         ),
     ),
-}  # of the domain com.microsoft
+}  # domain com.microsoft

@@ -1,4 +1,8 @@
-"""Operators that bring values of several elements together: normalization, Softmax and its kin, reductions."""
+"""Operators that combine many elements: normalisations, Softmax and its variants, reductions, ArgMax and ArgMin.
+
+16-bit floats are computed in float32 and rounded once. Differences between opsets, such as axes as attribute or input,
+are resolved here.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +18,13 @@ from gpuconv.onnx.operators.elementwise import divide
 from gpuconv.onnx.operators.form import Form, Operator, ints, is_float, namespace, saturated, wide
 from gpuconv.onnx.operators.shaping import axis_of
 
-_TINY_DEVIATION = 1e-9  # what MeanVarianceNormalization adds to deviations
+_TINY_DEVIATION = 1e-9  # MeanVarianceNormalization adds this to standard deviations
 
 
 def _batch_normalization(form: Form, x: Any, *parameters: Any) -> Any:
-    """Inference: by the mean and the variance that come as inputs."""
+    """BatchNormalization in inference mode, with mean and variance as inputs."""
     ones = (1,) * (x.ndim - 2)
-    # Before opset 9, spatial=0 has parameters of the shape of an image; those fit as they are.
+    # Before opset 9, spatial=0 has parameters of the shape of one image, which broadcast without reshaping.
     shaped = [wide(p.reshape(-1, *ones) if p.ndim == 1 else p) for p in parameters]
     scale, bias, mean, var = shaped
     factor = scale / namespace(x).sqrt(var + form.get("epsilon"))
@@ -28,17 +32,17 @@ def _batch_normalization(form: Form, x: Any, *parameters: Any) -> Any:
 
 
 def _per_channel_cost(_: Form, x: Any, *parameters: Any) -> int:
-    """Count what one channel becomes where there are parameters of several."""
+    """Return an upper bound that allows for a single channel broadcasting to several parameters."""
     return int(x.size) * max(int(np.size(p)) for p in parameters)
 
 
 def _infers(form: Form) -> bool:
-    """Tell whether a node does not train: before opset 7, is_test says so, which is 0 by default."""
+    """Return whether a node is in inference mode; before opset 7 the attribute is_test says so, with default 0."""
     return not form.get("training_mode") and form.get("is_test") != 0 and sum(form.outputs) == 1
 
 
 def standardized(x: Any, axes: tuple[int, ...], epsilon: float) -> tuple[Any, Any, Any]:
-    """Return (x - mean) / sqrt(variance + epsilon) over some axes, the mean and the factor."""
+    """Return (x - mean) / sqrt(variance + epsilon) over some axes, the mean, and 1 / sqrt(variance + epsilon)."""
     xp = namespace(x)
     mean = xp.mean(x, axis=axes, keepdims=True)
     shifted = x - mean
@@ -48,6 +52,7 @@ def standardized(x: Any, axes: tuple[int, ...], epsilon: float) -> tuple[Any, An
 
 
 def _instance_normalization(form: Form, x: Any, scale: Any, bias: Any) -> Any:
+    """InstanceNormalization: normalise each channel of each image over its spatial axes."""
     per_channel = (-1, *(1,) * (x.ndim - 2))
     if scale.shape != (x.shape[1],) or bias.shape != (x.shape[1],):
         raise ArgumentError(
@@ -59,7 +64,10 @@ def _instance_normalization(form: Form, x: Any, scale: Any, bias: Any) -> Any:
 
 
 def _group_normalization(form: Form, x: Any, scale: Any, bias: Any) -> Any:
-    """Normalize in the wider of the types that stash_type and x name; before opset 21, scale and bias are a group's."""
+    """GroupNormalization, in the wider of stash_type and the type of x.
+
+    Before opset 21, scale and bias have one element per group, later one per channel.
+    """
     groups, channels = form.get("num_groups"), x.shape[1]
     if groups < 1 or channels % groups:
         raise ArgumentError(f"num_groups is {groups}, which does not divide the {channels} channels of X {x.shape}")
@@ -69,27 +77,28 @@ def _group_normalization(form: Form, x: Any, scale: Any, bias: Any) -> Any:
     values = wide(x)
     if form.get("stash_type") == onnx.TensorProto.DOUBLE:
         values = values.astype(np.float64)
-    size = channels * prod(x.shape[2:])  # of an image
+    size = channels * prod(x.shape[2:])  # elements per image
     y, _, _ = standardized(values.reshape(x.shape[0], groups, size // groups), (2,), form.get("epsilon"))
     y = y.reshape(x.shape[0], owners, size // owners) * wide(scale).reshape(-1, 1) + wide(bias).reshape(-1, 1)
     return y.reshape(x.shape).astype(x.dtype, copy=False)
 
 
 def _layer_normalization(form: Form, x: Any, scale: Any, bias: Any = None) -> Any:
+    """LayerNormalization over the axes from ``axis`` on, with outputs Mean and InvStdDev in the type stash_type."""
     axes = tuple(range(axis_of(form.get("axis"), x.ndim), x.ndim))
     y, mean, factor = standardized(wide(x), axes, form.get("epsilon"))
     y *= wide(scale)
     if bias is not None:
         y += wide(bias)
     y = y.astype(x.dtype, copy=False)
-    kept = onnx.helper.tensor_dtype_to_np_dtype(form.get("stash_type"))
-    return (y, mean.astype(kept, copy=False), factor.astype(kept, copy=False))[: len(form.outputs)]
+    stash_dtype = onnx.helper.tensor_dtype_to_np_dtype(form.get("stash_type"))
+    return (y, mean.astype(stash_dtype, copy=False), factor.astype(stash_dtype, copy=False))[: len(form.outputs)]
 
 
 def _rms_normalization(form: Form, x: Any, scale: Any) -> Any:
-    """Divide by the root of the mean square, in the wider of the types that stash_type and x name.
+    """RMSNormalization: divide by the root mean square, in the wider of stash_type and the type of x.
 
-    The quotient is rounded to the type of x, its product with scale to that of scale.
+    The quotient is rounded to the type of x, its product with scale to the type of scale.
     """
     values, axis = wide(x), axis_of(form.get("axis"), x.ndim)
     if form.get("stash_type") == onnx.TensorProto.DOUBLE:
@@ -100,7 +109,7 @@ def _rms_normalization(form: Form, x: Any, scale: Any) -> Any:
 
 
 def _mean_variance_normalization(form: Form, x: Any) -> Any:
-    """(x - mean) / (deviation + 1e-9), as the definition by other operators has it."""
+    """MeanVarianceNormalization: ``(x - mean) / (deviation + 1e-9)``, as its function definition in ONNX says."""
     axes = form.get("axes") if form.opset >= 9 else (0, 2, 3)
     over, values, xp = tuple(axis_of(axis, x.ndim) for axis in axes), wide(x), namespace(x)
     centred = values - xp.mean(values, axis=over, keepdims=True)
@@ -109,9 +118,9 @@ def _mean_variance_normalization(form: Form, x: Any) -> Any:
 
 
 def _lp_normalization(form: Form, x: Any) -> Any:
-    """Divide by the norm along an axis, L1 or L2; elements whose norm is 0 stay 0.
+    """LpNormalization: divide by the L1 or L2 norm along an axis; if the norm is 0, results are 0.
 
-    They are divided by the largest magnitude first, so that no square overflows or vanishes.
+    Elements are first divided by the largest magnitude, so that squares neither overflow nor underflow.
     """
     axis, p = axis_of(form.get("axis"), x.ndim), form.get("p")
     if p not in (1, 2):
@@ -127,7 +136,7 @@ def _lp_normalization(form: Form, x: Any) -> Any:
 
 
 def _lrn(form: Form, x: Any) -> Any:
-    """Across channels: c - floor((size - 1) / 2) to c + ceil((size - 1) / 2)."""
+    """LRN: normalise across channels c - floor((size - 1) / 2) to c + ceil((size - 1) / 2)."""
     size, channels = form.get("size"), x.shape[1]
     if size < 1:
         raise ArgumentError(f"size must be at least 1, not {size}")
@@ -147,7 +156,7 @@ def _lrn_cost(form: Form, x: Any) -> int:
 
 
 def _raised(x: Any, power: float) -> Any:
-    """Return x ** power; by roots, which are quicker, where the power is 3/4, as it is by default."""
+    """Return x ** power; for the default 3/4 by two square roots, which is faster."""
     if power != 0.75:
         return x**power
     root = namespace(x).sqrt(x)
@@ -155,7 +164,7 @@ def _raised(x: Any, power: float) -> Any:
 
 
 def _of_rows(compute: Callable[[Any, Any, int], Any]) -> Operator:
-    """Make an operator along one axis; before opset 13, all axes from that one on count as one."""
+    """Make a Softmax-like operator along one axis; before opset 13, that axis and all later ones are flattened."""
 
     def function(form: Form, x: Any) -> Any:
         if x.size == 0:
@@ -179,24 +188,27 @@ def _log_softmax(xp: Any, x: Any, axis: int) -> Any:
 
 
 def _hardmax(xp: Any, x: Any, axis: int) -> Any:
-    """1 at the first maximum."""
+    """Return 1 at the first maximum along an axis, 0 elsewhere."""
     along = xp.arange(x.shape[axis]).reshape(-1, *(1,) * (x.ndim - 1 - axis))
     return (along == xp.expand_dims(xp.argmax(x, axis=axis), axis)).astype(x.dtype)
 
 
 def _reduction(
-    compute: Callable[[Any], Callable[..., Any]], axes_come_since: int, of_each: Callable[[Any, Any], Any] | None = None
+    compute: Callable[[Any], Callable[..., Any]],
+    axes_come_since: int,
+    elementwise_result: Callable[[Any, Any], Any] | None = None,
 ) -> Operator:
-    """Make a reduction from what picks it in a library; axes are an input since an opset, else an attribute.
+    """Make a reduction; ``compute(xp)`` returns the library's function.
 
-    ``of_each`` computes, given (xp, x), what the reduction of every element by itself is, where that is not x.
+    Axes are an input since opset ``axes_come_since``, and an attribute before. ``elementwise_result(xp, x)`` is the
+    result with noop_with_empty_axes and no axes, where each element is reduced by itself; the default is x.
     """
 
     def function(form: Form, x: Any, axes: Any = None) -> Any:
         axes = axes if form.opset >= axes_come_since else form.get("axes")
         over = [] if axes is None else ints(axes)
         if not over and form.get("noop_with_empty_axes"):
-            return x if of_each is None else _as(x, of_each(namespace(x), wide(x)))
+            return x if elementwise_result is None else _as(x, elementwise_result(namespace(x), wide(x)))
         dropped = tuple(axis_of(axis, x.ndim) for axis in over) if over else None
         return _as(x, compute(namespace(x))(wide(x), axis=dropped, keepdims=bool(form.get("keepdims"))))
 
@@ -204,7 +216,7 @@ def _reduction(
 
 
 def _as(x: Any, y: Any) -> Any:
-    """Return y in the type of x; floating-point numbers become integers towards zero, within their range."""
+    """Return y in the type of x; floating-point values are truncated and saturated for integer types."""
     return saturated(y, x.dtype) if x.dtype.kind in "iu" and y.dtype.kind == "f" else y.astype(x.dtype, copy=False)
 
 
@@ -228,7 +240,7 @@ def _log_sum(xp: Any) -> Callable[..., Any]:
 
 
 def _log_sum_exp(xp: Any) -> Callable[..., Any]:
-    """Shift by the greatest, which neither overflows nor loses the others; that of nothing is -inf."""
+    """Log of the sum of exponentials, shifted by the maximum to avoid overflow; -inf for no elements."""
 
     def log_sum_exp(x: Any, axis: tuple[int, ...] | None, keepdims: bool) -> Any:
         x = _real(x)
@@ -241,12 +253,12 @@ def _log_sum_exp(xp: Any) -> Callable[..., Any]:
 
 
 def _real(x: Any) -> Any:
-    """Return integers, which logarithms took until opset 27, as float64."""
+    """Return integers as float64: logarithms accept them before opset 27."""
     return x if is_float(x) else x.astype(np.float64)
 
 
 def _place(name: str) -> Operator:
-    """Make an operator that tells where along an axis the greatest or the least number is."""
+    """Make ArgMax or ArgMin from the name of the library's function."""
 
     def function(form: Form, x: Any) -> Any:
         axis = axis_of(form.get("axis"), x.ndim)
@@ -263,6 +275,8 @@ def _place(name: str) -> Operator:
 
 
 def _mean(xp: Any) -> Callable[..., Any]:
+    """Mean; for integers, the truncated quotient of sum and count."""
+
     def mean(x: Any, **options: Any) -> Any:
         if is_float(x):
             return xp.mean(x, **options)
@@ -272,7 +286,7 @@ def _mean(xp: Any) -> Callable[..., Any]:
 
 
 def _extreme(name: str) -> Callable[[Any], Callable[..., Any]]:
-    """Return what picks the greatest or the least; that of nothing is the end of the type's range."""
+    """Return the maximum or minimum of a library; for no elements it is the end of the type's range."""
 
     def pick(xp: Any) -> Callable[..., Any]:
         def extreme(x: Any, **options: Any) -> Any:

@@ -1,4 +1,8 @@
-"""Norms of windows, norms and maxima of whole images, and MaxUnpool."""
+"""Pooling operators other than Conv's companions: LpPool, GlobalLpPool, GlobalMaxPool and MaxUnpool.
+
+On a device, LpPool is a depthwise Conv with a filter of ones on powers of x. On the CPU it sums windows axis by axis,
+in cache-sized blocks.
+"""
 
 from __future__ import annotations
 
@@ -17,32 +21,35 @@ from gpuconv.onnx.operators.form import Form, Operator, blocks_of_channels, ints
 from gpuconv.rules import geometry, gradients
 from gpuconv.rules.indices import refuse
 
-_BLOCK = 2**17  # elements
+_BLOCK = 2**17  # elements per block
 _WINDOW = ("auto_pad", "ceil_mode", "dilations", "kernel_shape", "pads", "strides")
 
 
 def on_device(array: Any) -> bool:
-    """Tell whether an array is on a CUDA device, where our kernels can take it."""
+    """Return whether an array is on a CUDA device, so that gpuconv's kernels can read it."""
     kind = cuda.runtime.array_type()
     return kind is not None and isinstance(array, kind)
 
 
 def _window_cost(form: Form, x: Any) -> int:
-    """Count all taps inside, and what is between two axes."""
+    """Return an upper bound of the additions of all windows, computed axis by axis."""
     g = geometry.max_pool(x.shape, **form.given(_WINDOW))
     taps = sum(map(min, g.kernel_shape, g.x_shape[2:]))
     return prod(map(max, g.x_shape, g.y_shape)) * taps
 
 
 def _sums_by_conv(x: Any, g: geometry.MaxPoolGeometry) -> Any:
-    """Every channel by a filter of ones; what ceil_mode adds at the end is padding, what it drops is not."""
+    """Return window sums by a depthwise Conv with a filter of ones.
+
+    Windows that ceil_mode adds at the end become padding, and elements that no window covers are cut off.
+    """
     if 0 in g.y_shape:
-        return namespace(x).ones(g.y_shape, x.dtype)  # no elements
+        return namespace(x).ones(g.y_shape, x.dtype)  # the result is empty
     kernel, seen, begins, ends = [], [], [], []
     for q, s, k, d, n, before in zip(
         g.y_shape[2:], g.strides, g.kernel_shape, g.dilations, g.x_shape[2:], g.pads_begin, strict=True
     ):
-        # Taps before the first one, and after the last one, that any output has inside, are left out.
+        # Omit leading and trailing taps that are out of bounds for every output.
         first = min(k - 1, max(0, -(((q - 1) * s - before) // d)))
         taps = max(1, min(k, (n - 1 + before) // d + 1) - first)
         begin = before - first * d
@@ -57,13 +64,13 @@ def _sums_by_conv(x: Any, g: geometry.MaxPoolGeometry) -> Any:
 
 
 def _axes(g: geometry.MaxPoolGeometry) -> list[Axis]:
-    """Describe the windows of some channels (C, D1, …)."""
+    """Return the window geometry of each spatial axis, for blocks (C, D1, ...)."""
     columns = zip(g.y_shape[2:], g.x_shape[2:], g.strides, g.offsets, strict=True)
     return [Axis(1 + axis, *numbers) for axis, numbers in enumerate(columns)]
 
 
 def _lp_pool(form: Form, x: Any) -> Any:
-    """Take the root of the sum of powers of each window, in which the padding counts for nothing."""
+    """LpPool: the p-norm of each window; padding contributes 0."""
     g, p = geometry.max_pool(x.shape, **form.given(_WINDOW)), form.get("p")
     if on_device(x):
         return _root(_sums_by_conv(_powers(wide(x), p), g), p).astype(x.dtype, copy=False)
@@ -89,20 +96,23 @@ def _root(x: Any, p: float) -> Any:
 
 
 def _global_lp_pool(form: Form, x: Any) -> Any:
+    """GlobalLpPool: the p-norm over all spatial axes."""
     p, axes = form.get("p"), tuple(range(2, x.ndim))
     return _root(namespace(x).sum(_powers(wide(x), p), axis=axes, keepdims=True), p).astype(x.dtype, copy=False)
 
 
 def _global_max_pool(_: Form, x: Any) -> Any:
+    """GlobalMaxPool: the maximum over all spatial axes."""
     if prod(x.shape[2:]) == 0:
         raise ArgumentError(f"an empty array has no maximum (x.shape={x.shape})")
     return namespace(x).max(wide(x), axis=tuple(range(2, x.ndim)), keepdims=True).astype(x.dtype, copy=False)
 
 
 def _max_unpool(form: Form, x: Any, indices: Any, output_shape: Any = None) -> Any:
-    """Put maxima back where any Indices say, which ONNX does not ask to come from a MaxPool of these attributes.
+    """MaxUnpool: store x at the positions that Indices give, which need not come from a MaxPool with these attributes.
 
-    Those that number no element are refused; on a device they are left out, so that the call need not wait for it.
+    On the CPU, out-of-range indices raise ArgumentError. On a device they are ignored, because checking would
+    synchronise.
     """
     extents = None if output_shape is None else ints(output_shape)
     attributes = form.given(("kernel_shape", "pads", "strides"))
@@ -116,6 +126,7 @@ def _max_unpool(form: Form, x: Any, indices: Any, output_shape: Any = None) -> A
 
 
 def _never(_: Form, *__: Any) -> int:
+    """Refuse constant folding."""
     raise ArgumentError("MaxUnpool is not computed ahead of the run")
 
 

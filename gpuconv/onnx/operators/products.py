@@ -1,4 +1,8 @@
-"""Gemm, MatMul and STFT: on the host by NumPy, on a device as a Conv whose kernel is a single tap."""
+"""Matrix products: Gemm, MatMul and STFT. NumPy computes them on the host, gpuconv's 1x1 convolutions on a device.
+
+A GEMM is a convolution with a kernel of one tap, so no cuBLAS is needed: a matrix product maps rows to positions, and a
+stack of products maps to groups.
+"""
 
 from __future__ import annotations
 
@@ -21,15 +25,15 @@ def product(a: Any, b: Any) -> Any:
 
     Parameters
     ----------
-    a : array (…, M, K)
-    b : array (…, K, N)
-        Of a's dtype and library.
+    a : array (..., M, K)
+    b : array (..., K, N)
+        In the dtype and library of a.
 
     Returns
     -------
-    array (…, M, N)
-        Floating-point numbers on a device are multiplied by gpuconv's kernels, which needs no cuBLAS; float16 and
-        bfloat16 are summed in float32.
+    array (..., M, N)
+        Floating-point arrays on a device are multiplied by gpuconv's kernels, without cuBLAS. float16 and bfloat16 are
+        summed in float32.
     """
     if a.shape[-1] != b.shape[-2]:
         raise ArgumentError(f"the product of shapes {a.shape} and {b.shape} sums over {a.shape[-1]} and {b.shape[-2]}")
@@ -37,7 +41,7 @@ def product(a: Any, b: Any) -> Any:
         multiply = _blas.matmul if isinstance(a, np.ndarray) else namespace(a).matmul
         if a.ndim < 4 or b.ndim > 2:
             return multiply(wide(a), wide(b)).astype(a.dtype, copy=False)
-        # One product for each of the first axis, not one for every row of an image, which reads all of b again.
+        # One product per element of the first axis, rather than one per row of each image, which would reread all of b.
         rows = a.reshape(a.shape[0], prod(a.shape[1:-1]), a.shape[-1])
         return multiply(wide(rows), wide(b)).astype(a.dtype, copy=False).reshape(*a.shape[:-1], b.shape[-1])
     if b.ndim == 2:
@@ -50,7 +54,7 @@ def product(a: Any, b: Any) -> Any:
 
 
 def _of_rows(a: Any, b: Any, bias: Any = None) -> Any:
-    """Multiply (M, K) by (K, N): M positions that have their K channels last, and N filters."""
+    """Multiply (M, K) by (K, N) as an NHWC convolution: M positions with K channels, and N filters of one tap."""
     if 0 in (*a.shape, *b.shape):
         y = namespace(a).zeros((a.shape[0], b.shape[1]), a.dtype)
         return y if bias is None else y + bias
@@ -58,7 +62,7 @@ def _of_rows(a: Any, b: Any, bias: Any = None) -> Any:
 
 
 def _of_stacks(a: Any, b: Any) -> Any:
-    """Multiply (S, M, K) by (S, K, N): each pair is a group, whose K channels of N positions have M filters."""
+    """Multiply (S, M, K) by (S, K, N) as a grouped convolution: S groups of K channels, N positions, M filters each."""
     stack, rows, inner = a.shape
     if 0 in (*a.shape, *b.shape):
         return namespace(a).zeros((stack, rows, b.shape[-1]), a.dtype)
@@ -67,7 +71,9 @@ def _of_stacks(a: Any, b: Any) -> Any:
 
 
 def matmul(a: Any, b: Any, multiply: Callable[[Any, Any], Any] = product) -> Any:
-    """Multiply by a product of matrices and stacks of them; vectors are a row and a column."""
+    """Multiply matrices, stacks or vectors by ``multiply``: a 1-D first factor is a row, a 1-D second factor a
+    column.
+    """
     if 0 in (a.ndim, b.ndim):
         raise ArgumentError(f"the factors must have at least one axis, but have the shapes {a.shape} and {b.shape}")
     row, column = a.ndim == 1, b.ndim == 1
@@ -81,11 +87,15 @@ def matmul(a: Any, b: Any, multiply: Callable[[Any, Any], Any] = product) -> Any
 
 
 def _matmul(_: Form, a: Any, b: Any) -> Any:
+    """MatMul, as numpy.matmul."""
     return matmul(a, b)
 
 
 def _gemm(form: Form, a: Any, b: Any, c: Any = None) -> Any:
-    """alpha * A @ B + beta * C, either factor transposed first where its attribute says so."""
+    """Gemm: return ``alpha * op(A) @ op(B) + beta * C``; op transposes if transA or transB is set.
+
+    A C of one row becomes the bias of the convolution.
+    """
     a, b = a.T if form.get("transA") else a, b.T if form.get("transB") else b
     alpha, beta = form.get("alpha"), form.get("beta")
     if alpha == 1 and c is None:
@@ -106,7 +116,7 @@ def _is_row(c: Any, columns: int) -> bool:
 
 
 def _cost(form: Form, a: Any, b: Any, c: Any = None) -> int:
-    """Count the products, and what the third input makes of them where it broadcasts."""
+    """Return an upper bound of the multiplications, and of the elements after broadcasting with C."""
     inner: int = a.shape[0 if form.get("transA") else -1]
     size = int(a.size) * int(b.size) // max(1, inner)
     return size if c is None else max(size, int(c.size)) * max(1, int(c.size))
@@ -116,7 +126,7 @@ def _cost(form: Form, a: Any, b: Any, c: Any = None) -> int:
 
 
 def _stft(form: Form, signal: Any, step: Any, window: Any = None, length: Any = None) -> Any:
-    """Transform frames of a signal (N, L, 1 or 2), or (N, L), as ONNX Runtime has it, into (N, frames, bins, 2)."""
+    """STFT: transform frames of a signal (N, L, 1 or 2), or (N, L) as in ONNX Runtime, to (N, frames, bins, 2)."""
     values = wide(signal)
     values = values.reshape(*values.shape, 1) if values.ndim == 2 else values
     hop, size = _frames(values, step, window, length)
@@ -134,7 +144,7 @@ def _stft(form: Form, signal: Any, step: Any, window: Any = None, length: Any = 
 
 
 def _frames(signal: Any, step: Any, window: Any, length: Any) -> tuple[int, int]:
-    """Return the distance of frames, and their length."""
+    """Return the hop between frames and their length, in samples, after validation."""
     (hop,), given = ints(step), None if length is None else ints(length)[0]
     size = given if window is None else int(window.shape[0])
     if signal.ndim != 3 or signal.shape[2] not in (1, 2):
@@ -149,6 +159,7 @@ def _frames(signal: Any, step: Any, window: Any, length: Any) -> tuple[int, int]
 
 
 def _by_fft(frames: Any, bins: int) -> Any:
+    """Transform frames by NumPy's FFT."""
     real = frames.shape[3] == 1 and bins < frames.shape[2]
     numbers = frames[..., 0] if frames.shape[3] == 1 else frames[..., 0] + 1j * frames[..., 1]
     y = np.fft.rfft(numbers) if real else np.fft.fft(numbers)
@@ -156,7 +167,7 @@ def _by_fft(frames: Any, bins: int) -> Any:
 
 
 def _by_matrix(frames: Any, bins: int) -> Any:
-    """Do the same by a product, which needs none of NVIDIA's libraries."""
+    """Transform frames by a product with the DFT matrix, which needs no cuFFT."""
     *batch, size, parts = frames.shape
     angles = np.outer(np.arange(size), np.arange(bins)) % size * (2 * np.pi / size)
     cosines, sines = np.cos(angles), np.sin(angles)

@@ -1,4 +1,8 @@
-"""Operators that hand a state from one step to the next: RNN, GRU, LSTM, also of integers, and CausalConvWithState."""
+"""Recurrent operators: RNN, GRU, LSTM, DynamicQuantizeLSTM, and CausalConvWithState.
+
+The input projection of all time steps is one large matrix product. Each step then needs only the product with the
+state. The directions of a bidirectional layer run in parallel on the CPU if steps are large.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +23,13 @@ from gpuconv.onnx.operators.pooling import on_device
 from gpuconv.onnx.operators.products import product
 from gpuconv.onnx.operators.quantizing import centred, floats
 
-_LARGE = 2**18  # products of one step, or of all, that are worth a thread of their own
+_LARGE = 2**18  # multiplications, per step or per layer, from which another thread pays off
 
 _Activation = Callable[[Any], Any]
-_Multiply = Callable[[Any], Any]  # rows by a matrix
-_Factors = tuple[Callable[[int], _Multiply], Callable[[int], _Multiply]]  # of a direction's input, and of its state
-_States = tuple[Any, ...]  # the hidden state, and an LSTM's cell; (N, H) each
+_Multiply = Callable[[Any], Any]  # rows -> rows times a matrix
+# for a direction: multiply by W (input), and by R (state)
+_Factors = tuple[Callable[[int], _Multiply], Callable[[int], _Multiply]]
+_States = tuple[Any, ...]  # hidden state, and an LSTM's cell state; (N, H) each
 
 
 # ---------------------------------------------------------------- activations
@@ -32,7 +37,7 @@ _States = tuple[Any, ...]  # the hidden state, and an LSTM's cell; (N, H) each
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """An activation of (xp, x, alpha, beta), and the defaults of what it takes of these."""
+    """An activation function of (xp, x, alpha, beta), with default values for the parameters that it uses."""
 
     compute: Callable[[Any, Any, Any, Any], Any]
     alpha: float | None = None
@@ -55,21 +60,22 @@ _ACTIVATIONS = {
 
 
 def _activations(form: Form, default: list[str], directions: int) -> list[list[_Activation]]:
-    """Return the activations of every direction; those that take an alpha or a beta consume the lists in order."""
+    """Return the activations of each direction; alpha and beta lists are consumed in order by those that use them."""
     given = [name.decode() if isinstance(name, bytes) else name for name in form.get("activations") or ()]
     names = given or default * directions
-    if len(default) == directions == 1:  # the default of RNN's attribute has one for each of two directions
+    if len(default) == directions == 1:  # RNN's default names one function per direction, for two directions
         names = names[:1]
     if len(names) != directions * len(default):
         raise ArgumentError(
             f"activations must name {len(default)} functions for each of {directions} directions, not {len(names)}"
         )
     alphas, betas = (iter(form.get(name) or ()) for name in ("activation_alpha", "activation_beta"))
-    made = [_activation(name, alphas, betas, form.get("clip")) for name in names]
-    return [made[first : first + len(default)] for first in range(0, len(made), len(default))]
+    functions = [_activation(name, alphas, betas, form.get("clip")) for name in names]
+    return [functions[first : first + len(default)] for first in range(0, len(functions), len(default))]
 
 
 def _activation(name: str, alphas: Iterator[float], betas: Iterator[float], clip: float | None) -> _Activation:
+    """Return one activation, with its parameters and the clipping of its input."""
     kind = _ACTIVATIONS.get(name.lower())
     if kind is None:
         raise ArgumentError(f"{name!r} is none of the activations {', '.join(_ACTIVATIONS)}")
@@ -88,7 +94,18 @@ def _activation(name: str, alphas: Iterator[float], betas: Iterator[float], clip
 
 @dataclass(frozen=True, slots=True)
 class _Weights:
-    """One direction's: products with those of the state, a bias that is added to the last gate's, and peepholes."""
+    """Per-direction weights for one step of a cell.
+
+    Attributes
+    ----------
+    products : list of callable
+        Multiply the state by R, or by parts of R.
+    activations : list of callable
+    hidden_bias : array, optional
+        GRU with linear_before_reset: bias of the hidden gate, added before the reset.
+    peepholes : array, optional
+        LSTM: peephole weights (3 * H).
+    """
 
     products: list[_Multiply]
     activations: list[_Activation]
@@ -97,12 +114,13 @@ class _Weights:
 
 
 def _rnn_step(_: Form, weights: _Weights, x: Any, states: _States) -> _States:
-    """Return the state after a step, of x (N, G * H) that has the input's part of all gates."""
+    """Return the RNN state after one step; x (N, G * H) is the step's input projection for all gates."""
     (h,), (f,) = states, weights.activations
     return (f(x + weights.products[0](h)),)
 
 
 def _gru_step(form: Form, weights: _Weights, x: Any, states: _States) -> _States:
+    """Return the GRU state after one step; gates are in the order z, r, h."""
     (h,), (f, g) = states, weights.activations
     size = h.shape[1]
     if form.get("linear_before_reset"):
@@ -119,6 +137,7 @@ def _gru_step(form: Form, weights: _Weights, x: Any, states: _States) -> _States
 
 
 def _lstm_step(form: Form, weights: _Weights, x: Any, states: _States) -> _States:
+    """Return the LSTM states after one step; gates are in the order i, o, f, c."""
     (h, cell), (f, g, last) = states, weights.activations
     size = h.shape[1]
     gates = x + weights.products[0](h)
@@ -140,7 +159,7 @@ def _lstm_step(form: Form, weights: _Weights, x: Any, states: _States) -> _State
 
 @dataclass(frozen=True, slots=True)
 class _Cell:
-    """One of the operators: its gates, its states, the activations that it has by default, and a step."""
+    """A recurrent operator: number of gates and states, default activations, and the function for one step."""
 
     gates: int
     states: int
@@ -153,7 +172,8 @@ _CELLS = {
     "LSTM": _Cell(4, 2, ["Sigmoid", "Tanh", "Tanh"], _lstm_step),
     "RNN": _Cell(1, 1, ["Tanh"], _rnn_step),
 }
-_DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}  # which of them run backwards
+# per direction: whether it runs backwards in time
+_DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
 
 
 def _sequence(
@@ -170,9 +190,9 @@ def _sequence(
     *,
     factors: _Factors | None = None,
 ) -> tuple[Any, ...]:
-    """Run one layer over x (T, N, I): the input's part of all steps in one product, then one product a step.
+    """Run one recurrent layer over x (T, N, I): one product for the inputs of all steps, then one product per step.
 
-    Factors multiply in the place of w and r, of which only the shapes count then.
+    ``factors``, if given, multiplies in place of w and r, of which only the shapes are then used.
     """
     backwards = _DIRECTIONS.get(form.get("direction") or "forward")
     if backwards is None:
@@ -186,42 +206,47 @@ def _sequence(
     y = xp.zeros((x.shape[0], len(backwards), x.shape[1], size), values.dtype)
     last = xp.zeros((cell.states, len(backwards), x.shape[1], size), values.dtype)
     active = _active(lengths, x.shape[0], xp)
-    apart = cell.gates == 3 and not form.get("linear_before_reset")  # a GRU that resets the state before the product
+    # GRU that resets the state before the product with R
+    resets_state_first = cell.gates == 3 and not form.get("linear_before_reset")
 
     def run(at: int) -> None:
-        """Do all steps in one direction."""
+        """Run all steps of one direction."""
         inner, outer, hidden = _biases(cell, form, b, at, size)
         gates = _gates(values, factors[0](at) if factors else partial(_times, wide(w[at])), inner, outer)
-        products = [factors[1](at)] if factors else _products(wide(r[at]), 2 * size if apart else 0)
+        products = [factors[1](at)] if factors else _products(wide(r[at]), 2 * size if resets_state_first else 0)
         weights = _Weights(products, activations[at], hidden, None if p is None else wide(p[at]))
         states = tuple(last[n, at] if a is None else wide(a[at]) for n, a in enumerate(initial))
         for t in range(x.shape[0])[:: -1 if backwards[at] else 1]:
-            made = cell.step(form, weights, gates[t], states)
-            y[t, at], states = (made[0], made) if active[t] is None else _masked(active[t], made, states)
+            new_states = cell.step(form, weights, gates[t], states)
+            y[t, at], states = (
+                (new_states[0], new_states) if active[t] is None else _masked(active[t], new_states, states)
+            )
         for n, state in enumerate(states):
             last[n, at] = state
 
-    _each(run, len(backwards), 0 if on_device(x) else x.shape[0], x.shape[1] * cell.gates * size**2)
+    _run_directions(run, len(backwards), 0 if on_device(x) else x.shape[0], x.shape[1] * cell.gates * size**2)
     outputs = (y, *(last[n] for n in range(cell.states)))
     if form.get("layout"):
         outputs = (y.transpose(2, 0, 1, 3), *(state.transpose(1, 0, 2) for state in outputs[1:]))
     return tuple(output.astype(x.dtype, copy=False) for output in outputs)[: len(form.outputs)]
 
 
-def _each(run: Callable[[int], None], directions: int, steps: int, work: int) -> None:
-    """Run in every direction: side by side where steps are large, and not on BLAS's threads, which wait at each."""
-    shares = [[at] for at in range(directions)] if work >= _LARGE else [list(range(directions))]
+def _run_directions(run: Callable[[int], None], directions: int, steps: int, multiplications: int) -> None:
+    """Run all directions: in parallel if steps are large, and without BLAS's own threads, which synchronise per
+    call.
+    """
+    shares = [[at] for at in range(directions)] if multiplications >= _LARGE else [list(range(directions))]
 
-    def some(share: list[int]) -> None:
+    def run_share(share: list[int]) -> None:
         for at in share:
             run(at)
 
-    if steps == 0:  # what a device does
-        some(list(range(directions)))
-    elif steps * work < _LARGE:  # not worth another thread either
-        _blas.run(some, [list(range(directions))], _blas.share(2 * work, 1, thin=True))
+    if steps == 0:  # on a device
+        run_share(list(range(directions)))
+    elif steps * multiplications < _LARGE:  # too little work for another thread
+        _blas.run(run_share, [list(range(directions))], _blas.share(2 * multiplications, 1, thin=True))
     else:
-        _blas.run(_threads.quietly(some), shares, _blas.Share.SHARED)
+        _blas.run(_threads.quietly(run_share), shares, _blas.Share.SHARED)
 
 
 def _times(w: Any, rows: Any) -> Any:
@@ -229,27 +254,27 @@ def _times(w: Any, rows: Any) -> Any:
 
 
 def _gates(x: Any, multiply: _Multiply, inner: Any, outer: Any) -> Any:
-    """Return the input's part of all steps: (T, N, G * H)."""
-    made = multiply(x.reshape(prod(x.shape[:2]), x.shape[2]))
-    made = made if inner is None else made + (inner + outer)
-    return made.reshape(*x.shape[:2], made.shape[1])
+    """Return the input projection of all steps: (T, N, G * H)."""
+    projected = multiply(x.reshape(prod(x.shape[:2]), x.shape[2]))
+    projected = projected if inner is None else projected + (inner + outer)
+    return projected.reshape(*x.shape[:2], projected.shape[1])
 
 
 def _products(r: Any, split: int) -> list[_Multiply]:
-    """Return what multiplies a state by r (G * H, H), or by its first rows and by the others."""
+    """Return the functions that multiply a state by r (G * H, H), or by r[:split] and r[split:] separately."""
     parts = [part.T for part in ((r[:split], r[split:]) if split else (r,))]
     multiply = product if on_device(r) else np.matmul
     return [lambda h, part=part: multiply(h, part) for part in parts]  # type: ignore[misc]
 
 
-def _masked(active: Any, made: _States, states: _States) -> tuple[Any, _States]:
-    """Return what a step puts out, and the states after it: of sequences that are over, 0 and the old ones."""
-    where = namespace(made[0]).where
-    return where(active, made[0], 0), tuple(map(partial(where, active), made, states))
+def _masked(active: Any, new_states: _States, states: _States) -> tuple[Any, _States]:
+    """Return a step's output and new states; sequences that have ended output 0 and keep their states."""
+    where = namespace(new_states[0]).where
+    return where(active, new_states[0], 0), tuple(map(partial(where, active), new_states, states))
 
 
 def _active(lengths: Any, steps: int, xp: Any) -> list[Any]:
-    """Return, for every step, which sequences have it: (N, 1), or None for all."""
+    """Return, per step, which sequences are still running, as (N, 1); None if all are."""
     if lengths is None:
         return [None] * steps
     ends = np.array(ints(lengths), np.int64)[:, None]
@@ -257,7 +282,7 @@ def _active(lengths: Any, steps: int, xp: Any) -> list[Any]:
 
 
 def _biases(cell: _Cell, form: Form, b: Any, at: int, size: int) -> tuple[Any, Any, Any]:
-    """Return one direction's biases of the input and of the state, and that which a GRU adds before it resets."""
+    """Return one direction's input bias, state bias, and the hidden-gate bias of a GRU with linear_before_reset."""
     if b is None:
         return None, None, None
     width = cell.gates * size
@@ -271,7 +296,7 @@ def _biases(cell: _Cell, form: Form, b: Any, at: int, size: int) -> tuple[Any, A
 
 
 def _check(cell: _Cell, form: Form, directions: int, arrays: Iterable[Any]) -> None:
-    """Refuse shapes that do not belong together."""
+    """Raise ArgumentError for inputs whose shapes or lengths do not fit together."""
     x, w, r, b, lengths, p, *initial = arrays
     if x.ndim != 3 or w.ndim != 3 or r.ndim != 3:
         raise ArgumentError(f"X {x.shape}, W {w.shape} and R {r.shape} must have three axes")
@@ -305,15 +330,15 @@ def _layer(name: str) -> Operator:
 
 # ---------------------------------------------------------------- DynamicQuantizeLSTM, of ONNX Runtime's quantization
 
-_W, _R, _W_SCALE, _R_SCALE = 1, 2, 8, 10  # inputs; the zero points follow the scales
+_W, _R, _W_SCALE, _R_SCALE = 1, 2, 8, 10  # input positions; each zero point follows its scale
 
 
 class _Matrices:
-    """Integers (directions, K, 4 * H) that an LSTM multiplies by, with their scales and zero points."""
+    """Quantized weights (directions, K, 4 * H) of an LSTM, with their scales and zero points."""
 
     def __init__(self, form: Form, values: Any, scale: Any, zero: Any) -> None:
         directions, _, width = values.shape
-        self.shape = directions, width, values.shape[1]  # as LSTM has them
+        self.shape = directions, width, values.shape[1]  # in the order of LSTM's W and R
         self.ndim = values.ndim
         for name, parameter in (("scale", scale), ("zero point", zero)):
             if parameter is not None and parameter.shape not in ((directions,), (directions, width)):
@@ -327,12 +352,13 @@ class _Matrices:
         ]
 
     def multiply(self, at: int, rows: Any) -> Any:
-        """Multiply rows, quantized together by their range, by the matrix of a direction."""
+        """Quantize rows together by their range, and multiply them by the matrix of a direction."""
         quantized, scale = centred(rows)
         return integers.product_of(quantized, self._weights[at]) * (scale * self._scales[at])
 
 
 def _quantized(form: Form, inputs: tuple[Any, ...], at: int, scale_at: int) -> _Matrices:
+    """Return the quantized weights at an input position, unless they are prepared already."""
     values = inputs[at]
     if isinstance(values, _Matrices):
         return values
@@ -342,7 +368,9 @@ def _quantized(form: Form, inputs: tuple[Any, ...], at: int, scale_at: int) -> _
 
 
 def _quantized_lstm(form: Form, *inputs: Any) -> Any:
-    """Run an LSTM whose products are of integers: those of all steps' inputs, and those of each step's states."""
+    """DynamicQuantizeLSTM: an LSTM with integer products; the inputs of all steps are quantized together, states per
+    step.
+    """
     inputs = (*inputs, *(None,) * (_R_SCALE + 2 - len(inputs)))
     w, r = _quantized(form, inputs, _W, _W_SCALE), _quantized(form, inputs, _R, _R_SCALE)
     factors = (lambda at: partial(w.multiply, at)), (lambda at: partial(r.multiply, at))
@@ -350,6 +378,7 @@ def _quantized_lstm(form: Form, *inputs: Any) -> Any:
 
 
 def _prepare_lstm(form: Form, constants: tuple[Any, ...]) -> dict[int, Any]:
+    """Prepare the quantized weights if they, their scales and their zero points are constant."""
     constants = (*constants, *(None,) * (_R_SCALE + 2 - len(constants)))
     places = ((_W, _W_SCALE), (_R, _R_SCALE))
     given = [at for at, is_given in enumerate(form.inputs) if is_given]
@@ -369,7 +398,9 @@ _SILU = ("silu", "swish")
 
 
 def _causal_conv(form: Form, x: Any, w: Any, b: Any = None, past: Any = None) -> tuple[Any, ...]:
-    """Convolve every channel of x (N, C, L) with its filter, over the last K - 1 elements of what came before."""
+    """CausalConvWithState: depthwise 1-D convolution of x (N, C, L), continued from the last K - 1 elements of the
+    past.
+    """
     if form.get("activation") not in ("none", *_SILU):
         raise ArgumentError(f"activation must be one of none, silu, swish, not {form.get('activation')!r}")
     if x.ndim != 3 or w.ndim != 3 or w.shape[:2] != (x.shape[1], 1):
@@ -412,4 +443,4 @@ CONTRIBUTED = {
     "DynamicQuantizeLSTM": Operator(
         _quantized_lstm, frozenset({4}), cost=_quantized_cost, prepare=_prepare_lstm, schema=_QUANTIZED_LSTM
     )
-}  # of the domain com.microsoft
+}  # domain com.microsoft

@@ -1,4 +1,8 @@
-"""Operators that read between elements: GridSample and DeformConv, by gathers and weighted sums."""
+"""GridSample and DeformConv: interpolation at computed positions, as gathers and weighted sums.
+
+Interpolation separates by axis: the taps of all axes are combined to indices into flattened images, which end with a
+zero for padding. DeformConv gathers im2col columns and multiplies them with the filters.
+"""
 
 from __future__ import annotations
 
@@ -19,16 +23,22 @@ from gpuconv.onnx.operators.pooling import on_device
 from gpuconv.onnx.operators.products import product
 from gpuconv.onnx.operators.resizing import cubic
 
-_BLOCK = 2**16  # elements that are summed up while they are in a core's cache
+_BLOCK = 2**16  # elements summed up per block, while they are in cache
 _MODES = {"bilinear": "linear", "bicubic": "cubic", "linear": "linear", "cubic": "cubic", "nearest": "nearest"}
 _PADDINGS = ("zeros", "border", "reflection")
-_CUBIC = -0.75  # the coefficient of GridSample's cubic
+_CUBIC = -0.75  # coefficient of GridSample's cubic kernel
 
 
 class _Tap(NamedTuple):
-    """Elements along one axis, or in a flat image: their indices, their weights, and which of them are padding.
+    """Interpolation taps along one axis, or in a flattened image.
 
-    All of one shape; no weights are ones, and no padding is none.
+    Attributes
+    ----------
+    index : array of int
+    weight : array, optional
+        None stands for ones.
+    outside : array of bool, optional
+        Which taps read padding; None stands for none.
     """
 
     index: Any
@@ -40,24 +50,27 @@ class _Tap(NamedTuple):
 
 
 def _flat_taps(at: Sequence[Any], extents: Sequence[int], mode: str, padding: str, edge: float) -> list[_Tap]:
-    """Return the elements of flat images, padded by one zero at the end, whose weighted sums are the values at places.
+    """Return the taps in flattened images whose weighted sums are the interpolated values.
+
+    The images must be followed by one zero, which padding reads.
 
     Parameters
     ----------
     at : sequence of arrays
-        Where to read along every axis, counted in elements.
+        Positions along every axis, in elements.
     extents : sequence of int
-        Of the images.
+        Spatial extents of the images.
     mode, padding : str
         A value of _MODES, and one of _PADDINGS.
     edge : float
-        How far the border at which reflection turns back lies outside of the first and the last element.
+        Distance of the reflection border beyond the first and last element: 0 or 0.5.
     """
     along = [_taps(*axis, mode, padding, edge) for axis in zip(at, extents, strict=True)]
     return [_flat(taps, extents) for taps in combinations(*along)]
 
 
 def _taps(at: Any, extent: int, mode: str, padding: str, edge: float) -> list[_Tap]:
+    """Return the taps along one axis for positions ``at``."""
     xp = namespace(at)
     at = xp.rint(at) if mode == "nearest" else at
     at = _within(at, extent, mode, padding, edge)
@@ -66,16 +79,16 @@ def _taps(at: Any, extent: int, mode: str, padding: str, edge: float) -> list[_T
 
 
 def _within(at: Any, extent: int, mode: str, padding: str, edge: float) -> Any:
-    """Bring places outside back to where they read the same; what cubic reads beyond the border is its padding."""
+    """Clamp or reflect positions out of bounds; cubic interpolation pads its taps instead of clamping positions."""
     xp = namespace(at)
     if padding == "reflection":
         return _reflected(at, extent, edge)
-    margin = 0 if padding == "border" and mode != "cubic" else 4  # where all taps are outside
+    margin = 0 if padding == "border" and mode != "cubic" else 4  # far enough that all taps are out of bounds
     return xp.minimum(xp.maximum(at, -margin), extent - 1 + margin)
 
 
 def _weights(share: Any, mode: str) -> list[tuple[int, Any]]:
-    """Return the weights of the neighbours of a place, by how far it is beyond the one before it."""
+    """Return (offset, weight) of the neighbours of each position, given its fractional part."""
     if mode == "nearest":
         return [(0, None)]
     if mode == "linear":
@@ -84,7 +97,7 @@ def _weights(share: Any, mode: str) -> list[tuple[int, Any]]:
 
 
 def _tap(place: Any, extent: int, weight: Any, padding: str, edge: float) -> _Tap:
-    """Return what is at whole numbers; NaN numbers the first element, of whatever weight."""
+    """Return the tap at integer positions; NaN selects element 0, or padding if padding_mode is zeros."""
     xp = namespace(place)
     outside = ~((place >= 0) & (place <= extent - 1)) if padding == "zeros" else None
     place = _reflected(place, extent, edge) if padding == "reflection" else place
@@ -92,7 +105,7 @@ def _tap(place: Any, extent: int, weight: Any, padding: str, edge: float) -> _Ta
 
 
 def _reflected(place: Any, extent: int, edge: float) -> Any:
-    """Turn back at the borders, as often as it takes."""
+    """Reflect positions at the borders, repeatedly if necessary."""
     xp = namespace(place)
     first, last = -edge, extent - 1 + edge
     if first == last:
@@ -106,6 +119,7 @@ def _reflected(place: Any, extent: int, edge: float) -> Any:
 
 
 def _flat(taps: tuple[_Tap, ...], extents: Sequence[int]) -> _Tap:
+    """Combine one tap per axis to a tap in the flattened image, the product of their weights."""
     index: Any = reduce(lambda sum_, one: sum_ * one[1] + one[0].index, zip(taps, extents, strict=True), 0)
     weights = [tap.weight for tap in taps if tap.weight is not None]
     padding = [tap.outside for tap in taps if tap.outside is not None]
@@ -116,7 +130,7 @@ def _flat(taps: tuple[_Tap, ...], extents: Sequence[int]) -> _Tap:
 
 
 def _sum(rows: Any, taps: list[_Tap], place: Any) -> Any:
-    """Return the weighted sums (C, P) of elements of flat images (C, D + 1), for the indices and weights at a place."""
+    """Return weighted sums (C, P) of flattened images (C, D + 1), with the indices and weights at ``place``."""
     return reduce(operator.iadd, (_weighted(rows, tap, place) for tap in taps))
 
 
@@ -128,7 +142,7 @@ def _weighted(rows: Any, tap: _Tap, place: Any) -> Any:
 
 
 def _rows(images: Any) -> Any:
-    """Return images (C, D1, …, Dr) flat, each with a zero at its end."""
+    """Flatten images (C, D1, ..., Dr) to (C, D + 1), with a zero at the end of each."""
     xp, flat = namespace(images), images.reshape(images.shape[0], prod(images.shape[1:]))
     return xp.concatenate([flat, xp.zeros((images.shape[0], 1), images.dtype)], axis=1)
 
@@ -137,7 +151,9 @@ def _rows(images: Any) -> Any:
 
 
 def _grid_sample(form: Form, x: Any, grid: Any) -> Any:
-    """Interpolate x (N, C, D1, …, Dr) where grid (N, O1, …, Or, r) says, which names the last axis first."""
+    """GridSample: interpolate x (N, C, D1, ..., Dr) at grid (N, O1, ..., Or, r), whose coordinates name the last axis
+    first.
+    """
     mode, padding = _checked(form, x, grid)
     extents, corners = x.shape[2:], bool(form.get("align_corners"))
     shape = (x.shape[0], x.shape[1], *grid.shape[1:-1])
@@ -159,7 +175,7 @@ def _grid_sample(form: Form, x: Any, grid: Any) -> Any:
 
 
 def _checked(form: Form, x: Any, grid: Any) -> tuple[str, str]:
-    """Return the mode, by its newest name, and the padding."""
+    """Return mode (by its name in the newest opset) and padding_mode, after validation of the shapes."""
     if x.ndim < 3 or grid.ndim != x.ndim or grid.shape[0] != x.shape[0] or grid.shape[-1] != x.ndim - 2:
         raise ArgumentError(
             "X must be (N, C, D1, …, Dr) and grid (N, O1, …, Or, r), but they have the shapes "
@@ -174,7 +190,7 @@ def _checked(form: Form, x: Any, grid: Any) -> tuple[str, str]:
 
 
 def _counted(place: Any, extent: int, corners: bool) -> Any:
-    """Return places from -1 to 1 as numbers of elements; these are the middles of the first and the last, or ends."""
+    """Convert normalised positions to elements: -1 and 1 are the centres of the corner pixels, or their outer edges."""
     return (place + 1) / 2 * (extent - 1) if corners else ((place + 1) * extent - 1) / 2
 
 
@@ -187,7 +203,7 @@ def _grid_sample_cost(form: Form, x: Any, grid: Any) -> int:
 
 
 def _deform_conv(form: Form, x: Any, w: Any, offset: Any, b: Any = None, mask: Any = None) -> Any:
-    """Convolve with taps that are each somewhere else: columns by linear interpolation, then one product an image."""
+    """DeformConv: gather columns by bilinear interpolation at offset taps, then one matrix product per image."""
     shapes = _shapes(form, x, w, offset, b, mask)
     images, filters, channels = x.shape[0], w.shape[0], w.shape[1]
     xp, count, positions = namespace(x), prod(shapes.kernel), prod(shapes.out)
@@ -205,7 +221,7 @@ def _deform_conv(form: Form, x: Any, w: Any, offset: Any, b: Any = None, mask: A
 
 
 def _moved_taps(shapes: _Shapes, extents: Sequence[int], offset: Any, mask: Any) -> list[_Tap]:
-    """Return what is read for every image and group of offsets: (N, G, P * K), the taps of one position together."""
+    """Return the taps per image and offset group (N, G, P * K), with the K taps of a position adjacent."""
     images, rank = offset.shape[0], len(extents)
     count, positions = prod(shapes.kernel), prod(shapes.out)
     every = (images, shapes.offset_group, positions * count)
@@ -220,7 +236,7 @@ def _moved_taps(shapes: _Shapes, extents: Sequence[int], offset: Any, mask: Any)
 
 
 class _Shapes(NamedTuple):
-    """Attributes of DeformConv with their defaults; every tuple has a number for each spatial axis."""
+    """Validated attributes of DeformConv; each tuple has one number per spatial axis."""
 
     kernel: tuple[int, ...]
     out: tuple[int, ...]
@@ -232,6 +248,7 @@ class _Shapes(NamedTuple):
 
 
 def _shapes(form: Form, x: Any, w: Any, offset: Any, b: Any, mask: Any) -> _Shapes:
+    """Return the attributes with defaults; raise ArgumentError if inputs do not fit them."""
     rank = x.ndim - 2
     if rank < 1 or w.ndim != x.ndim or offset.ndim != x.ndim:
         raise ArgumentError(f"X {x.shape}, W {w.shape} and offset {offset.shape} must have the same three or more axes")
@@ -262,7 +279,7 @@ def _shapes(form: Form, x: Any, w: Any, offset: Any, b: Any, mask: Any) -> _Shap
 
 
 def _bases(shapes: _Shapes) -> list[Any]:
-    """Return, for each axis, where the taps of a Conv are: (P, K) by position and by tap."""
+    """Return, per axis, the tap positions of the undeformed convolution: (P, K) by output position and tap."""
     along = zip(_grid(shapes.out), _grid(shapes.kernel), shapes.strides, shapes.dilations, shapes.begins, strict=True)
     return [at[:, None] * stride - begin + tap * dilation for at, tap, stride, dilation, begin in along]
 
@@ -272,12 +289,12 @@ def _grid(extents: tuple[int, ...]) -> list[Any]:
 
 
 def _columns(x: Any, taps: list[_Tap], shapes: _Shapes) -> Any:
-    """Return what the taps read of an image (C, D1, …): (group, P * K, C / group)."""
+    """Return the im2col matrix of an image (C, D1, ...): (group, P * K, C / group)."""
     xp, channels, size = namespace(x), x.shape[0] // shapes.group, taps[0].index.shape[-1]
     shared = x.shape[0] // shapes.offset_group
     columns = xp.zeros((shapes.group, size, channels), x.dtype)
     bounds = sorted({*range(0, x.shape[0] + 1, channels), *range(0, x.shape[0] + 1, shared)})
-    for low, high in pairwise(bounds):  # channels of one filter that have their offsets in common
+    for low, high in pairwise(bounds):  # channels that share both their filters' group and their offsets
         pixels = _pixels(x[low:high])
         part = columns[low // channels, :, low % channels : low % channels + high - low]
         level = [_Tap(*(values[low // shared] for values in tap[:2])) for tap in taps]
@@ -292,7 +309,7 @@ def _columns(x: Any, taps: list[_Tap], shapes: _Shapes) -> Any:
 
 
 def _pixels(images: Any) -> Any:
-    """Return images (C, D1, …, Dr) as (D + 1, C): the channels of a pixel together, and zeros after the last."""
+    """Return images (C, D1, ..., Dr) as (D + 1, C): channels of a pixel adjacent, and a pixel of zeros at the end."""
     pixels = namespace(images).zeros((prod(images.shape[1:]) + 1, images.shape[0]), images.dtype)
     pixels[:-1] = images.reshape(images.shape[0], -1).T
     return pixels

@@ -1,4 +1,8 @@
-"""Operators that move elements and compute none: shapes, slices, padding, constants."""
+"""Operators that move elements without computing: reshape, slice, pad, concatenate, split, tile, and constants.
+
+Results may be views of their inputs. Parameters such as axes and shapes are on the host; their errors are raised here,
+with the values in the message.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +17,23 @@ from gpuconv._errors import ArgumentError
 from gpuconv.onnx.operators.form import Form, Operator, ints, namespace, wide
 
 _MOST_BYTES = 2**63 - 1
-_MOST_INDICES = 2**12  # along an axis, of which many are kept
-_UNEVEN_SINCE = 18  # the opset since which the last of Split's equal parts may be smaller
+_MOST_INDICES = 2**12  # longest axis whose padding indices are cached
+_UNEVEN_SINCE = 18  # opset since which the last of Split's equal parts may be smaller
 _PADDING_MODES = ("constant", "edge", "reflect", "wrap")
 
 
 def axis_of(axis: int, ndim: int, last: bool = False) -> int:
-    """Return an axis counted from the front; raise ArgumentError where there is none (one past the end with last)."""
+    """Return an axis counted from the front; raise ArgumentError if out of range.
+
+    With ``last``, the axis ``ndim`` is allowed, one past the end.
+    """
     if not -ndim <= axis < ndim + last:
         raise ArgumentError(f"axis {axis} is out of range for an array of {ndim} axes")
     return axis if axis >= 0 else axis + ndim
 
 
 def _concat(form: Form, *arrays: Any) -> Any:
+    """Concat: join arrays along an axis, by default axis 1 (opset 1)."""
     axis = form.get("axis")
     return namespace(arrays[0]).concatenate(arrays, axis=axis_of(1 if axis is None else axis, arrays[0].ndim))
 
@@ -35,6 +43,7 @@ def _concat_cost(_: Form, *arrays: Any) -> int:
 
 
 def _split(form: Form, x: Any, split: Any = None) -> Any:
+    """Split: return slices along an axis, of the given sizes or equal ones."""
     axis, count = axis_of(form.get("axis") or 0, x.ndim), len(form.outputs)
     extent = x.shape[axis]
     sizes = form.get("split") if form.opset < 13 and split is None else split
@@ -52,12 +61,13 @@ def _split(form: Form, x: Any, split: Any = None) -> Any:
 
 
 def _sizes(extent: int, count: int) -> list[int]:
-    """Return the sizes of equal parts, the last of which may be smaller."""
+    """Return the sizes of ``count`` equal parts, the last of which may be smaller."""
     size = -(-extent // count)
     return [max(0, min(size, extent - n * size)) for n in range(count)]
 
 
 def _slice(form: Form, x: Any, starts: Any = None, ends: Any = None, axes: Any = None, steps: Any = None) -> Any:
+    """Slice: starts, ends, axes and steps are attributes before opset 10, inputs later."""
     if form.opset < 10:
         starts, ends, axes = (form.get(name) for name in ("starts", "ends", "axes"))
     first = ints(starts)
@@ -68,13 +78,14 @@ def _slice(form: Form, x: Any, starts: Any = None, ends: Any = None, axes: Any =
         raise ArgumentError(f"axes is {list(along)}, which names one axis twice")
     index = [slice(None)] * x.ndim
     for axis, start, end, step in zip(axes_named, first, ints(ends), strides, strict=True):
-        if step < 0:  # a start before the first element is the first, where Python's slices are empty
+        if step < 0:  # clamp the start: ONNX reads from the first element, where Python's slice would be empty
             start = max(start, -x.shape[axis])
         index[axis] = slice(start, end, step)
     return x[tuple(index)]
 
 
 def _reshape(form: Form, x: Any, shape: Any = None) -> Any:
+    """Reshape: an extent of -1 is inferred, and 0 keeps the input's extent unless allowzero is set."""
     wanted = ints(form.get("shape") if form.opset < 5 else shape)
     if min(wanted, default=0) < -1:
         raise ArgumentError(f"the shape {wanted} has an extent below -1")
@@ -92,11 +103,13 @@ def _reshape(form: Form, x: Any, shape: Any = None) -> Any:
 
 
 def _flatten(form: Form, x: Any) -> Any:
+    """Flatten: reshape to 2-D, split at an axis."""
     axis = axis_of(form.get("axis"), x.ndim, last=True)
     return x.reshape(prod(x.shape[:axis]), prod(x.shape[axis:]))
 
 
 def _transpose(form: Form, x: Any) -> Any:
+    """Transpose: permute axes, by default to the reverse order."""
     order = form.get("perm") or tuple(range(x.ndim))[::-1]
     if sorted(order) != list(range(x.ndim)):
         raise ArgumentError(f"perm is {list(order)}, which is no order of the axes 0 to {x.ndim - 1}")
@@ -104,6 +117,7 @@ def _transpose(form: Form, x: Any) -> Any:
 
 
 def _squeeze(form: Form, x: Any, axes: Any = None) -> Any:
+    """Squeeze: drop the given axes, which must have extent 1, or all such axes."""
     axes = form.get("axes") if form.opset < 13 else axes
     if axes is None:
         return x.reshape([extent for extent in x.shape if extent != 1])
@@ -115,6 +129,7 @@ def _squeeze(form: Form, x: Any, axes: Any = None) -> Any:
 
 
 def _unsqueeze(form: Form, x: Any, axes: Any = None) -> Any:
+    """Unsqueeze: insert axes of extent 1; positions refer to the result."""
     wanted = ints(form.get("axes") if form.opset < 13 else axes)
     ndim = x.ndim + len(wanted)
     new = {axis_of(axis, ndim) for axis in wanted}
@@ -125,6 +140,7 @@ def _unsqueeze(form: Form, x: Any, axes: Any = None) -> Any:
 
 
 def _pad(form: Form, x: Any, pads: Any = None, value: Any = None, axes: Any = None) -> Any:
+    """Pad: add elements at the ends of axes, or crop them where pads are negative."""
     amounts = _amounts(form, pads)
     widths = _widths(x, amounts, axes)
     value = value if form.opset >= 11 else form.get("value")
@@ -141,7 +157,7 @@ def _pad(form: Form, x: Any, pads: Any = None, value: Any = None, axes: Any = No
 
 
 def _extended(x: Any, added: list[tuple[int, int]], mode: str) -> Any:
-    """Pad by elements of x, axis after axis; NumPy's own function takes many times as long for what is small."""
+    """Pad with elements of x (edge, reflect, wrap), axis by axis; np.pad is many times slower for small arrays."""
     longest = max((n + b + e for n, (b, e) in zip(x.shape, added, strict=True)), default=0)
     if not isinstance(x, np.ndarray) or longest > _MOST_INDICES:
         return namespace(x).pad(x, added, mode=mode)
@@ -153,7 +169,7 @@ def _extended(x: Any, added: list[tuple[int, int]], mode: str) -> Any:
 
 @lru_cache(maxsize=64)
 def _sources(extent: int, ends: tuple[int, int], mode: Any) -> Any:
-    """Return where along an axis the elements of the padded one come from."""
+    """Return, for each element of a padded axis, the index of its source."""
     return np.pad(np.arange(extent), ends, mode=mode)
 
 
@@ -162,7 +178,7 @@ def _amounts(form: Form, pads: Any) -> list[int]:
 
 
 def _widths(x: Any, amounts: list[int], axes: Any) -> list[tuple[int, int]]:
-    """Return what is added, or taken away, before and after each axis."""
+    """Return the amounts to add before and after each axis; negative ones remove elements."""
     along = range(x.ndim) if axes is None else [axis_of(axis, x.ndim) for axis in ints(axes)]
     half = len(along)
     if len(amounts) != 2 * half:
@@ -179,7 +195,7 @@ def _pad_cost(form: Form, x: Any, pads: Any = None, _: Any = None, axes: Any = N
 
 
 def _framed(x: Any, widths: list[tuple[int, int]], value: Any) -> Any:
-    """Put constant elements around an array."""
+    """Surround an array with constant elements."""
     y = namespace(x).full([n + b + e for n, (b, e) in zip(x.shape, widths, strict=True)], value, x.dtype)
     y[tuple(slice(b, b + n) for n, (b, _) in zip(x.shape, widths, strict=True))] = x
     return y
@@ -194,6 +210,7 @@ def _size(_: Form, x: Any) -> Any:
 
 
 def _gather(form: Form, x: Any, indices: Any) -> Any:
+    """Gather: take slices along an axis."""
     return namespace(x).take(x, indices, axis=axis_of(form.get("axis"), x.ndim))
 
 
@@ -203,7 +220,7 @@ def _gather_cost(form: Form, x: Any, indices: Any) -> int:
 
 
 def _center_crop_pad(form: Form, x: Any, shape: Any) -> Any:
-    """Cut, or fill up with zeros, both ends of axes; of an odd number of elements the end has one more."""
+    """CenterCropPad: crop or zero-pad both ends of axes; the end gets the extra element of an odd difference."""
     wanted, given = ints(shape), form.get("axes")
     along = [axis_of(axis, x.ndim) for axis in (range(x.ndim) if given is None else given)]
     if len(set(along)) < len(along) or len(wanted) != len(along) or min(wanted, default=0) < 0:
@@ -223,6 +240,7 @@ def _center_crop_pad_cost(form: Form, x: Any, shape: Any) -> int:
 
 
 def _expand(_: Form, x: Any, shape: Any) -> Any:
+    """Expand: broadcast an array to a shape, as a view."""
     wanted = ints(shape)
     if min(wanted, default=0) < 0:
         raise ArgumentError(f"the shape {wanted} has a negative extent")
@@ -238,20 +256,23 @@ def _tile_cost(_: Form, x: Any, repeats: Any) -> int:
 
 
 def _tile(_: Form, x: Any, repeats: Any) -> Any:
+    """Tile: repeat an array along each axis."""
     times = ints(repeats)
     if len(times) != x.ndim or min(times, default=0) < 0:
         raise ArgumentError(f"repeats is {times}, but must have {x.ndim} numbers, one per axis, none negative")
     nbytes = max(1, x.nbytes) * prod(max(1, count) for count in times)
-    if nbytes > _MOST_BYTES:  # NumPy multiplies in 64 bits, does not notice more, and writes where it may not
+    # np.tile computes the size in 64 bits without an overflow check, then writes out of bounds.
+    if nbytes > _MOST_BYTES:
         raise ArgumentError(f"x.shape={x.shape}, repeated {times} times, has more bytes than 64 bits can address")
     return namespace(x).tile(x, tuple(times))
 
 
 def _depth_to_space(form: Form, x: Any) -> Any:
+    """DepthToSpace: move blocks of channels to spatial positions, for any number of spatial axes."""
     images, channels, *extents = x.shape
     block, rank = form.get("blocksize"), len(extents)
     blocks = [block] * rank
-    first = _depth_first(form)  # the blocks' axes before the channels, or after
+    first = _depth_first(form)  # DCR: block axes come before the channels; CRD: after them
     if block < 1 or channels % block**rank:
         raise ArgumentError(f"the {channels} channels are no multiple of blocksize={block} to the power of {rank}")
     depth = channels // block**rank
@@ -264,7 +285,7 @@ def _depth_to_space(form: Form, x: Any) -> Any:
 
 
 def _depth_first(form: Form) -> bool:
-    """Tell by the mode whether the elements of a block are counted before the channels, or after them."""
+    """Return whether the mode is DCR (block elements before channels in the depth axis) rather than CRD."""
     mode = form.get("mode") or "DCR"
     if mode not in ("DCR", "CRD"):
         raise ArgumentError(f"mode must be DCR or CRD, not {mode!r}")
@@ -272,6 +293,7 @@ def _depth_first(form: Form) -> bool:
 
 
 def _space_to_depth(form: Form, x: Any) -> Any:
+    """SpaceToDepth: move spatial blocks to channels."""
     images, channels, height, width = x.shape
     block = form.get("blocksize")
     if block < 1 or height % block or width % block:
@@ -282,11 +304,12 @@ def _space_to_depth(form: Form, x: Any) -> Any:
 
 
 def _array(value: Any) -> Any:
-    """Return the tensor in an attribute, which is an array already where a function has it from its caller."""
+    """Return a tensor attribute as an array; the caller of a function may give it as an array already."""
     return value if isinstance(value, np.ndarray) else onnx.numpy_helper.to_array(value)
 
 
 def _constant(form: Form) -> Any:
+    """Constant, from any of its value attributes."""
     (name, value), *_ = [(name, value) for name, value in form.attributes.items() if value is not None]
     if name == "value":
         return _array(value)
@@ -299,6 +322,7 @@ def _is_plain_constant(form: Form) -> bool:
 
 
 def _constant_of_shape(form: Form, shape: Any) -> Any:
+    """ConstantOfShape: an array of one value, by default float32 zeros."""
     value = form.get("value")
     filling = np.zeros(1, np.float32) if value is None else _array(value)
     wanted = ints(shape)
@@ -308,13 +332,14 @@ def _constant_of_shape(form: Form, shape: Any) -> Any:
 
 
 def _span(_: Form, start: Any, limit: Any, delta: Any) -> Any:
-    """Return start + i * delta up to the limit; 16-bit numbers are computed in float32."""
+    """Range: return ``start + i * delta`` up to the limit; 16-bit floats are computed in float32."""
     first, end, step = (wide(np.asarray(value).reshape(1)) for value in (start, limit, delta))
     y = first + np.arange(_steps(first, end, step)).astype(first.dtype) * step
     return y.astype(start.dtype, copy=False)
 
 
 def _steps(first: Any, end: Any, step: Any) -> int:
+    """Return the number of elements of a Range; raise ArgumentError if it is not finite."""
     if not step[0]:
         raise ArgumentError("delta is 0, so that there is no end")
     if first.dtype.kind in "iu":
@@ -335,7 +360,7 @@ def _shape_cost(_: Form, shape: Any) -> int:
 
 
 def _one(_: Form, *__: Any) -> int:
-    return 1  # it looks at no elements, or at those that the model brings
+    return 1  # it reads no elements, or only those of the model itself
 
 
 def _identity(_: Form, x: Any) -> Any:
@@ -343,14 +368,14 @@ def _identity(_: Form, x: Any) -> Any:
 
 
 def _dropout(form: Form, x: Any, *_: Any) -> Any:
-    """Inference: x as it is, and nothing dropped."""
+    """Dropout in inference mode: x unchanged, and a mask of ones if required."""
     if not any(form.outputs[1:]):
         return x
     return x, namespace(x).ones(x.shape, np.bool_ if form.opset >= 10 else x.dtype)
 
 
 def _does_not_train(form: Form) -> bool:
-    """Tell whether nothing is dropped: before opset 7, is_test says so, which is 0 by default."""
+    """Return whether a node is in inference mode; before opset 7 the attribute is_test says so, with default 0."""
     return form.get("is_test") != 0 and (form.opset < 12 or not any(form.inputs[2:]))
 
 

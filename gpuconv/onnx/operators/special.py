@@ -1,7 +1,8 @@
-"""Functions of one number; over NumPy arrays block by block, so that what they need in between stays in a cache.
+"""Element-wise special functions (sigmoid, ELU, GELU, erf and others), block by block on NumPy arrays.
 
-Passes over a block write into memory that is there already, and none asks element by element which of two cases holds:
-no processor foresees random signs. A curve takes float32 or float64, and writes to ``y``, which may be ``x``.
+Each block passes through all steps of a formula while it is in cache, with in-place NumPy operations. No step selects
+per element between two formulas, because branches on random signs are mispredicted. A curve takes float32 or float64
+values x and writes to ``y``, which may be ``x`` itself.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from gpuconv.cpu import _threads
 from gpuconv.onnx.operators.form import Form, Operator, namespace, wide
 
 Curve = Callable[[Form, Any, Any], None]
-BLOCK = 2**16  # elements
-_PASSES = 4  # over a block, each of which takes as long as other work does to read it
+BLOCK = 2**16  # elements per block
+_PASSES = 4  # estimated cost of a curve, in passes over memory
 
-# atanh(erf(x)) / x as a polynomial of x * x, highest power first: with NumPy's tanh, erf to 5 ulps in float32. It
-# minimizes the greatest relative error of erf for |x| <= 4, and grows beyond until NumPy's tanh of it is 1 and no less.
+# Polynomial in x * x for atanh(erf(x)) / x, highest power first. erf(x) = tanh(x * p(x * x)) has an error of at most 5
+# ulps in float32. It minimises the largest relative error of erf for |x| <= 4, and grows beyond until tanh of it is
+# exactly 1.
 _ERF = (
     *(1.4185268119259163e-07, -5.668484069641387e-06, 8.763738253867186e-05, -6.197848161356905e-04),
     *(-1.9183060592815014e-04, 1.0276905569895356e-01, 1.1283792743174113),
@@ -30,9 +32,9 @@ _ERF_END = 4.25
 
 
 def over(compute: Callable[[Any, Any], None], x: Any, out: Any = None) -> Any:
-    """Return what ``compute(x, y)`` writes to y for every block of x; in ``out`` if that is given.
+    """Apply ``compute(x, y)``, which writes y, to all blocks of x and return the result, in ``out`` if given.
 
-    Blocks are flat. ``out`` may be x itself.
+    Blocks are 1-D. ``out`` may be x itself. Large arrays are shared among threads.
     """
     y = np.empty(x.shape, x.dtype) if out is None else out
     flat, results, count = x.reshape(-1), y.reshape(-1), -(-x.size // BLOCK)
@@ -47,7 +49,7 @@ def over(compute: Callable[[Any, Any], None], x: Any, out: Any = None) -> Any:
 
 
 def applied(curve: Curve, form: Form, x: Any, out: Any = None) -> Any:
-    """Return a curve of a floating-point array; 16-bit numbers are computed in float32 and rounded once."""
+    """Return a curve applied to a floating-point array; 16-bit types are computed in float32 and rounded once."""
 
     def compute(block: Any, y: Any) -> None:
         values = wide(block)
@@ -61,7 +63,7 @@ def applied(curve: Curve, form: Form, x: Any, out: Any = None) -> Any:
 
 
 def sigmoid(_: Form, x: Any, y: Any) -> None:
-    """1 / (1 + exp(-x))."""
+    """Compute ``1 / (1 + exp(-x))``."""
     np.negative(x, out=y)
     np.exp(y, out=y)
     y += 1
@@ -69,37 +71,37 @@ def sigmoid(_: Form, x: Any, y: Any) -> None:
 
 
 def tanh(_: Form, x: Any, y: Any) -> None:
-    """Return the hyperbolic tangent."""
+    """Compute the hyperbolic tangent."""
     np.tanh(x, out=y)
 
 
 def leaky_relu(form: Form, x: Any, y: Any) -> None:
-    """Multiply negative numbers."""
+    """Compute LeakyRelu: negative numbers times alpha."""
     alpha = form.get("alpha")
-    if 0 < alpha < np.inf:  # then one of the two is what the formula gives, and no product is a new NaN
+    if 0 < alpha < np.inf:  # then max or min of x and alpha * x is the result, and no product turns into NaN
         (np.maximum if alpha < 1 else np.minimum)(x * alpha, x, out=y)
     else:
         y[...] = np.where(x < 0, x * alpha, x)
 
 
 def elu(form: Form, x: Any, y: Any) -> None:
-    """``alpha * expm1`` of negative numbers, and the others as they are."""
+    """Compute ELU: ``alpha * expm1(x)`` for negative x, else x."""
     _bent(x, form.get("alpha"), 1, y)
 
 
 def celu(form: Form, x: Any, y: Any) -> None:
-    """``alpha * expm1(x / alpha)`` of negative numbers, and the others as they are."""
+    """Compute CELU: ``alpha * expm1(x / alpha)`` for negative x, else x."""
     _bent(x, form.get("alpha"), form.get("alpha"), y)
 
 
 def selu(form: Form, x: Any, y: Any) -> None:
-    """``gamma`` times Elu."""
+    """Compute SELU: ``gamma`` times ELU."""
     _bent(x, form.get("alpha"), 1, y)
     y *= form.get("gamma")
 
 
 def _bent(x: Any, factor: float, scale: float, y: Any) -> None:
-    """``factor * expm1(x / scale)`` of negative numbers, and the others as they are."""
+    """Compute ``factor * expm1(x / scale)`` for negative x, else x."""
     negative = np.clip(x, -np.inf, 0)
     if scale != 1:
         negative /= scale
@@ -110,7 +112,7 @@ def _bent(x: Any, factor: float, scale: float, y: Any) -> None:
 
 
 def swish(form: Form, x: Any, y: Any) -> None:
-    """``x / (1 + exp(-alpha * x))``."""
+    """Compute Swish: ``x / (1 + exp(-alpha * x))``."""
     below = x * -form.get("alpha")
     np.exp(below, out=below)
     below += 1
@@ -118,7 +120,7 @@ def swish(form: Form, x: Any, y: Any) -> None:
 
 
 def mish(form: Form, x: Any, y: Any) -> None:
-    """``x * tanh(softplus(x))``."""
+    """Compute Mish: ``x * tanh(softplus(x))``."""
     share = np.empty_like(x)
     softplus(form, x, share)
     np.tanh(share, out=share)
@@ -126,14 +128,14 @@ def mish(form: Form, x: Any, y: Any) -> None:
 
 
 def hard_sigmoid(form: Form, x: Any, y: Any) -> None:
-    """``x * alpha + beta``, between 0 and 1."""
+    """Compute HardSigmoid: ``x * alpha + beta``, clipped to 0 and 1."""
     np.multiply(x, form.get("alpha"), out=y)
     y += form.get("beta")
     y.clip(0, 1, out=y)
 
 
 def hard_swish(_: Form, x: Any, y: Any) -> None:
-    """``x * (x / 6 + 0.5)``, the second between 0 and 1."""
+    """Compute HardSwish: ``x * clip(x / 6 + 0.5, 0, 1)``."""
     share = x / 6
     share += 0.5
     share.clip(0, 1, out=share)
@@ -141,7 +143,7 @@ def hard_swish(_: Form, x: Any, y: Any) -> None:
 
 
 def softplus(_: Form, x: Any, y: Any) -> None:
-    """log(1 + exp(x)), with an exponent that never is large."""
+    """Compute Softplus as ``max(x, 0) + log1p(exp(-|x|))``, which cannot overflow."""
     tail = np.abs(x)
     np.negative(tail, out=tail)
     np.exp(tail, out=tail)
@@ -151,12 +153,12 @@ def softplus(_: Form, x: Any, y: Any) -> None:
 
 
 def erf(_: Form, x: Any, y: Any) -> None:
-    """Return the error function of float32, to 5 ulps."""
+    """Compute the error function of float32 numbers, to 5 ulps."""
     _erf_scaled(x, _ERF_END, _ERF, y)
 
 
 def gelu(_: Form, x: Any, y: Any) -> None:
-    """``x / 2 * (1 + erf(x / sqrt(2)))`` of float32."""
+    """Compute GELU of float32 numbers: ``x / 2 * (1 + erf(x / sqrt(2)))``."""
     share = np.empty_like(x)
     _erf_scaled(x, _ERF_END * sqrt(2), _GELU, share)
     share += 1
@@ -165,6 +167,7 @@ def gelu(_: Form, x: Any, y: Any) -> None:
 
 
 def _erf_scaled(x: Any, end: float, terms: tuple[float, ...], y: Any) -> None:
+    """Compute ``tanh(x * p(x * x))`` with the polynomial of _ERF or _GELU; x is clipped to ``end``."""
     within = np.clip(x, -end, end)
     square = np.square(within)
     np.multiply(square, terms[0], out=y)
@@ -176,11 +179,12 @@ def _erf_scaled(x: Any, end: float, terms: tuple[float, ...], y: Any) -> None:
     np.tanh(y, out=y)
 
 
-_GELU = tuple(term / sqrt(2) / 2 ** (len(_ERF) - 1 - place) for place, term in enumerate(_ERF))  # of x / sqrt(2)
+# as _ERF, for x / sqrt(2)
+_GELU = tuple(term / sqrt(2) / 2 ** (len(_ERF) - 1 - place) for place, term in enumerate(_ERF))
 
 
 def gelu_by_tanh(_: Form, x: Any, y: Any) -> None:
-    """``x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))``."""
+    """Compute GELU's approximation: ``x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))``."""
     share = np.square(x)
     share *= 0.044715
     share += 1
@@ -194,7 +198,8 @@ def gelu_by_tanh(_: Form, x: Any, y: Any) -> None:
 
 # ---------------------------------------------------------------- Erf and Gelu in float64, and in other libraries
 
-# Rational approximations of the Cephes library (S. L. Moshier), highest power first; the denominators begin with 1.
+# Rational approximations from the Cephes library (S. L. Moshier), highest power first; denominators have the leading
+# coefficient 1.
 _CEPHES_ERF = (
     (
         9.60497373987051638749,
@@ -223,18 +228,19 @@ _CEPHES_ERFC = (
         *(1823.90916687909736289, 2246.33760818710981792, 1656.66309194161350182, 557.535340817727675546),
     ),
 )
-_CEPHES_END = 6.0  # from where on 1 - erfc(x) is 1 in float64
+_CEPHES_END = 6.0  # beyond this, 1 - erfc(x) is 1 in float64
 
 
 def _ratio(fraction: tuple[tuple[float, ...], tuple[float, ...]], x: Any) -> Any:
+    """Evaluate a rational function by Horner's rule."""
     top, bottom = (reduce(lambda sum_, term: sum_ * x + term, terms[1:], x * 0 + terms[0]) for terms in fraction)
     return top / bottom
 
 
 def _by_cephes(x: Any) -> Any:
-    """Return the error function of a float32 or float64 array, to a few ulps."""
+    """Return the error function of a float32 or float64 array of either library, to a few ulps."""
     xp = namespace(x)
-    size = xp.minimum(xp.abs(x), _CEPHES_END)  # NaN stays
+    size = xp.minimum(xp.abs(x), _CEPHES_END)  # keeps NaN
     small = xp.minimum(size, 1)
     near = small * _ratio(_CEPHES_ERF, small * small)
     far = 1 - xp.exp(-size * size) * _ratio(_CEPHES_ERFC, size)

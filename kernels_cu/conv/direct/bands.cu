@@ -1,31 +1,40 @@
-// Conv of stride 1 and ConvTranspose with few output channels, without a GEMM, whose tiles would be nearly empty.
+// Conv of stride 1 and ConvTranspose of any stride along H and W (undilated there), with up to eight output channels
+// per group, as a direct sum in FFMA. A GEMM tile would be nearly empty there. A block stages a band of x, with its
+// halo, and the weights in shared memory, and computes all filters and phases from it.
 //
-// ConvTranspose of stride S makes output q * S + phase, counted from the beginning of the padding, of the inputs q, q -
-// 1 ... through the taps phase, phase + S ...: all phases meet the same inputs. Its phases along rows are thus filters
-// of a Conv of stride 1 whose kernel is S times shorter, and so is one filter of Conv itself.
+// ConvTranspose of stride S computes output q * S + phase (counted from the beginning of the padding) from the inputs
+// q, q - 1, ... The taps are phase, phase + S, ...; all phases read the same inputs. So its phases along W are treated
+// as additional filters of a Conv of stride 1 with a kernel S times shorter. Conv itself is the case S = 1. A
+// "position" is an output pixel of that correlation of stride 1.
 //
-// A block copies a band of x, some channels at a time, to shared memory in the accumulator's type, zeros where there is
-// padding, and the weights beside it. Threads go along its columns, then its rows; further threads have other jobs, a
-// job being FILTERS filters of one phase along columns, and further ones other channels. A thread makes kColumns
-// contiguous outputs x ROWS rows below one another of each of its filters; every row of the band is read once for all
-// of them. KH rows of the kernel are unrolled, KW taps of each; longer kernels come in parts. In the end sums go to
-// shared memory, those of further channels are added, and each warp writes whole rows of y, with the phases interleaved
-// again: coalesced.
+// Block: `height` x `width` positions of several jobs, where a job is FILTERS filters of one phase along H. Thread:
+// kColumns adjacent positions x ROWS rows x FILTERS filters, in registers. Threads run along the columns, then the
+// rows, then the jobs; if threads are left, groups of them ("parts") sum different channels.
 //
-// Zeros in the padding, or of taps that fill a kernel up, times an infinity are NaN: outputs that are not finite are
-// made once more, over the taps that exist inside x.
+//     global x -> shared band[channel][row][column], widened, zeros for padding  \
+//                                                                                 FFMA -> registers
+//     global w -> shared weights[channel][job][kernel row][chunk][tap][filter]   /
+//     registers -> shared sums[filter][row][column], parts added -> global y, phases interleaved, coalesced
+//
+// KH kernel rows x KW taps are unrolled; longer kernels are processed in pieces of that size. Each row of the band is
+// read once for all outputs of a thread, which keeps shared-memory traffic per FFMA low. Bound by instruction issue
+// (FFMA) or by shared memory.
+//
+// Padding, and the zero taps that fill up a phase's kernel, can turn into NaN when multiplied by an infinity. Outputs
+// that are not finite are recomputed over the valid taps only (`sum_inside`).
 #include "conv/finish.cuh"
 #include "base/geometry.cuh"
 #include "base/ptx.cuh"
 
 struct BandsAxis {
-    int x_extent, x_stride, y_extent, y_stride, w_stride, kernel, taps; // taps: with stride 1
-    int scale, shift, advance; // output * scale + shift + tap * advance = input * phases
-    Divider<int> phases;       // ConvTranspose's stride, or 1
+    int x_extent, x_stride, y_extent, y_stride, w_stride, kernel, taps; // taps: kernel size of the stride-1 form
+    int scale, shift, advance; // input * phases = output * scale + shift + tap * advance
+    Divider<int> phases;       // divisor: ConvTranspose's stride, or 1
 };
 
 // Axes are depth, row, column. Strides and offsets count elements; channels and filters are those of one group. Columns
-// and rows of threads are those of the correlation of stride 1: positions.
+// and rows of threads are positions (see above). Pitches and offsets in shared memory count words of the accumulator's
+// type.
 struct BandsParams {
     const void* x;
     const void* w;
@@ -34,38 +43,43 @@ struct BandsParams {
     BandsAxis axes[3];
     int channels, filters;
     int x_batch, x_channel, y_batch, y_channel, w_group, w_filter, w_channel, b_stride;
-    int start[2];                       // input coordinate of the first tap at position 0: row, column
-    int origin[2];                      // output coordinate of phase 0 at position 0
-    int fold;                           // of a line cut into rows: positions of each; else 0
-    int step, parts;                    // channels in shared memory at a time; threads of other channels
-    int rows, row_pitch, channel_pitch; // of the band
-    int weights, channel_weights;       // where they begin; from channel to channel
-    int width, height, plane;           // positions of a block; words of the sums of a filter
-    int vectors;               // elements that are copied at once: neighbours of a row, or, if negative, channels
-    int channels_last;         // of y
-    Divider<int> columns;      // of the band, in what is copied at once
-    Divider<int> taps, chunks; // rows of the kernel of stride 1; parts of one
-    Divider<int> threads_w, threads_h, jobs; // of a block
-    Divider<int> by_filters;
+    int start[2];    // input coordinate of the first tap at position 0: row, column
+    int origin[2];   // output coordinate of phase 0 at position 0: row, column
+    int fold;        // 1-D problems: the line is folded into rows of this many positions; otherwise 0
+    int step, parts; // channels staged at a time; groups of threads that sum different channels
+    int rows, row_pitch, channel_pitch; // size of the staged band
+    int weights, channel_weights;       // offset of the weights in shared memory; words of weights per channel
+    int width, height, plane;           // positions per block; words of one filter's sums
+    // elements per copy along a row; if negative, x is channels last (-1: element by element; below -1: 16 bytes of
+    // channels)
+    int vectors;
+    int channels_last;                       // whether y is channels last
+    Divider<int> columns;                    // columns of the band, in units of one copy
+    Divider<int> taps, chunks;               // kernel rows of the stride-1 form; chunks of KW taps in each
+    Divider<int> threads_w, threads_h, jobs; // threads per block: along W, along H; jobs per block
+    Divider<int> by_filters;                 // filters of a group
     Divider<int> tiles_w, tiles_h, depths, job_blocks, groups;
     Finish finish;
 };
 
+// One block. See the top of this file.
 template <class T, class Acc, int FILTERS, int ROWS, int KH, int KW> struct Bands {
     static constexpr int kThreads = 128;
     static constexpr int kVector = 16 / sizeof(Acc), kColumns = kVector;
-    static constexpr int kWindow = (kColumns + KW - 2) / kVector + 1;              // vectors
-    static constexpr int kTaps = (KW * FILTERS + kVector - 1) / kVector * kVector; // words of a chunk of a kernel's row
-    static constexpr bool kWhole = KW % 4 != 0;                                    // rows of the kernel have one chunk
+    static constexpr int kWindow = (kColumns + KW - 2) / kVector + 1; // vectors of a row that a chunk's taps read
+    // words of a chunk, padded to whole vectors
+    static constexpr int kTaps = (KW * FILTERS + kVector - 1) / kVector * kVector;
+    static constexpr bool kWhole = KW % 4 != 0; // a kernel row is a single chunk
 
     using Vector = Elements<Acc, kVector>;
 
     const BandsParams& p;
     Acc* shared;
-    int tile_w, tile_h, depth, first_job, group, image; // of the block
-    int at_w, at_h, job, part;                          // of the thread
+    int tile_w, tile_h, depth, first_job, group, image; // the block's coordinates
+    int at_w, at_h, job, part;                          // the thread's position, job and channel group
     Acc sums[FILTERS][ROWS][kColumns];
 
+    // Decodes the numbers of block and thread.
     DEVICE Bands(const BandsParams& p, void* shared) : p(p), shared(static_cast<Acc*>(shared)), sums{} {
         int rest = p.tiles_h.split(p.tiles_w.split(block_number(), tile_w), tile_h);
         rest = p.job_blocks.split(p.depths.split(rest, depth), first_job);
@@ -74,18 +88,19 @@ template <class T, class Acc, int FILTERS, int ROWS, int KH, int KW> struct Band
         part = p.jobs.split(p.threads_h.split(p.threads_w.split(threadIdx.x, at_w), at_h), job);
     }
 
-    // ---- to shared memory
+    // ---- staging: global -> shared
 
-    // Where position 0 of the block is in x: its row and column, of a line the column alone.
+    // Row and column in x of the block's position 0. A folded line has a column only.
     DEVICE int first_row() const { return p.start[0] + (p.fold ? 0 : tile_h * p.height); }
     DEVICE int first_column() const { return p.start[1] + tile_w * p.width + tile_h * p.height * p.fold; }
 
+    // Offset in x (without channel) of an element of the band. Returns whether it lies inside x.
     DEVICE bool find(int row, int column, int& offset) const {
         const int h = first_row() + (p.fold ? 0 : row), w = first_column() + column + row * p.fold;
         offset = h * p.axes[1].x_stride + w * p.axes[2].x_stride;
         return inside(h, p.axes[1].x_extent) && inside(w, p.axes[2].x_extent);
     }
-    // WIDTH neighbours of a row at once, channel after channel.
+    // NCHW: copies WIDTH adjacent elements of a row at once, for all staged channels.
     template <int WIDTH> DEVICE void stage_rows(const T* x, int count) const {
         const int all = p.rows * int(p.columns.divisor);
 #pragma unroll 1
@@ -97,7 +112,7 @@ template <class T, class Acc, int FILTERS, int ROWS, int KH, int KW> struct Band
                         count);
         }
     }
-    // Zeros where nothing is found.
+    // Copies one vector of each of `count` channels; stores zeros if `found` is false.
     template <int WIDTH>
     static DEVICE void copy(const T* source, int step, Acc* target, int pitch, bool found, int count) {
         constexpr int kBatch = 4; // loads of a thread in flight
@@ -122,14 +137,17 @@ template <class T, class Acc, int FILTERS, int ROWS, int KH, int KW> struct Band
             target += pitch;
         }
     }
+    // Widens and stores one vector.
     template <int WIDTH> static DEVICE void put(Acc* target, const T (&values)[WIDTH]) {
         Elements<Acc, WIDTH> words;
 #pragma unroll
         for (int j = 0; j < WIDTH; ++j) words.values[j] = widen(values[j]);
         *reinterpret_cast<Elements<Acc, WIDTH>*>(target) = words;
     }
-    // WIDTH contiguous channels at once, those of about a sector by neighbouring threads; a warp goes along a row.
+    // NHWC: WIDTH adjacent channels per load. NEIGHBOURS adjacent threads read about one sector of channels of a pixel;
+    // the others of the warp go along the row.
     static constexpr int kWidth = 16 / sizeof(T);
+    // Copies the band, pixel by pixel; see above.
     template <int WIDTH, int NEIGHBOURS> DEVICE void stage_channels(const T* x, int count) const {
         const int lane = threadIdx.x % 32, first = lane % NEIGHBOURS * WIDTH;
 #pragma unroll 1
@@ -144,6 +162,7 @@ template <class T, class Acc, int FILTERS, int ROWS, int KH, int KW> struct Band
                                                  exists && inside(w + column, p.axes[2].x_extent), count - first);
         }
     }
+    // Copies the channels of one pixel that belong to this thread; zeros if `found` is false.
     template <int WIDTH, int NEIGHBOURS>
     DEVICE void copy_channels(const T* source, Acc* target, bool found, int count) const {
         using Channels = Elements<T, WIDTH>;
@@ -165,12 +184,13 @@ template <class T, class Acc, int FILTERS, int ROWS, int KH, int KW> struct Band
             source += kStep;
         }
     }
-    // Returns where the thread's next channels belong.
+    // Stores one vector of channels, a channel pitch apart. Returns where the thread's next channels go.
     template <int STEP, int WIDTH> DEVICE Acc* put_channels(Acc* target, const T (&values)[WIDTH]) const {
 #pragma unroll
         for (int j = 0; j < WIDTH; ++j) target[j * p.channel_pitch] = widen(values[j]);
         return target + STEP * p.channel_pitch;
     }
+    // Chooses the copy: vectors along rows (NCHW), 16 bytes of channels or single channels (NHWC), or single elements.
     DEVICE void stage_inputs(const T* x, int count) const {
         const unsigned long long address = reinterpret_cast<unsigned long long>(p.x);
         if (p.vectors == kVector && address % (kVector * sizeof(T)) == 0) stage_rows<kVector>(x, count);
@@ -178,7 +198,7 @@ template <class T, class Acc, int FILTERS, int ROWS, int KH, int KW> struct Band
         else if (p.vectors < -1 && address % 16 == 0) stage_channels<kWidth, 2>(x, count);
         else stage_channels<1, 8>(x, count);
     }
-    // Arrays that are not as well aligned as their strides have the same elements copied one by one.
+    // Element by element: for arrays whose address is less aligned than their strides allow.
     DEVICE void stage_scalars(const T* x, int count) const {
         if (p.vectors != kVector) return stage_rows<1>(x, count);
         const int all = p.rows * int(p.columns.divisor) * kVector;
@@ -190,10 +210,11 @@ template <class T, class Acc, int FILTERS, int ROWS, int KH, int KW> struct Band
             copy<1>(x + offset, p.x_channel, shared + row * p.row_pitch + at, p.channel_pitch, found, count);
         }
     }
-    // The tap that one of the kernel of stride 1 is; there may be none.
+    // Maps tap `number` of the stride-1 kernel to a tap of w. It may lie outside the kernel (then the weight is zero).
     DEVICE int tap(const BandsAxis& axis, int phase, int number) const {
         return axis.advance > 0 ? number : phase + (axis.taps - 1 - number) * int(axis.phases.divisor);
     }
+    // Stages the weights of `count` channels in the order [channel][job][kernel row][chunk][tap][filter].
     DEVICE void stage_weights(const T* w, int count) const {
         const int all = p.channel_weights;
 #pragma unroll 1
@@ -216,7 +237,7 @@ template <class T, class Acc, int FILTERS, int ROWS, int KH, int KW> struct Band
 
     static DEVICE Vector load(const Acc* source) { return *reinterpret_cast<const Vector*>(source); }
 
-    // COUNT rows of the kernel meet the rows of the band from `x` on.
+    // The main loop's body: COUNT kernel rows of one chunk, with the band's rows from `x` on.
     template <int COUNT> DEVICE void take(const Acc* x, const Acc* weights, int pitch) {
         Vector kernel[COUNT][kTaps / kVector];
 #pragma unroll
@@ -244,6 +265,7 @@ template <class T, class Acc, int FILTERS, int ROWS, int KH, int KW> struct Band
             }
         }
     }
+    // Adds the products of COUNT kernel rows, for every p.parts-th of the staged channels.
     template <int COUNT> DEVICE void take_channels(const Acc* x, const Acc* weights, int pitch, int count) {
 #pragma unroll 1
         for (int channel = part; channel < count; channel += p.parts) {
@@ -252,6 +274,7 @@ template <class T, class Acc, int FILTERS, int ROWS, int KH, int KW> struct Band
             weights += p.parts * p.channel_weights;
         }
     }
+    // Adds the products of all staged channels, in pieces of KH kernel rows and KW taps.
     DEVICE void accumulate(int count) {
         int phase;
         p.axes[1].phases.split(first_job + job, phase);
@@ -282,7 +305,8 @@ template <class T, class Acc, int FILTERS, int ROWS, int KH, int KW> struct Band
 
     // ---- writing
 
-    // Sums of a block's filters, each a plane, of the threads of all channels.
+    // Stores all sums to shared memory, one plane per filter. Channel groups take turns to add theirs, in a fixed
+    // order.
     DEVICE void lay() const {
         Acc* target = shared + job * FILTERS * p.plane + at_h * ROWS * p.width + at_w * kColumns;
 #pragma unroll 1
@@ -306,8 +330,9 @@ template <class T, class Acc, int FILTERS, int ROWS, int KH, int KW> struct Band
     DEVICE Acc bias(int m) const {
         return p.b == nullptr ? Acc(0) : widen(static_cast<const T*>(p.b)[(group * p.filters + m) * p.b_stride]);
     }
-    // Lanes go along a row of y, of one filter or of all of them where these are contiguous; warps on others.
-    // Returns whether this thread wrote something that is not finite; once more, it makes that exactly (REPAIR).
+    // Writes the block's outputs. Lanes go along a row of y: of one filter (NCHW), or of all filters (NHWC). Warps take
+    // different rows. Returns whether this thread wrote a value that is not finite. With REPAIR, it recomputes just
+    // these values.
     template <bool REPAIR> DEVICE bool write() const {
         const int all = p.width * int(p.axes[2].phases.divisor) * (p.channels_last ? p.filters : 1);
         bool suspect = false;
@@ -321,6 +346,7 @@ template <class T, class Acc, int FILTERS, int ROWS, int KH, int KW> struct Band
             }
         return suspect;
     }
+    // Writes column `at` (phases included) of filter m in this warp's rows.
     template <bool REPAIR> DEVICE bool write_column(int m, int at) const {
         int phase_w;
         const int column = p.axes[2].phases.split(at, phase_w), stride = p.axes[2].phases.divisor,
@@ -353,13 +379,14 @@ template <class T, class Acc, int FILTERS, int ROWS, int KH, int KW> struct Band
         }
         return suspect;
     }
-    // Whether a tap meets an input, and which one.
+    // Whether an output uses this tap, and the input coordinate that it reads.
     DEVICE bool meets(const BandsAxis& axis, int output, int tap, int& input) const {
         const int number = output * axis.scale + axis.shift + tap * axis.advance;
         int rest;
         input = axis.phases.split(number < 0 ? 0 : number, rest);
         return number >= 0 && rest == 0 && input < axis.x_extent;
     }
+    // The sum of one output over its valid taps.
     DEVICE Acc sum_inside(int m, int h, int w) const {
         Acc sum = 0;
         int at[3];
@@ -384,8 +411,9 @@ template <class T, class Acc, int FILTERS, int ROWS, int KH, int KW> struct Band
         return sum;
     }
 
-    // ---- all of it
+    // ---- the whole block
 
+    // First input of a channel at depth `at`; first weight of a channel at kernel depth `kd`.
     DEVICE const T* inputs(int at, int channel) const {
         return static_cast<const T*>(p.x) + image * p.x_batch + (group * p.channels + channel) * p.x_channel
              + at * p.axes[0].x_stride;
@@ -393,6 +421,7 @@ template <class T, class Acc, int FILTERS, int ROWS, int KH, int KW> struct Band
     DEVICE const T* weights(int kd, int channel) const {
         return static_cast<const T*>(p.w) + group * p.w_group + channel * p.w_channel + kd * p.axes[0].w_stride;
     }
+    // For each kernel depth and each group of channels: stage, accumulate. Then write, and repair if needed.
     DEVICE void run() {
 #pragma unroll 1
         for (int kd = 0; kd < p.axes[0].kernel; ++kd) {
@@ -401,7 +430,7 @@ template <class T, class Acc, int FILTERS, int ROWS, int KH, int KW> struct Band
 #pragma unroll 1
             for (int first = 0; first < p.channels; first += p.step) {
                 const int count = min(p.step, p.channels - first);
-                __syncthreads(); // all have left what is replaced now
+                __syncthreads(); // all threads have finished reading the previous channels
                 stage_inputs(inputs(at, first), count);
                 stage_weights(weights(kd, first), count);
                 __syncthreads();

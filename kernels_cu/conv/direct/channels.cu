@@ -1,20 +1,26 @@
-// Conv of one channel a group (depthwise) over channels that lie one after another (channels last), as a direct sum
-// over taps; ConvTranspose of stride 1 with turned taps.
+// Depthwise Conv (one input channel per group, one or several filters) in channels-last layout, as a direct sum in
+// FFMA; also depthwise ConvTranspose of stride 1, with its taps reversed. Chosen when channels are contiguous in x and
+// y. Blocks stage the weights in shared memory; inputs go straight to registers.
 //
-// A thread makes kRows x COLUMNS outputs of a vector of channels. Lanes follow each other along the channels, so that
-// loads and stores are coalesced; then along the rows and down the columns, so that inputs that threads share come from
-// the L1 cache. Of each row of x that its windows meet a thread holds the inputs of TAPS taps at a time in registers,
-// where all its outputs find them. Weights lie in shared memory, widened, for some rows of the kernel at a time. Where
-// taps are dilated, the outputs of a thread lie as far apart as lets them share inputs.
+// Block: a tile of pixels x a range of channels. Thread: kRows x COLUMNS pixels of one vector of channels (16 bytes of
+// accumulators), in registers. Lanes run along the channels first, so that loads and stores are coalesced. Then they
+// run along the row and down the column, so that inputs that threads share hit in L1.
 //
-// Forms: STRIDE = 1 or 2, neighbouring windows are so many taps apart. STRIDE = 0, any strides and dilations.
+//     global w -> shared weights[tap][channel], widened, some kernel rows at a time
+//     for each row of x and each TAPS taps:  global x -> window[kWindow][channels] -> kRows x COLUMNS sums
 //
-// Zero times an infinite or NaN weight would be NaN where the padding must add nothing: blocks with such a weight make
-// their outputs one by one over the taps inside x (`sum_inside`).
+// Each loaded window serves all of the thread's outputs. With dilation, the outputs of a thread are spaced so that they
+// still share inputs. Bound by memory, by loads from L1 and shared memory, or, for large kernels, by FFMA.
 //
-// Where vectors of channels are not whole, not aligned, or meet fewer channels of x, elements are loaded and written
-// one by one. A thread's channels are then not neighbours, those of neighbouring lanes are. Weights lie in shared
-// memory as threads have them: a vector of each.
+// Forms: STRIDE = 1 or 2: adjacent windows overlap, shifted by STRIDE taps. STRIDE = 0: any strides and dilations, one
+// tap at a time.
+//
+// Out-of-bounds inputs are zeros in the window. Zero times an infinite or NaN weight would be NaN, although padding
+// must add nothing. So blocks that find such a weight compute each output over its valid taps only (`sum_inside`).
+//
+// If vectors of channels are incomplete or unaligned, or if a channel of x has several filters, elements are loaded and
+// stored one by one. A thread's channels are then `vectors` apart, so that adjacent lanes still access adjacent
+// channels.
 #include "conv/finish.cuh"
 #include "base/geometry.cuh"
 #include "base/ptx.cuh"
@@ -26,28 +32,29 @@ struct ConvChannelsParams {
     const void* w;
     const void* b; // or null
     void* y;
-    int channels; // of y
+    int channels; // channels of y
     int x_batch, x_channel, x_extent[3], x_stride[3];
     int y_batch, y_channel, y_extent[3], y_stride[3];
-    int w_first, w_group, w_filter, w_stride[3];
+    int w_first, w_group, w_filter, w_stride[3]; // w_first: first tap (ConvTranspose: w's last)
     int b_stride;
     int stride[3], dilation[3], start[3]; // input coordinate: q * stride + start + tap * dilation
-    int taps[3], step;                    // of the kernel; rows of it in shared memory at a time
-    int row_advance;                      // taps from one row of a thread to the next
-    int window_step;                      // coordinates from one input of a window in registers to the next
-    int pitch;                            // of a tap's weights in shared memory
-    int in_vectors;                       // pixels are made of whole vectors of channels, with a filter each
-    Divider<int> filters;                 // of a channel of x
-    Divider<int> vectors, columns;        // of a block: threads along the channels and the row; the rest are rows
-    int rows, walk;                       // of threads in a block; how often these step on to the next rows
+    int taps[3], step;                    // kernel size; kernel rows in shared memory at a time
+    int row_advance;                      // kernel rows (taps) between adjacent output rows of a thread
+    int window_step;                      // input columns between adjacent elements of a window
+    int pitch;                            // words between the staged weights of adjacent taps
+    int in_vectors;                // whether pixels are whole vectors of channels, with one filter per channel of x
+    Divider<int> filters;          // filters per channel of x
+    Divider<int> vectors, columns; // threads per block along channels and columns; the remaining threads are rows
+    int rows, walk;                // rows of threads per block; row tiles that each thread processes in turn
     Divider<int> channel_blocks, column_blocks, row_blocks, depths;
-    Divider<int> apart[2];            // outputs of a thread: rows and columns from one to the next
-    Divider<int> step_taps, row_taps; // of the staged weights
-    Divider<int> row_parts;           // of a slice of the kernel, each of them so many rows
-    int parts;
+    Divider<int> apart[2];            // distance between adjacent outputs of a thread: rows, columns
+    Divider<int> step_taps, row_taps; // staged taps (rows x columns), taps per kernel row
+    Divider<int> row_parts;           // pieces of `step` kernel rows per kernel depth
+    int parts;                        // all pieces: kernel depth x row_parts
     Finish finish;
 };
 
+// One block. See the top of this file.
 template <class T, class Acc, int STRIDE, int TAPS, int COLUMNS> struct Channels {
     static constexpr int kThreads = 128, kVector = 16 / sizeof(Acc);
     static constexpr int kRows = 16 / COLUMNS;
@@ -59,15 +66,15 @@ template <class T, class Acc, int STRIDE, int TAPS, int COLUMNS> struct Channels
 
     const ConvChannelsParams& p;
     Acc* shared;
-    int image, depth, row, column; // of the thread's first output
-    int lane, block_channel;       // of its vector in the block; the block's first channel of y
-    int rows, columns;             // outputs that exist
+    int image, depth, row, column; // coordinates of the thread's first output
+    int lane, block_channel;       // the thread's vector in the block; the block's first channel of y
+    int rows, columns;             // outputs of the thread that exist
 
     DEVICE Channels(const ConvChannelsParams& p, void* shared) : p(p), shared(static_cast<Acc*>(shared)) {}
 
-    // ---- where things stand
+    // ---- coordinates
 
-    // First output of a tile along an axis; how many of COUNT outputs exist.
+    // The first output of a tile along an axis, and how many of its COUNT outputs exist.
     template <int COUNT> static DEVICE int first_of(const Divider<int>& apart, int tile) {
         int phase;
         const int number = apart.split(tile, phase);
@@ -79,7 +86,7 @@ template <class T, class Acc, int STRIDE, int TAPS, int COLUMNS> struct Channels
         for (int i = 0; i < COUNT; ++i) count += first + i * int(apart.divisor) < extent;
         return count;
     }
-    // Finds all of it, anew wherever that is better than keeping it in registers.
+    // Computes all coordinates. Recomputing them is cheaper than keeping them in registers during the main loop.
     DEVICE void stand(int step) {
         int block, column_block, row_block, column_tile, rest = p.channel_blocks.split(block_number(), block);
         rest = p.row_blocks.split(p.column_blocks.split(rest, column_block), row_block);
@@ -91,10 +98,12 @@ template <class T, class Acc, int STRIDE, int TAPS, int COLUMNS> struct Channels
         columns = row_tile < p.rows ? existing<COLUMNS>(p.apart[1], column, p.y_extent[2]) : 0;
         rows = columns > 0 ? existing<kRows>(p.apart[0], row, p.y_extent[1]) : 0;
     }
-    // The thread's channels: neighbours, or as many apart as there are lanes, so that these have neighbours.
+    // The thread's channel number e: adjacent (WHOLE), or `vectors` apart, so that adjacent lanes have adjacent
+    // channels.
     template <bool WHOLE> DEVICE int channel(int e) const {
         return block_channel + (WHOLE ? lane * kVector + e : e * int(p.vectors.divisor) + lane);
     }
+    // First element in x, and in w, that belongs to a channel of y.
     DEVICE const T* input(int of_channel) const {
         return static_cast<const T*>(p.x) + image * p.x_batch + p.filters.quotient(of_channel) * p.x_channel;
     }
@@ -106,7 +115,8 @@ template <class T, class Acc, int STRIDE, int TAPS, int COLUMNS> struct Channels
 
     // ---- weights
 
-    // Copies those of some rows of the kernel, the channel fastest; returns whether all of them are finite.
+    // Stages the weights of `step` kernel rows from `first` on, channel fastest. Returns whether all of them are
+    // finite.
     template <bool WHOLE> DEVICE bool stage(int kd, int first) const {
         int block;
         p.channel_blocks.split(block_number(), block);
@@ -115,7 +125,7 @@ template <class T, class Acc, int STRIDE, int TAPS, int COLUMNS> struct Channels
         bool finite = true;
 #pragma unroll 1
         for (int number = threadIdx.x; number < count;
-             number += kThreads) { // taps of a channel lie next to each other in w
+             number += kThreads) { // adjacent threads read adjacent taps of a channel in w
             int tap, kw;
             const int of_channel = p.step_taps.split(number, tap), kh = first + p.row_taps.split(tap, kw);
             Acc value = 0;
@@ -131,19 +141,20 @@ template <class T, class Acc, int STRIDE, int TAPS, int COLUMNS> struct Channels
 
     // ---- sums
 
-    // Which inputs of a window in registers lie inside x, the first one at column w: a bit each.
+    // Bit mask of the window's in-bounds elements along W; the first element is at column w. `count`: taps still
+    // needed.
     DEVICE unsigned found(int w, int count) const {
         unsigned bits = 0;
 #pragma unroll
         for (int c = 0; c < kWindow; ++c) bits |= unsigned(inside(w + c * p.window_step, p.x_extent[2])) << c;
         return bits & ((1u << (kWindow - TAPS + count)) - 1);
     }
-    // How far apart elements of a pixel of x lie: the thread's first one and another, or the last one of all.
+    // Elements between the thread's first channel in x and its channel e (clamped to the last channel).
     DEVICE int offset(int first, int e) const {
         const int of_channel = min(first + e * int(p.vectors.divisor), p.channels - 1);
         return int(p.filters.quotient(of_channel) - p.filters.quotient(first)) * p.x_channel;
     }
-    // The inputs of a window, zeros for those that lie outside x.
+    // Loads a window into registers, widened, with zeros for elements whose bit is not set.
     template <bool WHOLE>
     DEVICE void load(const char* x, int step, unsigned bits, Acc (&window)[kWindow][kVector]) const {
         if constexpr (WHOLE) {
@@ -159,7 +170,7 @@ template <class T, class Acc, int STRIDE, int TAPS, int COLUMNS> struct Channels
 #pragma unroll
             for (int e = 0; e < kVector; ++e) {
                 int first = channel<WHOLE>(0);
-                keep(first); // else all places of a window stay in registers
+                keep(first); // otherwise the compiler keeps all addresses of the window in registers
                 const char* element = x + (e > 0 ? offset(first, e) * int(sizeof(T)) : 0);
                 keep_global(element);
 #pragma unroll
@@ -170,7 +181,8 @@ template <class T, class Acc, int STRIDE, int TAPS, int COLUMNS> struct Channels
             }
         }
     }
-    // Row i of the staged ones of the kernel, as output row 0 counts them: `count` taps, of which the first meets x.
+    // Multiplies one row of x. `i`: its kernel row for output row 0, counted from the first staged one; output row r
+    // uses kernel row i - r * row_advance. `count`: taps to multiply; the window begins at the first of them.
     template <bool WHOLE>
     DEVICE void take(Sums& sums, const char* x, int step, unsigned bits, const Acc* weights, int i, int staged,
                      int count) const {
@@ -194,7 +206,7 @@ template <class T, class Acc, int STRIDE, int TAPS, int COLUMNS> struct Channels
             }
         }
     }
-    // The staged rows of the kernel from `first` on, at depth d of x.
+    // Adds the products of the staged kernel rows, from row `first` on, at depth d of x.
     template <bool WHOLE> DEVICE void accumulate(Sums& sums, int d, int first) const {
         const int staged = min(p.step, p.taps[1] - first), end = staged + (rows - 1) * p.row_advance;
         const int h0 = row * p.stride[1] + p.start[1] + first * p.dilation[1];
@@ -225,10 +237,11 @@ template <class T, class Acc, int STRIDE, int TAPS, int COLUMNS> struct Channels
         return static_cast<T*>(p.y) + image * p.y_batch + of_channel * p.y_channel + depth * p.y_stride[0]
              + row * p.y_stride[1] + column * p.y_stride[2];
     }
+    // Elements of y between the thread's first output and output (r, c).
     DEVICE int further(int r, int c) const {
         return r * int(p.apart[0].divisor) * p.y_stride[1] + c * int(p.apart[1].divisor) * p.y_stride[2];
     }
-    // Channels [first, first + COUNT) of the thread's, which are neighbours.
+    // Finishes and stores COUNT adjacent channels, beginning at the thread's channel `first`.
     template <int COUNT> DEVICE void write(const Sums& sums, int first, int of_channel) const {
         T* y = output(of_channel);
         Acc added[COUNT];
@@ -253,8 +266,9 @@ template <class T, class Acc, int STRIDE, int TAPS, int COLUMNS> struct Channels
             if (WHOLE || channel<WHOLE>(e) < p.channels) write<kCount>(sums, e, channel<WHOLE>(e));
     }
 
-    // ---- weights that are not finite
+    // ---- weights that are not finite: every output over its valid taps only
 
+    // Computes and stores all outputs of the thread one by one.
     template <bool WHOLE> DEVICE void write_inside() const {
 #pragma unroll 1
         for (int r = 0; r < rows; ++r)
@@ -269,6 +283,7 @@ template <class T, class Acc, int STRIDE, int TAPS, int COLUMNS> struct Channels
                         narrow<T>(finished(p.finish, p.y, sum_inside(r, c, of_channel) + bias(of_channel), &target));
                 }
     }
+    // The sum of output (r, c) of a channel over its valid taps.
     DEVICE Acc sum_inside(int r, int c, int of_channel) const {
         const T *x = input(of_channel), *w = weight(of_channel);
         const int d0 = depth * p.stride[0] + p.start[0];
@@ -290,8 +305,9 @@ template <class T, class Acc, int STRIDE, int TAPS, int COLUMNS> struct Channels
         return sum;
     }
 
-    // ---- all of it
+    // ---- the whole block
 
+    // Computes the block's outputs. Weights are staged once if all fit; otherwise again for each step, piece by piece.
     template <bool WHOLE> DEVICE void make() {
         bool finite = true;
 #pragma unroll 1
@@ -303,7 +319,7 @@ template <class T, class Acc, int STRIDE, int TAPS, int COLUMNS> struct Channels
                 const int kd = p.row_parts.split(part, first);
                 first *= p.step;
                 if (step == 0 || p.parts > 1) {
-                    __syncthreads(); // all threads have left the weights
+                    __syncthreads(); // all threads have finished reading the previous weights
                     finite = __syncthreads_and(stage<WHOLE>(kd, first)) && finite;
                 }
                 stand(step);
@@ -316,6 +332,7 @@ template <class T, class Acc, int STRIDE, int TAPS, int COLUMNS> struct Channels
             else write_inside<WHOLE>();
         }
     }
+    // Chooses vectors or single elements, by the alignment of x, y and the residual.
     template <bool WHOLE> DEVICE bool exists() const { return rows > 0 && channel<WHOLE>(0) < p.channels; }
     DEVICE void run() {
         constexpr int kBytes = sizeof(Loaded);

@@ -1,43 +1,53 @@
-// Conv with few output channels in a group, without a GEMM, whose tiles would be nearly empty.
+// Conv with up to eight output channels per group, as a direct sum in FFMA. A GEMM tile would be nearly empty there. It
+// accepts any stride and dilation, which bands.cu does not, and reads w unpacked.
 //
-// A thread makes all output channels of kPixels pixels, its sums in registers. Pixels of a warp are neighbours, so that
-// its loads of x are coalesced. All taps of a channel come before the next channel: what one tap reads, the next ones
-// find in the L1 cache. Weights come straight from w, widened into shared memory, for up to kTaps taps of some channels
-// at a time; every thread of a warp reads the same ones. Which taps of a pixel lie inside x is in the bits of a mask;
-// the others are predicated off.
+// Block: kThreads x kPixels = 512 output pixels of one group. Thread: all FILTERS output channels of kPixels pixels, in
+// registers. Adjacent lanes have adjacent pixels, so loads of x are coalesced. All taps of a channel are processed
+// before the next channel, so that inputs that taps share hit in L1.
+//
+//     for each 32 taps:  table of tap offsets in shared memory, one bit mask of valid taps per pixel
+//         for some channels at a time:  global w -> shared weights[channel][tap][filter], widened
+//             x (through L1) -> register; times FILTERS weights (a broadcast from shared memory)
+//
+// A tap outside of x is predicated off, so infinite weights need no repair. Each load of x serves FILTERS multiply-adds
+// only, so the kernel stays below the FFMA peak.
 #include "conv/gather.cuh"
 #include "base/numeric.cuh"
 #include "base/ptx.cuh"
 
+// Strides of w count elements; see conv/problem.cuh for the others.
 template <class Index, int NDIM> struct ConvFewParams {
-    Correlation<Index, NDIM> common; // its weights are w itself
+    Correlation<Index, NDIM> common; // `weights` is w itself, unpacked
     Taps<Index, NDIM> taps;
     Index w_group, w_filter, w_channel, w_stride[NDIM];
-    int all_taps;
-    int channels_at_once; // whose weights shared memory has room for
+    int all_taps;         // number of taps
+    int channels_at_once; // channels whose weights fit into shared memory together
 };
 
+// One block. See the top of this file.
 template <class T, class Acc, class Index, int NDIM, int FILTERS> struct FewTile {
     static constexpr int kThreads = 128, kPixels = 4, kTaps = 32;
     static constexpr int kVector = 16 / sizeof(Acc);
     static_assert(FILTERS % kVector == 0);
 
     using Vector = Elements<Acc, kVector>;
-    struct Tap { Index distance, in_w, away[NDIM]; }; // from tap 0: in x, in w, in coordinates
+    struct Tap { Index distance, in_w, away[NDIM]; }; // distance from tap 0: in x, in w, in coordinates
 
     const ConvFewParams<Index, NDIM>& p;
     Tap* table;
-    Acc* weights; // channel, tap, filter
+    Acc* weights; // [channel][tap][filter], in shared memory
     Index group, column0;
-    const T* x;                 // of this block's group
-    Index place[kPixels];       // of tap 0 in x, which may be outside
-    unsigned inside_x[kPixels]; // a bit for each tap
+    const T* x;                 // first channel of this block's group
+    Index place[kPixels];       // offset of tap 0 in x; it may lie outside
+    unsigned inside_x[kPixels]; // bit mask of the current taps that lie inside x
     Acc sums[kPixels][FILTERS];
 
+    // The GEMM column (output pixel) number i of this thread.
     DEVICE Index column(int i) const { return column0 + i * kThreads + threadIdx.x; }
 
     // ---- taps
 
+    // Fills the table with `count` taps from tap `first` on.
     DEVICE void fill_table(int first, int count) {
         if (threadIdx.x >= count) return;
         Index tap[NDIM];
@@ -48,6 +58,7 @@ template <class T, class Acc, class Index, int NDIM, int FILTERS> struct FewTile
         entry.distance = dot(entry.away, p.common.x_stride);
         entry.in_w = dot(tap, p.w_stride);
     }
+    // Computes, for each pixel, its offset in x and the bit mask of its valid taps.
     DEVICE void find_inputs(int count) {
 #pragma unroll
         for (int i = 0; i < kPixels; ++i) {
@@ -68,6 +79,7 @@ template <class T, class Acc, class Index, int NDIM, int FILTERS> struct FewTile
 
     // ---- channels
 
+    // Stages the weights of some channels, for the taps of the table; zeros for filters that do not exist.
     DEVICE void fetch_weights(Index first, int channels, int count) {
         const T* w = static_cast<const T*>(p.common.weights) + group * p.w_group + first * p.w_channel;
         for (int i = threadIdx.x; i < channels * count * FILTERS; i += kThreads) {
@@ -76,6 +88,7 @@ template <class T, class Acc, class Index, int NDIM, int FILTERS> struct FewTile
                 m < p.common.filters ? widen(w[m * p.w_filter + channel * p.w_channel + table[tap].in_w]) : Acc(0);
         }
     }
+    // Multiplies one tap of one channel: kPixels inputs x FILTERS weights.
     DEVICE void add_tap(const T* source, const Acc* of_tap, int tap) {
         const Index distance = table[tap].distance;
         bool found[kPixels];
@@ -96,6 +109,7 @@ template <class T, class Acc, class Index, int NDIM, int FILTERS> struct FewTile
                 sums[i][m] = multiply_add(rows[m / kVector].values[m % kVector], widen(values[i]), sums[i][m]);
         }
     }
+    // Adds the products of the staged channels and taps.
     DEVICE void add_channels(Index first, int channels, int count) {
         const T* source = x + first * p.common.x_channel;
         const Acc* of_tap = weights;
@@ -108,12 +122,13 @@ template <class T, class Acc, class Index, int NDIM, int FILTERS> struct FewTile
         }
     }
 
-    // ---- all of it
+    // ---- the whole block
 
     DEVICE Acc bias(int m) const {
         const T* b = static_cast<const T*>(p.common.b);
         return b == nullptr ? Acc(0) : widen(b[(group * p.common.filters + m) * p.common.b_stride]);
     }
+    // Adds the bias, finishes, rounds and stores all outputs of the thread.
     DEVICE void write() const {
         T* y = static_cast<T*>(p.common.y) + group * p.common.filters * p.common.y_channel;
 #pragma unroll
@@ -131,6 +146,7 @@ template <class T, class Acc, class Index, int NDIM, int FILTERS> struct FewTile
             }
         }
     }
+    // For each 32 taps, and in these for each group of channels: stage the weights, accumulate. Then write.
     DEVICE void run() {
         int tile;
         group = p.common.n_tiles.split(block_number(), tile);
@@ -140,14 +156,14 @@ template <class T, class Acc, class Index, int NDIM, int FILTERS> struct FewTile
 #pragma unroll 1
         for (int first = 0; first < p.all_taps; first += kTaps) {
             const int count = min(kTaps, p.all_taps - first);
-            __syncthreads(); // all threads have left the table
+            __syncthreads(); // all threads have finished reading the table
             fill_table(first, count);
             __syncthreads();
             find_inputs(count);
 #pragma unroll 1
             for (Index channel = 0; channel < p.common.channels; channel += p.channels_at_once) {
                 const int channels = min(p.channels_at_once, int(p.common.channels - channel));
-                __syncthreads(); // all threads have left the weights
+                __syncthreads(); // all threads have left the weights: they may be overwritten
                 fetch_weights(channel, channels, count);
                 __syncthreads();
                 add_channels(channel, channels, count);

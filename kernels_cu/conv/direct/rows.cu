@@ -1,32 +1,40 @@
-// Conv of few channels a group, depthwise above all, as a direct sum; ConvTranspose of stride 1 with turned taps.
+// Conv with few channels per group, mainly depthwise, in NCHW, as a direct sum in FFMA; also ConvTranspose of stride 1,
+// with its taps reversed. A block stages the inputs of its output tile (with halo) and the weights in shared memory,
+// once.
 //
-// A block makes a tile of outputs of one or several neighbouring groups: it copies the inputs that these meet, each
-// once, to shared memory, with zeros where there is padding, and the weights beside them. A thread then makes FILTERS
-// output channels x ROWS rows x kColumns columns in registers and meets every input row that it needs once. Lower ranks
-// are of unit depth and height.
+// Block: a tile of outputs (depth x rows x columns) of one or several adjacent groups and some filters. Thread: FILTERS
+// output channels x ROWS rows x kColumns columns, in registers. 1-D and 2-D problems have depth or height 1.
 //
-// Loads and stores of arrays are coalesced; inputs outside of x are predicated off and staged as zeros. Pitches in
-// shared memory are chosen against bank conflicts.
+//     global x -> shared x[channel][depth][row][column], widened, zeros for padding  \
+//                                                                                     FFMA -> registers -> global y
+//     global w -> shared w[group][filter][channel][tap], widened                     /
 //
-// Forms: KERNEL > 0, both axes of the plane have so many taps and this STRIDE, all of it unrolled. KERNEL = 0 and
-// STRIDE = 1, any number of taps, in chunks of kVector along the row; with LINE, of a single axis, where the thread's
-// ROWS are strips of the line. STRIDE = 0, any strides and dilations, tap by tap; a thread's outputs then lie rows or
-// columns apart, so that neighbouring threads make and read neighbours.
+// A thread reads each input row that it needs once, as vectors, and uses it for all its output rows. Global accesses
+// are coalesced; pitches in shared memory are chosen by the planner against bank conflicts. Bound by memory for small
+// kernels, by FFMA or shared memory for large ones.
 //
-// A dilated Conv is several undilated ones, each of the rows and columns that lie a dilation apart: its phases. Forms
-// of STRIDE = 1 make those. A block has the rows of one phase, and the columns of all phases, which neighbouring
-// threads make: arrays are still met a row at a time. In shared memory the columns of a phase are neighbours, so that
-// sums know nothing of dilations. Where strides divide the dilations, x is met at every stride-th place, and the same
-// holds.
+// Forms:
+// - KERNEL > 0: both axes of the plane have KERNEL taps and this STRIDE; fully unrolled.
+// - KERNEL = 0, STRIDE = 1: any number of taps, in chunks of kVector taps along the row. With LINE, for one spatial
+//   axis: a thread's ROWS are strips of the line.
+// - STRIDE = 0: any strides and dilations, tap by tap. Outputs of a thread are several rows or columns apart, so that
+//   adjacent threads compute and read adjacent elements.
 //
-// Zero times an infinite or NaN weight would be NaN where the padding must add nothing: blocks with such a weight make
-// their outputs one by one over the taps inside x (`sum_inside`).
+// A Conv with dilation d is d undilated Convs per axis, one per phase: the rows (columns) with equal remainder modulo
+// d. Forms of STRIDE = 1 use this. A block has the rows of one phase, and the columns of all phases, distributed over
+// adjacent threads, so x and y are still accessed by whole rows. In shared memory, the columns of a phase are adjacent,
+// and the main loop does not know about dilation. The same works if strides divide the dilations; then only every
+// stride-th column of x is staged.
+//
+// Out-of-bounds inputs are zeros in shared memory. Zero times an infinite or NaN weight would be NaN, although padding
+// must add nothing. So blocks that find such a weight compute each output over its valid taps only (`sum_inside`).
 #include "conv/finish.cuh"
 #include "base/geometry.cuh"
 #include "base/ptx.cuh"
 #include "base/vectors.cuh"
 
-// Strides and offsets count elements; axes are depth, row, column. Channels and filters are those of one group.
+// Axes are depth, row, column. Strides and offsets count elements; channels and filters are those of one group. Pitches
+// in shared memory count words of the accumulator's type.
 struct DirectParams {
     const void* x;
     const void* w;
@@ -35,27 +43,29 @@ struct DirectParams {
     int groups, channels, filters;
     int x_batch, x_channel, x_extent[3], x_stride[3];
     int y_batch, y_channel, y_extent[3], y_stride[3];
-    int w_first, w_group, w_filter, w_channel, w_stride[3];
+    int w_first, w_group, w_filter, w_channel, w_stride[3]; // w_first: first tap (ConvTranspose: w's last)
     int b_stride;
     int stride[3], dilation[3], start[3]; // input coordinate: q * stride + start + tap * dilation
-    int lead;      // taps before the first window, so that inputs stay aligned; counted in `start`
-    int step;      // channels of a group in shared memory at a time
-    int extent[3]; // of x in shared memory; of the columns with those that fill vectors up
-    int phase_pitch, row_pitch, depth_pitch, channel_pitch; // columns of one phase are neighbours there
-    int strip;                                              // of a line, from one to the next there
-    int weights;                                            // where the weights begin
-    int filter_weights, filter_pitch; // of FILTERS filters: how many, and to those of the next ones
-    int lanes[3], row_lanes; // log2 of the threads that copy one row by one, two or four elements; of rows at a time
-    int x_width, y_width;    // neighbours of a row that lie in one vector, as strides, extents and pads have it
-    int outputs[3];          // of a block, along each axis
-    int spread_row, spread_column;                       // from one output of a thread to the next
-    int groups_here, filter_bits;                        // of a block; log2 of its tiles of filters
-    Divider<int> tiles[3];                               // of threads in the block
-    Divider<int> blocks[3], filter_blocks, group_blocks; // the rest are images
-    Divider<int> taps[3], by_step;                       // weights; of the row with those that fill vectors up
-    Divider<int> row_phases, column_phases;              // blocks that have one phase of rows each; columns
-    int row_taps;
-    int y_step; // from one row of a thread to the next in y
+    int lead;      // zero taps before the first one, so that windows begin at whole vectors; included in `start`
+    int step;      // channels of a group staged at a time
+    int extent[3]; // size of the staged box of x; columns are rounded up to whole vectors
+    // from one column phase, row, ... to the next, in shared memory
+    int phase_pitch, row_pitch, depth_pitch, channel_pitch;
+    int strip;                        // LINE: from one strip to the next, in shared memory
+    int weights;                      // offset of the weights in shared memory
+    int filter_weights, filter_pitch; // words of weights per FILTERS filters; pitch of these
+    // log2 of the threads that copy one row by 1, 2 or 4 elements; log2 of rows copied at a time
+    int lanes[3], row_lanes;
+    int x_width, y_width; // widest aligned vector along a row that strides, extents and pads allow, in elements
+    int outputs[3];       // outputs per block along each axis
+    int spread_row, spread_column;                       // distance between adjacent outputs of a thread
+    int groups_here, filter_bits;                        // groups per block; log2 of the filter tiles per block
+    Divider<int> tiles[3];                               // threads per block along each axis
+    Divider<int> blocks[3], filter_blocks, group_blocks; // blocks along each axis; the remaining factor is the images
+    Divider<int> taps[3], by_step;                       // taps (columns include padding to whole vectors); `step`
+    Divider<int> row_phases, column_phases;              // phases of rows (each in its own blocks), of columns
+    int row_taps;                                        // taps along a row, without padding
+    int y_step;                                          // elements of y between adjacent rows of a thread
     Finish finish;
 };
 
@@ -63,28 +73,29 @@ template <int BYTES> DEVICE bool aligned(const void* pointer) {
     return reinterpret_cast<unsigned long long>(pointer) % BYTES == 0;
 }
 
+// One block. See the top of this file.
 template <class T, class Acc, int FILTERS, int ROWS, int KERNEL, int STRIDE, bool LINE> struct Direct {
     static constexpr int kThreadBits = 7, kThreads = 1 << kThreadBits;
     static constexpr int kVector = 16 / sizeof(Acc);
     static constexpr int kColumns = kVector;
-    static constexpr bool kChunked = KERNEL == 0 && STRIDE == 1; // kVector taps of a row lie above those of the next
-    static constexpr bool kDeep = FILTERS > 1; // more than one channel a group, not all staged at once
+    static constexpr bool kChunked = KERNEL == 0 && STRIDE == 1; // weights: [chunk of kVector taps][kernel row][tap]
+    static constexpr bool kDeep = FILTERS > 1;                   // several channels per group, possibly staged in turns
     static constexpr bool kDilates = STRIDE == 1;
-    static constexpr int kPhases = STRIDE == 0 ? 1 : STRIDE; // of columns that are read together
-    // Windows of the unrolled form begin so far into a vector that inputs with equal padding stay aligned.
+    static constexpr int kPhases = STRIDE == 0 ? 1 : STRIDE; // input columns, modulo the stride, are stored apart
+    // Offset of a window in its first vector. With symmetric padding, input vectors then stay aligned.
     static constexpr int kLead = (kVector - KERNEL / 2 % kVector) % kVector;
 
     using Vector = Elements<Acc, kVector>;
 
     const DirectParams& p;
     Acc* shared;
-    int block[3], row_phase, filter_block, group_block, image; // of the block
-    int tile[3], column_phase, group_tile, filter_tile;        // of the thread in it
+    int block[3], row_phase, filter_block, group_block, image; // coordinates of the block
+    int tile[3], column_phase, group_tile, filter_tile;        // coordinates of the thread in the block
     Acc sums[FILTERS][ROWS][kColumns];
 
     DEVICE Direct(const DirectParams& p, void* shared) : p(p), shared(static_cast<Acc*>(shared)), sums{} {}
 
-    // Finds the tile, anew wherever that is better than keeping it in registers.
+    // Computes all coordinates. Recomputing them is cheaper than keeping them in registers during the main loop.
     DEVICE void stand() {
         int rest = block_number();
 #pragma unroll
@@ -93,7 +104,7 @@ template <class T, class Acc, int FILTERS, int ROWS, int KERNEL, int STRIDE, boo
         row_phase = column_phase = 0;
         if constexpr (kDilates) block[1] = p.row_phases.split(block[1], row_phase);
         rest = thread_number();
-        filter_tile = rest & (filters_here() - 1); // neighbours read the same inputs
+        filter_tile = rest & (filters_here() - 1); // adjacent threads read the same inputs
         rest >>= p.filter_bits;
 #pragma unroll
         for (int axis = 2; axis >= 0; --axis) rest = p.tiles[axis].split(rest, tile[axis]);
@@ -101,22 +112,24 @@ template <class T, class Acc, int FILTERS, int ROWS, int KERNEL, int STRIDE, boo
         group_tile = rest;
     }
 
-    // ---- where things stand
+    // ---- coordinates
 
     static constexpr int kTileRows = LINE || STRIDE == 0 ? 1 : ROWS;
-    // From one row or column of a thread to the next.
+    // Distance between adjacent rows, and adjacent columns, of a thread.
     DEVICE int row_step() const { return kDilates ? p.spread_row : 1; }
     DEVICE int column_step() const { return kDilates ? p.spread_column : 1; }
-    // Columns of a strip, of all phases.
+    // Columns of a strip or block, over all phases.
     DEVICE int width() const { return int(p.tiles[2].divisor) * kColumns; }
     DEVICE int kernel_rows() const { return int(p.taps[1].divisor); }
     DEVICE int kernel_columns() const { return int(p.taps[2].divisor); }
     DEVICE int filters_here() const { return 1 << p.filter_bits; }
     DEVICE int group() const { return group_block * p.groups_here + group_tile; }
     DEVICE int filter() const { return (filter_block * filters_here() + filter_tile) * FILTERS; }
+    // Whether this thread has any outputs.
     DEVICE bool works() const { return group_tile < p.groups_here && group() < p.groups && filter() < p.filters; }
     // First output of the block along an axis.
     DEVICE int first(int axis) const { return block[axis] * p.outputs[axis] + (axis == 1 ? row_phase : 0); }
+    // Output coordinates of the thread: depth; row and column of its output (r, j).
     DEVICE int depth() const { return first(0) + tile[0]; }
     DEVICE int row(int r, int j) const {
         if constexpr (STRIDE == 0) return first(1) + tile[1] + j * p.spread_row;
@@ -126,6 +139,7 @@ template <class T, class Acc, int FILTERS, int ROWS, int KERNEL, int STRIDE, boo
         if constexpr (STRIDE == 0) return first(2) + tile[2] + j * p.spread_column;
         return first(2) + (LINE ? r * width() : 0) + column_phase + (tile[2] * kColumns + j) * column_step();
     }
+    // First output channel of the thread in y; offset in y, and existence, of output (f, r, j).
     DEVICE int channel() const { return group() * p.filters + filter(); }
     DEVICE int offset(int f, int r, int j) const {
         return image * p.y_batch + (channel() + f) * p.y_channel + depth() * p.y_stride[0] + row(r, j) * p.y_stride[1]
@@ -136,9 +150,9 @@ template <class T, class Acc, int FILTERS, int ROWS, int KERNEL, int STRIDE, boo
             && column(r, j) < p.y_extent[2];
     }
 
-    // ---- to shared memory
+    // ---- staging: global -> shared
 
-    // Where a column of a staged row stands. Several together have one phase, or two in turn.
+    // Word of a staged row at which column `at` (the first of WIDTH columns) is stored. Columns are sorted by phase.
     template <int WIDTH> DEVICE int place(int at) const {
         if constexpr (STRIDE == 1 && WIDTH > 1) return at;
         if constexpr (STRIDE == 2) return at % 2 * p.phase_pitch + at / 2;
@@ -146,16 +160,18 @@ template <class T, class Acc, int FILTERS, int ROWS, int KERNEL, int STRIDE, boo
         const int number = p.column_phases.split(at, phase);
         return phase * p.phase_pitch + number;
     }
-    // Steps of a thread: in rows of x, in x and in shared memory, and how many.
+    // One loop of a thread's copies: steps in rows of x, in elements of x, in words of shared memory; number of
+    // iterations.
     struct Run { int height, source, target, count; };
-    // Copies so many contiguous channels of x, WIDTH elements of a row at a time. Threads go along a row (coalesced),
-    // then to further rows, then to further channels; each goes on from there, first along the longer one of the two.
+    // Stages `planes` contiguous channels of x, WIDTH elements of a row at a time. Threads are laid out along the row
+    // first (coalesced), then over rows, then over channels. Each thread's inner loop runs over the longer one of the
+    // last two.
     template <int WIDTH> DEVICE void stage_inputs(const T* x, int planes) const {
         const int lanes = p.lanes[WIDTH / 2], rows = min(kThreadBits - lanes, p.row_lanes),
                   channels = kThreadBits - lanes - rows;
         const int lane = threadIdx.x & ((1 << lanes) - 1), line = threadIdx.x >> lanes;
         const int row = line & ((1 << rows) - 1), plane = line >> rows;
-        const int step = kDilates ? p.dilation[1] : 1; // from one staged row to the next, in x
+        const int step = kDilates ? p.dilation[1] : 1; // rows of x between adjacent staged rows
         const Run down{step << rows, p.x_stride[1] * step << rows, p.row_pitch << rows,
                        (p.extent[1] - row + (1 << rows) - 1) >> rows};
         const Run across{0, p.x_channel << channels, p.channel_pitch << channels,
@@ -185,6 +201,7 @@ template <class T, class Acc, int FILTERS, int ROWS, int KERNEL, int STRIDE, boo
             }
         }
     }
+    // The inner loop: loads kBatch vectors ahead, then stores them. Out-of-bounds rows become zeros.
     template <int WIDTH> DEVICE void stage_run(const T* source, Acc* target, int h, const Run& run, bool found) const {
         constexpr int kBatch = WIDTH * sizeof(T) < 16 ? 8 : 4; // loads of a thread in flight
 #pragma unroll 1
@@ -204,8 +221,9 @@ template <class T, class Acc, int FILTERS, int ROWS, int KERNEL, int STRIDE, boo
             }
         }
     }
+    // Widens one vector and stores it, split by column phase.
     template <int WIDTH> DEVICE void put(Acc* target, const T (&values)[WIDTH]) const {
-        constexpr int kPart = WIDTH / kPhases; // neighbours of one phase
+        constexpr int kPart = WIDTH / kPhases; // adjacent elements of one phase
         if constexpr (WIDTH == 1) {
             *target = widen(values[0]);
         } else {
@@ -218,14 +236,14 @@ template <class T, class Acc, int FILTERS, int ROWS, int KERNEL, int STRIDE, boo
             }
         }
     }
-    // Copies the weights of some channels, with zeros for what is none; returns whether all of them are finite.
+    // Stages the weights of `step` channels; zeros for those that do not exist. Returns whether all of them are finite.
     DEVICE bool stage_weights(int first_channel) const {
         const T* w = static_cast<const T*>(p.w) + p.w_first;
         const int count = p.groups_here * filters_here() * p.filter_weights;
         bool finite = true;
 #pragma unroll 1
         for (int number = threadIdx.x; number < count; number += kThreads) {
-            int tap[3], channel, f, g, rest = number; // the taps of a filter, which lie next to each other in w, first
+            int tap[3], channel, f, g, rest = number; // adjacent threads read adjacent taps of a filter in w
 #pragma unroll
             for (int axis = 2; axis >= 0; --axis) rest = p.taps[axis].split(rest, tap[axis]);
             rest = p.by_step.split(rest, channel);
@@ -249,6 +267,7 @@ template <class T, class Acc, int FILTERS, int ROWS, int KERNEL, int STRIDE, boo
         }
         return finite;
     }
+    // Stages inputs and weights of `step` channels. Returns whether all weights are finite.
     DEVICE bool stage(int first_channel) const {
         const int channel = group_block * p.groups_here * p.channels + first_channel;
         const int here =
@@ -265,10 +284,11 @@ template <class T, class Acc, int FILTERS, int ROWS, int KERNEL, int STRIDE, boo
 
     // ---- sums
 
-    // Of a window's first and last vector the compiler loads only what is used, in the same number of wavefronts.
+    // The compiler narrows loads of a window's first and last vector to the elements used; the wavefronts stay the
+    // same.
     static DEVICE Vector load(const Acc* source) { return *reinterpret_cast<const Vector*>(source); }
 
-    // One input row of the unrolled form meets every row of the kernel that an output row has there.
+    // Unrolled form: multiplies one input row with every kernel row that pairs it with one of the thread's output rows.
     static constexpr int kPitch = (KERNEL + kVector - 1) / kVector * kVector;
     DEVICE void take_row(const Acc* x, const Vector* weights, int i) {
         constexpr int kLast = kLead + (kColumns - 1) * STRIDE + KERNEL - 1, kVectors = kLast / STRIDE / kVector + 1;
@@ -296,6 +316,7 @@ template <class T, class Acc, int FILTERS, int ROWS, int KERNEL, int STRIDE, boo
                 }
         }
     }
+    // Multiplies one plane (kernel depth) of one channel.
     DEVICE void take_plane(const Acc* x, const Acc* weights) {
         if constexpr (KERNEL > 0) {
             constexpr int kWeights = KERNEL * kPitch * FILTERS / kVector;
@@ -326,7 +347,8 @@ template <class T, class Acc, int FILTERS, int ROWS, int KERNEL, int STRIDE, boo
             }
         }
     }
-    // kVector taps of the row from kw on; those of output row r belong to kernel row i - r. Do all of them exist?
+    // Multiplies kVector taps of an input row, from tap kw on. Input row i pairs output row r with kernel row i - r.
+    // ALL_ROWS, ALL_TAPS: every such kernel row, and every such tap, exists, so no checks are needed.
     template <bool ALL_ROWS, bool ALL_TAPS> DEVICE void take_chunk(const Acc* x, const Acc* weights, int i, int kw) {
         Vector window[2];
         if constexpr (!LINE) {
@@ -351,6 +373,7 @@ template <class T, class Acc, int FILTERS, int ROWS, int KERNEL, int STRIDE, boo
             }
         }
     }
+    // STRIDE = 0: tap by tap, with outputs `spread` apart.
     DEVICE void take_taps(const Acc* x, const Acc* weights) {
         const int spread = p.spread_row * p.stride[1] * p.row_pitch + p.spread_column;
 #pragma unroll 1
@@ -368,6 +391,7 @@ template <class T, class Acc, int FILTERS, int ROWS, int KERNEL, int STRIDE, boo
                         sums[f][0][j] = multiply_add(weight[f], from[j * spread], sums[f][0][j]);
             }
     }
+    // Adds the products of all staged channels and kernel depths.
     DEVICE void accumulate(int first_channel) {
         const int channels = kDeep ? min(p.channels - first_channel, p.step) : 1;
         const Acc* x = shared + group_tile * p.step * p.channel_pitch + tile[0] * p.stride[0] * p.depth_pitch
@@ -388,13 +412,13 @@ template <class T, class Acc, int FILTERS, int ROWS, int KERNEL, int STRIDE, boo
 
     // ---- writing
 
-    // Rows of the thread's phase from one on.
+    // Number of rows of this thread's phase, from `row` to the end of y.
     DEVICE int rows_from(int row) const {
         const int rows = p.y_extent[1] - row, apart = int(p.row_phases.divisor);
         return kDilates ? p.row_phases.quotient(rows + apart - 1) : rows;
     }
-    // Where the thread's first output stands, in y and among the channels, and how far they go on: in rows, or along a
-    // line in columns; in columns; in filters. It stays in registers during the sums.
+    // The thread's first output (offset in y, channel) and what exists from there: rows (LINE: columns left on the
+    // line), columns, filters. It is computed before the main loop and stays in registers.
     struct Output { int offset, channel, left, columns, filters; };
     DEVICE Output output() const {
         const bool here = works() && exists(0, 0, 0);
@@ -404,6 +428,7 @@ template <class T, class Acc, int FILTERS, int ROWS, int KERNEL, int STRIDE, boo
     DEVICE Acc bias(int channel, bool exists) const {
         return p.b == nullptr || !exists ? Acc(0) : widen(static_cast<const T*>(p.b)[channel * p.b_stride]);
     }
+    // Elements of y between the thread's first output and filter f, row r.
     DEVICE int further(int f, int r) const {
         return f * p.y_channel + r * (LINE ? width() : kDilates ? p.y_step : p.y_stride[1]);
     }
@@ -411,7 +436,9 @@ template <class T, class Acc, int FILTERS, int ROWS, int KERNEL, int STRIDE, boo
         if (p.finish.any()) sum = finished(p.finish, p.y, sum, target);
         *target = narrow<T>(sum);
     }
+    // Rows (LINE: columns) before output row r, to compare with Output::left.
     DEVICE int taken(int r) const { return LINE ? r * width() : r; }
+    // Stores whole vectors of a row, directly from registers.
     DEVICE void write_vectors(const Output& out) const {
         T* y = static_cast<T*>(p.y) + out.offset;
 #pragma unroll
@@ -429,9 +456,9 @@ template <class T, class Acc, int FILTERS, int ROWS, int KERNEL, int STRIDE, boo
             }
         }
     }
-    // A warp transposes its vectors in shared memory, so that its stores are coalesced: those of one filter contiguous,
-    // and a gap of one vector after each eight, so that neither side has bank conflicts. Of several phases, the columns
-    // of as many neighbouring lanes alternate.
+    // Transposes a warp's vectors in shared memory, so that stores of single elements are coalesced. In the piece, the
+    // vectors of one filter are contiguous, with a gap of one vector after every eight against bank conflicts. With
+    // several column phases, elements of adjacent lanes' phases alternate.
     DEVICE void write_turned(const Output& out) const {
         constexpr unsigned kAll = 0xffffffffu;
         const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, tiles = 32 >> p.filter_bits;
@@ -439,7 +466,7 @@ template <class T, class Acc, int FILTERS, int ROWS, int KERNEL, int STRIDE, boo
         const int place = (lane & (filters_here() - 1)) * tiles + (lane >> p.filter_bits);
         int sources[kVector], targets[kVector], left[kVector], filters[kVector];
 #pragma unroll
-        for (int i = 0; i < kVector; ++i) { // of the lane whose element this lane writes
+        for (int i = 0; i < kVector; ++i) { // which lane's element this lane stores
             int vector = (lane + i * 32) / kVector, j = lane % kVector;
             sources[i] = lane + i * 32 + vector / 8 * kVector;
             if (kDilates && p.spread_column > 1) {
@@ -471,8 +498,8 @@ template <class T, class Acc, int FILTERS, int ROWS, int KERNEL, int STRIDE, boo
             }
         }
     }
-    // Takes the vectors of one filter in groups of one for each phase, and of a group the first column of each, then
-    // the next ones. Vectors that are too few for a group stay one after another.
+    // Column phases: takes a filter's vectors in groups of one per phase, and interleaves each group's columns. Vectors
+    // that are too few for a whole group keep their order.
     DEVICE void alternate(int tiles, int& vector, int& j) const {
         const int before = vector & -tiles, phases = p.spread_column;
         int phase;
@@ -481,6 +508,7 @@ template <class T, class Acc, int FILTERS, int ROWS, int KERNEL, int STRIDE, boo
         vector = before + group * phases + phase;
         j = number % kVector;
     }
+    // STRIDE = 0: stores element by element; adjacent threads have adjacent outputs.
     DEVICE void write_spread() const {
         if (!works()) return;
 #pragma unroll
@@ -491,8 +519,9 @@ template <class T, class Acc, int FILTERS, int ROWS, int KERNEL, int STRIDE, boo
                     store(static_cast<T*>(p.y) + offset(f, 0, j), sums[f][0][j] + bias(channel() + f, true));
     }
 
-    // ---- weights that are not finite
+    // ---- weights that are not finite: every output over its valid taps only
 
+    // Computes and stores all outputs of the thread one by one.
     DEVICE void write_inside() const {
         if (!works()) return;
 #pragma unroll 1
@@ -504,6 +533,7 @@ template <class T, class Acc, int FILTERS, int ROWS, int KERNEL, int STRIDE, boo
                     if (exists(f, r, j))
                         store(static_cast<T*>(p.y) + offset(f, r, j), sum_inside(f, r, j) + bias(channel() + f, true));
     }
+    // The sum of output (f, r, j) over its valid taps.
     DEVICE Acc sum_inside(int f, int r, int j) const {
         const T* x = static_cast<const T*>(p.x) + image * p.x_batch + group() * p.channels * p.x_channel;
         const T* w = static_cast<const T*>(p.w) + p.w_first + group() * p.w_group + (filter() + f) * p.w_filter;
@@ -531,12 +561,13 @@ template <class T, class Acc, int FILTERS, int ROWS, int KERNEL, int STRIDE, boo
         return sum;
     }
 
+    // For each group of channels: stage, accumulate. Then write by the widest stores that y allows.
     DEVICE void run() {
         bool finite = true;
         int channel = 0;
         Output out;
         do {
-            if (channel > 0) __syncthreads(); // all have left what is replaced now
+            if (channel > 0) __syncthreads(); // all threads have finished reading the previous channels
             stand();
             finite = __syncthreads_and(stage(channel)) && finite;
             out = output();

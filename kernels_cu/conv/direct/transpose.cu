@@ -1,12 +1,15 @@
-// ConvTranspose of one channel a group (depthwise) in which an output meets at most two taps along each axis: without
-// dilation, of up to twice as many taps as the stride.
+// Depthwise ConvTranspose (one input channel per group) in which each output has at most two taps along each axis. That
+// means no dilation, and at most twice as many taps as the stride. A direct sum from registers; without shared memory.
 //
-// A thread makes outputs of one column and of every stride-th row: they meet the same weights, up to four, which it
-// keeps in registers, and every row of x that it loads serves two of them. Lanes follow each other along the columns,
-// or, where channels lie one after another, along the channels and then the columns, so that stores are coalesced; what
-// they load lies in a line or two. One axis is a column of unit height.
+// Thread: `walk` outputs of one column, a stride apart along H. They are in the same phase, so they use the same 2 x 2
+// weights, kept in registers; each loaded row of x serves two successive outputs. Adjacent lanes have adjacent columns,
+// or adjacent channels in channels-last layout, so stores are coalesced and loads hit one or two lines. Bound by memory
+// or L1. 1-D problems are rows of height 1.
 //
-// A tap that does not exist or lies in the padding is predicated off, not multiplied by zero: it may meet an infinity.
+//     y[h * s + tap] = w[tap] * x[h] + w[tap + s] * x[h - 1]      (and the same along W)
+//
+// A tap that does not exist, or lies in the padding, is predicated off instead of multiplied by zero: the weight could
+// be infinite.
 #include "conv/finish.cuh"
 #include "base/geometry.cuh"
 #include "base/ptx.cuh"
@@ -17,37 +20,38 @@ struct DepthwiseTransposeParams {
     const void* w;
     const void* b; // or null
     void* y;
-    int items; // threads with outputs
+    int items; // number of threads that have outputs
     int x_batch, x_channel, x_extent[2], x_stride[2];
     int y_batch, y_channel, y_extent[2], y_stride[2];
     int w_group, w_filter, w_stride[2];
     int b_stride;
     int pad[2], taps[2];
-    int walk;           // outputs of a thread
-    int channels_first; // items that follow each other are those of other channels; else columns, rows, walks
+    int walk;           // outputs per thread
+    int channels_first; // threads run over channels first (channels last); otherwise over columns, rows, walks
     Divider<int> stride[2];
-    Divider<int> channels, columns, rows, walks; // of y; rows: those that lie a stride apart count as one
-    Divider<int> filters;                        // of a channel of x
+    Divider<int> channels, columns, rows, walks; // of y; `rows` counts phases along H, `walks` the threads along each
+    Divider<int> filters;                        // filters per channel of x
     Finish finish;
 };
 
-// What a thread makes, and the inputs and weights for it: those of a row, and of the row before it.
+// One thread's outputs, with the inputs and weights of the current row of x and of the row before it.
 template <class T, class Acc> struct Outputs {
     const DepthwiseTransposeParams& p;
-    const T* x; // of the first row and the first tap
+    const T* x; // input of the first output's first tap
     T* y;
-    int row_x, row_y; // elements from one row to the next
-    int across;       // from a row's first input to the second
-    int h, height, count;
-    bool exists[2][2]; // the tap, and what it meets along the row
+    int row_x, row_y;     // elements between successive rows of the thread
+    int across;           // elements from a row's first input to its second
+    int h, height, count; // row of x, height of x, outputs of the thread
+    bool exists[2][2];    // whether tap (i, j) exists and is in bounds along W
     Acc weights[2][2], bias;
 
-    // All of them; if EACH, all four taps exist; if FINISH, there is something to be done with the sums.
+    // Computes and stores all outputs of the thread. EACH: all four taps exist. FINISH: there is a residual or an
+    // activation.
     template <bool EACH, bool FINISH> DEVICE void make() const {
         const bool meets[2] = {exists[0][0] || exists[1][0], exists[0][1] || exists[1][1]};
         const T* inputs[2] = {x, x + across};
         T* to = y;
-        keep_global(inputs[0]); // else each address is made anew, of all that it consists of
+        keep_global(inputs[0]); // otherwise each address is recomputed from scratch
         keep_global(inputs[1]);
         keep_global(to);
         Acc before[2] = {};
@@ -75,8 +79,9 @@ template <class T, class Acc> struct Outputs {
     }
 };
 
+// The kernel: decodes the thread's number, loads its weights, and computes its outputs.
 template <class T, class Acc> DEVICE void conv_transpose_depthwise(const DepthwiseTransposeParams& p) {
-    constexpr int kThreads = 256; // as the plan launches it
+    constexpr int kThreads = 256; // the block size that the planner uses
     const int item = block_number() * kThreads + int(threadIdx.x);
     if (item >= p.items) return;
     int channel, column, row, walk, filter, image;
@@ -87,7 +92,8 @@ template <class T, class Acc> DEVICE void conv_transpose_depthwise(const Depthwi
     }
     const int group = p.filters.split(channel, filter), stride = int(p.stride[0].divisor);
     row += walk * p.walk * stride;
-    // The first tap that the first output meets along each axis, and its input; that of the second lies one before it.
+    // The first tap of the first output along each axis, and the input that it reads. The second tap reads the input
+    // before it.
     int tap_h, tap_w;
     const int h = p.stride[0].split(row + p.pad[0], tap_h), w_first = p.stride[1].split(column + p.pad[1], tap_w);
 

@@ -1,12 +1,15 @@
-// ConvTranspose by output phase, for every rank from three on, stride, dilation, padding and group, in one launch.
+// ConvTranspose as implicit GEMM, by FFMA or on tensor cores: the general kernels, for any rank (FFMA), stride,
+// dilation, padding and group. Each output phase is a Conv of stride 1 (conv/phases.cuh); all phases run in one launch.
 //
-// A block makes one tile of one phase (conv/phases.cuh) as an implicit GEMM (conv/gemm/implicit_gemm.cuh). Phases of
-// the same pixels run as neighbouring blocks, those with the most taps first: the launch ends with the shortest blocks.
+// One block computes one tile of one phase (conv/gemm/implicit_gemm.cuh). Its first thread derives the phase's taps,
+// which the block keeps in shared memory. Phases of the same pixels are adjacent blocks, so they share inputs in L2.
+// Phases with the most taps come first, so that the launch ends with the shortest blocks.
 #include "conv/gemm/ffma.cuh"
 #include "conv/gemm/implicit_gemm.cuh"
 #include "conv/gemm/mma.cuh"
 #include "conv/phases.cuh"
 
+// Derives the taps of this block's phase, then runs its tile with the given main loop.
 template <class T, class Acc, class Multiplier, class Index, int NDIM>
 DEVICE void make_phase(const ConvTransposeParams<Index, NDIM>& p) {
     extern __shared__ __align__(128) unsigned char shared[];

@@ -1,19 +1,21 @@
-// ConvTranspose whose kernel is its stride, without dilation, by FFMA (conv/gemm/depth_to_space.cuh).
+// ConvTranspose whose kernel equals its stride, without dilation, as one GEMM by FFMA whose result is rearranged (depth
+// to space). Every output has exactly one tap, so M = (output channel, tap), N = input pixels, K = input channels.
 //
-// Weights (C, M, taps) are already the rows that the GEMM asks for, if they lie so in memory and have the accumulator's
-// type: then they are read as they are, 16 bytes at once where their addresses allow that.
+// The epilogue is in conv/gemm/depth_to_space.cuh. Weights (C, M, taps) are the GEMM's matrix already. If they are
+// contiguous and of the accumulator's type, they are read in place, in 16-byte copies if their alignment allows;
+// otherwise a launch packs them first.
 #include "conv/gemm/depth_to_space.cuh"
 #include "conv/gemm/ffma.cuh"
 
-// One tap: a column's inputs lie one channel apart, and nothing about taps is to be found during the main loop.
+// Main loop for a single tap: successive rows of K are one channel apart in x, so no tap is searched in the loop.
 template <class T, class Acc, class Index, int NDIM, int BLOCK_M, int BLOCK_N, int BLOCK_K, int THREAD_M, int THREAD_N>
 struct Pointwise : Ffma<T, Acc, Index, NDIM, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M, THREAD_N, true, false> {
     using Base = Ffma<T, Acc, Index, NDIM, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M, THREAD_N, true, false>;
     using Base::Base;
     using Base::kVector;
 
-    const T* source; // of the next slice's first element that this thread moves
-    bool vectors;    // whether each row of weights consists of whole, aligned vectors
+    const T* source; // this thread's first element of x in the next slice
+    bool vectors;    // whether every row of the weights consists of whole, aligned 16-byte vectors
 
     DEVICE void start(Index column0) {
         Base::start(column0);
@@ -21,6 +23,7 @@ struct Pointwise : Ffma<T, Acc, Index, NDIM, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M
                + dot(this->window.origin, this->p.x_stride);
         vectors = reinterpret_cast<unsigned long long>(this->weights) % 16 == 0 && this->p.pitch % kVector == 0;
     }
+    // Starts to load the next slice into a buffer.
     DEVICE void fetch(int stage) {
         fetch_weights(stage);
         const int row = threadIdx.x / BLOCK_N;
@@ -34,6 +37,7 @@ struct Pointwise : Ffma<T, Acc, Index, NDIM, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M
         source += BLOCK_K * this->p.x_channel;
         this->next_k += BLOCK_K;
     }
+    // Copies the slice's weights, 16 bytes or one element at a time; zeros past K and past the last row of M.
     DEVICE void fetch_weights(int stage) const {
 #pragma unroll
         for (int i = 0; i < (Base::kWeightVectors + Base::kThreads - 1) / Base::kThreads; ++i) {
@@ -43,7 +47,7 @@ struct Pointwise : Ffma<T, Acc, Index, NDIM, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M
             const unsigned target = shared_address(this->weight_stage(stage) + row * BLOCK_M + m);
             const Acc* from = this->weights + (this->next_k + row) * this->p.pitch + this->m0 + m;
             const Index left = this->next_k + row < this->taps.rows ? this->p.pitch - this->m0 - m : 0;
-            if (!Base::kAsync || vectors) { // others are packed
+            if (!Base::kAsync || vectors) { // packed weights (16-bit types) always are
                 copy_async<16>(target, from, left > 0 ? 16 : 0);
             } else {
 #pragma unroll

@@ -1,52 +1,60 @@
-// ConvTranspose as one GEMM of which each column makes a block of outputs, one of each phase, as large as the stride:
-// M = (output channel, phase), N = blocks, K = (tap, channel); the epilogue moves phases from the rows to where they
-// stand in y.
+// ConvTranspose as one GEMM over all phases, for strides s: M = (output channel, phase), N = cells, K = (tap, channel).
+// A "cell" is the s x s ... outputs (one per phase) that belong to one column; the epilogue scatters the rows into
+// cells.
 //
-// Where the kernel is its stride, without dilation, an input pixel makes a block by one tap: nothing meets the padding,
-// which only cuts blocks off, and only sums of rounded or split factors that are not finite are made again. Where it is
-// larger, blocks have SEVERAL taps: tap t of a phase is tap phase + t * stride of the kernel, zero where there is none.
-// What zeros spoil, of padding or of these, is made again too.
+//     column q, rows (m, phase)   ->   y[m, q * s - pad + phase]        with s = 2:  row 0 1 2 3  ->  0 1
+//                                                                                                     2 3
 //
-// The sums of the whole tile pass through shared memory: a warp's lanes write the phases along W of neighbouring
-// blocks, which are contiguous in y: stores are coalesced. What depends on a row alone is in a table behind the
-// buffers.
+// If the kernel equals the stride (no dilation), each phase has one tap, and column q reads input q only. Padding
+// merely crops cells, and only non-finite sums of rounded factors (TF32) need recomputation. If the kernel is larger,
+// phases have SEVERAL taps: tap t of a phase is tap phase + t * stride of the kernel, or zero if there is none. Sums
+// that such zeros, or zeros of the padding, turn into NaN are recomputed too (conv/gemm/whole_tile.cuh).
+//
+// The whole tile's sums pass through shared memory, in the place of the pipeline's buffers. A warp's lanes then write
+// the phases along W of adjacent cells, which are contiguous in y: coalesced. A table after the buffers holds each
+// row's bias and offset in y.
 #pragma once
 #include "conv/gemm/whole_tile.cuh"
 
+// One axis of the cells.
 template <class Index> struct BlockAxis {
-    Index pad, extent; // of y
+    Index pad, extent; // padding; extent of y
     Index y_stride;
-    Index kernel;          // its taps
-    Divider<Index> phases; // outputs of a block: the stride
+    Index kernel;          // kernel size
+    Divider<Index> phases; // divisor: outputs of a cell along this axis (the stride)
 };
 
 template <class Index, int NDIM> struct DepthToSpaceParams {
-    Correlation<Index, NDIM> common; // filters and pitch are those of M as above, columns are blocks
-    Taps<Index, NDIM> taps;          // of a phase
+    Correlation<Index, NDIM> common; // filters and pitch count rows of M (output channel x phase); columns are cells
+    Taps<Index, NDIM> taps;          // of every phase
     BlockAxis<Index> axes[NDIM];
-    Index out_channels; // of one group
+    Index out_channels; // output channels per group
 };
 
-// Where the outputs of one row stand, relative to those of phase 0 and channel 0.
+// Per row of M: bias, and offset in y relative to channel 0 and phase 0 of a cell; its phase along each axis.
 template <class Acc, class Index, int NDIM> struct alignas(16) OutputRow {
     Index offset;
     Acc bias;
     Index phase[NDIM];
 };
 
+// The epilogue of one block's tile. SEVERAL: phases may have more than one tap.
 template <class Multiplier, class T, class Acc, class Index, int NDIM, bool SEVERAL> struct DepthToSpace {
     using Row = OutputRow<Acc, Index, NDIM>;
     struct alignas(2 * sizeof(T)) Pair { T first, second; };
     static constexpr int kBlockN = Multiplier::kBlockN;
-    static constexpr int kSumsBytes = Multiplier::kBlockM * (kBlockN * sizeof(Acc) + 64); // in place of the slices
+    // reuses the pipeline's buffers
+    static constexpr int kSumsBytes = Multiplier::kBlockM * (kBlockN * sizeof(Acc) + 64);
     static constexpr int kRowsFrom = kSumsBytes > Multiplier::kSharedBytes ? kSumsBytes : Multiplier::kSharedBytes;
 
     const DepthToSpaceParams<Index, NDIM>& p;
+    // In shared memory: one entry per row of the tile.
     Row* rows;
-    Index group, m0, column0; // of the block's tile
+    Index group, m0, column0; // the group; the first row and the first column (cell) of the block's tile
 
     DEVICE const Divider<Index>& phases_along_w() const { return p.axes[NDIM - 1].phases; }
 
+    // Fills the table of rows.
     DEVICE void fill() const {
         for (int i = threadIdx.x; i < Multiplier::kBlockM && m0 + i < p.common.filters; i += Multiplier::kThreads) {
             Row row{0};
@@ -62,7 +70,7 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM, bool SEVE
             rows[i] = row;
         }
     }
-    // Adds the bias, rounds, writes.
+    // Stores all sums to shared memory, repairs them, and writes them: bias, residual, activation, rounding.
     DEVICE void write(const Multiplier& multiplier, void* shared) const {
         const int parts = phases_along_w().divisor < 2 ? 2 : int(phases_along_w().divisor);
         const int pitch = kBlockN + spread<Acc>(parts);
@@ -96,7 +104,7 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM, bool SEVE
             }
         }
     }
-    // Where a block begins, if there were no borders.
+    // Pointer to the first output of a cell, as if y had no borders; `origin` are its coordinates, possibly negative.
     DEVICE T* corner(const Pixel<Index, NDIM>& at, Index (&origin)[NDIM]) const {
         T* y = static_cast<T*>(p.common.y) + group * p.out_channels * p.common.y_channel + at.n * p.common.y_batch;
 #pragma unroll
@@ -106,7 +114,7 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM, bool SEVE
         }
         return y;
     }
-    // Writes of one block the rows that have one phase along W.
+    // Writes those rows of one cell that have this phase along W.
     template <bool FINISH>
     DEVICE void write_column(const Acc* sums, int pitch, Index phase, Index column) const {
         const Pixel<Index, NDIM> at = pixel(p.common, column);
@@ -118,7 +126,7 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM, bool SEVE
             write_whole<FINISH>(sums, pitch, int(phase - before), int(before), y);
             return;
         }
-        // Lanes keep in step: what they write at once has the same channel and the same phases along the other axes.
+        // Lanes stay in step: what they store together has one channel, and one phase along the other axes.
         for (int row = int(phase - before); row < Multiplier::kBlockM && m0 + row < p.common.filters;
              row += int(phases_along_w().divisor)) {
             const Row& found = rows[row < 0 ? 0 : row];
@@ -129,7 +137,7 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM, bool SEVE
             if (exists) y[found.offset] = output<FINISH>(sums[row * pitch], found, y);
         }
     }
-    // Whether outputs along W are two of each block, contiguous, where that much can be stored at once.
+    // Whether a cell's outputs along W are an aligned, contiguous pair, so that both can be stored at once.
     DEVICE bool in_pairs() const {
         Index steps = p.common.y_batch | p.common.y_channel | p.axes[NDIM - 1].pad;
 #pragma unroll
@@ -137,7 +145,7 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM, bool SEVE
         const bool aligned = reinterpret_cast<unsigned long long>(p.common.y) % sizeof(Pair) == 0;
         return phases_along_w().divisor == 2 && p.axes[NDIM - 1].y_stride == 1 && steps % 2 == 0 && aligned;
     }
-    // Writes all rows of one block; false, and nothing, where some outputs do not exist.
+    // Writes a whole cell, in pairs. Returns false, having written nothing, if some outputs of the cell do not exist.
     DEVICE bool write_pairs(const Acc* sums, int pitch, Index column) const {
         const Pixel<Index, NDIM> at = pixel(p.common, column);
         Index origin[NDIM];
@@ -146,13 +154,13 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM, bool SEVE
         const int left = int(p.common.filters - m0), end = left < Multiplier::kBlockM ? left : Multiplier::kBlockM;
 #pragma unroll 4
         for (int row = 0; row < end; row += 2) {
-            const Row& found = rows[row]; // both have its bias
+            const Row& found = rows[row]; // the second one has the same bias
             *reinterpret_cast<Pair*>(y + found.offset) = {output<false>(sums[row * pitch], found, y),
                                                           output<false>(sums[(row + 1) * pitch], found, y)};
         }
         return true;
     }
-    // Whether all outputs of a block exist.
+    // Whether all outputs of a cell lie inside y.
     DEVICE bool whole(const Index (&origin)[NDIM]) const {
         bool exists = true;
 #pragma unroll
@@ -161,6 +169,7 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM, bool SEVE
                 exists && origin[axis] >= 0 && origin[axis] + Index(p.axes[axis].phases.divisor) <= p.axes[axis].extent;
         return exists;
     }
+    // As write_column, for a cell that lies inside y: no bounds are checked.
     template <bool FINISH>
     DEVICE void write_whole(const Acc* sums, int pitch, int first, int before, T* y) const {
         const int step = int(phases_along_w().divisor), left = int(p.common.filters - m0);
@@ -168,13 +177,14 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM, bool SEVE
         int row = first;
 #pragma unroll 4
         for (int rounds = (end + step - 1 + before) / step; rounds > 0;
-             --rounds, row += step) { // as many for all lanes
+             --rounds, row += step) { // the same number of iterations in all lanes
             const bool exists = inside(row, end);
             const int mine = exists ? row : 0;
             const T value = output<FINISH>(sums[mine * pitch], rows[mine], y);
             if (exists) y[rows[mine].offset] = value;
         }
     }
+    // Finishes and rounds one sum.
     template <bool FINISH> DEVICE T output(Acc sum, const Row& row, const T* y) const {
         sum += row.bias;
         if constexpr (FINISH) sum = finished(p.common.finish, p.common.y, sum, y + row.offset);
@@ -182,7 +192,7 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM, bool SEVE
     }
 };
 
-// Writes the tile with these numbers.
+// Returns the epilogue of the tile with these numbers.
 template <class Writer, class Multiplier, class Index, int NDIM>
 DEVICE Writer writer_at(const DepthToSpaceParams<Index, NDIM>& p, unsigned char* shared, Index group, Index m_tile,
                         Index n_tile) {
@@ -190,7 +200,7 @@ DEVICE Writer writer_at(const DepthToSpaceParams<Index, NDIM>& p, unsigned char*
     return {p, rows, group, m_tile * Multiplier::kBlockM, n_tile * Multiplier::kBlockN};
 }
 
-// Makes the tile of a block of threads, of blocks of one tap.
+// Runs one block of a kernel whose cells have one tap: main loop, then epilogue.
 template <class Multiplier, class T, class Acc, class Index, int NDIM>
 DEVICE void make_blocks(const DepthToSpaceParams<Index, NDIM>& p, unsigned char* shared) {
     using Writer = DepthToSpace<Multiplier, T, Acc, Index, NDIM, false>;

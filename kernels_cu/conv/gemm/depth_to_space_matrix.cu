@@ -1,5 +1,6 @@
-// ConvTranspose whose kernel is its stride, without dilation, on tensor cores (conv/gemm/depth_to_space.cuh): weights
-// (C, M, taps) and inputs are matrices that are read as they lie in memory (conv/gemm/matrix_product.cuh).
+// ConvTranspose whose kernel equals its stride, without dilation, as one plain GEMM on tensor cores, rearranged (depth
+// to space, conv/gemm/depth_to_space.cuh). Both operands are matrices in memory: weights (C, M, taps) and the pixels of
+// x are read in place, without packing (conv/gemm/matrix_product.cuh).
 #include "conv/gemm/depth_to_space.cuh"
 #include "conv/gemm/matrix_product.cuh"
 

@@ -1,20 +1,27 @@
-// The implicit GEMM's slices of K by FFMA, the cores' own multipliers.
+// Main loop of implicit GEMM by FFMA (ordinary multiply-adds, not tensor cores), for every dtype.
 //
-// A thread makes THREAD_M x THREAD_N outputs in registers. Weights come packed with the channel m innermost, 16 bytes a
-// copy; activations are gathered straight from NCHW, one element a copy and one pixel column a thread, so that a warp's
-// loads of 32 neighbours of a row are coalesced. 16-bit elements are too small for asynchronous copies: they pass
-// through registers, where they are widened.
+// Block: BLOCK_M x BLOCK_N outputs, in slices of BLOCK_K rows of K. Thread: THREAD_M x THREAD_N sums in registers.
 //
-// A thread's rows and columns come in chunks of 16 bytes that lie BLOCK_M / kChunksM and BLOCK_N / kChunksN apart: a
-// warp's threads, 4 x 8 of them, read neighbouring 16 bytes of shared memory without a bank conflict.
+//     packed weights (channel m innermost) --cp.async, 16 bytes--> shared[k][m]  \
+//                                                                                 FFMA -> registers
+//     x (NCHW) --cp.async, one element per copy, predicated-->     shared[k][n]  /
+//
+// A thread gathers elements of one pixel column, so a warp's loads of 32 adjacent pixels are coalesced. cp.async has no
+// 2-byte form: 16-bit elements pass through registers instead and are widened. Three buffers keep two slices in flight.
+//
+// A thread's rows and columns are in chunks of 16 bytes, BLOCK_M / kChunksM and BLOCK_N / kChunksN apart. So the 4 x 8
+// threads of a warp read adjacent 16-byte chunks of shared memory, without bank conflicts. With an 8 x 8 tile per
+// thread, four 16-byte loads feed 64 FFMA (float32). Large layers are bound by FFMA, small ones by memory or by too few
+// tiles (conv/gemm/split_k.cuh).
 #pragma once
 #include "conv/gather.cuh"
 #include "base/numeric.cuh"
 #include "base/ptx.cuh"
 
-// UNIFORM_TAP: BLOCK_K divides C, so that all rows of a slice have one tap. PHASED: the block meets but some of the
-// taps and makes but some of the outputs (ConvTranspose); otherwise row k of the packed weights is row k of the GEMM.
-// WEIGHT_PITCH: elements of shared memory from one row of weights to the next.
+// UNIFORM_TAP: BLOCK_K divides C, so that all rows of a slice have the same tap, and the tap is computed once per
+// slice. PHASED: the block uses only some taps and computes only some outputs (one phase of a ConvTranspose). Otherwise
+// row k of the packed weights is row k of the GEMM. WEIGHT_PITCH: elements of shared memory between adjacent rows of
+// weights.
 template <class T, class Acc, class Index, int NDIM, int BLOCK_M, int BLOCK_N, int BLOCK_K, int THREAD_M, int THREAD_N,
           bool UNIFORM_TAP, bool PHASED, int WEIGHT_PITCH = BLOCK_M>
 struct Ffma {
@@ -23,56 +30,60 @@ struct Ffma {
     static constexpr int kStages = 3;
     static constexpr int kVector = 16 / sizeof(Acc);
     static constexpr int kChunksM = THREAD_M / kVector, kChunksN = THREAD_N / kVector;
-    static constexpr int kLanesM = 4, kLanesN = 8; // of a warp
+    static constexpr int kLanesM = 4, kLanesN = 8; // lanes of a warp along M and N
     static constexpr int kWarpsM = BLOCK_M / THREAD_M / kLanesM;
     static constexpr int kRows = kLanesM * kVector, kColumns = kLanesN * kVector, kPitch = kColumns;
     static constexpr int kStageElements = BLOCK_K * (WEIGHT_PITCH + BLOCK_N);
     static constexpr int kSharedBytes = kStages * kStageElements * sizeof(Acc);
-    static constexpr int kGathers = BLOCK_K * BLOCK_N / kThreads; // elements of x that a thread moves per slice
-    static constexpr int kGatherStep = kThreads / BLOCK_N;        // rows between two of them
+    static constexpr int kGathers = BLOCK_K * BLOCK_N / kThreads; // elements of x that a thread copies per slice
+    static constexpr int kGatherStep = kThreads / BLOCK_N;        // rows of K between two of them
     static constexpr int kWeightVectors = BLOCK_K * BLOCK_M / kVector;
     static constexpr bool kAsync = sizeof(T) == sizeof(Acc);
     static constexpr bool kExact = true, kClips = true;
     static_assert(kThreads % BLOCK_N == 0 && BLOCK_K % kGatherStep == 0 && BLOCK_M % (kLanesM * THREAD_M) == 0);
-    static_assert(kRows * kPitch * (kThreads / 32) <= kStages * kStageElements); // the epilogue's pieces
+    // the epilogue's pieces fit into the buffers
+    static_assert(kRows * kPitch * (kThreads / 32) <= kStages * kStageElements);
 
     using Vector = Elements<Acc, kVector>;
 
     const Correlation<Index, NDIM>& p;
     const Taps<Index, NDIM>& taps;
     Acc* shared;
-    const T* x; // of this block's group
+    const T* x; // channel 0 of this block's group
     const Acc* weights;
     Index m0;
 
-    Window<Index, NDIM> window; // of the gathering thread's pixel
-    Cursor<Index, NDIM> next;   // of the slice to be fetched next, or
-    Index next_k;               // its first row
+    Window<Index, NDIM> window; // receptive field of the pixel that this thread gathers
+    Cursor<Index, NDIM> next;   // the slice to fetch next: its tap and channel (UNIFORM_TAP), or
+    Index next_k;               // its first row of K
     T gathered[kAsync ? 1 : kGathers];
     Acc sums[THREAD_M][THREAD_N];
 
     DEVICE Ffma(const Correlation<Index, NDIM>& p, const Taps<Index, NDIM>& taps, void* shared)
         : p(p), taps(taps), shared(static_cast<Acc*>(shared)) {}
+    // Selects the tile's group and first output channel.
     DEVICE void stand(Index group, Index first_m) {
         m0 = first_m;
         x = static_cast<const T*>(p.x) + group * p.channels * p.x_channel;
         weights = static_cast<const Acc*>(p.weights) + group * p.all_rows * p.pitch;
     }
+    // Prepares for the first slice.
     DEVICE void start(Index column0) {
         window.place(p, taps, pixel(column0 + Index(threadIdx.x) % BLOCK_N));
         next.start();
         next_k = 0;
         clear(sums);
     }
-    // Goes to another slice than the first.
+    // Prepares for slice number `slices` instead of the first (split-K).
     DEVICE void skip(int slices) {
         next_k = Index(slices) * BLOCK_K;
         split_row(p, taps, next_k, next.tap, next.channel);
     }
     DEVICE int slices() const { return int((taps.rows + BLOCK_K - 1) / BLOCK_K); }
 
-    // ---- fetching a slice
+    // ---- loading a slice: global -> shared
 
+    // Row of the packed weights that belongs to row k of the GEMM.
     DEVICE Index weight_row(Index k) const {
         if constexpr (!PHASED) return k;
         Index channel, tap[NDIM];
@@ -82,10 +93,12 @@ struct Ffma {
     DEVICE Acc* weight_stage(int stage) const { return shared + stage * kStageElements; }
     DEVICE Acc* input_stage(int stage) const { return weight_stage(stage) + BLOCK_K * WEIGHT_PITCH; }
 
+    // Copies one element, or zero if it is out of bounds: to shared memory, or (16 bits) to a register.
     DEVICE void move(int which, unsigned target, const T* source, bool found) {
         if constexpr (kAsync) copy_async<sizeof(T)>(target, source, found ? sizeof(T) : 0);
         else gathered[which] = found ? *source : T(0.f);
     }
+    // Starts to load the next slice into a buffer.
     DEVICE void fetch(int stage) {
         const int row = threadIdx.x / BLOCK_N;
         const unsigned target = shared_address(input_stage(stage) + row * BLOCK_N + threadIdx.x % BLOCK_N);
@@ -113,6 +126,7 @@ struct Ffma {
             next_k += BLOCK_K;
         }
     }
+    // Copies BLOCK_K rows of packed weights, 16 bytes at a time; zeros past K and past the last filter.
     DEVICE void fetch_weights(int stage, Index first) {
 #pragma unroll
         for (int i = 0; i < (kWeightVectors + kThreads - 1) / kThreads; ++i) {
@@ -129,7 +143,8 @@ struct Ffma {
                            weights + packed * p.pitch + m0 + m, found ? 16 : 0);
         }
     }
-    // Puts 16-bit elements, widened, where the copies of wider ones go by themselves.
+    // Stores 16-bit elements that `fetch` loaded into registers to shared memory, widened. Wider ones arrive by
+    // themselves.
     DEVICE void deposit(int stage) {
         if constexpr (!kAsync) {
             Acc* target = input_stage(stage) + threadIdx.x;
@@ -140,11 +155,13 @@ struct Ffma {
 
     // ---- multiplying
 
+    // Position of the lane in its warp, and of the warp in the block.
     DEVICE int lane_m() const { return threadIdx.x % 32 / kLanesN; }
     DEVICE int lane_n() const { return threadIdx.x % kLanesN; }
     DEVICE int warp_m() const { return threadIdx.x / 32 % kWarpsM; }
     DEVICE int warp_n() const { return threadIdx.x / 32 / kWarpsM; }
 
+    // Multiplies one slice: an outer product per row of K.
     DEVICE void multiply(int stage) {
         const Acc* a = weight_stage(stage) + (warp_m() * kLanesM + lane_m()) * kVector;
         const Acc* b = input_stage(stage) + (warp_n() * kLanesN + lane_n()) * kVector;
@@ -166,9 +183,9 @@ struct Ffma {
         }
     }
 
-    // ---- for the epilogue
+    // ---- interface for the epilogue (conv/epilogue.cuh)
 
-    // Whether all of this thread's sums may be what they should be (conv/gemm/whole_tile.cuh).
+    // Whether none of this thread's sums is NaN, so that none needs recomputation (conv/gemm/whole_tile.cuh).
     DEVICE bool sound() const {
         bool found = true;
 #pragma unroll
@@ -180,6 +197,7 @@ struct Ffma {
     DEVICE Pixel<Index, NDIM> pixel(Index column) const { return ::pixel(p, column); }
     DEVICE int chunk_row(int i) const { return i * (BLOCK_M / kChunksM) + warp_m() * kRows; }
     DEVICE int chunk_column(int j) const { return j * (BLOCK_N / kChunksN) + warp_n() * kColumns; }
+    // Stores chunk (i, j) of this warp's sums to the piece.
     DEVICE void put(Acc* piece, int i, int j, int pitch = kPitch) const {
 #pragma unroll
         for (int row = 0; row < kVector; ++row) {

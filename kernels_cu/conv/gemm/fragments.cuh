@@ -1,37 +1,45 @@
-// The tensor cores' ways to multiply: element types, and where the elements of a fragment lie in a warp's registers.
+// Arithmetic of the tensor-core kernels: element types, conversion of operands (TF32, 3xTF32), and how the elements of
+// an mma.sync fragment are distributed over a warp's registers.
 //
-// A fragment of weights has 16 output channels x 32 bytes of K: kDepth = 16 elements of 16 bits, 8 of 32, 4 of 64. Each
-// lane has 16 bytes of it: channel lane / 4, and that + 8, in words of contiguous elements of K, from lane % 4 words
-// on; of 4-byte words a second pair for the second half of K. A fragment of inputs has 8 pixels: lane / 4, with the
-// same words. Sums are 16 x 8: a lane has those of channels lane / 4 and that + 8 for two pixels from 2 * (lane % 4)
-// on.
+// A fragment of weights (operand A) has 16 output channels x 32 bytes of K: kDepth = 16 elements of 16 bits, 8 of 32
+// bits, 4 of 64 bits. A fragment of inputs (operand B) has the same K x 8 pixels; sums (C, D) are 16 channels x 8
+// pixels.
+//
+//     A: a lane holds 16 bytes: rows lane / 4 and lane / 4 + 8, one word of K at lane % 4 of each;
+//        for elements of up to 32 bits also the words of the second half of K
+//     B: a lane holds the same words of K, of pixel lane / 4
+//     C: a lane holds channels lane / 4 and lane / 4 + 8, pixels 2 * (lane % 4) and 2 * (lane % 4) + 1
+//
+// Packed weights store A so that a lane's 16 bytes are contiguous: one 16-byte load per fragment, without ldmatrix.
 #pragma once
 #include "base/numeric.cuh"
 #include "base/ptx.cuh"
 
-// Which element of its fragment of weights a lane has at which place of its 16 bytes.
+// Position of each element of a lane's 16 bytes in its fragment of weights, and the inverse.
 template <class T> struct FragmentPlace {
     static constexpr int kDepth = 32 / sizeof(T);
     static constexpr int kWordElements = sizeof(T) == 2 ? 2 : 1;
     static constexpr int kElements = 16 / sizeof(T);
-    static constexpr int kHalf = sizeof(T) == 8 ? kDepth : kDepth / 2; // of K, that the first words have
+    // elements of K that the first word or pair of words covers
+    static constexpr int kHalf = sizeof(T) == 8 ? kDepth : kDepth / 2;
 
     static DEVICE int row(int lane, int element) { return lane / 4 + element / kWordElements % 2 * 8; }
     static DEVICE int k(int lane, int element) {
         return element / (2 * kWordElements) * kHalf + lane % 4 * kWordElements + element % kWordElements;
     }
-    // The element's number in the fragment, lane by lane.
+    // The element's position in the packed fragment (lanes in order).
     static DEVICE int number(int row, int k) {
         const int lane = row % 8 * 4 + k % kHalf / kWordElements;
         return lane * kElements + (k / kHalf * 2 + row / 8) * kWordElements + k % kWordElements;
     }
 };
 
-// Products of 16-bit elements are exact in float32. MULTIPLY is the instruction.
+// float16 or bfloat16: products are exact in float32, sums are float32. MULTIPLY is the mma.sync wrapper.
 template <class T, auto MULTIPLY> struct Products16 {
     using Element = T;
     using Acc = float;
-    static constexpr int kParts = 1, kStep = 1; // fragments that make up one of weights; fragments along K of one step
+    // fragments per fragment of weights; fragments along K per call of `multiply`
+    static constexpr int kParts = 1, kStep = 1;
     static constexpr bool kExact = true;
     struct Inputs { unsigned words[2]; };
 
@@ -45,14 +53,15 @@ template <class T, auto MULTIPLY> struct Products16 {
 using HalfProducts = Products16<__half, multiply_half>;
 using Bfloat16Products = Products16<__nv_bfloat16, multiply_bfloat16>;
 
-// A finite number stays finite, so that a weight is what it is, up to rounding.
+// Rounds to TF32. Unlike the hardware's rounding, it keeps finite numbers finite (truncating near the top), so packed
+// weights are correct up to rounding.
 DEVICE float nearest_tf32(float value) {
     const float rounded = __uint_as_float(round_tf32(value));
     return is_finite(rounded) || !is_finite(value) ? rounded : __uint_as_float(__float_as_uint(value) & 0xffffe000u);
 }
 
-// float32 elements, rounded to TF32. An input that is not finite, or rounds to infinity, gives a sum that is made
-// again.
+// float32 elements, rounded to TF32. An input that is not finite, or becomes infinite by rounding, yields a non-finite
+// sum, which the epilogue recomputes.
 struct Tf32Products {
     using Element = float;
     using Acc = float;
@@ -61,13 +70,13 @@ struct Tf32Products {
     struct Inputs { unsigned words[2]; };
 
     static DEVICE float part(float weight, int) { return nearest_tf32(weight); }
-    // To nearest, ties away from zero, as adding half of the last place that stays does: the tensor cores cut off the
-    // rest. A NaN, which the sum may make a number of, comes back with the product.
+    // Rounds to nearest, ties away from zero: adds half a unit in the last kept place, and the tensor core drops the
+    // other bits. That addition may turn a NaN into a number; the multiply-add by zero restores it.
     static DEVICE unsigned rounded(unsigned word) {
         return __float_as_uint(__fmaf_rn(__uint_as_float(word), 0.f, __uint_as_float(word + 0x1000u)));
     }
     static DEVICE Inputs prepare(unsigned low, unsigned high) { return {{rounded(low), rounded(high)}}; }
-    // Of weights that are not packed, which need not stay finite either.
+    // The same for weights that are used without packing. Here, too, overflow to infinity is repaired later.
     static DEVICE void prepare(const uint4& weights, uint4 (&parts)[1]) {
         parts[0] = make_uint4(rounded(weights.x), rounded(weights.y), rounded(weights.z), rounded(weights.w));
     }
@@ -76,8 +85,8 @@ struct Tf32Products {
     }
 };
 
-// float32 elements, each the sum of two of TF32: products of the two larger parts and of a larger with a smaller one.
-// What is not finite gives a sum that is not finite.
+// 3xTF32: each float32 is a sum of two TF32 numbers, large + small. Three products are summed: large * large, large *
+// small and small * large. Non-finite factors give non-finite sums.
 struct Tf32x3Products {
     using Element = float;
     using Acc = float;
@@ -90,7 +99,7 @@ struct Tf32x3Products {
         if (number == 0) return large;
         return is_finite(weight) ? nearest_tf32(weight - large) : 0.f;
     }
-    // To nearest, ties away from zero, as adding half of the last place does; NaN and infinity show in `small`.
+    // large: rounded to nearest, ties away from zero. small: the remainder; it is NaN or infinite if the number is.
     static DEVICE void split(unsigned word, unsigned& large, unsigned& small) {
         large = (word + 0x1000u) & 0xffffe000u;
         small = __float_as_uint(__uint_as_float(word) - __uint_as_float(large));
@@ -114,7 +123,7 @@ struct Tf32x3Products {
     }
 };
 
-// float64 elements, in fused multiply-adds.
+// float64 elements, by DMMA (fused multiply-adds); `multiply` covers four fragments along K.
 struct DoubleProducts {
     using Element = double;
     using Acc = double;
@@ -123,6 +132,7 @@ struct DoubleProducts {
     struct Inputs { double value; };
 
     static DEVICE double part(double weight, int) { return weight; }
+    // Unpacks the words of the fragments and multiplies.
     static DEVICE void multiply(double (&d)[4], const uint4 (&a)[4][1], const Inputs (&b)[4]) {
         double2 rows[4];
         double columns[4];
@@ -135,13 +145,14 @@ struct DoubleProducts {
     }
 };
 
-// Fragments j and j + 1 of inputs, from the words that ldmatrix gives.
+// Converts the words of an ldmatrix.x4 into fragments j and j + 1 of inputs.
 template <class Arithmetic, class Inputs, int COUNT, int STEPS>
 DEVICE void prepare_pair(const unsigned (&words)[4], Inputs (&b)[COUNT][STEPS], int j, int step) {
     b[j][step] = Arithmetic::prepare(words[0], words[1]);
     b[j + 1][step] = Arithmetic::prepare(words[2], words[3]);
 }
-// As many from j on as have neighbouring pixels in 16 bytes of a row of K; the second half of K is four rows down.
+// Loads fragments of inputs from rows of K: 16 bytes of a row are adjacent pixels, one for each fragment from j on. The
+// second half of K lies four rows further down.
 template <class Arithmetic, class Inputs, int COUNT, int STEPS>
 DEVICE void load_neighbours(unsigned row, int pitch, Inputs (&b)[COUNT][STEPS], int j, int step) {
     const uint4 low = load_shared(row);
@@ -157,13 +168,13 @@ DEVICE void load_neighbours(unsigned row, int pitch, Inputs (&b)[COUNT][STEPS], 
     }
 }
 
-// A packed weight: of row `row` of the GEMM and filter m, where a slice of K has SLICE rows, and `pitch` bytes. Weights
-// that come in parts are the sum of these.
+// Reads one packed weight, for repair: row `row` of the GEMM, filter m. A slice of K has SLICE rows and `pitch` bytes.
+// The parts of 3xTF32 weights are added.
 template <class Arithmetic, int SLICE>
 DEVICE typename Arithmetic::Acc packed_weight(const unsigned char* weights, int pitch, int row, int m) {
     using T = typename Arithmetic::Element;
     using Place = FragmentPlace<T>;
-    constexpr int kBytes = 512 * Arithmetic::kParts; // of a fragment
+    constexpr int kBytes = 512 * Arithmetic::kParts; // bytes per fragment, with all its parts
     const int fragment = m / 16 * (SLICE / Place::kDepth) + row % SLICE / Place::kDepth;
     const T* parts = reinterpret_cast<const T*>(weights + (row / SLICE * pitch + fragment * kBytes))
                    + Place::number(m % 16, row % Place::kDepth);

@@ -1,24 +1,36 @@
-// Conv and ConvTranspose of few channels a group on tensor cores, in one launch, which reads w as it is.
+// Conv and ConvTranspose with few channels per group, on tensor cores. Several groups share one GEMM: the weights of a
+// block of groups form a block-diagonal matrix, zero where a filter meets another group's channel. One launch; w is
+// read unpacked.
 //
-// A block has some groups whose channels together fill fragments: as one group whose weights are zeros where a filter
-// meets another group's channels. It keeps the fragments of all its weights in shared memory, and makes tile after tile
-// of the outputs from the band of inputs that the tile meets (conv/gemm/grouped_bands.cuh): a tap is a step in it. Each
-// warp has its own columns of the tile, and all filters.
+// Block: some groups, BLOCK_M of their filters, and one tile after another of their outputs (a persistent loop). Warp:
+// all BLOCK_M filters x WARP_N of the tile's columns.
 //
-// Zero times an infinity of another group is NaN: what is not finite is made again from the filter's own group.
+//     once:      w -> shared fragments[tap][depth][m]      (block-diagonal, zeros elsewhere)
+//     per tile:  x -> shared band, the tile's inputs with halo, each pixel once (conv/gemm/grouped_bands.cuh)
+//                for each tap: ldmatrix from the band at the tap's offset, mma.sync with the fragments
+//
+//         channels of group   0 1 | 2 3
+//         filters of group 0  w w | 0 0
+//         filters of group 1  0 0 | w w
+//
+// Of g groups, 1 / g of the products are useful; the planner's model weighs that against tiles that are mostly empty.
+// Bound by copying the band (instruction issue and shared-memory wavefronts), by the tensor cores, or by memory. Inputs
+// are read once from global memory for all taps. Zero times an infinity of another group, or of the padding, is NaN:
+// sums that are not finite are recomputed from the filter's own group (`repair`).
 #include "conv/gemm/grouped_bands.cuh"
 #include "conv/epilogue.cuh"
 #include "conv/gemm/fragments.cuh"
 #include "conv/phases.cuh"
 #include "conv/wide_outputs.cuh"
 
+// Where w lies in memory, and how filters and groups are numbered.
 struct GroupedWeights {
     const void* w;
     int w_group, w_filter, w_channel, w_stride[3];
-    Divider<int> kernel[3]; // taps
-    Divider<int> filters;   // of one group, where those of the correlation are a block's
+    Divider<int> kernel[3]; // kernel size
+    Divider<int> filters;   // filters per group; those of the correlation are per block of groups
     Divider<int> groups;    // blocks of groups
-    int outputs;            // how wide those of the result can be written: Outputs
+    int outputs;            // widest stores that y allows: an `Outputs`
 };
 
 struct ConvGroupedParams {
@@ -34,36 +46,37 @@ struct ConvTransposeGroupedParams {
     GroupedWeights weights;
 };
 
+// One block. `Arithmetic` is from conv/gemm/fragments.cuh.
 template <class Arithmetic, int BLOCK_M, int WARP_N, int WARPS> struct Grouped {
     using T = typename Arithmetic::Element;
     using Acc = typename Arithmetic::Acc;
     using Inputs = typename Arithmetic::Inputs;
     using Place = FragmentPlace<T>;
-    struct Tap { int weights, inputs; }; // elements of w before it; bytes of the band before it
+    struct Tap { int weights, inputs; }; // a tap's offset in w, in elements; in the band, in bytes
 
     static constexpr int kThreads = WARPS * 32, kBlockM = BLOCK_M, kBlockN = WARPS * WARP_N;
     static constexpr int kFragmentsM = BLOCK_M / 16, kFragmentsN = WARP_N / 8;
     static constexpr int kParts = Arithmetic::kParts, kFragmentBytes = 512 * kParts;
-    static constexpr int kGap = 16;                    // bytes between taps: neighbours are written to different banks
-    static constexpr int kAtOnce = 2, kTapsAtOnce = 9; // weights that a thread waits for: channels, taps
+    static constexpr int kGap = 16; // padding in bytes between the fragments of adjacent taps, against bank conflicts
+    static constexpr int kAtOnce = 2, kTapsAtOnce = 9; // weights that a thread loads ahead: channels, taps
 
-    // For the epilogue.
+    // For the epilogue (conv/epilogue.cuh).
     using Wide = WideOutputs<T, WARP_N>;
     static constexpr int kRows = 16, kColumns = 32, kPitch = kColumns + 8;
     static constexpr int kChunksM = kFragmentsM, kChunksN = WARP_N / kColumns;
-    static constexpr bool kClips = true, kExact = false; // other groups spoil sums too
+    static constexpr bool kClips = true, kExact = false; // zeros of other groups may turn sums into NaN as well
 
     const Correlation<int, 3>& p;
     const Taps<int, 3>& taps;
     const GroupedWeights& weights;
-    unsigned fragments; // in shared memory, behind the table of taps
+    unsigned fragments; // shared-memory address, after the table of taps
     const Tap* table;
-    const T* w; // of the block's first group
+    const T* w; // weights of the block's first group
     int m0, tap_count, tap_bytes;
     Band<T, kThreads> band;
     Acc sums[kFragmentsM][kFragmentsN][4];
 
-    // Shared memory: the table, the fragments, the band.
+    // Shared memory: table of taps, fragments, band.
     DEVICE Grouped(const Correlation<int, 3>& p, const Taps<int, 3>& taps, const Bands& bands,
                    const GroupedWeights& weights, unsigned char* memory)
         : p(p), taps(taps), weights(weights), table(reinterpret_cast<const Tap*>(memory)), band(p, taps, bands, 0) {
@@ -73,17 +86,19 @@ template <class Arithmetic, int BLOCK_M, int WARP_N, int WARPS> struct Grouped {
         fragments = shared_address(memory) + (most * int(sizeof(Tap)) + 15) / 16 * 16;
         band.memory = fragments + most * tap_bytes;
     }
-    // Goes to some groups, and to some of their filters, whose fragments it makes.
+    // Selects a block of groups and its filters from first_m on.
     DEVICE void stand(int group, int first_m) {
         const int first_group = group * groups();
         m0 = first_m;
         w = static_cast<const T*>(weights.w) + first_group * weights.w_group;
         band.stand(first_group);
     }
+    // Groups per block.
     DEVICE int groups() const { return weights.filters.quotient(p.filters); }
 
     // ---- weights
 
+    // Fills the table of taps.
     DEVICE void fill_table() const {
         for (int number = threadIdx.x; number < tap_count; number += kThreads) {
             int tap[3];
@@ -93,12 +108,13 @@ template <class Arithmetic, int BLOCK_M, int WARP_N, int WARPS> struct Grouped {
             entry.inputs = band.away(tap);
         }
     }
-    // Elements of w before the tap that a row of the GEMM has.
+    // Offset in w of the tap of a row of the GEMM, in elements.
     DEVICE int of_tap(int row) const {
         int tap[3];
         unravel<3>(p.by_channel.quotient(row), weights.kernel, tap);
         return dot(tap, weights.w_stride);
     }
+    // Offset in w of filter m of the block, in elements.
     DEVICE int of_filter(int m) const {
         int filter;
         const int group = weights.filters.split(m, filter);
@@ -108,7 +124,8 @@ template <class Arithmetic, int BLOCK_M, int WARP_N, int WARPS> struct Grouped {
         for (int at = threadIdx.x * 16; at < tap_count * tap_bytes; at += kThreads * 16)
             store_shared(fragments + at, make_uint4(0, 0, 0, 0));
     }
-    // A thread has a channel of a filter, then of another one, and all taps, which are neighbours in w.
+    // Stores the weights as fragments. A thread handles one channel of one filter at a time, with all its taps, which
+    // are adjacent in w.
     DEVICE void fill_fragments() const {
         const int count = BLOCK_M * p.channels;
 #pragma unroll 1
@@ -123,8 +140,8 @@ template <class Arithmetic, int BLOCK_M, int WARP_N, int WARPS> struct Grouped {
             for (int first = 0; first < tap_count; first += kTapsAtOnce) fill_taps(first, source, target, exists);
         }
     }
-    // Where the first tap of a filter's channel stands in w, and belongs among the fragments; false without such a
-    // filter.
+    // Finds the first tap of one (filter, channel): its address in w and its place among the fragments. Returns whether
+    // the filter exists.
     DEVICE bool find_weight(int number, const T*& source, unsigned& target) const {
         int channel;
         const int row = p.by_channel.split(number, channel), m = m0 + row;
@@ -134,6 +151,7 @@ template <class Arithmetic, int BLOCK_M, int WARP_N, int WARPS> struct Grouped {
                + Place::number(row % 16, k % Place::kDepth) * int(sizeof(T));
         return m < p.filters;
     }
+    // Copies kTapsAtOnce taps from tap `first` on, with all loads in flight at once.
     DEVICE void fill_taps(int first, const T* const (&source)[kAtOnce], const unsigned (&target)[kAtOnce],
                           const bool (&exists)[kAtOnce]) const {
         T values[kAtOnce][kTapsAtOnce];
@@ -162,6 +180,7 @@ template <class Arithmetic, int BLOCK_M, int WARP_N, int WARPS> struct Grouped {
     DEVICE int lane() const { return threadIdx.x % 32; }
     DEVICE int first_column() const { return threadIdx.x / 32 * WARP_N; }
 
+    // Multiplies all taps of the current tile.
     DEVICE void multiply() {
         clear(sums);
         const Bands& bands = band.bands;
@@ -183,6 +202,7 @@ template <class Arithmetic, int BLOCK_M, int WARP_N, int WARPS> struct Grouped {
             a_place += kGap;
         }
     }
+    // One tap, one fragment along K.
     DEVICE void multiply_depth(unsigned a_place, const unsigned (&places)[kFragmentsN / 2], int away) {
         uint4 a[kFragmentsM][1][kParts];
 #pragma unroll
@@ -204,11 +224,12 @@ template <class Arithmetic, int BLOCK_M, int WARP_N, int WARPS> struct Grouped {
         }
     }
 
-    // ---- for the epilogue
+    // ---- interface for the epilogue (conv/epilogue.cuh)
 
     DEVICE Pixel<int, 3> pixel(int column) const { return band.pixel(column); }
     DEVICE int chunk_row(int i) const { return i * kRows; }
     DEVICE int chunk_column(int j) const { return first_column() + j * kColumns; }
+    // Stores chunk (i, j) of this warp's sums to the piece.
     DEVICE void put(Acc* piece, int i, int j) const {
         Acc* mine = piece + lane() / 4 * kPitch + lane() % 4 * 2;
 #pragma unroll
@@ -226,19 +247,21 @@ template <class Arithmetic, int BLOCK_M, int WARP_N, int WARPS> struct Grouped {
     }
 };
 
+// Offset in x of the first channel of filter m's own group.
 template <class Arithmetic, int BLOCK_M, int WARP_N, int WARPS>
 DEVICE int first_input(const Grouped<Arithmetic, BLOCK_M, WARP_N, WARPS>& grouped, const Correlation<int, 3>& p,
                        int group, int m) {
     return (group * grouped.groups() + grouped.weights.filters.quotient(m)) * p.channels * p.x_channel;
 }
 
-// Four at a time: more of them at once take registers that there are not.
+// Activates four sums at a time; with more at once, registers spill.
 DEVICE void activate(const Finish& finish, float (&sums)[4]) {
 #pragma unroll
     for (int k = 0; k < 4; ++k) sums[k] = activated(finish, sums[k]);
 }
 
-// Writes the tile in wide stores, where no residual is to be added; returns whether the warp wrote what is not finite.
+// Writes the tile by vectorised stores (conv/wide_outputs.cuh); only without a residual. Returns whether any thread of
+// the warp wrote a non-finite sum.
 template <class Multiplier, class Writer>
 DEVICE bool write_wide(const Multiplier& grouped, const Writer& epilogue, void* pieces) {
     using T = typename Multiplier::T;
@@ -252,7 +275,7 @@ DEVICE bool write_wide(const Multiplier& grouped, const Writer& epilogue, void* 
         const int column = grouped.first_column() + (pairs ? Wide::column() : grouped.lane() + i * 32);
         if (!epilogue.locate(grouped.pixel(column), offsets[i])) offsets[i] = -1;
     }
-    float spoilt = 0; // NaN from what is not finite
+    float spoilt = 0; // becomes NaN if any sum is not finite
 #pragma unroll
     for (int i = 0; i < Multiplier::kFragmentsM; ++i) {
         const int m = epilogue.m0 + i * 16, row = m + grouped.lane() / 4, limit = grouped.p.filters - m;
@@ -264,7 +287,7 @@ DEVICE bool write_wide(const Multiplier& grouped, const Writer& epilogue, void* 
         for (int j = 0; j < Multiplier::kFragmentsN; ++j) {
 #pragma unroll
             for (int k = 0; k < 4; ++k) {
-                sums[j][k] = nan_unless_finite(grouped.sums[i][j][k] + bias[k / 2]); // to be made again
+                sums[j][k] = nan_unless_finite(grouped.sums[i][j][k] + bias[k / 2]); // NaN marks sums to recompute
                 spoilt = __fmaf_rn(sums[j][k], 0.f, spoilt);
             }
             if (grouped.p.finish.acts != 0) activate(grouped.p.finish, sums[j]);
@@ -280,7 +303,7 @@ DEVICE bool write_wide(const Multiplier& grouped, const Writer& epilogue, void* 
     return __any_sync(0xffffffff, spoilt != 0);
 }
 
-// Makes every tile from the first one on, so many apart.
+// Computes the tiles first, first + step, ...
 template <bool PHASED, class Multiplier>
 DEVICE void make_tiles(Multiplier&& grouped, int group, int m0, int first, int step, unsigned char* shared) {
     using T = typename Multiplier::T;
@@ -289,7 +312,7 @@ DEVICE void make_tiles(Multiplier&& grouped, int group, int m0, int first, int s
                    && reinterpret_cast<unsigned long long>(grouped.p.y) % 16 == 0
                    && grouped.p.finish.residual == nullptr;
     grouped.stand(group, m0);
-    grouped.band.start(first); // copies go on while the fragments are made
+    grouped.band.start(first); // copies continue while the fragments are built
     grouped.fill_table();
     grouped.clear_fragments();
     __syncthreads();
@@ -297,19 +320,20 @@ DEVICE void make_tiles(Multiplier&& grouped, int group, int m0, int first, int s
 #pragma unroll 1
     for (int tile = first; tile < grouped.band.tiles(); tile += step) {
         copy_async_wait<0>();
-        __syncthreads(); // the band has arrived for all threads, and the fragments
+        __syncthreads(); // the band has arrived for all threads, and the fragments are complete
         grouped.multiply();
-        __syncthreads(); // the band's memory is free
-        keep(group);     // what follows from these is not kept over the main loop
+        __syncthreads(); // all threads have finished reading the band
+        keep(group);     // hides both from the compiler: values derived from them need no registers in the main loop
         keep(m0);
         const Epilogue<Multiplier, T, typename Multiplier::Acc, int, 3, PHASED> epilogue{
             grouped.p, grouped.taps, grouped, group, m0, 0};
         if (wide ? write_wide(grouped, epilogue, pieces) : epilogue.write(pieces)) epilogue.repair();
-        __syncthreads(); // the pieces are free
+        __syncthreads(); // the epilogue's pieces, which overlap the band, are free
         grouped.band.start(tile + step);
     }
 }
 
+// A block computes every n_tiles-th tile of its groups and filters, from `first` on.
 template <class Arithmetic, int BLOCK_M, int WARP_N, int WARPS> DEVICE void conv_grouped(const ConvGroupedParams& p) {
     extern __shared__ __align__(128) unsigned char shared[];
     int m_tile, group;
@@ -318,7 +342,7 @@ template <class Arithmetic, int BLOCK_M, int WARP_N, int WARPS> DEVICE void conv
                       m_tile * BLOCK_M, first, int(p.common.n_tiles.divisor), shared);
 }
 
-// A block has one phase (conv/phases.cuh).
+// A block computes tiles of a single phase (conv/phases.cuh).
 template <class Arithmetic, int BLOCK_M, int WARP_N, int WARPS>
 DEVICE void conv_transpose_grouped(const ConvTransposeGroupedParams& p) {
     extern __shared__ __align__(128) unsigned char shared[];

@@ -1,55 +1,62 @@
-// Bands of inputs in shared memory: all that a tile of outputs meets through all taps, read once, pixel by pixel.
+// Bands: the inputs of one output tile, with halo, in shared memory, pixel by pixel. Each input is loaded once, and all
+// taps read it there. Used by conv/gemm/grouped.cu.
 //
-// A tile has columns along three axes. Along the outermost one the images follow each other, so that tiles of small
-// images have rows of several: its columns are counted through all images, and so are the inputs that these meet, with
-// those in the padding, which each image has for itself. A pixel of the box has the block's channels contiguous, filled
-// up with zeros to whole fragments along K, and 16 bytes between it and the next: ldmatrix reads eight neighbours
-// without bank conflicts.
+// A tile is a box of columns along three axes. Along the outermost axis, the images are concatenated, so that tiles of
+// small images span several images. Each image brings its own padding into the band.
+//
+//     shared band[outer][middle][inner][channels of the block], channels padded with zeros to whole fragments along K
+//
+// After each pixel come 16 unused bytes, so that the eight pixels of an ldmatrix fall into different banks.
 #pragma once
 #include "conv/gather.cuh"
 #include "base/ptx.cuh"
 
-// How the outputs are cut into tiles.
+// How outputs are divided into tiles, and the inputs that a tile needs.
 struct Bands {
     int images;
-    int channels;         // of a block: those of all its groups
-    int depths;           // fragments along K that these fill
-    int box_pitch[2];     // pixels in memory from one step along the outer axes of the box to the next
-    Divider<int> tile[3]; // columns of a tile
-    Divider<int> box[3];  // inputs that they meet
-    Divider<int> pixels;  // of the box
-    Divider<int> tiles[3];
-    Divider<int> image_columns; // of one image along the outermost axis
-    Divider<int> image_inputs;  // that these meet
+    int channels;               // channels per block (of all its groups)
+    int depths;                 // fragments along K that these channels fill
+    int box_pitch[2];           // pixels in memory between steps along the outer and the middle axis of the box
+    Divider<int> tile[3];       // columns per tile
+    Divider<int> box[3];        // inputs that a tile reads, with halo
+    Divider<int> pixels;        // pixels of the box
+    Divider<int> tiles[3];      // tiles along each axis
+    Divider<int> image_columns; // columns per image along the outermost axis
+    Divider<int> image_inputs;  // inputs, with padding, that the columns of one image read along the outermost axis
 };
 
+// The band of one block. T: element type.
 template <class T, int THREADS> struct Band {
-    static constexpr int kChunk = 16 / sizeof(T), kDepth = 2 * kChunk; // elements; a fragment has two chunks along K
-    static constexpr int kGap = 16;                                    // bytes between pixels
+    // elements per 16-byte chunk; elements per fragment along K (two chunks)
+    static constexpr int kChunk = 16 / sizeof(T), kDepth = 2 * kChunk;
+    static constexpr int kGap = 16; // bytes between pixels
 
     const Correlation<int, 3>& p;
     const Taps<int, 3>& taps;
     const Bands& bands;
-    unsigned memory; // where the box begins
-    const T* x;      // the block's channels
-    int lowest[3];   // input coordinate that column 0 meets first
-    int first[3];    // columns of the tile: through all images, in an image
-    int above;       // inputs before the tile's first one, through all images
+    unsigned memory; // shared-memory address of the box
+    const T* x;      // the block's first channel
+    int lowest[3];   // lowest input coordinate that column 0 reads
+    int first[3];    // first column of the tile; the outermost axis counts through all images
+    int above;       // inputs before the tile's first one, counted through all images
 
     DEVICE Band(const Correlation<int, 3>& p, const Taps<int, 3>& taps, const Bands& bands, unsigned memory)
         : p(p), taps(taps), bands(bands), memory(memory) {}
+    // Selects the block's groups.
     DEVICE void stand(int first_group) {
         x = static_cast<const T*>(p.x) + first_group * p.channels * p.x_channel;
 #pragma unroll
         for (int axis = 0; axis < 3; ++axis) lowest[axis] = taps.start[axis] - before(axis);
     }
-    // Inputs that the taps along an axis lead back to.
+    // How far taps reach back (to lower input coordinates) along an axis.
     DEVICE int before(int axis) const {
         const int last = (int(taps.count[axis].divisor) - 1) * taps.advance[axis];
         return last < 0 ? -last : 0;
     }
+    // Bytes of shared memory per pixel.
     DEVICE int pitch() const { return bands.depths * 32 + kGap; }
     DEVICE int tiles() const { return int(bands.tiles[0].divisor * bands.tiles[1].divisor * bands.tiles[2].divisor); }
+    // Selects a tile.
     DEVICE void go_to(int number) {
         int at[3];
         unravel<3>(number, bands.tiles, at);
@@ -57,7 +64,7 @@ template <class T, int THREADS> struct Band {
         for (int axis = 0; axis < 3; ++axis) first[axis] = at[axis] * int(bands.tile[axis].divisor);
         above = inputs_above(first[0]);
     }
-    // Inputs that come, through all images, before the first one that a column meets.
+    // Number of inputs along the outermost axis, through all images, before the first one that a column reads.
     DEVICE int inputs_above(int column) const {
         int inside_image;
         const int image = bands.image_columns.split(column, inside_image);
@@ -66,7 +73,7 @@ template <class T, int THREADS> struct Band {
 
     // ---- outputs
 
-    // One column of the tile, which may be none.
+    // The output pixel of a column of the tile; it may not exist.
     DEVICE Pixel<int, 3> pixel(int column) const {
         Pixel<int, 3> result;
         int at[3];
@@ -78,7 +85,7 @@ template <class T, int THREADS> struct Band {
                      && result.q[2] < int(p.extent[2].divisor);
         return result;
     }
-    // Where the inputs of a column begin in shared memory; somewhere in the box if there is no such column.
+    // Shared-memory address of a column's first input. For columns that do not exist, any address of the box.
     DEVICE unsigned place(int column) const {
         int at[3];
         if (unravel<3>(column, bands.tile, at) != 0
@@ -90,7 +97,7 @@ template <class T, int THREADS> struct Band {
     DEVICE int number(int outer, int middle, int inner) const {
         return outer * bands.box_pitch[0] + middle * bands.box_pitch[1] + inner;
     }
-    // Bytes from the inputs that a column begins with to those of a tap.
+    // Bytes in the band between a column's first input and the input of a tap.
     DEVICE int away(const int (&tap)[3]) const {
         int step[3];
 #pragma unroll
@@ -100,7 +107,7 @@ template <class T, int THREADS> struct Band {
 
     // ---- inputs
 
-    // Where a pixel of the box belongs, and where it stands in x; false if in the padding.
+    // Address of a pixel of the box in shared memory and in x. Returns false if the pixel is padding.
     DEVICE bool find(int pixel, unsigned& target, const T*& source) const {
         int at[3];
         unravel<3>(pixel, bands.box, at);
@@ -113,12 +120,12 @@ template <class T, int THREADS> struct Band {
         return image < bands.images && inside(at[0], p.x_extent[0]) && inside(at[1], p.x_extent[1])
             && inside(at[2], p.x_extent[2]);
     }
-    // Whether channels can be copied 16 bytes at a time, wherever a pixel stands.
+    // Whether all pixels' channels can be copied 16 bytes at a time: channels last, strides and address aligned.
     DEVICE bool whole_chunks() const {
         const int steps = p.x_batch | p.x_stride[0] | p.x_stride[1] | p.x_stride[2] | bands.channels;
         return p.x_channel == 1 && steps % kChunk == 0 && reinterpret_cast<unsigned long long>(x) % 16 == 0;
     }
-    // Goes to a tile, if there is one, and starts to read its box.
+    // Selects a tile, if it exists, and starts loading its box.
     DEVICE void start(int tile) {
         if (tile < tiles()) {
             go_to(tile);
@@ -127,7 +134,7 @@ template <class T, int THREADS> struct Band {
         }
         copy_async_commit();
     }
-    // Neighbouring threads copy the chunks of a pixel.
+    // cp.async: adjacent threads copy adjacent 16-byte chunks of a pixel.
     DEVICE void copy_chunks() const {
         const int chunks = 2 * bands.depths;
         int chunk = threadIdx.x % chunks, pixel = threadIdx.x / chunks;
@@ -143,7 +150,7 @@ template <class T, int THREADS> struct Band {
             chunk -= chunk >= chunks ? chunks : 0;
         }
     }
-    // Neighbouring threads read neighbouring pixels, the channels of a fragment each, for two fragments at a time.
+    // Through registers: adjacent threads read adjacent pixels, kDepth channels each, two such items at a time.
     DEVICE void gather() const {
         const int items = int(bands.pixels.divisor) * bands.depths;
 #pragma unroll 1
@@ -156,6 +163,7 @@ template <class T, int THREADS> struct Band {
                 if (item + i * THREADS < items) write(target[i], values[i]);
         }
     }
+    // Loads kDepth channels of one pixel; zeros past the last channel and for padding.
     DEVICE void read(int item, int items, unsigned& target, unsigned (&values)[kDepth]) const {
         int pixel;
         const int depth = bands.pixels.split(item, pixel);
@@ -164,7 +172,7 @@ template <class T, int THREADS> struct Band {
         const int left = exists ? bands.channels - depth * kDepth : 0;
         target += depth * 32;
         int step = p.x_channel * int(sizeof(T));
-        keep(step); // its multiples are not kept over the main loop
+        keep(step); // otherwise its multiples stay in registers during the main loop
         const char* from = reinterpret_cast<const char*>(source) + static_cast<long long>(step) * (depth * kDepth);
         if (left >= kDepth) {
 #pragma unroll
@@ -178,6 +186,7 @@ template <class T, int THREADS> struct Band {
         if constexpr (sizeof(T) == 2) return load_half(source);
         else return *reinterpret_cast<const unsigned*>(source);
     }
+    // Packs the channels of one item into 32 bytes and stores them.
     static DEVICE void write(unsigned target, const unsigned (&values)[kDepth]) {
         unsigned words[8];
 #pragma unroll

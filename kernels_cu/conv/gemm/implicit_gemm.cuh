@@ -1,20 +1,26 @@
-// One tile of the implicit GEMM of conv/problem.cuh, for the whole block.
+// Block-level driver of implicit GEMM (conv/problem.cuh): the software-pipelined loop over K, then the epilogue.
 //
-// A block makes BLOCK_M output channels x BLOCK_N pixels, its threads' sums in registers. K runs in slices of BLOCK_K
-// through a pipeline of kStages stages in shared memory: asynchronous copies prefetch slices while earlier ones are
-// multiplied. What a slice looks like, how it is filled and how it is multiplied is the multiplier's
-// (conv/gemm/ffma.cuh); where its operands stand in memory is in conv/gather.cuh; the epilogue is conv/epilogue.cuh. Of
-// a multiplier the main loop needs
+// Block: BLOCK_M output channels x BLOCK_N pixels, with all sums in registers. K is processed in slices of BLOCK_K
+// rows. kStages buffers in shared memory form a multistage pipeline: kStages - 1 slices are in flight (cp.async) while
+// one is multiplied. There is one barrier per slice.
 //
-//     kStages
-//     slices()        how many slices K has
-//     fetch(stage)    starts to fill a stage with the next slice
-//     deposit(stage)  fills in what the last fetch left in registers
-//     multiply(stage)
+//     prologue:   fetch slices 0 ... kStages - 2
+//     main loop:  wait for slice i; barrier; fetch slice i + kStages - 1; multiply slice i
+//     epilogue:   registers -> shared -> y (conv/epilogue.cuh)
+//
+// The Multiplier (ffma.cuh, mma.cuh, ... of this folder) says what a slice contains and how it is multiplied; address
+// arithmetic is in conv/gather.cuh. The main loop needs
+//
+//     kStages         number of buffers
+//     slices()        number of slices of K
+//     fetch(stage)    starts to load the next slice into a buffer
+//     deposit(stage)  stores what the last fetch left in registers (dtypes without cp.async)
+//     multiply(stage) multiplies a buffer's slice
 #pragma once
 #include "conv/epilogue.cuh"
 #include "base/ptx.cuh"
 
+// Computes the sums over `slices` slices, from the multiplier's current one on.
 template <class Multiplier> DEVICE void accumulate(Multiplier& multiplier, int slices) {
     constexpr int kStages = Multiplier::kStages;
 #pragma unroll
@@ -28,7 +34,7 @@ template <class Multiplier> DEVICE void accumulate(Multiplier& multiplier, int s
     int stage = 0;
     for (int left = slices; left > 0; --left) {
         copy_async_wait<kStages - 2>();
-        __syncthreads(); // the slice has arrived for all threads, and all have left the buffer that is filled next
+        __syncthreads(); // the slice has arrived, and no thread still reads the buffer to fill next
         const int filled = kStages == 2 ? stage ^ 1 : stage == 0 ? kStages - 1 : stage - 1;
         const bool more = left > kStages - 1;
         if (more) multiplier.fetch(filled);
@@ -41,8 +47,8 @@ template <class Multiplier> DEVICE void accumulate(Multiplier& multiplier, int s
     __syncthreads(); // the buffers are free for the epilogue
 }
 
-// Makes the tile at which `position` puts the block: its group, and its number among the tiles along M and along N. It
-// is asked again after the main loop.
+// Computes one tile. `position` sets the tile's group and its number along M and N. It is called a second time after
+// the main loop, so that the numbers need no registers in between.
 template <class T, class Acc, bool PHASED, class Multiplier, class Index, int NDIM, class Position>
 DEVICE void make_tile(Multiplier&& multiplier, const Correlation<Index, NDIM>& p, const Taps<Index, NDIM>& taps,
                       void* shared, Position&& position) {
@@ -57,7 +63,7 @@ DEVICE void make_tile(Multiplier&& multiplier, const Correlation<Index, NDIM>& p
         p, taps, multiplier, group, m_tile * Multiplier::kBlockM, n_tile * Multiplier::kBlockN};
     if (epilogue.write(shared)) epilogue.repair();
 }
-// The same where tiles run over M first.
+// The same for tiles that are numbered along M first.
 template <class T, class Acc, class Multiplier, class Index, int NDIM>
 DEVICE void make_tile(Multiplier&& multiplier, const Correlation<Index, NDIM>& p, const Taps<Index, NDIM>& taps,
                       void* shared) {

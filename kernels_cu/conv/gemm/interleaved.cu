@@ -1,15 +1,20 @@
-// ConvTranspose with a stride along W: a block makes all phases along W of its pixels, so that its stores are coalesced
-// although each phase alone has but every stride-th output of a row; and one of the phases along the other axes, of
-// which those with the most taps come first.
+// ConvTranspose with a stride along W, by FFMA: a block computes all phases along W of its pixels, interleaves them in
+// shared memory and writes whole rows. Chosen where the strided stores of one phase at a time would cost more than the
+// products.
 //
-// The block makes its tile once for each phase along W. It lays the sums of each into shared memory, one plane a phase,
-// in the chunks that conv/epilogue.cuh describes; the last one's plane takes the place of the multiplier's stages.
-// Every warp then reads its own chunks of all planes crosswise. Planes lie apart so that a warp's lanes, which read a
-// few neighbours of every plane at once, have no bank conflicts.
+// Block: a tile of output channels x pixels, once for each phase along W (conv/phases.cuh), and one phase along the
+// other axes, those with the most taps first. Each phase's sums go to their own plane of shared memory:
+//
+//     for each phase along W:  implicit GEMM -> registers -> plane[phase]
+//     planes -> y, lanes reading the phases in turn:  phase 0 1 2 0 1 2 ... of a row of y, coalesced
+//
+// Phase 0 is computed last, and its plane overlaps the pipeline's buffers. Planes are padded so that lanes that read a
+// few adjacent elements of each plane have no bank conflicts.
 #include "conv/gemm/ffma.cuh"
 #include "conv/gemm/implicit_gemm.cuh"
 #include "conv/phases.cuh"
 
+// The planes and the stores. Multiplier: the main loop.
 template <class Multiplier, class T, class Acc, class Index, int NDIM> struct Interleaved {
     using Writer = Epilogue<Multiplier, T, Acc, Index, NDIM, true>;
     static constexpr int kRows = Writer::kRows, kColumns = Writer::kColumns, kPitch = Writer::kPitch;
@@ -17,12 +22,13 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM> struct In
         Multiplier::kThreads / 32 * Multiplier::kChunksM * Multiplier::kChunksN * Writer::kPiece;
     static_assert(kPlane * sizeof(Acc) <= Multiplier::kSharedBytes);
 
-    const ConvTransposeParams<Index, NDIM>& p;
-    const Divider<Index>& phases; // along W
-    Acc* shared;                  // the multiplier's buffers, then the planes, then the taps
+    const ConvTransposeParams<Index, NDIM>& p; // coordinates of the whole problem, all phases
+    const Divider<Index>& phases;              // number of phases along W, as a divisor
+    Acc* shared;                               // buffers of the pipeline, then the planes, then the taps
 
     DEVICE Interleaved(const ConvTransposeParams<Index, NDIM>& p, void* shared)
         : p(p), phases(p.axes[NDIM - 1].phases), shared(static_cast<Acc*>(shared)) {}
+    // The plane of a phase, and in it the chunk (i, j) of this thread's warp.
     DEVICE Acc* plane(int phase) const {
         constexpr int kBuffers = Multiplier::kSharedBytes / sizeof(Acc);
         return phase == 0 ? shared : shared + kBuffers + (phase - 1) * kPlane + phase * spread<Acc>(phases.divisor);
@@ -31,13 +37,13 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM> struct In
         return plane(phase)
              + ((threadIdx.x / 32 * Multiplier::kChunksM + i) * Multiplier::kChunksN + j) * Writer::kPiece;
     }
-    // Behind the last plane.
+    // The taps of all phases along W, after the last plane.
     DEVICE Taps<Index, NDIM>* taps() const { return reinterpret_cast<Taps<Index, NDIM>*>(plane(phases.divisor)); }
     DEVICE Writer writer(const Multiplier& multiplier, int phase, Index group, Index m_tile, Index n_tile) const {
         return {p.common, taps()[phase], multiplier, group, m_tile * Multiplier::kBlockM, n_tile * Multiplier::kBlockN};
     }
 
-    // Fills the taps of each phase along W, given the phase's number along the other axes.
+    // Fills in the taps of every phase along W. `number`: the phase's number along the other axes, in launch order.
     DEVICE void fill(Index number) const {
         if (threadIdx.x >= phases.divisor) return;
         Index phase[NDIM];
@@ -50,13 +56,14 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM> struct In
         }
         fill_taps(p, phase, taps()[threadIdx.x]);
     }
+    // Stores the sums of one phase to its plane.
     DEVICE void lay(const Multiplier& multiplier, int phase) const {
 #pragma unroll
         for (int i = 0; i < Multiplier::kChunksM; ++i)
 #pragma unroll
             for (int j = 0; j < Multiplier::kChunksN; ++j) multiplier.put(piece(phase, i, j), i, j);
     }
-    // Writes the outputs of all phases; returns whether this thread wrote something that is not finite.
+    // Writes the outputs of all phases. Returns whether this thread wrote a value that is not finite.
     DEVICE bool write(const Multiplier& multiplier, Index group, Index m_tile, Index n_tile) const {
         bool suspect = false;
 #pragma unroll 1
@@ -73,6 +80,7 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM> struct In
         }
         return suspect;
     }
+    // Writes one column of chunk column j of a phase, all rows. Returns whether a value was not finite.
     template <bool FINISH>
     DEVICE bool write_column(const Writer& out, int phase, int j, int column, Index offset) const {
         T* y = out.output();
@@ -92,7 +100,7 @@ template <class Multiplier, class T, class Acc, class Index, int NDIM> struct In
     }
 };
 
-// Shared memory: the multiplier's, and what is above.
+// One block. Shared memory: the pipeline's buffers, then the planes and the taps.
 template <class T, class Acc, class Index, int NDIM, int BLOCK_M, int BLOCK_N, int BLOCK_K, int THREAD_M, int THREAD_N,
           bool UNIFORM_TAP>
 DEVICE void conv_transpose_interleaved(const ConvTransposeParams<Index, NDIM>& p) {
@@ -114,7 +122,7 @@ DEVICE void conv_transpose_interleaved(const ConvTransposeParams<Index, NDIM>& p
         __syncwarp();
         const bool suspect = all.write(multiplier, group, m_tile, n_tile);
         if (!__any_sync(~0u, suspect)) return;
-        __syncwarp(); // lanes repair what others of their warp wrote
+        __syncwarp(); // a lane repairs outputs that other lanes of its warp wrote
 #pragma unroll 1
         for (phase = int(all.phases.divisor) - 1; phase >= 0; --phase)
             all.writer(multiplier, phase, group, m_tile, n_tile).repair();

@@ -1,8 +1,9 @@
-// Conv of one tap on tensor cores, as the matrix product that it is (conv/gemm/matrix_product.cuh): w (M, C) times x,
-// which is (C, pixels), image by image, or (pixels, C), in one launch.
+// Conv of kernel size 1 (stride 1, no padding) as one plain GEMM on tensor cores: w (M, C) times x, which is (C,
+// pixels) per image (NCHW) or (pixels, C) (NHWC). Both are read in place, without packing
+// (conv/gemm/matrix_product.cuh).
 //
-// The weights of the correlation are w itself. Blocks of one tile of pixels are neighbours: they read the same inputs,
-// and w, small, stays in the L2 cache.
+// Correlation::weights is w itself. Adjacent blocks share a tile of pixels: they read the same inputs, and w stays in
+// L2. Bound by the tensor cores, or by memory with few channels or filters.
 #include "conv/gemm/implicit_gemm.cuh"
 #include "conv/gemm/matrix_product.cuh"
 

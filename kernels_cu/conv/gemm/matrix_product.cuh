@@ -1,17 +1,24 @@
-// Conv of one tap on the tensor cores, as the plain GEMM that it is: weights (M, K), or (K, M) if WEIGHT_ROWS,
-// times inputs (K, pixels), both copied as they lie in memory (base/matrix_rows.cuh). No launch packs anything.
+// Main loop of a plain GEMM on tensor cores, for Conv of kernel size 1 and ConvTranspose whose kernel is its stride.
+// Weights are (M, K), or (K, M) if WEIGHT_ROWS; inputs are (K, pixels). Both are copied from where they are; nothing is
+// packed.
 //
-// Of Correlation, `pitch` counts the bytes of w from one filter to the next, or from one channel, and `all_rows` how
-// many of these a group has. Fragments of 16 bits come by ldmatrix, transposed where K is not contiguous; those of
-// weights in float32 too, as pairs of 16 bits, unless they would have to be transposed.
+//     w --cp.async--> shared (MatrixColumns or MatrixRows)  --ldmatrix-->  A fragments  \
+//                                                                                        mma.sync -> sums
+//     x --cp.async--> shared (MatrixRows or SliceInputs)    --ldmatrix-->  B fragments  /
+//
+// Of Correlation, `pitch` is the distance in w between adjacent filters (WEIGHT_ROWS: channels) in bytes, and
+// `all_rows` the number of these per group. 16-bit fragments are loaded by ldmatrix, transposed if K is not contiguous.
+// Weights in float32 are also loaded by ldmatrix, as pairs of 16 bits, unless they need transposing, which ldmatrix
+// cannot do for them. With few channels or filters the kernel is bound by memory, otherwise by the tensor cores.
 #pragma once
 #include "conv/gemm/matrix_inputs.cuh"
 #include "conv/gemm/mma.cuh"
 
+// Selects one of two types.
 template <bool FIRST, class One, class Other> struct Either { using Type = One; };
 template <class One, class Other> struct Either<false, One, Other> { using Type = Other; };
 
-// How inputs are filled in: as rows of a matrix, or pixel by pixel where channels are contiguous.
+// How inputs are loaded: as rows of a matrix (NCHW), or pixel by pixel where channels are contiguous (NHWC).
 template <class Arithmetic, int BLOCK_M, int BLOCK_N, int BLOCK_K, int WARP_M, int WARP_N, bool INPUT_ROWS>
 using InputsOfOneTap = typename Either<
     INPUT_ROWS, MatrixInputs<typename Arithmetic::Element, BLOCK_N, BLOCK_K, BLOCK_M / WARP_M*(BLOCK_N / WARP_N) * 32>,
@@ -22,6 +29,7 @@ template <class Arithmetic, int BLOCK_M, int BLOCK_N, int BLOCK_K, int WARP_M, i
 using MatrixMma = Mma<Arithmetic, BLOCK_M, BLOCK_N, BLOCK_K, WARP_M, WARP_N, STAGES, Gather::kVector, false,
                       InputsOfOneTap<Arithmetic, BLOCK_M, BLOCK_N, BLOCK_K, WARP_M, WARP_N, INPUT_ROWS>>;
 
+// See the top of this file. It replaces the loaders and the operand loads of Mma.
 template <class Arithmetic, int BLOCK_M, int BLOCK_N, int BLOCK_K, int WARP_M, int WARP_N, int STAGES, bool INPUT_ROWS,
           bool WEIGHT_ROWS>
 struct MatrixProduct : MatrixMma<Arithmetic, BLOCK_M, BLOCK_N, BLOCK_K, WARP_M, WARP_N, STAGES, INPUT_ROWS> {
@@ -34,15 +42,16 @@ struct MatrixProduct : MatrixMma<Arithmetic, BLOCK_M, BLOCK_N, BLOCK_K, WARP_M, 
 
     static constexpr int kStageBytes = (Gathering::kBytes + Weights::kBytes + 127) / 128 * 128;
     static constexpr int kTable = Gathering::kTableBytes;
-    static constexpr int kTileBytes = BLOCK_M * (BLOCK_N * sizeof(Acc) + 64); // of conv/gemm/depth_to_space.cuh
+    // space for the epilogue of conv/gemm/depth_to_space.cuh
+    static constexpr int kTileBytes = BLOCK_M * (BLOCK_N * sizeof(Acc) + 64);
     static constexpr int kBuffers = STAGES * kStageBytes;
     static constexpr int kSharedBytes = WEIGHT_ROWS && kTileBytes > kBuffers + kTable ? kTileBytes : kBuffers + kTable;
     static_assert(Base::kRows * Base::kPitch * sizeof(Acc) * (kThreads / 32) <= kBuffers
                   && Gathering::kBytes % 128 == 0);
     static_assert(Base::kStep == 1);
 
-    const T* w; // of this block's group
-    int m0, w_step;
+    const T* w;     // first weight of this block's group
+    int m0, w_step; // w_step: elements of w between filters (WEIGHT_ROWS: channels)
     Weights copied;
 
     DEVICE MatrixProduct(const Correlation<int, 3>& p, const Taps<int, 3>& taps, void* memory)
@@ -54,6 +63,7 @@ struct MatrixProduct : MatrixMma<Arithmetic, BLOCK_M, BLOCK_N, BLOCK_K, WARP_M, 
         w = static_cast<const T*>(p.weights) + group * (p.all_rows * w_step);
         inputs.stand(group);
     }
+    // Prepares for the first slice.
     DEVICE void start(int column0) {
         inputs.start(column0, slices(), buffers);
         start_weights(buffers + Gathering::kBytes);
@@ -63,6 +73,7 @@ struct MatrixProduct : MatrixMma<Arithmetic, BLOCK_M, BLOCK_N, BLOCK_K, WARP_M, 
         keep(b_place);
         clear(sums);
     }
+    // Prepares the loader of weights; `target` is its place in the first buffer.
     DEVICE void start_weights(unsigned target) {
         if constexpr (WEIGHT_ROWS) {
             const int width = copied_at_once(w, (p.filters | w_step) * int(sizeof(T))), m = m0 + Rows::column(width);
@@ -78,9 +89,9 @@ struct MatrixProduct : MatrixMma<Arithmetic, BLOCK_M, BLOCK_N, BLOCK_K, WARP_M, 
     }
     DEVICE void deposit(int) const {}
 
-    // ---- multiplying
+    // ---- multiplying a slice
 
-    // Where this lane finds, or as ldmatrix has it, points at, elements of the first fragments.
+    // Offset of this lane's first elements in a slice. With ldmatrix, it is the row whose address the lane provides.
     DEVICE int place_of_inputs(int n) const {
         if constexpr (INPUT_ROWS && sizeof(T) == 2)
             return lane() % 16 * Gathering::kPitch + (n + lane() / 16 * 8) * sizeof(T);
@@ -92,6 +103,7 @@ struct MatrixProduct : MatrixMma<Arithmetic, BLOCK_M, BLOCK_N, BLOCK_K, WARP_M, 
             return (lane() / 16 * 8 + lane() % 8) * Weights::kPitch + (m + lane() / 8 % 2 * 8) * sizeof(T);
         else return lane() % 4 * Weights::kPitch + (m + lane() / 4) * sizeof(T);
     }
+    // Multiplies one slice.
     DEVICE void multiply(int stage) {
         const unsigned a_stage = a_place + stage * kStageBytes, b_stage = b_place + stage * kStageBytes;
 #pragma unroll
@@ -110,6 +122,7 @@ struct MatrixProduct : MatrixMma<Arithmetic, BLOCK_M, BLOCK_N, BLOCK_K, WARP_M, 
                 for (int j = 0; j < kFragmentsN; ++j) Arithmetic::multiply(sums[i][j], a[i], b[j]);
         }
     }
+    // Loads the fragment of weights number i, at `depth` fragments along K.
     DEVICE uint4 weights_of(unsigned stage, int depth, int i) const {
         unsigned words[4];
         const unsigned row = stage + depth * Place::kDepth * Weights::kPitch + i * 16 * int(sizeof(T));
@@ -124,6 +137,7 @@ struct MatrixProduct : MatrixMma<Arithmetic, BLOCK_M, BLOCK_N, BLOCK_K, WARP_M, 
         }
         return make_uint4(words[0], words[1], words[2], words[3]);
     }
+    // Loads fragments of inputs from rows of K, by transposing ldmatrix.
     DEVICE void load_transposed(unsigned address, Inputs (&b)[kFragmentsN][1]) const {
 #pragma unroll
         for (int j = 0; j < kFragmentsN; j += 2) {
@@ -133,7 +147,7 @@ struct MatrixProduct : MatrixMma<Arithmetic, BLOCK_M, BLOCK_N, BLOCK_K, WARP_M, 
         }
     }
 
-    // ---- for the epilogue
+    // ---- interface for the epilogue (conv/epilogue.cuh)
 
     DEVICE Acc weight(int row, int m) const {
         const T value = w[WEIGHT_ROWS ? row * w_step + m : m * w_step + row];

@@ -1,12 +1,21 @@
-// The implicit GEMM's slices of K on the tensor cores.
+// Main loop of implicit GEMM on tensor cores (mma.sync).
 //
-// Weights come packed as fragments (conv/gemm/pack_fragments.cu): a warp copies, and reads, 512 contiguous bytes each
-// time. How inputs lie in a slice is in conv/gemm/slice_inputs.cuh; where they lie row by row, a lane reads 16 bytes of
-// a row at once, its pixels of kWide fragments: then fragment f has pixels kWide * n + f of kWide * 8.
+// Block: BLOCK_M x BLOCK_N outputs, slices of BLOCK_K rows of K, STAGES buffers. Warp: WARP_M x WARP_N sums, as 16 x 8
+// fragments in registers.
+//
+//     packed weights (conv/gemm/pack_fragments.cu) --cp.async--> shared fragments --ld.shared, 16 bytes--> A  \
+//                                                                                                      mma.sync
+//     x, gathered (conv/gemm/slice_inputs.cuh) --cp.async--> shared, swizzled --ldmatrix--> B                 /
+//
+// Packed fragments are contiguous: a warp copies and loads 512 adjacent bytes at a time. Elements of 32 or 64 bits in
+// NCHW are stored by rows of K instead. There a lane loads 16 bytes of a row at once, which are its pixels of kWide
+// fragments. Fragment f holds pixels kWide * n + f of kWide * 8. Large tiles are bound by the tensor cores, small ones
+// by instruction issue and shared-memory wavefronts, layers with few channels by memory.
 #pragma once
 #include "conv/gemm/fragments.cuh"
 #include "conv/gemm/slice_inputs.cuh"
 
+// See the top of this file. Filler: the loader of inputs. PHASED: as in conv/gemm/ffma.cuh.
 template <class Arithmetic, int BLOCK_M, int BLOCK_N, int BLOCK_K, int WARP_M, int WARP_N, int STAGES, Gather GATHER,
           bool PHASED,
           class Filler = SliceInputs<typename Arithmetic::Element, BLOCK_N, BLOCK_K,
@@ -21,42 +30,47 @@ struct Mma {
     static constexpr int kParts = Arithmetic::kParts, kStep = Arithmetic::kStep;
     static constexpr int kWarpsM = BLOCK_M / WARP_M, kThreads = kWarpsM * (BLOCK_N / WARP_N) * 32;
     static constexpr int kFragmentsM = WARP_M / 16, kFragmentsN = WARP_N / 8;
-    static constexpr int kDepths = BLOCK_K / Place::kDepth; // fragments along K of a slice
+    static constexpr int kDepths = BLOCK_K / Place::kDepth; // fragments along K per slice
     static constexpr int kFragmentBytes = 512 * kParts;
-    static constexpr int kWeightColumn = kDepths * kFragmentBytes; // bytes of the fragments of 16 output channels
+    // bytes of a slice's fragments of 16 output channels
+    static constexpr int kWeightColumn = kDepths * kFragmentBytes;
     static constexpr int kWeightBytes = BLOCK_M / 16 * kWeightColumn;
     using Gathering = Filler;
     static constexpr bool kPixelwise = Gathering::kPixelwise;
     static constexpr int kStageBytes = kWeightBytes + Gathering::kBytes;
-    static constexpr int kSharedBytes = STAGES * kStageBytes + Gathering::kTableBytes; // and the table of rows
+    // the buffers, and the table of pixels; the table of rows of K follows
+    static constexpr int kSharedBytes = STAGES * kStageBytes + Gathering::kTableBytes;
     static_assert(kStageBytes % 128 == 0);
 
-    // For the epilogue: chunks of 16 x 32. A lane has pairs of kWide neighbouring sums of a row.
+    // For the epilogue: chunks of 16 x 32. A lane holds pairs of kWide adjacent sums of a row.
     static constexpr int kWide = kPixelwise || sizeof(T) == 2 ? 1 : 16 / sizeof(T);
     static constexpr int kRows = 16, kColumns = 32, kPitch = kColumns + (kWide == 1 ? 8 : 16 / int(sizeof(Acc)));
     static constexpr int kChunksM = kFragmentsM, kChunksN = WARP_N / kColumns;
     static constexpr bool kExact = Arithmetic::kExact, kClips = true;
-    static_assert(kRows * kPitch * sizeof(Acc) * (kThreads / 32) <= STAGES * kStageBytes); // its pieces
+    static_assert(kRows * kPitch * sizeof(Acc) * (kThreads / 32) <= STAGES * kStageBytes); // the epilogue's pieces
 
     const Correlation<int, 3>& p;
     const Taps<int, 3>& taps;
-    const unsigned char* weights;               // of this block's group
-    const unsigned char* next_weights;          // of this thread, of the slice to be fetched next
-    int along;                                  // bytes of packed weights before the block's, along M
-    unsigned buffers, filled, a_place, b_place; // in shared memory: where this thread copies weights to, and reads both
+    const unsigned char* weights;      // packed weights of this block's group
+    const unsigned char* next_weights; // this thread's source in the next slice
+    int along;                         // bytes of packed weights before the block's first output channel
+    // shared-memory addresses: the buffers; this thread's destination of weights; its sources of both operands
+    unsigned buffers, filled, a_place, b_place;
     Gathering inputs;
-    int left; // slices until the last one of a tap, of those that are multiplied
+    int left; // slices to multiply before the last one of the current tap
     Acc sums[kFragmentsM][kFragmentsN][4];
 
     DEVICE Mma(const Correlation<int, 3>& p, const Taps<int, 3>& taps, void* memory)
         : Mma(p, taps, memory, static_cast<unsigned char*>(memory) + STAGES * kStageBytes) {}
     DEVICE Mma(const Correlation<int, 3>& p, const Taps<int, 3>& taps, void* memory, void* tables)
         : p(p), taps(taps), buffers(shared_address(memory)), inputs(p, taps, tables) {}
+    // Selects the tile's group and first output channel.
     DEVICE void stand(int group, int first_m) {
         along = first_m / 16 * kWeightColumn;
         weights = static_cast<const unsigned char*>(p.weights) + group * (p.all_rows * p.pitch);
         inputs.stand(group);
     }
+    // Prepares for the first slice.
     DEVICE void start(int column0) {
         inputs.start(column0, slices(), buffers);
         next_weights = slice_of(PHASED ? taps.first_row : 0);
@@ -70,15 +84,16 @@ struct Mma {
         keep(b_place);
         clear(sums);
     }
-    // Where this lane finds its first inputs. Of ldmatrix, lanes address the chunks of two fragments: 8 pixels' first
-    // and second ones, and those of the next 8. It moves 4 bytes to a lane: elements of 8 are loaded one by one.
+    // Offset of this lane's first inputs in a slice. For ldmatrix, lanes address the chunks of two fragments: the first
+    // and second chunk of eight pixels, then those of the next eight. ldmatrix gives 4 bytes to each lane, so 8-byte
+    // elements are loaded one by one instead.
     DEVICE int place_of_inputs(int n) const {
         if constexpr (kPixelwise && sizeof(T) == 8)
             return Gathering::chunk(n + lane() / 4, lane() % 4 / 2) + lane() % 2 * 8;
         else if constexpr (kPixelwise) return Gathering::chunk(n + lane() / 16 * 8 + lane() % 8, lane() / 8 % 2);
         else return lane() % 4 * Gathering::kPitch + n * sizeof(T) + lane() / 4 * 16;
     }
-    // Goes to another slice than the first.
+    // Prepares for slice number `slices` instead of the first (split-K).
     DEVICE void skip(int slices) {
         inputs.skip(slices);
         left = slices_of_tap() - 1 - slices % slices_of_tap();
@@ -90,14 +105,14 @@ struct Mma {
     }
     DEVICE int slices_of_tap() const { return (p.channels + BLOCK_K - 1) / BLOCK_K; }
 
-    // ---- fetching a slice
+    // ---- loading a slice: global -> shared
 
-    // A warp copies neighbouring bytes of weights; a thread's places are counted from their middle, as the few bits
-    // that an instruction has for a distance allow.
+    // A warp copies adjacent bytes of weights. Offsets are relative to the middle of its share, since the immediate
+    // offset of a copy instruction has few bits.
     static constexpr int kWarpWeights = kWeightBytes / (kThreads / 32), kMiddle = kWarpWeights / 1024 * 512;
     static_assert(kWarpWeights % 512 == 0 || kWarpWeights == 256);
     DEVICE int first_weight() const { return threadIdx.x / 32 * kWarpWeights + lane() * 16 + kMiddle; }
-    // Where this thread's packed weights of the slice that begins with a row of the GEMM stand.
+    // This thread's source of packed weights, in the slice that begins at this row of the GEMM.
     DEVICE const unsigned char* slice_of(int row) const {
         return weights + (row / BLOCK_K * p.pitch + along + first_weight());
     }
@@ -106,6 +121,7 @@ struct Mma {
         const bool begins = inputs.fetch(stage * kStageBytes);
         if (PHASED && begins) next_weights = slice_of(tap_row(taps, inputs.next.tap));
     }
+    // Copies this warp's share of the slice's fragments, and advances to the next slice.
     DEVICE void fetch_weights(unsigned target) {
         if (kWarpWeights >= 512 || lane() * 16 < kWarpWeights) {
 #pragma unroll
@@ -116,14 +132,15 @@ struct Mma {
     }
     DEVICE void deposit(int stage) const { inputs.deposit(stage * kStageBytes); }
 
-    // ---- multiplying
+    // ---- multiplying a slice
 
     DEVICE int lane() const { return threadIdx.x % 32; }
     DEVICE int warp_m() const { return threadIdx.x / 32 % kWarpsM; }
     DEVICE int warp_n() const { return threadIdx.x / 32 / kWarpsM; }
 
-    // Fragments along K of a tap's last slice that have channels; those behind them are never multiplied.
+    // Fragments along K of a tap's last slice that hold any channels. The remaining ones are zeros and are skipped.
     DEVICE int last_depths() const { return ((p.channels - 1) % BLOCK_K + Place::kDepth) / Place::kDepth; }
+    // Multiplies one slice; of a tap's last slice, only the fragments along K that hold channels.
     DEVICE void multiply(int stage) {
         const unsigned a_stage = a_place + stage * kStageBytes, b_stage = b_place + stage * kStageBytes;
         if constexpr (Gathering::kUniformTap && kDepths > kStep) {
@@ -139,6 +156,7 @@ struct Mma {
 #pragma unroll
         for (int depth = 0; depth < kDepths; depth += kStep) multiply_depth(a_stage, b_stage, depth);
     }
+    // Multiplies kStep fragments along K.
     DEVICE void multiply_depth(unsigned a_stage, unsigned b_stage, int depth) {
         uint4 a[kFragmentsM][kStep][kParts];
         Inputs b[kFragmentsN][kStep];
@@ -158,6 +176,7 @@ struct Mma {
 #pragma unroll
             for (int j = 0; j < kFragmentsN; ++j) Arithmetic::multiply(sums[i][j], a[i], b[j]);
     }
+    // Load fragments of inputs: by ldmatrix (pixelwise), element by element (pixelwise, 8 bytes), or from rows of K.
     DEVICE void load_pixels(unsigned address, Inputs (&b)[kFragmentsN][kStep]) const {
 #pragma unroll
         for (int j = 0; j < kFragmentsN; j += 2) {
@@ -182,10 +201,9 @@ struct Mma {
                                             Gathering::kPitch, b, j, k);
     }
 
-    // ---- for the epilogue
+    // ---- interface for the epilogue (conv/epilogue.cuh)
 
-    // Whether all of this thread's sums may be what they should be: none is NaN, or all are finite if factors were
-    // rounded.
+    // Whether none of this thread's sums needs recomputation: none is NaN, or, with rounded factors, all are finite.
     DEVICE bool sound() const {
         bool found = true;
 #pragma unroll
@@ -203,6 +221,7 @@ struct Mma {
     DEVICE Pixel<int, 3> pixel(int column) const { return ::pixel(p, column); }
     DEVICE int chunk_row(int i) const { return warp_m() * WARP_M + i * kRows; }
     DEVICE int chunk_column(int j) const { return warp_n() * WARP_N + j * kColumns; }
+    // Stores chunk (i, j) of this warp's sums to the piece.
     DEVICE void put(Acc* piece, int i, int j, int pitch = kPitch) const {
         Acc* mine = piece + lane() / 4 * pitch + lane() % 4 * 2 * kWide;
 #pragma unroll

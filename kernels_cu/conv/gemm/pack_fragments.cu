@@ -1,30 +1,36 @@
-// Weights (group, M, C, taps), in any strides, to the fragments that the tensor cores take (conv/gemm/fragments.cuh):
-// (group, slices of K, M / 16, depths of a slice, parts, 512 bytes). A fragment has kDepth rows of the implicit GEMM:
-// (tap, channel), with the channels of each tap filled up to whole slices with zeros; or all of K is, where C is small.
+// Packs weights (group, M, C, taps), with any strides, into mma.sync fragments (conv/gemm/fragments.cuh). It runs
+// before a tensor-core kernel, once per call or, with gpuconv.pack, once per model. Bound by memory.
 //
-// A block makes the fragments of 16 output channels and kDepth channels for up to kTaps taps, by way of shared memory:
-// it reads along the taps, which are contiguous in w, and writes 512 contiguous bytes per warp.
+//     packed: (group, slices of K, M / 16, fragments along K, parts of 3xTF32, 512 bytes), zero-padded
+//
+// K is (tap, channel), with the channels of each tap padded to whole slices. If C is small, only K as a whole is
+// padded.
+//
+// Block: the fragments of 16 output channels x kDepth channels, for up to kTaps taps, staged in shared memory. It reads
+// along the taps, which are contiguous in w, and writes 512 contiguous bytes per warp: both are coalesced.
 #include "conv/gemm/filter_rows.cuh"
 #include "conv/gemm/fragments.cuh"
 #include "base/geometry.cuh"
 #include "base/tickets.cuh"
 
+// Strides count elements.
 template <int NDIM> struct PackFragmentsParams {
     const void* w;
     void* packed;
-    int filters, channels, taps; // M, C, of one group
+    int filters, channels, taps; // M, C and taps of one group
     int w_group, w_filter, w_channel, w_stride[NDIM];
-    Divider<int> tap_parts;          // of up to kTaps taps
-    Divider<int> rows;               // of fragments, of each tap, or of all where K is filled up as a whole
-    Divider<int> columns;            // of fragments: M / 16, in whole tiles
-    Divider<int> depths;             // fragments along K of a slice
-    Divider<int> by_channel;         // rows of the GEMM from tap to tap
+    Divider<int> tap_parts;          // blocks along the taps, kTaps each
+    Divider<int> rows;               // fragments along K: per tap, or of all K if only K as a whole is padded
+    Divider<int> columns;            // fragments along M: M / 16, in whole tiles
+    Divider<int> depths;             // fragments along K per slice
+    Divider<int> by_channel;         // divides rows of the GEMM into tap and channel
     Divider<int> extent[NDIM];       // taps along each axis, of one phase
-    FilterRows<int, NDIM> of_filter; // rows of M that one filter has
-    int outer_taps;                  // with their own rows of fragments: all, or 1
-    Tickets tickets;
+    FilterRows<int, NDIM> of_filter; // rows of M per filter
+    int outer_taps;                  // taps that have their own fragments: all, or 1
+    Tickets tickets;                 // counters to set to zero for the next launch
 };
 
+// The kernel: weights -> shared tile -> fragments, one warp per fragment.
 template <class Arithmetic> DEVICE void pack_fragments(const PackFragmentsParams<3>& p) {
     using T = typename Arithmetic::Element;
     using Place = FragmentPlace<T>;

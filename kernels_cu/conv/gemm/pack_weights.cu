@@ -1,27 +1,28 @@
-// Weights (group, M, C, taps), in any strides, to (group, taps, C filled up with zeros, pitch) in the accumulator's
-// type: one row of output channels per row of the implicit GEMM, padded with zeros to 16 bytes.
+// Packs weights (group, M, C, taps), with any strides, for the FFMA kernels: to (group, taps, C padded, pitch) in the
+// accumulator's type. One row of the GEMM becomes one row of output channels, zero-padded to 16 bytes.
 //
-// A block turns a square of kSquare output channels x kSquare (channel, tap) pairs round in shared memory, so that it
-// reads along the taps, which are contiguous in w, and writes along the output channels.
+// Block: transposes a square of kSquare output channels x kSquare (channel, tap) pairs in shared memory. It reads along
+// the taps, which are contiguous in w, and writes along the output channels: both are coalesced. Bound by memory.
 #include "base/geometry.cuh"
 #include "base/numeric.cuh"
 #include "base/tickets.cuh"
 #include "conv/gemm/filter_rows.cuh"
 
+// Strides count elements.
 template <class Index, int NDIM> struct PackParams {
     const void* w;
     void* packed;
-    Index filters, channels, pitch; // M, C, of one group
-    Index filled, rows;             // C with the zeros that follow, times taps
+    Index filters, channels, pitch; // M, C of one group; elements of a packed row
+    Index filled, rows;             // C padded; rows of the GEMM: C padded x taps
     Index w_group, w_filter, w_channel, w_stride[NDIM];
-    Divider<Index> by_tap; // taps
-    Divider<Index> taps[NDIM];
-    Divider<int> m_squares, row_squares;
-    Tickets tickets;
-    FilterRows<Index, NDIM> of_filter; // rows of M that one filter has
+    Divider<Index> by_tap;               // number of taps
+    Divider<Index> taps[NDIM];           // taps along each axis
+    Divider<int> m_squares, row_squares; // blocks along M, along (channel, tap)
+    Tickets tickets;                     // counters to set to zero for the next launch
+    FilterRows<Index, NDIM> of_filter;   // rows of M per filter
 };
 
-// SEVERAL: filters have several rows of M.
+// SEVERAL: filters have several rows of M (conv/gemm/filter_rows.cuh).
 template <class T, class Acc, class Index, int NDIM, bool SEVERAL> DEVICE void pack_weights(
     const PackParams<Index, NDIM>& p) {
     constexpr int kSquare = 32, kThreads = 256, kStep = kThreads / kSquare;
@@ -34,7 +35,7 @@ template <class T, class Acc, class Index, int NDIM, bool SEVERAL> DEVICE void p
     Acc* packed = static_cast<Acc*>(p.packed) + group * p.rows * p.pitch;
     const Index first_m = Index(m_square) * kSquare, first_pair = Index(row_square) * kSquare;
 
-    // Pairs are numbered channel by channel here: taps are neighbours in w.
+    // Pairs are numbered with the tap fastest here, as taps are adjacent in w.
     Index tap_number, tap[NDIM];
     const Index channel = p.by_tap.split(first_pair + along, tap_number);
     unravel<NDIM>(tap_number, p.taps, tap);

@@ -1,6 +1,9 @@
-// ConvTranspose with strides, all phases as rows of one GEMM (conv/gemm/depth_to_space.cuh): an input is fetched once
-// for all phases that it has a tap in. For few output channels, of which one phase alone fills no tile. Where tiles are
-// few, several blocks share a tile's K (conv/gemm/split_k.cuh).
+// ConvTranspose with strides and few output channels, as one GEMM over all phases: M = (output channel, phase). One
+// phase alone would leave most of a tile empty; here the tile is full, and each input is loaded once for all phases.
+//
+// The main loops are ffma.cuh and mma.cuh, the epilogue is conv/gemm/depth_to_space.cuh. Phases that have a tap fewer
+// than others multiply a zero weight for it. If tiles are few, blocks share a tile's K (split-K,
+// conv/gemm/split_k.cuh).
 #include "conv/gemm/depth_to_space.cuh"
 #include "conv/gemm/ffma.cuh"
 #include "conv/gemm/mma.cuh"
@@ -8,6 +11,7 @@
 
 struct PhaseRowsParams : DepthToSpaceParams<int, 3> { Splits splits; };
 
+// One block: sums (or its split of them), then the epilogue in the last block of the tile.
 template <class Multiplier, class T, class Acc> DEVICE void make_phases(const PhaseRowsParams& p,
                                                                         unsigned char* shared) {
     using Writer = DepthToSpace<Multiplier, T, Acc, int, 3, true>;

@@ -1,17 +1,20 @@
-// Conv of one tap, stride 1 and no padding, as the plain GEMM that it is: y[n] = w x[n], whatever the rank.
+// Conv of kernel size 1, stride 1 and no padding, in float32, as one plain GEMM by FFMA: y[n] = w x[n]. Spatial axes
+// are merged into one. It reads w unpacked, so the call is a single launch.
 //
-// Weights are read straight from w, neighbouring channels of four filters by a warp, and laid transposed into shared
-// memory, whose rows are four elements longer than a tile: there are no bank conflicts. Inputs come 16 bytes
-// a copy where all rows of x begin on 16 bytes, which all blocks see alike, else one by one.
+// Weights: a warp loads eight adjacent channels of four filters and stores them transposed to shared memory. Rows there
+// are four elements longer than the tile, which avoids bank conflicts. Inputs are copied 16 bytes at a time if all rows
+// of x are so aligned (a uniform branch), otherwise element by element. The main loop is that of ffma.cuh. Bound by
+// FFMA, or by memory with few channels or filters.
 #include "conv/gemm/ffma.cuh"
 #include "conv/gemm/implicit_gemm.cuh"
 
 struct ConvPointwiseParams {
-    Correlation<int, 1> common; // its weights are w itself
+    Correlation<int, 1> common; // `weights` is w itself
     Taps<int, 1> taps;
     int w_group, w_filter, w_channel;
 };
 
+// The main loop: Ffma with loaders for unpacked weights and contiguous inputs.
 template <class T, int BLOCK_M, int BLOCK_N, int BLOCK_K, int THREAD_M, int THREAD_N>
 struct Pointwise : Ffma<T, T, int, 1, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M, THREAD_N, true, false, BLOCK_M + 4> {
     static constexpr bool kClips = false;
@@ -23,10 +26,10 @@ struct Pointwise : Ffma<T, T, int, 1, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M, THREA
     static_assert(BLOCK_K % kAlong == 0 && BLOCK_M % kFilters == 0 && kThreads % kColumnVectors == 0);
 
     const ConvPointwiseParams& all;
-    const T* w;               // of this block's group
-    const T *next_w, *next_x; // of this thread, of the slice to be fetched next
-    int left;                 // channels from there on
-    bool vectors, exists;     // whether 16 bytes are copied at once; whether this thread's columns exist
+    const T* w;               // first weight of this block's group
+    const T *next_w, *next_x; // this thread's sources in the next slice
+    int left;                 // channels that remain from there on
+    bool vectors, exists;     // copy 16 bytes at a time; whether this thread's columns exist
 
     DEVICE Pointwise(const ConvPointwiseParams& all, void* shared) : Base(all.common, all.taps, shared), all(all) {}
 
@@ -34,6 +37,7 @@ struct Pointwise : Ffma<T, T, int, 1, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M, THREA
         Base::stand(group, first_m);
         w = static_cast<const T*>(p.weights) + group * all.w_group;
     }
+    // Prepares for the first slice, and chooses the width of copies by alignment.
     DEVICE void start(int column0) {
         Base::start(column0);
         const int pixels = int(p.extent[0].divisor), steps = pixels | p.x_channel | p.x_batch;
@@ -48,8 +52,9 @@ struct Pointwise : Ffma<T, T, int, 1, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M, THREA
     DEVICE int first_channel() const { return threadIdx.x % kAlong; }
     DEVICE int first_filter() const { return threadIdx.x / kAlong; }
 
-    // ---- fetching a slice
+    // ---- loading a slice: global -> shared
 
+    // Starts to load the next slice into a buffer.
     DEVICE void fetch(int stage) {
         fetch_weights(shared_address(Base::weight_stage(stage)));
         const unsigned target = shared_address(Base::input_stage(stage));
@@ -59,6 +64,7 @@ struct Pointwise : Ffma<T, T, int, 1, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M, THREA
         next_x += BLOCK_K * p.x_channel;
         left -= BLOCK_K;
     }
+    // Copies this thread's weights of the slice, transposed.
     DEVICE void fetch_weights(unsigned target) {
 #pragma unroll
         for (int k = 0; k < BLOCK_K; k += kAlong) {
@@ -73,8 +79,9 @@ struct Pointwise : Ffma<T, T, int, 1, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M, THREA
             }
         }
     }
+    // Copies WIDTH pixels of every kStep-th row of K.
     template <int WIDTH> DEVICE void fetch_inputs(unsigned target) {
-        constexpr int kAcross = BLOCK_N / WIDTH, kStep = kThreads / kAcross; // threads of a row, rows at once
+        constexpr int kAcross = BLOCK_N / WIDTH, kStep = kThreads / kAcross; // threads per row of K; rows of K at once
         const int row = threadIdx.x / kAcross;
         const T* source = next_x + row * p.x_channel;
 #pragma unroll

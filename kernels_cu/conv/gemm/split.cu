@@ -1,5 +1,7 @@
-// Conv as the implicit GEMM of conv/gemm/conv.cu, with split-K where tiles are too few for the multiprocessors
-// (conv/gemm/split_k.cuh). Blocks of one tile are neighbours.
+// Conv as implicit GEMM with split-K: like conv/gemm/conv.cu, but several blocks share a tile, each summing a part of
+// K. Chosen when there are too few tiles for the multiprocessors, or for the last wave of blocks.
+//
+// conv/gemm/split_k.cuh divides K and adds the partial sums. The blocks of one tile are adjacent.
 #include "conv/gemm/ffma.cuh"
 #include "conv/gemm/mma.cuh"
 #include "conv/gemm/split_k.cuh"
@@ -10,6 +12,7 @@ template <class Index, int NDIM> struct ConvSplitParams {
     Splits splits;
 };
 
+// Runs a block's part of a tile with the given main loop.
 template <class T, class Acc, class Multiplier, class Index, int NDIM>
 DEVICE void convolve_split(const ConvSplitParams<Index, NDIM>& p) {
     extern __shared__ __align__(128) unsigned char shared[];

@@ -1,43 +1,47 @@
-// Split K: several blocks make one tile, each from its own slices of K, and the sums are added up afterwards. Tiles
-// that fill all multiprocessors, as often as they do, stay whole: one block makes each, and only the rest is divided.
+// Split-K: several blocks share one tile; each sums its own slices of K, and the partial sums are added afterwards.
+// Usually only tiles of the last, incomplete wave are divided; tiles that fill all multiprocessors are computed whole,
+// by one block each. Calls whose bits must not depend on the batch divide all tiles alike.
 //
-// Sums lie in the workspace as threads have them in registers, 16 bytes of a thread next to those of its neighbour: who
-// adds them up is the same thread of another block, whatever it is that the multiplier lets it make. They are added in
-// the order of the splits: results do not depend on which block is the last.
+//     block of a divided tile:  sums over its slices -> workspace (L2) -> ticket
+//     last block to arrive:     workspace -> sums, in the order of the splits -> epilogue
 //
-// The last block of a tile to arrive adds its sums up. It knows that it is the last by the tile's ticket
-// (base/tickets.cuh), which an earlier launch has set to zero. Without an earlier launch there are no tickets: then a
-// second launch, with one block for each divided tile, adds up what the first one left.
+// Partial sums are stored in the registers' order, 16 bytes of a thread next to those of its neighbour. The same thread
+// of another block adds them, so no index arithmetic on outputs is needed. They are added in the order of the splits,
+// not of arrival, so results are deterministic. The price is writing and reading the partial sums, mostly in L2.
+//
+// The last block is found by the tile's ticket (base/tickets.cuh), which an earlier launch has set to zero. If there is
+// no earlier launch (weights already packed), a second launch adds the partial sums, with one block per divided tile.
 #pragma once
 #include "conv/gemm/implicit_gemm.cuh"
 #include "base/tickets.cuh"
 
+// How a launch divides its tiles.
 struct Splits {
-    enum Part { ALL, SUMS, TOTALS }; // what a launch makes
+    enum Part { ALL, SUMS, TOTALS }; // what a launch does: everything, partial sums only, or the final additions only
 
-    void* workspace;    // the tickets, then the sums: divided tile, split, 16 bytes, thread
-    Divider<int> count; // splits of a divided tile
-    int whole;          // tiles before these
-    int ticket_bytes;   // of all tickets, a multiple of 16
-    int part;
+    void* workspace;    // the tickets, then the sums as [divided tile][split][16-byte vector][thread]
+    Divider<int> count; // splits per divided tile
+    int whole;          // whole tiles, numbered before the divided ones
+    int ticket_bytes;   // bytes of all tickets, a multiple of 16
+    int part;           // a Part
 };
 
-// One divided tile's sums in the workspace.
+// The partial sums of one divided tile in the workspace. SUMS: sums per thread.
 template <class Acc, int SUMS, int THREADS> struct Parts {
     static constexpr int kVector = 16 / sizeof(Acc), kVectors = SUMS / kVector;
-    // Of a thread, under way at once, for a block to read 32 KiB while the L2 cache takes to answer: of one split or of
-    // several.
+    // Vectors that a thread has in flight, of one or several splits: the block reads 32 KiB per L2 latency.
     static constexpr int kMost = 2048 / THREADS, kAtOnce = kVectors < kMost ? kVectors : kMost;
     static_assert(kVectors % kAtOnce == 0);
 
-    Acc* first; // this thread's, of the tile's first split
+    Acc* first; // this thread's sums of the tile's first split
 
     DEVICE Parts(const Splits& splits, int tile) : Parts(splits, tile, thread_number()) {}
-    // Of a block's threads that make a tile together, with their own numbers.
+    // For tiles whose threads have their own numbering.
     DEVICE Parts(const Splits& splits, int tile, int thread)
         : first(reinterpret_cast<Acc*>(static_cast<char*>(splits.workspace) + splits.ticket_bytes)
                 + (static_cast<long long>(tile) * splits.count.divisor * kVectors * THREADS + thread) * kVector) {}
     DEVICE Acc* of(int split) const { return first + static_cast<long long>(split) * (SUMS * THREADS); }
+    // Stores this thread's sums as those of a split.
     DEVICE void leave(int split, const Acc (&sums)[SUMS]) const {
         Acc* target = of(split);
 #pragma unroll
@@ -48,6 +52,7 @@ template <class Acc, int SUMS, int THREADS> struct Parts {
             store_l2(target + i * (THREADS * kVector), part);
         }
     }
+    // Adds this thread's sums of all splits, in order.
     DEVICE void add_up(int splits, Acc (&sums)[SUMS]) const {
         clear(sums);
 #pragma unroll(kMost / kAtOnce)
@@ -66,7 +71,7 @@ template <class Acc, int SUMS, int THREADS> struct Parts {
     }
 };
 
-// The tile that a block is at, and which of its splits.
+// Returns the tile of this block, and which split of it.
 DEVICE int split_tile(const Splits& splits, int& split) {
     split = 0;
     if (splits.part == Splits::TOTALS) return splits.whole + block_number();
@@ -74,7 +79,7 @@ DEVICE int split_tile(const Splits& splits, int& split) {
     return splits.whole + (number < 0 ? number : splits.count.split(number, split));
 }
 
-// Sums over this block's slices of K: of one of the splits.
+// Sums over this block's share of the slices of K.
 template <class Multiplier> DEVICE void accumulate_split(Multiplier& multiplier, int split, int splits) {
     const int slices = multiplier.slices(), each = (slices + splits - 1) / splits;
     const int before = each * split, left = slices - before;
@@ -82,9 +87,9 @@ template <class Multiplier> DEVICE void accumulate_split(Multiplier& multiplier,
     accumulate(multiplier, left < each ? left : each);
 }
 
-// Makes the sums of a tile, or this block's part of them. Returns whether this block then has all of them; the
-// multiplier stands at the tile, and these are the tile's numbers. `position` gets the numbers of a tile, which begins
-// so many `columns` after the one before it.
+// Computes a tile's sums, or this block's part of them. Returns whether this block now holds the complete sums; then
+// group, m_tile and n_tile are the tile's, and the multiplier is set to it. `position` decodes a tile's number;
+// adjacent tiles are `columns` columns apart.
 template <class Acc, class Multiplier, class Index, class Position>
 DEVICE bool make_sums(Multiplier& multiplier, const Splits& splits, Index columns, Index& group, Index& m_tile,
                       Index& n_tile, Position&& position) {
@@ -114,7 +119,7 @@ DEVICE bool make_sums(Multiplier& multiplier, const Splits& splits, Index column
     return true;
 }
 
-// Makes a tile as `make_tile` does, or this block's part of it. `position` gets the tile's number.
+// Like `make_tile` (conv/gemm/implicit_gemm.cuh), for tiles that may be divided.
 template <class T, class Acc, bool PHASED, class Multiplier, class Index, int NDIM, class Position>
 DEVICE void make_split_tile(Multiplier& multiplier, const Correlation<Index, NDIM>& p, const Taps<Index, NDIM>& taps,
                             const Splits& splits, void* shared, Position&& position) {

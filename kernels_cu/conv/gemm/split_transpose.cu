@@ -1,5 +1,7 @@
-// ConvTranspose by output phase, as in conv/gemm/conv_transpose.cu, with split-K where tiles are too few for the
-// multiprocessors (conv/gemm/split_k.cuh): each block has its share of the taps and channels that the phase meets.
+// ConvTranspose by output phase with split-K: like conv/gemm/conv_transpose.cu, but several blocks share a tile, each
+// summing a part of its phase's (tap, channel) rows. Chosen when there are too few tiles for the multiprocessors.
+//
+// conv/gemm/split_k.cuh divides K and adds the partial sums.
 #include "conv/gemm/ffma.cuh"
 #include "conv/gemm/mma.cuh"
 #include "conv/phases.cuh"
@@ -7,6 +9,7 @@
 
 template <class Index, int NDIM> struct ConvTransposeSplitParams : ConvTransposeParams<Index, NDIM> { Splits splits; };
 
+// Derives the taps of this block's phase, then runs its part of a tile with the given main loop.
 template <class T, class Acc, class Multiplier, class Index, int NDIM>
 DEVICE void make_phase_split(const ConvTransposeSplitParams<Index, NDIM>& p) {
     extern __shared__ __align__(128) unsigned char shared[];

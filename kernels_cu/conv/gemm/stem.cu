@@ -1,12 +1,21 @@
-// Conv of few input channels and many filters, as the first layers of networks are.
+// Conv with few input channels per group (1 to 15) and many filters, such as the first layer (stem) of a network, by
+// FFMA or on tensor cores. A block stages all inputs of its outputs (a band of every channel) in shared memory once,
+// for all taps.
 //
-// All inputs that a block's outputs meet, a band of every channel, come into shared memory once (conv/gemm/stem.cuh);
-// the multipliers take them straight from there, whichever taps they stand for. The block makes its output channels in
-// passes over the same band; weights, packed, go through buffers slice by slice.
+// Block: 256 adjacent output pixels x BLOCK_M output channels, in several passes over the same band if there are more
+// channels.
+//
+//     x -> shared band (conv/gemm/stem.cuh), once
+//     packed weights -> shared, slice by slice, in a pipeline of 3 stages
+//     band[pixel's offset + tap's offset from a table] x weights -> registers -> y
+//
+// No gather is needed in the main loop: the input of (pixel, k) is at the sum of two precomputed offsets. Bound by
+// FFMA, by instruction issue on tensor cores, or by writing y.
 #include "conv/gemm/implicit_gemm.cuh"
 #include "conv/gemm/stem_ffma.cuh"
 #include "conv/gemm/stem_mma.cuh"
 
+// One block: fills band and table, then runs the passes.
 template <class Multiplier> DEVICE void make_stem(const StemParams& p) {
     using T = typename Multiplier::T;
     using Box = typename Multiplier::Box;
@@ -21,14 +30,14 @@ template <class Multiplier> DEVICE void make_stem(const StemParams& p) {
     for (int pass = 0; pass < p.passes; ++pass) {
         const int m0 = (m * p.passes + pass) * Multiplier::kBlockM;
         if (m0 >= p.common.filters) break;
-        __syncthreads(); // the buffers are free, also of the pass before
+        __syncthreads(); // the buffers are free, also of the previous pass
         multiplier.stand(group, m0);
         multiplier.start();
         accumulate(multiplier, multiplier.slices());
         const Epilogue<Multiplier, T, typename Multiplier::Acc, int, 4, false> epilogue{p.common, p.taps, multiplier,
                                                                                         group,    m0,     0};
         const bool suspect = multiplier.write(epilogue, shared);
-        __syncwarp(); // lanes repair what others of their warp wrote
+        __syncwarp(); // a lane repairs outputs that other lanes of its warp wrote
         if (__any_sync(0xffffffff, suspect)) epilogue.repair();
     }
 }

@@ -1,42 +1,45 @@
-// Conv of few input channels: a block's outputs, and the band of inputs that they meet, whole in shared memory.
+// The band of inputs for conv/gemm/stem.cu: everything that a block's outputs read, with halo, in shared memory.
 //
-// Channels are the first of four axes of a correlation with one channel: rows of K are (channel, depth, row, column) of
-// a tap, columns fastest. A block makes a box of kPixels neighbouring outputs, whose extents are powers of two; all
-// inputs that any of them meets are the band. An output's place in it plus the distance of a row of K is where these
-// meet.
+// Channels become the first of four spatial axes of a correlation with one channel, so rows of K are (channel, depth,
+// row, column) of a tap, columns fastest. A block computes a box of kPixels adjacent outputs, whose extents are powers
+// of two. The input of (output, row of K) is at place(output) + table[row of K].
 //
-// 16-bit elements are read as pairs that begin at an even column of K. So that pairs are aligned the band may stand an
-// element before where it would; where columns of x are an odd number apart there are two copies, one of each kind.
+// 16-bit elements are read as aligned pairs, which begin at even columns of K. To align them, the band may be shifted
+// by one element. If adjacent outputs are an odd number of columns apart, there are two copies of the band, one for
+// each parity.
 #pragma once
 #include "conv/epilogue.cuh"
 #include "base/ptx.cuh"
 
-enum StemRuns { kAnyOrder, kAlongColumns, kAlongChannels }; // which contiguous elements make whole vectors in x
+// which elements of x are contiguous and may be loaded as vectors
+enum StemRuns { kAnyOrder, kAlongColumns, kAlongChannels };
 
+// Axes of the correlation: channel, depth, row, column. Strides count elements.
 struct StemParams {
     Correlation<int, 4> common;
     Taps<int, 4> taps;
-    Divider<int> tiles[3];               // of the outputs' depths, rows and columns
-    int row_bits, column_bits;           // of a box: log2 of its rows and columns
-    int runs, lead;                      // StemRuns; elements of x before the first one needed, from a whole vector on
-    Divider<int> chunks;                 // vectors of a row of the band, or of one with its channels
-    Divider<int> band_rows, band_depths; // of the band
-    int band_columns, units;             // chunks of all rows
-    int pitch[3];                        // elements of the band from one channel, depth, row to the next
-    int shift, copies;                   // elements that the first copy is shifted by
-    int copy_bytes, band_bytes;          // of one copy of the band, and of all
-    Divider<int> steps_of_row;           // entries of the table for the taps of one row
-    int steps, step_bytes;               // entries; bytes of the band between two of one row
-    int channel_vectors, pixel_vectors;  // whether channels, or columns, of y are whole vectors, if y is aligned
-    int passes;                          // of BLOCK_M output channels that the block makes, one after the other
+    Divider<int> tiles[3];               // boxes along depth, rows and columns of the outputs
+    int row_bits, column_bits;           // log2 of a box's rows and columns
+    int runs, lead;                      // a StemRuns; unneeded elements at the beginning of the first vector of a row
+    Divider<int> chunks;                 // vectors per row of the band (kAlongChannels: of a row with all channels)
+    Divider<int> band_rows, band_depths; // rows and depths of the band
+    int band_columns, units;             // columns of the band; vectors of all its rows
+    int pitch[3];                        // elements of the band between channels, depths, rows
+    int shift, copies;                   // elements by which the first copy is shifted; number of copies
+    int copy_bytes, band_bytes;          // bytes of one copy, and of all
+    Divider<int> steps_of_row;           // table entries per row of taps
+    int steps, step_bytes;               // table entries; bytes of the band between two entries of one row
+    int channel_vectors, pixel_vectors;  // whether channels, or columns, of y form whole vectors (if y is aligned)
+    int passes;                          // passes of BLOCK_M output channels
 };
 
+// The block's box of outputs.
 template <class T, int THREADS> struct StemBox {
     static constexpr int kPixelBits = 8, kPixels = 1 << kPixelBits;
-    static constexpr int kVector = 16 / sizeof(T); // elements of a chunk
+    static constexpr int kVector = 16 / sizeof(T); // elements per 16-byte vector
 
     const StemParams& p;
-    int image, first[3]; // of the box's first output
+    int image, first[3]; // the box's image and first output
 
     DEVICE StemBox(const StemParams& p, int number) : p(p) {
         image = unravel<3>(number, p.tiles, first);
@@ -44,11 +47,13 @@ template <class T, int THREADS> struct StemBox {
         first[1] <<= p.row_bits;
         first[2] <<= p.column_bits;
     }
+    // Coordinates of an output in the box, columns fastest.
     DEVICE void split(int number, int (&at)[3]) const {
         at[2] = number & ((1 << p.column_bits) - 1);
         at[1] = number >> p.column_bits & ((1 << p.row_bits) - 1);
         at[0] = number >> (p.column_bits + p.row_bits);
     }
+    // The output pixel number `number` of the box; it may not exist.
     DEVICE Pixel<int, 4> pixel(int number) const {
         int at[3];
         split(number, at);
@@ -60,7 +65,7 @@ template <class T, int THREADS> struct StemBox {
         }
         return result;
     }
-    // Bytes from the band's beginning to the first input of an output.
+    // Offset in bytes of an output's first input in the band.
     DEVICE int place(int number) const {
         int at[3];
         split(number, at);
@@ -69,7 +74,8 @@ template <class T, int THREADS> struct StemBox {
         if constexpr (sizeof(T) > 2) return elements * int(sizeof(T));
         return (elements & ~1) * int(sizeof(T)) + (elements & 1) * p.copy_bytes;
     }
-    // Fills the table of how many bytes further the steps of K lie; those after the last one nowhere.
+    // Fills the table with the offset in bytes of each step of K. Entries past the last step repeat entry 0; their
+    // weights are zero.
     DEVICE void fill_table(int* table, int entries) const {
         for (int i = threadIdx.x; i < entries; i += THREADS) {
             int along, tap[3];
@@ -81,16 +87,17 @@ template <class T, int THREADS> struct StemBox {
         }
     }
 
-    // ---- the band
+    // ---- filling the band
 
-    // One chunk of a row of the band, as it comes from x.
+    // One 16-byte vector of a row of the band, and its source in x.
     struct Chunk {
-        const T* source; // of the row's column 0 in x
-        int column, end; // first element in the row; elements that x has there
-        int place;       // where the row begins in the band, in elements
-        int at;          // first element in the row of the band
+        const T* source; // column 0 of the row in x
+        int column, end; // first element within the row; elements that x has there (0 if the row is out of bounds)
+        int place;       // offset of the row in the band, in elements
+        int at;          // first element within the band's row
     };
 
+    // Decodes a vector's number. CHANNELS: rows are interleaved with their channels (kAlongChannels).
     template <bool CHANNELS> DEVICE Chunk chunk(const T* x, int number) const {
         Chunk result;
         int k, row, depth;
@@ -108,6 +115,7 @@ template <class T, int THREADS> struct StemBox {
             result.source += channel * p.common.x_stride[0] + depth * p.common.x_stride[1] + row * p.common.x_stride[2];
         return result;
     }
+    // Fills the band with the inputs of this block, zeros where they are out of bounds.
     DEVICE void fill_band(unsigned char* band, const T* x) const {
         x += image * p.common.x_batch;
         const bool aligned = reinterpret_cast<unsigned long long>(x) % 16 == 0;
@@ -117,8 +125,9 @@ template <class T, int THREADS> struct StemBox {
         else if (aligned) fill<true, true>(target, x);
         else fill<true, false>(target, x);
     }
+    // CHANNELS: as above. VECTORS: x is aligned, so each vector is one load.
     template <bool CHANNELS, bool VECTORS> DEVICE void fill(unsigned target, const T* x) const {
-        constexpr int kBatch = VECTORS ? 4 : 2; // chunks on their way at once
+        constexpr int kBatch = VECTORS ? 4 : 2; // vectors in flight per thread
         if constexpr (sizeof(T) > 2) {
 #pragma unroll 1
             for (int i = threadIdx.x; i < p.units; i += THREADS)
@@ -145,13 +154,15 @@ template <class T, int THREADS> struct StemBox {
             }
         }
     }
-    // The place in the band of an element of a row with its channels, which are contiguous in x.
+    // kAlongChannels: position in the band of element `at` of a row with its channels interleaved. Returns whether the
+    // band needs it.
     DEVICE bool spread(int at, int& place) const {
         int channel;
         const int column = p.taps.count[0].split(at, channel);
         place += channel * p.pitch[0] + column;
         return at >= 0 && column < p.band_columns;
     }
+    // Copies one vector asynchronously (elements above 16 bits).
     template <bool CHANNELS, bool VECTORS> DEVICE void copy_chunk(unsigned target, const Chunk& one) const {
         if constexpr (VECTORS && !CHANNELS) {
             const bool exists = inside(one.column, one.end);
@@ -171,6 +182,7 @@ template <class T, int THREADS> struct StemBox {
             }
         }
     }
+    // Loads one vector into registers (16-bit elements).
     template <bool CHANNELS, bool VECTORS> DEVICE uint4 load_chunk(const Chunk& one) const {
         if constexpr (VECTORS) {
             return inside(one.column, one.end) ? *reinterpret_cast<const uint4*>(one.source + one.column)
@@ -187,6 +199,7 @@ template <class T, int THREADS> struct StemBox {
             return make_uint4(words[0], words[1], words[2], words[3]);
         }
     }
+    // Stores a vector of interleaved channels element by element, to each copy of the band.
     DEVICE void spread_chunk(unsigned target, int row, int at, const uint4& values) const {
         const unsigned words[4] = {values.x, values.y, values.z, values.w};
 #pragma unroll
@@ -198,6 +211,7 @@ template <class T, int THREADS> struct StemBox {
             if (p.copies == 2 && place > 0) store_shared(target + place * 2 - 2 + p.copy_bytes, half);
         }
     }
+    // Stores a vector of a row, shifted by one element where a copy needs it.
     DEVICE void store_chunk(unsigned target, int place, const uint4& values) const {
         const unsigned words[4] = {values.x, values.y, values.z, values.w}, row = target + place * 2;
         if (p.shift == 0) store_shared(row, values);

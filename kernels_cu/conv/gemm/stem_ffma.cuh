@@ -1,22 +1,23 @@
-// Conv of few input channels by FFMA, from a band of inputs in shared memory (conv/gemm/stem.cuh).
+// Main loop of conv/gemm/stem.cu by FFMA, in float32.
 //
-// A warp makes 32 output channels x 64 pixels: a thread 8 x 8 of them, of pixels every eighth one, so that eight lanes
-// read inputs a stride apart in a row of the band. CHUNK rows of K are neighbours there, with one distance for all.
+// Warp: 32 output channels x 64 pixels. Thread: 8 x 8 sums, of every eighth pixel, so that eight lanes read inputs one
+// stride apart in a row of the band. CHUNK successive rows of K are adjacent in the band and share one table entry.
 #pragma once
 #include "conv/gemm/stem.cuh"
 
+// See the top of this file. It has the interfaces that implicit_gemm.cuh and conv/epilogue.cuh describe.
 template <int CHUNK> struct StemFfma {
     using T = float;
     using Acc = float;
     static constexpr int kThreads = 128, kBlockM = 32, kStages = 3, kVector = 4;
     using Box = StemBox<T, kThreads>;
     static constexpr int kSteps = 32 / CHUNK, kRowsOfSlice = CHUNK * kSteps;
-    static constexpr int kLanesN = 8, kPixels = 8; // of a warp; of a thread
+    static constexpr int kLanesN = 8, kPixels = 8; // lanes of a warp along N; pixels of a thread
     static constexpr int kWarpPixels = kLanesN * kPixels;
     static constexpr int kStageElements = kRowsOfSlice * kBlockM;
     static_assert(kWarpPixels * (kThreads / 32) == Box::kPixels);
 
-    // For the epilogue: a lane has every eighth column of a chunk.
+    // For the epilogue: a lane holds every eighth column of a chunk.
     static constexpr int kRows = 16, kColumns = 32, kPitch = kColumns + 2;
     static constexpr int kChunksM = kBlockM / kRows, kChunksN = kWarpPixels / kColumns;
     static constexpr bool kExact = true, kClips = true;
@@ -31,9 +32,9 @@ template <int CHUNK> struct StemFfma {
     Acc* buffers;
     const unsigned char* band;
     const int* table;
-    const Acc* weights;     // packed, of this block's group
-    int m0, next_row, step; // first row of the slice to be fetched next; of K, the step to be multiplied next
-    int place[kPixels];
+    const Acc* weights;     // packed weights of this block's group
+    int m0, next_row, step; // m0; the first row of K of the next slice to load; the next step of K to multiply
+    int place[kPixels];     // offsets of this thread's pixels in the band, in bytes
     Acc sums[8][kPixels];
 
     DEVICE StemFfma(const StemParams& p, const Box& box, unsigned char* shared)
@@ -56,10 +57,12 @@ template <int CHUNK> struct StemFfma {
     DEVICE int slices() const { return (p.steps + kSteps - 1) / kSteps; }
     static DEVICE int entries(const StemParams& p) { return p.steps; }
 
-    // ---- a slice of K
+    // ---- loading and multiplying a slice
 
+    // Starts to load the next slice of packed weights into a buffer.
     DEVICE void fetch(int stage) {
-        constexpr int kLanes = kBlockM / kVector, kStep = kThreads / kLanes; // threads, and rows, of one copy
+        // threads per row of weights; rows at once
+        constexpr int kLanes = kBlockM / kVector, kStep = kThreads / kLanes;
         const int m = m0 + threadIdx.x % kLanes * kVector;
 #pragma unroll
         for (int row = threadIdx.x / kLanes, i = 0; i < kRowsOfSlice; i += kStep, row += kStep) {
@@ -72,6 +75,7 @@ template <int CHUNK> struct StemFfma {
         next_row += kRowsOfSlice;
     }
     DEVICE void deposit(int) const {}
+    // Multiplies the steps of K of one slice.
     DEVICE void multiply(int stage) {
         const Acc* a = buffers + stage * kStageElements + lane_m() * kVector;
         const int end = min(step + kSteps, p.steps);
@@ -97,11 +101,12 @@ template <int CHUNK> struct StemFfma {
         }
     }
 
-    // ---- for the epilogue
+    // ---- interface for the epilogue (conv/epilogue.cuh)
 
     DEVICE Pixel<int, 4> pixel(int column) const { return box.pixel(column); }
     DEVICE int chunk_row(int i) const { return i * kRows; }
     DEVICE int chunk_column(int j) const { return warp() * kWarpPixels + j * kColumns; }
+    // Stores chunk (i, j) of this warp's sums to the piece.
     DEVICE void put(Acc* piece, int i, int j) const {
 #pragma unroll
         for (int row = 0; row < kVector; ++row)
@@ -110,11 +115,11 @@ template <int CHUNK> struct StemFfma {
                 piece[(lane_m() * kVector + row) * kPitch + k * kLanesN + lane_n()] =
                     sums[i * kVector + row][j * (kColumns / kLanesN) + k];
     }
-    // Adds the bias and writes, each lane its own sums: eight lanes fill a sector of a row of pixels, four one of
-    // channels. Returns whether any is not finite.
+    // Writes directly from registers: eight lanes fill a sector of a row of pixels (NCHW), four lanes one of channels
+    // (NHWC). Returns whether any sum is not finite.
     template <bool CHANNELS_LAST, class Writer> DEVICE bool write(const Writer& writer) const {
         const int m = m0 + lane_m() * kVector;
-        Acc added[8], check = 0; // a sum of zeros, or NaN
+        Acc added[8], check = 0; // check stays 0, or becomes NaN if a sum is not finite
 #pragma unroll
         for (int i = 0; i < 8; ++i) added[i] = m + row(i) < p.common.filters ? writer.bias(m + row(i)) : Acc(0);
 #pragma unroll
@@ -146,6 +151,7 @@ template <int CHUNK> struct StemFfma {
         }
         return check != Acc(0);
     }
+    // Adds the residual to this thread's eight outputs of a pixel and applies the activation.
     template <bool CHANNELS_LAST> DEVICE void finish_outputs(Acc (&out)[8], const T* y, int left) const {
 #pragma unroll
         for (int i = 0; i < 8; i += kVector) {
@@ -160,7 +166,7 @@ template <int CHUNK> struct StemFfma {
             }
         }
     }
-    // Whether four neighbouring channels of y are a whole vector.
+    // Whether four adjacent channels of y are one aligned vector.
     DEVICE bool channels_are_vectors() const {
         return p.channel_vectors && vectors_aligned(p.common.finish, p.common.y, 16);
     }
@@ -168,6 +174,7 @@ template <int CHUNK> struct StemFfma {
         if (p.common.y_channel != 1) return write<false>(writer);
         return channels_are_vectors() ? write<true>(writer) : writer.write(shared);
     }
+    // Row of the tile of this thread's sum i, without its lane's part.
     static DEVICE int row(int i) { return i / kVector * kRows + i % kVector; }
     DEVICE Acc weight(int row, int m) const { return weights[row * p.common.pitch + m]; }
 };

@@ -1,14 +1,15 @@
-// Conv of few input channels on the tensor cores, from a band of inputs in shared memory (conv/gemm/stem.cuh).
+// Main loop of conv/gemm/stem.cu on tensor cores (mma.sync).
 //
-// A warp makes BLOCK_M output channels x 32 pixels. Weights come packed as fragments (conv/gemm/pack_fragments.cu),
-// with the taps of a row filled up to whole words of 4 bytes. A lane reads the words of its fragments of inputs
-// straight from the band: a word's distance is in a table, which all pixels share. Fragments share out the pixels two
-// by two, so that of their sums a lane has whole vectors of neighbours.
+// Warp: BLOCK_M output channels x 32 pixels. Weights are packed fragments (conv/gemm/pack_fragments.cu), with the taps
+// of a row padded to whole 4-byte words. A lane reads the words of its input fragments straight from the band, without
+// ldmatrix. The address is the offset of its pixel plus that of the word, which a table holds for all pixels. Fragments
+// take pixels in pairs, so that each lane's sums form whole vectors of adjacent pixels.
 #pragma once
 #include "conv/gemm/fragments.cuh"
 #include "conv/gemm/stem.cuh"
 #include "base/vectors.cuh"
 
+// See the top of this file. It has the interfaces that implicit_gemm.cuh and conv/epilogue.cuh describe.
 template <class Arithmetic, int BLOCK_M> struct StemMma {
     using T = typename Arithmetic::Element;
     using Acc = typename Arithmetic::Acc;
@@ -19,30 +20,32 @@ template <class Arithmetic, int BLOCK_M> struct StemMma {
     using Box = StemBox<T, kThreads>;
     static constexpr int kParts = Arithmetic::kParts;
     static constexpr int kFragmentsM = BLOCK_M / 16, kFragmentsN = 4, kWarpPixels = kFragmentsN * 8;
-    static constexpr int kDepths = 4 / kParts; // fragments along K of a slice
+    static constexpr int kDepths = 4 / kParts; // fragments along K per slice
     static constexpr int kFragmentBytes = 512 * kParts, kWeightColumn = kDepths * kFragmentBytes;
-    static constexpr int kStageBytes = kFragmentsM * kWeightColumn, kWords = 8; // of a fragment's K
+    static constexpr int kStageBytes = kFragmentsM * kWeightColumn, kWords = 8; // words of K per fragment
     static_assert(kWarpPixels * (kThreads / 32) == Box::kPixels && kFragmentsN == 4);
 
     // For the epilogue.
     static constexpr int kRows = 16, kColumns = 32, kPitch = kColumns + 8;
     static constexpr int kChunksM = kFragmentsM, kChunksN = 1;
     static constexpr bool kClips = true;
-    static constexpr bool kExact = false; // words may reach beyond the taps, rows of K beyond the last one
+    // padded words may read past the taps, and rows of K past the last one: zero weights times any input
+    static constexpr bool kExact = false;
     static constexpr int kPieces = kRows * kPitch * (kThreads / 32) * sizeof(Acc);
     static constexpr int kBufferBytes = kPieces > kStages* kStageBytes ? kPieces : kStages * kStageBytes;
 
-    static constexpr int kNeighbours = 16 / sizeof(T); // contiguous pixels of a lane
+    static constexpr int kNeighbours = 16 / sizeof(T); // adjacent pixels per lane
 
     const StemParams& p;
     const Box& box;
     unsigned buffers, table;
     const unsigned char *weights,
-        *next_weights;           // of this block's group; of this thread, of the slice to be fetched next
-    int m0, fragment;            // of K, the one to be multiplied next
-    unsigned place[kFragmentsN]; // of this lane's pixels in shared memory
+        *next_weights;           // of this block's group; this thread's source in the next slice
+    int m0, fragment;            // m0; the next fragment along K to multiply
+    unsigned place[kFragmentsN]; // shared-memory addresses of this lane's pixels in the band
     Acc sums[kFragmentsM][kFragmentsN][4];
 
+    // Computes the addresses of this lane's pixels in the band.
     DEVICE StemMma(const StemParams& p, const Box& box, unsigned char* shared)
         : p(p), box(box), buffers(shared_address(shared)),
           table(buffers + kBufferBytes + p.band_bytes + lane() % 4 * 4) {
@@ -65,8 +68,9 @@ template <class Arithmetic, int BLOCK_M> struct StemMma {
     static DEVICE int entries(const StemParams& p) { return fragments(p) * kWords; }
     DEVICE int slices() const { return (fragments(p) + kDepths - 1) / kDepths; }
 
-    // ---- a slice of K
+    // ---- loading and multiplying a slice
 
+    // Starts to load the next slice of packed weights into a buffer.
     DEVICE void fetch(int stage) {
         const unsigned target = buffers + stage * kStageBytes + threadIdx.x * 16;
 #pragma unroll
@@ -76,6 +80,7 @@ template <class Arithmetic, int BLOCK_M> struct StemMma {
         next_weights += p.common.pitch;
     }
     DEVICE void deposit(int) const {}
+    // Multiplies the fragments along K of one slice.
     DEVICE void multiply(int stage) {
         unsigned a_place = buffers + stage * kStageBytes + lane() * 16;
         const int end = min(fragment + kDepths, fragments(p));
@@ -100,11 +105,12 @@ template <class Arithmetic, int BLOCK_M> struct StemMma {
         }
     }
 
-    // ---- for the epilogue
+    // ---- interface for the epilogue (conv/epilogue.cuh)
 
     DEVICE Pixel<int, 4> pixel(int column) const { return box.pixel(column); }
     DEVICE int chunk_row(int i) const { return i * kRows; }
     DEVICE int chunk_column(int) const { return warp() * kWarpPixels; }
+    // Stores chunk i of this warp's sums to the piece.
     DEVICE void put(Acc* piece, int i, int) const {
 #pragma unroll
         for (int half = 0; half < 2; ++half)
@@ -116,12 +122,12 @@ template <class Arithmetic, int BLOCK_M> struct StemMma {
                              pair);
             }
     }
-    // Pixel n of fragment f.
+    // The pixel number n of fragment f, counted in the block.
     DEVICE int pixel_of_warp(int f, int n) const {
         constexpr int kPairs = kNeighbours / 2;
         return warp() * kWarpPixels + f / kPairs * (4 * kNeighbours) + n / 2 * kNeighbours + f % kPairs * 2 + n % 2;
     }
-    // Adds the bias, rounds and writes; returns whether something is not finite.
+    // Finishes and writes all sums. Returns whether any is not finite.
     template <class Writer> DEVICE bool write(const Writer& writer, void* shared) const {
         const bool aligned = vectors_aligned(p.common.finish, p.common.y, 16);
         if (p.channel_vectors && aligned) return write_channels(writer, shared);
@@ -131,13 +137,13 @@ template <class Arithmetic, int BLOCK_M> struct StemMma {
         for (int f = 0; f < kFragmentsN; f += kNeighbours / 2) suspect = write_rows(writer, f) || suspect;
         return suspect;
     }
-    // Each lane its neighbours of some rows of y, a vector of each.
+    // NCHW: each lane stores a vector of adjacent pixels, for some rows.
     template <class Writer> DEVICE bool write_rows(const Writer& writer, int f) const {
         const Pixel<int, 4> at = box.pixel(pixel_of_warp(f, lane() % 4 * 2));
         int offset;
         if (!writer.locate(at, offset)) return false;
         T* y = writer.output() + (offset + (m0 + lane() / 4) * p.common.y_channel);
-        Acc check = 0; // a sum of zeros, or NaN
+        Acc check = 0; // check stays 0, or becomes NaN if a sum is not finite
 #pragma unroll
         for (int row = 0; row < BLOCK_M; row += 8, y += 8 * p.common.y_channel) {
             const int m = m0 + lane() / 4 + row;
@@ -149,12 +155,13 @@ template <class Arithmetic, int BLOCK_M> struct StemMma {
                 out[i] = nan_unless_finite(sums[row / 16][f + i / 2][row / 8 % 2 * 2 + i % 2] + added);
                 check = multiply_add(out[i], Acc(0), check);
             }
-            if (p.common.finish.any()) finish_all(p.common.finish, p.common.y, out, y); // NaN are made again
+            if (p.common.finish.any()) finish_all(p.common.finish, p.common.y, out, y); // NaN marks sums to recompute
             store_narrowed(y, out);
         }
         return check != Acc(0);
     }
-    // Sixteen channels at a time, by way of shared memory: lanes have a vector each, neighbours those of a pixel.
+    // NHWC: 16 channels at a time, transposed in shared memory; each lane stores a vector, adjacent lanes those of a
+    // pixel.
     template <class Writer> DEVICE bool write_channels(const Writer& writer, void* shared) const {
         constexpr int kLanes = 16 / kNeighbours, kPixelPitch = kRows + 1;
         static_assert(kColumns * kPixelPitch <= kRows * kPitch);

@@ -1,40 +1,48 @@
-// Conv to few output channels: the taps along W are rows of the GEMM.
+// Conv with few output channels, as a GEMM whose rows are (output channel, tap along W). One row per output channel
+// would leave most of a tile empty; here the tile is full, and each input is loaded once for all taps along W.
 //
-// M = (output channel, tap along W), N = the pixels along W that some output meets, K = (other taps, channel): an input
-// is fetched once for all taps along W. An output is the sum of its rows, each of another pixel, as far on as the tap
-// is:
+// M = (output channel, tap along W), N = the input pixels along W, K = (other taps, channel). An output is the sum of
+// its filter's rows, each taken at the column of its own tap:
 //
 //     y[n, m, q] = b[m] + sum over taps j along W of rows[m, j][n, q + j * dilation]
 //
-// With a stride along W, rows are runs of as many taps, of which the last may be shorter, N counts runs of as many
-// pixels, and K has the taps of a run too: what a run of taps makes of a run of pixels serves one output.
+//              column   q   q+1  q+2
+//     row (m, 0)        a                     y[q] = a + b + c
+//     row (m, 1)             b
+//     row (m, 2)                  c
 //
-// The sums of the whole tile pass through shared memory, where threads of neighbouring outputs add them up. Tiles have
-// whole filters, and overlap along N by the pixels that one output meets beyond its first. Where they are few, several
-// blocks share a tile's K (conv/gemm/split_k.cuh).
+// With a stride s along W, rows are runs of s taps (the last one may be shorter), N counts runs of s pixels, and K
+// includes the taps within a run. Each run of taps times a run of pixels contributes to one output.
+//
+// The tile's sums go to shared memory, where threads with adjacent outputs add them. Tiles hold whole filters, and
+// overlap along N by the halo of one output. If tiles are few, blocks share a tile's K (conv/gemm/split_k.cuh). What
+// bounds it is as for ffma.cuh and mma.cuh, plus adding the rows in shared memory.
 #include "conv/gemm/ffma.cuh"
 #include "conv/gemm/mma.cuh"
 #include "conv/gemm/split_k.cuh"
 #include "conv/gemm/whole_tile.cuh"
 
+// Counts are those of one group.
 struct TapRowsParams {
-    Correlation<int, 3> common; // filters are rows, those of each tile filled up; columns are pixels
-    Taps<int, 3> taps;          // but for those along W
-    int filters, of_tile;       // of one group, of one tile
-    int along, run, kernel;     // rows of a filter; taps of each, and all of them, along W
-    int first, step;            // columns from an output's own to that of its first row, and from row to row
-    int outputs, width;         // of a tile; along W
+    Correlation<int, 3> common; // `filters` counts rows of M, padded per tile; columns are pixels
+    Taps<int, 3> taps;          // without those along W
+    int filters, of_tile;       // filters per group, per tile
+    int along, run, kernel;     // rows per filter; taps per row, and in all, along W
+    int first, step;            // columns between an output and its first row's sum; between successive rows' sums
+    int outputs, width;         // outputs per tile; outputs along W
     Splits splits;
 };
 
+// The epilogue of one tile.
 template <class Multiplier, class T, class Acc> struct TapRows {
     static constexpr int kPitch = Multiplier::kBlockN + Multiplier::kPitch - Multiplier::kColumns;
-    static_assert((kPitch - Multiplier::kBlockN) * sizeof(Acc) <= 64); // for which the plan has room
+    static_assert((kPitch - Multiplier::kBlockN) * sizeof(Acc) <= 64); // the planner reserves this much
 
     const TapRowsParams& p;
     const Multiplier& multiplier;
     int group, m_tile, column0; // of the block's tile
 
+    // Stores the sums to shared memory, repairs them, adds the rows of each output and writes it.
     DEVICE void write(void* shared) const {
         Acc* sums = static_cast<Acc*>(shared);
         lay_out(multiplier, sums, kPitch);
@@ -44,7 +52,7 @@ template <class Multiplier, class T, class Acc> struct TapRows {
         if (p.common.finish.any()) write<true>(sums);
         else write<false>(sums);
     }
-    // Threads beyond those that have a pixel each share its filters with them.
+    // If there are more threads than columns, several threads share a pixel and divide its filters.
     template <bool FINISH> DEVICE void write(const Acc* sums) const {
         constexpr int kBlockN = Multiplier::kBlockN, kThreads = Multiplier::kThreads;
         constexpr int kSharing = kThreads > kBlockN ? kThreads / kBlockN : 1;
@@ -75,6 +83,7 @@ template <class Multiplier, class T, class Acc> struct TapRows {
     }
 };
 
+// One block: sums (or its split of them), then the epilogue in the last block of the tile.
 template <class Multiplier, class T, class Acc> DEVICE void add_taps(const TapRowsParams& p, void* shared) {
     Multiplier multiplier(p.common, p.taps, shared);
     int group, m_tile, n_tile;

@@ -1,18 +1,19 @@
-// All sums of a block's tile in shared memory, for outputs that are not where their sums are, or are made of several.
+// A block's whole tile of sums in shared memory, for kernels whose outputs are sums of several rows, or whose rows are
+// scattered in y (tap_rows.cu, depth_to_space.cuh of this folder).
 //
-// Sums that zeros of padding, or of taps that are none, have spoilt are made again there, before anything is written:
-// as in conv/epilogue.cuh, those that are NaN, and where a multiplier rounds or splits its factors all that are not
-// finite.
+// Before anything is written, sums that zeros turned into NaN are recomputed there. The zeros may be padding, or
+// weights of taps that do not exist. As in conv/epilogue.cuh, candidates are sums that are NaN; if the multiplier
+// rounds or splits its factors, all that are not finite.
 #pragma once
 #include "conv/gather.cuh"
 #include "conv/gemm/implicit_gemm.cuh"
 
-// Whether a sum may be what it should be.
+// Whether a sum needs no recomputation.
 template <class Multiplier, class Acc> DEVICE bool sound(Acc sum) {
     return Multiplier::kExact ? sum == sum : is_finite(sum);
 }
 
-// Lays the sums out row by row, so many elements apart.
+// Stores all sums to shared memory, row by row, `pitch` elements apart.
 template <class Multiplier, class Acc> DEVICE void lay_out(const Multiplier& multiplier, Acc* sums, int pitch) {
 #pragma unroll
     for (int i = 0; i < Multiplier::kChunksM; ++i)
@@ -21,11 +22,11 @@ template <class Multiplier, class Acc> DEVICE void lay_out(const Multiplier& mul
             multiplier.put(sums + multiplier.chunk_row(i) * pitch + multiplier.chunk_column(j), i, j, pitch);
 }
 
-// Where a tile stands.
+// Group, first row and first column of a tile.
 template <class Index> struct TilePlace { Index group, m0, column0; };
 
-// Makes spoilt sums again, of the taps inside x for which `exists(row, tap)`, one by one; all of the block's have been
-// laid out, and are there for all threads afterwards.
+// Recomputes bad sums over the valid taps for which `exists(row, tap)`, product by product. It synchronises the block
+// before and after, so all sums are in place for all threads.
 template <class T, class Multiplier, class Acc, class Index, int NDIM, class Exists>
 DEVICE void repair(const Multiplier& multiplier, const Correlation<Index, NDIM>& p, const Taps<Index, NDIM>& taps,
                    const TilePlace<Index>& tile, Acc* sums, int pitch, Exists&& exists) {
@@ -42,7 +43,7 @@ DEVICE void repair(const Multiplier& multiplier, const Correlation<Index, NDIM>&
         window.place(p, taps, at);
         Acc sum = 0;
 #pragma unroll 1
-        for (Index k = 0; k < taps.rows && sum == sum; ++k) { // a NaN stays one
+        for (Index k = 0; k < taps.rows && sum == sum; ++k) { // stops at the first NaN
             Index channel, tap[NDIM], offset;
             split_row(p, taps, k, tap, channel);
             if (window.find(p, taps, tap, offset) && exists(i / kBlockN, tap))

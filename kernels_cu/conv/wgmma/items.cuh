@@ -1,22 +1,22 @@
-// What a block makes one after the other: tiles, or several blocks' shares of a tile's K. And the slices of K of each.
+// Work items of the persistent wgmma kernels: an item is a whole tile, or one split of a divided tile (split-K). It
+// covers a range of slices of K.
 //
-// Tiles are counted with those along M fastest, then phases, those that meet the most taps first, then columns, then
-// groups: blocks that run at the same time read the same inputs. Shares of a tile follow each other, after all tiles
-// that stay whole.
+// Tiles are numbered along M first, then by phase (those with the most taps first), then along N, then by group. So
+// blocks that run at the same time read the same inputs. The splits of a tile are successive, after all whole tiles.
 #pragma once
 #include "conv/wgmma/params.cuh"
 
 struct Item {
     int group, m_tile, n_tile, phase;
-    int tile;                // among all of the launch
-    int split;               // which share of it
-    int first_slice, slices; // of K; or strips
+    int tile;                // the tile's number in the launch
+    int split;               // which split of it
+    int first_slice, slices; // its range of slices of K (of strips, in the strip kernels)
 };
 
-// How often a slice's numbers are multiplied: once, or, if each is the sum of two, three times.
+// Passes over each slice: 1, or 3 if numbers have two parts (3xTF32).
 DEVICE int products(const Loading& loading) { return loading.parts == 2 ? 3 : 1; }
 
-// Slices of K of all of a tile; or strips, each of which several slices share.
+// All slices of K of a tile; in the strip kernels all strips, each of which serves several taps.
 template <class Problem> DEVICE int all_slices(const WgmmaParams<Problem>& p, const Taps<int, 3>& taps) {
     return p.problem.common.by_channel.quotient(taps.rows) * int(p.loading.channel_slices.divisor)
          * products(p.loading);
@@ -27,7 +27,7 @@ template <class AnyStrips> DEVICE int all_slices(const StripsParams<AnyStrips>& 
     return AnyStrips::kApart ? strips * products(p.loading) : strips;
 }
 
-// Where a tile stands.
+// Decodes a tile's number into group, position along M and N, and phase.
 DEVICE void place(const ConvParams<int, 3>& p, int tile, Item& item) {
     item.group = p.common.n_tiles.split(p.common.m_tiles.split(tile, item.m_tile), item.n_tile);
     item.phase = 0;
@@ -36,12 +36,13 @@ DEVICE void place(const ConvTransposeParams<int, 3>& p, int tile, Item& item) {
     item.phase = phase_tile(p, tile, item.group, item.m_tile, item.n_tile);
 }
 
-// The item with a number. A launch that adds up what another one has left has one a divided tile, without slices.
+// Decodes an item's number. A launch that only adds partial sums (Splits::TOTALS) has one item per divided tile, with
+// no slices.
 template <class Params> DEVICE Item item_of(const Params& p, const Taps<int, 3>* phases, int number) {
     Item item;
     item.split = 0;
     const bool totals = p.splits.part == Splits::TOTALS;
-    const int past = totals ? number : number - p.splits.whole; // those that stay whole
+    const int past = totals ? number : number - p.splits.whole; // the item's number, not counting whole tiles
     const bool divided = past >= 0;
     item.tile = p.splits.whole + (totals || !divided ? past : p.splits.count.split(past, item.split));
     place(p.problem, item.tile, item);
@@ -53,7 +54,7 @@ template <class Params> DEVICE Item item_of(const Params& p, const Taps<int, 3>*
     return item;
 }
 
-// The output of a tile's first column, where tiles are counted as those of strips are.
+// The output of a tile's first column, where tiles are boxes along the axes of y (strip kernels).
 template <class AnyStrips> DEVICE Pixel<int, 3> first_column(const AnyStrips& strips, int n_tile) {
     Pixel<int, 3> found;
     found.n = unravel<3>(n_tile, strips.extent, found.q);
@@ -63,7 +64,7 @@ template <class AnyStrips> DEVICE Pixel<int, 3> first_column(const AnyStrips& st
     return found;
 }
 
-// A column so far from it, which need not exist.
+// The output (h, w) further on than `first`; it may not exist.
 DEVICE Pixel<int, 3> further(const Correlation<int, 3>& p, Pixel<int, 3> first, int h, int w) {
     first.q[1] += h;
     first.q[2] += w;
@@ -71,11 +72,12 @@ DEVICE Pixel<int, 3> further(const Correlation<int, 3>& p, Pixel<int, 3> first, 
     return first;
 }
 
-// Where a slice of K stands: its tap and its first channel. Of numbers in two parts, every slice comes three times:
-// with the small parts first, for the sums to lose as little as they can; or, not APART, once, for all products.
+// Walks over slices of K: tap, first channel, product. With APART, each slice of two-part numbers (3xTF32) comes three
+// times, small parts first, so that the sums lose as little as possible; otherwise once, for all products.
 template <int BLOCK_K, bool APART = true> struct SlicePlace {
     int tap[3], channel, product;
 
+    // Goes to slice number `slice`.
     DEVICE void first(const Loading& loading, const Divider<int> (&taps)[3], int slice) {
         const int times = APART ? products(loading) : 1, all = int(loading.channel_slices.divisor);
         const int place = slice / times, number = place / all;
@@ -83,6 +85,7 @@ template <int BLOCK_K, bool APART = true> struct SlicePlace {
         channel = (place - number * all) * BLOCK_K;
         unravel<3>(number, taps, tap);
     }
+    // Goes to the next slice.
     DEVICE void advance(const Loading& loading, const Divider<int> (&taps)[3]) {
         if (APART && ++product < products(loading)) return;
         product = 0;
@@ -97,16 +100,16 @@ template <int BLOCK_K, bool APART = true> struct SlicePlace {
             if (carry) tap[axis] = 0;
         }
     }
-    // Which part of the weights and of the inputs: small times large, large times small, large times large.
+    // The part of weights and of inputs (0: large, 1: small). The order is small * large, large * small, large * large.
     DEVICE int w_part(const Loading& loading) const { return loading.parts == 2 && product == 0; }
     DEVICE int x_part() const { return product == 1; }
 };
 
-// The steps of a slice with a number, 32 bytes along K each, that have channels: the last slice of a tap may be filled
-// in part. What stands behind these is never multiplied. APART as above.
+// Returns how many steps (32 bytes along K) of a slice hold channels. A tap's last slice may be partly empty; its empty
+// steps are never multiplied. APART as above.
 template <int ALL, bool APART = true> DEVICE int steps_of(const Loading& loading, int slice) {
     const int place = APART && loading.parts == 2 ? slice / 3 : slice;
-    int number; // of a tap's slices
+    int number; // the slice's number within its tap
     loading.channel_slices.split(place, number);
     return number + 1 < int(loading.channel_slices.divisor) ? ALL : loading.last_steps;
 }

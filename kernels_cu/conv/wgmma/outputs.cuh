@@ -1,12 +1,13 @@
-// Tiles to y in vectors, where y lets them: neighbouring pixels of one output channel, straight from registers, or
-// channels of one pixel (conv/wide_outputs.cuh). Everything else goes by single elements (conv/epilogue.cuh).
+// Epilogue of the wgmma kernels: vectorised stores where y allows them. Adjacent pixels of an output channel (NCHW) are
+// stored straight from registers; channels of a pixel (NHWC) go through shared memory (conv/wide_outputs.cuh). All
+// other layouts go element by element (conv/epilogue.cuh).
 #pragma once
 #include "conv/epilogue.cuh"
 #include "base/vectors.cuh"
 #include "conv/wide_outputs.cuh"
 
-// How many columns that follow each other are always contiguous in y, and on multiples of their size: 8, 4 or 1. They
-// follow each other along the AXES innermost axes.
+// Returns how many successive columns are always contiguous and aligned in y: 8, 4 or 1. Columns of a tile succeed each
+// other along the AXES innermost axes.
 template <class T, int AXES, int NDIM>
 DEVICE int columns_at_once(const Correlation<int, NDIM>& p, const Taps<int, NDIM>& taps) {
     int pixels = 1, beyond = 0;
@@ -27,8 +28,8 @@ DEVICE int columns_at_once(const Correlation<int, NDIM>& p, const Taps<int, NDIM
     return distances % 4 == 0 && vectors_aligned(p.finish, p.y, 4 * sizeof(T)) ? 4 : 1;
 }
 
-// Whether 16 bytes of channels are always contiguous in y, on multiples of 16 bytes, and a warp's 16 channels exist or
-// none.
+// Whether 16 bytes of channels are always contiguous and aligned in y, and a warp's 16 channels exist all or not at
+// all.
 template <class T, int NDIM>
 DEVICE bool channels_at_once(const Correlation<int, NDIM>& p, const Taps<int, NDIM>& taps) {
     int distances = p.y_batch | taps.y_first;
@@ -38,7 +39,7 @@ DEVICE bool channels_at_once(const Correlation<int, NDIM>& p, const Taps<int, ND
         && vectors_aligned(p.finish, p.y, 16);
 }
 
-// Exchanges words between two lanes: the lower one's `high` for the upper one's `low`.
+// Exchanges words between two lanes: the lower lane's `high` for the upper lane's `low`.
 template <int DISTANCE> DEVICE void trade(unsigned& low, unsigned& high) {
     const bool upper = threadIdx.x & DISTANCE;
     const unsigned other = __shfl_xor_sync(0xffffffff, upper ? low : high, DISTANCE);
@@ -46,16 +47,18 @@ template <int DISTANCE> DEVICE void trade(unsigned& low, unsigned& high) {
     high = upper ? high : other;
 }
 
-// Four lanes have pairs of the same 8 columns, several times: then each has COUNT neighbours. Twice, it undoes itself.
+// A transposition among four lanes that hold pairs of the same eight columns of several rows of fragments: afterwards
+// each lane holds COUNT adjacent columns. Applied twice, it is the identity.
 template <class T, int COUNT> struct Exchange {
     static constexpr int kPairWords = sizeof(T) / 2, kPairs = COUNT / 2, kWords = kPairs * kPairWords;
     struct alignas(4 * kWords) Words { unsigned words[kWords]; };
 
-    // Of the kPairs * 8 columns, the first of this lane's.
+    // First of this lane's columns, of the kPairs * 8 columns.
     static DEVICE int column() {
         const int lane = threadIdx.x % 4;
         return COUNT == 8 ? lane * 8 : lane % 2 * 8 + lane / 2 * 4;
     }
+    // The transposition itself.
     static DEVICE void all(unsigned (&words)[kWords]) {
         if constexpr (COUNT == 8) {
             trade<2>(words[0], words[2]);
@@ -67,6 +70,7 @@ template <class T, int COUNT> struct Exchange {
             for (int i = 0; i < kPairWords; ++i) trade<1>(words[i], words[kPairWords + i]);
         }
     }
+    // Rounds and stores, or loads and widens, one pair.
     static DEVICE void put(unsigned (&words)[kWords], int pair, float first, float second) {
         const Pair<T> rounded{narrow<T>(first), narrow<T>(second)};
         const Raw<2 * sizeof(T)>& raw = reinterpret_cast<const Raw<2 * sizeof(T)>&>(rounded);
@@ -78,23 +82,25 @@ template <class T, int COUNT> struct Exchange {
     }
 };
 
-// A copy that stays where it is: merged with others, it would be an access to memory at an address not known before.
+// A register copy that the compiler cannot merge with others. Merged copies would index the sums dynamically, which
+// forces them into local memory.
 DEVICE void copy_register(float& target, float source) { asm volatile("mov.f32 %0, %1;" : "=f"(target) : "f"(source)); }
 
-// Sums of 16 x 32, of one warp, on their way to y. They are taken out of the tile one chunk after the other, so that
-// the code for all that may become of them stands there once.
+// A 16 x 32 chunk of one warp's sums, on its way to y. Chunks are copied out of the tile one by one, so that the
+// epilogue's code exists once, in a loop, and not once per chunk.
 template <class T, class Tile, bool PHASED> struct Chunk {
     using Wide = WideOutputs<T, Tile::kColumns>;
     static_assert(Tile::kColumns == 32 && Wide::kBytes <= Tile::kPieceBytes / 8);
 
     const Epilogue<Tile, T, float, int, 3, PHASED>& epilogue;
     const Finish& finish;
-    int first, column0; // output channel and column
+    int first, column0; // first output channel and first column of the chunk
     float sums[4][4];
-    float odd; // NaN as soon as a sum of vectors is not finite
+    float odd; // becomes NaN as soon as a sum of the vector path is not finite
 
     DEVICE Chunk(const Epilogue<Tile, T, float, int, 3, PHASED>& epilogue)
         : epilogue(epilogue), finish(epilogue.p.finish), odd(0) {}
+    // Copies chunk number `which` out of the tile.
     DEVICE void take(const Tile& tile, int which) {
         first = epilogue.m0 + tile.chunk_row(which / Tile::kChunksN);
         column0 = epilogue.column0 + tile.chunk_column(which % Tile::kChunksN);
@@ -109,6 +115,7 @@ template <class T, class Tile, bool PHASED> struct Chunk {
     }
     DEVICE int row(int half) const { return first + half * 8 + threadIdx.x % 32 / 4; }
     DEVICE float bias(int half) const { return row(half) < epilogue.p.filters ? epilogue.bias(row(half)) : 0.f; }
+    // Adds the bias, and records in `odd` whether all sums are finite.
     DEVICE void add_bias() {
         const float biases[2] = {bias(0), bias(1)};
 #pragma unroll
@@ -125,9 +132,9 @@ template <class T, class Tile, bool PHASED> struct Chunk {
         for (int k = 0; k < 16; ++k) sums[k / 4][k % 4] = activated(finish, sums[k / 4][k % 4]);
     }
 
-    // ---- COUNT columns at once
+    // ---- vectors of COUNT columns (NCHW)
 
-    // F: of a place in y, whether it exists, the first of its pairs of sums and their half.
+    // Calls f(address in y, whether it exists, first fragment j, half) for each vector of this lane.
     template <int COUNT, class F> DEVICE void for_places(F&& f) const {
         using Lanes = Exchange<T, COUNT>;
         T* const y = epilogue.output() + row(0) * epilogue.p.y_channel;
@@ -139,6 +146,7 @@ template <class T, class Tile, bool PHASED> struct Chunk {
             f(y + offset + 8 * epilogue.p.y_channel, exists & (row(1) < epilogue.p.filters), j, 1);
         }
     }
+    // Loads the residual as vectors of columns, transposes them back to the layout of the sums, and adds them.
     template <int COUNT> DEVICE void add_residual() {
         using Lanes = Exchange<T, COUNT>;
         for_places<COUNT>([&](const T* target, bool exists, int j, int half) {
@@ -155,6 +163,7 @@ template <class T, class Tile, bool PHASED> struct Chunk {
             }
         });
     }
+    // Finishes the chunk and stores it as vectors of columns.
     template <int COUNT> DEVICE void write_columns() {
         using Lanes = Exchange<T, COUNT>;
         if (finish.residual != nullptr) add_residual<COUNT>();
@@ -169,8 +178,9 @@ template <class T, class Tile, bool PHASED> struct Chunk {
         });
     }
 
-    // ---- 16 bytes of channels at once
+    // ---- vectors of 16 bytes of channels (NHWC)
 
+    // Finishes the chunk and stores it as vectors of channels, by way of the piece.
     DEVICE void write_channels(unsigned char* piece) {
         int offsets[1];
         if (!epilogue.locate(epilogue.multiplier.pixel(column0 + int(threadIdx.x % 32)), offsets[0])) offsets[0] = -1;
@@ -196,8 +206,9 @@ template <class T, class Tile, bool PHASED> struct Chunk {
         __syncwarp();
     }
 
-    // ---- element by element, as all kernels' epilogue does it, which adds the bias
+    // ---- element by element: conv/epilogue.cuh, which also adds the bias
 
+    // Stores the chunk to the piece.
     DEVICE void put(float* piece) const {
         float* mine = piece + threadIdx.x % 32 / 4 * Tile::kPitch + threadIdx.x % 4 * 2;
 #pragma unroll
@@ -206,6 +217,7 @@ template <class T, class Tile, bool PHASED> struct Chunk {
             store_shared(mine + k % 2 * 8 * Tile::kPitch + k / 2 * 8, pair);
         }
     }
+    // Returns whether this thread wrote a value that is not finite.
     template <bool FINISH> DEVICE bool write_elements(float* piece) const {
         int offset;
         const bool exists = epilogue.locate(epilogue.multiplier.pixel(column0 + int(threadIdx.x % 32)), offset);
@@ -222,7 +234,7 @@ template <class T, class Tile, bool PHASED> struct Chunk {
     }
 };
 
-// Writes a tile as y lets it; returns whether this thread, or one of its warp, had a sum that is not finite.
+// Writes a tile in the widest way that y allows. Returns whether any thread of the warp had a sum that is not finite.
 template <class T, class Tile, bool PHASED>
 DEVICE bool write_tile(const Tile& tile, const Epilogue<Tile, T, float, int, 3, PHASED>& epilogue, void* pieces) {
     const auto& p = epilogue.p;
@@ -247,6 +259,6 @@ DEVICE bool write_tile(const Tile& tile, const Epilogue<Tile, T, float, int, 3, 
         else if (columns == 4) chunk.template write_columns<4>();
         else if constexpr (sizeof(T) == 2) chunk.template write_columns<8>();
     }
-    __syncwarp(); // who makes an output again need not be who wrote it
+    __syncwarp(); // a lane repairs outputs that other lanes of its warp wrote
     return __any_sync(0xffffffff, chunk.odd != 0.f);
 }

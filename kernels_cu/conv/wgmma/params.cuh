@@ -1,73 +1,74 @@
-// What a launch of conv/wgmma/slices.cu gets.
+// Parameters of the wgmma kernels (conv/wgmma/slices.cu, strips.cu and pixels.cu).
 //
-// K runs in slices of one tap and 128 bytes of channels: BLOCK_K is 64 of 16-bit elements, 32 of float32. Some kernels
-// of strips take 64 bytes.
+// K is divided into slices of one tap x 128 bytes of channels: BLOCK_K is 64 for 16-bit elements, 32 for float32. Some
+// strip kernels use 64 bytes. A slice consists of steps of 32 bytes along K, one wgmma instruction each.
 #pragma once
 #include "base/hopper.cuh"
 #include "conv/phases.cuh"
 #include "conv/gemm/split_k.cuh"
 
-// How slices are fetched. Axes are D, H, W; those in front that a problem does not have are of one element.
+// How slices are loaded. Axes are D, H, W; axes that the problem lacks have one element.
 struct Loading {
     int axes;                    // spatial axes of x_map: 1, 2 or 3
-    int lower[3];                // input coordinate from which taps are counted, of column 0
-    Divider<int> channel_slices; // of a tap
-    int last_steps;              // of the last one of them: those of 32 bytes that have channels
-    int parts;           // of every number: 1, or 2, a large and a small one; then a slice is multiplied three times
-    int x_group, x_part; // channels of x_map from group to group, from part to part
-    Divider<int> w_tap;  // elements of a row of weights from tap to tap
+    int lower[3];                // lowest input coordinate of column 0, from which im2col offsets count
+    Divider<int> channel_slices; // slices per tap
+    int last_steps;              // steps of a tap's last slice that hold channels
+    int parts; // parts per number: 1, or 2 (3xTF32: large and small); with 2, each slice is multiplied three times
+    int x_group, x_part; // channels of x_map between groups, between parts
+    Divider<int> w_tap;  // elements of a row of weights between taps
 };
 
-// `Problem` is ConvParams<int, 3> or ConvTransposeParams<int, 3>; its pitch is that of one output channel's weights.
+// `Problem` is ConvParams<int, 3> or ConvTransposeParams<int, 3>. Its pitch counts the weights of one output channel.
 template <class Problem> struct WgmmaParams {
-    CUtensorMap x_map;
-    CUtensorMap w_map;
+    CUtensorMap x_map; // of x, or of its channels-last copy
+    CUtensorMap w_map; // of the packed weights
     Problem problem;
     Loading loading;
-    Splits splits; // of one split where no tiles are divided
-    int items;     // whole tiles, and divided ones times splits
+    Splits splits; // count is 1 if no tile is divided
+    int items;     // whole tiles, plus divided tiles x splits
 };
 
-// How x is fetched in strips (conv/wgmma/strips.cuh). Tiles are counted ((n * D + d) * H + h) * W + w.
+// How x is loaded in strips (conv/wgmma/strips.cuh). Tiles are numbered ((n * D + d) * H + h) * W + w.
 struct Strips {
-    static constexpr bool kApart = true; // each product of a number's parts has a strip of its own
+    static constexpr bool kApart = true; // each product of 3xTF32 loads its own strip
 
-    Divider<int> extent[3]; // tiles along D, H and W of an image
-    int rows, columns;      // of the output, from a tile to the next, along H and along W
-    Divider<int> taps[3];   // strips of a slice of channels: taps, those along H once where they share strips
+    Divider<int> extent[3]; // tiles per image along D, H and W
+    int rows, columns;      // outputs between adjacent tiles along H and W
+    Divider<int> taps[3];   // strips per slice of channels: taps along D and W; along H 1 if taps share strips
     int inner;              // taps that share a strip
-    int pieces;             // of a strip of rows
-    int piece_h, piece_w;   // inputs from a piece to the next
-    int column_h, column_w; // outputs from a row of a tile to the next
-    int shift;              // bytes of a strip from the pixels of one of its taps to those of the next
-    int stages, bytes;      // strips in shared memory, and of each
-    int resident; // weights stay in shared memory: all tiles have the same, and there is a stage for each slice of K
+    int pieces;             // pieces of a strip (rows)
+    int piece_h, piece_w;   // inputs between adjacent pieces
+    int column_h, column_w; // outputs between adjacent rows of a tile
+    int shift;              // bytes of a strip between the pixels of adjacent taps that share it
+    int stages, bytes;      // strips in shared memory; bytes of each
+    int resident; // weights stay in shared memory: all tiles use the same, and every slice of K has its own stage
 };
 
-// How x is fetched in strips whose pixels are rows of products (conv/wgmma/pixels.cuh).
+// How x is loaded in strips whose pixels are the M of wgmma (conv/wgmma/pixels.cuh).
 struct PixelStrips {
     static constexpr bool kApart = false;
 
-    Divider<int> extent[3];  // tiles along D, H and W of an image
-    int rows, columns;       // of the output, from a tile to the next, along H and along W
-    Divider<int> taps[3];    // strips of a slice of channels: taps, those along an axis once where they share strips
-    int inner_h, inner_w;    // taps that share a strip
-    int pieces, piece_bytes; // of a strip
-    int piece_h, piece_w;    // inputs from a piece to the next
-    Divider<int> run;        // a tile's columns that are neighbours along W
-    int column_h, column_w;  // outputs from a run to the next
-    int place_run, place_column; // bytes of a strip from a run's pixels to the next one's, from a pixel to the next
-    int shift_h, shift_w;        // likewise, from a tap's to the next one's
-    int pitch;                   // from a channel to the next, of rows
-    int stages, bytes;           // strips in shared memory, and of each
+    Divider<int> extent[3];      // tiles per image along D, H and W
+    int rows, columns;           // outputs between adjacent tiles along H and W
+    Divider<int> taps[3];        // strips per slice of channels: taps; 1 along axes whose taps share strips
+    int inner_h, inner_w;        // taps along H and W that share a strip
+    int pieces, piece_bytes;     // pieces of a strip; bytes of each
+    int piece_h, piece_w;        // inputs between adjacent pieces
+    Divider<int> run;            // columns of a tile per run (adjacent outputs along W)
+    int column_h, column_w;      // outputs between adjacent runs
+    int place_run, place_column; // bytes of a strip between adjacent runs, between adjacent pixels of a run
+    int shift_h, shift_w;        // bytes of a strip between taps along H, along W
+    int pitch;                   // bytes between channels (rows)
+    int stages, bytes;           // strips in shared memory; bytes of each
 };
 
+// Parameters of the strip kernels. AnyStrips: Strips or PixelStrips.
 template <class AnyStrips> struct StripsParams {
     CUtensorMap x_map;
     CUtensorMap w_map;
     ConvParams<int, 3> problem;
     Loading loading;
-    Splits splits; // of strips
+    Splits splits; // divide strips, not slices
     int items;
     AnyStrips strips;
 };

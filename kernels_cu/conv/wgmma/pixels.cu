@@ -1,9 +1,13 @@
-// Conv of float32 in TF32, or in 3xTF32, by Hopper's wgmma: x is fetched by TMA as it is and comes to the tensor cores
-// through registers, with pixels for rows of products (conv/wgmma/pixels.cuh); weights come rounded, or in two parts.
+// Conv in float32 (TF32 or 3xTF32) on Hopper's wgmma with pixels as M: operand A, the pixels, comes from registers,
+// where it is rounded or split. So x needs no converted copy: TMA loads strips of x as it is (conv/wgmma/pixels.cuh).
+// Also ConvTranspose of stride 1. Weights are packed, already rounded or in two parts.
+//
+// conv/wgmma/run.cuh is the persistent, warp-specialised driver. Bound by the tensor cores, by reading pixels and
+// weights in shared memory, or by L2 traffic.
 #include "conv/wgmma/pixels.cuh"
 #include "conv/wgmma/run.cuh"
 
-// Shared memory: the strips, the stages of weights, the barriers of both, the tickets' answers.
+// Shared memory: strips, stages of weights, the barriers of both, the answers of tickets.
 template <class Arithmetic, int BLOCK_M, int BLOCK_N, int STAGES, int STRIP_BYTES, bool ROWS>
 DEVICE void conv_wgmma_pixels(const WgmmaPixelsParams& p) {
     extern __shared__ __align__(1024) unsigned char shared[];

@@ -1,10 +1,14 @@
-// Convolution by wgmma with pixels for rows of products, which come through registers: on the way they are rounded to
-// TF32, or split into two parts, and stand wherever a tap or a stride wants them. So x is taken as it is, and strips of
-// it serve all taps along H and W.
+// Tile and loader of conv/wgmma/pixels.cu. Pixels are M of the product and pass through registers, where they are
+// rounded to TF32 or split into two parts. A register operand may come from any address, so one strip of x serves all
+// taps along H and W, with any stride.
 //
-// Rows: of x with its pixels innermost. A strip is made of pieces, a run of a row's pixels by a slice's channels, each
-// of which is a copy; from channel to channel it is 32 or 96 bytes more than a multiple of 128, for four channels of
-// eight pixels to meet each bank once. Patches: of x with its channels innermost, 128 bytes of a pixel, swizzled.
+//     x --TMA--> shared strip --ld.shared--> registers --round / split--> wgmma operand A (64 pixels x 8 channels)
+//     packed weights --TMA--> shared stage ----------------------------> wgmma operand B (8 channels x filters)
+//
+// Two kinds of strips:
+// - Rows (NCHW): pieces of a row's pixels x a slice's channels, one TMA copy each. Channels are 32 or 96 bytes more
+//   than a multiple of 128 bytes apart, so that four channels of eight pixels fall into 32 different banks.
+// - Patches (NHWC): 128 bytes of channels per pixel, in TMA's 128-byte swizzle.
 #pragma once
 #include "conv/wgmma/wgmma.cuh"
 #include "conv/wgmma/items.cuh"
@@ -12,7 +16,8 @@
 #include "conv/wgmma/ring.cuh"
 #include "conv/wgmma/sums.cuh"
 
-// As round_tf32, but for the last 13 bits, which tensor cores ignore.
+// Like round_tf32, except that the last 13 bits, which tensor cores ignore, are left as they are. Infinities and NaN
+// stay.
 DEVICE unsigned nearly_rounded_tf32(float value) {
     unsigned result = __float_as_uint(value);
     asm("{\n"
@@ -27,7 +32,8 @@ DEVICE unsigned nearly_rounded_tf32(float value) {
     return result;
 }
 
-// A warp has a tile's columns that follow each other, 16 of each product; of these, a thread has two, 8 apart.
+// The tile of one warpgroup: BLOCK_N pixels x BLOCK_M filters. A warp has BLOCK_N / 4 successive columns, 16 per wgmma
+// product; of these 16, a thread has two, 8 apart.
 template <class Arithmetic, int BLOCK_M, int BLOCK_N, bool ROWS>
 struct PixelTile : WgmmaSums<float, BLOCK_N / 64, BLOCK_M> {
     using T = float;
@@ -39,7 +45,7 @@ struct PixelTile : WgmmaSums<float, BLOCK_N / 64, BLOCK_M> {
     static constexpr int kProducts = BLOCK_N / 64, kPixels = 2 * kProducts;
     static constexpr int kRows = 16, kColumns = 32, kPitch = kColumns;
     static constexpr int kChunksM = BLOCK_M / kRows, kChunksN = kColumnsOfWarp / kColumns;
-    static constexpr int kPieceBytes = 0; // sums go to y straight from registers
+    static constexpr int kPieceBytes = 0; // no pieces: sums go to y straight from registers
     static_assert(kColumnsOfWarp % kColumns == 0 && (BLOCK_M == 64 || BLOCK_M == 128));
 
     using Base = WgmmaSums<float, kProducts, BLOCK_M>;
@@ -47,10 +53,10 @@ struct PixelTile : WgmmaSums<float, BLOCK_N / 64, BLOCK_M> {
     using Base::sums;
 
     const PixelStrips& strips;
-    Pixel<int, 3> first;
+    Pixel<int, 3> first; // the tile's first output
 
     DEVICE PixelTile(const WgmmaPixelsParams& p) : Base(p), strips(p.strips) {}
-    // Bytes from the beginning of a strip to this thread's pixels, of rows to those of its first channel.
+    // Offset in bytes of this thread's pixels in a strip (rows: at its first channel).
     DEVICE void find_pixels(int (&places)[kPixels]) const {
 #pragma unroll
         for (int i = 0; i < kPixels; ++i) {
@@ -59,15 +65,17 @@ struct PixelTile : WgmmaSums<float, BLOCK_N / 64, BLOCK_M> {
             places[i] = run * strips.place_run + along * strips.place_column + channel() * (ROWS ? strips.pitch : 4);
         }
     }
-    // Which of eight neighbouring columns this thread has, and which of four channels.
+    // Which of eight adjacent columns, and which of four channels, this thread holds.
     static DEVICE int own() { return threadIdx.x % 32 / 4; }
     static DEVICE int channel() { return threadIdx.x % 4; }
 
-    static constexpr int kTogether = kProducts > 2 ? 2 : kProducts; // products of a step, of eight channels
+    // products per step (of eight channels) that are issued together
+    static constexpr int kTogether = kProducts > 2 ? 2 : kProducts;
 
-    // Starts to multiply so many eights of a slice's channels of weights by a tap's inputs of the pixels that stand so
-    // far after `inputs`: by their large parts alone, or by the small ones too. Of a whole slice, inputs of the next
-    // step are read and rounded while products of one are under way; else one step waits for the other.
+    // Starts to multiply `eights` x 8 channels of a slice: the weights by the inputs of one tap, at `inputs` + places.
+    // BOTH: by the large and the small parts of the inputs; otherwise by the large parts. For a whole slice, the inputs
+    // of the next step are loaded and rounded while the products of the current one run; partial slices wait for each
+    // step.
     template <bool BOTH> DEVICE void multiply(unsigned weights, unsigned inputs, const int (&places)[kPixels],
                                               int eights) {
         constexpr int kOfEight = kProducts / kTogether, kAll = kSteps * kOfEight; // steps
@@ -77,7 +85,7 @@ struct PixelTile : WgmmaSums<float, BLOCK_N / 64, BLOCK_M> {
 #pragma unroll
         for (int i = 0; i < kPixels; ++i) {
             pixels[i] = inputs + places[i];
-            if constexpr (!ROWS) pixels[i] ^= pixels[i] >> 3 & 0x70; // as swizzled, those of the first four channels
+            if constexpr (!ROWS) pixels[i] ^= pixels[i] >> 3 & 0x70; // swizzled address of the first four channels
         }
         if (eights < kSteps) {
 #pragma unroll 1
@@ -103,7 +111,7 @@ struct PixelTile : WgmmaSums<float, BLOCK_N / 64, BLOCK_M> {
             products_wait<1>();
         }
     }
-    // Starts one step, of products from the first one on.
+    // Starts one step: kTogether products from `first` on.
     template <bool BOTH>
     DEVICE void multiply_step(const float (&read)[kTogether][4], int first, unsigned long long b) {
         unsigned large[kTogether][4], small[kTogether][4];
@@ -123,20 +131,20 @@ struct PixelTile : WgmmaSums<float, BLOCK_N / 64, BLOCK_M> {
         }
         products_commit();
     }
-    // The k-th eight channels of the pixels of some products, as these have them in registers.
+    // Loads channels 8 k to 8 k + 7 of the pixels of COUNT products, in the layout of operand A.
     template <int COUNT>
     DEVICE void read_step(float (&values)[COUNT][4], const unsigned (&pixels)[kPixels], int k, int first) const {
 #pragma unroll
         for (int i = 0; i < COUNT; ++i)
 #pragma unroll
             for (int j = 0; j < 4; ++j) {
-                const int four = k * 2 + j / 2; // channels
+                const int four = k * 2 + j / 2; // number of the group of four channels
                 const unsigned pixel = pixels[(first + i) * 2 + j % 2];
                 values[i][j] = __uint_as_float(load_word(ROWS ? pixel + four * 4 * strips.pitch : pixel ^ four * 16));
             }
     }
 
-    // ---- for the epilogue
+    // ---- interface for the epilogue (conv/epilogue.cuh)
 
     DEVICE void stand_at(const WgmmaPixelsParams& p, const Item& item) {
         group = item.group;
@@ -151,27 +159,28 @@ struct PixelTile : WgmmaSums<float, BLOCK_N / 64, BLOCK_M> {
     static DEVICE int chunk_column(int j) { return threadIdx.x / 32 % 4 * kColumnsOfWarp + j * kColumns; }
 };
 
-// ---- sums to y
+// ---- epilogue: registers -> y
 
-// Sums of 16 output channels by 16 columns, of one warp, taken out of the tile one chunk after the other. A thread has
-// channels in pairs, of two columns: each store of a warp fills whole sectors, whether pixels are contiguous in y or
-// channels are.
+// A chunk of 16 output channels x 16 columns of one warp. Chunks are copied out of the tile one by one. A thread holds
+// pairs of channels of two columns, so each store of a warp fills whole sectors, in NCHW as well as in NHWC.
 template <class Tile> struct PixelChunk {
     static constexpr int kPixels = 2;
 
     const Epilogue<Tile, float, float, int, 3, false>& epilogue;
-    int offsets[kPixels]; // of the columns, in y
+    int offsets[kPixels]; // offsets of the columns in y
     bool exist[kPixels];
-    int first;              // output channel
+    int first;              // first output channel of this thread
     float sums[kPixels][4]; // two pairs of channels
-    float odd;              // NaN as soon as a sum is not finite
+    float odd;              // becomes NaN as soon as a sum is not finite
 
     DEVICE PixelChunk(const Epilogue<Tile, float, float, int, 3, false>& epilogue) : epilogue(epilogue), odd(0) {}
+    // Finds the columns of a product in y.
     DEVICE void stand_at(const Tile& tile, int product) {
         const int column = epilogue.column0 + tile.chunk_column(0) + product * 16 + Tile::own();
 #pragma unroll
         for (int i = 0; i < kPixels; ++i) exist[i] = epilogue.locate(tile.pixel(column + i * 8), offsets[i]);
     }
+    // Copies 16 channels of a product out of the tile.
     DEVICE void take(const Tile& tile, int product, int rows) {
         first = epilogue.m0 + tile.chunk_row(rows) + threadIdx.x % 4 * 2;
 #pragma unroll
@@ -184,6 +193,7 @@ template <class Tile> struct PixelChunk {
         }
     }
     DEVICE int channel(int k) const { return first + k / 2 * 8 + k % 2; }
+    // Finishes the chunk and stores it. PAIRS: two adjacent channels per store.
     template <bool FINISH, bool PAIRS> DEVICE void write() {
         const auto& p = epilogue.p;
         float* const y = epilogue.output() + first * p.y_channel;
@@ -195,7 +205,7 @@ template <class Tile> struct PixelChunk {
             float* const pixel = y + offsets[i];
 #pragma unroll
             for (int k = 0; k < 4; ++k) {
-                sums[i][k] = nan_unless_finite(sums[i][k] + biases[k]); // to be made again
+                sums[i][k] = nan_unless_finite(sums[i][k] + biases[k]); // NaN marks sums to recompute
                 odd = multiply_add(sums[i][k], 0.f, odd);
                 float* const target = pixel + (channel(k) - first) * p.y_channel;
                 if (!exist[i] || channel(k) >= p.filters) continue;
@@ -207,14 +217,14 @@ template <class Tile> struct PixelChunk {
     }
 };
 
-// Whether pairs of channels, from an even one on, are always contiguous in y, on multiples of 8 bytes, and exist or
-// not.
+// Whether pairs of channels, from an even channel on, are always contiguous and aligned in y, and exist both or not at
+// all.
 DEVICE bool pairs_of_channels(const Correlation<int, 3>& p, const Taps<int, 3>& taps) {
     const int distances = p.y_batch | taps.y_first | p.y_stride[0] | p.y_stride[1] | p.y_stride[2];
     return p.y_channel == 1 && (p.filters | distances) % 2 == 0 && vectors_aligned(p.finish, p.y, 8);
 }
 
-// Writes a tile; returns whether this thread, or one of its warp, had a sum that is not finite.
+// Writes a tile. Returns whether any thread of the warp had a sum that is not finite.
 template <class Arithmetic, int BLOCK_M, int BLOCK_N, bool ROWS>
 DEVICE bool write_tile(
     const PixelTile<Arithmetic, BLOCK_M, BLOCK_N, ROWS>& tile,
@@ -232,12 +242,13 @@ DEVICE bool write_tile(
             else finishes ? chunk.template write<true, false>() : chunk.template write<false, false>();
         }
     }
-    __syncwarp(); // who makes an output again need not be who wrote it
+    __syncwarp(); // a lane repairs outputs that other lanes of its warp wrote
     return __any_sync(0xffffffff, chunk.odd != 0.f);
 }
 
-// ---- slices of K
+// ---- loading and multiplying slices of K
 
+// The rings of strips and of weights, with the interface that conv/wgmma/run.cuh describes.
 template <class Tile, int STAGES, int STRIP_BYTES> struct PixelFeed : StripRings<Tile, STAGES, STRIP_BYTES> {
     using Rings = StripRings<Tile, STAGES, STRIP_BYTES>;
     using Rings::w, Rings::x;
@@ -258,7 +269,7 @@ template <class Tile, int STAGES, int STRIP_BYTES> struct PixelFeed : StripRings
     }
 };
 
-// Of numbers in two parts, a tap's small weights come first, then its large ones, for both parts of the inputs.
+// With two parts (3xTF32), a tap's small weights come first, then its large weights, for both parts of the inputs.
 template <class Tile, int STAGES, int STRIP_BYTES>
 DEVICE void PixelFeed<Tile, STAGES, STRIP_BYTES>::multiply(Tile& tile, const Item& item, bool speaks) {
     int places[Tile::kPixels];
@@ -270,7 +281,7 @@ DEVICE void PixelFeed<Tile, STAGES, STRIP_BYTES>::multiply(Tile& tile, const Ite
         unsigned inputs = x.address();
         int across = 0;
         for (int left = strips.inner_h * strips.inner_w * parts; left > 0; --left) {
-            const bool last = parts == 1 || left % 2 == 1; // slice of weights of a tap
+            const bool last = parts == 1 || left % 2 == 1; // the last slice of this tap's weights
             w.wait_full();
             if (parts == 2 && last) tile.template multiply<true>(w.address(), inputs, places, eights);
             else tile.template multiply<false>(w.address(), inputs, places, eights);
@@ -290,6 +301,7 @@ DEVICE void PixelFeed<Tile, STAGES, STRIP_BYTES>::multiply(Tile& tile, const Ite
     }
 }
 
+// The producer thread: loads the strips and weights of all of the block's items, in order.
 template <class Tile, int STAGES, int STRIP_BYTES>
 DEVICE void PixelFeed<Tile, STAGES, STRIP_BYTES>::fetch(const WgmmaPixelsParams& p, const Taps<int, 3>* phases) {
     const Correlation<int, 3>& common = p.problem.common;

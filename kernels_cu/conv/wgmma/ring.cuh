@@ -1,11 +1,11 @@
-// Stages of shared memory through which slices of K, or strips, pass from the warp that fetches to the warpgroups that
-// multiply, in one order for all tiles that a block makes. Of each stage a barrier tells when it is full, and another
-// when it is empty again.
+// Ring of pipeline stages in shared memory, between the producer warp (TMA) and the consumer warpgroups. Each stage has
+// two mbarriers: "full" (its copies have arrived) and "empty" (all consumers have read it). The order of stages
+// continues across all tiles of a block.
 #pragma once
 #include "base/hopper.cuh"
 #include "base/ptx.cuh"
 
-// How many stages there are, and how large: known to the compiler, or to the launch alone.
+// Number and size of the stages: compile-time constants, or launch parameters.
 template <int STAGES, int STAGE_BYTES> struct FixedStages {
     static constexpr int kBytes = STAGES * STAGE_BYTES, kBarrierBytes = 2 * 8 * STAGES;
 
@@ -19,21 +19,23 @@ struct CountedStages {
     DEVICE int size() const { return bytes; }
 };
 
+// One thread's view of a ring. Producer and consumers each advance their own copy, in the same order.
 template <class Stages> struct Ring : Stages {
     using Stages::count;
     using Stages::size;
 
-    unsigned stages, barriers; // in shared memory: first all that say full, then those that say empty
-    int stage;                 // the position: which stage is next, and the parity of the times that all were passed
+    unsigned stages, barriers; // shared-memory addresses; all full barriers come before all empty ones
+    int stage;                 // the next stage, and the parity of the number of completed rounds
     unsigned parity;
 
     DEVICE Ring(const void* stages, const void* barriers, const Stages& sizes = {})
         : Stages(sizes), stages(shared_address(stages)), barriers(shared_address(barriers)), stage(0), parity(0) {}
-    // By one thread, before all others; `readers` arrive where a stage has been read. Stages begin at a multiple of
-    // 1024 bytes: anywhere else, copies and products would swizzle by other bits of the address, and results be wrong.
+    // Initialises the barriers, by one thread before anything else. `readers`: arrivals that mark a stage as read.
+    // Stages must begin at a multiple of 1024 bytes, since swizzling depends on address bits; anything else would give
+    // wrong results.
     DEVICE void init(int readers) const {
         unsigned first = stages;
-        keep(first); // or the compiler takes the declared alignment for granted
+        keep(first); // otherwise the compiler assumes the declared alignment and drops the test
         if (first % 1024 != 0) __trap();
         for (int i = 0; i < count(); ++i) {
             barrier_init(barriers + i * 8, 1);
@@ -41,25 +43,27 @@ template <class Stages> struct Ring : Stages {
         }
         barrier_fence();
     }
+    // Address and barriers of the next stage.
     DEVICE unsigned address() const { return stages + stage * size(); }
     DEVICE unsigned full() const { return barriers + stage * 8; }
     DEVICE unsigned empty() const { return full() + count() * 8; }
-    // The barrier of the stage before this one.
+    // The empty barrier of the previous stage.
     DEVICE unsigned empty_before() const { return stage == 0 ? empty() + (count() - 1) * 8 : empty() - 8; }
     DEVICE void wait_full() const { barrier_wait(full(), parity); }
     DEVICE void wait_empty() const { barrier_wait(empty(), parity ^ 1); }
 
+    // Advances by one stage.
     DEVICE void next() {
         if (++stage < count()) return;
         stage = 0;
         parity ^= 1;
     }
-    // Back to the first stage, as it was filled first.
+    // Returns to the first stage in its first round.
     DEVICE void rewind() {
         stage = 0;
         parity = 0;
     }
-    // Leaves out those that others read.
+    // Advances past stages that another warpgroup consumes.
     DEVICE void skip(int number) {
         const int passed = stage + number;
         stage = passed % count();
@@ -67,7 +71,7 @@ template <class Stages> struct Ring : Stages {
     }
 };
 
-// The rings of strips and of weights; in shared memory both, then the barriers of both.
+// The ring of strips and the ring of weights. Shared memory: the stages of both, then the barriers of both.
 template <class Tile, int STAGES, int STRIP_BYTES> struct StripRings {
     using Stages = FixedStages<STAGES, Tile::kWeightBytes>;
     static constexpr int kAllStages = STRIP_BYTES + Stages::kBytes,

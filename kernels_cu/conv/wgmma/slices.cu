@@ -1,11 +1,13 @@
-// Conv, and ConvTranspose by output phase, as an implicit GEMM by Hopper's wgmma, fed by TMA; M = output channels.
+// Conv, and ConvTranspose by output phase, as implicit GEMM on Hopper's wgmma, fed by TMA in im2col mode, with output
+// channels as M. For sm_90a only, from 32 output channels per group; x must be channels last (or is copied so first).
 //
-// What blocks do is in conv/wgmma/run.cuh. One copy brings a slice's weights, another its inputs, pixel after pixel of
-// the output, into a ring of stages (conv/wgmma/slices.cuh, conv/wgmma/ring.cuh).
+// conv/wgmma/run.cuh is the persistent, warp-specialised driver. Per slice of K (one tap x 128 bytes of channels), one
+// TMA copy loads the weights, another the inputs, pixel by pixel of the output (conv/wgmma/slices.cuh). Every tap loads
+// its inputs again, so by the planner's model L2 traffic bounds the kernel, not the tensor cores.
 #include "conv/wgmma/run.cuh"
 #include "conv/wgmma/slices.cuh"
 
-// Shared memory: the stages and their barriers, pieces of y on their way, the tickets' answers.
+// Shared memory: stages and their barriers, the epilogue's pieces, the answers of tickets.
 template <class Arithmetic, int BLOCK_M, int BLOCK_N, int STAGES, bool TURNS>
 DEVICE void conv_wgmma(const WgmmaParams<ConvParams<int, 3>>& p) {
     extern __shared__ __align__(1024) unsigned char shared[];
@@ -14,7 +16,7 @@ DEVICE void conv_wgmma(const WgmmaParams<ConvParams<int, 3>>& p) {
     run_wgmma<Tile, false>(p, &p.problem.taps, Feed(shared), shared + Feed::kBytes);
 }
 
-// The taps of all phases stand in shared memory behind everything else.
+// The taps of all phases are in shared memory, after everything else.
 template <class Arithmetic, int BLOCK_M, int BLOCK_N, int STAGES, bool TURNS>
 DEVICE void conv_transpose_wgmma(const WgmmaParams<ConvTransposeParams<int, 3>>& p) {
     extern __shared__ __align__(1024) unsigned char shared[];

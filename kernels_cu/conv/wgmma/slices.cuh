@@ -1,14 +1,14 @@
-// Slices of K of convolution by wgmma: of one tap and 128 bytes of channels, weights and inputs in one stage.
+// Loader of conv/wgmma/slices.cu: a stage holds one slice of K, of one tap and 128 bytes of channels: weights, then
+// inputs.
 //
-// One thread does nothing else for its block than to fetch them by TMA, as soon as a stage is empty. x_map gives inputs
-// as they are needed: pixel after pixel of the output, also across the ends of rows and images, those of one tap, with
-// zeros for what is not in x. So a slice is one copy of weights and one of inputs.
+// The producer thread issues two TMA copies per slice, as soon as a stage is empty. In im2col mode, one copy loads one
+// tap's inputs for all pixels of the tile, across the ends of rows and images; out-of-bounds inputs become zero.
 #pragma once
 #include "conv/wgmma/items.cuh"
 #include "conv/wgmma/ring.cuh"
 #include "conv/wgmma/tiles.cuh"
 
-// Of AXES spatial axes of x_map; those in the structs in front of them are of one element.
+// The producer thread, for x_map with AXES spatial axes. Axes of the structs beyond these have one element.
 template <class Tile, int AXES, class Problem, class Stages>
 DEVICE void fetch_pixels(const WgmmaParams<Problem>& p, const Taps<int, 3>* phases, Stages ring) {
     const Correlation<int, 3>& common = p.problem.common;
@@ -41,6 +41,7 @@ DEVICE void fetch_pixels(const WgmmaParams<Problem>& p, const Taps<int, 3>* phas
     }
 }
 
+// The ring of stages, with the interface that conv/wgmma/run.cuh describes.
 template <class Tile, int STAGES> struct SliceFeed {
     using Stages = FixedStages<STAGES, Tile::kWeightBytes + Tile::kPixelBytes>;
     static constexpr int kBytes = Stages::kBytes + Stages::kBarrierBytes;
@@ -54,6 +55,8 @@ template <class Tile, int STAGES> struct SliceFeed {
         else if (p.loading.axes == 2) fetch_pixels<Tile, 2>(p, phases, ring);
         else fetch_pixels<Tile, 3>(p, phases, ring);
     }
+    // Consumers: multiplies the slices of an item. A stage is released when its products are complete, while those of
+    // the next one run.
     DEVICE void multiply(Tile& tile, const Item& item, bool speaks) {
         for (int done = 0; done < item.slices; ++done) {
             const int count = steps_of<Tile::kSteps>(tile.loading, item.first_slice + done);

@@ -1,10 +1,11 @@
-// Split K where a block makes one item after the other: consumers leave their sums and go on; whoever arrives last at a
-// tile's ticket adds them up, in the order of the splits, and writes the tile (conv/gemm/split_k.cuh).
+// Split-K for persistent blocks: consumers store the partial sums of a divided tile and go on with their next item.
+// Whoever arrives last at the tile's ticket adds all of them, in the order of the splits, and writes the tile
+// (conv/gemm/split_k.cuh).
 #pragma once
 #include "base/hopper.cuh"
 #include "conv/wgmma/items.cuh"
 
-// What the consumers of a block, or of each of its warpgroups, are in turn: which threads share a tile's sums.
+// The threads that share a tile's sums: both consumer warpgroups, or, if these take turns, one of them.
 template <bool TURNS> struct Together {
     static constexpr int kThreads = TURNS ? 128 : 256;
 
@@ -12,11 +13,11 @@ template <bool TURNS> struct Together {
     static DEVICE void wait() { synchronise(TURNS ? 2 + thread_number() / kThreads : 1, kThreads); }
 };
 
-// Whether all other blocks had arrived at the ticket before these threads, who all have written; then what the others
-// wrote is known. `answer` is a place in shared memory for one number.
+// Like last_to_arrive (base/tickets.cuh), for these threads only. Returns whether all other blocks have arrived before;
+// their writes are then visible. `answer`: an int in shared memory.
 template <bool TURNS> DEVICE bool last_of_these(int* ticket, int all, int* answer) {
     using These = Together<TURNS>;
-    These::wait(); // all have written, and have read the last answer
+    These::wait(); // all have written their sums, and have read the previous answer
     if (These::thread() == 0) {
         __threadfence();
         *answer = atomicAdd(ticket, 1) == all - 1;
@@ -26,8 +27,8 @@ template <bool TURNS> DEVICE bool last_of_these(int* ticket, int all, int* answe
     return *answer != 0;
 }
 
-// Of a divided tile: leaves these threads' sums for the others, or takes those of all. Returns whether these write the
-// tile.
+// For a divided tile: stores this item's partial sums, or adds those of all splits. Returns whether these threads now
+// hold the complete sums and write the tile.
 template <class Tile> DEVICE bool gather_splits(const Splits& splits, const Item& item, Tile& tile, int* answer) {
     const int divided = item.tile - splits.whole;
     if (divided < 0) return true;

@@ -1,9 +1,13 @@
-// Conv as conv/wgmma/slices.cu makes it, but with strips of x that several taps share (conv/wgmma/strips.cuh): fewer
-// passes through the L2 cache, and x need not have its channels innermost.
+// Conv on Hopper's wgmma with strips of x that several taps share: each strip is loaded once for all taps along H,
+// which saves L2 traffic compared to conv/wgmma/slices.cu. For stride 1 along W, also ConvTranspose of stride 1; 16-bit
+// x may stay in NCHW.
+//
+// conv/wgmma/run.cuh is the persistent, warp-specialised driver, conv/wgmma/strips.cuh the loader. Bound by the tensor
+// cores or by L2 traffic.
 #include "conv/wgmma/run.cuh"
 #include "conv/wgmma/strips.cuh"
 
-// Shared memory: the strips, the stages of weights, the barriers of both, pieces of y on their way, answers.
+// Shared memory: strips, stages of weights, the barriers of both, the epilogue's pieces, the answers of tickets.
 template <class Arithmetic, int BLOCK_M, int BLOCK_N, int STAGES, int STRIP_BYTES, bool TURNS, int SLICE, bool ROWS>
 DEVICE void conv_wgmma_strips(const WgmmaStripsParams& p) {
     extern __shared__ __align__(1024) unsigned char shared[];

@@ -1,25 +1,33 @@
-// Strips of x for convolution by wgmma: the inputs of all taps along H of one tap along D and W, and of a slice of
-// channels. A tile's columns stand in rows below each other, so that the next tap's inputs begin a row further down in
-// the same strip. Weights pass through a ring of their own, a tap at a time; or, where all of K has room there, they
-// come once and stay.
+// Tile and loader of conv/wgmma/strips.cu. A strip holds the inputs of a tile for one slice of channels, one tap along
+// D and W, and all taps along H. The tile's columns are stacked in rows, so the next tap along H reads the same strip
+// from one row further down. Only the start address of the wgmma operand changes.
 //
-// Rows: of x as it is, with its pixels innermost. A strip is made of pieces, 64 pixels of a row by a slice's channels,
-// each of which is a copy; the columns of a tile are such rows, or those of one row after the other. Patches: of x with
-// its channels innermost. A strip is one copy, and the rows of a tile are 16 pixels.
+//     strip (TMA)    row 0   -> tap 0 of output row 0
+//                    row 1   -> tap 1 of output row 0, tap 0 of output row 1
+//                    row 2   -> tap 2 of output row 0, tap 1 of output row 1, ...
+//
+// Weights go through a ring of their own, one tap at a time. If all of K fits, they are loaded once and stay
+// (resident).
+//
+// Two kinds of strips:
+// - Rows (NCHW, 16 bits): pieces of 64 pixels of a row x a slice's channels, one TMA copy each. The columns of a tile
+//   are such rows, stacked along H, or successive parts of one row.
+// - Patches (NHWC): one TMA copy per strip; the tile's rows have 16 pixels.
 #pragma once
 #include "conv/wgmma/ring.cuh"
 #include "conv/wgmma/tiles.cuh"
 
+// WgmmaTile with columns stacked in rows of kRow pixels.
 template <class Arithmetic, int BLOCK_M, int BLOCK_N, bool TURNS, int SLICE, bool ROWS>
 struct StripTile : WgmmaTile<Arithmetic, BLOCK_M, BLOCK_N, TURNS, SLICE, ROWS> {
     using Base = WgmmaTile<Arithmetic, BLOCK_M, BLOCK_N, TURNS, SLICE, ROWS>;
-    static constexpr int kRow = ROWS ? 64 : 16; // pixels
+    static constexpr int kRow = ROWS ? 64 : 16; // pixels per row of the tile
     static constexpr bool kFromRows = ROWS;
     static constexpr int kPieceOfStrip = 64 * SLICE; // bytes
     static constexpr int kAxesInOrder = 1;
 
     const Strips& strips;
-    Pixel<int, 3> first;
+    Pixel<int, 3> first; // the tile's first output
 
     DEVICE StripTile(const WgmmaStripsParams& p) : Base(p), strips(p.strips) {}
     DEVICE void stand_at(const WgmmaStripsParams& p, const Item& item) {
@@ -32,6 +40,7 @@ struct StripTile : WgmmaTile<Arithmetic, BLOCK_M, BLOCK_N, TURNS, SLICE, ROWS> {
     }
 };
 
+// The rings of strips and of weights, with the interface that conv/wgmma/run.cuh describes.
 template <class Tile, int STAGES, int STRIP_BYTES> struct StripFeed : StripRings<Tile, STAGES, STRIP_BYTES> {
     using Rings = StripRings<Tile, STAGES, STRIP_BYTES>;
     using Rings::w, Rings::x;
@@ -42,6 +51,7 @@ template <class Tile, int STAGES, int STRIP_BYTES> struct StripFeed : StripRings
     DEVICE StripFeed(unsigned char* shared, const Strips& strips)
         : Rings(shared, strips), inner(strips.inner), shift(strips.shift), resident(strips.resident) {}
     DEVICE void fetch(const WgmmaStripsParams& p, const Taps<int, 3>* phases);
+    // Consumers: multiplies the strips of an item, tap by tap.
     DEVICE void multiply(Tile& tile, const Item& item, bool speaks) {
         if (resident) w.rewind();
         for (int done = 0; done < item.slices; ++done) {
@@ -69,6 +79,7 @@ template <class Tile, int STAGES, int STRIP_BYTES> struct StripFeed : StripRings
     }
 };
 
+// The producer thread: loads the strips and weights of all of the block's items, in order.
 template <class Tile, int STAGES, int STRIP_BYTES>
 DEVICE void StripFeed<Tile, STAGES, STRIP_BYTES>::fetch(const WgmmaStripsParams& p, const Taps<int, 3>* phases) {
     const Correlation<int, 3>& common = p.problem.common;

@@ -1,7 +1,8 @@
-// The sums of a warpgroup, of PRODUCTS x 64 by COLUMNS, and what every tile of them has for the epilogue.
+// Accumulators of a warpgroup, PRODUCTS x 64 rows by COLUMNS, and what the tiles of all wgmma kernels share.
 #pragma once
 #include "conv/wgmma/params.cuh"
 
+// sums[i][j]: rows 64 i to 64 i + 63, columns 8 j to 8 j + 7, distributed as wgmma does it (wgmma.cuh).
 template <class T, int PRODUCTS, int COLUMNS> struct WgmmaSums {
     using Acc = float;
 
@@ -12,7 +13,8 @@ template <class T, int PRODUCTS, int COLUMNS> struct WgmmaSums {
 
     template <class Params> DEVICE WgmmaSums(const Params& p) : p(p.problem.common), loading(p.loading), group(0) {}
 
-    // Before products and after them: nothing that uses the sums is moved across this.
+    // A compiler barrier for the accumulators: no access to them is moved across it. Needed before and after wgmma,
+    // which uses these registers asynchronously.
     DEVICE void settle() {
 #pragma unroll
         for (int i = 0; i < PRODUCTS; ++i)
@@ -21,7 +23,7 @@ template <class T, int PRODUCTS, int COLUMNS> struct WgmmaSums {
 #pragma unroll
                 for (int k = 0; k < 4; ++k) asm volatile("" : "+f"(sums[i][j][k])::"memory");
     }
-    // Weights that come in parts are the sum of these.
+    // One packed weight, for repair. The parts of 3xTF32 weights are added.
     DEVICE Acc weight(int row, int m) const {
         const T* first = static_cast<const T*>(p.weights) + ((group * loading.parts * p.filters + m) * p.pitch + row);
         return loading.parts == 1 ? widen(*first) : widen(*first) + widen(first[p.filters * p.pitch]);

@@ -1,7 +1,8 @@
-// Products of a warpgroup: 64 x N sums of 32 bytes along K. Both matrices lie in shared memory, which descriptors tell;
-// or the first one is in registers, as that of mma.sync: a warp has its 16 rows.
+// wgmma.mma_async instructions: d += a * b with 64 x N sums and 32 bytes along K. Both operands are in shared memory,
+// given by descriptors (base/hopper.cuh), or operand A is in registers.
 //
-// Lanes have a sum of 16 x 8 as they have one of mma.sync: sums[j] of 64 x 8 are, of warp w, 16 rows from 16 w on.
+// Lanes hold each 16 x 8 part of the sums as they hold those of mma.sync (conv/gemm/fragments.cuh). d[j] covers columns
+// 8 j to 8 j + 7; warp w of the warpgroup holds rows 16 w to 16 w + 15. Operand A in registers is distributed likewise.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -22,7 +23,7 @@
     "%104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, "   \
     "%121, %122, %123, %124, %125, %126, %127"
 
-// The instruction for N of 256 columns; the last operands are those after the scales, which are 1.
+// The instruction for N = 256. LAST: the operands after the scale factors, which are 1.
 #define WGMMA_MULTIPLY(SHAPE, TYPES, LAST)                                                                             \
     asm volatile("{\n.reg .pred add;\nsetp.eq.u32 add, 0, 0;\nwgmma.mma_async.sync.aligned.m64n256" SHAPE ".f32" TYPES \
                  " {" WGMMA_128 "}, %128, %129, add, 1, 1" LAST ";\n}"                                                 \
@@ -30,7 +31,7 @@
                    WGMMA_SUMS(24), WGMMA_SUMS(28)                                                                      \
                  : "l"(a), "l"(b))
 
-// d += a * b, a lying along K, b too, or, CROSSWISE, along its columns, which only 16-bit elements can.
+// a is K-major. b is K-major too, or, with CROSSWISE, MN-major, which only 16-bit elements allow.
 struct WgmmaHalf {
     using Element = __half;
     using Acc = float;
@@ -53,7 +54,7 @@ struct WgmmaBfloat16 {
         else WGMMA_MULTIPLY("k16", ".bf16.bf16", ", 0, 0");
     }
 };
-// Of float32 elements, whose last 13 bits the tensor cores ignore.
+// float32 elements. The tensor cores ignore their last 13 bits, so operands must be rounded before.
 struct WgmmaTf32 {
     using Element = float;
     using Acc = float;
@@ -64,7 +65,7 @@ struct WgmmaTf32 {
         static_assert(!CROSSWISE);
         WGMMA_MULTIPLY("k8", ".tf32.tf32", "");
     }
-    // a in registers.
+    // Operand A in registers.
     template <int COLUMNS>
     static DEVICE void multiply_rows(float (&d)[COLUMNS / 8][4], const unsigned (&a)[4], unsigned long long b) {
         static_assert(COLUMNS == 64 || COLUMNS == 128);

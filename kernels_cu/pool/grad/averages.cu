@@ -1,56 +1,63 @@
-// The gradient of AveragePool, down the columns of x: windows are read once for all of a thread's elements.
+// Gradient of AveragePool, down the columns of x, for windows without dilation: a gather without atomics. A thread
+// walks down a column and reads each window once for all of its elements.
 //
-// A thread goes down one column of x, from one row of windows to the next, `walk` times. Of each row it adds up the
-// windows that reach its column; an element is the sum of the REACHING rows of windows, or fewer, that reach it. Those
-// that begin above the walk and reach into it come first. Lanes go along the rows of x or, where channels lie closest
-// together, along the channels. What a row of windows has is prefetched while the row above is dealt with, if up to
-// ACROSS windows of one slice reach a column; ACROSS is 0 for any number of windows and slices.
+// Thread: one column of x, `walk` rows of windows. From each row of windows it adds up those that cover its column. An
+// element of x is the sum of the at most REACHING rows of windows that cover it, which stay in registers. Windows that
+// begin above the walk and reach into it are processed first (the halo).
 //
-// Windows of the usual sizes have kernels of their own, whose threads go down four neighbouring columns: each window is
-// loaded, and divided, once for all that it reaches. Which columns a window reaches is known when they are compiled.
+//     row of windows i -> total[0];  totals shift down by one;  dx[row] = sum of the totals that cover it / taps
 //
-// An element's windows come in row-major order, row by row: no atomics, and the same order always. Where as many taps
-// count in every window the sum is divided, else what each window has. None is dilated: another kernel makes those.
+// Lanes run along the rows of x, or along the channels in channels-last layout. If at most ACROSS windows of a single
+// slice cover a column, the next row of windows is prefetched; ACROSS = 0 takes any number of windows and slices.
+//
+// For common window sizes (average_pool_grad_strips), a thread has four adjacent columns: each window is loaded and
+// divided once for all of them. Which columns a window covers is known at compile time. Bound by memory.
+//
+// Windows are added in row-major order, row by row, so results are deterministic. If all windows count the same number
+// of taps, the sum is divided once; otherwise each window is divided.
 #include "base/geometry.cuh"
 #include "base/numeric.cuh"
 #include "pool/average.cuh"
 #include "pool/grad/columns.cuh"
 
-// Axes are depth, height and width. Strides count elements.
+// Axes are depth, height, width. Strides count elements.
 struct AverageWalkParams {
     const void* dy;
     void* dx;
-    double counts;         // taps of every window; 0 where not as many count in each
-    int items;             // walks
-    int walk, first, halo; // rows of windows: of a walk, where the first walk begins, above it those that reach into it
-    int left, late;        // of several columns: the first window that can reach the first thread's; LATE, below
-    int rows, columns;     // of dx
-    int vectors;           // every thread's columns are neighbours in memory, and begin with a vector if dx does
+    double counts; // taps of every window; 0 if they differ
+    int items;     // number of walks
+    // rows of windows: per walk, first row of the first walk, rows above a walk that reach into it
+    int walk, first, halo;
+    // strips: first window that can cover the first thread's columns; whether LATE is STRIDE - 1 (below)
+    int left, late;
+    int rows, columns; // of dx
+    int vectors;       // every thread's columns are contiguous and aligned in dx (if dx is)
     int y_extent[3], pad[3], kernel[3];
     int dx_batch, dx_channel, dx_stride[3];
     int dy_batch, dy_channel, dy_stride[3];
-    Divider<int> stride[3];                       // of windows; of the height's single one all that it covers
+    Divider<int> stride[3]; // of windows; a single window along the height has all that it covers as stride
     Divider<int> channels, groups, walks, depths; // groups: of columns
     Counted<int, 3> counted;
-    int channels_last;
+    int channels_last; // walks are numbered with channels fastest
 };
 
 // ---------------------------------------------------------------- one column
 
+// One thread with one column of x. REACHING: most rows of windows that cover an element.
 template <class T, class Acc, int REACHING, int ACROSS> struct AverageWalk {
-    static constexpr int kPart = ACROSS > 0 ? ACROSS : 4; // windows that are loaded at once
+    static constexpr int kPart = ACROSS > 0 ? ACROSS : 4; // windows loaded at once
 
     const AverageWalkParams& p;
     const bool constant;
-    WindowRange slices, across; // that reach the column
-    int out_row, row;           // of windows the next one to be loaded; where the one in hand begins
-    const T* dy;                // the first window of `across` in that row, of slice 0
-    T* dx;                      // of the column, row 0
-    Acc widths[kPart]; // taps that count along the width, of `across`; where they are few, and not always as many
+    WindowRange slices, across; // windows that cover the column, along depth and width
+    int out_row, row;           // row of windows to load next; row of x where the current one begins
+    const T* dy;                // first window of `across` in that row, in slice 0
+    T* dx;                      // the column, at row 0
+    Acc widths[kPart];          // counted taps along the width, per window of `across`, if these are few and differ
     T next[kPart];
-    Acc totals[REACHING]; // of rows of windows, the one in hand first
+    Acc totals[REACHING]; // sums of the last rows of windows, the current one first
 
-    // Stands where the walk begins.
+    // Positions the thread at the beginning of its walk.
     DEVICE AverageWalk(const AverageWalkParams& p, int item) : p(p), constant(p.counts > 0) {
         const WalkPlace at = place_of(p, item);
         slices = reaching(p, 0, at.depth);
@@ -68,17 +75,19 @@ template <class T, class Acc, int REACHING, int ACROSS> struct AverageWalk {
         }
         clear(totals);
     }
+    // Whether the next row of windows exists.
     DEVICE bool there() const { return inside(out_row, p.y_extent[1]) && slices.first < slices.end; }
-    // Loads windows beside one another, from one on.
+    // Loads kPart adjacent windows, those that exist.
     DEVICE void load(T (&windows)[kPart], const T* from, int first, bool there) const {
 #pragma unroll
         for (int i = 0; i < kPart; ++i)
             if (there && first + i < across.end) windows[i] = from[i * p.dy_stride[2]];
     }
+    // Counted taps of a window along an axis.
     DEVICE Acc counts(int axis, int window) const {
         return Acc(count(p.counted, axis, window * int(p.stride[axis].divisor)));
     }
-    // What they have for the column, if there are any; `counted` taps along the other axes.
+    // Adds the loaded windows to the column's total. `counted`: taps along depth and height.
     DEVICE void add(Acc& total, const T (&windows)[kPart], int first, Acc counted) const {
 #pragma unroll
         for (int i = 0; i < kPart; ++i) {
@@ -87,12 +96,12 @@ template <class T, class Acc, int REACHING, int ACROSS> struct AverageWalk {
             total += constant ? value : value / (counted * (ACROSS > 0 ? widths[i] : counts(2, first + i)));
         }
     }
-    // The taps that count along the depth and the height.
+    // Counted taps along depth and height of the windows to add.
     DEVICE Acc counts_of(int slice) const { return constant ? Acc(1) : counts(0, slice) * counts(1, out_row); }
     DEVICE void prefetch() {
         if constexpr (ACROSS > 0) load(next, dy + slices.first * p.dy_stride[0], across.first, there());
     }
-    // Takes the next row of windows into hand.
+    // Makes the next row of windows the current one.
     DEVICE void step_down() {
         Acc total = 0;
         if constexpr (ACROSS > 0) {
@@ -122,10 +131,10 @@ template <class T, class Acc, int REACHING, int ACROSS> struct AverageWalk {
         }
 #pragma unroll
         for (int i = REACHING - 1; i > 0; --i) totals[i] = totals[i - 1];
-        // Where one row of windows reaches each element it is divided once for all of these.
+        // If each element is covered by one row of windows only, divides once for all elements.
         totals[0] = REACHING == 1 && constant ? total / Acc(p.counts) : total;
     }
-    // Writes the rows of x from where the row of windows in hand begins to where the next one does.
+    // Writes the rows of x from the current row of windows to the next one.
     DEVICE void write() {
         const int stride = int(p.stride[1].divisor);
 #pragma unroll 1
@@ -140,6 +149,7 @@ template <class T, class Acc, int REACHING, int ACROSS> struct AverageWalk {
         }
         row += stride;
     }
+    // Processes the halo, then the walk.
     DEVICE void run() {
         prefetch();
         if constexpr (REACHING > 1)
@@ -151,9 +161,10 @@ template <class T, class Acc, int REACHING, int ACROSS> struct AverageWalk {
     }
 };
 
+// Kernel: one column of x per thread.
 template <class T, class Acc, int REACHING, int ACROSS>
 DEVICE void average_pool_grad_walks(const AverageWalkParams& p) {
-    constexpr int kThreads = 256; // as the plan launches it
+    constexpr int kThreads = 256; // the block size that the planner uses
     const int item = int(blockIdx.x) * kThreads + int(threadIdx.x);
     if (item >= p.items) return;
     AverageWalk<T, Acc, REACHING, ACROSS> walk(p, item);
@@ -162,21 +173,22 @@ DEVICE void average_pool_grad_walks(const AverageWalkParams& p) {
 
 // ---------------------------------------------------------------- several columns
 
-// Windows are KERNEL wide, and STRIDE apart along the height and the width.
+// Windows are KERNEL wide, and STRIDE apart along height and width.
 template <class T, class Acc, int REACHING, int KERNEL, int STRIDE> struct AverageStrip {
     static constexpr int kColumns = 4, kWindows = (kColumns + KERNEL - 2) / STRIDE + 1;
 
     const AverageWalkParams& p;
     const bool constant;
     WindowRange slices;
-    int left, out_row, row; // the first window of `windows`; as above
-    int columns;            // that there are, to be written one by one; 0: all, as vectors
+    int left, out_row, row; // first window of a row that may cover the columns; the others as above
+    int columns;            // columns to write one by one; 0: all four, as vectors
     const T* dy;            // window `left`
     T* dx;
-    unsigned exist; // a bit for each window
+    unsigned exist; // bit mask of the windows that exist
     Acc widths[kWindows];
     Acc totals[REACHING][kColumns];
 
+    // Positions the thread at the beginning of its walk.
     DEVICE AverageStrip(const AverageWalkParams& p, int item) : p(p), constant(p.counts > 0) {
         const WalkPlace at = place_of(p, item);
         const int column = at.group * kColumns;
@@ -201,11 +213,12 @@ template <class T, class Acc, int REACHING, int KERNEL, int STRIDE> struct Avera
         for (int i = 0; i < REACHING; ++i) clear(totals[i]);
     }
     DEVICE Acc counts(int axis, int window) const { return Acc(count(p.counted, axis, window * STRIDE)); }
-    // The first window ends at the first column or, with a stride of two, LATE columns after it.
+    // Whether a window covers a column. The first window ends at the first column, or LATE columns after it.
     template <int LATE> static DEVICE constexpr bool reaches(int window, int column) {
         const int first = window * STRIDE + LATE - (KERNEL - 1);
         return first <= column && column < first + KERNEL;
     }
+    // Loads the windows of one slice once, and adds each to the columns that it covers.
     template <int LATE> DEVICE void add(Acc (&total)[kColumns], const T* from, Acc counted) const {
         T windows[kWindows];
 #pragma unroll
@@ -218,7 +231,7 @@ template <class T, class Acc, int REACHING, int KERNEL, int STRIDE> struct Avera
                 if (reaches<LATE>(i, j)) total[j] += value;
         }
     }
-    // Takes the next row of windows into hand.
+    // Makes the next row of windows the current one.
     template <int LATE> DEVICE void step_down() {
         Acc total[kColumns] = {};
         if (inside(out_row, p.y_extent[1])) {
@@ -239,7 +252,7 @@ template <class T, class Acc, int REACHING, int KERNEL, int STRIDE> struct Avera
             totals[0][j] = total[j];
         }
     }
-    // Writes the rows of x from where the row of windows in hand begins to where the next one does.
+    // Writes the rows of x from the current row of windows to the next one.
     DEVICE void write() {
 #pragma unroll
         for (int i = 0; i < STRIDE; ++i) {
@@ -266,6 +279,7 @@ template <class T, class Acc, int REACHING, int KERNEL, int STRIDE> struct Avera
         }
         row += STRIDE;
     }
+    // Processes the halo, then the walk.
     template <int LATE> DEVICE void run() {
 #pragma unroll 1
         for (int i = 0; i < p.halo; ++i) step_down<LATE>();
@@ -277,9 +291,10 @@ template <class T, class Acc, int REACHING, int KERNEL, int STRIDE> struct Avera
     }
 };
 
+// Kernel: four adjacent columns of x per thread.
 template <class T, class Acc, int REACHING, int KERNEL, int STRIDE>
 DEVICE void average_pool_grad_strips(const AverageWalkParams& p) {
-    constexpr int kThreads = 256; // as the plan launches it
+    constexpr int kThreads = 256; // the block size that the planner uses
     const int item = int(blockIdx.x) * kThreads + int(threadIdx.x);
     if (item >= p.items) return;
     AverageStrip<T, Acc, REACHING, KERNEL, STRIDE> strip(p, item);

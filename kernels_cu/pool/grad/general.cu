@@ -1,34 +1,35 @@
-// The gradients of MaxPool and of AveragePool: every element of x collects what the windows that have it give to it.
+// Gradients of MaxPool and AveragePool for any rank, kernel, stride, dilation and layout: the general kernels. A
+// gather: one thread computes one element of dx from all windows that cover it, in row-major order, without atomics.
 //
-// A thread makes one element. It looks at the windows that can reach it, in row-major order, and adds up their
-// gradients: of MaxPool those whose index is the element's number, of AveragePool all, each divided by how many taps
-// count. No atomics, and the same order always. Where channels lie closest together neighbouring threads take
-// neighbouring channels.
+// MaxPool: adds dy of the windows whose Index names the element. AveragePool: adds dy / (number of counted taps) of
+// every window. Adjacent threads have adjacent elements, or adjacent channels if these are closest together in memory.
+// Windows that several elements share hit in L1; bound by L1 for large windows, by memory for small ones.
 #include "base/geometry.cuh"
 #include "base/numeric.cuh"
 #include "pool/average.cuh"
 
+// Strides count elements; x_extent is the shape of dx.
 template <class Index, int NDIM> struct MaxPoolGradParams {
     const void* dy;
     const long long* indices;
     void* dx;
-    long long plane;                              // numbers per channel, or 0
-    Index elements;                               // of dx
-    Index y_extent[NDIM], pad[NDIM], reach[NDIM]; // reach: of the dilated kernel
+    long long plane;                              // Indices per channel, or 0 to count within each plane
+    Index elements;                               // elements of dx
+    Index y_extent[NDIM], pad[NDIM], reach[NDIM]; // reach: size of the dilated kernel
     Index dx_batch, dx_channel, dx_stride[NDIM];
     Index dy_batch, dy_channel, dy_stride[NDIM];
     Index indices_batch, indices_channel, indices_stride[NDIM];
-    Index place_stride[NDIM]; // of the elements' numbers within a plane
+    Index place_stride[NDIM]; // Index distance per coordinate, within a plane
     Divider<Index> x_extent[NDIM], stride[NDIM], dilation[NDIM], channels;
-    Index channels_last;
+    Index channels_last; // elements are numbered with channels fastest
 };
 
-// The same without indices; where as many taps count in every window that is `counts`, else 0.
+// The same without Indices. `counts`: taps of every window, or 0 if they differ.
 template <class Index, int NDIM> struct AveragePoolGradParams {
     const void* dy;
     void* dx;
     double counts;
-    Index elements; // of dx
+    Index elements; // elements of dx
     Index y_extent[NDIM], pad[NDIM], reach[NDIM];
     Index dx_batch, dx_channel, dx_stride[NDIM];
     Index dy_batch, dy_channel, dy_stride[NDIM];
@@ -37,7 +38,7 @@ template <class Index, int NDIM> struct AveragePoolGradParams {
     Counted<Index, NDIM> counted;
 };
 
-// What a window gives: its gradient where its index is the element's number ...
+// What a window contributes: its gradient if its Index names the element ...
 template <class T, class Acc> struct OfMaximum {
     const T* dy;
     const long long* indices;
@@ -50,10 +51,10 @@ template <class T, class Acc> struct OfMaximum {
         if (*indices == place) sum += widen(*dy);
     }
 };
-// ... or a share of it.
+// ... or its gradient divided by the counted taps.
 template <class T, class Acc> struct OfAverage {
     const T* dy;
-    Acc counts; // of the axes so far
+    Acc counts; // product over the axes so far
     bool constant;
 
     template <class Params, class Index> DEVICE OfAverage at(const Params& p, int axis, Index q, Index begin) const {
@@ -62,25 +63,25 @@ template <class T, class Acc> struct OfAverage {
     DEVICE void give(Acc& sum) const { sum += constant ? widen(*dy) : widen(*dy) / counts; }
 };
 
-// What the windows of the axes from AXIS on, as far as they reach the element, have for its gradient.
+// Adds the contributions of all windows, along the axes from AXIS on, that cover the element.
 template <int AXIS, int NDIM, class Params, class Index, class Given, class Acc>
 DEVICE void collect(const Params& p, const Index (&at)[NDIM], const Given& given, Acc& sum) {
     const Index from_begin = at[AXIS] + p.pad[AXIS], stride = Index(p.stride[AXIS].divisor);
-    const Index beyond = from_begin - p.reach[AXIS]; // windows that begin there or before do not reach it
+    const Index beyond = from_begin - p.reach[AXIS]; // windows that begin at or before this do not cover it
     const Index last = p.stride[AXIS].quotient(from_begin);
     const Index stop = last < p.y_extent[AXIS] ? last + 1 : p.y_extent[AXIS];
 #pragma unroll 1
     for (Index q = beyond < 0 ? Index(0) : p.stride[AXIS].quotient(beyond) + 1; q < stop; ++q) {
         Index between;
         p.dilation[AXIS].split(from_begin - q * stride, between);
-        if (between != 0) continue; // it lies between two taps
+        if (between != 0) continue; // the element lies between two taps
         const Given of_window = given.at(p, AXIS, q, q * stride);
         if constexpr (AXIS + 1 < NDIM) collect<AXIS + 1, NDIM>(p, at, of_window, sum);
         else of_window.give(sum);
     }
 }
 
-// A thread's element, and where it is in dx; false beyond the last one.
+// Decodes this thread's element. Returns false past the last one.
 template <class Params, class Index, int NDIM>
 DEVICE bool stand(const Params& p, Index (&at)[NDIM], Index& channel, Index& image) {
     const Index element = Index(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -90,6 +91,7 @@ DEVICE bool stand(const Params& p, Index (&at)[NDIM], Index& channel, Index& ima
     return true;
 }
 
+// The kernel for MaxPool.
 template <class T, class Acc, class Index, int NDIM>
 DEVICE void max_pool_grad(const MaxPoolGradParams<Index, NDIM>& p) {
     Index at[NDIM], channel, image;
@@ -103,6 +105,7 @@ DEVICE void max_pool_grad(const MaxPoolGradParams<Index, NDIM>& p) {
     static_cast<T*>(p.dx)[offset] = narrow<T>(sum);
 }
 
+// The kernel for AveragePool.
 template <class T, class Acc, class Index, int NDIM>
 DEVICE void average_pool_grad(const AveragePoolGradParams<Index, NDIM>& p) {
     Index at[NDIM], channel, image;

@@ -1,46 +1,52 @@
-// The gradient of MaxPool, for large windows above all: each is looked at once by a thread that it reaches, not once by
-// an element.
+// Gradient of MaxPool for large windows, without dilation: a scatter in shared memory. A thread looks at each window
+// that reaches its box of elements once, instead of once per element.
 //
-// A thread has a box of elements of a channel, some columns of some slices, and goes down its rows, from one row of
-// windows to the next, `walk` times. Of each window that reaches the box it loads the index; if that names an element
-// of both, the window's dy is added to the element's sum. Sums of as many rows as a window has are in shared memory:
-// the thread's own, beside those of other threads, so that lanes never meet in a bank and nobody waits. A row that no
-// later windows reach is written, and makes room for another one. Windows that begin above the walk and reach into it
-// come first. Lanes go along the rows of x or, where channels lie closest together, along the channels.
+// Thread: a box of box_slices x box_columns elements of one channel, walking down the rows, `walk` rows of windows. For
+// every window that reaches the box, it loads the Index; if that names an element of the box, it adds the window's dy
+// to the element's sum.
 //
-// Rows are those of the outermost axis, slices those of the height where there is a depth: so an element's windows come
-// in row-major order, and sums are those of the kernel that makes one element a thread. Elements are numbered in that
-// order, too. No window is dilated: another kernel makes those.
+//     shared sums[row of the window][slice][column][thread]: a ring of as many rows as a window has
+//
+// Each thread has its own sums, interleaved with those of other threads: no bank conflicts, no atomics, no barriers. A
+// row that no later window reaches is written, and its place is reused. Windows that begin above the walk and reach
+// into it are processed first (the halo). Lanes run along the rows of x, or along the channels in channels-last layout.
+// Bound by the instructions per window, or by memory.
+//
+// Rows are those of the outermost axis; for 3-D windows, rows are depth and slices are height. So windows are added in
+// row-major order, with the same result as pool/grad/general.cu. Indices must count elements in that order, too.
 #include "base/geometry.cuh"
 #include "base/numeric.cuh"
 #include "base/ptx.cuh"
 #include "base/vectors.cuh"
 #include "pool/grad/columns.cuh"
 
-// Axes are slices, rows and columns. Strides count elements.
+// Axes are slices, rows, columns. Strides count elements.
 struct ScatterPoolGradParams {
     const void* dy;
     const long long* indices;
     void* dx;
-    int items;             // walks
-    int walk, first, halo; // rows of windows: of a walk, where the first walk begins, above it those that reach into it
-    int extent[3];         // of dx
-    int box_slices, box_columns;
-    int vectors; // boxes have whole vectors of columns, which are neighbours in memory, and begin with one if dx does
+    int items; // number of walks
+    // rows of windows: per walk, first row of the first walk, rows above a walk that reach into it
+    int walk, first, halo;
+    int extent[3];               // extents of dx
+    int box_slices, box_columns; // elements per thread in a row of x
+    int vectors;                 // boxes are whole vectors of columns, contiguous and aligned in dx (if dx is)
     int y_extent[3], pad[3], kernel[3];
     int dx_batch, dx_channel, dx_stride[3];
     int dy_batch, dy_channel, dy_stride[3];
     int indices_batch, indices_channel, indices_stride[3];
-    int place_batch, place_channel, place_stride[3]; // of the elements' numbers
-    unsigned reached;                                // numbers from the first one of a window's first row on
-    Divider<int> by_row, by_slice;                   // numbers from one to the next
-    unsigned slice_bytes, row_bytes, bytes;          // of the sums of a block: from one to the next, and of all rows
-    Divider<int> stride[3];                          // of windows
-    Divider<int> channels, groups, walks, depths;    // groups: of columns; depths: of slices
-    int channels_last;
+    int place_batch, place_channel, place_stride[3]; // Index distances
+    // range of Indices that a window can name, from that of the box's first element in the window's first row on
+    unsigned reached;
+    Divider<int> by_row, by_slice; // divide by the Index distance between rows, between slices
+    // shared memory of a block's sums: between slices, between rows, and in all
+    unsigned slice_bytes, row_bytes, bytes;
+    Divider<int> stride[3];                       // of windows
+    Divider<int> channels, groups, walks, depths; // groups: of columns; depths: of slices
+    int channels_last;                            // walks are numbered with channels fastest
 };
 
-// The windows of an axis that reach a box: how many, the first one, and where that begins from the box's first element.
+// The windows along an axis that reach a box: number, first one, and its beginning relative to the box's first element.
 struct ReachingBox { int count, first, begin; };
 
 DEVICE ReachingBox reaching_box(const ScatterPoolGradParams& p, int axis, int at, int elements) {
@@ -49,19 +55,20 @@ DEVICE ReachingBox reaching_box(const ScatterPoolGradParams& p, int axis, int at
     return {end - first, first, first * int(p.stride[axis].divisor) - p.pad[axis] - at};
 }
 
-// Where a thread is on its way down: at a row of windows, and at the row of x where those begin.
+// The state of a walk: a row of windows, and the row of x where it begins.
 template <class T> struct Walk {
-    int row, end;            // from the first row that it makes
-    int slices, columns;     // of the box, as far as there are any
-    int out_row;             // of windows
-    ReachingBox down, along; // slices and columns of windows
-    unsigned place;          // the number of the box's first element in the row
-    unsigned sums, top;      // the thread's in shared memory; from there on those of the row
+    int row, end;            // rows of x, relative to the first one that this thread computes
+    int slices, columns;     // of the box, as far as they exist
+    int out_row;             // row of windows
+    ReachingBox down, along; // windows along slices and along columns
+    unsigned place;          // Index of the box's first element in the current row
+    unsigned sums, top;      // shared-memory address of the thread's sums; offset of the current row in them
     const T* dy;
     const long long* indices;
     T* dx;
 };
 
+// Decodes a walk's number. `stride`: that of the rows of windows.
 template <class T> DEVICE Walk<T> stand(const ScatterPoolGradParams& p, int item, int stride) {
     Walk<T> walk;
     const WalkPlace at = place_of(p, item);
@@ -87,10 +94,11 @@ template <class T> DEVICE Walk<T> stand(const ScatterPoolGradParams& p, int item
     return walk;
 }
 
-// Adds what the windows of a slice of the current row give; their slices begin at one of the box. They are loaded in
-// parts.
+// Adds what one slice of the current row of windows contributes. `slice_begin`: the windows' first slice, relative to
+// the box.
 //
-// Numbers that lie elsewhere in x have other rows, slices or columns, none of which is both in the window and written.
+// An Index that names an element elsewhere in x has another row, slice or column, which is outside of the window or of
+// the box, so it is ignored.
 template <class T, class Acc, int THREADS>
 DEVICE void scatter(const ScatterPoolGradParams& p, const Walk<T>& walk, const long long* indices, const T* dy,
                     int slice_begin) {
@@ -118,7 +126,8 @@ DEVICE void scatter(const ScatterPoolGradParams& p, const Walk<T>& walk, const l
             const bool of_window = (named[i].y == 0) & (from_first < p.reached)
                                  & inside(slice - slice_begin, p.kernel[0]) & inside(column - begin, p.kernel[2]);
             if (of_window & (slice < p.box_slices) & (column < p.box_columns)) {
-                const unsigned below = walk.top + row * p.row_bytes; // or as many rows above
+                // rows wrap around: the smaller of the two unsigned numbers is valid
+                const unsigned below = walk.top + row * p.row_bytes;
                 const unsigned sum = walk.sums + column * int(THREADS * sizeof(Acc)) + slice * p.slice_bytes
                                    + min(below, below - p.bytes);
                 Acc value;
@@ -130,8 +139,8 @@ DEVICE void scatter(const ScatterPoolGradParams& p, const Walk<T>& walk, const l
     }
 }
 
-// Takes the sums of the top row, COUNT columns at a time, and writes those that are wanted; others begin in their
-// place.
+// Takes the sums of the top row out of the ring, COUNT columns at a time, stores the wanted ones to dx, and clears
+// them.
 template <int COUNT, int THREADS, class Acc, class T>
 DEVICE void write_row(const ScatterPoolGradParams& p, const Walk<T>& walk, bool wanted) {
     T* of_slice = walk.dx;
@@ -157,8 +166,9 @@ DEVICE void write_row(const ScatterPoolGradParams& p, const Walk<T>& walk, bool 
     }
 }
 
+// The kernel: one walk per thread.
 template <class T, class Acc> DEVICE void max_pool_grad_scatter(const ScatterPoolGradParams& p) {
-    constexpr int kThreads = 64, kVector = 16 / sizeof(Acc); // threads as the plan launches them
+    constexpr int kThreads = 64, kVector = 16 / sizeof(Acc); // threads: the block size that the planner uses
     extern __shared__ __align__(16) unsigned char shared[];
     const int item = int(blockIdx.x) * kThreads + int(threadIdx.x);
     if (item >= p.items) return;

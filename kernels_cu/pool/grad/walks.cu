@@ -1,62 +1,68 @@
-// The gradient of MaxPool, down the columns of x: windows are read once for all elements of a thread that they reach.
+// Gradient of MaxPool, down the columns of x, for windows of up to 13 rows without dilation: a gather without atomics.
+// A thread walks down columns and reads each window once for all of its elements that the window covers.
 //
-// A thread goes down COLUMNS neighbouring columns of x, from one row of windows to the next, `walk` times. It keeps the
-// sums of the ROWS rows that those windows reach in registers: of each row of windows it loads what those have that
-// meet its columns, up to ACROSS beside one another, gives it to the elements that their indices name, and writes the
-// rows that no later windows reach. Windows that begin above the walk and reach into it come first. What a row of
-// windows has is prefetched while the row above is dealt with. Lanes go along the rows of x or, where channels lie
-// closest together, along the channels. Numbers of elements fit into 31 bits: an index is compared with those of a
-// window's elements by its low word.
+// Thread: COLUMNS adjacent columns of x, `walk` rows of windows. Sums of the ROWS rows that a window covers stay in
+// registers.
 //
-// An element's windows come in row-major order: no atomics, and the sums of the kernel that makes one element a thread.
-// Where windows overlap in depth columns go along that, so that what is named depth here is the height; then ACROSS is
-// any. No window is more than ROWS high, and none is dilated: another kernel makes those.
+//     for each row of windows:  load Index and dy of up to ACROSS windows that cover the columns (next row prefetched)
+//         compare each Index with the numbers of the covered elements; add dy to the element that it names
+//         write the rows of x that no later window covers; shift the sums up
+//
+// Windows that begin above the walk and reach into it are processed first (the halo). Lanes run along the rows of x, or
+// along the channels in channels-last layout. Elements' numbers fit into 31 bits, so Indices are compared by their low
+// words. Bound by memory, or by comparisons for large windows.
+//
+// Windows are added in row-major order, with the same result as pool/grad/general.cu. If windows overlap in depth,
+// columns run along the depth; then "depth" below means the height, and ACROSS is 0 (any).
 #include "base/geometry.cuh"
 #include "base/numeric.cuh"
 #include "base/ptx.cuh"
 #include "base/vectors.cuh"
 #include "pool/grad/columns.cuh"
 
-// The largest numbers of windows beside one another that meet several columns, of such columns, and of rows.
+// Most windows of a row that cover several columns, most such columns, most rows of a window.
 constexpr int kMostWindows = 4, kMostColumns = 2, kMostRows = 13;
 
-// Axes are depth, height and width. Strides count elements.
+// Axes are depth, height, width. Strides count elements.
 struct WalkPoolGradParams {
     const void* dy;
     const long long* indices;
     void* dx;
-    unsigned numbers;      // of elements that indices can name; others name none
-    int items;             // walks
-    int walk, first, halo; // rows of windows: of a walk, where the first walk begins, above it those that reach into it
-    int left;              // of several columns: the first window that can meet those of the first thread
-    int rows, columns;     // of dx
-    int vectors;           // every thread's columns are neighbours in memory, and begin with a vector if dx does
+    unsigned numbers; // Indices below this name elements; others name none
+    int items;        // number of walks
+    // rows of windows: per walk, first row of the first walk, rows above a walk that reach into it
+    int walk, first, halo;
+    int left;          // several columns: first window that can cover the first thread's
+    int rows, columns; // of dx
+    int vectors;       // every thread's columns are contiguous and aligned in dx (if dx is)
     int y_extent[3], pad[3], kernel[3];
     int dx_batch, dx_channel, dx_stride[3];
     int dy_batch, dy_channel, dy_stride[3];
     int indices_batch, indices_channel, indices_stride[3];
-    int place_batch, place_channel, place_stride[3]; // of the elements' numbers
-    // From the number of the first column's element in a window's first row to those that it can name, by columns and
-    // rows: beyond all numbers where it reaches none. For one column there is one window.
+    int place_batch, place_channel, place_stride[3]; // Index distances
+    // named[window][column][row]: Index of that element of the columns, relative to the first column's element in the
+    // window's first row; larger than any Index if the window does not cover it. For one column, there is one entry for
+    // all windows.
     unsigned named[kMostWindows][kMostColumns][kMostRows];
     Divider<int> stride[3];                       // of windows
     Divider<int> channels, groups, walks, depths; // groups: of columns
-    int channels_last;
+    int channels_last;                            // walks are numbered with channels fastest
 };
 
-// Where a thread is on its way down its columns: at a row of windows, and at the row of x where those begin.
+// The state of a walk: a row of windows, and the row of x where it begins.
 template <class T> struct Walk {
-    int row, end;         // from the first row that it makes
-    int columns;          // that there are, to be written one by one; 0: all, as vectors
-    int out_row, out_end; // of windows that there are: the row, and where they end
-    int left, across;     // windows of a row that meet the columns: the first one from the pointers, how many there are
-    int slices;           // such rows in depth
-    unsigned place;       // the number of the first column's element
+    int row, end;         // rows of x, relative to the first one that this thread computes
+    int columns;          // columns to write one by one; 0: all, as vectors
+    int out_row, out_end; // row of windows; first one that does not exist
+    int left, across;     // windows of a row that cover the columns: first one, and number
+    int slices;           // slices of windows that cover them
+    unsigned place;       // Index of the first column's element in the current row
     const T* dy;
     const long long* indices;
     T* dx;
 };
 
+// Decodes a walk's number. `stride`: that of the rows of windows.
 template <int COLUMNS, class T> DEVICE Walk<T> stand(const WalkPoolGradParams& p, int item, int stride) {
     Walk<T> walk;
     const WalkPlace at = place_of(p, item);
@@ -91,14 +97,14 @@ template <int COLUMNS, class T> DEVICE Walk<T> stand(const WalkPoolGradParams& p
     return walk;
 }
 
-// What the windows of a row that meet the columns have; those that there are not name no element.
+// Index and dy of the windows of a row that cover the columns. Windows that do not exist name no element.
 template <class T, int ACROSS> struct Windows {
     uint2 indices[ACROSS]; // low and high words
     T dy[ACROSS];
 };
 
-// Loads what COUNT windows beside one another have, if there is such a row. For one column there are `across` of them;
-// for several the first one is window `left`, and a row has `across`.
+// Loads COUNT adjacent windows, if the row exists. For one column, `across` of them exist; for several, the first one
+// is window `left`, and a row has `across`.
 template <int COLUMNS, int COUNT, class T>
 DEVICE Windows<T, COUNT> load(const WalkPoolGradParams& p, const long long* indices, const T* dy, bool there, int left,
                               int across) {
@@ -120,11 +126,12 @@ template <class T> DEVICE void step_down(const WalkPoolGradParams& p, Walk<T>& w
     walk.dy += p.dy_stride[1];
 }
 
-// Windows with a stride of one begin one column after another.
+// Whether a window can cover a column. With stride 1, successive windows begin at successive columns.
 template <int ROWS, int STRIDE, int COLUMNS> DEVICE constexpr bool can_reach(int window, int column) {
     return COLUMNS == 1 || STRIDE != 1 || (column <= window && window < column + ROWS);
 }
 
+// Adds dy of each window to the sum of the element that its Index names.
 template <int STRIDE, class T, int ACROSS, class Acc, int ROWS, int COLUMNS>
 DEVICE void give(const WalkPoolGradParams& p, const Windows<T, ACROSS>& windows, unsigned place,
                  Acc (&sums)[ROWS][COLUMNS]) {
@@ -144,7 +151,7 @@ DEVICE void give(const WalkPoolGradParams& p, const Windows<T, ACROSS>& windows,
     }
 }
 
-// Writes a row of the columns.
+// Writes one row of the columns.
 template <class T, class Acc, int COLUMNS>
 DEVICE void write(const WalkPoolGradParams& p, const Walk<T>& walk, const Acc (&sums)[COLUMNS]) {
     if (COLUMNS > 1 && walk.columns == 0) {
@@ -156,8 +163,8 @@ DEVICE void write(const WalkPoolGradParams& p, const Walk<T>& walk, const Acc (&
         if (COLUMNS == 1 || column < walk.columns) walk.dx[column * p.dx_stride[2]] = narrow<T>(sums[column]);
 }
 
-// What the windows of a row give: up to ACROSS of one slice, loaded while the row above is dealt with, or any of
-// several slices, loaded in parts.
+// A source of rows of windows: up to ACROSS windows of one slice, prefetched; or (ACROSS = 0) any number of windows and
+// slices, loaded in parts.
 template <class T, int ROWS, int STRIDE, int COLUMNS, int ACROSS> struct Source {
     Windows<T, ACROSS> next;
 
@@ -172,6 +179,7 @@ template <class T, int ROWS, int STRIDE, int COLUMNS, int ACROSS> struct Source 
         give<STRIDE>(p, windows, walk.place, sums);
     }
 };
+// ACROSS = 0: windows are not prefetched, but loaded kPart at a time, slice by slice.
 template <class T, int ROWS, int STRIDE> struct Source<T, ROWS, STRIDE, 1, 0> {
     DEVICE void begin(const WalkPoolGradParams&, Walk<T>&) {}
     template <class Acc> DEVICE void give_row(const WalkPoolGradParams& p, Walk<T>& walk, Acc (&sums)[ROWS][1]) {
@@ -196,10 +204,10 @@ template <class T, int ROWS, int STRIDE> struct Source<T, ROWS, STRIDE, 1, 0> {
     }
 };
 
-// STRIDE is that of the windows' rows, of several columns also of theirs, or 0: any. ACROSS is 0 for any.
+// STRIDE: of the windows along H (several columns: also along W); 0: any. ACROSS: most windows of a row; 0: any number.
 template <class T, class Acc, int ROWS, int STRIDE, int COLUMNS, int ACROSS>
 DEVICE void max_pool_grad_walks(const WalkPoolGradParams& p) {
-    constexpr int kThreads = 256; // as the plan launches it
+    constexpr int kThreads = 256; // the block size that the planner uses
     const int item = int(blockIdx.x) * kThreads + int(threadIdx.x);
     if (item >= p.items) return;
     const int stride = STRIDE > 0 ? STRIDE : int(p.stride[1].divisor);

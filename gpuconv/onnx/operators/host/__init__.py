@@ -1,1 +1,1 @@
-"""Operators that the host computes on every device: of classical machine learning, of sequences and of text."""
+"""Operators that always run on the host: classical machine learning, sequences, maps and strings."""

@@ -1,6 +1,7 @@
-"""Operators of classical machine learning, domain ai.onnx.ml: linear models, ensembles of trees, encoders of features.
+"""Operators of the domain ai.onnx.ml: linear models, tree ensembles, feature encoders and normalisers.
 
-All run on the host, in float64 for sums of linear models, and give float32 scores, as the specification has them.
+All run on the host. Linear models are summed in float64, and scores are float32 as the specification says. Rules are
+those of the ONNX-ML operator specification.
 """
 
 from __future__ import annotations
@@ -18,15 +19,18 @@ from gpuconv.onnx.operators.form import Form, Operator
 _ALL_HOST = frozenset(range(64))
 _NUMBERS = frozenset({"float32", "float64", "int64", "int32"})
 _TEXT = frozenset({"object"})
-_NONZERO = 1e-7  # the least magnitude of scores that SOFTMAX_ZERO does not take as 0
+_NONZERO = 1e-7  # SOFTMAX_ZERO treats scores of smaller magnitude as 0
 
 
 def _texts(values: Any) -> list[str]:
+    """Return strings, decoded where onnx gives bytes."""
     return [value.decode() if isinstance(value, bytes) else value for value in values]
 
 
 def _one_of(form: Form, *names: str) -> tuple[str, Any]:
-    """Return the name and the value of the only one of some attributes that a node gives."""
+    """Return name and value of the one attribute, among alternatives, that the node has; otherwise raise
+    ArgumentError.
+    """
     found = [(name, form.get(name)) for name in names if form.get(name) is not None]
     found = [(name, value) for name, value in found if np.size(value)] or found
     if len(found) != 1:
@@ -36,7 +40,7 @@ def _one_of(form: Form, *names: str) -> tuple[str, Any]:
 
 
 def _named(names: Any, places: Any) -> Any:
-    """Return the class labels at some places: text, or int64."""
+    """Return the class labels with the given indices, as an array of strings or int64."""
     kind = object if isinstance(names[0], str) else np.int64
     return np.array(names, kind)[places]
 
@@ -50,14 +54,14 @@ def _softmax(scores: Any) -> Any:
 
 
 def _softmax_zero(scores: Any) -> Any:
-    """Softmax of the scores that are not 0; the others stay 0."""
+    """Return softmax over the non-zero scores of each row; zeros stay 0."""
     powers = np.where(np.abs(scores) > _NONZERO, np.exp(scores - scores.max(axis=1, keepdims=True)), 0)
     total = powers.sum(axis=1, keepdims=True)
     return np.where(total == 0, 0.5, powers / np.where(total == 0, 1, total))
 
 
 def _probit(scores: Any) -> Any:
-    """Return the inverse of the normal distribution function; NaN outside of 0 to 1, infinities at the ends."""
+    """Return the inverse of the standard normal CDF; infinite at 0 and 1, NaN outside."""
     ends = np.where(scores == 0, -np.inf, np.where(scores == 1, np.inf, np.nan))
     inside = (scores > 0) & (scores < 1)
     ends[inside] = [NormalDist().inv_cdf(score) for score in scores[inside].tolist()]
@@ -74,7 +78,7 @@ _TRANSFORMS: dict[str, Callable[[Any], Any]] = {
 
 
 def _transformed(form: Form, scores: Any) -> Any:
-    """Return rows of scores as post_transform has them, a name or, of TreeEnsemble, its number."""
+    """Apply the attribute post_transform (a name, or TreeEnsemble's number for it) to rows of scores."""
     given = form.get("post_transform") or "NONE"
     name = ["NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT"][given] if isinstance(given, int) else given
     if name not in _TRANSFORMS:
@@ -84,7 +88,10 @@ def _transformed(form: Form, scores: Any) -> Any:
 
 
 def _linear(form: Form, x: Any, rows: int | None) -> Any:
-    """Return x @ coefficients + intercepts (N, rows), in float64; None makes rows of all coefficients."""
+    """Return ``x @ coefficients.T + intercepts`` with shape (N, rows) in float64.
+
+    ``rows`` of None infers the number of rows from the number of coefficients.
+    """
     values = np.atleast_2d(x).astype(np.float64)
     weights = np.asarray(form.get("coefficients"), np.float64)
     features = values.shape[1]
@@ -103,11 +110,12 @@ def _linear(form: Form, x: Any, rows: int | None) -> Any:
 
 
 def _linear_regressor(form: Form, x: Any) -> Any:
+    """LinearRegressor: one output per target, after post_transform."""
     return _transformed(form, _linear(form, x, form.get("targets"))).astype(np.float32)
 
 
 def _linear_classifier(form: Form, x: Any) -> Any:
-    """Return labels and scores; a single set of coefficients is that of the second of two classes."""
+    """LinearClassifier: return labels and scores; a single row of coefficients scores the second of two classes."""
     _, names = _one_of(form, "classlabels_strings", "classlabels_ints")
     scores = _linear(form, x, None)
     if scores.shape[1] == 1 and len(names) == 2:
@@ -121,18 +129,18 @@ def _linear_classifier(form: Form, x: Any) -> Any:
 
 
 class _Trees:
-    """Nodes of trees as arrays, a leaf being a node without a test.
+    """Tree nodes in arrays; a leaf is a node without a test. Rows of features descend all levels together.
 
     Parameters
     ----------
     features, thresholds, missing : array (nodes)
-        Which feature is tested, against what, and whether NaN takes the true branch.
+        Feature to test, threshold to compare with, and whether NaN takes the true branch.
     modes : list of str
-        The comparisons; LEAF and MEMBER among them.
+        Comparison of each node, "MEMBER" for set membership, or "LEAF".
     branches : array (nodes, 2)
-        Places of the nodes of the false and the true branch.
+        Positions of the nodes on the false and the true branch.
     members : dict of int to array
-        By the place of a MEMBER node, the values that take the true branch.
+        Position of each MEMBER node: values that take the true branch.
     """
 
     def __init__(
@@ -150,7 +158,7 @@ class _Trees:
         self._is_leaf = self._places.get("LEAF", np.zeros(len(modes), np.bool_))
 
     def leaves(self, x: Any, root: int) -> Any:
-        """Return the place of the leaf that each row of x (N, features) comes to."""
+        """Return the position of the leaf that each row of x (N, features) reaches from ``root``."""
         tested = self._features[~self._is_leaf]
         if tested.size and not 0 <= tested.min() <= tested.max() < x.shape[1]:
             raise ArgumentError(f"nodes test the features {tested.min()} to {tested.max()}, but X has {x.shape[1]}")
@@ -167,16 +175,16 @@ class _Trees:
         return at
 
     def _holds(self, nodes: Any, values: Any) -> Any:
-        """Tell which rows take the true branch; NaN does where the node says so, whatever its comparison."""
+        """Return which rows take the true branch; NaN is decided by ``missing``, regardless of the comparison."""
         holds = np.zeros(len(nodes), np.bool_)
         for mode, places in self._places.items():
-            mine = places[nodes]
+            mask = places[nodes]
             if mode == "MEMBER":
-                holds[mine] = [
-                    value in self._members[node] for node, value in zip(nodes[mine], values[mine], strict=True)
+                holds[mask] = [
+                    value in self._members[node] for node, value in zip(nodes[mask], values[mask], strict=True)
                 ]
             elif mode != "LEAF":
-                holds[mine] = _COMPARISONS[mode](values[mine], self._thresholds[nodes[mine]])
+                holds[mask] = _COMPARISONS[mode](values[mask], self._thresholds[nodes[mask]])
         return np.where(np.isnan(values), self._missing[nodes], holds)
 
 
@@ -192,7 +200,7 @@ _AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 
 
 def _numbers(form: Form, name: str) -> Any:
-    """Return an attribute of numbers, or the tensor that may come in its place, as float64; None without either."""
+    """Return a numeric attribute, or its ``_as_tensor`` alternative, as float64; None if both are absent."""
     tensor, plain = form.get(f"{name}_as_tensor"), form.get(name)
     if tensor is not None and np.size(_array(tensor)):
         return _array(tensor).astype(np.float64)
@@ -204,7 +212,7 @@ def _array(value: Any) -> Any:
 
 
 def _parsed(form: Form) -> tuple[_Trees, dict[tuple[int, int], int], list[int]]:
-    """Return the trees of the older operators, the places of nodes by (tree, node), and the places of the roots."""
+    """Return the trees of TreeEnsembleClassifier and -Regressor, node positions by (tree, node), and root positions."""
     modes, trees, numbers = (form.get(f"nodes_{name}") or [] for name in ("modes", "treeids", "nodeids"))
     modes = _texts(modes)
     features, true, false = (form.get(f"nodes_{name}") for name in ("featureids", "truenodeids", "falsenodeids"))
@@ -223,13 +231,13 @@ def _parsed(form: Form) -> tuple[_Trees, dict[tuple[int, int], int], list[int]]:
             if (trees[at], target) not in places:
                 raise ArgumentError(f"node {numbers[at]} of tree {trees[at]} branches to {target}, which is none of it")
             branches[at, side] = places[trees[at], target]
-    roots = {tree: at for at, tree in reversed(list(enumerate(trees)))}  # the first node of each
+    roots = {tree: at for at, tree in reversed(list(enumerate(trees)))}  # the first node of each tree
     found = _Trees(np.asarray(features), thresholds, np.asarray(missing) > 0, modes, branches, {})
     return found, places, [roots[tree] for tree in sorted(roots)]
 
 
 def _votes(form: Form, kind: str, places: Mapping[tuple[int, int], int], most: int) -> tuple[Any, Any, Any]:
-    """Return the votes of leaves: the place of the node, the number of the target or class, and the weight."""
+    """Return the votes of leaves as three arrays: node position (-1 if unknown), target or class, and weight."""
     trees, numbers, targets = (form.get(f"{kind}_{name}") or [] for name in ("treeids", "nodeids", "ids"))
     weights = _numbers(form, f"{kind}_weights")
     if weights is None or {len(trees), len(numbers), len(targets)} != {len(weights)}:
@@ -241,28 +249,31 @@ def _votes(form: Form, kind: str, places: Mapping[tuple[int, int], int], most: i
 
 
 def _aggregated(ends: Any, votes: tuple[Any, Any, Any], most: int, how: str) -> Any:
-    """Return (N, targets): what the leaves (N, trees) that were reached vote for; 0 where none of them votes."""
+    """Return scores (N, targets) from the leaves (N, trees) that each row reaches; 0 for targets without a vote."""
     nodes, targets, weights = votes
     result = np.zeros((len(ends), most))
     for target in range(most):
-        mine = np.flatnonzero(targets == target)
-        reached = (ends[:, :, None] == nodes[mine]).any(axis=1)  # (N, votes)
+        votes_of_target = np.flatnonzero(targets == target)
+        # (N, votes): whether a row reaches the voting leaf
+        reached = (ends[:, :, None] == nodes[votes_of_target]).any(axis=1)
         any_vote = reached.any(axis=1)
         if how in ("SUM", "AVERAGE"):
-            total = (reached * weights[mine]).sum(axis=1)
+            total = (reached * weights[votes_of_target]).sum(axis=1)
             result[:, target] = total / (ends.shape[1] if how == "AVERAGE" else 1)
         else:
             pick, nothing = (np.min, np.inf) if how == "MIN" else (np.max, -np.inf)
-            found = pick(np.where(reached, weights[mine], nothing), axis=1, initial=nothing)
-            result[:, target] = np.where(any_vote, found, 0)
+            best = pick(np.where(reached, weights[votes_of_target], nothing), axis=1, initial=nothing)
+            result[:, target] = np.where(any_vote, best, 0)
     return result
 
 
 def _ends(trees: _Trees, x: Any, roots: list[int]) -> Any:
+    """Return the leaf that each row reaches in each tree: (N, trees)."""
     return np.stack([trees.leaves(x, root) for root in roots], axis=1)
 
 
 def _with_base(form: Form, scores: Any) -> Any:
+    """Add the attribute base_values to the scores."""
     base = _numbers(form, "base_values")
     if base is None:
         return scores
@@ -272,6 +283,7 @@ def _with_base(form: Form, scores: Any) -> Any:
 
 
 def _tree_regressor(form: Form, x: Any) -> Any:
+    """TreeEnsembleRegressor: aggregate the weights of the leaves that a row reaches."""
     trees, places, roots = _parsed(form)
     targets, how = form.get("n_targets") or 1, form.get("aggregate_function") or "SUM"
     if how not in _AGGREGATES:
@@ -282,7 +294,7 @@ def _tree_regressor(form: Form, x: Any) -> Any:
 
 
 def _tree_classifier(form: Form, x: Any) -> Any:
-    """Return the class of the highest score, and the scores; where all votes are for one of two, as _of_second says."""
+    """TreeEnsembleClassifier: return labels and scores; see _of_second if all votes are for one of two classes."""
     _, names = _one_of(form, "classlabels_strings", "classlabels_int64s")
     trees, places, roots = _parsed(form)
     votes = _votes(form, "class", places, len(names))
@@ -295,10 +307,11 @@ def _tree_classifier(form: Form, x: Any) -> Any:
 
 
 def _of_second(form: Form, scores: Any, votes: tuple[Any, Any, Any]) -> tuple[Any, Any]:
-    """Return the class and both scores, where leaves vote for one of two classes alone.
+    """Return class and both scores if all votes are for the same one of two classes.
 
-    As converters and ONNX Runtime have it, that is the score of the second class: a probability, which must exceed 0.5,
-    where no weight is negative, else a margin that must exceed 0. Of votes for the first class the other score follows.
+    The rules are those of converters and ONNX Runtime. The sum of votes decides for the second class: if no weight is
+    negative it is a probability, which must exceed 0.5, otherwise a margin, which must exceed 0. If the votes name the
+    first class, the other score is computed from it.
     """
     _, classes, weights = votes
     score, probable = scores[:, classes[0]], bool((weights >= 0).all())
@@ -314,17 +327,20 @@ def _labels_of(form: Form) -> int:
 
 
 def _is_binary(form: Form) -> bool:
+    """Return whether all votes are for the same one of two classes."""
     return len(set(form.get("class_ids") or ())) == 1 and _labels_of(form) == 2
 
 
 def _says_its_classes(form: Form) -> bool:
-    """Tell whether votes and labels make a class each; of one label, or of several base_values, nothing is said."""
+    """Return whether the specification defines the classes: not for a single label, nor a binary form with
+    base_values.
+    """
     base = _numbers(form, "base_values")
     return _labels_of(form) > 1 and not (_is_binary(form) and base is not None and len(base) > 1)
 
 
 def _tree_ensemble(form: Form, x: Any) -> Any:
-    """Bring the newer form's lists of inner nodes and of leaves into one, leaves last."""
+    """TreeEnsemble of ai.onnx.ml 5: convert its separate lists of inner nodes and leaves to one list, leaves last."""
     modes = _array(form.get("nodes_modes")).tolist()
     names = [*_COMPARISONS, "MEMBER"]
     count, weights = len(modes), _array(form.get("leaf_weights")).astype(np.float64)
@@ -364,12 +380,12 @@ def _tree_ensemble(form: Form, x: Any) -> Any:
 
 
 def _members(form: Form, nodes: list[int]) -> dict[int, Any]:
-    """Return the values of MEMBER nodes, which stand one set after the other, with NaN behind each."""
+    """Return the value set of each MEMBER node; membership_values lists the sets in order, each terminated by NaN."""
     given = form.get("membership_values")
     values = np.zeros(0) if given is None else _array(given).astype(np.float64)
     ends = np.flatnonzero(np.isnan(values)).tolist()
     if len(ends) < len(nodes):
-        ends.append(len(values))  # the last set may lack its NaN
+        ends.append(len(values))  # the terminator of the last set may be missing
     if len(ends) != len(nodes):
         raise ArgumentError(f"membership_values has {len(ends)} sets, but there are {len(nodes)} nodes that need one")
     starts = [0, *(end + 1 for end in ends)]
@@ -380,7 +396,7 @@ def _members(form: Form, nodes: list[int]) -> dict[int, Any]:
 
 
 def _feature_vectorizer(form: Form, *arrays: Any) -> Any:
-    """Join columns; an array of one axis is a row. Each is cut, or filled up with zeros, to its declared width."""
+    """FeatureVectorizer: concatenate inputs, each cut or zero-padded to its declared width; a 1-D array is a row."""
     widths = form.get("inputdimensions") or []
     if len(widths) != len(arrays) or min(widths, default=0) < 0:
         raise ArgumentError(f"inputdimensions is {widths}, but must have a size for each of {len(arrays)} inputs")
@@ -392,7 +408,7 @@ def _feature_vectorizer(form: Form, *arrays: Any) -> Any:
 
 
 def _dict_vectorizer(form: Form, x: Any) -> Any:
-    """Return the values of a map (V) in the order of the vocabulary, 0 for keys it lacks; of a list of maps (N, V)."""
+    """DictVectorizer: return a map's values in vocabulary order, shape (V), 0 for missing keys; a list gives (N, V)."""
     _, words = _one_of(form, "string_vocabulary", "int64_vocabulary")
     places = {word: at for at, word in enumerate(words)}
     rows = x if isinstance(x, list) else [x]
@@ -411,7 +427,7 @@ def _dict_vectorizer(form: Form, x: Any) -> Any:
 
 
 def _normalizer(form: Form, x: Any) -> Any:
-    """Divide rows (N, C), or the only row (C), by their maximum, or by their L1 or L2 norm; unless that is 0."""
+    """Normalizer: divide each row of x (N, C) or (C) by its maximum, L1 or L2 norm; rows with norm 0 are unchanged."""
     norm, values = form.get("norm"), x.astype(np.float64)
     if norm not in ("MAX", "L1", "L2") or x.ndim not in (1, 2):
         raise ArgumentError(f"norm must be MAX, L1 or L2, not {norm!r}, and X (N, C) or (C), not {x.shape}")
@@ -427,7 +443,7 @@ def _normalizer(form: Form, x: Any) -> Any:
 
 
 def _scaler(form: Form, x: Any) -> Any:
-    """(x - offset) * scale, of all features alike or of each."""
+    """Scaler: return ``(x - offset) * scale``, with scalar or per-feature parameters."""
     offset, scale = (np.asarray(form.get(name) or [start], np.float64) for name, start in (("offset", 0), ("scale", 1)))
     for name, values in (("offset", offset), ("scale", scale)):
         if len(values) not in (1, x.shape[-1] if x.ndim else 1):
@@ -436,6 +452,7 @@ def _scaler(form: Form, x: Any) -> Any:
 
 
 def _one_hot_encoder(form: Form, x: Any) -> Any:
+    """OneHotEncoder: append an axis over the categories; unknown values give zeros, or an error if ``zeros`` is 0."""
     name, categories = _one_of(form, "cats_strings", "cats_int64s")
     texts = name == "cats_strings"
     if texts != (x.dtype == object):
@@ -456,7 +473,10 @@ _UNUSED = {"U": "_Unused", "O": "_Unused", "f": -0.0}
 
 
 def _label_encoder(form: Form, x: Any) -> Any:
-    """Map keys to values, the last of equal keys; NaN is a key too. Opset 1 maps text to places, and back."""
+    """LabelEncoder: map keys to values; of equal keys the last one wins, and NaN matches NaN.
+
+    Opset 1 maps strings to indices, and indices to strings.
+    """
     if form.get("classes_strings") is not None:
         return _by_class(form, x)
     (_, keys), (name, values) = _one_of(form, *_KEYS), _one_of(form, *_VALUES)
@@ -475,10 +495,12 @@ def _label_encoder(form: Form, x: Any) -> Any:
 
 
 def _key(value: Any) -> Any:
-    return "NaN" if value != value else value  # no number is this text, and no text differs from itself
+    """Return a dict key for a value, the same for every NaN."""
+    return "NaN" if value != value else value  # NaN must match NaN; no number equals this string
 
 
 def _by_class(form: Form, x: Any) -> Any:
+    """Map strings to indices or indices to strings, as LabelEncoder of opset 1 does."""
     names = _texts(form.get("classes_strings"))
     if x.dtype == object:
         places = {name: at for at, name in enumerate(names)}
@@ -488,7 +510,7 @@ def _by_class(form: Form, x: Any) -> Any:
 
 
 def _category_mapper(form: Form, x: Any) -> Any:
-    """Map text to integers, or integers to text, by two parallel lists."""
+    """CategoryMapper: map strings to integers, or integers to strings, by two parallel lists."""
     texts, numbers = _texts(form.get("cats_strings") or []), form.get("cats_int64s") or []
     if len(texts) != len(numbers):
         raise ArgumentError(f"cats_strings has {len(texts)} entries, but cats_int64s {len(numbers)}")
@@ -500,7 +522,7 @@ def _category_mapper(form: Form, x: Any) -> Any:
 
 
 _LABEL_TYPES = _NUMBERS | _TEXT | {"int16"}
-CLASSICAL = {  # of the domain ai.onnx.ml
+CLASSICAL = {  # domain ai.onnx.ml
     "CategoryMapper": Operator(_category_mapper, _ALL_HOST, dtypes=_TEXT | {"int64"}),
     "DictVectorizer": Operator(_dict_vectorizer, _ALL_HOST, cost=lambda *_: 1, collections=True),
     "FeatureVectorizer": Operator(_feature_vectorizer, _ALL_HOST, dtypes=_NUMBERS),

@@ -1,4 +1,7 @@
-"""Sequences, whose arrays are on the host, and optional values: one that is there is itself, none is None."""
+"""Operators on sequences and optional values: SequenceInsert, SplitToSequence, Optional and its accessors.
+
+A sequence is a Python list of arrays in host memory. An optional value is the value itself, or None if it is empty.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,12 @@ from gpuconv._errors import ArgumentError
 from gpuconv.onnx.operators.form import DTYPES, NARROW, Form, Operator, ints, only_int
 from gpuconv.onnx.operators.shaping import axis_of
 
-_ANY = DTYPES | NARROW | {"complex64", "complex128", "object"}  # the last is text
+_ANY = DTYPES | NARROW | {"complex64", "complex128", "object"}  # "object" is the dtype of strings
 _ALL_HOST = frozenset(range(3))
 
 
 def _insert(_: Form, sequence: Any, tensor: Any, position: Any = None) -> Any:
-    """Insert before a position, which counts from the end where it is negative; without one, at the end."""
+    """SequenceInsert: insert before a position, negative positions counting from the end; by default at the end."""
     count = len(sequence)
     at = count if position is None else only_int("position", position)
     if not -count <= at <= count:
@@ -25,7 +28,7 @@ def _insert(_: Form, sequence: Any, tensor: Any, position: Any = None) -> Any:
 
 
 def _split(form: Form, x: Any, split: Any = None) -> Any:
-    """Cut x along an axis into parts of 1, of the size that split is, or of the sizes that it has."""
+    """SplitToSequence: split x along an axis into slices of size 1, of the scalar ``split``, or of the sizes in it."""
     axis = axis_of(form.get("axis"), x.ndim)
     extent = x.shape[axis]
     if split is None or not split.ndim:
@@ -46,14 +49,17 @@ def _split(form: Form, x: Any, split: Any = None) -> Any:
 
 
 def _optional(_: Form, value: Any = None) -> Any:
+    """Optional: return the value, or None for an empty optional."""
     return value
 
 
 def _has_element(_: Form, value: Any = None) -> Any:
+    """OptionalHasElement: return whether the optional has a value."""
     return np.array(value is not None)
 
 
 def _element(_: Form, value: Any) -> Any:
+    """OptionalGetElement: return the value; an empty optional is an error."""
     if value is None:
         raise ArgumentError("the optional value has no element")
     return value

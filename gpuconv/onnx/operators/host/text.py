@@ -1,4 +1,7 @@
-"""Operators of text, on the host: RegexFullMatch, StringNormalizer, StringSplit, TfIdfVectorizer."""
+"""String operators, computed on the host: RegexFullMatch, StringNormalizer, StringSplit and TfIdfVectorizer.
+
+Strings are NumPy arrays of dtype object.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ _CASES: dict[str, Callable[[str], str]] = {"NONE": str, "LOWER": str.lower, "UPP
 
 
 def _normalize(form: Form, x: Any) -> Any:
-    """Drop the elements of x (C) or (1, C) that are stop words, then change the case of the others."""
+    """StringNormalizer: remove stop words from x (C) or (1, C), then change the case of the remaining elements."""
     action, sensitive = form.get("case_change_action"), form.get("is_case_sensitive")
     if action not in _CASES:
         raise ArgumentError(f"case_change_action must be one of {', '.join(_CASES)}, not {action!r}")
@@ -25,12 +28,12 @@ def _normalize(form: Form, x: Any) -> Any:
         raise ArgumentError(f"X must be (C) or (1, C), not {x.shape}")
     compared = _CASES["NONE" if sensitive else "LOWER"]
     stops = {compared(word.decode()) for word in form.get("stopwords") or ()}
-    kept = [_CASES[action](text) for text in x.reshape(-1).tolist() if compared(text) not in stops]
-    return np.array(kept or [""], object).reshape(*x.shape[:-1], -1)
+    remaining = [_CASES[action](text) for text in x.reshape(-1).tolist() if compared(text) not in stops]
+    return np.array(remaining or [""], object).reshape(*x.shape[:-1], -1)
 
 
 def _split(form: Form, x: Any) -> Any:
-    """Return the parts of each text, filled up by empty ones along a new last axis, and how many there are."""
+    """StringSplit: return the substrings of each string along a new last axis, padded with "", and their counts."""
     limit = form.get("maxsplit")
     parts = [text.split(form.get("delimiter") or None, -1 if limit is None else limit) for text in x.reshape(-1)]
     longest = max(map(len, parts), default=0)
@@ -42,7 +45,7 @@ def _split(form: Form, x: Any) -> Any:
 
 
 def _matches(form: Form, x: Any) -> Any:
-    """Tell which texts match a pattern as a whole; its classes of characters are of ASCII, as those of RE2 are."""
+    """RegexFullMatch: return whether each whole string matches; character classes are ASCII, as in RE2."""
     try:
         pattern = re.compile(form.get("pattern") or "", re.ASCII)
     except re.error as error:
@@ -52,7 +55,7 @@ def _matches(form: Form, x: Any) -> Any:
 
 
 def _grams(form: Form) -> dict[tuple[Any, ...], int]:
-    """Return the number of each n-gram of the pool, by its items; of equal ones the first counts."""
+    """Return the index of each n-gram of the pool, by its tuple of items; the first of equal n-grams counts."""
     texts, numbers = form.get("pool_strings"), form.get("pool_int64s")
     if (texts is None) == (numbers is None):
         raise ArgumentError("one of pool_strings and pool_int64s must be given, and not both")
@@ -69,8 +72,8 @@ def _grams(form: Form) -> dict[tuple[Any, ...], int]:
     return found
 
 
-def _occurring(row: list[Any], lengths: range, skips: int) -> Iterator[tuple[Any, ...]]:
-    """Yield the n-grams of a row, of every length, and with 0 to so many items skipped between two of them."""
+def _ngrams(row: list[Any], lengths: range, skips: int) -> Iterator[tuple[Any, ...]]:
+    """Yield the n-grams of a row for each length, and for each gap of 0 to ``skips`` items between adjacent items."""
     for length in lengths:
         for step in range(1, skips + 2 if length > 1 else 2):
             span = (length - 1) * step
@@ -81,7 +84,7 @@ def _occurring(row: list[Any], lengths: range, skips: int) -> Iterator[tuple[Any
 
 
 def _tf_idf(form: Form, x: Any) -> Any:
-    """Return how often each n-gram of the pool occurs in x (C) or (N, C), or its weight, or their product."""
+    """TfIdfVectorizer: return counts of the pool's n-grams in x (C) or (N, C) (TF), weights (IDF), or their product."""
     grams, mode = _grams(form), form.get("mode")
     places, most = form.get("ngram_indexes") or [], max((len(gram) for gram in grams), default=0)
     if mode not in ("TF", "IDF", "TFIDF") or x.ndim not in (1, 2):
@@ -97,7 +100,7 @@ def _tf_idf(form: Form, x: Any) -> Any:
     y = np.zeros((len(rows), max(places, default=-1) + 1))
     for line, row in zip(y, rows, strict=True):
         counts = np.zeros(len(places))
-        for gram in _occurring(row, lengths, skips):
+        for gram in _ngrams(row, lengths, skips):
             if gram in grams:
                 counts[grams[gram]] += 1
         if mode == "IDF":

@@ -1,1 +1,1 @@
-"""Operators that make whole layers and grids of arrays of either library: attention, losses, matrices and windows."""
+"""Whole-layer operators on NumPy and CuPy arrays: attention, losses, and generated matrices and windows."""

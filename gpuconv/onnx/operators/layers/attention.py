@@ -1,7 +1,7 @@
-"""Attention: scaled products of queries and keys, masked, softmax, and the products with the values.
+"""ONNX's Attention operator: scaled dot-product attention with masks, windows, grouped heads and a key/value cache.
 
-Both products are those of :mod:`gpuconv.onnx.operators.products`: on a device gpuconv's kernels compute them, without
-cuBLAS. float16 and bfloat16 are computed in float32 and rounded once, unless softmax_precision names another type.
+Both products use :mod:`gpuconv.onnx.operators.products`, so on a device gpuconv's kernels compute them without cuBLAS.
+float16 and bfloat16 are computed in float32 and rounded once, unless softmax_precision names another type.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from gpuconv.onnx.operators.products import product
 
 
 def _with_heads(name: str, x: Any, heads: int | None) -> Any:
-    """Return (N, L, heads * size) as (N, heads, L, size)."""
+    """Split heads: return (N, L, heads * size) as (N, heads, L, size)."""
     if not heads or heads < 1 or x.shape[2] % heads:
         raise ArgumentError(f"{name} of shape {x.shape} cannot be divided among {heads} heads")
     return x.reshape(*x.shape[:2], heads, -1).transpose(0, 2, 1, 3)
 
 
 def _heads(form: Form, q: Any, k: Any, v: Any) -> tuple[Any, Any, Any]:
-    """Return queries, keys and values with four axes; raise ArgumentError where they do not fit."""
+    """Return Q, K and V with 4 axes (N, heads, L, size); raise ArgumentError if their shapes do not fit together."""
     if {q.ndim, k.ndim, v.ndim} == {3}:
         given = form.get("q_num_heads"), form.get("kv_num_heads"), form.get("kv_num_heads")
         q, k, v = (_with_heads(name, x, n) for name, x, n in zip("QKV", (q, k, v), given, strict=True))
@@ -41,7 +41,10 @@ def _heads(form: Form, q: Any, k: Any, v: Any) -> tuple[Any, Any, Any]:
 
 
 def _allowed(form: Form, batch: int, queries: int, keys: int, past: int, valid: Any) -> Any:
-    """Return which keys each query may attend, (1 or N, 1, queries, keys) of bool on the host; None for all."""
+    """Return which keys each query may attend to, bool (1 or N, 1, queries, keys) on the host; None if all.
+
+    The rules are causal masking, the attention window, and ``valid``, the number of keys that are not padding.
+    """
     left, right = (form.get(f"{side}_window_size") for side in ("left", "right"))
     left, right = (-1 if bound is None else bound for bound in (left, right))
     if min(left, right) < -1:
@@ -51,7 +54,8 @@ def _allowed(form: Form, batch: int, queries: int, keys: int, past: int, valid: 
     if valid is not None and (past or valid.shape != (batch,)):
         raise ArgumentError(f"nonpad_kv_seqlen must have the shape ({batch},), and no past_key beside it")
     offset = np.full(1, past) if valid is None else valid.astype(np.int64) - queries
-    ahead = np.arange(keys) - np.arange(queries)[:, None] - offset.reshape(-1, 1, 1, 1)  # of a key, of its query
+    # position of the key minus position of the query
+    ahead = np.arange(keys) - np.arange(queries)[:, None] - offset.reshape(-1, 1, 1, 1)
     allowed = np.ones(ahead.shape, np.bool_)
     if form.get("is_causal"):
         allowed &= ahead <= 0
@@ -63,7 +67,7 @@ def _allowed(form: Form, batch: int, queries: int, keys: int, past: int, valid: 
 
 
 def _bias(xp: Any, mask: Any, allowed: Any, keys: int, dtype: Any) -> Any:
-    """Return what is added to the scores: the mask, and -inf where a key is not allowed; None for nothing."""
+    """Return the bias of the scores: the mask, and -inf for keys that are not allowed; None if there is none."""
     bias = None
     if mask is not None:
         mask = xp.asarray(mask)
@@ -78,7 +82,7 @@ def _bias(xp: Any, mask: Any, allowed: Any, keys: int, dtype: Any) -> Any:
 
 
 def _shares(xp: Any, scores: Any, bias: Any) -> Any:
-    """Return softmax along the keys; 0 for a query that may attend none."""
+    """Return softmax along the keys; 0 for queries that may attend to no key."""
     if not scores.shape[-1]:
         return scores
     top = xp.max(scores, axis=-1, keepdims=True)
@@ -91,7 +95,7 @@ def _shares(xp: Any, scores: Any, bias: Any) -> Any:
 
 
 def _scores(form: Form, q: Any, k: Any) -> Any:
-    """Return the scaled products of queries and keys (N, heads, queries, keys), in the accumulator's type."""
+    """Return scaled scores (N, heads, queries, keys) in the accumulator's type; the scale is split between Q and K."""
     scale = form.get("scale")
     scale = 1 / sqrt(q.shape[3] or 1) if scale is None else scale
     of_q, of_k = (sqrt(scale),) * 2 if scale >= 0 else (scale, 1.0)
@@ -108,7 +112,7 @@ def _attention(
     past_value: Any = None,
     valid: Any = None,
 ) -> Any:
-    """Return the output, the keys and values with those of the past before them, and a stage of the scores."""
+    """Attention: return the output, present keys, present values, and the requested stage of the scores."""
     xp, flat = namespace(q), q.ndim == 3
     q, k, v = _heads(form, q, k, v)
     if (past_key is None) != (past_value is None):
@@ -135,7 +139,7 @@ def _attention(
 
 
 def _rounded(form: Form, scores: Any) -> Any:
-    """Return scores in the type that softmax_precision names, 16-bit ones as float32 again."""
+    """Round scores to the type that softmax_precision names; 16-bit types are widened to float32 again."""
     precision = form.get("softmax_precision")
     if not precision:
         return scores
@@ -143,7 +147,7 @@ def _rounded(form: Form, scores: Any) -> Any:
 
 
 def _cost(_: Form, q: Any, k: Any, v: Any, *others: Any) -> int:
-    """Count the products of both steps at most, for heads that are not told apart."""
+    """Return an upper bound of the multiplications, as if all heads attended to each other."""
     past = others[1].shape[-2] if len(others) > 1 and others[1] is not None else 0
     return int(q.size) * int(k.shape[-2] + past) * 2 + int(k.size) + int(v.size)
 

@@ -1,4 +1,7 @@
-"""NegativeLogLikelihoodLoss and SoftmaxCrossEntropyLoss: what models that were exported for training end with."""
+"""Training losses: NegativeLogLikelihoodLoss and SoftmaxCrossEntropyLoss.
+
+Models that were exported for training end with them. Both share the reduction, with class weights and ignored targets.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,9 @@ _REDUCTIONS = ("none", "mean", "sum")
 
 
 def _loss(form: Form, logs: Any, target: Any, weight: Any) -> Any:
-    """Reduce minus the logarithm of each target's probability, times its weight; those that are ignored count 0.
+    """Return the weighted negative log-likelihood of each target, reduced; ignored targets contribute 0.
 
-    The mean is over the weights of the targets that count, which are 1 where none are given.
+    The mean is divided by the sum of the weights of the targets that are not ignored (weight 1 if none are given).
     """
     xp, reduction, ignored = namespace(logs), form.get("reduction"), form.get("ignore_index")
     classes = logs.shape[1] if logs.ndim > 1 else 0
@@ -41,12 +44,13 @@ def _loss(form: Form, logs: Any, target: Any, weight: Any) -> Any:
 
 
 def _negative_log_likelihood(form: Form, x: Any, target: Any, weight: Any = None) -> Any:
+    """NegativeLogLikelihoodLoss on log-probabilities (N, C, d1, ...)."""
     with np.errstate(invalid="ignore"):
         return _loss(form, wide(x), target, weight).astype(x.dtype, copy=False)
 
 
 def _softmax_cross_entropy(form: Form, x: Any, target: Any, weight: Any = None) -> Any:
-    """Return the loss and, where the node has that output, the logarithms of softmax."""
+    """SoftmaxCrossEntropyLoss: return the loss and, if the node has that output, the log-probabilities."""
     xp, y = namespace(x), wide(x)
     if y.ndim > 1 and y.size:
         y = y - xp.max(y, axis=1, keepdims=True)

@@ -1,4 +1,4 @@
-"""Matrices, grids and windows that are made by a formula, and determinants."""
+"""Operators that generate arrays by formula (Trilu, EyeLike, AffineGrid, windows), and Det."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpuconv.onnx.operators.form import DTYPES, Form, Operator, ints, namespace,
 
 
 def _trilu(form: Form, x: Any, k: Any = None) -> Any:
-    """Keep the elements on one side of a diagonal of each matrix (…, N, M), and it itself; the others become 0."""
+    """Trilu: keep the upper or lower triangle of each matrix (..., N, M), diagonal k included; the rest is 0."""
     if x.ndim < 2:
         raise ArgumentError(f"x must have at least 2 axes, not the shape {x.shape}")
     rows, columns = x.shape[-2:]
@@ -25,6 +25,7 @@ def _trilu(form: Form, x: Any, k: Any = None) -> Any:
 
 
 def _eye_like(form: Form, x: Any) -> Any:
+    """EyeLike: ones on diagonal k of a matrix with the shape of x."""
     if x.ndim != 2:
         raise ArgumentError(f"x must have 2 axes, not the shape {x.shape}")
     number, k = form.get("dtype"), form.get("k") or 0
@@ -34,15 +35,16 @@ def _eye_like(form: Form, x: Any) -> Any:
 
 
 def _det(_: Form, x: Any) -> Any:
+    """Det: determinants of x (..., M, M), on the host."""
     if x.ndim < 2 or x.shape[-1] != x.shape[-2]:
         raise ArgumentError(f"x must be (…, M, M), not {x.shape}")
     return np.asarray(np.linalg.det(wide(x))).astype(x.dtype, copy=False)
 
 
 def _affine_grid(form: Form, theta: Any, size: Any) -> Any:
-    """Return theta (N, 2, 3) or (N, 3, 4) times the places (x, y, …, 1) of an image; as PyTorch's affine_grid.
+    """AffineGrid: return theta (N, 2, 3) or (N, 3, 4) applied to normalised positions, as PyTorch's affine_grid does.
 
-    A single place is in the middle, with align_corners too.
+    An axis with a single position has it in the middle, also with align_corners.
     """
     images, _, *extents = ints(size)
     rank = len(extents)
@@ -65,12 +67,14 @@ def _affine_grid_cost(_: Form, theta: Any, size: Any) -> int:
     return prod(max(0, n) for n in ints(size)[2:]) * int(theta.size)
 
 
-# Terms of the cosines of 0, 1 and 2 turns.
+# Coefficients of cos(0), cos(t) and cos(2 t), where t runs over one turn.
 _WINDOWS = {"BlackmanWindow": (0.42, -0.5, 0.08), "HannWindow": (0.5, -0.5), "HammingWindow": (25 / 46, -21 / 46)}
 
 
 def _window(terms: tuple[float, ...]) -> Operator:
-    """Make an operator of a window that is a sum of cosines, computed in float64; a single element of it is 1."""
+    """Make a window operator from the coefficients of its cosines, computed in float64; a window of one element is
+    1.
+    """
 
     def function(form: Form, size: Any) -> Any:
         count = only_int("size", size)
