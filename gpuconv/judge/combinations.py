@@ -7,6 +7,8 @@ from gpuconv.judge.problems import Problem
 from gpuconv.judge.rulings import Ruling, ruled
 from gpuconv.rules import cases as named
 
+COMBINATION = "combination: "  # begins the names of rules that are several
+
 
 def of(problem: Problem) -> Ruling:
     """Return the ruling that a problem tests."""
@@ -35,7 +37,7 @@ def _combined(problem: Problem) -> Ruling:
     shown = ("ceil_mode", "count_include_pad", "storage_order", "output_padding", "output_shape", "dilations")
     words += [name for name in shown if given.get(name) and not (name == "storage_order" and not problem.indices)]
     words += [_WORDS[problem.case.values]] if problem.case.values in _WORDS else []
-    name = f"combination: {' + '.join(words) or 'strides and pads'}"
+    name = f"{COMBINATION}{' + '.join(words) or 'strides and pads'}"
     discussions = tuple(dict.fromkeys(link for ruling in each for link in ruling.discussions))
     upstream: dict[str, tuple[str, ...]] = {}
     for ruling in each:

@@ -96,11 +96,21 @@ def test_gpuconv_agrees_with_all_of_a_few_tests(few: Path, ok: Run) -> None:
 def test_the_reference_is_found_wrong_and_told_why(
     few: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["judge", "reference", "--suite", str(few), "--report", str(tmp_path / "report"), "--json"]
+    words = [
+        "judge",
+        "reference",
+        "--suite",
+        str(few),
+        "--report",
+        str(tmp_path / "report"),
+        "--json",
+        "--operator",
+        "max_pool",
+    ]
     assert main(words) == 1
     facts = json.loads(capsys.readouterr().out)
     assert facts["version"].startswith("onnx.reference ")
-    assert {row["rule"] for row in facts["rules"]} >= {"MaxPool of NaN", "bias"}
+    assert {row["rule"] for row in facts["rules"]} >= {"MaxPool of NaN"}
     nan = [finding for finding in facts["findings"] if finding["rule"] == "MaxPool of NaN"]
     assert {finding["verdict"] for finding in nan} == {"inconsistent"}
     text = (tmp_path / "report" / "report.md").read_text()
@@ -113,7 +123,7 @@ def test_the_reference_is_found_wrong_and_told_why(
     got, expected = (line.split(maxsplit=1)[1] for line in done.stdout.splitlines()[:2])
     assert "nan" in expected
     assert got != expected
-    assert facts["findings"][0]["program"]
+    assert len(program.read_text()) < 2_000  # a small one is shown
 
 
 def _without_gpuconv(program: Path) -> subprocess.CompletedProcess[str]:

@@ -6,6 +6,7 @@ import datetime
 import platform
 import re
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,16 +16,19 @@ from typing import Any
 import onnx
 
 from gpuconv.judge import runner, suite
+from gpuconv.judge.combinations import COMBINATION
 from gpuconv.judge.definition import Array
 from gpuconv.judge.findings import arithmetic, programs, shrink
 from gpuconv.judge.problems import Problem, answer
 from gpuconv.judge.rulings import SPECIFIED
 from gpuconv.judge.runner import Outcome
 from gpuconv.judge.variants import explanations
-from gpuconv.judge.verdicts import AGREES, ALL, FAILURES, REFUSES, Test, matches
+from gpuconv.judge.verdicts import AGREES, ALL, FAILURES, INCONSISTENT, REFUSES, Test, matches
 
 _SHOWN = 400  # characters of a message in a report
 _REFUSAL, _REFUSALS = 120, 12  # characters of a refusal, and how many different ones are listed
+_SHRINKING = 240.0  # seconds for all findings of a target; then they stay as large as they are
+_SHAPE_OF = "the shape of "  # begins an explanation whose values are others
 _WHY = 60  # characters of a refusal in tables
 _HELPERS = ("node", "command")  # adapters that others use
 
@@ -120,14 +124,21 @@ def _by_fault(found: Sequence[Finding]) -> list[Finding]:
     faults: dict[tuple[str, str, str], list[Finding]] = {}
     for number, finding in enumerate(found):
         facts = finding.outcome.test.facts
-        why = finding.explanation or f"{number}"  # what nothing explains is a fault of its own
+        why = finding.explanation.removeprefix(_SHAPE_OF) or f"{number}"  # what nothing explains is a fault of its own
+        if finding.outcome.verdict.kind == INCONSISTENT:  # with NaN, which MaxPool alone can lose
+            why = INCONSISTENT
         faults.setdefault((facts["operator"], finding.outcome.verdict.kind, why), []).append(finding)
     made = []
     for same in faults.values():
-        first, *others = sorted(same, key=lambda each: each.outcome.test.facts["status"] != SPECIFIED)
+        first, *others = sorted(same, key=_prominence)
         also = tuple(f"{each.outcome.test.facts['rule']} ({each.count})" for each in others)
         made.append(replace(first, also=also))
     return made
+
+
+def _prominence(finding: Finding) -> tuple[bool, bool]:
+    facts = finding.outcome.test.facts
+    return facts["status"] != SPECIFIED, facts["rule"].startswith(COMBINATION)
 
 
 def _weight(test: Test) -> tuple[int, int]:
@@ -139,13 +150,18 @@ def _weight(test: Test) -> tuple[int, int]:
 
 
 def explained(problem: Problem | None, test: Test, got: Sequence[Array]) -> str:
-    """Name the other rule that gives just these outputs, or return nothing."""
+    """Name the other rule that gives just these outputs, or at least an output of this wrong shape; else nothing."""
     if problem is None:
         return ""
     right = answer(problem)
     for variant, other in explanations(problem, right):
         if len(other.outputs) == len(got) and matches(other.outputs, test.tensors("bound"), got):
             return variant.sentence
+    shape = got[0].shape
+    if right.outputs[0].shape != shape:
+        for variant, other in explanations(problem, right):
+            if other.outputs[0].shape == shape:
+                return f"{_SHAPE_OF}{variant.sentence}"
     return ""
 
 
@@ -274,26 +290,29 @@ def with_programs(
         return list(found)
     wrong = {each.name: each for each in found if each.problem is not None and each.outcome.got}
     kept = {
-        name: (each.outcome.verdict.kind, shrink.signature(each.outcome.test.tensors("output"), each.outcome.got))
+        name: (each.outcome.verdict.kind, shrink.signature(answer(each.problem).outputs, each.outcome.got))
         for name, each in wrong.items()
+        if each.problem is not None
     }
-    tried = 0
+    tried, end = 0, time.monotonic() + _SHRINKING
 
     def fails(asked: Sequence[tuple[str, Problem]]) -> list[bool]:
         nonlocal tried
+        if time.monotonic() > end:
+            return [False] * len(asked)
         tried += len(asked)
         show(f"making {len({name for name, _ in asked})} findings smaller: {tried} tests")
         return [
             outcome is not None
             and bool(outcome.got)
-            and (outcome.verdict.kind, shrink.signature(outcome.test.tensors("output"), outcome.got)) == kept[name]
-            for (name, _), outcome in zip(asked, judged([one for _, one in asked]), strict=True)
+            and (outcome.verdict.kind, shrink.signature(answer(one).outputs, outcome.got)) == kept[name]
+            for (name, one), outcome in zip(asked, judged([one for _, one in asked]), strict=True)
         ]
 
     def judged(asked: Sequence[Problem]) -> list[Outcome | None]:
         """Judge problems that are not of the suite; None where there is no right answer."""
         with tempfile.TemporaryDirectory() as temporary:
-            tests = [_stored(Path(temporary, str(number)), one) for number, one in enumerate(asked)]
+            tests = [_stored(Path(temporary), one, number) for number, one in enumerate(asked)]
             outcomes = iter(runner.run(target, [test for test in tests if test], limit, 1, lambda _: None))
             return [next(outcomes) if test else None for test in tests]
 
@@ -303,15 +322,17 @@ def with_programs(
     return [_with_program(target, version, each, small.get(each.name, each.problem), got) for each in found]
 
 
-def _stored(folder: Path, problem: Problem) -> Test | None:
+def _stored(folder: Path, problem: Problem, number: int) -> Test | None:
+    """Write a problem as a test whose name ends in a number; return None where it has no right answer."""
+    named = replace(problem, case=replace(problem.case, name=f"{problem.case.name} {number}"))
     try:
-        contents = suite.files(problem)
+        contents = suite.files(named)
     except (ValueError, IndexError):  # a size below 0
         return None
     for name, content in contents.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
-    return Test(folder / problem.name)
+    return Test(folder / named.name)
 
 
 def _with_program(
