@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from gpuconv.judge import rulings
+from gpuconv.judge.findings.report import COMBINATIONS
 
 RESULTS = Path(__file__).with_name("results") / "judged"
 # The columns of the tables, by the names of files: those that run ONNX models, and those that promise nothing about
@@ -24,7 +24,6 @@ COMPARED = {"torch": "PyTorch", "jax": "JAX", "scipy": "SciPy"}
 NAMES = JUDGED | COMPARED
 TYPES = ("float32", "float64", "float16", "bfloat16", "int8", "uint8")
 STATUSES = ("specified", "by the reference", "disputed", "ruled here")
-COMBINED = "several rules together"
 WORST_FIRST = ("crashes", "hangs", "wrong", "inconsistent")
 
 
@@ -34,24 +33,20 @@ def records() -> dict[str, Any]:
     return {name: json.loads(path.read_text(encoding="utf-8")) for name, path in paths.items() if path.exists()}
 
 
-def row(rule: str) -> str:
-    """Return the row of the tables in which a rule counts: its own, or that of combinations of several rules."""
-    return rule if rule in {ruling.name for ruling in rulings.RULINGS.values()} else COMBINED
-
-
 def rules() -> list[tuple[str, str]]:
     """Return the rows, each a rule and a status, those that the specification states first; else as in the suite."""
-    found = dict.fromkeys((row(one["rule"]), one["status"]) for record in records().values() for one in record["rules"])
-    return sorted(found, key=lambda pair: (STATUSES.index(pair[1]), pair[0] == COMBINED))
+    found = dict.fromkeys((one["rule"], one["status"]) for record in records().values() for one in record["rules"])
+    return sorted(found, key=lambda pair: (STATUSES.index(pair[1]), pair[0] == COMBINATIONS))
 
 
-def summed(record: Any, **wanted: str) -> Counter[str]:
-    """Add up the verdicts of those rows of a record that have these values of "rule", "status" and "type"."""
+def summed(record: Any, rule: str | None = None, status: str | None = None, kind: str | None = None) -> Counter[str]:
+    """Add up the verdicts of a record: of one rule, of rules of one status, or of tests of one type if given."""
     sums: Counter[str] = Counter()
     for one in record["rules"]:
-        values = {**one, "rule": row(one["rule"])}
-        if all(values[key] == value for key, value in wanted.items()):
-            sums.update({name: count for name, count in one.items() if isinstance(count, int)})
+        if rule in (None, one["rule"]) and status in (None, one["status"]):
+            for name in TYPES:
+                if kind in (None, name):
+                    sums.update(one.get(name, {}))
     return sums
 
 

@@ -283,7 +283,7 @@ def judged_rules() -> str:
     records = judged.records()
 
     def cell(record: Any, rule: str, status: str) -> str:
-        word, share = judged.verdict(judged.summed(record, rule=rule, status=status, type="float32"))
+        word, share = judged.verdict(judged.summed(record, rule=rule, status=status, kind="float32"))
         return f"**{word}** {share}" if share else word
 
     rows = ([*pair, *(cell(each, *pair) for each in records.values())] for pair in judged.rules())
@@ -318,7 +318,7 @@ def judged_types() -> str:
     """How many tests of each type an implementation answers, and how many of these are right or can be defended."""
 
     def cell(record: Any, kind: str) -> str:
-        counts = judged.summed(record, type=kind)
+        counts = judged.summed(record, kind=kind)
         return f"{counts['agrees'] + counts['differs']} of {counts.total() - counts['refuses']}"
 
     rows = ([each["version"], *(cell(each, kind) for kind in judged.TYPES)] for each in judged.records().values())

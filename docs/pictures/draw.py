@@ -287,7 +287,7 @@ def judge() -> Picture:
             yield f'<g transform="translate({x:g} {top - 6}) rotate(-40)">{words}</g>'
         for row, (rule, status) in enumerate(rules):
             y = top + down * row
-            found = [judged.summed(one, rule=rule, status=status, type="float32") for one in records.values()]
+            found = [judged.summed(one, rule=rule, status=status, kind="float32") for one in records.values()]
             cells = (
                 rect(
                     left + across * column + 1,

@@ -27,6 +27,7 @@ from gpuconv.judge.verdicts import AGREES, ALL, FAILURES, INCONSISTENT, REFUSES,
 
 _SHOWN = 400  # characters of a message in a report
 _REFUSAL, _REFUSALS = 120, 12  # characters of a refusal, and how many different ones are listed
+COMBINATIONS = "combinations"  # what they are counted under
 _SHRINKING = 240.0  # seconds for all findings of a target; then they stay as large as they are
 _SHAPE_OF = "the shape of "  # begins an explanation whose values are others
 _WHY = 60  # characters of a refusal in tables
@@ -172,11 +173,12 @@ def facts(
     target: str, version: str, about: Mapping[str, Any], outcomes: Sequence[Outcome], found: Sequence[Finding]
 ) -> dict[str, Any]:
     """Return what a run found, as JSON has it; tests that agree and refusals are counted only."""
-    rules: dict[tuple[str, str, str], Counter[str]] = {}
+    rules: dict[tuple[str, str], dict[str, Counter[str]]] = {}
     for outcome in outcomes:
         about_it = outcome.test.facts
-        key = (about_it["rule"], about_it["status"], about_it["type"])
-        rules.setdefault(key, Counter())[outcome.verdict.kind] += 1
+        combined = about_it["rule"].startswith(COMBINATION)
+        key = (COMBINATIONS if combined else about_it["rule"], about_it["status"])
+        rules.setdefault(key, {}).setdefault(about_it["type"], Counter())[outcome.verdict.kind] += 1
     refusals = Counter(o.verdict.reason[:_REFUSAL] for o in outcomes if o.verdict.kind == REFUSES)
     return {
         "target": target,
@@ -185,9 +187,7 @@ def facts(
         "python": platform.python_version(),
         "machine": f"{platform.system()} {platform.machine()}",
         "suite": dict(about),
-        "rules": [
-            {"rule": rule, "status": status, "type": kind, **counts} for (rule, status, kind), counts in rules.items()
-        ],
+        "rules": [{"rule": rule, "status": status, **types} for (rule, status), types in rules.items()],
         "findings": [
             {
                 "file": f"{finding.name}.py",

@@ -1,0 +1,56 @@
+"""The committed results of the judge: their counts agree, and they are of the suite that is written today."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from benchmarks import judged
+
+pytest.importorskip("onnx")
+
+from gpuconv.judge import suite
+from gpuconv.judge.verdicts import FAILURES
+
+RECORDS = judged.records()
+
+
+def test_every_implementation_has_been_judged_by_one_suite() -> None:
+    assert RECORDS.keys() == judged.NAMES.keys()
+    assert len({record["suite"]["sha256"] for record in RECORDS.values()}) == 1
+
+
+@pytest.mark.parametrize("name", list(RECORDS))
+def test_every_failure_belongs_to_a_finding(name: str) -> None:
+    """As many tests as failed, by the verdicts of each, of the rows and of the findings."""
+    record = RECORDS[name]
+    for kind in FAILURES:
+        failed = sum(verdict == kind for verdict, _ in record["tests"].values())
+        assert judged.summed(record)[kind] == failed
+        found = [each for each in record["findings"] if each["verdict"] == kind]
+        also = sum(int(re.findall(r"\((\d+)\)$", other)[0]) for each in found for other in each["also"])
+        assert sum(each["tests"] for each in found) + also == failed
+
+
+@pytest.mark.parametrize("name", list(judged.COMPARED))
+def test_libraries_that_promise_nothing_about_onnx_are_not_accused(name: str) -> None:
+    assert not RECORDS[name]["findings"]
+
+
+@pytest.mark.parametrize("name", list(judged.JUDGED))
+def test_programs_are_short_and_name_the_version(name: str) -> None:
+    for finding in RECORDS[name]["findings"]:
+        if finding["verdict"] in ("wrong", "inconsistent"):
+            lines = finding["program"].splitlines()
+            assert len(lines) <= 30
+            assert RECORDS[name]["version"].split()[0] in lines[0]
+            assert "gpuconv" not in finding["program"]
+
+
+@pytest.mark.slow
+def test_the_tests_are_those_of_the_suite() -> None:
+    names = {one.name for one in suite.problems(0, None)}
+    for record in RECORDS.values():
+        assert record["suite"]["tests"] == len(names) == judged.summed(record).total()
+        assert record["tests"].keys() <= names
