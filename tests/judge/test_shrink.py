@@ -112,6 +112,15 @@ def test_a_planted_mistake_is_shown_by_few_numbers(variant: str, one: Problem, n
     assert not same(answer(small).outputs, outputs(variant, small) or ())
 
 
+@pytest.mark.parametrize("group", [1, 2])
+def test_axes_of_size_0_are_shrunk_too(group: int) -> None:
+    x, w = np.zeros((2, 4, 0)), np.zeros((6, 4 // group, 3))
+    one = made("conv", {"x": x, "w": w, "b": range(6)}, pads=[2, 2], group=group)
+    small = shrink.smallest({"it": one}, lambda asked: [answer(each).outputs[0].size > 0 for _, each in asked])["it"]
+    assert small.case.x_shape == (1, 1, 0)
+    assert small.case.w_shape in {(1, 1, 1), (1, 1, 2)}
+
+
 def test_what_is_wrong_with_nan_stays_a_matter_of_nan() -> None:
     assert shrink.signature((np.float32([1, np.nan]),), (np.float32([1, 2]),)) == (0, "nan", "finite")
     assert shrink.signature((np.float32([1, -np.inf]),), (np.float32([1, 2]),)) == (0, "infinite", "finite")

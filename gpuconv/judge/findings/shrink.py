@@ -189,15 +189,15 @@ def _picked(
 ) -> tuple[Arrays, Attributes]:
     """Take some groups, and of each some of its input channels and filters."""
     x, w, group = arrays["x"], arrays["w"], int(given.get("group", 1))
-    of_x = x.reshape(len(x), group, -1, *x.shape[2:])[:, groups, inputs]
+    of_x = x.reshape(len(x), group, x.shape[1] // group, *x.shape[2:])[:, groups, inputs]
     of_w = w.reshape(group, -1, *w.shape[1:])[
         groups
     ]  # (groups, filters, inputs, …), transposed (…, inputs, filters, …)
     of_w = of_w[:, filters, inputs] if op == "conv" else of_w[:, inputs, filters]
     made = {
         **arrays,
-        "x": of_x.reshape(len(x), -1, *x.shape[2:]),
-        "w": of_w.reshape(-1, *of_w.shape[2:]),
+        "x": of_x.reshape(len(x), of_x.shape[1] * of_x.shape[2], *x.shape[2:]),
+        "w": of_w.reshape(of_w.shape[0] * of_w.shape[1], *of_w.shape[2:]),
     }
     if "b" in arrays:
         made["b"] = arrays["b"].reshape(group, -1)[groups, filters].reshape(-1)
