@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +117,13 @@ def test_a_planted_mistake_is_shown_by_few_numbers(variant: str, one: Problem, n
 def test_axes_of_size_0_are_shrunk_too(group: int) -> None:
     x, w = np.zeros((2, 4, 0)), np.zeros((6, 4 // group, 3))
     one = made("conv", {"x": x, "w": w, "b": range(6)}, pads=[2, 2], group=group)
-    small = shrink.smallest({"it": one}, lambda asked: [answer(each).outputs[0].size > 0 for _, each in asked])["it"]
+
+    def has_outputs(each: Problem) -> bool:
+        with suppress(ValueError):  # a size below 0
+            return answer(each).outputs[0].size > 0
+        return False
+
+    small = shrink.smallest({"it": one}, lambda asked: [has_outputs(each) for _, each in asked])["it"]
     assert small.case.x_shape == (1, 1, 0)
     assert small.case.w_shape in {(1, 1, 1), (1, 1, 2)}
 
