@@ -57,11 +57,12 @@ def smallest(
 def weight(problem: Problem) -> float:
     """Return how much a reader has to read: elements, attributes and the size of their numbers, unusual values."""
     arrays = operands(problem)
-    elements = sum(array.size for array in arrays.values())
+    elements = float(sum(array.size for array in arrays.values()))
     unusual = sum(int((~np.isin(array.astype(np.float64), range(10))).sum()) for array in arrays.values())
     numbers = [each for each in problem.case.attributes.values() if isinstance(each, list | tuple)]
     given = sum(value is not None for value in problem.case.attributes.values())
     written = 3.0 * given + sum(0.1 * abs(int(each)) for values in numbers for each in values)
+    elements += 0.01 * sum(sum(array.shape) for array in arrays.values())  # where one axis is 0
     return elements + 0.5 * unusual + written + 10 * (problem.dtype != "float32") + 2 * len(problem.case.x_shape)
 
 
