@@ -363,7 +363,7 @@ def judged_programs() -> str:
         for found in record["findings"]:
             parts.append(f"### {found['operator']}: {found['rule']} ({found['verdict']}, {found['status']})")
             equals = f" This equals {found['explanation']}." if found["explanation"] else ""
-            also = f" By the same fault these fail: {', '.join(found['also'])}." if found["also"] else ""
+            also = f" Beside it these fail: {', '.join(found['also'])}." if found["also"] else ""
             parts.append(f"{found['tests']} tests. The smallest is `{found['smallest']}`.{equals}{also}")
             parts.append(f"`{found['reason']}`")
             if found["program"]:

@@ -12,7 +12,7 @@ import numpy as np
 from gpuconv.judge.definition import Array
 from gpuconv.judge.problems import KINDS, NAMES, Problem, attributes, fed_by_name, operands, stored
 
-WIDTH = 100
+WIDTH = 116  # characters of a line
 
 # For each target what runs `model` on `feeds`, a dictionary of arrays by the names of the model's inputs.
 RUN: dict[str, tuple[str, str]] = {

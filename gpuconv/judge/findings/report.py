@@ -99,7 +99,7 @@ def findings(outcomes: Sequence[Outcome], problems: Mapping[str, Problem]) -> li
     """Find what failed, one finding for each operator, rule and verdict.
 
     Rules of one operator that fail by the same explanation are one fault: they are listed under the first of them, a
-    specified one where there is one.
+    specified one where there is one. So are combinations under a rule that takes part in them and is broken by itself.
 
     Parameters
     ----------
@@ -134,7 +134,32 @@ def _by_fault(found: Sequence[Finding]) -> list[Finding]:
         first, *others = sorted(same, key=_prominence)
         also = tuple(f"{each.outcome.test.facts['rule']} ({each.count})" for each in others)
         made.append(replace(first, also=also))
-    return made
+    return _under_their_rules(made)
+
+
+def _under_their_rules(found: Sequence[Finding]) -> list[Finding]:
+    """List a combination that nothing explains under the finding of a rule that takes part in it, if there is one."""
+    single = [each for each in found if not each.outcome.test.facts["rule"].startswith(COMBINATION)]
+    under: dict[str, list[str]] = {}
+    left = []
+    for finding in found:
+        facts, kind = finding.outcome.test.facts, finding.outcome.verdict.kind
+        sentence = facts["sentence"].removesuffix(".")
+        parts = set(sentence.partition(": ")[2].split("; ")) if facts["rule"].startswith(COMBINATION) else set()
+        owner = next(
+            (
+                each
+                for each in single
+                if each.outcome.test.facts["rule"] in parts
+                and (each.outcome.test.facts["operator"], each.outcome.verdict.kind) == (facts["operator"], kind)
+            ),
+            None,
+        )
+        if owner is None or finding.explanation:
+            left.append(finding)
+        else:
+            under.setdefault(owner.name, []).extend((f"{facts['rule']} ({finding.count})", *finding.also))
+    return [replace(each, also=(*each.also, *under.get(each.name, ()))) for each in left]
 
 
 def _prominence(finding: Finding) -> tuple[bool, bool]:
@@ -254,7 +279,7 @@ def _described(finding: Finding) -> Iterator[str]:
         yield f"The result equals {finding.explanation}."
     if finding.also:
         yield ""
-        yield f"Tests of other rules fail by the same: {', '.join(finding.also)}."
+        yield f"By the same explanation, or since this rule takes part in them, these fail: {', '.join(finding.also)}."
     if facts["discussions"]:
         yield ""
         yield f"Discussed at {', '.join(facts['discussions'])}."
