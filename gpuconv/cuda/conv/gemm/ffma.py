@@ -1,7 +1,10 @@
-"""Conv and ConvTranspose as implicit GEMM by FFMA, the cores' own multipliers: kernels that accept every problem.
+"""Implicit GEMM with FFMA (float32) or DFMA (float64) on CUDA cores. It accepts every Conv and ConvTranspose.
 
-Two launches, one that packs the weights and one that makes the tiles. Tiles of float32 with one tap per slice of K are
-also made in splits of K; some have several rows for each filter (``conv/gemm/tap_rows.cu``, ``phase_rows.cu``).
+Two launches: pack the weights, then compute one output tile per block. It wins where tensor cores do not apply: float32
+in IEEE precision, strides that no other family takes, 64-bit indices.
+
+float32 tiles with one tap per slice of K also come as split-K. For few filters, some tiles have several rows of M per
+filter (``conv/gemm/tap_rows.cu``, ``phase_rows.cu``).
 """
 
 from __future__ import annotations
@@ -27,19 +30,19 @@ NAME = "implicit GEMM by FFMA"
 # ---------------------------------------------------------------- what it sees
 
 
-_WIDE_RANK = 4  # of kernels with 64-bit indices for problems of this rank and lower ones
+_WIDE_RANK = 4  # spatial axes of the 64-bit kernels; problems with fewer axes are padded to this rank
 
 
 # ---------------------------------------------------------------- tiles
 
 
 _DIVISIBLE = {"conv": (LARGE, MIDDLE), "conv_transpose": (MIDDLE,)}
-# Those in which filters can have several rows, of float32, and whether every slice of K has one tap.
+# float32 tiles instantiated with several GEMM rows per filter, and whether every slice of K has a single tap
 ROWS = {"conv": ((LARGE, True), (MIDDLE, True), (MIDDLE, False)), "conv_transpose": ((LARGE, True),)}
 
 
 def _splits(operator: str, dtype: str, wide: bool, rank: int, tile: GemmTile, uniform: bool) -> bool:
-    """Tell whether the kernel can also make a share of a tile."""
+    """Return whether the variant supports split-K."""
     return (dtype, wide, rank, uniform) == ("float32", False, RANK, True) and tile in _DIVISIBLE[operator]
 
 
@@ -47,7 +50,7 @@ def _splits(operator: str, dtype: str, wide: bool, rank: int, tile: GemmTile, un
 
 
 def _shared_bytes(problem: Problem, tile: GemmTile, wide: bool) -> int:
-    """Return the bytes of the pipeline's stages, and of the taps of a phase."""
+    """Return the bytes of shared memory: pipeline stages, and for ConvTranspose one phase's taps."""
     taps = gemm_base.taps_bytes(problem.rank, wide) if problem.phases else 0
     return tile.shared_bytes(problem.word) + taps
 
@@ -66,7 +69,7 @@ def _seconds(problem: Problem, tile: GemmTile, uniform: bool, limits: Limits) ->
 def _busy(
     problem: Problem, tile: GemmTile, uniform: bool, limits: Limits, blocks: int, slices: float, _others: int = 0
 ) -> float:
-    """Model the seconds of the blocks' arithmetic or of their reading inputs."""
+    """Model the seconds of ``blocks`` blocks with ``slices`` slices of K each: the larger of arithmetic and x loads."""
     rows = slices * tile.block_k
     multiplications = tile.block_m * tile.block_n * rows
     efficiency = gemm_base.efficiency(tile, uniform)
@@ -80,17 +83,17 @@ def _busy(
 
 
 def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
-    """Yield a candidate for every tile that the device has room for, and for those whose K is worth splitting."""
+    """Yield a candidate for each tile that fits, and split-K candidates where they pay off."""
     yield from _with_copies(problem, _of_tiles, limits)
 
 
 def offers_in_order(problem: Problem, limits: Limits) -> Iterator[Offer]:
-    """Yield as :func:`offers`, but all K of every tile in each number of segments."""
+    """Yield batch-invariant candidates: each tile with every fixed number of K segments, whatever the batch."""
     yield from _with_copies(problem, _in_order_of_tiles, limits)
 
 
 def _with_copies(problem: Problem, of_tiles: Callable[..., Iterator[Candidate]], limits: Limits) -> Iterator[Candidate]:
-    """Yield what reads x as it lies, and then what reads a copy of it with more channels."""
+    """Yield the candidates that read x in place, then those that read a channels-last copy with padded channels."""
     yield from of_tiles(problem, limits)
     slices = {tile.block_k for tile in TILES[problem.dtype] if tile.uniform}
     if problem.rank <= RANK and problem.rows and any(problem.channels % size for size in slices):
@@ -107,16 +110,16 @@ def _in_order_of_tiles(problem: Problem, limits: Limits, uniform: bool = False) 
 
 
 def _of_tiles(problem: Problem, limits: Limits, uniform: bool = False) -> Iterator[Candidate]:
-    """Yield the candidates for a problem; ``uniform`` ones have one tap per slice."""
+    """Yield the candidates for a problem; with ``uniform``, only those with one tap per slice of K."""
     yield from _whole(problem, limits, uniform)
     divisible, rows = _several(problem, limits, uniform)
     yield from split.whole(rows, limits)
-    exact = problem.precision == "ieee"  # splits are for those that tensor cores are not faster for
+    exact = problem.precision == "ieee"  # with TF32 allowed, tensor cores are faster: no split-K by FFMA
     yield from split.candidates((*divisible, *rows) if exact else (), limits)
 
 
 def _several(problem: Problem, limits: Limits, uniform: bool) -> tuple[list[split.Divisible], list[split.Divisible]]:
-    """Return the tiles that several blocks can make: those of one row for each filter, and those of several."""
+    """Return the split-K capable tiles: with one GEMM row per filter, and with several."""
     if problem.dtype != "float32" or problem.rank > RANK or problem.rows == 0 or _wide(problem):
         return [], []
     return list(_divisible(problem.lifted, limits)), list(_of_rows(problem.lifted, limits, uniform))
@@ -139,7 +142,7 @@ def _whole(problem: Problem, limits: Limits, uniform: bool = False) -> Iterator[
 
 
 def _divisible(problem: Problem, limits: Limits) -> Iterator[split.Divisible]:
-    """Yield those of float32 with one tap per slice."""
+    """Yield the float32 tiles with one tap per slice of K, described for the split-K planner."""
     for tile in _DIVISIBLE[problem.operator]:
         if tile.form_of(problem.channels):
             yield split.Divisible(
@@ -160,7 +163,7 @@ def _divisible(problem: Problem, limits: Limits) -> Iterator[split.Divisible]:
 
 
 def _of_rows(problem: Problem, limits: Limits, uniform: bool) -> Iterator[split.Divisible]:
-    """Yield the tiles in which filters have rows for all phases, or for all taps along W."""
+    """Yield tiles whose M enumerates (filter, phase) or (filter, tap along W), described for the split-K planner."""
     for tile, form in ROWS[problem.operator]:
         way = filter_rows.of(problem, tile)
         if way is None or tile.form_of(problem.channels) != form or form < uniform or _wide(way.gemm):
@@ -210,7 +213,7 @@ _ROWS_KERNELS = {operator: filter_rows.kernel(operator, "ffma") for operator in 
 
 
 def rows_variant(operator: str, tile: GemmTile, uniform: bool) -> Variant:
-    """Return the kernel of a tile in which filters have several rows."""
+    """Return the kernel variant of a tile with several GEMM rows per filter."""
     return gemm_base.tile_variant(_ROWS_KERNELS[operator], "float32", RANK, tile, uniform)
 
 
@@ -220,7 +223,7 @@ def variant(operator: str, dtype: str, wide: bool, rank: int, tile: GemmTile, un
 
 
 def variants() -> Iterator[Variant]:
-    """Yield every variant that a plan of one to four spatial axes can name."""
+    """Yield every variant that a plan with one to four spatial axes can use."""
     for dtype, (rank, wide) in product(dtypes.CONV_DTYPES, ((RANK, False), (_WIDE_RANK, False), (_WIDE_RANK, True))):
         yield gemm_base.packing_variant(dtype, wide, rank)
         for tile in TILES[dtype]:

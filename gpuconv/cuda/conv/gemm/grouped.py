@@ -1,7 +1,8 @@
-"""Conv and ConvTranspose of few channels a group on tensor cores (``conv/gemm/grouped.cu``): one launch, w as it is.
+"""Grouped Conv and ConvTranspose with few channels per group, on tensor cores (``conv/gemm/grouped.cu``).
 
-Several groups make one whose weights have zeros where a filter would meet another group's channels; a single group is
-as welcome. The kernels have three spatial axes and 32-bit indices.
+A single group has too few channels to fill an mma's K. So several groups are joined into one whose weight matrix is
+block-diagonal, with zeros between groups. One launch; w is read in place, and x is staged with its halo in shared
+memory. Ungrouped problems with up to 64 channels are accepted too. Three spatial axes, 32-bit indices.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ FACTORS = (("float16", "ieee"), ("bfloat16", "ieee"), ("float32", "tf32"), ("flo
 # ---------------------------------------------------------------- what it sees
 
 
-_MOST_CHANNELS = 64  # of a block
+_MOST_CHANNELS = 64  # most channels per block
 
 
 def _refusal(problem: Problem) -> Refusal | None:
@@ -40,9 +41,9 @@ def _refusal(problem: Problem) -> Refusal | None:
 
 
 def works(problem: Problem, arithmetic: fragments.Arithmetic) -> Iterator[GroupedWork]:
-    """Yield for each form the problem with as many groups to a block as leave the fewest fragments.
+    """Yield, for each form, the problem with the number of joined groups that needs the fewest fragments per group.
 
-    Axes of a single column and tap go behind the others.
+    Axes with a single column and tap are moved innermost.
     """
     lifted = problem.lifted
     turned = lifted.with_axes(sorted(lifted.axes, key=lambda axis: axis.columns == 1 and axis.taps == 1))
@@ -57,7 +58,7 @@ def works(problem: Problem, arithmetic: fragments.Arithmetic) -> Iterator[Groupe
 
 
 def _more_bytes(problem: Problem) -> int:
-    """Of shared memory for the taps of a phase."""
+    """Return the bytes of shared memory for one phase's taps; 0 for Conv."""
     return numbers.whole(gemm_base.taps_bytes(RANK), 16) if problem.phases else 0
 
 
@@ -65,7 +66,7 @@ def _more_bytes(problem: Problem) -> int:
 
 
 def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
-    """Yield a candidate for every kernel that has room for a tile."""
+    """Yield the best tile of each kernel form that fits the device's shared memory."""
     if refusal := _refusal(problem):
         yield refusal
         return
@@ -87,7 +88,7 @@ def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
 # ---------------------------------------------------------------- launch
 
 
-_OUTPUTS = ("single", "pairs", "chunks")  # as in ``conv/wide_outputs.cuh``
+_OUTPUTS = ("single", "pairs", "chunks")  # index = the kernel's constant in ``conv/wide_outputs.cuh``
 
 
 def _plan(tile: GroupedTile) -> Plan:
@@ -158,7 +159,7 @@ def variant(operator: str, dtype: str, precision: str, form: GroupedForm) -> Var
 
 
 def forms() -> Iterator[tuple[str, str, GroupedForm]]:
-    """Yield dtype, precision and form of every kernel."""
+    """Yield (dtype, precision, form) of every kernel variant."""
     for dtype, precision in FACTORS:
         for form in grouped_tile.forms(fragments.ARITHMETICS[dtype, precision]):
             yield dtype, precision, form

@@ -1,10 +1,11 @@
-"""Conv and ConvTranspose as implicit GEMM on tensor cores: float16, bfloat16, float64, and float32 in TF32 or 3xTF32.
+"""Implicit GEMM with mma.sync on tensor cores: float16, bfloat16, float64, and float32 as TF32 or 3xTF32.
 
-Two launches, one that packs the weights as fragments and one that makes the tiles. The kernels have three spatial axes:
-problems with fewer get axes of one element in front. Indices have 32 bits.
+Two launches: pack the weights into mma fragments, then compute one output tile per block. This is the general
+tensor-core family, chosen where no specialised one is faster.
 
-Of ConvTranspose, a block makes outputs of one phase (``conv/gemm/conv_transpose.cu``). For few output channels all
-phases are rows of one GEMM (``conv/gemm/phase_rows.cu``), or all taps along W of a Conv (``conv/gemm/tap_rows.cu``).
+Kernels have three spatial axes (shorter problems get leading axes of one element) and 32-bit indices. For
+ConvTranspose, a block computes outputs of one phase (``conv/gemm/conv_transpose.cu``). With few filters, M enumerates
+(filter, phase) (``conv/gemm/phase_rows.cu``), or (filter, tap along W) for Conv (``conv/gemm/tap_rows.cu``).
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ NAME = "implicit GEMM on tensor cores"
 # ---------------------------------------------------------------- what it sees
 
 
-_TABLE_ROWS = 1024  # rows of K that fit the table of the form that finds the tap of every row
+_TABLE_ROWS = 1024  # capacity, in entries, of the table of the forms that look up the tap of every row of K
 
 
 def _accepts(problem: Problem, form: MmaForm) -> bool:
-    """Tell whether a form takes a problem: contiguous channels, or few of them, or any."""
+    """Return whether a form accepts the problem's channels: contiguous chunks, few channels (table of taps), or any."""
     if form.gather == "scalar":
         return True
     if form.rowwise:
@@ -45,7 +46,7 @@ def _accepts(problem: Problem, form: MmaForm) -> bool:
 
 
 def _as_seen(problem: Problem, tile: MmaTile, form: MmaForm) -> Runs | None:
-    """Return a problem as a form gathers its x and finds its weights, or None if the form does not take it."""
+    """Return the problem as a form gathers x and finds its weights, or None if the form does not accept it."""
     seen: Runs | None = Runs(problem, problem)
     if form.rowwise and form.copied and not _accepts(problem, form):
         seen = runs.along_w(problem, form.copied // problem.itemsize)
@@ -62,7 +63,7 @@ def _as_seen(problem: Problem, tile: MmaTile, form: MmaForm) -> Runs | None:
 
 
 def _seconds(problem: Problem, tile: MmaTile, form: MmaForm, limits: Limits) -> float:
-    """Model the time of both launches, one block to each tile."""
+    """Model the seconds of both launches, with one block per tile."""
     busy = mma_tile.busy_with(problem, tile, form, limits)
     mean = mma_tile.slices(problem, form) / prod(problem.phases)
     busiest = max(busy(problem.blocks(tile.block_m, tile.block_n), mean), busy(1, mma_tile.most_slices(problem, form)))
@@ -73,12 +74,12 @@ def _seconds(problem: Problem, tile: MmaTile, form: MmaForm, limits: Limits) -> 
 
 
 def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
-    """Yield a candidate for every form of every tile that takes the problem, and for those worth splitting along K."""
+    """Yield a candidate for each accepting form of each tile, and split-K candidates where they pay off."""
     yield from _offers(problem, split.candidates, limits)
 
 
 def offers_in_order(problem: Problem, limits: Limits) -> Iterator[Offer]:
-    """Yield as :func:`offers`, but all K of every tile in each number of segments."""
+    """Yield batch-invariant candidates: each tile with every fixed number of K segments, whatever the batch."""
     yield from _offers(problem, split.in_segments, limits)
 
 
@@ -87,7 +88,7 @@ _Divided = Callable[[Iterable[split.Divisible], Limits], Iterator[Candidate]]
 
 
 def _offers(problem: Problem, divided: _Divided, limits: Limits) -> Iterator[Offer]:
-    """Yield what reads x as it lies, and then what reads a copy of it."""
+    """Yield the candidates that read x in place, then those that read a channels-last copy."""
     if why := fragments.refusal(problem):
         yield Refusal(why)
         return
@@ -101,7 +102,7 @@ def _offers(problem: Problem, divided: _Divided, limits: Limits) -> Iterator[Off
 
 
 def _ways(problem: Problem) -> list[_Way]:
-    """Return every form of every tile that takes the problem, as it sees it."""
+    """Return every (tile, form) that accepts the problem, with the problem as that form reads it."""
     lifted = problem.lifted
     views = ((tile, form, _as_seen(lifted, tile, form)) for tile, form in kernels(fragments.arithmetic(problem)))
     return [(tile, form, seen) for tile, form, seen in views if seen is not None]
@@ -134,7 +135,7 @@ def _of_rows(problem: Problem, divided: _Divided, limits: Limits) -> Iterator[Ca
 
 
 def _divisible_rows(problem: Problem, limits: Limits) -> Iterator[split.Divisible]:
-    """Yield the tiles in which filters have rows for all phases, or for all taps along W."""
+    """Yield tiles whose M enumerates (filter, phase) or (filter, tap along W), described for the split-K planner."""
     arithmetic, operator = fragments.arithmetic(problem), problem.operator
     for tile, form in mma_tile.of_rows(arithmetic, operator):
         way = filter_rows.of(problem, tile)
@@ -161,7 +162,7 @@ def _divisible_rows(problem: Problem, limits: Limits) -> Iterator[split.Divisibl
 
 
 def _order(seen: Runs, form: MmaForm) -> str:
-    """Return how the products of an output are added: K is filled up to whole steps tap by tap, or as a whole."""
+    """Return the name of the order of summation: K is padded to whole mma steps per tap, or once as a whole."""
     problem = seen.gathered
     arithmetic = fragments.arithmetic(problem)
     if not form.rowwise:
@@ -173,7 +174,7 @@ def _order(seen: Runs, form: MmaForm) -> str:
 
 
 def _filled(problem: Problem, form: MmaForm) -> str:
-    """Return what segments of K depend on besides: they count the rows that a tap is filled up with."""
+    """Return a suffix for the order of split-K: segment boundaries also depend on each tap's padding rows."""
     rows = mma_tile.channels_of_tap(problem, form)
     return f", filled up to {rows}" if rows > mma_tile.multiplied(problem, form) else ""
 
@@ -263,7 +264,7 @@ def variant(operator: str, dtype: str, precision: str, tile: MmaTile, form: MmaF
 
 
 def rows_variant(operator: str, dtype: str, precision: str, tile: MmaTile, form: MmaForm) -> Variant:
-    """Return the kernel of a tile in which filters have several rows."""
+    """Return the kernel variant of a tile with several GEMM rows per filter."""
     return _over(_ROWS_KERNELS[operator], dtype, precision, tile, form)
 
 
