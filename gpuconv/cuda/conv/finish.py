@@ -69,9 +69,7 @@ def _same(shape: Ints, residual: Ints, y: Ints) -> bool:
 
 
 def _fields(activation: Activation | None, accumulator: str) -> Mapping[str, int]:
-    """Return the fields of the struct ``Finish``; floating-point values are passed as bit patterns of the accumulator's
-    type.
-    """
+    """Return the fields of the struct ``Finish``; floating-point values are bit patterns of the accumulator's type."""
     if activation is None or not activation.acts:
         return {"slope": 0, "low": 0, "high": 0, "acts": 0}
     with np.errstate(over="ignore"):  # a bound that overflows to infinity clamps nothing, as intended

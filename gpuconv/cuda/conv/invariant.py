@@ -1,5 +1,4 @@
-"""Batch-invariant plans of Conv and ConvTranspose: the bits of an image's result do not depend on the rest of the
-batch.
+"""Batch-invariant plans of Conv and ConvTranspose: an image's result has the same bits in every batch.
 
 The bits are determined by the order in which the products of an output are summed, which every candidate names. One
 order is chosen per layer, from what is the same for every batch: image and weight extents, attributes, dtype, whether
@@ -187,8 +186,7 @@ class _Planner:
         return replace(self, order=best.order)._finished(replace(made, reasons=reasons), problem)
 
     def _finished(self, made: Plan, problem: Problem) -> Plan:
-        """Return the plan with its epilogue, and with the fallback plan for pointers that are not aligned as required.
-        """
+        """Return the plan with its epilogue, and with the fallback plan for pointers that are not aligned."""
         otherwise = partial(self._anywhere, problem, {role for role, _ in made.alignment}) if made.alignment else None
         return replace(self.finish(made, problem), problem=self.layer, kernel=self.order, otherwise=otherwise)
 

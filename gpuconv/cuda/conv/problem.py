@@ -160,9 +160,7 @@ class Problem:
 
     @cached_property
     def lines(self) -> int:
-        """Lines of 128 bytes of x that a warp touches when it loads 32 adjacent columns at one tap and channel (1 to
-        32).
-        """
+        """Lines of 128 bytes of x that a warp touches when it loads 32 adjacent columns at one tap and channel."""
         step = abs(self.x_strides[-1] * self.column_strides[-1]) * self.itemsize
         return min(32, -(-32 * step // 128)) if self.columns[-1] > 1 and step else 1
 
@@ -173,9 +171,7 @@ class Problem:
 
     @cached_property
     def coordinates(self) -> Ints:
-        """Upper bound, per axis, on input coordinates as kernels compute them: out-of-bounds ones and intermediate
-        terms too.
-        """
+        """Upper bound, per axis, on input coordinates as kernels compute them, out-of-bounds ones included."""
         reaches = [(axis.taps - 1) * axis.dilation for axis in self.axes]
         if self.phases:
             axes = zip(self.axes, reaches, strict=True)
@@ -254,9 +250,7 @@ class Problem:
 
     @cached_property
     def flat(self) -> Problem | None:
-        """A pointwise Conv with an image's pixels merged into one axis; None if they have no common stride in x or in
-        y.
-        """
+        """A pointwise Conv with an image's pixels merged into one axis; None if x or y has no uniform pixel stride."""
         if self.operator != "conv" or not self.pointwise:
             return None
         x_step, y_step = (merged_stride(self.columns, strides[2:]) for strides in (self.x_strides, self.y_strides))

@@ -1,6 +1,7 @@
-"""MaxPool and AveragePool over channels that lie one after another: channels last.
+"""MaxPool and AveragePool with channels last, for small windows (``pool/channels.cu``).
 
-The kernel is in ``kernels_cu/pool/channels.cu``.
+Each thread owns a 16-byte vector of channels (two channels with Indices) and walks along a row of outputs, so loads and
+stores are coalesced and column maxima are reused. Chosen for contiguous channels and undilated, non-empty windows.
 """
 
 from __future__ import annotations
@@ -31,13 +32,14 @@ from gpuconv.rules import dtypes
 NAME = "channels"
 _THREADS = 256
 _MOST = structs.constant("kMost", "pool/channels.cu")
-_WALKS = (8, 4, 2, 1)  # outputs that share columns, at most
-_ROWS = 3  # of a column that are loaded together, where vectors are whole ones or pairs
-# Instructions, with Indices or without (and of bytes): of an output's vector, its columns, and their loads; counted.
+_WALKS = (8, 4, 2, 1)  # outputs per thread along a row to try
+_ROWS = 3  # rows of a column in flight together, for whole vectors or pairs
+# Instructions by Indices (or for 1-byte elements): per vector of outputs, per column, per load (counted in SASS).
 _INSTRUCTIONS = {False: (36, 90, 8), True: (72, 117, 11)}
 _OF_BYTES = (36, 135, 20)
-_OF_AVERAGES = {2: (190, 120, 22), 4: (130, 100, 12), 8: (170, 100, 12)}  # by bytes of an element; estimated
-# What each channel takes more that is loaded, or written, alone, with Indices or without (and of bytes); counted.
+# bytes per element → the same for averages (estimated)
+_OF_AVERAGES = {2: (190, 120, 22), 4: (130, 100, 12), 8: (170, 100, 12)}
+# Extra instructions per channel loaded, and per channel stored, element by element (counted in SASS).
 _SINGLY = {False: (4, 5), True: (1.5, 3)}
 _BYTES_SINGLY = (8, 5)
 
@@ -58,7 +60,7 @@ def _accepted(problem: PoolProblem) -> PoolView | str:
 
 
 def _walk(problem: PoolProblem, pixels: PoolView, limits: Limits) -> int:
-    """Return how many outputs of a row a thread makes: one where they share no columns, else as take least time."""
+    """Return the outputs per thread along a row: 1 if windows share no columns, else the fastest number."""
     width = pixels.width
     if not width.stride < width.reach <= _MOST:
         return 1
@@ -92,9 +94,9 @@ def _instructions(problem: PoolProblem, pixels: PoolView, walk: int) -> float:
     if problem.averages:
         output, column, load = _OF_AVERAGES[problem.itemsize]
     deep, high, wide = (axis.reach for axis in pixels.axes)
-    columns = float(wide)  # of an output
+    columns = float(wide)  # columns per output
     if wide <= _MOST:
-        kept = max(wide - pixels.width.stride, 0)  # of the output before
+        kept = max(wide - pixels.width.stride, 0)  # columns reused from the previous output
         columns -= kept * (walk - 1) / walk
     if not in_vectors(problem):
         loaded, written = _BYTES_SINGLY if problem.itemsize == 1 and not problem.named else _SINGLY[problem.named]
@@ -105,7 +107,7 @@ def _instructions(problem: PoolProblem, pixels: PoolView, walk: int) -> float:
 
 
 def _trips(problem: PoolProblem, pixels: PoolView, walk: int) -> float:
-    """Return how often a thread waits for memory: for a few rows of a column at a time, of columns one by one."""
+    """Return the load latencies that a thread waits for: a few rows of a column at a time, columns one by one."""
     deep, high, wide = pixels.axes
     rows = _ROWS if in_vectors(problem) or channels_of_vector(problem) == 2 else 1
     columns = (walk - 1) * wide.stride + wide.reach
@@ -116,7 +118,7 @@ def _trips(problem: PoolProblem, pixels: PoolView, walk: int) -> float:
 
 
 def offers(problem: PoolProblem, limits: Limits) -> Iterator[Offer]:
-    """Yield the kernel, or why it does not take the problem."""
+    """Yield the kernel, or why it does not accept the problem."""
     pixels = _accepted(problem)
     if isinstance(pixels, str):
         yield Refusal(pixels)
@@ -154,14 +156,14 @@ _AVERAGE = replace(_KERNEL, function="average_pool_channels", parameter="Average
 
 
 def variant(dtype: str, indices: bool) -> Variant:
-    """Return the kernel for a dtype, with indices or without."""
+    """Return the MaxPool variant for a dtype, with or without Indices."""
     blocks = _blocks_per_sm(dtype, indices)
     element, form = dtypes.entry(dtype).cuda, "indices" * indices
     return _KERNEL.over(dtype, 3, NAME, form, types=(element,), sizes=(indices,), blocks_per_sm=blocks)
 
 
 def average_variant(dtype: str) -> Variant:
-    """Return the kernel of averages for a dtype."""
+    """Return the AveragePool variant for a dtype."""
     return _AVERAGE.over(dtype, 3, NAME, types=types(dtype), blocks_per_sm=4 if dtype == "float32" else 3)
 
 
@@ -170,7 +172,7 @@ def _variant_of(problem: PoolProblem) -> Variant:
 
 
 def _blocks_per_sm(dtype: str, indices: bool) -> int:
-    """Return the blocks that leave a thread the registers that it uses: 64, or 80 for many words of a vector."""
+    """Return the occupancy that leaves a thread its registers: 64, or 80 where vectors have many words."""
     return 3 if dtypes.entry(dtype).itemsize == (8 if indices else 1) else 4
 
 

@@ -44,9 +44,7 @@ _SOURCES = {  # (operator, has split-K) → (source file, struct of its paramete
 
 
 def kernels(multiplier: str, template: str) -> dict[tuple[str, bool], Kernel]:
-    """Return the implicit-GEMM kernels for ``multiplier`` ("ffma" or "mma"), by operator and whether they support
-    split-K.
-    """
+    """Return the kernels for ``multiplier`` ("ffma" or "mma"), by operator and whether they support split-K."""
     return {
         (operator, split): Kernel(
             source, f"{operator}{'_split' if split else ''}_{multiplier}", f"{struct}<{template}>", name=operator
@@ -56,9 +54,7 @@ def kernels(multiplier: str, template: str) -> dict[tuple[str, bool], Kernel]:
 
 
 def packing_launch(operator: str, chosen: Variant, blocks: int, fields: Mapping[str, Any], tickets: int) -> Launch:
-    """Return the launch that packs weights, and zeroes the ``tickets`` split-K counters at the workspace's start, if
-    any.
-    """
+    """Return the launch that packs weights, and zeroes ``tickets`` split-K counters at the workspace's start."""
     roles = {"w": "w", "packed": "packed"} | ({"tickets.first": "workspace"} if tickets else {})
     return Launch.of_blocks(operator, chosen, blocks, {**fields, "tickets": {"count": tickets}}, roles)
 
@@ -82,9 +78,7 @@ def launch(
     more: Mapping[str, Any],
     source: str = "packed",
 ) -> Launch:
-    """Return the GEMM launch with one block per tile; ``more`` holds further struct fields, ``source`` the weights'
-    role.
-    """
+    """Return the GEMM launch, one block per tile; ``more`` are further struct fields, ``source`` the weights' role."""
     fields = {**operands(problem, problem.tiles(tile.block_m, tile.block_n), weights), **more}
     blocks = problem.blocks(tile.block_m, tile.block_n)
     return Launch.of_blocks(problem.operator, chosen, blocks, fields, roles(problem, weights=source), shared_bytes)
@@ -255,8 +249,7 @@ def efficiency(tile: GemmTile, uniform: bool) -> float:
 
 
 def order(problem: Problem, block_k: int) -> str:
-    """Return the name of the order in which FFMA sums an output's products; it does not depend on M and N of the tile.
-    """
+    """Return the name of the order in which FFMA sums an output's products, which M and N of a tile do not affect."""
     filled = f", filled up to {block_k}s" if problem.channels % block_k else ""
     return f"{problem.fused} over taps, {problem.channels} channels{filled}"
 
@@ -319,8 +312,7 @@ def packed_bytes(problem: Problem) -> int:
 def with_packing(
     problem: Problem, wide: bool, launch: Launch, reasons: tuple[str, ...], several: Several | None = None
 ) -> Plan:
-    """Return the two-launch plan: pack the weights, then run ``launch``; the packed weights can be kept between calls.
-    """
+    """Return the two-launch plan: pack the weights, then ``launch``; packed weights can be kept between calls."""
     gemm = problem if several is None else several.gemm
     launches = (packing(problem, wide, several=several), launch) if problem.rows else (launch,)
     return Plan(problem.operator, launches, reasons, kept(Space.packed(packed_bytes(gemm))))

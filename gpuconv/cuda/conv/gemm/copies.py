@@ -80,9 +80,7 @@ def _plan(copied: Copied, candidate: Candidate) -> Plan:
 
 
 def _after_packing(launches: tuple[Launch, ...], copy: Launch, channels: int) -> tuple[Launch, ...]:
-    """Return the launches with the copy after packing; packing finds ``channels`` channels per group in w, not the
-    padded.
-    """
+    """Return the launches with the copy after packing; packing reads ``channels`` unpadded channels per group of w."""
     packing = [replace(one, fields={**one.fields, "channels": channels}) for one in launches if _packs(one)]
     reading = [replace(one, roles=_of_copy(one.roles)) for one in launches if not _packs(one)]
     return (*packing, copy, *reading)

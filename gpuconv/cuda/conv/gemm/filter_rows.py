@@ -136,8 +136,7 @@ class FilterRows(ABC):
         return prod(self.tiles) * self.problem.group
 
     def shared_bytes(self, stages: int) -> int:
-        """Return the bytes of shared memory: ``stages`` bytes of pipeline, reused by the epilogue for the accumulators.
-        """
+        """Return the bytes of shared memory: ``stages`` bytes of pipeline, reused by the epilogue for accumulators."""
         return max(stages, self.tile.block_m * (self.tile.block_n * self.problem.word + _SPREAD))
 
     def launch(self, chosen: Variant, weights: gemm_base.PackedWeights, shared_bytes: int) -> Launch:

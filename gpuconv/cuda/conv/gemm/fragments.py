@@ -62,8 +62,7 @@ class WarpTile(gemm_base.BlockTile):
         return model.Residence(self.threads // 32, min(self.blocks_per_sm, limits.blocks_of(shared_bytes)))
 
     def wavefronts(self, parts: int) -> float:
-        """Return the shared-memory wavefronts (128 bytes each), stores and loads, per mma; weights consist of ``parts``
-        parts.
+        """Return the shared-memory wavefronts (128 bytes each) per mma: stores and loads, weights in ``parts`` parts.
         """
         m, n = self.warp_m / 16, self.warp_n / 8
         loaded = (4 * parts * m + 2 * n) / (m * n)
@@ -96,9 +95,7 @@ def has_chunks(problem: Problem, size: int = 16) -> bool:
 
 
 def order(arithmetic: Arithmetic, channels: int, unit: int, how: str = "") -> str:
-    """Return the name of the order of summation: over taps, each with its channels rounded up to a multiple of
-    ``unit``.
-    """
+    """Return the name of the order of summation: over taps, channels rounded up to a multiple of ``unit``."""
     return f"{arithmetic.instruction} over taps, {numbers.whole(channels, unit)} channels{how}"
 
 

@@ -27,8 +27,7 @@ _TAPS_AT_ONCE = 9  # taps whose weight loads are in flight together
 
 @dataclass(frozen=True, slots=True)
 class GroupedForm:
-    """A kernel variant: filters per block, columns per warp, warps per block, and occupancy allowed by its registers.
-    """
+    """A kernel variant: filters per block, columns per warp, warps per block, occupancy allowed by registers."""
 
     block_m: int
     warp_n: int
@@ -146,8 +145,7 @@ class GroupedWork:
 
     @cached_property
     def written_in_pairs(self) -> tuple[bool, ...]:
-        """Per axis, whether pairs of columns are contiguous and aligned in y, if the tile has an even number of them.
-        """
+        """Per axis, whether pairs of columns are contiguous and aligned in y, for tiles with an even number of them."""
         problem = self.problem
         batch, channel, *spatial = problem.y_strides
 
@@ -335,8 +333,7 @@ class GroupedTile:
 
 @lru_cache(maxsize=1024)
 def _conflicts_of(runs: int, middle: int, inner: int, steps: Ints) -> float:
-    """Return the mean bank-conflict degree of ``runs`` loads of eight columns; ``steps`` are their distances modulo 8.
-    """
+    """Return the mean bank-conflict degree of ``runs`` loads of eight columns, at distances ``steps`` modulo 8."""
     outer_step, middle_step, inner_step = steps
     places: list[int] = []
     line = 0

@@ -71,9 +71,7 @@ def shared_bytes(problem: Problem, tile: GemmTile) -> int:
 
 
 def spread(parts: int, size: int) -> int:
-    """Return the padding, in elements of ``size`` bytes, of arrays in ``parts`` parts; as ``spread`` in
-    ``conv/epilogue.cuh``.
-    """
+    """Return the padding, in elements of ``size`` bytes, between rows of ``parts`` parts; ``spread`` in the kernels."""
     vector, banks = 16 // size, 128 // size
     return (banks - 1) // (parts * vector) * vector + vector
 

@@ -1,7 +1,8 @@
 """1 × 1 Conv, and ConvTranspose whose kernel equals its stride, as a plain tensor-core GEMM without weight packing.
 
 A single launch reads w in place (``conv/gemm/matrix.cu``, ``conv/gemm/depth_to_space_matrix.cu``) for float16,
-bfloat16, and float32 as TF32 or 3xTF32. It is chosen where one launch less matters more than packed weights gain.
+bfloat16, and float32 as TF32 or 3xTF32. It saves the packing launch of the general tensor-core GEMM, which matters for
+small problems.
 
 Each channel's pixels must be contiguous and start at a multiple of 4 bytes, without stride or padding. Conv in 16 bits
 also accepts contiguous channels in 16-byte chunks.
@@ -99,9 +100,7 @@ def _unfit_transpose(problem: Problem) -> Refusal | None:
 
 
 def of_pixels(problem: Problem) -> Problem | None:
-    """Return the three-axis problem if a channel's pixels are contiguous and aligned for asynchronous copies, else
-    None.
-    """
+    """Return the three-axis problem if each channel's pixels are contiguous and aligned for async copies, else None."""
     if not problem.pointwise or merged_stride(problem.columns, problem.x_strides[2:]) != 1:
         return None
     images = problem.x_strides[0] if problem.batch > 1 else 0
@@ -110,8 +109,7 @@ def of_pixels(problem: Problem) -> Problem | None:
 
 
 def of_channels(problem: Problem) -> Problem | None:
-    """Return the three-axis problem if x has contiguous channels in whole 16-byte chunks of 16-bit elements, else None.
-    """
+    """Return the three-axis problem if x has contiguous 16-bit channels in whole 16-byte chunks, else None."""
     return problem.lifted if problem.itemsize == 2 and fragments.has_chunks(problem.lifted) else None
 
 

@@ -214,9 +214,7 @@ _ENTRY = 16  # bytes per table entry
 
 
 def shared_bytes(problem: Problem, tile: MmaTile, form: MmaForm) -> int:
-    """Return the bytes of shared memory: pipeline stages, tables of pixels and taps, and for ConvTranspose a phase's
-    taps.
-    """
+    """Return the bytes of shared memory: pipeline stages, tables of pixels and taps, one phase's taps."""
     size = problem.itemsize
     weights = tile.block_m * form.block_k * size * fragments.arithmetic(problem).parts
     padding = 0 if size == 2 or form.copied else 32 * form.block_k  # padding of K rows against bank conflicts

@@ -30,8 +30,7 @@ class Busy(Protocol):
     """Cost function of the tiles: models the seconds that blocks spend on arithmetic."""
 
     def __call__(self, blocks: int, slices: float, others: int = 0, /) -> float:
-        """Return the seconds of ``blocks`` blocks with ``slices`` slices of K each, next to ``others`` resident blocks.
-        """
+        """Return the seconds of ``blocks`` blocks, ``slices`` slices of K each, next to ``others`` resident blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +76,7 @@ def whole_seconds(tiling: Divisible, limits: Limits) -> float:
 
 
 def _seconds(tiling: Divisible, parted: int, count: int, limits: Limits) -> float:
-    """Model the seconds with ``parted`` tiles split ``count`` ways: whole tiles, shares of K, and the final reduction.
-    """
+    """Model the seconds with ``parted`` tiles split ``count`` ways: whole tiles, shares of K, final reduction."""
     left = -(-parted * count // limits.multiprocessors)
     adding = model.adding_up((left + count) * tiling.sums_bytes, left, limits)
     most = -(-tiling.most_slices // count)
@@ -126,7 +124,9 @@ def in_segments(divisible: Iterable[Divisible], limits: Limits) -> Iterator[Cand
 
 
 def _segments(tiling: Divisible, count: int) -> str:
-    """Return the name of the K segments; ConvTranspose's phases differ in K, so each is divided by its own slice count.
+    """Return the name of the K segments.
+
+    ConvTranspose's phases differ in K, so each phase is divided by its own number of slices.
     """
     if tiling.phased:
         return f"{count} segments of slices of {tiling.slice_rows}"

@@ -68,8 +68,7 @@ def _refusal(problem: Problem) -> Refusal | None:
 
 
 def _with_channels_as_axis(problem: Problem) -> Problem:
-    """Return a three-axis problem with its channels as a fourth, outermost spatial axis whose taps cover all channels.
-    """
+    """Return a three-axis problem with its channels as a fourth, outermost axis whose taps cover all channels."""
     (batch, channel, *spatial), (w_group, w_filter, w_channel, *w_spatial) = problem.x_strides, problem.w_strides
     channels = Axis(taps=problem.channels, x=problem.channels, x_stride=channel, w_stride=w_channel)
     single = replace(

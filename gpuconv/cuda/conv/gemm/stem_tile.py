@@ -110,8 +110,9 @@ class StemBox:
 
 
 def kernels(problem: Problem) -> Iterator[StemKernel]:
-    """Yield the tensor-core kernels, or the one FFMA kernel with the longest step of adjacent taps that divides a row
-    of taps.
+    """Yield the tensor-core kernels, or else one FFMA kernel.
+
+    The FFMA kernel is the one whose step has the most adjacent taps and divides a row of the kernel.
     """
     of_type = [kernel for kernel in KERNELS if (kernel.dtype, kernel.precision) == (problem.dtype, problem.precision)]
     if of_type[0].arithmetic is not None:
@@ -132,9 +133,7 @@ def slices(problem: Problem, kernel: StemKernel) -> int:
 
 
 def passes(problem: Problem, kernel: StemKernel) -> Iterator[int]:
-    """Yield how many passes of ``block_m`` filters a block may make over its band: all filters, half of them, and so
-    on.
-    """
+    """Yield how many passes of ``block_m`` filters a block may make over its band: for all filters, for half, …."""
     passes = -(-problem.filters // kernel.block_m)
     while passes > 1:
         yield passes
@@ -259,9 +258,7 @@ def seconds(problem: Problem, kernel: StemKernel, box: StemBox, passes: int, lim
 
 
 def _bytes(problem: Problem) -> int:
-    """Return the memory traffic in bytes; sectors that hold other groups' channels, read by other blocks, count in
-    full.
-    """
+    """Return the memory traffic in bytes; sectors shared with other groups' channels count in full."""
     sector = 32 // problem.itemsize
     x, y = (
         min(sector, max(1, abs(step) // own))
@@ -279,9 +276,7 @@ def _output_instructions(problem: Problem, kernel: StemKernel) -> float:
 
 
 def _lines(problem: Problem, box: StemBox) -> int:
-    """Return the 128-byte lines of x that a warp touches per load of one chunk per lane, vectorised or element by
-    element.
-    """
+    """Return the 128-byte lines of x that a warp touches per load of one chunk, or element of it, per lane."""
     if box.runs:
         return 4 * problem.itemsize // 16 or 1
     return min(32, -(-32 * 16 * abs(problem.x_strides[-1]) // 128))

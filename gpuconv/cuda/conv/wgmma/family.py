@@ -1,10 +1,12 @@
-"""Conv and ConvTranspose on Hopper's tensor cores (``conv/wgmma/slices.cu``): float16, bfloat16, and TF32 or 3xTF32.
+"""Conv and ConvTranspose on Hopper with wgmma and TMA: float16, bfloat16, and float32 as TF32 or 3xTF32.
 
-TMA fetches inputs with contiguous channels: a launch copies others first, and one packs the weights. For Conv, taps
-also share strips of inputs (``conv/wgmma/strips.cu``), which can be rows of x as it is; those of float32 pass through
-registers, where they are rounded (``conv/wgmma/pixels.cu``). The grid is persistent: blocks stay on their
-multiprocessors and make one tile after the other. Tiles that are too few for all multiprocessors, or for the last round
-of them, are split along K among several blocks.
+Persistent, warp-specialised implicit GEMM: a producer warpgroup loads by TMA, two consumer warpgroups multiply. It is
+the fastest family on sm_90a for dense layers with at least 32 filters per group.
+
+Three kernels. ``conv/wgmma/slices.cu`` loads each tap's columns by im2col tensor maps, from x or a channels-last copy
+of it. In ``conv/wgmma/strips.cu`` the taps along H share one strip of x (Conv, or ConvTranspose of stride 1). In
+``conv/wgmma/pixels.cu`` float32 x passes through registers, where it is rounded to TF32. Weights are packed first
+unless they can be fetched in place. Too few tiles, or a partial last wave, are split along K.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ _CLASSES = {"float16": "WgmmaHalf", "bfloat16": "WgmmaBfloat16", "float32": "Wgm
 
 
 def offers(problem: correlation.Problem, limits: Limits) -> Iterator[Offer]:
-    """Yield a candidate for every tile and way to x, and one that divides its tiles where these are few."""
+    """Yield a candidate for each tile and source of x, and its split-K version where there are too few tiles."""
     if refusal := _refusal(problem, limits):
         yield refusal
         return
@@ -47,7 +49,7 @@ def offers(problem: correlation.Problem, limits: Limits) -> Iterator[Offer]:
 
 
 def offers_in_order(problem: correlation.Problem, limits: Limits) -> Iterator[Offer]:
-    """Yield as :func:`offers`, but strips for every order of sums, and K of all tiles in each number of segments."""
+    """Yield batch-invariant candidates: strips for every order of summation, K in every number of segments."""
     if refusal := _refusal(problem, limits):
         yield refusal
         return
@@ -64,7 +66,7 @@ def _candidate(work: WgmmaWork, limits: Limits) -> Candidate:
 
 
 def _order(work: WgmmaWork) -> str:
-    """Return how the products of an output are added."""
+    """Return the name of the order in which an output's products are summed."""
     source = work.source
     strips = ""
     if isinstance(work.strips, wgmma_pixels.PixelStrips):
@@ -109,7 +111,7 @@ def _refusal(problem: correlation.Problem, limits: Limits) -> Refusal | None:
 
 
 def _undivided(source: sources.Source, limits: Limits) -> Iterator[WgmmaWork]:
-    """Yield the work by every tile of the kernels that fetch x so."""
+    """Yield the work for each tile of the kernels that can use this source, without split-K."""
     if not source.in_strips:
         for tile in tiles.TILES:
             yield WgmmaWork(source, tile)
@@ -129,14 +131,14 @@ def _undivided(source: sources.Source, limits: Limits) -> Iterator[WgmmaWork]:
 
 
 def _divided(whole: WgmmaWork, limits: Limits) -> Iterator[WgmmaWork]:
-    """Yield the work with as many splits as the model takes for best, if there are tiles to divide."""
+    """Yield the work with its best modelled number of splits, if there are tiles to split."""
     divided, counts = split.divided(whole.tiles, limits), split.counts(whole.most_steps)
     if divided and counts:
         yield cost.in_best_splits(replace(whole, divided=divided), counts, limits)
 
 
 def _name(work: WgmmaWork) -> str:
-    """Return the kernel's name, with what it does besides."""
+    """Return the candidate's name: the kernel, with suffixes for a source read in place and for split-K."""
     chosen = _variant(work).name
     form = "_direct" if work.source.form == "direct" else ""
     return f"{chosen}{form}{'_split' if work.divided else ''}"
@@ -146,7 +148,10 @@ def _name(work: WgmmaWork) -> str:
 
 
 def _plan(work: WgmmaWork, limits: Limits) -> Plan:
-    """Return the plan. A launch before the last one sets the tickets to zero; without one, another adds up."""
+    """Return the plan.
+
+    An earlier launch zeroes the split-K tickets. Without one, a separate launch adds the partial sums.
+    """
     source, tickets = work.source, work.divided
     copying: tuple[Launch, ...] = ()
     if source.form == "copied":
@@ -170,7 +175,7 @@ def _plan(work: WgmmaWork, limits: Limits) -> Plan:
 
 
 def _of_copies(work: WgmmaWork, limits: Limits) -> Plan:
-    """Return the plan for arrays that TMA cannot fetch as they are, because of their addresses."""
+    """Return the fallback plan on copies, for addresses that TMA cannot fetch from."""
     source = sources.of_copies(work.source.problem)
     copies = min((WgmmaWork(source, tile) for tile in tiles.TILES), key=partial(cost.seconds, limits=limits))
     return replace(_plan(copies, limits), problem=work.source.problem, kernel=_name(copies))
@@ -225,7 +230,7 @@ def _packing(source: sources.Source, tickets: int) -> tuple[Launch, ...]:
 
 
 def _launch(work: WgmmaWork, part: int, limits: Limits) -> Launch:
-    """Return the launch that makes the tiles, or only leaves the sums of divided ones, or only adds these up."""
+    """Return the kernel's launch for ``part``: everything, only partial sums of split tiles, or their reduction."""
     source, tile, chosen = work.source, work.tile, _variant(work)
     lifted = source.seen.lifted
     items = work.divided if part == split.TOTALS else work.items
@@ -288,7 +293,7 @@ _PIXELS = replace(_SLICES, source="conv/wgmma/pixels.cu", function="conv_wgmma_p
 
 
 def variant(operator: str, dtype: str, tile: WgmmaTile) -> Variant:
-    """Return the kernel of one operator; that of float32 multiplies in TF32."""
+    """Return the kernel variant; float32 is multiplied as TF32."""
     form = f"{'tf32_' * (dtype == 'float32')}wgmma_{tile.block_m}x{tile.block_n}"
     kernel, sizes = _KERNELS[operator], (tile.block_m, tile.block_n, tile.stages)
     own: tuple[int, ...] = (tile.turns,)
