@@ -1,4 +1,4 @@
-"""Plans of copies from one array's strides into another's (``passes/copy.cu``)."""
+"""Strided copies: from one array's strides to another's (``passes/copy.cu``), and plans that wrap a plan in copies."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from gpuconv.cuda.plan import Launch, Plan, Space, kept, strided
 from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import Ints
 
-_AXES = (4, 6)  # of kernels that are built ahead: with 32-bit indices, and with 64-bit ones
+_AXES = (4, 6)  # axes of the kernels that are built ahead, with 32-bit and with 64-bit indices
 _WORDS = {2: "unsigned short", 4: "unsigned int", 8: "unsigned long long"}
 
 
 def copy(operator: str, dtype: str, shape: Ints, strides: dict[str, Ints]) -> Launch:
-    """Return a launch that copies an array of this shape; ``strides`` has the roles of the source and of the target."""
+    """Return the launch that copies an array; ``strides`` maps the roles of source and target, in this order."""
     (source, steps), (target, target_steps) = strides.items()
     axes = sorted(zip(shape, steps, target_steps, strict=True), key=lambda axis: -abs(axis[2]))
     extents, (source_stride, target_stride) = strided.collapsed_together(*zip(*axes, strict=True))
@@ -35,9 +35,9 @@ def copy(operator: str, dtype: str, shape: Ints, strides: dict[str, Ints]) -> La
 
 
 def around(plan: Plan, dtype: str, moved: Mapping[str, tuple[Ints, Ints, Ints]], itemsize: int) -> Plan:
-    """Return a plan whose launches take copies of some arrays, by role: the shape, the array's strides, the copy's.
+    """Return the plan with copies of some arrays; ``moved`` maps a role to (shape, array's strides, copy's strides).
 
-    Inputs are copied before, after weights are packed; y afterwards.
+    Inputs are copied after weights are packed and before the other launches; y is copied back last.
     """
     names = {role: f"copy of {role}" for role in moved}
     before: list[Launch] = []
@@ -70,12 +70,12 @@ _KERNEL = Kernel("passes/copy.cu", "copy", "CopyParams<{index}, {rank}>")
 
 
 def variant(itemsize: int, wide: bool, rank: int) -> Variant:
-    """Return the kernel for elements of so many bytes, along so many axes."""
+    """Return the variant for elements of ``itemsize`` bytes and ``rank`` axes."""
     return _KERNEL.over(f"{8 * itemsize}bit", rank, types=(_WORDS[itemsize],), wide=wide)
 
 
 def variants() -> Iterator[Variant]:
-    """Yield the variants that are built ahead; those for arrays of more axes are compiled when first needed."""
+    """Yield the variants that are built ahead; those for more axes are compiled on first use."""
     for itemsize in _WORDS:
         for wide in (False, True):
             yield variant(itemsize, wide, _AXES[wide])

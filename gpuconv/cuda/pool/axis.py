@@ -168,9 +168,7 @@ def _after_parts(problem: PoolProblem, pooled: int, limits: Limits) -> Offer:
 
 
 def _seconds(problem: PoolProblem, view: AxisView, indices: int, limits: Limits) -> float:
-    """Model the seconds of a pass that reads ``indices`` bytes of Indices; elements that windows share hit the L2
-    cache.
-    """
+    """Model the seconds of a pass that reads ``indices`` bytes of Indices; shared elements hit the L2 cache."""
     runs, (thread, window) = view.runs, _INSTRUCTIONS
     elements = view.axis.taps + (runs.windows - 1) * runs.shift
     executed = thread + window * runs.windows + _OF_ELEMENT[problem.itemsize] * elements
@@ -241,8 +239,7 @@ _KERNEL = Kernel("pool/axis.cu", "max_pool_axis", "AxisPoolParams", _THREADS, na
 
 
 def variant(dtype: str, numbered: bool) -> Variant:
-    """Return the kernel variant; ``numbered`` if it numbers the elements of x, else it reads an earlier pass's Indices.
-    """
+    """Return the kernel variant; ``numbered`` if it numbers x's elements itself, else it reads a pass's Indices."""
     forms = ("axis", "numbered" * numbered, "indices")
     return _KERNEL.over(dtype, 3, *forms, types=(dtypes.entry(dtype).cuda,), sizes=(numbered,), blocks_per_sm=4)
 

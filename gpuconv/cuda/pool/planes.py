@@ -123,8 +123,7 @@ class PlaneTile:
 
 
 def _tiles(problem: PoolProblem, view: PlaneView, limits: Limits) -> list[PlaneTile]:
-    """Return the possible divisions: one for averages; for maxima, whose bits do not depend on order, whole or split.
-    """
+    """Return the possible divisions: one for averages; whole or split for maxima, in which order is irrelevant."""
     cut = _tile(view, -(-_PARTS_WANTED * limits.multiprocessors // _of_image(view)))
     return [cut] if problem.averages or cut.parts == 1 else [_tile(view, 1), cut]
 

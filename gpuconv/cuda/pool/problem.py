@@ -26,8 +26,10 @@ WIDTHS = ((False, AHEAD[0]), (False, AHEAD[1]), (True, AHEAD[1]))
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Which taps of a window count for the average: those at ``stride * q - shift + tap * dilation`` in [0,
-    ``extent``).
+    """Which taps of a window count for the average.
+
+    Tap t of window q counts if its coordinate ``stride * q - shift + t * dilation`` is in [0, ``extent``). Without
+    taps, none counts.
     """
 
     taps: int = 1

@@ -50,7 +50,5 @@ def longest(work: Sequence[int], items: Sequence[int], instructions: Sequence[fl
 
 
 def of_short(problem: PoolProblem) -> float:
-    """Return the instruction factor for the problem's element size; 1.0 for four-byte elements, which need no
-    unpacking.
-    """
+    """Return the factor on instructions for unpacking short elements; 1.0 for four-byte elements."""
     return _SHORT.get((problem.named, problem.itemsize), 1.0)

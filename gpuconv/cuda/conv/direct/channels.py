@@ -212,8 +212,7 @@ class ChannelThread:
 
     @cached_property
     def instructions(self) -> tuple[float, float]:
-        """Instructions per thread: per step of its walk, and for weights, which steps share if all fit shared memory.
-        """
+        """Instructions per thread: per step of its walk, and for weights (shared by steps if all fit shared memory)."""
         depth, height, width = self.view.taps
         vector, chunks = self.view.vector, -(-width // self.form[1])
         rows = self.outputs[0] * depth * height * chunks

@@ -143,8 +143,7 @@ class RowThreads:
 
     @cached_property
     def lead(self) -> int:
-        """Columns of padding before a row's first window that keep inputs aligned; unrolled forms expect SAME padding.
-        """
+        """Columns of padding before a row's first window that keep inputs aligned; SAME padding if unrolled."""
         if self.form.kernel:
             return -(self.form.kernel // 2) % self.view.vector
         return -self.view.pads[2] % self.view.vector if self.form.stride and self.dilations[2] == 1 else 0
