@@ -1,4 +1,8 @@
-"""Plans of complex Conv, ConvTranspose, averages and gradients: real ones with one more axis, of the parts."""
+"""Complex Conv, ConvTranspose, AveragePool and gradients, planned as real ones with one more spatial axis.
+
+The extra innermost axis holds the real and imaginary parts. A complex product becomes a real correlation along it: each
+weight is expanded into 3 taps (4 products for the weight gradient).
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,8 @@ from gpuconv.cuda.weight_grad import families as weight_grad_families
 from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import AveragePoolGeometry, Ints
 
-_EXPAND_AXES, _ADD_AXES = (1, 6), (3, 5)  # of kernels that are built ahead: with 32-bit indices, and with 64-bit ones
+# axes of the kernels that are built ahead, with 32-bit and with 64-bit indices
+_EXPAND_AXES, _ADD_AXES = (1, 6), (3, 5)
 
 
 def plan(
@@ -31,9 +36,9 @@ def plan(
     precision: str,
     invariant: bool = False,
 ) -> Plan:
-    """Plan Conv, ConvTranspose or the gradient of weights for complex arrays of these strides in elements, by role.
+    """Plan Conv, ConvTranspose or the weight gradient for complex arrays with these strides in elements, by role.
 
-    ``invariant`` is that of ``planning.plan``.
+    ``invariant`` as in ``planning.plan``.
     """
     real = dtypes.entry(dtype).real
     lifted: Any
@@ -69,7 +74,7 @@ def plan(
 def for_average_pool(
     geometry: AveragePoolGeometry, dtype: str, strides: dict[str, Ints], limits: Limits, invariant: bool = False
 ) -> Plan:
-    """Plan AveragePool for complex arrays: the parts are averaged on their own."""
+    """Plan AveragePool for complex arrays: real and imaginary parts are averaged separately."""
     x, y = _of_parts(strides["x"]), _of_parts(strides["y"])
     real = dtypes.entry(dtype).real
     return _in_parts(pool_families.for_pool(_with_parts(geometry), real, x, y, None, limits, invariant))
@@ -78,7 +83,7 @@ def for_average_pool(
 def for_average_pool_grad(
     geometry: AveragePoolGeometry, dtype: str, strides: dict[str, Ints], limits: Limits, invariant: bool = False
 ) -> Plan:
-    """Plan the gradient of AveragePool for complex arrays likewise."""
+    """Plan the gradient of AveragePool for complex arrays: real and imaginary parts are computed separately."""
     dy, dx = _of_parts(strides["dy"]), _of_parts(strides["y"])
     lifted, real = _with_parts(geometry), dtypes.entry(dtype).real
     return _in_parts(pool_grad_families.for_average_pool_grad(lifted, real, dy, dx, limits, invariant))
@@ -90,7 +95,7 @@ def _in_parts(plan: Plan) -> Plan:
 
 
 def _with_parts(g: AveragePoolGeometry) -> AveragePoolGeometry:
-    """Return the geometry with the axis of the parts, innermost, along which windows have one element."""
+    """Return the geometry with the axis of parts appended; windows have one element along it."""
     return replace(
         g,
         x_shape=(*g.x_shape, 2),
@@ -104,7 +109,7 @@ def _with_parts(g: AveragePoolGeometry) -> AveragePoolGeometry:
 
 
 def _lifted(geometry: Any, kernel: int, stride: int, pad: int) -> Any:
-    """Return the geometry with the axis of the parts, innermost."""
+    """Return the geometry with the axis of parts appended, with this kernel size, stride and padding."""
     g = geometry
     return replace(
         g,
@@ -138,7 +143,7 @@ def _expand(operator: str, shape: Ints, strides: Ints, dtype: str) -> Launch:
 
 
 def _add(operator: str, shape: Ints, strides: dict[str, Ints], dtype: str) -> Launch:
-    """Return a launch that adds a bias to y, and a residual, of those that there are."""
+    """Return the launch that adds the bias and the residual, as far as given, to y."""
     y, b_stride = strides["y"], strides.get("b", (0,))[0]
     residual = strides.get("residual", y)
     extents, steps = strided.collapsed_together((shape[0], *shape[2:]), *((s[0], *s[2:]) for s in (y, residual)))
@@ -178,7 +183,7 @@ def _variant(kernel: Kernel, dtype: str, wide: bool, rank: int) -> Variant:
 
 
 def variants() -> Iterator[Variant]:
-    """Yield the variants that are built ahead; those for arrays of more axes are compiled when first needed."""
+    """Yield the variants that are built ahead; those for arrays of more axes are compiled on first use."""
     for dtype in dtypes.COMPLEX_DTYPES:
         for wide in (False, True):
             yield _variant(_EXPAND, dtype, wide, _EXPAND_AXES[wide])

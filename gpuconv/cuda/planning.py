@@ -1,4 +1,4 @@
-"""The plan of a call, whatever its operator and dtype."""
+"""Planning: dispatches a call to the planner of its operator and dtype, and returns the launches."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from gpuconv.rules import dtypes
 from gpuconv.rules.activation import Activation
 from gpuconv.rules.geometry import Ints
 
-_PARAMETER_BYTES = 4096  # of one launch, for every compiler and driver; the newest have room for more
-_BUILT_AHEAD = 4  # spatial axes up to which there are kernels that are built ahead
+_PARAMETER_BYTES = 4096  # per launch, with every compiler and driver (recent ones allow more)
+_BUILT_AHEAD = 4  # most spatial axes of the kernels that are built ahead
 _SHAPES = ("x_shape", "y_shape", "w_shape", "numbered_shape")
 _PER_AXIS = ("kernel_shape", "strides", "dilations", "pads_begin", "pads_end")
 
@@ -38,18 +38,19 @@ def plan(
     activation: Activation | None = None,
     invariant: bool = False,
 ) -> Plan:
-    """Plan what ``operators.Operator.kernel`` names, for arrays of these strides in elements, by their roles.
+    """Plan the kernel family ``kernel`` (``operators.Operator.kernel``) for arrays with these strides in elements, by
+    role.
 
-    With ``invariant``, the order of the sums of an image does not depend on the images beside it. Gradients of weights
-    and of biases, which sum over images, are planned as without it.
+    With ``invariant``, the order of summation of an image does not depend on the rest of the batch. Gradients of
+    weights and biases, which sum over images, ignore it.
 
     Raises
     ------
     ArgumentError
-        The problem needs more than 64-bit indices, more blocks than a grid has, or more axes than parameters have room
-        for.
+        The problem needs more than 64-bit indices, more blocks than a grid allows, or more axes than fit the kernel
+        parameters.
     """
-    if kernel != "bias_grad":  # which makes one of all axes that lie as one
+    if kernel != "bias_grad":  # bias_grad merges contiguous axes itself
         geometry, strides = _without_idle_axes(geometry, strides)
     planned = _plan(kernel, geometry, dtype, strides, limits, precision, activation, invariant)
     size = max((launch.variant.layout.itemsize for launch in (*planned.launches, *planned.sharing)), default=0)
@@ -107,9 +108,9 @@ def _plan(
 
 
 def _without_idle_axes(geometry: Any, strides: dict[str, Ints]) -> tuple[Any, dict[str, Ints]]:
-    """Return a problem without the axes along which one element meets another, where it has more axes than usual.
+    """Drop the axes along which nothing happens, if the problem has more axes than the kernels built ahead.
 
-    No kernel has anything to do along them. One axis stays in any case.
+    At least one spatial axis is kept.
     """
     rank = len(geometry.x_shape) - 2
     if rank <= _BUILT_AHEAD:
@@ -128,7 +129,7 @@ def _without_idle_axes(geometry: Any, strides: dict[str, Ints]) -> tuple[Any, di
 
 
 def _is_idle(geometry: Any, axis: int) -> bool:
-    """Tell whether all arrays have one element along an axis, and its one tap does not lie in the padding."""
+    """Return whether all arrays have one element along an axis, and its only tap is in bounds."""
     extents = [getattr(geometry, name)[2 + axis] for name in _SHAPES if hasattr(geometry, name)]
     if hasattr(geometry, "kernel_shape"):
         extents += [geometry.kernel_shape[axis], 1 + geometry.pads_begin[axis]]

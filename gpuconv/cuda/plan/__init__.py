@@ -1,4 +1,4 @@
-"""What a launch is, and how one of several is chosen; nothing here knows a kernel."""
+"""Plans: launches, devices' limits, the cost model, and the choice among candidates. Independent of any kernel."""
 
 from gpuconv.cuda.plan.launch import MOST_BLOCKS, Launch, Plan, Space, TensorMap, kept
 from gpuconv.cuda.plan.limits import RESERVED_BYTES, Limits

@@ -1,4 +1,4 @@
-"""Two plans as one: the same call for the first images of a batch, then for the others."""
+"""Concatenates two plans: the same call for the first images of a batch, then for the rest."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _Launches = tuple[Launch, ...]
 
 
 def joined(first: Plan, second: Plan, shifts: Mapping[str, int]) -> Plan:
-    """Return the plan of both, one after the other; the arrays of the second begin so many bytes behind those given."""
+    """Return both plans in sequence; ``shifts`` are the bytes by which the second's arrays start later, by role."""
     second = _shifted(_aligned(second, shifts), shifts)
     second = _sharing_weights(first, second)
     shares = bool(first.sharing or second.sharing)
@@ -29,13 +29,13 @@ def joined(first: Plan, second: Plan, shifts: Mapping[str, int]) -> Plan:
 
 
 def _aligned(plan: Plan, shifts: Mapping[str, int]) -> Plan:
-    """Return the plan, or that for any addresses where these shifts make some of less aligned ones."""
+    """Return the plan, or its fallback if a shift breaks the alignment that it requires."""
     apart = any(shifts.get(role, 0) % nbytes for role, nbytes in plan.alignment)
     return plan.otherwise() if apart and plan.otherwise is not None else plan
 
 
 def _shifted(plan: Plan, shifts: Mapping[str, int]) -> Plan:
-    """Return the plan for arrays that begin so many bytes later."""
+    """Return the plan with its arrays' start shifted by these bytes."""
     parts = [(role, role, nbytes) for role, nbytes in shifts.items()]
     parts += [(name, role, nbytes + shifts.get(role, 0)) for name, role, nbytes in plan.views]
     names = {name: f"{role} from {nbytes}" for name, role, nbytes in parts}
@@ -48,7 +48,7 @@ def _shifted(plan: Plan, shifts: Mapping[str, int]) -> Plan:
 
 
 def _sharing_weights(first: Plan, second: Plan) -> Plan:
-    """Return the second plan without the launches that pack as the first one's, or with a place of its own for them."""
+    """Return the second plan without packing launches that the first one has too; else with a buffer of its own."""
     packed = {launch for launch in (*first.launches, *first.sharing) if launch.packs}
     own = [launch for launch in (*second.launches, *second.sharing) if launch.packs]
     if all(launch in packed for launch in own):
@@ -66,7 +66,7 @@ def _after(first: _Launches, second: _Launches) -> _Launches:
 
 
 def _spaces(first: Plan, second: Plan) -> tuple[Space, ...]:
-    """Return room for either's spaces; one with a part before its first element stays the last."""
+    """Return buffers large enough for both; one with bytes before its first element stays last."""
     found: dict[str, Space] = {}
     for space in (*first.spaces, *second.spaces):
         known = found.get(space.role, space)

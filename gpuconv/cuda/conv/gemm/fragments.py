@@ -62,8 +62,9 @@ class WarpTile(gemm_base.BlockTile):
         return model.Residence(self.threads // 32, min(self.blocks_per_sm, limits.blocks_of(shared_bytes)))
 
     def wavefronts(self, parts: int) -> float:
-        """Return the shared-memory wavefronts (128 bytes each) per mma, stores and loads, of ``parts`` parts of
-        weights.
+        """Return the shared-memory wavefronts (128 bytes each) per mma, for weights in ``parts`` parts.
+
+        Counts the stores of slices into shared memory, and the loads of fragments from it.
         """
         m, n = self.warp_m / 16, self.warp_n / 8
         loaded = (4 * parts * m + 2 * n) / (m * n)

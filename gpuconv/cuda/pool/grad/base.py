@@ -77,8 +77,7 @@ class WalkView(PoolView):
         return max(*self.magnitudes(form), *counted) >= params.INDEX_LIMIT or self.items(form, 1) > MOST_BLOCKS
 
     def magnitudes(self, form: Form) -> Iterator[int]:
-        """Yield the largest coordinates, rows up to the end of the last walk, and element numbers with rows around x.
-        """
+        """Yield the largest coordinates, rows up to the end of the last walk, and element numbers around x."""
         for axis in self.axes:
             yield from axis.coordinates
             yield axis.extent + abs(axis.pad)
