@@ -38,8 +38,7 @@ def plan(
     activation: Activation | None = None,
     invariant: bool = False,
 ) -> Plan:
-    """Plan the kernel family ``kernel`` (``operators.Operator.kernel``) for arrays with these strides in elements, by
-    role.
+    """Plan the computation ``kernel`` (``operators.Operator.kernel``); ``strides`` maps roles to strides in elements.
 
     With ``invariant``, the order of summation of an image does not depend on the rest of the batch. Gradients of
     weights and biases, which sum over images, ignore it.

@@ -47,8 +47,7 @@ def members(source: Any, *names: str) -> dict[str, Any]:
 
 
 def pack(layout: np.dtype[Any], fields: Mapping[str, Any]) -> bytes:
-    """Return the bytes of a struct; pointers, tensor maps and ``FINISH`` may be omitted, all other members are
-    required.
+    """Return the bytes of a struct; pointers, tensor maps and ``FINISH`` may be omitted, other members may not.
 
     Nested structs are mappings, arrays of structs are sequences of mappings, a ``Divider`` is given by its divisor. A
     path such as ``common.finish`` overrides a nested member.

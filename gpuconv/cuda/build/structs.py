@@ -78,8 +78,7 @@ def constant(name: str, source: str) -> int:
 
 
 def place(struct: np.dtype[Any], name: str) -> str | None:
-    """Return the path to the member with this name, such as ``common.finish``, in a struct or nested ones; else None.
-    """
+    """Return the path of the member with this name in a struct or those nested in it, or None: ``common.finish``."""
     for member in struct.names or ():
         if member == name:
             return name

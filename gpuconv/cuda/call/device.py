@@ -107,9 +107,7 @@ def limits(device: int) -> Limits:
 
 
 def _bandwidth(attributes: Mapping[str, int]) -> float:
-    """Return a device's memory bandwidth in bytes per second; 0 if the driver does not report it, as newer ones may
-    not.
-    """
+    """Return a device's memory bandwidth in bytes per second; 0 if the driver does not report it."""
     kilohertz, bits = (attributes.get(name, 0) for name in ("MemoryClockRate", "GlobalMemoryBusWidth"))
     return 2e3 * max(kilohertz, 0) * max(bits, 0) / 8  # DDR: two transfers per clock
 
@@ -168,8 +166,7 @@ parameters = Slot
 def bind(
     kernel: Kernel, grid: tuple[int, int, int], threads: int, shared_bytes: int, slot: Slot, follows: bool = False
 ) -> Callable[[], None]:
-    """Return a function that launches a kernel on the current stream without waiting; it raises RuntimeError on
-    refusal.
+    """Return a function that launches a kernel on the current stream, asynchronously; RuntimeError on refusal.
 
     A kernel that ``follows`` may start before the previous launch has ended (programmatic dependent launch). It must
     wait by itself.

@@ -285,8 +285,7 @@ class _Step:
 
 
 def _order(plan: Plan) -> tuple[Any, ...]:
-    """Return a key of the packed layout: everything that distinguishes how plans pack weights; empty without packing.
-    """
+    """Return a key of the packed layout, all that distinguishes how plans pack weights; empty without packing."""
     packing = [launch for launch in plan.sharing or plan.launches if launch.packs]
     return tuple((launch.variant.name, launch.grid, launch.shared_bytes, launch.parameters) for launch in packing)
 

@@ -24,8 +24,7 @@ def key(problem: Any) -> str:
 
 
 def find(device: str, problem: Any) -> str | None:
-    """Return the name of the kernel measured to be fastest for a problem on a device with this name; None if unknown.
-    """
+    """Return the kernel measured to be fastest for a problem on devices with this name; None if unknown."""
     if not device:
         return None
     folder = cache.folder()

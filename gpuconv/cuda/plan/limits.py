@@ -1,5 +1,4 @@
-"""What planning needs to know about a device, and one representative device per architecture for planning without one.
-"""
+"""What planning needs to know about a device; one representative device per architecture for planning without one."""
 
 from __future__ import annotations
 

@@ -15,8 +15,7 @@ def whole(number: int, unit: int) -> int:
 
 
 def congruent(least: int, factor: int, target: int, modulus: int) -> int:
-    """Return the least n >= ``least`` with n × ``factor`` ≡ ``target`` (mod ``modulus``); ``least`` if there is none.
-    """
+    """Return the least n >= ``least`` with n × ``factor`` ≡ ``target`` (mod ``modulus``), or else ``least``."""
     for number in range(least, least + modulus):
         if (number * factor - target) % modulus == 0:
             return number
