@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # imported on use: the CPU backend does not need them
 
 __all__ = ["check_place", "complete", "prepare", "run", "runtime"]
 
-runtime: Any = device  # tests replace it by an emulated runtime
+runtime: Any = device  # replaced by tests of models
 _MOST_PREPARED = 4096
 
 
@@ -94,13 +94,14 @@ def run(
 
 
 def _keep(key: tuple[Any, ...], prepared: Prepared) -> None:
+    """Cache a prepared call; a full cache is emptied first."""
     if len(device.prepared) >= _MOST_PREPARED:
         device.prepared.clear()
     device.prepared[key] = prepared
 
 
 def _strictly(operator: str, inputs: tuple[Any, ...], attributes: tuple[Any, ...], layout: str) -> tuple[Any, ...]:
-    """Compute the geometry, which raises what strict mode refuses, and return the attributes in canonical form."""
+    """Compute the geometry, which raises what strict mode refuses; return the attributes, safe to read again."""
     called = OPERATORS[operator]
     named = settled(operator, dict(zip(called.attributes, attributes, strict=True)))
     called.geometry(*(array.shape for array in inputs), layout=layout, **named)

@@ -90,6 +90,7 @@ def for_average_pool_grad(
 
 
 def _in_parts(plan: Plan) -> Plan:
+    """Return a real plan with the reason that its last axis holds the two parts."""
     why = "complex: a real one with one more axis, of the two parts, along which no window goes"
     return replace(plan, reasons=(*plan.reasons, why))
 
@@ -125,10 +126,12 @@ def _lifted(geometry: Any, kernel: int, stride: int, pad: int) -> Any:
 
 
 def _of_parts(strides: Ints) -> Ints:
+    """Return a complex array's strides in real elements, with the axis of parts appended."""
     return (*(2 * stride for stride in strides), 1)
 
 
 def _expand(operator: str, shape: Ints, strides: Ints, dtype: str) -> Launch:
+    """Return the launch that expands each complex weight into 3 real taps along the axis of parts."""
     extents, steps = strided.collapsed(shape, strides)
     wide = strided.needs_wide(operator, extents, steps, [3 * prod(shape)])
     rank = strided.axes(len(extents), wide, _EXPAND_AXES)
@@ -179,6 +182,7 @@ _ADD_TO = Kernel("complex.cu", "add_to_complex", "AddToComplexParams<{index}, {r
 
 
 def _variant(kernel: Kernel, dtype: str, wide: bool, rank: int) -> Variant:
+    """Return the kernel variant for a complex dtype."""
     return kernel.over(dtype, rank, types=(dtypes.entry(dtypes.entry(dtype).real).cuda,), wide=wide)
 
 

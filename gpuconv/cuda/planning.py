@@ -71,6 +71,7 @@ def _plan(
     activation: Activation | None,
     invariant: bool,
 ) -> Plan:
+    """Dispatch to the planner of the computation and dtype."""
     if kernel == "average_pool" and dtypes.entry(dtype).real:
         return complex_plan.for_average_pool(geometry, dtype, strides, limits, invariant)
     if kernel in ("max_pool", "average_pool"):
@@ -99,6 +100,7 @@ def _plan(
         return finish.finished(planned, activation, dtype, geometry.y_shape, strides)
 
     def finished(plan: Plan, problem: Problem) -> Plan:
+        """Return the plan with its epilogue."""
         return finish.finished(plan, activation, dtype, problem.y_shape, {**strides, "y": problem.y_strides})
 
     steps = {"residual": strides["residual"][0]} if "residual" in strides else {}
@@ -117,6 +119,7 @@ def _without_idle_axes(geometry: Any, strides: dict[str, Ints]) -> tuple[Any, di
     kept = [axis for axis in range(rank) if not _is_idle(geometry, axis)] or [0]
 
     def of_array(entries: Ints) -> Ints:
+        """Return an array's entries for batch, channels and the axes that are kept."""
         return (*entries[:2], *(entries[2 + axis] for axis in kept))
 
     changed = {name: of_array(getattr(geometry, name)) for name in _SHAPES if hasattr(geometry, name)}

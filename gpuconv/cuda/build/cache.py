@@ -56,6 +56,7 @@ def folder() -> Path | None:
 
 
 def _usual() -> Path | None:
+    """Return the user's default cache folder; None if the environment names none."""
     variable = "LOCALAPPDATA" if os.name == "nt" else "XDG_CACHE_HOME"
     base, home = os.path.expanduser(os.environ.get(variable, "")), os.path.expanduser("~")
     if os.path.isabs(base):  # relative paths must be ignored (XDG Base Directory Specification)
@@ -122,6 +123,7 @@ def read(folder: Path, name: str) -> bytes | None:
 
 
 def _warn(folder: Path, error: trust.Untrusted) -> None:
+    """Warn, once per folder, that a cache is not trusted."""
     if _warned.setdefault(folder, error) is error:
         warnings.warn(
             f"the cache of compiled kernels in {folder} is not used as it is, since {error}; take that right from "
@@ -163,15 +165,18 @@ def store(
 
 
 def _manifest(title: str, key: str) -> str:
+    """Return the file name of an entry's manifest."""
     return f"{title}.{key[:16]}.json"
 
 
 def _description(key: str, name: str, content: bytes, log: str) -> dict[str, str]:
+    """Return the content of a manifest: key, file, digest, log, and a digest of these."""
     lines = {"key": key, "file": name, "sha256": _digest(content), "log": log}
     return {**lines, "sha256 of these": _digest(json.dumps(lines).encode())}
 
 
 def _digest(content: bytes) -> str:
+    """Return the SHA-256 of ``content`` in hexadecimal."""
     return hashlib.sha256(content).hexdigest()
 
 
@@ -228,9 +233,11 @@ class _Private:
         self._paths: dict[int, Path] = {}  # by process: a forked child gets its own
 
     def existing(self) -> Path | None:
+        """Return this process's folder; None if it has not been created."""
         return self._paths.get(os.getpid())
 
     def make(self) -> Path:
+        """Return this process's folder, creating it on first use."""
         process, path = os.getpid(), self.existing()
         if path is None:
             made = Path(tempfile.mkdtemp(prefix="gpuconv-"))
@@ -240,6 +247,7 @@ class _Private:
 
 
 def _remove(path: Path, process: int) -> None:
+    """Remove the temporary folder at the exit of the process that created it."""
     if os.getpid() == process:  # not in a child, which inherits exit handlers
         shutil.rmtree(path, ignore_errors=True)
 

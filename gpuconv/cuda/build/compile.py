@@ -97,11 +97,13 @@ def checked(name: str) -> str:
 
 
 def _names(capability: tuple[int, int]) -> list[str]:
+    """Return the architecture names of a compute capability, the most specific last."""
     plain = "sm_{}{}".format(*capability)
     return [plain, plain + "a"] if capability >= _FIRST_WITH_FEATURES else [plain]
 
 
 def _dotted(capability: tuple[int, int]) -> str:
+    """Return a compute capability as ``9.0``."""
     return "{}.{}".format(*capability)
 
 
@@ -119,12 +121,14 @@ def cubin(variant: Variant, architecture: str) -> bytes:
 
 
 def _packed(variant: Variant, architecture: str) -> tuple[bytes, str, str] | None:
+    """Return (content, log, compiler) of a variant from the pack in use; None if it is not there."""
     packed = pack.in_use()
     kernel = None if packed is None else packed.find(packed_key(variant, architecture))
     return None if packed is None or kernel is None else (*kernel, packed.compiler)
 
 
 def _built(variant: Variant, architecture: str) -> tuple[bytes, str, str]:
+    """Return (content, log, compiler) of a variant from the cache or the compiler."""
     try:
         built = build(variant, architecture)
     except CompileError as error:
@@ -186,6 +190,7 @@ def read(log: str) -> Report | None:
 
 
 def _total(pattern: str, text: str) -> int:
+    """Return the sum of the numbers that a pattern matches."""
     return sum(map(int, re.findall(pattern, text)))
 
 
@@ -221,12 +226,14 @@ def build(
 
 
 def _places(folder: Path | None) -> Iterator[Path]:
+    """Yield the cache folders to search."""
     for place in (folder,) if folder is not None else (cache.folder(), cache.private.existing()):
         if place is not None:
             yield place
 
 
 def _store_somewhere(title: str, key: str, suffix: str, content: bytes, log: str) -> cache.Entry:
+    """Store an entry in the user's cache, or with a warning in this process's temporary folder."""
     usual = cache.folder()
     reason: OSError | None = None
     if usual is not None:

@@ -21,6 +21,7 @@ _HEADERS = ("cuda_fp16.h", "cuda_fp16.hpp", "cuda_bf16.h", "cuda_bf16.hpp", "cud
 
 @cache
 def _binding() -> Any:
+    """Import and return NVIDIA's binding; CompileError if it or NVRTC is missing."""
     try:
         binding: Any = importlib.import_module("cuda.bindings.nvrtc")
         binding.nvrtcVersion()  # the first call loads the library
@@ -97,6 +98,7 @@ def build(name: str, source: str, architecture: str, options: Sequence[str]) -> 
 
 
 def _first_error(log: str, result: Any) -> str:
+    """Return the first error line of a log, or else NVRTC's status."""
     match = re.search(r"^.*\berror\b.*$", log, re.MULTILINE)
     if match is not None:
         return match[0].strip()
@@ -104,6 +106,7 @@ def _first_error(log: str, result: Any) -> str:
 
 
 def _bytes(program: Any, size: Callable[[Any], Any], get: Callable[[Any, bytearray], Any]) -> bytes:
+    """Return an output of NVRTC by its pair of size and copy functions."""
     (count,) = _checked(size(program))
     buffer = bytearray(count)  # not bytes: Python shares those of length 1, and NVRTC would overwrite them
     _checked(get(program, buffer))
@@ -111,6 +114,7 @@ def _bytes(program: Any, size: Callable[[Any], Any], get: Callable[[Any, bytearr
 
 
 def _checked(answer: Any) -> Any:
+    """Return the values of a binding's answer; CompileError if its status is an error."""
     result, *values = answer
     if int(result) != 0:
         raise CompileError(f"NVRTC reports {getattr(result, 'name', result)}")

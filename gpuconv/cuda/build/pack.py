@@ -128,6 +128,7 @@ def examined(path: Path) -> Pack | str:
 
 
 def _examine(path: Path) -> Pack | str:
+    """Read a pack, or return why it cannot be used."""
     try:
         return _read(path)
     except FileNotFoundError:
@@ -141,6 +142,7 @@ class _Malformed(Exception):
 
 
 def _read(path: Path) -> Pack:
+    """Read and verify a pack's header and index."""
     content = memoryview(trust.read(path, _FILE_BYTES))
     header = _HEADER.match(content)
     if header is None:
@@ -160,6 +162,7 @@ def _read(path: Path) -> Pack:
 
 
 def _cut(content: memoryview, sizes: Sequence[int]) -> Iterable[memoryview]:
+    """Yield the groups of a pack, which must fill the rest of the file exactly."""
     if sum(sizes) != len(content):
         raise _Malformed(f"{sum(sizes)} bytes should follow its index, and {len(content)} do")
     begin = 0
@@ -181,6 +184,7 @@ def _expanded(compressed: memoryview, size: int) -> bytes:
 
 
 def _digest(content: bytes | memoryview) -> str:
+    """Return the SHA-256 of ``content`` in hexadecimal."""
     return hashlib.sha256(content).hexdigest()
 
 

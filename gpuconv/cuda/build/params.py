@@ -65,6 +65,7 @@ def pack(layout: np.dtype[Any], fields: Mapping[str, Any]) -> bytes:
 
 
 def _fill(struct: np.ndarray[Any, Any], fields: Mapping[str, Any]) -> None:
+    """Set all members of a struct; KeyError if members are missing or unknown."""
     names = struct.dtype.names or ()
     zeros = {FINISH, *(name for name in names if struct.dtype[name] in _LATER)}
     missing = [name for name in names if name not in fields and name not in zeros]
@@ -75,6 +76,7 @@ def _fill(struct: np.ndarray[Any, Any], fields: Mapping[str, Any]) -> None:
 
 
 def _set(struct: np.ndarray[Any, Any], name: str, value: Any) -> None:
+    """Set one member: a scalar or array, a ``Divider``, a nested struct, or an array of structs."""
     kind = struct.dtype[name]
     members = kind.base.names
     if members is None:

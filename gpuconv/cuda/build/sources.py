@@ -29,6 +29,7 @@ def source(variant: Variant) -> str:
 
 
 def _inlined(root: Any, path: str, seen: set[str]) -> Iterator[str]:
+    """Yield the lines of a file with its headers inlined, each at its first include."""
     seen.add(path)
     yield f'#line 1 "kernels_cu/{path}"'
     for number, line in enumerate(kernel_files.text(root, path).split("\n"), 1):
@@ -58,6 +59,7 @@ def _entry(variant: Variant) -> Iterator[str]:
 
 
 def _assertions(variant: Variant) -> Iterator[str]:
+    """Yield static assertions on the offset and size of every member, and on the struct's size."""
     for member, offset, size in _members(variant.layout):
         # NVRTC has neither offsetof nor __builtin_offsetof; this is what its front end expands them to elsewhere.
         there = f"__INTADDR__(&((EntryParameter*)0)->{member}) == {offset}"

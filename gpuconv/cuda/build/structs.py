@@ -49,12 +49,16 @@ _CONSTANTS = re.compile(r"^ *(?:static )?constexpr int (\w+ = [^;]+);", re.MULTI
 
 
 class _Type(NamedTuple):
+    """A type's NumPy dtype, its alignment in bytes, and whether it is a struct with a base."""
+
     dtype: np.dtype[Any]
     alignment: int
     derived: bool = False
 
 
 class _Declaration(NamedTuple):
+    """A struct as declared: its file, template parameters, base, and body."""
+
     path: str
     parameters: str | None
     base: str | None
@@ -118,6 +122,7 @@ def _type(root: Any, path: str, name: str) -> _Type:
 
 
 def _struct(root: Any, path: str, name: str, declared: _Declaration, arguments: tuple[str, ...]) -> _Type:
+    """Return a struct's layout by the C++ ABI: base first, then members at aligned offsets."""
     where = f"kernels_cu/{declared.path}: struct {name}"
     bound = _bound(where, declared.parameters, arguments)
     fields: dict[str, tuple[Any, int]] = {}
@@ -197,6 +202,7 @@ def _statements(body: str) -> Iterator[str]:
 
 
 def _length(root: Any, path: str, length: str) -> int:
+    """Return an array's length, given as a number or the name of a constant."""
     return int(length) if length.isdigit() else _constant(root, path, length)
 
 
@@ -241,6 +247,7 @@ def _body(text: str) -> str:
 
 @cache
 def _constant(root: Any, path: str, name: str) -> int:
+    """Return the value of a ``constexpr int``; see :func:`constant`."""
     for file in _visible(root, path):
         text = _text(root, file)
         declared = ", ".join(_CONSTANTS.findall(text)).split(", ") if name in text else []
@@ -264,9 +271,11 @@ def _visible(root: Any, path: str, seen: set[str] | None = None) -> Iterator[str
 
 @cache
 def _headers(root: Any, path: str) -> tuple[str, ...]:
+    """Return the headers that a file includes."""
     return tuple(kernel_files.headers(_text(root, path)))
 
 
 @cache
 def _text(root: Any, path: str) -> str:
+    """Return a file's text without comments."""
     return _COMMENT.sub("", kernel_files.text(root, path))

@@ -91,17 +91,20 @@ def _way(path: Path, links: int = _LINKS) -> Iterator[Path]:
 
 
 def _check(path: Path, status: os.stat_result, owners: set[int] | None) -> None:
+    """Raise Untrusted if others can write to it, or it belongs to somebody else."""
     if status.st_mode & _OTHERS_WRITE:
         raise Untrusted(f"others than its owner can write to {path} (mode {stat.S_IMODE(status.st_mode):o})")
     _check_owner(path, status, owners)
 
 
 def _check_owner(path: Path, status: os.stat_result, owners: set[int] | None) -> None:
+    """Raise Untrusted unless it belongs to one of ``owners``; None allows anybody."""
     if owners is not None and status.st_uid not in owners:
         raise Untrusted(f"{path} belongs to user {status.st_uid}, who is neither this one nor root")
 
 
 def _read(folder: Path, descriptor: int | None, owners: set[int] | None, name: str, limit: int) -> bytes:
+    """Return the content of a file in an open folder."""
     path = folder / name
     if os.path.basename(name) != name:
         raise OSError(f"{name!r} lies elsewhere than in {folder}")
@@ -113,6 +116,7 @@ def _read(folder: Path, descriptor: int | None, owners: set[int] | None, name: s
 
 
 def _content(path: Path, file: int, owners: set[int] | None, limit: int) -> bytes:
+    """Return the content of an open regular file of at most ``limit`` bytes, after checking its owner and mode."""
     status = os.fstat(file)
     if not stat.S_ISREG(status.st_mode) or status.st_size > limit:
         raise OSError(f"{path} is not a file of at most {limit} bytes")

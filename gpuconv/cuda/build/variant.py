@@ -116,4 +116,5 @@ def index_name(wide: bool) -> str:
 
 
 def _argument(value: int | str) -> str:
+    """Return a template argument in C++."""
     return str(value).lower() if isinstance(value, bool) else str(value)

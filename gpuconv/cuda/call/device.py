@@ -215,6 +215,7 @@ def _following(
     start, places = driver.cuLaunchKernelEx, parameters.ctypes.data
 
     def launch(_: Any = parameters) -> None:
+        """Launch on the current stream; the default argument keeps the parameters alive."""
         config.hStream = current().ptr
         (code,) = start(config, function, places, 0)
         if code:
@@ -275,6 +276,7 @@ def parts(workspace: Workspace, sizes: Sequence[int]) -> list[int]:
 
 
 def _out_of_memory(purpose: str, nbytes: int, error: Exception) -> OutOfDeviceMemory:
+    """Return the error for an allocation that failed."""
     return OutOfDeviceMemory(f"{purpose} needs {nbytes} bytes, which do not fit on device {current_device()} ({error})")
 
 
@@ -305,6 +307,7 @@ def is_capturing() -> bool:
 
 
 def _captures(cupy: Any) -> bool:
+    """Return whether CuPy's current stream is capturing a graph."""
     stream = cupy.cuda.get_current_stream()
     return bool(stream.ptr > _LEGACY_STREAM and stream.is_capturing())
 
@@ -462,6 +465,7 @@ def from_interface(array: Any) -> Any:
 
 
 def _wait_for(cupy: Any, producer: int | None) -> None:
+    """Let the current stream wait for the producer's stream of a ``__cuda_array_interface__``."""
     current = cupy.cuda.get_current_stream()
     if producer is None or producer == (current.ptr or _LEGACY_STREAM):
         return

@@ -122,6 +122,7 @@ class GraphMemory:
         self._captures = False
 
     def _check_place(self, stream: Any) -> None:
+        """Raise DeviceError if another device is current, or the current stream is not captured."""
         current = device.current_device()
         if current != self._device:
             raise DeviceError(
@@ -223,6 +224,7 @@ class CapturedCall:
             self._memory.end()
 
     def _not_captured(self, error: Exception) -> DeviceError:
+        """Return the error for a function that cannot be captured."""
         said = str(error) if isinstance(error, GpuconvError) else f"{type(error).__name__}: {error}"
         return DeviceError(f"{self._operator}: {self._what} cannot be captured: {said}")
 

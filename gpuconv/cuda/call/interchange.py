@@ -42,6 +42,7 @@ def adopt(operator: str, name: str, array: Any) -> Any:
 
 
 def _by_dlpack(array: Any) -> Any:
+    """Return an array on a tensor's memory by DLPack; any exception means that it cannot be read."""
     kind = int(array.__dlpack_device__()[0])
     if kind in _DEVICE:
         return device.from_dlpack(array)

@@ -191,6 +191,7 @@ class Prepared:
         return buffer
 
     def _without_packing(self, inputs: Sequence[Any], outs: Sequence[Any], buffer: Any) -> Prepared:
+        """Return the call that reads already packed weights from ``buffer``."""
         launches = tuple(launch for launch in self.plan.sharing or self.plan.launches if not launch.packs)
         spaces = tuple(space for space in self.plan.spaces if space.role != "packed")
         plan = replace(self.plan, launches=launches, spaces=spaces, sharing=(), alignment=(), otherwise=None)
@@ -218,12 +219,14 @@ class Prepared:
         return words, maps, launches
 
     def _refused_launch(self, error: RuntimeError) -> Exception:
+        """Return the error for a launch that the driver refused."""
         names = ", ".join(launch.variant.name for launch in self.plan.launches)
         return DeviceError(
             f"{self.plan.operator}: the driver of device {self._device} refused to launch {names}: {error}"
         )
 
     def _refuse_alignment(self, addresses: list[int]) -> None:
+        """Raise ArgumentError if an input is not aligned to its elements."""
         for (name, place), address in zip(self._inputs, addresses, strict=False):
             if address % place.itemsize:
                 raise ArgumentError(_alignment(self.plan.operator, name, place.itemsize, f"address {address:#x}"))
@@ -248,6 +251,7 @@ class Prepared:
 
 
 def _fill_maps(maps: list[_Map], addresses: list[int]) -> None:
+    """Write the tensor maps for these addresses into the parameter structs."""
     for struct, part, position, encoded in maps:
         struct[part] = encoded(addresses[position])
 
@@ -324,4 +328,5 @@ def check_devices(operator: str, device: int, places: dict[str, int]) -> None:
 
 
 def _alignment(operator: str, name: str, itemsize: int, what: str) -> str:
+    """Return the message for an array that is not aligned to its elements."""
     return f"{operator}: {name} is not aligned to its elements of {itemsize} bytes ({what}); pass {name}.copy()"

@@ -104,6 +104,7 @@ class Encoder:
         return encoded
 
     def _encoded(self, address: int) -> memoryview:
+        """Encode the map for an address."""
         room = ctypes.create_string_buffer(8 * WORDS + _ALIGNMENT)
         before = -ctypes.addressof(room) % _ALIGNMENT
         code = self._encode(ctypes.addressof(room) + before, address)
@@ -136,6 +137,7 @@ def _bound(described: TensorMap, driver: Driver) -> Callable[[int, int], int]:
         rest = *corners, described.channels, described.pixels, steps, *loading
 
     def encode(room: int, address: int) -> int:
+        """Encode for an array's ``address`` into ``room``; return the driver's status."""
         code: int = function(room, dtype, rank, address, sizes, strides, *rest)
         return code
 
@@ -143,6 +145,7 @@ def _bound(described: TensorMap, driver: Driver) -> Callable[[int, int], int]:
 
 
 def _array(kind: Any, values: Sequence[int]) -> Any:
+    """Return a ctypes array of these values."""
     return (kind * len(values))(*values)
 
 

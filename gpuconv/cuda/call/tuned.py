@@ -52,6 +52,7 @@ def store(device: str, problem: Any, kernel: str) -> Path | None:
 
 
 def _load(folder: Path | None) -> _Choices:
+    """Read the file of choices; empty if it is missing or malformed."""
     written = cache.read(folder, _NAME) if folder is not None else None
     if written is None:
         return {}

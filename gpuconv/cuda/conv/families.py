@@ -23,6 +23,7 @@ FAMILIES: tuple[Family, ...] = (
 
 
 def _of_transpose(problem: correlation.Problem, candidate: Candidate) -> Candidate:
+    """Return a Conv candidate whose plan carries the operator's own name."""
     return replace(candidate, make=lambda: replace(candidate.make(), operator=problem.operator))
 
 

@@ -47,11 +47,13 @@ def finished(plan: Plan, activation: Activation | None, dtype: str, shape: Ints,
 
 
 def _with(plan: Plan, fields: Mapping[str, int], role: str | None) -> Plan:
+    """Return the plan with the epilogue's fields in all launches that write y."""
     launches = tuple(_finished(launch, fields, role) for launch in plan.launches)
     return replace(plan, launches=launches, sharing=tuple(_finished(launch, fields, role) for launch in plan.sharing))
 
 
 def _after_packing(launches: tuple[Launch, ...], copy: Launch) -> tuple[Launch, ...]:
+    """Return the launches with ``copy`` inserted after those that pack weights."""
     packing = sum(launch.packs for launch in launches)
     return (*launches[:packing], copy, *launches[packing:])
 

@@ -119,6 +119,7 @@ def candidates_of(problem: Problem, limits: Limits) -> list[Candidate]:
 
 
 def _price(ratios: Sequence[float]) -> float:
+    """Return the cost of an order from its slowdowns per batch size."""
     return exp(fmean(map(log, ratios))) * max(1.0, max(ratios) / _BEARABLE)
 
 
@@ -244,6 +245,7 @@ def _weights(problem: Problem) -> Ints:
 
 
 def _strides(problem: Problem) -> Mapping[str, Ints]:
+    """Return the strides of x, w and y by role."""
     return {"x": problem.x_strides, "w": problem.w_strides, "y": problem.y_strides}
 
 

@@ -135,6 +135,7 @@ def _together(planes: Planes) -> Planes:
 
 
 def _way(planes: Planes) -> int:
+    """Return the kernel's way to read x: contiguous channels, contiguous pixels, or single elements."""
     if planes.x[2] == 1:
         return _BUNDLED
     return _RUNS if planes.x_pixels in ((), (1,)) else _SINGLY

@@ -50,6 +50,7 @@ def around(plan: Plan, dtype: str, moved: Mapping[str, tuple[Ints, Ints, Ints]],
     within = plan.renamed(names)
 
     def around_these(launches: tuple[Launch, ...]) -> tuple[Launch, ...]:
+        """Return launches with the copies inserted."""
         packing = sum(launch.packs for launch in launches)
         return (*launches[:packing], *before, *launches[packing:], *after)
 

@@ -46,6 +46,7 @@ def plan(
 
 
 def _add_up(operator: str, parts: int, shape: Ints, strides: Ints, dtype: str, products: int) -> Launch:
+    """Return the launch that adds the parts in order and rounds once."""
     extents, steps = collapsed(shape, strides)
     elements = prod(shape)
     wide = needs_wide(operator, extents, steps, [parts * elements * products])

@@ -62,6 +62,7 @@ def _sharing_weights(first: Plan, second: Plan) -> Plan:
 
 
 def _after(first: _Launches, second: _Launches) -> _Launches:
+    """Return the launches of both plans, in order."""
     return (*first, *second)
 
 
@@ -75,7 +76,10 @@ def _spaces(first: Plan, second: Plan) -> tuple[Space, ...]:
 
 
 def _otherwise(first: Plan, second: Plan) -> Callable[[], Plan]:
+    """Return a function that joins the fallback plans of both."""
+
     def anywhere() -> Plan:
+        """Return both plans without alignment requirements, joined."""
         plans = [plan.otherwise() if plan.otherwise is not None else plan for plan in (first, second)]
         return joined(plans[0], plans[1], {})
 

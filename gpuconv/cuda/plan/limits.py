@@ -135,6 +135,7 @@ def described(limits: Limits) -> Representative:
 
 @cache
 def _described(architecture: str, name: str) -> Representative:
+    """Return the representative for an architecture and device name."""
     device = nearest(architecture)
     if architecture not in _HALVED or not name or _HALVED_CARDS in name:
         return device

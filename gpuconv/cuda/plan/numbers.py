@@ -39,6 +39,7 @@ def empty_columns(channels: int, taps: int, of_tap: int, block_n: int) -> Iterat
 
 
 def _empty(what: str, used: int, tiles: int, size: int, side: str) -> Iterator[str]:
+    """Yield the reason if enough of the tiles is empty."""
     empty = 1 - used / (tiles * size)
     if (tiles > 1 or used > _FEW) and empty >= _MUCH_EMPTY:
         yield f"{what} leave {empty:.0%} of {tiles} tiles of {size} {side} empty"

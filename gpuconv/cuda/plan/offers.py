@@ -57,6 +57,7 @@ def in_order(family: Offering, problem: Any, limits: Limits) -> Iterable[Offer]:
 
 
 def _any(family: Offering, problem: Any, limits: Limits) -> Iterable[Offer]:
+    """Return a family's ordinary offers."""
     return family.offers(problem, limits)
 
 
@@ -80,6 +81,7 @@ class Rewritten:
     def _candidates(
         self, ask: Callable[[Offering, Any, Limits], Iterable[Offer]], problem: Any, limits: Limits
     ) -> Iterator[Candidate]:
+        """Yield the adapted candidates of all families, asked by ``ask``."""
         other = self.of(problem)
         if other is not None:
             for family in self.families:
@@ -132,6 +134,7 @@ def every_candidate() -> Iterator[AbstractContextManager[None]]:
     number, most = 0, 1
 
     def pick(candidates: Sequence[Candidate]) -> Candidate:
+        """Pick the candidate whose turn it is."""
         nonlocal most
         most = max(most, len(candidates))
         return candidates[number % len(candidates)]
@@ -142,6 +145,7 @@ def every_candidate() -> Iterator[AbstractContextManager[None]]:
 
 
 def _times(ratio: float) -> str:
+    """Return a ratio as text."""
     return f"{ratio:.1f}x" if ratio >= 10 else f"{ratio:.2f}x"
 
 

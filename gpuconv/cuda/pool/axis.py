@@ -1,8 +1,8 @@
 """Separable MaxPool with Indices: one 1-D pass per spatial axis, innermost first (``pool/axis.cu``).
 
-A k × k × k window costs 3k comparisons instead of k³. Each pass but the first pools the maxima of the pass before,
-which may be another family's kernel. Chosen for large windows and channels-last arrays; intermediate maxima and Indices
-take device memory.
+A k × k × k window costs 3k comparisons instead of k³, which pays off for large windows. Each pass but the first pools
+the maxima of the pass before; the first may be another family's kernel. Intermediate maxima and Indices take device
+memory.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _INSTRUCTIONS = (110, 20)  # per thread, and per window (counted in SASS)
 _OF_ELEMENT = {1: 13, 2: 15, 4: 13, 8: 13}  # bytes per element → instructions per element loaded (counted in SASS)
 
 
-# ---------------------------------------------------------------- what it sees
+# ---------------------------------------------------------------- accepted problems
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +72,7 @@ class AxisView:
 
 
 def _view(problem: PoolProblem, pooled: int) -> AxisView:
+    """Return the pass along one axis."""
     axes, name = list(problem.axes), _NAMES[len(problem.axes) - 1 - pooled]
     axis = axes.pop(pooled)
     others = (*[MISSING] * (2 - len(axes)), *axes)
@@ -81,6 +82,7 @@ def _view(problem: PoolProblem, pooled: int) -> AxisView:
 
 
 def _refusal(problem: PoolProblem) -> Refusal | None:
+    """Return why this family does not accept the problem; None if it does."""
     if not problem.named:
         return Refusal("averages" if problem.averages else "values alone", plain=True)
     axes = problem.axes
@@ -211,6 +213,7 @@ def _plan(
 
 
 def _fields(problem: PoolProblem, view: AxisView) -> dict[str, Any]:
+    """Return the fields of the kernel's parameter struct."""
     axis, others, (image, channel, *_) = view.axis, view.others, problem.all_axes
     y_extent = [view.runs.count, *(other.windows for other in others)]
     fields: dict[str, Any] = {
@@ -245,4 +248,5 @@ def variant(dtype: str, numbered: bool) -> Variant:
 
 
 def variants() -> list[Variant]:
+    """Yield every kernel variant of this family."""
     return [variant(*row) for row in product(dtypes.MAX_POOL_DTYPES, (False, True))]

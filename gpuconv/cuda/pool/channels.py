@@ -1,7 +1,7 @@
 """MaxPool and AveragePool with channels last, for small windows (``pool/channels.cu``).
 
-Each thread owns a 16-byte vector of channels (two channels with Indices) and walks along a row of outputs, so loads and
-stores are coalesced and column maxima are reused. Chosen for contiguous channels and undilated, non-empty windows.
+Each thread owns a 16-byte vector of channels (two channels with Indices) and walks along a row of outputs. Loads and
+stores are coalesced, and column maxima are reused. It takes contiguous channels and undilated, non-empty windows.
 """
 
 from __future__ import annotations
@@ -44,10 +44,11 @@ _SINGLY = {False: (4, 5), True: (1.5, 3)}
 _BYTES_SINGLY = (8, 5)
 
 
-# ---------------------------------------------------------------- what it sees
+# ---------------------------------------------------------------- accepted problems
 
 
 def _accepted(problem: PoolProblem) -> PoolView | str:
+    """Return the view of the problem that the kernel takes, or why it does not accept the problem."""
     pixels = pixels_of(problem)
     if isinstance(pixels, str):
         return pixels
@@ -69,11 +70,13 @@ def _walk(problem: PoolProblem, pixels: PoolView, limits: Limits) -> int:
 
 
 def _items(problem: PoolProblem, pixels: PoolView, walk: int) -> int:
+    """Return the threads of the launch when each computes ``walk`` outputs of a row."""
     rows = pixels.image.extent * pixels.depth.windows * pixels.height.windows
     return rows * -(-pixels.width.windows // walk) * vectors_of(problem)
 
 
 def _blocks(problem: PoolProblem, pixels: PoolView, walk: int) -> int:
+    """Return the blocks of the launch."""
     return -(-_items(problem, pixels, walk) // _THREADS)
 
 
@@ -81,6 +84,7 @@ def _blocks(problem: PoolProblem, pixels: PoolView, walk: int) -> int:
 
 
 def _seconds(problem: PoolProblem, pixels: PoolView, walk: int, limits: Limits) -> float:
+    """Model the seconds of all launches of this candidate."""
     kernel, threads = _variant_of(problem), _items(problem, pixels, walk)
     instructions = _instructions(problem, pixels, walk)
     blocks = blocks_of(kernel, threads, instructions, _trips(problem, pixels, walk), limits)
@@ -88,6 +92,7 @@ def _seconds(problem: PoolProblem, pixels: PoolView, walk: int, limits: Limits) 
 
 
 def _instructions(problem: PoolProblem, pixels: PoolView, walk: int) -> float:
+    """Return the instructions of all threads."""
     output, column, load = map(float, _INSTRUCTIONS[problem.named])
     if problem.itemsize == 1 and not problem.named:
         output, column, load = _OF_BYTES
@@ -132,6 +137,7 @@ def offers(problem: PoolProblem, limits: Limits) -> Iterator[Offer]:
 
 
 def _plan(problem: PoolProblem, pixels: PoolView, kernel: Variant, walk: int) -> Plan:
+    """Return the plan of this candidate."""
     count = channels_of_vector(problem)
     fields = pixels.fields(kernel) | {
         "items": _items(problem, pixels, walk),
@@ -168,6 +174,7 @@ def average_variant(dtype: str) -> Variant:
 
 
 def _variant_of(problem: PoolProblem) -> Variant:
+    """Return the kernel variant for the problem."""
     return average_variant(problem.dtype) if problem.averages else variant(problem.dtype, problem.named)
 
 
@@ -177,5 +184,6 @@ def _blocks_per_sm(dtype: str, indices: bool) -> int:
 
 
 def variants() -> list[Variant]:
+    """Yield every kernel variant of this family."""
     maxima = [variant(*row) for row in product(dtypes.MAX_POOL_DTYPES, (False, True))]
     return maxima + [average_variant(dtype) for dtype in dtypes.CONV_DTYPES]

@@ -29,7 +29,7 @@ _OF_AVERAGES = (165, 13, 22)  # the same for averages (estimated)
 _SECTOR = 32  # bytes of one DRAM/L2 sector
 
 
-# ---------------------------------------------------------------- what it sees
+# ---------------------------------------------------------------- accepted problems
 
 
 def needs_wide(problem: PoolProblem) -> bool:
@@ -38,6 +38,7 @@ def needs_wide(problem: PoolProblem) -> bool:
 
 
 def _largest(problem: PoolProblem) -> int:
+    """Return the largest value that must fit an index."""
     return max(_magnitudes(problem))
 
 
@@ -65,6 +66,7 @@ def _magnitudes(problem: PoolProblem) -> Iterator[int]:
 
 
 def offers(problem: PoolProblem, limits: Limits) -> Iterator[Offer]:
+    """Yield the kernel as the only candidate."""
     wide = needs_wide(problem)
     ndim = axes(len(problem.axes), wide, AHEAD)
     if problem.averages:
@@ -96,6 +98,7 @@ def _trips(problem: PoolProblem) -> float:
 
 
 def _plan(problem: PoolProblem, kernel: Variant, wide: bool, ndim: int) -> Plan:
+    """Return the plan of this candidate."""
     outputs = prod(problem.geometry.y_shape)
     blocks = -(-outputs // _THREADS)
     across = min(blocks, MOST_BLOCKS)

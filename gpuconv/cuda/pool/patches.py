@@ -47,10 +47,11 @@ _LOADED_SINGLY, _WRITTEN_SINGLY = 5, 12
 _BYTE_SINGLY = 13  # the same for loading a 1-byte element, without Indices
 
 
-# ---------------------------------------------------------------- what it sees
+# ---------------------------------------------------------------- accepted problems
 
 
 def _accepted(problem: PoolProblem, limits: Limits) -> tuple[PoolView, PatchTile] | str:
+    """Return the view of the problem that the kernel takes, or why it does not accept the problem."""
     pixels = pixels_of(problem, dilated=True)
     if isinstance(pixels, str):
         return pixels
@@ -101,6 +102,7 @@ class _Line:
 
 
 def _line(axis: PoolAxis, outputs: int) -> _Line:
+    """Return a tile's extent along one axis, for ``outputs`` outputs."""
     runs = runs_of(outputs, axis.taps, axis.stride, axis.dilation, _RUN)
     padded = (runs.outputs - 1) * axis.stride + axis.reach
     inputs = min((outputs - 1) * axis.stride + axis.reach, axis.extent)
@@ -146,6 +148,7 @@ class _Kept:
 
     @classmethod
     def of(cls, problem: PoolProblem, pixels: PoolView) -> _Kept:
+        """Return the common sizes for a problem."""
         depth, vector = pixels.depth, channels_of_vector(problem)
         slices = min(depth.taps, -(-depth.extent // depth.dilation))
         of_line = dtypes.sums(problem.dtype).itemsize if problem.averages else problem.itemsize
@@ -154,6 +157,7 @@ class _Kept:
 
 
 def _laid_out(kept: _Kept, vectors: int, down: _Line, along: _Line) -> PatchTile:
+    """Return the tile of ``vectors`` vectors and these extents, with its shared-memory layout."""
     pixel, line = vectors * kept.vector_bytes, along.padded
     lines_at = -(-kept.slices * down.inputs * along.inputs * pixel // 16) * 16
     places_at = lines_at + -(-down.outputs * line * vectors * kept.line_bytes // 16) * 16
@@ -242,6 +246,7 @@ def offers(problem: PoolProblem, limits: Limits) -> Iterator[Offer]:
 
 
 def _plan(problem: PoolProblem, pixels: PoolView, tile: PatchTile, kernel: Variant) -> Plan:
+    """Return the plan of this candidate."""
     _, depths, row_tiles, column_tiles, channel_tiles = tile.grid
     fields = pixels.fields(kernel) | {
         "tile_rows": tile.rows,
@@ -286,9 +291,11 @@ def average_variant(dtype: str) -> Variant:
 
 
 def _variant_of(problem: PoolProblem) -> Variant:
+    """Return the kernel variant for the problem."""
     return average_variant(problem.dtype) if problem.averages else variant(problem.dtype, problem.named)
 
 
 def variants() -> list[Variant]:
+    """Yield every kernel variant of this family."""
     maxima = [variant(*row) for row in product(dtypes.MAX_POOL_DTYPES, (False, True))]
     return maxima + [average_variant(dtype) for dtype in dtypes.CONV_DTYPES]

@@ -33,7 +33,7 @@ _PLACE, _PLACES = 4, "places of parts"  # bytes per place; name of the buffer fo
 _TOGETHER = (4, 8)  # loads in flight per thread, for strided and for contiguous windows
 
 
-# ---------------------------------------------------------------- what it sees
+# ---------------------------------------------------------------- accepted problems
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,7 @@ class PlaneView:
 
 
 def _accepted(problem: PoolProblem) -> PlaneView | str:
+    """Return the view of the problem that the kernel takes, or why it does not accept the problem."""
     image, channel, *axes = problem.all_axes
     inner = [axis for axis in axes if axis.windows > 1]
     if len(inner) > 1 or any(axis.taps > 1 or axis.pad or axis.counted.taps > 1 for axis in inner):
@@ -180,6 +181,7 @@ def offers(problem: PoolProblem, limits: Limits) -> Iterator[Offer]:
 
 
 def _seconds(problem: PoolProblem, view: PlaneView, tile: PlaneTile, limits: Limits) -> float:
+    """Model the seconds of all launches of this candidate."""
     thread, run, several = _INSTRUCTIONS[problem.named]
     lanes = _LANES / min(view.channel.extent, _LANES) if view.last else 1.0  # some lanes have no channel
     of_elements = view.elements * view.outputs * lanes * (run if len(view.extents) == 1 else several)
@@ -197,6 +199,7 @@ def _seconds(problem: PoolProblem, view: PlaneView, tile: PlaneTile, limits: Lim
 
 
 def _plan(problem: PoolProblem, view: PlaneView, tile: PlaneTile, kernel: Variant) -> Plan:
+    """Return the plan of this candidate."""
     fields = {
         "y_batch": view.image.y,
         "y_channel": view.channel.y,
@@ -249,6 +252,7 @@ def _numbers(view: PlaneView) -> dict[str, Any]:
 
 
 def _spaces(problem: PoolProblem, parts: int) -> tuple[Space, ...]:
+    """Return the buffers for the results of ``parts`` parts."""
     if problem.averages:
         return (Space("workspace", "sums of parts", parts * dtypes.sums(problem.dtype).itemsize),)
     maxima = Space("workspace", "maxima of parts", parts * problem.itemsize)
@@ -259,6 +263,7 @@ def _spaces(problem: PoolProblem, parts: int) -> tuple[Space, ...]:
 
 
 def _form(problem: PoolProblem) -> str:
+    """Return the kernel form: "averages", "indices" or "maxima"."""
     return "averages" if problem.averages else "indices" if problem.named else "maxima"
 
 
@@ -292,10 +297,12 @@ def parts_variant(dtype: str, form: str = "averages") -> Variant:
 
 
 def _types(dtype: str, form: str) -> tuple[str, ...]:
+    """Return the C++ types that a form is instantiated with."""
     return types(dtype) if form == "averages" else (dtypes.entry(dtype).cuda,)
 
 
 def variants() -> Iterator[Variant]:
+    """Yield every kernel variant of this family."""
     for form in _KERNELS:
         for dtype in dtypes.CONV_DTYPES if form == "averages" else dtypes.MAX_POOL_DTYPES:
             yield from (variant(dtype, group, form) for group in (*_GROUPS, 0))

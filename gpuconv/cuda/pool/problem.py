@@ -28,8 +28,8 @@ WIDTHS = ((False, AHEAD[0]), (False, AHEAD[1]), (True, AHEAD[1]))
 class Counted:
     """Which taps of a window count for the average.
 
-    Tap t of window q counts if its coordinate ``stride * q - shift + t * dilation`` is in [0, ``extent``). Without
-    taps, none counts.
+    Tap t of window q counts if its coordinate ``stride * q - shift + t * dilation`` is in [0, ``extent``). ``taps``
+    leaves out those that count for no window.
     """
 
     taps: int = 1
@@ -91,6 +91,7 @@ MISSING = PoolAxis(1, 1, 0, 0, 1, 1)  # an axis of one element, prepended to pro
 
 
 def axis_of(extent: int, windows: int, kernel: int, stride: int, dilation: int, begin: int) -> PoolAxis:
+    """Return an axis with its out-of-bounds taps removed and values without effect normalised."""
     last = (windows - 1) * stride
     low, high = tap_range(kernel, extent + last, dilation, last - begin)
     if extent == 0 or low == high:

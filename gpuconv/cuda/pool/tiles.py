@@ -40,10 +40,11 @@ _INSTRUCTIONS: dict[tuple[bool, bool], tuple[float, ...]] = {
 _DIVISION = 25  # instructions to count and divide an average (estimated)
 
 
-# ---------------------------------------------------------------- what it sees
+# ---------------------------------------------------------------- accepted problems
 
 
 def _accepted(problem: PoolProblem, limits: Limits) -> tuple[PoolView, PoolTile] | str:
+    """Return the view of the problem that the kernel takes, or why it does not accept the problem."""
     rows = rows_of(problem, dilated=True)
     if isinstance(rows, str):
         return rows
@@ -187,6 +188,7 @@ def laid_out(rows: PoolView, problem: PoolProblem, planes: int, tile_rows: int, 
 
 
 def _fetched(rows: PoolView, planes: int, tile_rows: int, columns: int, vector: int, *, by_vectors: bool) -> Fetched:
+    """Return the rows of x that a tile stages, with their pitches in shared memory."""
     depth, height, width = rows.axes
     x_rows, x_columns = (
         min((count - 1) * axis.stride + axis.reach, axis.extent)
@@ -212,6 +214,7 @@ def line_bytes(problem: PoolProblem) -> int:
 
 
 def _lines(rows: PoolView, along: WindowRuns, vectors: bool, vector: int, size: int) -> Lines:
+    """Return the layout of the intermediate lines in shared memory."""
     width = rows.width
     columns = (along.outputs - 1) * width.stride + (width.taps - 1) * width.dilation + 1
     part = -(-(whole_vectors(columns, vector) if vectors else columns) // width.stride)
@@ -222,6 +225,7 @@ def _lines(rows: PoolView, along: WindowRuns, vectors: bool, vector: int, size: 
 
 
 def _results(rows: PoolView, problem: PoolProblem, planes: int, columns: int, vector: int) -> Results:
+    """Return the layout of the outputs in shared memory."""
     merged = columns == rows.width.windows and all(rows.contiguous(array, planes) for array in problem.arrays[1:])
     return Results(merged, columns if merged else _alike(columns, rows.height.y, vector), columns)
 
@@ -278,6 +282,7 @@ def _instructions(rows: PoolView, problem: PoolProblem, tile: PoolTile) -> float
 
 
 def _seconds(rows: PoolView, problem: PoolProblem, tile: PoolTile, limits: Limits) -> float:
+    """Model the seconds of all launches of this candidate."""
     kernel, blocks = _variant_of(problem), prod(tile.grid)
     instructions = blocks * _instructions(rows, problem, tile)
     work = _work(problem, rows, tile)
@@ -306,6 +311,7 @@ def offers(problem: PoolProblem, limits: Limits) -> Iterator[Offer]:
 
 
 def _plan(problem: PoolProblem, rows: PoolView, tile: PoolTile, kernel: Variant) -> Plan:
+    """Return the plan of this candidate."""
     vector = 16 // problem.itemsize
     _, depths, row_tiles, column_tiles = tile.grid
     fields = rows.fields(kernel) | {
@@ -360,9 +366,11 @@ def average_variant(dtype: str) -> Variant:
 
 
 def _variant_of(problem: PoolProblem) -> Variant:
+    """Return the kernel variant for the problem."""
     return average_variant(problem.dtype) if problem.averages else variant(problem.dtype, problem.named)
 
 
 def variants() -> list[Variant]:
+    """Yield every kernel variant of this family."""
     maxima = [variant(*row) for row in product(dtypes.MAX_POOL_DTYPES, (False, True))]
     return maxima + [average_variant(dtype) for dtype in dtypes.CONV_DTYPES]

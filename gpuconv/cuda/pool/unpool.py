@@ -110,6 +110,7 @@ def _magnitudes(windows: IndexWindows) -> Iterator[int]:
 
 
 def _clear(role: str, words: int) -> Launch:
+    """Return the launch that zeroes ``words`` 4-byte words of an array."""
     blocks = max(1, min(-(-words // (4 * _THREADS)), 2**16))
     return Launch(_CLEAR.over("", 1), (blocks, 1, 1), 0, {"count": words}, {"words": role})
 

@@ -28,10 +28,11 @@ _OF_BYTES = 95
 _OF_AVERAGES = {2: (330, 60), 4: (240, 34), 8: (260, 60)}  # bytes per element → the same for averages (estimated)
 
 
-# ---------------------------------------------------------------- what it sees
+# ---------------------------------------------------------------- accepted problems
 
 
 def _accepted(problem: PoolProblem) -> PoolView | str:
+    """Return the view of the problem that the kernel takes, or why it does not accept the problem."""
     rows = rows_of(problem)
     if isinstance(rows, str):
         return rows
@@ -59,6 +60,7 @@ def _vector(problem: PoolProblem, rows: PoolView) -> int:
 
 
 def _window(rows: PoolView) -> tuple[int, int]:
+    """Return the window's size and stride along W."""
     return rows.width.reach, rows.width.stride
 
 
@@ -70,11 +72,13 @@ def _vectors(rows: PoolView, vector: int) -> int:
 
 
 def _items(rows: PoolView, vector: int) -> int:
+    """Return the threads with outputs: strips × vectors of all rows."""
     strips = -(-rows.height.windows // STRIPS[_window(rows)])
     return rows.planes * rows.depth.windows * strips * _vectors(rows, vector)
 
 
 def _blocks(rows: PoolView, vector: int) -> int:
+    """Return the blocks of the launch."""
     width = rows.width
     # lanes per warp that only pass columns to their neighbours
     helping = (width.pad > 0) + (width.reach - width.stride > width.pad)
@@ -109,6 +113,7 @@ def offers(problem: PoolProblem, limits: Limits) -> Iterator[Offer]:
 
 
 def _plan(problem: PoolProblem, rows: PoolView, kernel: Variant) -> Plan:
+    """Return the plan of this candidate."""
     vector, strip = _vector(problem, rows), STRIPS[_window(rows)]
     fields = rows.fields(kernel) | {
         "items": _items(rows, vector),
@@ -152,6 +157,7 @@ def average_variant(dtype: str, size: int, stride: int) -> Variant:
 
 
 def variants() -> list[Variant]:
+    """Yield every kernel variant of this family."""
     maxima = product(dtypes.MAX_POOL_DTYPES, (False, True), STRIPS)
     averages = product(dtypes.CONV_DTYPES, STRIPS)
     return [

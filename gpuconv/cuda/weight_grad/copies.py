@@ -76,6 +76,7 @@ class Copied:
 
 
 def _reason(copy: Copy) -> str:
+    """Return the reason for ``explain``: what is copied, and to how many channels it is padded."""
     channels = f"{copy.shape[1] // copy.group} channels of a group"
     return f"{copy.role} is copied first, channels last: {channels}, filled up to {copy.filled}"
 

@@ -1,8 +1,8 @@
 """Weight gradient with the roles of x and dy exchanged, for layers with few filters and many channels.
 
-With strides of 1, ``dw[m, c, t] = sum over q of dy[m, q] x[c, q + t d - p]`` equals the sum over the pixels u of x of
-``x[c, u] dy[m, u + p - t d]``. That is the gradient of a Conv from M channels to C filters with padding ``(k - 1) d -
-p`` and reversed taps.
+With strides of 1, the sum over outputs q, ``dw[m, c, t] = sum of dy[m, q] x[c, q + t d - p]``, equals one over pixels u
+of x: ``sum of x[c, u] dy[m, u + p - t d]``. That is the gradient of a Conv from M channels to C filters with padding
+``(k - 1) d - p`` and reversed taps.
 
 Tiles whose filter axis would be nearly empty are then filled with channels, and the array that is re-read for each tap
 is the smaller one.
@@ -48,6 +48,7 @@ def candidate(problem: WeightGradProblem, other: Candidate) -> Candidate:
 
 
 def _plan(problem: WeightGradProblem, candidate: Candidate) -> Plan:
+    """Return the exchanged candidate's plan, with y written from its last tap backwards."""
     plan, taps = candidate.make(), problem.geometry.kernel_shape
     size = dtypes.entry(problem.result).itemsize
     start = sum((k - 1) * step for k, step in zip(taps, problem.w_strides[2:], strict=True)) * size

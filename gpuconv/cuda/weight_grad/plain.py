@@ -44,6 +44,7 @@ _TILES = (_LARGE, PlainTile("few4", 4, 12, 128, 6.2, 3, wide=False), PlainTile("
 
 
 def _grid(problem: WeightGradProblem, tile: PlainTile) -> tuple[int, int]:
+    """Return the tiles along M and along N, for one group."""
     return -(-problem.filters // tile.filters), -(-problem.columns // tile.columns)
 
 
@@ -61,6 +62,7 @@ def _parts(problem: WeightGradProblem, tile: PlainTile, limits: Limits) -> int:
 
 
 def _seconds(problem: WeightGradProblem, tile: PlainTile, parts: int, limits: Limits) -> float:
+    """Model the seconds of all launches of this candidate."""
     blocks = prod(_grid(problem, tile)) * problem.geometry.group * parts
     products = tile.filters * tile.columns * pixels_of_part(problem.pixels, tile.slice, parts)
     rounds = numbers.whole(blocks, limits.multiprocessors)
@@ -91,10 +93,12 @@ def offers(problem: WeightGradProblem, limits: Limits) -> Iterator[Offer]:
 
 
 def _axes(problem: WeightGradProblem, wide: bool) -> int:
+    """Return the kernel's number of spatial axes."""
     return strided.axes(len(problem.geometry.kernel_shape), wide, _AHEAD)
 
 
 def _plan(problem: WeightGradProblem, tile: PlainTile, parts: int, wide: bool) -> Plan:
+    """Return the plan of this candidate."""
     g, rank = problem.geometry, _axes(problem, wide)
     tiles = _grid(problem, tile)
     blocks = prod(tiles) * g.group * parts

@@ -1,6 +1,6 @@
 """Weight gradient for depthwise layers, one channel per group (``weight_grad/rows.cu``).
 
-A thread walks down rows of outputs and keeps the sums of a tile of taps in registers, so x and dy are read once for the
+A thread walks down rows of outputs and keeps the sums of a tile of taps in registers. So x and dy are read once for the
 whole tile. A tree reduction and a second launch add the threads' sums. Axes are D, H and W; shorter problems get
 leading axes of one element.
 """
@@ -82,7 +82,7 @@ def forms(dtype: str) -> tuple[RowForm, ...]:
     return _DOUBLE if dtype == "float64" else FORMS
 
 
-# ---------------------------------------------------------------- what it sees
+# ---------------------------------------------------------------- accepted problems
 
 
 @dataclass(frozen=True)
@@ -97,10 +97,12 @@ class RowView:
         return len(self.problem.geometry.kernel_shape) == 1
 
     def _axes(self, spatial: Ints, entry: int, of_rows: int | None = None) -> Ints:
+        """Return entries for D, H and W; for a single axis, that of H may be given."""
         depth, row, column = filled(spatial, RANK, entry)
         return depth, row if of_rows is None or not self.down_images else of_rows, column
 
     def _strides(self, strides: Ints) -> Ints:
+        """Return an array's strides: image, channel, then the three axes."""
         image, channel, *spatial = strides
         return (0 if self.down_images else image, channel, *self._axes(tuple(spatial), 0, image))
 
@@ -116,10 +118,12 @@ class RowView:
 
     @cached_property
     def batch(self) -> int:
+        """Images; 1 if images take the place of rows."""
         return 1 if self.down_images else self.problem.geometry.y_shape[0]
 
     @cached_property
     def taps(self) -> Ints:
+        """Taps along each axis."""
         return self._axes(self.problem.geometry.kernel_shape, 1)
 
     @cached_property
@@ -130,11 +134,13 @@ class RowView:
 
     @cached_property
     def x_extents(self) -> Ints:
+        """Extents of x along each axis."""
         batch, _, *spatial = self.problem.geometry.x_shape
         return self._axes(tuple(spatial), 1, batch)
 
     @cached_property
     def pads(self) -> Ints:
+        """Padding at the beginning of each axis."""
         return self._axes(self.problem.geometry.pads_begin, 0)
 
     @cached_property
@@ -167,6 +173,7 @@ class RowView:
 
     @staticmethod
     def _plane(*numbers: Ints) -> Iterator[Ints]:
+        """Zip the entries of H and W."""
         return islice(zip(*numbers, strict=True), 1, None)
 
     @cached_property
@@ -246,16 +253,19 @@ class RowTile:
 
     @cached_property
     def filter_blocks(self) -> int:
+        """Blocks along the filters."""
         return -(-self.view.filters // self.lanes)
 
     @cached_property
     def blocks(self) -> int:
+        """Blocks of the launch."""
         return prod(self.tap_tiles) * self.filter_blocks * self.parts
 
     # ---- cost
 
     @cached_property
     def walks_of_thread(self) -> int:
+        """Walks per thread."""
         return -(-self.each // self.workers)
 
     @cached_property
@@ -342,6 +352,7 @@ def _lanes(view: RowView) -> Iterable[int]:
 
 
 def _tiles(view: RowView, form: RowForm, limits: Limits) -> Iterator[RowTile]:
+    """Yield the tiles to try for a form."""
     rows = -(-view.extents[1] // view.apart[0])
     walks = dict.fromkeys(-(-rows // -(-rows // walk)) for walk in _WALKS)
     room = sums.most_parts(prod(view.problem.geometry.w_shape), view.problem.dtype)
@@ -357,6 +368,7 @@ def _tiles(view: RowView, form: RowForm, limits: Limits) -> Iterator[RowTile]:
 
 
 def _plan(problem: WeightGradProblem, tile: RowTile) -> Plan:
+    """Return the plan of this candidate."""
     g, view, kernel = problem.geometry, tile.view, variant(problem.dtype, tile.form)
     fields: dict[str, Any] = {
         **params.members(view, "filters", "taps", "apart", "phases"),

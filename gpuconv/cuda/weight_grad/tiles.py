@@ -36,7 +36,7 @@ _TURNED = 2  # shared and global accesses of a lane per element, when 16-byte ve
 _LANES = 128  # thread instructions that an SM issues per cycle
 
 
-# ---------------------------------------------------------------- what it sees
+# ---------------------------------------------------------------- accepted problems
 
 
 def _refusal(problem: WeightGradProblem) -> str | None:
@@ -258,6 +258,7 @@ def besides(problem: WeightGradProblem, tile: WeightGradTile, arithmetic: Arithm
 
 
 def _issued(problem: WeightGradProblem, tile: WeightGradTile) -> float:
+    """Return the main-loop instructions of a warp per mma."""
     return tile.issued_in_rows if x_in_rows(problem) else tile.issued
 
 
@@ -276,6 +277,7 @@ def _gathered(problem: WeightGradProblem, tile: WeightGradTile) -> float:
 
 
 def _lines(problem: WeightGradProblem, step: int) -> int:
+    """Return the L1 lines that 32 elements with this stride occupy."""
     return min(32, max(1, -(-32 * abs(step) * problem.itemsize // _LINE)))
 
 
@@ -321,6 +323,7 @@ def _of_tiles(problem: WeightGradProblem, gathers: tuple[str, ...], limits: Limi
 
 
 def _plan(problem: WeightGradProblem, tile: WeightGradTile, arithmetic: Arithmetic, parts: int) -> Plan:
+    """Return the plan of this candidate."""
     g, kernel = problem.geometry, variant(problem.dtype, arithmetic, tile)
     chunk = 16 // problem.itemsize if tile.gather == "channels" else 1
     tiles, pixels = grid(problem, tile), pixels_of_part(problem.pixels, tile.block_k, parts)
@@ -358,6 +361,7 @@ _FFMA_KERNEL = replace(_KERNEL, function="conv_weight_grad_ffma")
 
 
 def variant(dtype: str, arithmetic: Arithmetic, tile: WeightGradTile) -> Variant:
+    """Return the kernel variant with these template arguments."""
     own = arithmetic is OWN
     of_warp = () if own else (tile.warp_m, tile.warp_n)
     slices = f"{tile.gather.capitalize()[:-1]}Slices"
@@ -371,5 +375,6 @@ def variant(dtype: str, arithmetic: Arithmetic, tile: WeightGradTile) -> Variant
 
 
 def variants() -> Iterator[Variant]:
+    """Yield every kernel variant of this family."""
     for dtype, arithmetic, tile in kernels():
         yield variant(dtype, arithmetic, tile)

@@ -29,7 +29,7 @@ MOST_FILTERS = 8  # per group
 _SECTOR = 32  # bytes of one DRAM/L2 sector
 
 
-# ---------------------------------------------------------------- what it sees
+# ---------------------------------------------------------------- accepted problems
 
 
 def _refusal(problem: Problem) -> Refusal | None:
@@ -47,6 +47,7 @@ def _refusal(problem: Problem) -> Refusal | None:
 
 
 def _view(problem: Problem) -> BandView:
+    """Return the problem as the bands kernel sees it, with the band's start aligned to vectors."""
     _, height, width = (_axis(axis, bool(problem.phases)) for axis in problem.axes)
     vectors = _vectors(problem)
     if vectors > 1:  # align the band's start to whole vectors
@@ -72,6 +73,7 @@ def _view(problem: Problem) -> BandView:
 
 
 def _axis(axis: Axis, transposed: bool) -> BandAxis:
+    """Return an axis as a correlation of stride 1; for ConvTranspose, of its phases."""
     if not transposed:
         return BandAxis(1, axis.taps, axis.taps, axis.y, -axis.pad, 0)
     taps, first = -(-axis.taps // axis.stride), axis.pad // axis.stride
@@ -99,6 +101,7 @@ def _vectors(problem: Problem) -> int:
 
 
 def _steps(problem: Problem, axes: tuple[int, ...]) -> list[int]:
+    """Return the strides of x along these axes, without axes of one element."""
     return [problem.x_strides[axis] for axis in axes if problem.x_shape[axis] > 1]
 
 
@@ -168,6 +171,7 @@ def offers_in_order(problem: Problem, limits: Limits) -> Iterator[Offer]:
 
 
 def _candidate(problem: Problem, tile: BandTile, limits: Limits) -> Candidate:
+    """Return a tile as a candidate for the problem."""
     moved = problem.bytes + _scattered_bytes(problem)
     seconds = model.overlapped(tile.seconds(limits), model.memory(moved, limits))
     name = variant(problem.dtype, tile.form).name
@@ -178,6 +182,7 @@ def _candidate(problem: Problem, tile: BandTile, limits: Limits) -> Candidate:
 
 
 def _plan(problem: Problem, tile: BandTile) -> Plan:
+    """Return the plan of this candidate."""
     kernel, reason = variant(problem.dtype, tile.form), f"no GEMM: {problem.filters} output channels of a group; {tile}"
     if problem.channels > 1 and problem.x_strides[1] == 1 and abs(tile.view.vectors) == 1:
         channels = f"{problem.channels} channels of a group, or gaps between pixels, are not whole 16 bytes"
@@ -186,6 +191,7 @@ def _plan(problem: Problem, tile: BandTile) -> Plan:
 
 
 def _fields(problem: Problem, tile: BandTile) -> dict[str, Any]:
+    """Return the fields of the kernel's parameter struct."""
     view = tile.view
     rows, columns = tile.extent
     height, width = tile.positions
@@ -233,6 +239,7 @@ def _fields(problem: Problem, tile: BandTile) -> dict[str, Any]:
 
 
 def _struct(axis: Axis, transposed: bool) -> dict[str, Any]:
+    """Return the fields of the struct ``BandsAxis``."""
     return {
         "x_extent": axis.x,
         "x_stride": axis.x_stride,
@@ -259,6 +266,7 @@ def variant(dtype: str, form: BandForm) -> Variant:
 
 
 def variants() -> Iterator[Variant]:
+    """Yield every kernel variant of this family."""
     for dtype in dtypes.CONV_DTYPES:
         for form in forms(dtype):
             yield variant(dtype, form)

@@ -22,15 +22,15 @@ from gpuconv.rules import dtypes
 _BANK_BYTES = 128
 _STEPS = (32, 16, 8)  # channels staged in shared memory at a time
 # Instructions other than multiply-adds, counted in SASS. Per element of x copied: in vectors, in 16-bit vectors,
-# singly, as channel vectors, as single channels. Per weight. Per staged element once (place), likewise for channels;
-# per output; per thread and round of channels; per thread.
+# singly, as channel vectors, as single channels; per weight. Per element or weight and round, to compute its address,
+# likewise for channels; per output; per thread and round; per thread.
 _COPY, _COPY_HALF, _COPY_ONE, _COPY_CHANNELS, _COPY_CHANNEL, _WEIGHT = 1.6, 2.6, 6.3, 4.6, 6.8, 6.3
 _PLACE, _PLACE_CHANNELS, _OUTPUT, _ROUND, _BLOCK = 80, 30, 30, 80, 300
 _LATENCY = 1000  # cycles from a block's first load until its band has arrived (assumed)
 _ALONE = 0.25  # stall time of a block that is alone on its SM, as a share of its instructions' time (assumed)
 
 
-# ---------------------------------------------------------------- what it sees
+# ---------------------------------------------------------------- accepted problems
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +124,7 @@ class BandTeam:
 
     @property
     def blocks_by_axis(self) -> tuple[int, int]:
+        """Blocks along H and W."""
         height, width = self.view.height.positions, self.view.width.positions
         if self.view.line:
             height, width = -(-width // self.positions[1]), 1
@@ -131,14 +132,17 @@ class BandTeam:
 
     @property
     def all_jobs(self) -> int:
+        """Jobs of one output plane, image and group."""
         return _all_jobs(self.view, self.form)
 
     @property
     def job_blocks(self) -> int:
+        """Blocks among which the jobs are divided."""
         return -(-self.all_jobs // self.jobs)
 
     @cached_property
     def blocks(self) -> int:
+        """Blocks of the launch."""
         return prod(self.blocks_by_axis) * self.view.depths * self.job_blocks * self.view.copies
 
     # ---- shared memory
@@ -188,6 +192,7 @@ class BandTeam:
 
     @cached_property
     def channel_weights(self) -> int:
+        """Words of weights per channel, for all jobs of a block."""
         return self.jobs * self.view.height.taps * self.row_weights
 
     @cached_property
@@ -310,6 +315,7 @@ class BandTile(BandTeam):
 
     @property
     def shared_bytes(self) -> int:
+        """Bytes of dynamic shared memory per block."""
         return self.room(self.step)
 
     def seconds(self, limits: Limits) -> float:
@@ -362,10 +368,12 @@ def _timed(view: BandView, form: BandForm, limits: Limits) -> Iterator[tuple[flo
 
 
 def _tile(team: BandTeam, step: int) -> BandTile:
+    """Return a team with the number of channels that it stages at a time."""
     return BandTile(team.view, team.form, team.threads, team.jobs, team.parts, step)
 
 
 def _all_jobs(view: BandView, form: BandForm) -> int:
+    """Return the jobs of one output plane, image and group."""
     return -(-view.filters * view.width.phases // form.filters) * view.height.phases
 
 

@@ -42,7 +42,7 @@ _ROW, _TAP, _REST, _SINGLY, _WEIGHT = 10, 3, 400, 4, 30
 FORMS = ((1, 7, 8), (2, 4, 4), (0, 1, 4))
 
 
-# ---------------------------------------------------------------- what it sees
+# ---------------------------------------------------------------- accepted problems
 
 
 def _refusal(problem: Problem) -> Refusal | None:
@@ -161,6 +161,7 @@ class ChannelThread:
 
     @property
     def shared_bytes(self) -> int:
+        """Bytes of dynamic shared memory per block: weights, in the accumulator's type."""
         return self.view.word * self.pitch * self.step * self.view.taps[2]
 
     # ---- cost
@@ -262,6 +263,7 @@ class ChannelTile(ChannelThread):
 
     @cached_property
     def blocks(self) -> int:
+        """Blocks of the launch."""
         return prod(self.blocks_by_axis) * self.slices
 
     def seconds(self, limits: Limits) -> float:
@@ -362,6 +364,7 @@ def _fitting(view: Problem) -> list[tuple[int, int, int]]:
 
 
 def _candidate(problem: Problem, tile: ChannelTile, limits: Limits) -> Candidate:
+    """Return a tile as a candidate for the problem."""
     seconds = model.overlapped(tile.seconds(limits), model.memory(problem.bytes, limits))
     return Candidate(variant(problem.dtype, tile.form).name, seconds, partial(_plan, problem, tile), tile.order)
 
@@ -370,11 +373,13 @@ def _candidate(problem: Problem, tile: ChannelTile, limits: Limits) -> Candidate
 
 
 def _plan(problem: Problem, tile: ChannelTile) -> Plan:
+    """Return the plan of this candidate."""
     kernel, fields = variant(problem.dtype, tile.form), _fields(problem, tile)
     return on_arrays(problem, kernel, tile.blocks, fields, str(tile), tile.shared_bytes)
 
 
 def _fields(problem: Problem, tile: ChannelTile) -> dict[str, Any]:
+    """Return the fields of the kernel's parameter struct."""
     view = tile.view
     w_group, w_filter, *_ = problem.w_strides
     w_first, w_stride = weights_of(problem)
@@ -420,4 +425,5 @@ def variant(dtype: str, form: tuple[int, int, int]) -> Variant:
 
 
 def variants() -> Iterator[Variant]:
+    """Yield every kernel variant of this family."""
     return starmap(variant, product(dtypes.CONV_DTYPES, FORMS))

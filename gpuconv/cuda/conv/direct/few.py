@@ -27,10 +27,11 @@ _EFFICIENCY = {"float16": (0.38, 0.45), "bfloat16": (0.38, 0.45), "float32": (0.
 _SETUP = 10  # cost of locating a thread's pixels, in rows of K (estimated); one more row is added per tap
 
 
-# ---------------------------------------------------------------- what it sees
+# ---------------------------------------------------------------- accepted problems
 
 
 def _refusal(problem: Problem) -> Refusal | None:
+    """Return why this family does not accept the problem; None if it does."""
     if problem.operator != "conv" or problem.filters > _FILTERS[-1]:
         return Refusal(
             f"{problem.filters} output channels a group; it takes Conv with up to {_FILTERS[-1]}", plain=True
@@ -48,6 +49,7 @@ def _refusal(problem: Problem) -> Refusal | None:
 
 
 def _tiles(problem: Problem) -> int:
+    """Return the blocks along the pixels."""
     return -(-problem.pixels // _PIXELS)
 
 
@@ -60,6 +62,7 @@ def _channel_bytes(problem: Problem, filters: int) -> int:
 
 
 def _channels_at_once(problem: Problem, filters: int) -> int:
+    """Return the channels whose weights are in shared memory at a time."""
     return min(problem.channels, _WEIGHT_BYTES // _channel_bytes(problem, filters))
 
 
@@ -67,6 +70,7 @@ def _channels_at_once(problem: Problem, filters: int) -> int:
 
 
 def _seconds(problem: Problem, filters: int, limits: Limits) -> float:
+    """Model the seconds of all launches of this candidate."""
     efficiency = _EFFICIENCY[problem.dtype][_FILTERS.index(filters)]
     blocks = _tiles(problem) * problem.group
     multiplications = _PIXELS * filters * (problem.rows + prod(problem.taps) + _SETUP)
@@ -93,6 +97,7 @@ def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
 
 
 def _plan(problem: Problem, filters: int) -> Plan:
+    """Return the plan of this candidate."""
     kernel = variant(problem.dtype, filters)
     tiles, at_once = _tiles(problem), _channels_at_once(problem, filters)
     weights = gemm_base.PackedWeights(filters, problem.rows, problem.channels)
@@ -121,4 +126,5 @@ def variant(dtype: str, filters: int) -> Variant:
 
 
 def variants() -> Iterator[Variant]:
+    """Yield every kernel variant of this family."""
     return starmap(variant, product(dtypes.CONV_DTYPES, _FILTERS))

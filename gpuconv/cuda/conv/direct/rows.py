@@ -1,8 +1,8 @@
 """Direct Conv with few channels per group, depthwise above all (``conv/direct/rows.cu``): one launch, w read in place.
 
 A block stages a tile of x with its halo, and the weights, in shared memory; a thread computes a register tile of
-adjacent outputs. Chosen for NCHW arrays (W contiguous) with at most 32 channels and filters per group. ConvTranspose of
-stride 1 is a Conv with reversed taps.
+adjacent outputs. It takes arrays with W innermost (NCHW), and several groups of at most 32 channels and filters, or a
+single channel. ConvTranspose of stride 1 is a Conv with reversed taps.
 
 Axes are D, H and W; shorter problems get axes of one element. A dilated Conv is computed as several undilated ones, its
 *phases*: the rows and columns that are a dilation apart. *Words* are elements of the accumulator's type; pitches in
@@ -37,7 +37,7 @@ _WEIGHT = 40  # instructions per weight (assumed)
 _RESIDENT = 5  # blocks per SM that shared memory should allow
 
 
-# ---------------------------------------------------------------- what it sees
+# ---------------------------------------------------------------- accepted problems
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +155,7 @@ class RowThreads:
 
     @cached_property
     def blocks_by_axis(self) -> Ints:
+        """Blocks along D, H (with its phases) and W."""
         depths, rows, columns = self.view.columns
         extents = depths, -(-rows // self.phases[1]), columns
         tiles = zip(extents, self.threads, self.per_thread, strict=True)
@@ -305,6 +306,7 @@ class RowTile(RowThreads):
 
     @property
     def blocks(self) -> int:
+        """Blocks of the launch."""
         return self.spatial_blocks * prod(self.channel_blocks(self.groups, self.filter_tiles))
 
     @property
@@ -314,6 +316,7 @@ class RowTile(RowThreads):
 
     @property
     def shared_bytes(self) -> int:
+        """Bytes of dynamic shared memory per block."""
         return self.room(self.groups, self.filter_tiles, self.step)
 
     def fields(self) -> dict[str, Any]:
@@ -361,6 +364,7 @@ class RowTile(RowThreads):
 
 
 def _outputs_of_thread(view: Problem, form: RowForm) -> Ints:
+    """Return the outputs per thread along D, H and W."""
     vector = view.vector
     if form.stride == 0:  # a thread's outputs are rows apart if there are enough rows, else columns apart
         return (1, vector, 1) if view.columns[1] >= vector else (1, 1, vector)
@@ -391,6 +395,7 @@ def best(view: Problem, form: RowForm, limits: Limits) -> RowTile | None:
 
 
 def _threads(view: Problem, form: RowForm) -> Iterator[RowThreads]:
+    """Yield the divisions of a block's threads among D, H and W to try."""
     outputs = _outputs_of_thread(view, form)
     phases = _phases(view, form)
     needed = [-(-extent // (count * phase)) for extent, count, phase in zip(view.columns, outputs, phases, strict=True)]
@@ -447,11 +452,13 @@ def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
 
 
 def _plan(problem: Problem, tile: RowTile) -> Plan:
+    """Return the plan of this candidate."""
     kernel, fields = variant(problem.dtype, tile.form), _fields(problem, tile)
     return on_arrays(problem, kernel, tile.blocks, fields, str(tile), tile.shared_bytes)
 
 
 def _fields(problem: Problem, tile: RowTile) -> dict[str, Any]:
+    """Return the fields of the kernel's parameter struct."""
     view = tile.view
     w_first, w_stride = weights_of(problem)
     x_strides, y_strides = (
@@ -496,4 +503,5 @@ def variant(dtype: str, form: RowForm) -> Variant:
 
 
 def variants() -> Iterator[Variant]:
+    """Yield every kernel variant of this family."""
     return starmap(variant, product(dtypes.CONV_DTYPES, FORMS))

@@ -27,10 +27,11 @@ _WANTED = 1024  # threads wanted per SM; with fewer, a thread gets fewer outputs
 _OUTPUT, _REST = 28, 200
 
 
-# ---------------------------------------------------------------- what it sees
+# ---------------------------------------------------------------- accepted problems
 
 
 def _refusal(problem: Problem) -> Refusal | None:
+    """Return why this family does not accept the problem; None if it does."""
     if not problem.phases:
         return Refusal("Conv has no phases", plain=True)
     if problem.rank > 2:
@@ -53,12 +54,14 @@ def _rows(problem: Problem) -> tuple[int, int]:
 
 
 def _items(problem: Problem, walk: int) -> int:
+    """Return the threads of the launch when each computes ``walk`` outputs."""
     phases, columns = _rows(problem)
     channels, *spatial = problem.y_shape[1:]
     return problem.batch * channels * spatial[-1] * phases * -(-columns // walk)
 
 
 def _walk(problem: Problem, limits: Limits) -> int:
+    """Return the most outputs per thread that still leave enough threads per SM."""
     enough = (walk for walk in _WALKS if _items(problem, walk) >= _WANTED * limits.multiprocessors)
     return min(next(enough, 1), _rows(problem)[1])
 
@@ -89,6 +92,7 @@ def _seconds(problem: Problem, walk: int, limits: Limits) -> float:
 
 
 def _channels_first(problem: Problem) -> bool:
+    """Return whether lanes run along channels, which are contiguous in y."""
     return problem.y_strides[1] == 1 and problem.y_strides[-1] != 1
 
 
@@ -112,12 +116,14 @@ def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
 
 
 def _plan(problem: Problem, walk: int) -> Plan:
+    """Return the plan of this candidate."""
     kernel, items = variant(problem.dtype), _items(problem, walk)
     reason = f"direct: {walk} outputs of a thread, a stride apart in a column; 32-bit indices"
     return on_arrays(problem, kernel, -(-items // _THREADS), _fields(problem, walk, items), reason)
 
 
 def _fields(problem: Problem, walk: int, items: int) -> dict[str, Any]:
+    """Return the fields of the kernel's parameter struct."""
     phases, columns = _rows(problem)
     w_group, w_filter, _, *w_stride = problem.w_strides
     return {
@@ -153,4 +159,5 @@ def variant(dtype: str) -> Variant:
 
 
 def variants() -> Iterator[Variant]:
+    """Yield every kernel variant of this family."""
     return map(variant, dtypes.CONV_DTYPES)

@@ -64,6 +64,7 @@ def candidates(copied: Copied, found: Iterable[Candidate], limits: Limits) -> It
 
 
 def _plan(copied: Copied, candidate: Candidate) -> Plan:
+    """Return the candidate's plan, preceded by the copy of x."""
     before, plan = copied.before, candidate.make()
     copy = channels_last.copy(
         *(before.operator, before.dtype, before.x_shape, before.x_strides),
@@ -87,8 +88,10 @@ def _after_packing(launches: tuple[Launch, ...], copy: Launch, channels: int) ->
 
 
 def _packs(launch: Launch) -> bool:
+    """Return whether a launch reads w."""
     return "w" in launch.roles.values()  # unlike with `Launch.packs`, it may also zero tickets
 
 
 def _of_copy(roles: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the roles with x replaced by its copy."""
     return {member: "x_last" if role == "x" else role for member, role in roles.items()}

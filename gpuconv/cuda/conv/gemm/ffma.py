@@ -27,7 +27,7 @@ from gpuconv.rules import dtypes
 NAME = "implicit GEMM by FFMA"
 
 
-# ---------------------------------------------------------------- what it sees
+# ---------------------------------------------------------------- accepted problems
 
 
 _WIDE_RANK = 4  # spatial axes of the 64-bit kernels; problems with fewer axes are padded to this rank
@@ -59,6 +59,7 @@ def _shared_bytes(problem: Problem, tile: GemmTile, wide: bool) -> int:
 
 
 def _seconds(problem: Problem, tile: GemmTile, uniform: bool, limits: Limits) -> float:
+    """Model the seconds of all launches of this candidate."""
     busy = partial(_busy, problem, tile, uniform, limits)
     mean, most = (rows / tile.block_k for rows in (problem.rows / prod(problem.phases), problem.most_rows))
     busiest = max(busy(problem.blocks(tile.block_m, tile.block_n), mean), busy(1, most))
@@ -103,6 +104,7 @@ def _with_copies(problem: Problem, of_tiles: Callable[..., Iterator[Candidate]],
 
 
 def _in_order_of_tiles(problem: Problem, limits: Limits, uniform: bool = False) -> Iterator[Candidate]:
+    """Yield the batch-invariant candidates for a problem, without copies."""
     yield from _whole(problem, limits, uniform)
     divisible, rows = _several(problem, limits, uniform)
     yield from split.whole(rows, limits)
@@ -126,10 +128,12 @@ def _several(problem: Problem, limits: Limits, uniform: bool) -> tuple[list[spli
 
 
 def _wide(problem: Problem) -> bool:
+    """Return whether the problem with its packed weights needs 64-bit indices."""
     return problem.wide(problem.group * problem.rows * gemm_base.pitch(problem))
 
 
 def _whole(problem: Problem, limits: Limits, uniform: bool = False) -> Iterator[Candidate]:
+    """Yield the candidates with one block per tile and one GEMM row per filter."""
     wide = _wide(problem)
     lifted = problem.in_axes(_WIDE_RANK) if wide else problem.lifted
     for tile in TILES[problem.dtype]:
@@ -191,6 +195,7 @@ def _of_rows(problem: Problem, limits: Limits, uniform: bool) -> Iterator[split.
 
 
 def _plan(problem: Problem, tile: GemmTile, uniform: bool, wide: bool) -> Plan:
+    """Return the plan of this candidate."""
     width = f"{64 if wide else 32}-bit indices: offsets and coordinates {'reach' if wide else 'are below'} 2**31"
     reasons = (gemm_base.tap_reason(problem, tile, uniform), *empty_rows(problem.filters, tile.block_m), width)
     kind = problem.operator, problem.dtype, wide, problem.rank, tile, uniform
@@ -201,6 +206,7 @@ def _plan(problem: Problem, tile: GemmTile, uniform: bool, wide: bool) -> Plan:
 
 
 def _plan_of_rows(way: FilterRows, tile: GemmTile, uniform: bool) -> Plan:
+    """Return the plan of a candidate with several GEMM rows per filter."""
     problem = way.problem
     chosen, shared = rows_variant(problem.operator, tile, uniform), way.shared_bytes(tile.shared_bytes(problem.word))
     launch = way.launch(chosen, gemm_base.packed_weights(way.gemm), shared)
@@ -218,6 +224,7 @@ def rows_variant(operator: str, tile: GemmTile, uniform: bool) -> Variant:
 
 
 def variant(operator: str, dtype: str, wide: bool, rank: int, tile: GemmTile, uniform: bool) -> Variant:
+    """Return the kernel variant with these template arguments."""
     kernel = _KERNELS[operator, _splits(operator, dtype, wide, rank, tile, uniform)]
     return gemm_base.tile_variant(kernel, dtype, rank, tile, uniform, wide)
 

@@ -5,11 +5,12 @@ tap along W) for Conv. The tile is full and each element of x is loaded once.
 
 - ConvTranspose, kernel equal to the stride, no dilation: M = (filter, tap). Outputs do not overlap, so the kernel
   scatters them (depth to space). An axis of x with one element allows any kernel size.
-- ConvTranspose in general: M = (filter, phase), and each row sums over its taps (``conv/gemm/depth_to_space.cuh``).
+- ConvTranspose in general: M = (filter, phase), and each row sums over its taps (``conv/gemm/phase_rows.cu``).
 - Conv: M = (filter, tap along W or run of such taps). The epilogue adds up the rows of a filter, shifted
   (``conv/gemm/tap_rows.cu``).
 
-All use 32-bit indices and three spatial axes.
+Both forms of ConvTranspose write blocks of outputs with ``conv/gemm/depth_to_space.cuh``. All use 32-bit indices and
+three spatial axes.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def rows_of(problem: Problem) -> Problem:
     )
 
 
-# ---------------------------------------------------------------- several rows per filter
+# ---------------------------------------------------------------- several GEMM rows per filter
 
 
 # Epilogue instructions per thread (counted in SASS). For phase rows: per block of outputs, for each phase along W. For
@@ -233,6 +234,7 @@ class PhaseRows(FilterRows):
 
 
 def _of_blocks(axis: Axis) -> Axis:
+    """Return the axis of the GEMM whose columns are blocks of outputs as large as the stride."""
     # skipped: whole blocks that the padding cuts off
     taps, skipped = -(-axis.taps // axis.stride), axis.pad // axis.stride
     columns = -(-(axis.y + axis.pad) // axis.stride) - skipped
@@ -351,5 +353,6 @@ def fields(problem: Problem, several: bool = False) -> Mapping[str, Any]:
 
 
 def _fields(axis: Axis, several: bool) -> Mapping[str, int]:
+    """Return the fields of the kernel's parameter struct."""
     phases, pad = (axis.stride, axis.pad % axis.stride) if several else (axis.taps, axis.pad)
     return {"pad": pad, "extent": axis.y, "y_stride": axis.y_stride, "kernel": axis.taps, "phases": phases}

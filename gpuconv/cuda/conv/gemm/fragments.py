@@ -72,7 +72,7 @@ class WarpTile(gemm_base.BlockTile):
         return loaded + (4 * parts * m + 2 * n) / (m * n)
 
 
-# ---------------------------------------------------------------- what tensor cores take
+# ---------------------------------------------------------------- requirements of tensor cores
 
 
 def refusal(problem: Problem) -> str | None:

@@ -24,13 +24,14 @@ NAME = "packed groups"
 FACTORS = (("float16", "ieee"), ("bfloat16", "ieee"), ("float32", "tf32"), ("float32", "3xtf32"))
 
 
-# ---------------------------------------------------------------- what it sees
+# ---------------------------------------------------------------- accepted problems
 
 
 _MOST_CHANNELS = 64  # most channels per block
 
 
 def _refusal(problem: Problem) -> Refusal | None:
+    """Return why this family does not accept the problem; None if it does."""
     tensor_cores = fragments.refusal(problem)
     if problem.dtype == "float64":
         return Refusal("products of float64", plain=problem.group == 1)
@@ -92,6 +93,7 @@ _OUTPUTS = ("single", "pairs", "chunks")  # index = the kernel's constant in ``c
 
 
 def _plan(tile: GroupedTile) -> Plan:
+    """Return the plan of this candidate."""
     work = tile.work
     problem = work.problem
     chosen = variant(problem.operator, problem.dtype, problem.precision, work.form)
@@ -107,6 +109,7 @@ def _plan(tile: GroupedTile) -> Plan:
 
 
 def _fields(tile: GroupedTile) -> Mapping[str, Any]:
+    """Return the fields of the kernel's parameter struct."""
     work = tile.work
     problem = work.problem
     packed = gemm_base.PackedWeights(0, problem.rows, problem.channels)
@@ -117,6 +120,7 @@ def _fields(tile: GroupedTile) -> Mapping[str, Any]:
 
 
 def _bands_fields(tile: GroupedTile) -> Mapping[str, Any]:
+    """Return the fields of the struct that describes bands."""
     work = tile.work
     return {
         "images": work.problem.batch,
@@ -130,6 +134,7 @@ def _bands_fields(tile: GroupedTile) -> Mapping[str, Any]:
 
 
 def _weights_fields(tile: GroupedTile) -> Mapping[str, Any]:
+    """Return the fields of the struct that describes weights and outputs."""
     problem = tile.work.problem
     return {
         **problem.w_steps,
@@ -148,6 +153,7 @@ _KERNELS = {
 
 
 def variant(operator: str, dtype: str, precision: str, form: GroupedForm) -> Variant:
+    """Return the kernel variant with these template arguments."""
     arithmetic = fragments.ARITHMETICS[dtype, precision]
     return _KERNELS[operator].over(
         *(dtype, RANK, arithmetic.label, str(form)),
@@ -166,6 +172,7 @@ def forms() -> Iterator[tuple[str, str, GroupedForm]]:
 
 
 def variants() -> Iterator[Variant]:
+    """Yield every kernel variant of this family."""
     for dtype, precision, form in forms():
         for operator in ("conv", "conv_transpose"):
             yield variant(operator, dtype, precision, form)

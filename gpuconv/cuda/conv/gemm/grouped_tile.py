@@ -17,7 +17,7 @@ from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan import Limits, model, numbers
 from gpuconv.rules.geometry import Ints
 
-# ---------------------------------------------------------------- the kernels, and what a block of them has
+# ---------------------------------------------------------------- kernel forms and their work
 
 
 _GAP = 16  # padding in bytes between pixels of a band, and between the weights of taps
@@ -150,6 +150,7 @@ class GroupedWork:
         batch, channel, *spatial = problem.y_strides
 
         def paired(axis: int) -> bool:
+            """Return whether pairs along this axis are contiguous and aligned."""
             others = (problem.columns[axis], channel, batch, *spatial[:axis], *spatial[axis + 1 :])
             return spatial[axis] == 1 and prod(problem.strides) == 1 and not any(number % 2 for number in others)
 
@@ -350,7 +351,7 @@ def _conflicts_of(runs: int, middle: int, inner: int, steps: Ints) -> float:
     return most / runs
 
 
-# ---------------------------------------------------------------- the best tile
+# ---------------------------------------------------------------- choice of a tile
 
 
 _PARTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)  # numbers of parts into which an axis may be divided
@@ -395,4 +396,5 @@ def _shapes(work: GroupedWork) -> Iterator[Ints]:
 
 
 def _parts(extent: int, most: int) -> list[int]:
+    """Return the sizes, at most ``most``, that divide an axis into about equal parts."""
     return sorted({size for n in _PARTS if (size := -(-extent // n)) <= most}) or [most]

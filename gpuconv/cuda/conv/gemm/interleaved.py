@@ -21,10 +21,11 @@ from gpuconv.cuda.plan import RESERVED_BYTES, Candidate, Launch, Limits, Offer, 
 NAME = "interleaved phases"
 
 
-# ---------------------------------------------------------------- what it sees
+# ---------------------------------------------------------------- accepted problems
 
 
 def _refusal(problem: Problem) -> Refusal | None:
+    """Return why this family does not accept the problem; None if it does."""
     if not problem.phases:
         return Refusal("Conv has no phases", plain=True)
     if problem.rank > 3:
@@ -77,6 +78,7 @@ def spread(parts: int, size: int) -> int:
 
 
 def _has_room(problem: Problem, tile: GemmTile, limits: Limits) -> bool:
+    """Return whether ``_LEAST_BLOCKS`` blocks of the tile fit an SM's shared memory."""
     shared = shared_bytes(problem, tile)
     several = _LEAST_BLOCKS * (shared + RESERVED_BYTES)
     return shared <= limits.shared_bytes_per_block and several <= limits.shared_bytes_per_multiprocessor
@@ -86,10 +88,12 @@ def _has_room(problem: Problem, tile: GemmTile, limits: Limits) -> bool:
 
 
 def _blocks(problem: Problem, tile: GemmTile) -> int:
+    """Return the blocks of the launch: tiles × groups × phases of the outer axes."""
     return prod(problem.tiles(tile.block_m, tile.block_n)) * prod(problem.phases[:-1]) * problem.group
 
 
 def _seconds(problem: Problem, tile: GemmTile, uniform: bool, limits: Limits) -> float:
+    """Model the seconds of all launches of this candidate."""
     multiplications = tile.block_m * tile.block_n * problem.rows / prod(problem.phases[:-1])
     efficiency = gemm_base.efficiency(tile, uniform)
     busy = max(
@@ -130,6 +134,7 @@ def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
 
 
 def _plan(problem: Problem, tile: GemmTile, uniform: bool) -> Plan:
+    """Return the plan of this candidate."""
     blocks = _blocks(problem, tile)
     chosen = variant(problem.dtype, tile, uniform)
     tiles = problem.tiles(tile.block_m, tile.block_n)
@@ -147,6 +152,7 @@ _KERNEL = Kernel("conv/gemm/interleaved.cu", "conv_transpose_interleaved", "Conv
 
 
 def variant(dtype: str, tile: GemmTile, uniform: bool) -> Variant:
+    """Return the kernel variant with these template arguments."""
     return gemm_base.tile_variant(_KERNEL, dtype, 3, tile, uniform)
 
 
@@ -159,5 +165,6 @@ def forms() -> Iterator[tuple[str, GemmTile, bool]]:
 
 
 def variants() -> Iterator[Variant]:
+    """Yield every kernel variant of this family."""
     for dtype, tile, uniform in forms():
         yield variant(dtype, tile, uniform)

@@ -30,7 +30,7 @@ _CHUNK = 16  # bytes per asynchronous copy, if rows are aligned to 16 bytes
 _LEAST = 4  # smallest asynchronous copy in bytes
 
 
-# ---------------------------------------------------------------- what it sees
+# ---------------------------------------------------------------- accepted problems
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +237,7 @@ def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
 
 
 def _plan(product: Product, tile: MatrixTile) -> Plan:
+    """Return the plan of this candidate."""
     problem, gemm = product.problem, product.gemm
     _, w_filter, w_channel, *_ = gemm.w_strides
     weights = gemm_base.PackedWeights(w_filter * gemm.itemsize, gemm.filters, gemm.channels)
@@ -256,6 +257,7 @@ _TRANSPOSE = Kernel("conv/gemm/depth_to_space_matrix.cu", "conv_transpose_matrix
 
 
 def variant(dtype: str, precision: str, form: str, tile: MatrixTile) -> Variant:
+    """Return the kernel variant with these template arguments."""
     arithmetic = ARITHMETICS[dtype, precision]
     block_k, scattered = _SLICE // dtypes.entry(dtype).itemsize, form == "depth_to_space"
     sizes = (tile.block_m, tile.block_n, block_k, tile.warp_m, tile.warp_n, tile.stages)
@@ -276,5 +278,6 @@ def forms() -> Iterator[tuple[str, str, str, MatrixTile]]:
 
 
 def variants() -> Iterator[Variant]:
+    """Yield every kernel variant of this family."""
     for form in forms():
         yield variant(*form)

@@ -28,7 +28,7 @@ from gpuconv.cuda.plan.numbers import empty_rows
 NAME = "implicit GEMM on tensor cores"
 
 
-# ---------------------------------------------------------------- what it sees
+# ---------------------------------------------------------------- accepted problems
 
 
 _TABLE_ROWS = 1024  # capacity, in entries, of the table of the forms that look up the tap of every row of K
@@ -109,11 +109,13 @@ def _ways(problem: Problem) -> list[_Way]:
 
 
 def _of_ways(problem: Problem, ways: list[_Way], divided: _Divided, limits: Limits) -> Iterator[Candidate]:
+    """Yield the candidates for these tiles and forms, without and with split-K."""
     yield from _whole(problem, ways, limits)
     yield from divided(_divisible_of(problem, ways, limits), limits)
 
 
 def _whole(problem: Problem, ways: list[_Way], limits: Limits) -> Iterator[Candidate]:
+    """Yield the candidates with one block per tile."""
     for tile, form, seen in ways:
         if mma_tile.shared_bytes(seen.gathered, tile, form) <= limits.shared_bytes_per_block:
             name = variant(problem.operator, problem.dtype, problem.precision, tile, form).name
@@ -122,6 +124,7 @@ def _whole(problem: Problem, ways: list[_Way], limits: Limits) -> Iterator[Candi
 
 
 def _divisible_of(problem: Problem, ways: list[_Way], limits: Limits) -> Iterator[split.Divisible]:
+    """Yield the tiles that support split-K, described for its planner."""
     arithmetic = fragments.arithmetic(problem)
     for tile, form, seen in ways:
         if divisible(arithmetic, tile, form):
@@ -129,6 +132,7 @@ def _divisible_of(problem: Problem, ways: list[_Way], limits: Limits) -> Iterato
 
 
 def _of_rows(problem: Problem, divided: _Divided, limits: Limits) -> Iterator[Candidate]:
+    """Yield the candidates with several GEMM rows per filter, without and with split-K."""
     rows = list(_divisible_rows(problem, limits))
     yield from split.whole(rows, limits)
     yield from divided(rows, limits)
@@ -180,6 +184,7 @@ def _filled(problem: Problem, form: MmaForm) -> str:
 
 
 def _divisible(seen: Runs, tile: MmaTile, form: MmaForm, limits: Limits) -> split.Divisible:
+    """Describe a tile for the split-K planner."""
     problem = seen.gathered
     return split.Divisible(
         variant=variant(problem.operator, problem.dtype, problem.precision, tile, form),
@@ -202,6 +207,7 @@ def _divisible(seen: Runs, tile: MmaTile, form: MmaForm, limits: Limits) -> spli
 
 
 def _plan(seen: Runs, tile: MmaTile, form: MmaForm) -> Plan:
+    """Return the plan of this candidate."""
     problem = seen.gathered
     launches = (_packing(seen.packed, tile, form), _gemm(problem, tile, form))
     size = mma_tile.packed_bytes(problem, tile, form)
@@ -210,6 +216,7 @@ def _plan(seen: Runs, tile: MmaTile, form: MmaForm) -> Plan:
 
 
 def _reason(seen: Runs, form: MmaForm) -> str:
+    """Return the reason for ``explain``: how slices of K find their taps, and how they are copied."""
     problem = seen.gathered
     if form.rowwise and form.copied:
         what = f"{problem.channels} channels per group"
@@ -226,6 +233,7 @@ def _reason(seen: Runs, form: MmaForm) -> str:
 
 
 def _packing(problem: Problem, tile: MmaTile, form: MmaForm, tickets: int = 0) -> Launch:
+    """Return the launch that packs the weights as fragments."""
     weights, outer_taps = mma_tile.packed_weights(problem, tile, form), 1 if form.rowwise else prod(problem.taps)
     return fragments.packing(
         problem, weights, mma_tile.columns(problem, tile), mma_tile.depths(problem, form), outer_taps, tickets
@@ -233,6 +241,7 @@ def _packing(problem: Problem, tile: MmaTile, form: MmaForm, tickets: int = 0) -
 
 
 def _gemm(problem: Problem, tile: MmaTile, form: MmaForm) -> Launch:
+    """Return the launch of the GEMM, one block per tile."""
     chosen = variant(problem.operator, problem.dtype, problem.precision, tile, form)
     splits = divisible(fragments.arithmetic(problem), tile, form)
     more = {"splits": split.splits(problem.blocks(tile.block_m, tile.block_n))} if splits else {}
@@ -241,12 +250,14 @@ def _gemm(problem: Problem, tile: MmaTile, form: MmaForm) -> Launch:
 
 
 def _packing_of_rows(way: FilterRows, tile: MmaTile, form: MmaForm, tickets: int = 0) -> Launch:
+    """Return the launch that packs the weights for several GEMM rows per filter."""
     weights, outer_taps = mma_tile.packed_weights(way.gemm, tile, form), prod(way.gemm.taps)
     columns, depths = mma_tile.columns(way.gemm, tile), mma_tile.depths(way.gemm, form)
     return fragments.packing(way.problem, weights, columns, depths, outer_taps, tickets, way.several)
 
 
 def _plan_of_rows(way: FilterRows, tile: MmaTile, form: MmaForm, shared_bytes: int) -> Plan:
+    """Return the plan of a candidate with several GEMM rows per filter."""
     problem, weights = way.problem, mma_tile.packed_weights(way.gemm, tile, form)
     chosen = rows_variant(problem.operator, problem.dtype, problem.precision, tile, form)
     launches = _packing_of_rows(way, tile, form), way.launch(chosen, weights, shared_bytes)
@@ -260,6 +271,7 @@ _ROWS_KERNELS = {operator: filter_rows.kernel(operator, "mma") for operator in (
 
 
 def variant(operator: str, dtype: str, precision: str, tile: MmaTile, form: MmaForm) -> Variant:
+    """Return the kernel variant with these template arguments."""
     return _over(_KERNELS[operator, divisible(ARITHMETICS[dtype, precision], tile, form)], dtype, precision, tile, form)
 
 
@@ -269,6 +281,7 @@ def rows_variant(operator: str, dtype: str, precision: str, tile: MmaTile, form:
 
 
 def _over(kernel: Kernel, dtype: str, precision: str, tile: MmaTile, form: MmaForm) -> Variant:
+    """Return the variant of a kernel for a tile and form."""
     arithmetic = ARITHMETICS[dtype, precision]
     sizes = (tile.block_m, tile.block_n, form.block_k, tile.warp_m, tile.warp_n, form.stages)
     return kernel.over(
@@ -281,6 +294,7 @@ def _over(kernel: Kernel, dtype: str, precision: str, tile: MmaTile, form: MmaFo
 
 
 def variants() -> Iterator[Variant]:
+    """Yield every kernel variant of this family."""
     for (dtype, precision), arithmetic in ARITHMETICS.items():
         yield fragments.packing_variant(dtype, precision)
         for tile, form in kernels(arithmetic):

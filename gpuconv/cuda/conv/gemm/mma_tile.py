@@ -203,6 +203,7 @@ def packed_weights(problem: Problem, tile: MmaTile, form: MmaForm) -> gemm_base.
 
 
 def packed_bytes(problem: Problem, tile: MmaTile, form: MmaForm) -> int:
+    """Return the bytes of the packed weights, over all groups."""
     weights = packed_weights(problem, tile, form)
     return problem.group * weights.all_rows * weights.pitch
 

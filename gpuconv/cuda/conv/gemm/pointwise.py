@@ -23,7 +23,7 @@ from gpuconv.cuda.plan import Candidate, Limits, Offer, Plan, Refusal, model, nu
 NAME = "plain GEMM by FFMA"
 
 
-# ---------------------------------------------------------------- what it sees
+# ---------------------------------------------------------------- accepted problems
 
 
 def _gemm(problem: Problem) -> Problem | Refusal:
@@ -76,6 +76,7 @@ def _shared_bytes(gemm: Problem, tile: GemmTile) -> int:
 
 
 def _seconds(problem: Problem, gemm: Problem, tile: GemmTile, limits: Limits) -> float:
+    """Model the seconds of all launches of this candidate."""
     blocks = gemm.blocks(tile.block_m, tile.block_n)
     rows = numbers.whole(gemm.rows, tile.block_k) if gemm.operator == "conv" else gemm.rows
     multiplications = tile.block_m * tile.block_n * rows
@@ -108,6 +109,7 @@ def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
 
 
 def _plan(problem: Problem, gemm: Problem, tile: GemmTile) -> Plan:
+    """Return the plan of this candidate."""
     packs, conv = _packs(gemm), gemm.operator == "conv"
     weights = gemm_base.packed_weights(gemm)
     if not packs:
@@ -132,6 +134,7 @@ _KERNELS = {
 
 
 def variant(operator: str, dtype: str, tile: GemmTile) -> Variant:
+    """Return the kernel variant with these template arguments."""
     return gemm_base.tile_variant(_KERNELS[operator], dtype, 1 if operator == "conv" else 3, tile)
 
 
@@ -144,5 +147,6 @@ def forms() -> Iterator[tuple[str, str, GemmTile]]:
 
 
 def variants() -> Iterator[Variant]:
+    """Yield every kernel variant of this family."""
     for form in forms():
         yield variant(*form)

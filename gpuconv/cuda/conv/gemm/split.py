@@ -150,6 +150,7 @@ def ticket_bytes(divided: int) -> int:
 
 
 def _plan(tiling: Divisible, parted: int, count: int, why: str) -> Plan:
+    """Return the plan with the last ``parted`` tiles split ``count`` ways."""
     plan = tiling.plan()
     pack, launch = plan.launches
     which = "each tile's K" if parted == tiling.tiles else f"K of each of the last {parted} of {tiling.tiles} tiles"

@@ -41,7 +41,7 @@ from gpuconv.rules.geometry import Ints
 NAME = "stem"
 
 
-# ---------------------------------------------------------------- what it sees
+# ---------------------------------------------------------------- accepted problems
 
 
 CHANNELS = range(1, 16)  # channels per group; with 16, other families have one tap per slice of K
@@ -114,6 +114,7 @@ def _candidate(problem: Problem, kernel: StemKernel, limits: Limits) -> Candidat
 
 
 def _order(problem: Problem, kernel: StemKernel) -> str:
+    """Return the name of the order in which an output's products are summed."""
     if kernel.arithmetic is None:
         return "FFMA over channels, taps in a band"
     return f"{kernel.arithmetic.instruction} over channels, taps, those of a row in {kernel.chunk}s"
@@ -123,6 +124,7 @@ def _order(problem: Problem, kernel: StemKernel) -> str:
 
 
 def _plan(problem: Problem, kernel: StemKernel, box: StemBox, passes: int) -> Plan:
+    """Return the plan of this candidate."""
     flat = _with_channels_as_axis(problem)
     parts = stem_tile.parts(problem, kernel, passes)
     tiles = problem.batch * prod(box.tiles)
@@ -153,6 +155,7 @@ def _weights(problem: Problem, kernel: StemKernel) -> gemm_base.PackedWeights:
 
 
 def _packed_bytes(problem: Problem, kernel: StemKernel) -> int:
+    """Return the bytes of the packed weights, over all groups."""
     weights = _weights(problem, kernel)
     return problem.group * weights.all_rows * weights.pitch * (problem.itemsize if kernel.arithmetic is None else 1)
 
@@ -182,6 +185,7 @@ def _packing(problem: Problem, kernel: StemKernel) -> Launch:
 
 
 def _fields(problem: Problem, kernel: StemKernel, box: StemBox) -> dict[str, Any]:
+    """Return the fields of the kernel's parameter struct."""
     return {
         **params.members(
             box, "tiles", "runs", "lead", "chunks", "pitch", "shift", "copies", "copy_bytes", "band_bytes"
@@ -205,6 +209,7 @@ _MMA = replace(_KERNEL, function="conv_stem_mma", name="conv_stem")
 
 
 def variant(kernel: StemKernel) -> Variant:
+    """Return the kernel variant with these template arguments."""
     return (_KERNEL if kernel.arithmetic is None else _MMA).over(
         *(kernel.dtype, RANK, kernel.label),
         types=kernel.arguments,
@@ -214,4 +219,5 @@ def variant(kernel: StemKernel) -> Variant:
 
 
 def variants() -> Iterator[Variant]:
+    """Yield every kernel variant of this family."""
     yield from map(variant, KERNELS)

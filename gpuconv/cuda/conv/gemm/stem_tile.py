@@ -42,6 +42,7 @@ class StemKernel:
 
 
 def _ffma(chunk: int) -> StemKernel:
+    """Return the FFMA kernel whose steps of K are ``chunk`` adjacent taps."""
     steps = 32 // chunk
     return StemKernel(
         dtype="float32",
@@ -58,6 +59,7 @@ def _ffma(chunk: int) -> StemKernel:
 
 
 def _mma(dtype: str, precision: str, arithmetic: fragments.Arithmetic, block_m: int) -> StemKernel:
+    """Return the tensor-core kernel for a dtype and block height."""
     depths = 4 // arithmetic.parts  # fragments along K per slice
     return StemKernel(
         dtype=dtype,
@@ -156,6 +158,7 @@ def boxes(problem: Problem) -> Iterator[StemBox]:
 
 
 def _box(problem: Problem, bits: Ints) -> StemBox:
+    """Return the box of these extents (log2) with its band."""
     taps = (*problem.taps[:2], _row_taps(problem))
     axes = zip(bits, problem.column_strides, taps, problem.dilations, strict=True)
     band = tuple(((1 << b) - 1) * s + (k - 1) * d + 1 for b, s, k, d in axes)
@@ -220,7 +223,7 @@ def shared_bytes(problem: Problem, kernel: StemKernel, box: StemBox) -> int:
     return kernel.buffer_bytes + box.band_bytes + 4 * numbers.whole(steps(problem, kernel), kernel.whole_steps)
 
 
-# ---------------------------------------------------------------- cost: of arithmetic, of inputs, or of the memory
+# ---------------------------------------------------------------- cost
 
 
 # Instructions per thread, counted in SASS for sm_90a.
@@ -269,6 +272,7 @@ def _bytes(problem: Problem) -> int:
 
 
 def _output_instructions(problem: Problem, kernel: StemKernel) -> float:
+    """Return the instructions per output and thread, by how y can be written."""
     rows, vectors, others = _OUTPUT["float32" if kernel.arithmetic is None else "tensor"]
     if problem.y_strides[1] == 1:
         return vectors if channels_are_vectors(problem) else others
@@ -283,6 +287,7 @@ def _lines(problem: Problem, box: StemBox) -> int:
 
 
 def _fragment_instructions(kernel: StemKernel) -> int:
+    """Return the instructions of a warp per fragment of weights."""
     assert kernel.arithmetic is not None
     rows, parts, products = kernel.block_m // 16, kernel.arithmetic.parts, kernel.arithmetic.products
     rounding = {("float32", "tf32"): 16, ("float32", "3xtf32"): 26}.get((kernel.dtype, kernel.precision), 0)

@@ -126,6 +126,7 @@ class _Costs(NamedTuple):
 
 
 def _costs(work: WgmmaWork, limits: Limits) -> _Costs:
+    """Return the costs that do not depend on the number of splits."""
     problem, size = work.source.problem, work.source.problem.itemsize
     copied, packed = work.source.x_last_bytes, work.source.packed_bytes
     x, w = prod(problem.x_shape) * size, problem.group * problem.filters * problem.rows * size

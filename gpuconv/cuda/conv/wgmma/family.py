@@ -62,6 +62,7 @@ def offers_in_order(problem: correlation.Problem, limits: Limits) -> Iterator[Of
 
 
 def _candidate(work: WgmmaWork, limits: Limits) -> Candidate:
+    """Return a piece of work as a candidate."""
     return Candidate(_name(work), cost.seconds(work, limits), partial(_plan, work, limits), _order(work))
 
 
@@ -83,6 +84,7 @@ def _order(work: WgmmaWork) -> str:
 
 
 def _every_strip(source: sources.Source, limits: Limits) -> Iterator[WgmmaWork]:
+    """Yield the work for each tile and, with pixels in registers, for each number of taps that share a strip."""
     if not (source.in_strips and source.in_registers):
         yield from _undivided(source, limits)
         return
@@ -96,6 +98,7 @@ def _every_strip(source: sources.Source, limits: Limits) -> Iterator[WgmmaWork]:
 
 
 def _refusal(problem: correlation.Problem, limits: Limits) -> Refusal | None:
+    """Return why this family does not accept the problem; None if it does."""
     if limits.architecture != ARCHITECTURE:
         return Refusal(f"it needs {ARCHITECTURE}", plain=True)
     if why := fragments.refusal(problem):
@@ -182,6 +185,7 @@ def _of_copies(work: WgmmaWork, limits: Limits) -> Plan:
 
 
 def _reasons(work: WgmmaWork, limits: Limits) -> Iterator[str]:
+    """Yield the reasons for ``explain``."""
     source, tile = work.source, work.tile
     if work.divided:
         all_tiles = f"each of the last {work.divided} of {work.tiles} tiles"
@@ -213,6 +217,7 @@ def _reasons(work: WgmmaWork, limits: Limits) -> Iterator[str]:
 
 
 def _sharing(work: WgmmaWork) -> str:
+    """Return the part of a reason that says which taps share a strip; empty if none do."""
     if work.inner == 1:
         return ""
     axes = "H and W" if isinstance(work.strips, wgmma_pixels.PixelStrips) else "H"
@@ -220,10 +225,12 @@ def _sharing(work: WgmmaWork) -> str:
 
 
 def _row(work: WgmmaWork) -> int:
+    """Return the pixels of a row that one TMA copy fetches."""
     return work.strips.box[1] if isinstance(work.strips, wgmma_pixels.PixelStrips) else wgmma_strips.ROW
 
 
 def _packing(source: sources.Source, tickets: int) -> tuple[Launch, ...]:
+    """Return the launch that packs the weights; empty if w is fetched in place."""
     if not source.packed:
         return ()
     return (operands.of_weights(source.problem, source.w_channels, source.parts, tickets),)
@@ -255,6 +262,7 @@ def _launch(work: WgmmaWork, part: int, limits: Limits) -> Launch:
 
 
 def _strips(work: WgmmaWork) -> Mapping[str, Mapping[str, Any]]:
+    """Return the struct fields of the strips; empty without strips."""
     if work.strips is None:
         return {}
     resident = {"resident": int(work.resident)} if isinstance(work.strips, wgmma_strips.Strips) else {}
@@ -262,6 +270,7 @@ def _strips(work: WgmmaWork) -> Mapping[str, Mapping[str, Any]]:
 
 
 def _roles(work: WgmmaWork) -> Mapping[str, str]:
+    """Return the array that each pointer of the kernel's struct refers to."""
     roles = gemm_base.roles(work.source.problem, "problem.common", "packed" if work.source.packed else "w")
     return roles | {"splits.workspace": "workspace"} if work.divided else roles
 
@@ -307,10 +316,12 @@ def variant(operator: str, dtype: str, tile: WgmmaTile) -> Variant:
 
 
 def _variant(work: WgmmaWork) -> Variant:
+    """Return the kernel variant of a piece of work."""
     return variant(work.source.seen.operator, work.source.problem.dtype, work.tile)
 
 
 def variants() -> Iterator[Variant]:
+    """Yield every kernel variant of this family."""
     for dtype in _CLASSES:
         for operator, tile in product(("conv", "conv_transpose"), tiles.TILES):
             yield variant(operator, dtype, tile)

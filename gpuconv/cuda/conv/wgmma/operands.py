@@ -64,6 +64,7 @@ def weight_bytes(problem: Problem, filled: int, parts: int) -> int:
 
 
 def _launch(problem: Problem, name: str, planes: Planes, roles: dict[str, str], tickets: int) -> Launch:
+    """Return the launch that transposes these planes."""
     chosen = variant(name, problem.dtype, problem.precision)
     return channels_last.launch(problem.operator, chosen, problem.itemsize, planes, roles, tickets)
 

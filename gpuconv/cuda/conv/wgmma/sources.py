@@ -172,7 +172,7 @@ class Source:
         return x if self.packed else (*x, ("w", ALIGNMENT))
 
 
-# ---------------------------------------------------------------- what it sees
+# ---------------------------------------------------------------- accepted problems
 
 
 def refusal(problem: Problem) -> str | None:
@@ -368,6 +368,7 @@ def maps(source: Source, tile: WgmmaTile, strips: Strips | PixelStrips | None) -
 
 
 def _boxes_of_x(source: Source, strips: Strips | PixelStrips) -> TensorMap:
+    """Return the tiled map of x for strips."""
     if isinstance(strips, PixelStrips):
         high, wide = strips.box
     else:
@@ -394,6 +395,7 @@ def _channels_of_x(source: Source, problem: Problem) -> tuple[str, Ints, Ints]:
 
 
 def _columns_of_x(source: Source, tile: WgmmaTile) -> TensorMap:
+    """Return the im2col map of x."""
     problem = source.problem
     role, sizes, strides = _channels_of_x(source, problem)
     inner = tuple(windows(problem))[::-1]
@@ -407,6 +409,7 @@ def _columns_of_x(source: Source, tile: WgmmaTile) -> TensorMap:
 
 
 def _of_w(source: Source, tile: WgmmaTile) -> TensorMap:
+    """Return the tiled map of w or of the packed weights."""
     problem, channels = source.problem, source.w_channels
     if source.packed:
         row = prod(problem.taps) * channels
@@ -420,6 +423,7 @@ def _of_w(source: Source, tile: WgmmaTile) -> TensorMap:
 
 
 def _known(strides: Ints | None) -> Ints:
+    """Return strides that an earlier check has shown to exist."""
     assert strides is not None
     return strides
 

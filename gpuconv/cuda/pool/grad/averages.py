@@ -1,7 +1,7 @@
 """Gradient of AveragePool for overlapping windows: threads walk down columns of x (``pool/grad/averages.cu``).
 
-At each row of windows a thread adds the gradients of the windows that cover its column, so each window is loaded once
-per column instead of once per element. Chosen for undilated windows; common sizes have *strip* forms with four adjacent
+At each row of windows a thread adds the gradients of the windows that cover its column. So each window is loaded once
+per column instead of once per element. It takes undilated windows; common sizes have *strip* forms with four adjacent
 columns per thread.
 """
 
@@ -34,7 +34,7 @@ _STRIP, _STRIP_COUNTED, _STRIP_ROW, _STRIP_COUNTED_ROW = 130, 28, 60, 25
 _STRIP_WINDOW, _STRIP_DIVISION, _STRIP_ELEMENTS = 8, 17, 20
 
 
-# ---------------------------------------------------------------- what it sees
+# ---------------------------------------------------------------- accepted problems
 
 
 def _accepted(problem: PoolGradProblem, columns: WalkView) -> tuple[WalkView, Form] | str:
@@ -58,6 +58,7 @@ def _accepted_strip(problem: PoolGradProblem, columns: WalkView) -> tuple[WalkVi
 
 
 def _is_wide(problem: PoolGradProblem, columns: WalkView, form: Form) -> bool:
+    """Return whether the form needs 64-bit indices."""
     counted = [n for axis in columns.axes for n in (abs(axis.counted.shift), axis.counted.extent, axis.counted.taps)]
     return columns.wide(form, (*counted, *problem.spans))
 
@@ -68,11 +69,13 @@ def _rows_met(columns: WalkView) -> int:
 
 
 def _fits(columns: WalkView, form: Form) -> bool:
+    """Return whether a form with one column per thread accepts the windows."""
     fits = form.across == 0 or (windows_met(columns.depth) == 1 and windows_met(columns.width) <= form.across)
     return fits and _rows_met(columns) <= form.rows
 
 
 def _fits_strip(columns: WalkView, form: Strip) -> bool:
+    """Return whether a form with several columns per thread accepts the windows."""
     strides = {axis.stride for axis in (columns.height, columns.width) if axis.windows > 1}
     rows = -(-columns.height.reach // form.stride)
     return strides <= {form.stride} and columns.width.reach == form.kernel and rows <= form.rows
@@ -110,6 +113,7 @@ def _walk(problem: PoolGradProblem, columns: WalkView, form: Form, limits: Limit
 
 
 def _seconds(problem: PoolGradProblem, columns: WalkView, form: Form, walk: int, limits: Limits) -> float:
+    """Model the seconds of all launches of this candidate."""
     kernel, threads = variant(problem.dtype, form), columns.items(form, walk)
     instructions = threads * _instructions(problem, columns, form, walk)
     return seconds(problem, kernel, threads, instructions, columns.trips(form, walk), limits)
@@ -165,6 +169,7 @@ def offers(problem: PoolGradProblem, limits: Limits) -> Iterator[Offer]:
 
 
 def _candidate(problem: PoolGradProblem, columns: WalkView, form: Form, limits: Limits) -> Candidate:
+    """Return the form with its best walk as a candidate."""
     kernel, walk = variant(problem.dtype, form), _walk(problem, columns, form, limits)
     time = _seconds(problem, columns, form, walk, limits)
     return Candidate(kernel.name, time, partial(_plan, problem, columns, form, kernel, walk))
@@ -174,6 +179,7 @@ def _candidate(problem: PoolGradProblem, columns: WalkView, form: Form, limits: 
 
 
 def _plan(problem: PoolGradProblem, columns: WalkView, form: Form, kernel: Variant, walk: int) -> Plan:
+    """Return the plan of this candidate."""
     constant = getattr(problem.geometry, "constant", False)
     fields = columns.fields_of(form, walk) | {
         "counts": prod(problem.geometry.kernel_shape) if constant else 0,

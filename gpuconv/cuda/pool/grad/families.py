@@ -44,6 +44,7 @@ def for_average_pool_grad(
 
 
 def _chosen(problem: PoolGradProblem, limits: Limits, invariant: bool) -> Plan:
+    """Plan the fastest candidate, or an empty plan if dx has no elements."""
     if 0 in problem.geometry.x_shape:
         return Plan.of_nothing(problem.operator)
     return offers.choose(problem, (general,) if invariant else FAMILIES, limits)

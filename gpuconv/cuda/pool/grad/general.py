@@ -27,7 +27,7 @@ _OF_AVERAGES = (150, 34, 48)  # the same for averages (estimated)
 _DIVISION = 30  # extra per window whose divisor varies (estimated)
 
 
-# ---------------------------------------------------------------- what it sees
+# ---------------------------------------------------------------- accepted problems
 
 
 def needs_wide(problem: PoolGradProblem) -> bool:
@@ -47,6 +47,7 @@ def _rank(problem: PoolGradProblem, wide: bool) -> int:
 
 
 def _reach(problem: PoolGradProblem) -> list[int]:
+    """Return the elements that a window spans along each axis."""
     g = problem.geometry
     return [(k - 1) * d + 1 for k, d in zip(g.kernel_shape, g.dilations, strict=True)]
 
@@ -72,6 +73,7 @@ def _instructions(problem: PoolGradProblem) -> float:
 
 
 def offers(problem: PoolGradProblem, limits: Limits) -> Iterator[Offer]:
+    """Yield the kernel as the only candidate."""
     wide = needs_wide(problem)
     kernel = variant(problem.dtype, wide, _rank(problem, wide), averages=problem.forward.averages)
     trips = 1 if problem.forward.averages else 2  # loads of an index, then of dy; adjacent threads share windows
@@ -83,6 +85,7 @@ def offers(problem: PoolGradProblem, limits: Limits) -> Iterator[Offer]:
 
 
 def _plan(problem: PoolGradProblem, kernel: Variant, wide: bool) -> Plan:
+    """Return the plan of this candidate."""
     g, ndim = problem.geometry, _rank(problem, wide)
     elements = prod(g.x_shape)
     axes_of_windows = [MISSING] * (ndim - len(problem.forward.axes)) + list(problem.forward.axes)

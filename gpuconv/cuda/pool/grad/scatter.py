@@ -39,10 +39,11 @@ _LANES = 32
 _LINE, _SECTOR = 128, 32
 
 
-# ---------------------------------------------------------------- what it sees
+# ---------------------------------------------------------------- accepted problems
 
 
 def _accepted(problem: PoolGradProblem, limits: Limits) -> tuple[WalkView, Box] | str:
+    """Return the view of the problem that the kernel takes, or why it does not accept the problem."""
     view = _view(problem)
     if isinstance(view, str):
         return view
@@ -102,10 +103,12 @@ def _boxes(view: WalkView, dtype: str) -> Iterator[Box]:
 
 
 def _fitting(sizes: tuple[int, ...], extent: int) -> list[int]:
+    """Return the sizes up to the first that covers ``extent``."""
     return [size for size in sizes if size < 2 * extent]
 
 
 def _best(problem: PoolGradProblem, view: WalkView, boxes: list[Box], limits: Limits) -> Box:
+    """Return the box and walk with the least modelled time."""
     tried = [replace(box, walk=walk) for box in boxes for walk in view.lengths(box, _WALKS)]
     return min(tried, key=lambda box: _seconds(problem, view, box, limits))
 
@@ -132,6 +135,7 @@ class _Work(NamedTuple):
 
 
 def _work(problem: PoolGradProblem, view: WalkView, box: Box) -> _Work:
+    """Return the work of one thread."""
     steps = box.walk + view.halo(box)
     slices = min(steps, view.height.windows) * windows_met(view.depth, box.slices)
     windows = slices * -(-windows_met(view.width, box.columns) // _PART) * _PART
@@ -208,6 +212,7 @@ def offers(problem: PoolGradProblem, limits: Limits) -> Iterator[Offer]:
 
 
 def _plan(problem: PoolGradProblem, view: WalkView, box: Box, kernel: Variant) -> Plan:
+    """Return the plan of this candidate."""
     # If rows belong to another axis than the plane's they are channels, which Indices within a plane do not number.
     row, slice_ = view.height.place or view.width.extent, view.depth.place
     fields = view.fields_of(box, box.walk) | {

@@ -25,10 +25,11 @@ _OF_ANY = 55  # extra instructions per row of windows, for any stride (counted i
 _NONE = 2**31  # a difference of element numbers that never occurs
 
 
-# ---------------------------------------------------------------- what it sees
+# ---------------------------------------------------------------- accepted problems
 
 
 def _accepted(problem: PoolGradProblem) -> tuple[WalkView, WalkForm] | str:
+    """Return the view of the problem that the kernel takes, or why it does not accept the problem."""
     columns = walked(problem)
     if isinstance(columns, str):
         return columns
@@ -82,6 +83,7 @@ def _walk(problem: PoolGradProblem, columns: WalkView, form: WalkForm, limits: L
 
 
 def _seconds(problem: PoolGradProblem, columns: WalkView, form: WalkForm, walk: int, limits: Limits) -> float:
+    """Model the seconds of all launches of this candidate."""
     kernel, threads = variant(problem.dtype, form), columns.items(form, walk)
     instructions = threads * _instructions(columns, form, problem.dtype, walk)
     return seconds(problem, kernel, threads, instructions, columns.trips(form, walk), limits)
@@ -120,6 +122,7 @@ def offers(problem: PoolGradProblem, limits: Limits) -> Iterator[Offer]:
 
 
 def _plan(problem: PoolGradProblem, columns: WalkView, form: WalkForm, kernel: Variant, walk: int) -> Plan:
+    """Return the plan of this candidate."""
     fields = columns.fields_of(form, walk) | {
         "left": columns.left(form),
         "numbers": columns.numbers,
@@ -150,6 +153,7 @@ _KERNEL = Kernel("pool/grad/walks.cu", "max_pool_grad_walks", "WalkPoolGradParam
 
 
 def variant(dtype: str, form: WalkForm) -> Variant:
+    """Return the kernel variant with these template arguments."""
     label, sizes = f"walks_{form.rows}x{form.stride or 'any'}", (form.rows, form.stride, form.columns, form.across)
     return _KERNEL.over(dtype, 3, label, types=types(dtype), sizes=sizes, blocks_per_sm=_blocks_per_sm(dtype, form))
 
@@ -162,4 +166,5 @@ def _blocks_per_sm(dtype: str, form: WalkForm) -> int:
 
 
 def variants() -> list[Variant]:
+    """Yield every kernel variant of this family."""
     return [variant(dtype, form) for dtype, form in product(dtypes.CONV_DTYPES, _FORMS)]
