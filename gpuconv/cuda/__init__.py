@@ -131,10 +131,10 @@ def first_impossible(operator: str, indices: Any, windows: IndexWindows, layout:
     plan = replace(unpool.for_check(windows, strides, device.limits(current)), operator=operator)
     results = [Result("y", "out", (1,), np.dtype(np.int64))]
     search = Prepared(current, plan, {"indices": indices}, {}, results, (None,))
-    left = int(device.to_host(search.run((indices,), (None,))[0])[0])
-    if left == 0:
+    from_end = int(device.to_host(search.run((indices,), (None,))[0])[0])
+    if from_end == 0:
         return None
-    return tuple(int(at) for at in np.unravel_index(indices.size - left, windows.shape))
+    return tuple(int(at) for at in np.unravel_index(indices.size - from_end, windows.shape))
 
 
 def check_no_capture(operator: str, rule: str, does: str = "waits for the device") -> None:
@@ -182,14 +182,16 @@ def prepare(
     from gpuconv.cuda import planning
     from gpuconv.cuda.call.prepared import Prepared, Result, check_devices, contiguous_strides, element_strides
 
-    called, own = OPERATORS[operator], len(inputs) - residual
+    called, operand_count = OPERATORS[operator], len(inputs) - residual
     geometry: Any = called.geometry(
-        *(array.shape for array in inputs[:own]), **dict(zip(called.attributes, attributes, strict=True)), layout=layout
+        *(array.shape for array in inputs[:operand_count]),
+        **dict(zip(called.attributes, attributes, strict=True)),
+        layout=layout,
     )
-    arrays = dict(zip((*tuple(called.inputs)[:own], *("residual",) * residual), inputs, strict=True))
+    arrays = dict(zip((*tuple(called.inputs)[:operand_count], *("residual",) * residual), inputs, strict=True))
     dtype = dtypes.check(operator, **arrays).name
     precisions.check(operator, precision)
-    alone = invariance.check(operator, invariant)
+    batch_invariant = invariance.check(operator, invariant)
     order = called.order("out", layout)
     shape = layouts.as_given(order, called.result(geometry))
     activations.check(operator, activation, arrays.get("residual"), shape, dtype)
@@ -209,10 +211,12 @@ def prepare(
         for name, array in arrays.items()
     }
     for result, out in zip(results, outs, strict=True):
-        made = contiguous_strides(shape) if out is None else element_strides(operator, result.name, out)
-        strides[result.role] = layouts.channels_second(order, made)
+        result_strides = contiguous_strides(shape) if out is None else element_strides(operator, result.name, out)
+        strides[result.role] = layouts.channels_second(order, result_strides)
     limits = device.limits(current)
-    plan = planning.plan(called.kernel, geometry, dtype, strides, limits, precision, activation, invariant=alone)
+    plan = planning.plan(
+        called.kernel, geometry, dtype, strides, limits, precision, activation, invariant=batch_invariant
+    )
     if called.kernel != operator:
         plan = replace(plan, operator=operator)
     return Prepared(current, plan, arrays, called.inputs, results, outs)

@@ -67,9 +67,9 @@ def architecture(capability: tuple[int, int]) -> str:
     text = _dotted(capability)
     if capability < _OLDEST:
         raise DeviceError(f"gpuconv needs compute capability {_dotted(_OLDEST)} or newer, this device has {text}")
-    packed, own = pack.in_use(), _names(capability)[-1]
-    if packed is not None and own in packed.architectures:
-        return own
+    packed, specific = pack.in_use(), _names(capability)[-1]
+    if packed is not None and specific in packed.architectures:
+        return specific
     known = [number for number in nvrtc.capabilities() if _OLDEST <= number <= capability]
     if not known:
         raise DeviceError(

@@ -85,13 +85,13 @@ class Kernel:
             Whether indices have 64 bits.
         """
         index = index_name(wide)
-        own = [value for key, value in (("{index}", index), ("{rank}", str(rank))) if key in self.parameter]
+        index_arguments = [value for key, value in (("{index}", index), ("{rank}", str(rank))) if key in self.parameter]
         parts = (self.name or self.function, what, f"{rank}d", *forms, "wide" * wide)
         return Variant(
             name="_".join(filter(None, parts)),
             source=self.source,
             function=self.function,
-            arguments=(*types, *own, *map(_argument, sizes)),
+            arguments=(*types, *index_arguments, *map(_argument, sizes)),
             parameter=self.parameter.format(index=index, rank=rank),
             threads=threads or self.threads,
             blocks_per_sm=blocks_per_sm or self.blocks_per_sm,

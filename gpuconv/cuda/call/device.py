@@ -337,15 +337,15 @@ def seconds(run: Callable[[], Any]) -> float:
     nbytes = 2 * cupy.cuda.Device(current_device()).attributes["L2CacheSize"]
     other = workspace(nbytes, "tune: what fills the L2 cache").data
     begin, end = cupy.cuda.Event(), cupy.cuda.Event()
-    found = []
+    times = []
     for sample in range(_SAMPLES):
         other.memset_async(sample, nbytes, stream)
         begin.record(stream)
         run()
         end.record(stream)
         end.synchronize()
-        found.append(cupy.cuda.get_elapsed_time(begin, end) / 1e3)
-    return float(median(found[1:]))  # the first call may have waited for its memory
+        times.append(cupy.cuda.get_elapsed_time(begin, end) / 1e3)
+    return float(median(times[1:]))  # the first call may have waited for its memory
 
 
 # ---------------------------------------------------------------- transfer
@@ -412,8 +412,8 @@ def _from_another(cupy: Any, array: Any) -> Any:
     with home:
         there = cupy.cuda.get_current_stream()
         packed = cupy.ascontiguousarray(array)
-        made = there.record(cupy.cuda.Event(disable_timing=True))
-    here.wait_event(made)
+        packed_event = there.record(cupy.cuda.Event(disable_timing=True))
+    here.wait_event(packed_event)
     copy = packed.copy()
     read = here.record(cupy.cuda.Event(disable_timing=True))
     with home:

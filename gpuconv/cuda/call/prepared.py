@@ -238,8 +238,8 @@ class Prepared:
         """
         operator = self.plan.operator
         taken = [(name, place, at) for (name, place), at in zip(self._inputs, addresses, strict=False)]
-        made = zip(self._names, self._outs, addresses[len(taken) :], strict=False)
-        for (role, name), place, at in made:
+        outs = zip(self._names, self._outs, addresses[len(taken) :], strict=False)
+        for (role, name), place, at in outs:
             if place is None:
                 continue
             if at % place.itemsize:

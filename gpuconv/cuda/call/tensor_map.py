@@ -72,10 +72,10 @@ def driver() -> Driver:
         raise DeviceError(f"the CUDA driver does not encode tensor maps: {error}") from error
     version = ctypes.c_int()
     code = library.cuDriverGetVersion(ctypes.byref(version))
-    found = Driver(library, version.value)
+    loaded = Driver(library, version.value)
     if code:
-        raise DeviceError(f"the CUDA driver does not report its version: {found.error_name(code)}")
-    return found
+        raise DeviceError(f"the CUDA driver does not report its version: {loaded.error_name(code)}")
+    return loaded
 
 
 class Encoder:

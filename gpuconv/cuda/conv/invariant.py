@@ -64,8 +64,8 @@ def contiguous(problem: Problem) -> Problem:
 
 def _dense(shape: Ints, strides: Ints) -> Ints:
     """Return contiguous strides of an image: channels last if they have the smallest stride, else row-major."""
-    own = [abs(stride) for extent, stride in zip(shape[2:], strides[2:], strict=True) if extent > 1]
-    last = shape[1] > 1 and bool(own) and abs(strides[1]) < min(own)
+    pixel_strides = [abs(stride) for extent, stride in zip(shape[2:], strides[2:], strict=True) if extent > 1]
+    last = shape[1] > 1 and bool(pixel_strides) and abs(strides[1]) < min(pixel_strides)
     order = (0, *range(2, len(shape)), 1) if last else range(len(shape))
     return _packed(shape, order)
 
@@ -102,10 +102,10 @@ def orders(layer: Layer, architecture: str) -> tuple[tuple[str, float], ...]:
             quickest[candidate.order] = min(candidate.seconds, quickest.get(candidate.order, candidate.seconds))
         if count == 1:
             times = {order: [] for order in quickest}
-        for order, own in times.items():
-            own.append(quickest[order] if order in quickest else 2 * own[-1])
+        for order, seconds in times.items():
+            seconds.append(quickest[order] if order in quickest else 2 * seconds[-1])
     least = [min(of_batch) for of_batch in zip(*times.values(), strict=True)]
-    prices = ((order, _price([a / b for a, b in zip(own, least, strict=True)])) for order, own in times.items())
+    prices = ((order, _price([a / b for a, b in zip(seconds, least, strict=True)])) for order, seconds in times.items())
     return tuple(sorted(prices, key=lambda entry: entry[1]))
 
 
@@ -176,47 +176,49 @@ class _Planner:
         None if there is none, or if its split-K workspace exceeds the limit.
         """
         candidates, pick = candidates_of(problem, self.limits), offers.picked()
-        own = candidates if pick else [candidate for candidate in candidates if candidate.order == self.order]
-        if not own:
+        same_order = candidates if pick else [candidate for candidate in candidates if candidate.order == self.order]
+        if not same_order:
             return None
-        best = (pick or offers.quickest)(own)
-        made = best.make()
-        if problem.batch > 1 and made.bytes_of("workspace") > _MOST_WORKSPACE:
+        best = (pick or offers.quickest)(same_order)
+        fastest_plan = best.make()
+        if problem.batch > 1 and fastest_plan.bytes_of("workspace") > _MOST_WORKSPACE:
             return None
-        reasons = (*_reasons(best, candidates, self.why), *made.reasons)
-        return replace(self, order=best.order)._finished(replace(made, reasons=reasons), problem)
+        reasons = (*_reasons(best, candidates, self.why), *fastest_plan.reasons)
+        return replace(self, order=best.order)._finished(replace(fastest_plan, reasons=reasons), problem)
 
-    def _finished(self, made: Plan, problem: Problem) -> Plan:
+    def _finished(self, plan: Plan, problem: Problem) -> Plan:
         """Return the plan with its epilogue, and with the fallback plan for pointers that are not aligned."""
-        otherwise = partial(self._anywhere, problem, {role for role, _ in made.alignment}) if made.alignment else None
-        return replace(self.finish(made, problem), problem=self.layer, kernel=self.order, otherwise=otherwise)
+        otherwise = partial(self._anywhere, problem, {role for role, _ in plan.alignment}) if plan.alignment else None
+        return replace(self.finish(plan, problem), problem=self.layer, kernel=self.order, otherwise=otherwise)
 
     def _anywhere(self, problem: Problem, roles: Set[str]) -> Plan:
         """Return the fastest plan without alignment requirements, or one on copies of the arrays in ``roles``."""
-        own = [candidate for candidate in families.in_order(problem, self.limits) if candidate.order == self.order]
-        for candidate in sorted(own, key=lambda candidate: candidate.seconds):
-            made = candidate.make()
-            if not made.alignment:
-                return self._finished(made, problem)
-        found = self._on_copies(problem, roles)
-        assert found is not None, f"{self.order} is there for arrays without gaps"
-        return found
+        same_order = [
+            candidate for candidate in families.in_order(problem, self.limits) if candidate.order == self.order
+        ]
+        for candidate in sorted(same_order, key=lambda candidate: candidate.seconds):
+            candidate_plan = candidate.make()
+            if not candidate_plan.alignment:
+                return self._finished(candidate_plan, problem)
+        on_copies = self._on_copies(problem, roles)
+        assert on_copies is not None, f"{self.order} is there for arrays without gaps"
+        return on_copies
 
     def _on_copies(self, problem: Problem, roles: Set[str]) -> Plan | None:
         """Return a plan that first copies the arrays in ``roles`` to contiguous ones; None as in :meth:`_quickest`."""
         dense = contiguous(problem)
         names = {"x": "x_strides", "w": "w_strides", "y": "y_strides"}
         seen = replace(problem, **{names[role]: getattr(dense, names[role]) for role in roles})
-        found = self._quickest(seen)
-        if found is None:
+        copied_plan = self._quickest(seen)
+        if copied_plan is None:
             return None
-        left = tuple(entry for entry in found.alignment if entry[0] not in roles)
-        otherwise = partial(self._on_copies, problem, {*roles, *(role for role, _ in left)}) if left else None
+        remaining = tuple(entry for entry in copied_plan.alignment if entry[0] not in roles)
+        otherwise = partial(self._on_copies, problem, {*roles, *(role for role, _ in remaining)}) if remaining else None
         shapes = {"x": problem.x_shape, "w": _weights(problem), "y": problem.y_shape}
         moved = {role: (shapes[role], _strides(problem)[role], _strides(seen)[role]) for role in sorted(roles)}
         return replace(
-            copy_pass.around(found, problem.dtype, moved, problem.itemsize),
-            alignment=left,
+            copy_pass.around(copied_plan, problem.dtype, moved, problem.itemsize),
+            alignment=remaining,
             otherwise=cast("Callable[[], Plan] | None", otherwise),
         )
 

@@ -226,8 +226,8 @@ class Problem:
         Where x has one element along an axis, its stride becomes 0. Out-of-bounds taps then get in-bounds, equally
         aligned addresses.
         """
-        own = (axis if axis.x > 1 else axis._replace(x_stride=0) for axis in self.axes)
-        return self.with_axes((*(Axis(),) * (rank - self.rank), *own))
+        inner = (axis if axis.x > 1 else axis._replace(x_stride=0) for axis in self.axes)
+        return self.with_axes((*(Axis(),) * (rank - self.rank), *inner))
 
     @cached_property
     def lifted(self) -> Problem:
@@ -281,21 +281,21 @@ def of(
     Strides are in elements; ``b_stride`` is None without a bias. ``precision`` matters for float32 only.
     """
     g, (out_channels, *out) = geometry, geometry.y_shape[1:]
-    filters, own = out_channels // g.group, dict[str, Any]()
+    filters, differing = out_channels // g.group, dict[str, Any]()
     if isinstance(g, ConvTransposeGeometry):
         channels = g.w_shape[0] // g.group
         strides = tuple(1 if size <= 1 else s for size, s in zip(g.x_shape[2:], g.strides, strict=True))
         w_group = step_between(g.group, channels * w_strides[0])
-        own["w_strides"] = (w_group, w_strides[1], w_strides[0], *w_strides[2:])
-        own["columns"] = tuple(-(-size // s) for size, s in zip(out, strides, strict=True))
-        own["column_strides"] = (1,) * len(out)
-        own["phases"] = tuple(min(size, s) for size, s in zip(out, strides, strict=True))
+        differing["w_strides"] = (w_group, w_strides[1], w_strides[0], *w_strides[2:])
+        differing["columns"] = tuple(-(-size // s) for size, s in zip(out, strides, strict=True))
+        differing["column_strides"] = (1,) * len(out)
+        differing["phases"] = tuple(min(size, s) for size, s in zip(out, strides, strict=True))
     else:
         channels, strides = g.w_shape[1], ()
-        own["w_strides"] = (step_between(g.group, filters * w_strides[0]), *w_strides)
-        own["columns"] = tuple(out)
-        own["column_strides"] = tuple(1 if q == 1 else s for q, s in zip(out, g.strides, strict=True))
-        own["phases"] = ()
+        differing["w_strides"] = (step_between(g.group, filters * w_strides[0]), *w_strides)
+        differing["columns"] = tuple(out)
+        differing["column_strides"] = tuple(1 if q == 1 else s for q, s in zip(out, g.strides, strict=True))
+        differing["phases"] = ()
     return Problem(
         operator="conv_transpose" if isinstance(g, ConvTransposeGeometry) else "conv",
         dtype=dtype,
@@ -314,7 +314,7 @@ def of(
         dilations=tuple(1 if k == 1 else d for k, d in zip(g.kernel_shape, g.dilations, strict=True)),
         pads=g.pads_begin,
         strides=strides,
-        **own,
+        **differing,
     )
 
 

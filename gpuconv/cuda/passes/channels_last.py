@@ -94,8 +94,8 @@ def launch(
     channel_tiles = -(-planes.filled // (_BUNDLES * size))
     images, pixels = _tile(planes, size)
     pixel_tiles, image_tiles = -(-planes.all_pixels // pixels), -(-planes.images // images)
-    own = min(pixels, planes.all_pixels)
-    pitches = [-(-own // size), _vectors(own, size)]
+    block_pixels = min(pixels, planes.all_pixels)
+    pitches = [-(-block_pixels // size), _vectors(block_pixels, size)]
     fields = {
         **params.members(planes, "images", "groups", "channels", "filled"),
         "pixels": planes.all_pixels,
@@ -111,7 +111,7 @@ def launch(
         "lanes": [(pitch - 1).bit_length() for pitch in pitches],
         "channel_tiles": channel_tiles,
         "pixel_tiles": pixel_tiles,
-        "by_image": own,
+        "by_image": block_pixels,
         "tickets": {"count": tickets},
     }
     if tickets:

@@ -42,11 +42,11 @@ def around(plan: Plan, dtype: str, moved: Mapping[str, tuple[Ints, Ints, Ints]],
     names = {role: f"copy of {role}" for role in moved}
     before: list[Launch] = []
     after: list[Launch] = []
-    for role, (shape, own, strides) in moved.items():
+    for role, (shape, strides_given, strides) in moved.items():
         if role == "y":
-            after.append(copy(plan.operator, dtype, shape, {names[role]: strides, role: own}))
+            after.append(copy(plan.operator, dtype, shape, {names[role]: strides, role: strides_given}))
         else:
-            before.append(copy(plan.operator, dtype, shape, {role: own, names[role]: strides}))
+            before.append(copy(plan.operator, dtype, shape, {role: strides_given, names[role]: strides}))
     within = plan.renamed(names)
 
     def around_these(launches: tuple[Launch, ...]) -> tuple[Launch, ...]:

@@ -41,8 +41,8 @@ def plan(
     For complex results, ``products`` may be 4: real partial sums per element, combined by passes/add_up.cu.
     """
     launches = (launch, _add_up(operator, parts, shape, strides, dtype, products))
-    left = workspace_bytes(parts, prod(shape) * products, dtypes.entry(dtype).real if products > 1 else dtype)
-    return Plan(operator, launches, (reason,), kept(Space("workspace", _USE, left)), kernel=launch.variant.name)
+    sums_bytes = workspace_bytes(parts, prod(shape) * products, dtypes.entry(dtype).real if products > 1 else dtype)
+    return Plan(operator, launches, (reason,), kept(Space("workspace", _USE, sums_bytes)), kernel=launch.variant.name)
 
 
 def _add_up(operator: str, parts: int, shape: Ints, strides: Ints, dtype: str, products: int) -> Launch:

@@ -52,10 +52,10 @@ def _sharing_weights(first: Plan, second: Plan) -> Plan:
     packed = {launch for launch in (*first.launches, *first.sharing) if launch.packs}
     own = [launch for launch in (*second.launches, *second.sharing) if launch.packs]
     if all(launch in packed for launch in own):
-        left, sharing = (
+        launches, sharing = (
             tuple(launch for launch in those if not launch.packs) for those in (second.launches, second.sharing)
         )
-        return replace(second, launches=left, sharing=sharing)
+        return replace(second, launches=launches, sharing=sharing)
     names = {"packed": "packed again"}
     spaces = tuple(space._replace(role=names.get(space.role, space.role)) for space in second.spaces)
     return replace(second.renamed(names), spaces=spaces)
@@ -68,11 +68,11 @@ def _after(first: _Launches, second: _Launches) -> _Launches:
 
 def _spaces(first: Plan, second: Plan) -> tuple[Space, ...]:
     """Return buffers large enough for both; one with bytes before its first element stays last."""
-    found: dict[str, Space] = {}
+    merged: dict[str, Space] = {}
     for space in (*first.spaces, *second.spaces):
-        known = found.get(space.role, space)
-        found[space.role] = space._replace(bytes=max(space.bytes, known.bytes), before=max(space.before, known.before))
-    return tuple(sorted(found.values(), key=lambda space: space.role == "copied"))
+        known = merged.get(space.role, space)
+        merged[space.role] = space._replace(bytes=max(space.bytes, known.bytes), before=max(space.before, known.before))
+    return tuple(sorted(merged.values(), key=lambda space: space.role == "copied"))
 
 
 def _otherwise(first: Plan, second: Plan) -> Callable[[], Plan]:

@@ -52,8 +52,8 @@ class Family(Offering, Protocol):
 
 def in_order(family: Offering, problem: Any, limits: Limits) -> Iterable[Offer]:
     """Return a family's batch-invariant offers: ``offers_in_order`` if it has that, else ``offers``."""
-    found: Iterable[Offer] = getattr(family, "offers_in_order", family.offers)(problem, limits)
-    return found
+    family_offers: Iterable[Offer] = getattr(family, "offers_in_order", family.offers)(problem, limits)
+    return family_offers
 
 
 def _any(family: Offering, problem: Any, limits: Limits) -> Iterable[Offer]:

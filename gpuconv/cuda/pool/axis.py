@@ -105,7 +105,7 @@ def _of_parts(problem: PoolProblem, pooled: int) -> PoolProblem:
     extents[2 + pooled] = problem.geometry.x_shape[2 + pooled]
     shape, rank = tuple(extents), len(extents)
     order = (0, *range(2, rank), 1) if problem.channels_last else tuple(range(rank))
-    strides = tuple(prod(shape[axis] for axis in order[order.index(own) + 1 :]) for own in range(rank))
+    strides = tuple(prod(shape[axis] for axis in order[order.index(outer) + 1 :]) for outer in range(rank))
     geometry = replace(_singly(problem.geometry, (pooled,)), y_shape=shape)
     return replace(problem, geometry=geometry, y_strides=strides, indices_strides=strides)
 
@@ -158,8 +158,8 @@ def _after_parts(problem: PoolProblem, pooled: int, limits: Limits) -> Offer:
     elements, name = prod(parts.geometry.y_shape), _PARTS[len(problem.axes) - 1 - pooled]
     if elements * (problem.itemsize + _INDEX) > _MOST_BYTES:
         return Refusal(f"too much memory for what is left of {name}")
-    found = [*(offer for family in _OTHERS for offer in family.offers(parts, limits)), *offers(parts, limits)]
-    first = all_offers.quickest([offer for offer in found if isinstance(offer, Candidate)])
+    inner_offers = [*(offer for family in _OTHERS for offer in family.offers(parts, limits)), *offers(parts, limits)]
+    first = all_offers.quickest([offer for offer in inner_offers if isinstance(offer, Candidate)])
     along = _along(problem, parts, pooled)
     view = _view(along, pooled)
     kernel = variant(problem.dtype, numbered=False)
@@ -199,11 +199,11 @@ def _plan(
     )
     if first is None:
         return Plan(problem.operator, (last,), (reason,))
-    left = {"y": f"maxima of {parts}", "indices": f"Indices of {parts}"}
-    plan = first.make().renamed(left)
+    buffers = {"y": f"maxima of {parts}", "indices": f"Indices of {parts}"}
+    plan = first.make().renamed(buffers)
     elements = prod(problem.geometry.x_shape)
-    last = replace(last, roles={**roles, "x": left["y"], "places": left["indices"]})
-    sizes = zip(left.values(), (elements * problem.itemsize, elements * _INDEX), strict=True)
+    last = replace(last, roles={**roles, "x": buffers["y"], "places": buffers["indices"]})
+    sizes = zip(buffers.values(), (elements * problem.itemsize, elements * _INDEX), strict=True)
     return replace(
         plan,
         launches=(*plan.launches, last),

@@ -125,8 +125,8 @@ class PlaneTile:
 
 def _tiles(problem: PoolProblem, view: PlaneView, limits: Limits) -> list[PlaneTile]:
     """Return the possible divisions: one for averages; whole or split for maxima, in which order is irrelevant."""
-    cut = _tile(view, -(-_PARTS_WANTED * limits.multiprocessors // _of_image(view)))
-    return [cut] if problem.averages or cut.parts == 1 else [_tile(view, 1), cut]
+    division = _tile(view, -(-_PARTS_WANTED * limits.multiprocessors // _of_image(view)))
+    return [division] if problem.averages or division.parts == 1 else [_tile(view, 1), division]
 
 
 def _of_image(view: PlaneView) -> int:

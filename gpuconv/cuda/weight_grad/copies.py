@@ -58,20 +58,20 @@ class Copied:
 
     def plan(self, plan: Callable[[], Plan]) -> Plan:
         """Return the plan of the copied problem, preceded by the copies."""
-        made, size = plan(), self.problem.itemsize
+        uncopied, size = plan(), self.problem.itemsize
         last = {copy.role: _ROLES[copy.role] for copy in self.copies}
         reading = (
             replace(launch, roles={member: last.get(role, role) for member, role in launch.roles.items()})
-            for launch in made.launches
+            for launch in uncopied.launches
         )
         spaces = (
             Space(last[copy.role], f"{copy.role} with its channels last", copy.elements * size) for copy in self.copies
         )
         return replace(
-            made,
+            uncopied,
             launches=(*(copy.launch(self.problem.dtype) for copy in self.copies), *reading),
-            spaces=(*made.spaces, *spaces),
-            reasons=(*map(_reason, self.copies), *made.reasons),
+            spaces=(*uncopied.spaces, *spaces),
+            reasons=(*map(_reason, self.copies), *uncopied.reasons),
         )
 
 

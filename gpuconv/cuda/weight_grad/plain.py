@@ -71,8 +71,8 @@ def _seconds(problem: WeightGradProblem, tile: PlainTile, parts: int, limits: Li
         model.instructions(rounds * products * tile.instructions, limits),
         model.arithmetic(blocks, products, accumulator, 1.0, limits),
     )
-    left = 2 * sums.workspace_bytes(parts, prod(problem.geometry.w_shape), problem.dtype)
-    return model.overlapped(busy, model.memory(problem.bytes + left, limits)) + limits.rates.launch
+    sums_bytes = 2 * sums.workspace_bytes(parts, prod(problem.geometry.w_shape), problem.dtype)
+    return model.overlapped(busy, model.memory(problem.bytes + sums_bytes, limits)) + limits.rates.launch
 
 
 # ---------------------------------------------------------------- offers

@@ -227,14 +227,14 @@ class RowTile:
         """Tiles of taps along each axis."""
         depths, *taps = self.view.taps
         axes = zip(taps, self.view.phases, (self.form.rows, self.form.across), strict=True)
-        return (depths, *(phases * -(-count // (phases * made)) for count, phases, made in axes))
+        return (depths, *(phases * -(-count // (phases * tap_rows)) for count, phases, tap_rows in axes))
 
     @cached_property
     def walks(self) -> Ints:
         """Walks per image along each axis."""
         depths, *extents = self.view.extents
         axes = zip(extents, self.view.apart, (self.walk, self.form.columns), strict=True)
-        return (depths, *(apart * -(-extent // (made * apart)) for extent, apart, made in axes))
+        return (depths, *(apart * -(-extent // (outputs * apart)) for extent, apart, outputs in axes))
 
     @cached_property
     def items(self) -> int:
@@ -323,8 +323,8 @@ class RowTile:
             lines,
         )
         busy += model.busy(-(-blocks // _blocks_per_sm(problem.dtype, form)), _BEGINNING, limits)
-        left = 2 * sums.workspace_bytes(self.parts, prod(problem.geometry.w_shape), problem.dtype)
-        return model.overlapped(busy, model.memory(problem.bytes + left, limits)) + limits.rates.launch
+        sums_bytes = 2 * sums.workspace_bytes(self.parts, prod(problem.geometry.w_shape), problem.dtype)
+        return model.overlapped(busy, model.memory(problem.bytes + sums_bytes, limits)) + limits.rates.launch
 
 
 # ---------------------------------------------------------------- offers
@@ -357,10 +357,10 @@ def _tiles(view: RowView, form: RowForm, limits: Limits) -> Iterator[RowTile]:
     walks = dict.fromkeys(-(-rows // -(-rows // walk)) for walk in _WALKS)
     room = sums.most_parts(prod(view.problem.geometry.w_shape), view.problem.dtype)
     for lanes, walk in product(_lanes(view), walks):
-        one = RowTile(view, form, lanes, walk, 1)
-        most = min(room, one.items)
-        wanted = {max(1, min(most, rounds * limits.multiprocessors // one.blocks)) for rounds in _ROUNDS}
-        for parts in sorted({-(-one.items // -(-one.items // parts)) for parts in wanted}):
+        undivided = RowTile(view, form, lanes, walk, 1)
+        most = min(room, undivided.items)
+        wanted = {max(1, min(most, rounds * limits.multiprocessors // undivided.blocks)) for rounds in _ROUNDS}
+        for parts in sorted({-(-undivided.items // -(-undivided.items // parts)) for parts in wanted}):
             yield RowTile(view, form, lanes, walk, parts)
 
 

@@ -240,8 +240,8 @@ def seconds(
     busy += model.busy(blocks, _BEGINNING, limits)
     copied = (tile.block_m + tile.block_n) * pixels * problem.itemsize
     busy = max(busy, model.cached(blocks, copied, limits))
-    left = 2 * sums.workspace_bytes(count, prod(problem.geometry.w_shape), problem.dtype)
-    return model.overlapped(busy, model.memory(problem.bytes + left, limits)) + limits.rates.launch
+    sums_bytes = 2 * sums.workspace_bytes(count, prod(problem.geometry.w_shape), problem.dtype)
+    return model.overlapped(busy, model.memory(problem.bytes + sums_bytes, limits)) + limits.rates.launch
 
 
 def besides(problem: WeightGradProblem, tile: WeightGradTile, arithmetic: Arithmetic) -> float:
@@ -304,8 +304,10 @@ def offers(problem: WeightGradProblem, limits: Limits) -> Iterator[Offer]:
     copied = None if all(chunks) else copies.of(problem, *chunks)
     if copied is not None:
         before = copied.seconds(limits)
-        for one in _of_tiles(copied.problem, ("channels",), limits):
-            yield Candidate(f"{one.name}_of_copy", before + one.seconds, partial(copied.plan, one.make))
+        for candidate in _of_tiles(copied.problem, ("channels",), limits):
+            yield Candidate(
+                f"{candidate.name}_of_copy", before + candidate.seconds, partial(copied.plan, candidate.make)
+            )
 
 
 def _of_tiles(problem: WeightGradProblem, gathers: tuple[str, ...], limits: Limits) -> Iterator[Candidate]:
@@ -362,12 +364,12 @@ _FFMA_KERNEL = replace(_KERNEL, function="conv_weight_grad_ffma")
 
 def variant(dtype: str, arithmetic: Arithmetic, tile: WeightGradTile) -> Variant:
     """Return the kernel variant with these template arguments."""
-    own = arithmetic is OWN
-    of_warp = () if own else (tile.warp_m, tile.warp_n)
+    on_cuda_cores = arithmetic is OWN
+    of_warp = () if on_cuda_cores else (tile.warp_m, tile.warp_n)
     slices = f"{tile.gather.capitalize()[:-1]}Slices"
-    return (_FFMA_KERNEL if own else _KERNEL).over(
+    return (_FFMA_KERNEL if on_cuda_cores else _KERNEL).over(
         *(dtype, RANK, arithmetic.label, tile.shape),
-        types=() if own else (arithmetic.cuda,),
+        types=() if on_cuda_cores else (arithmetic.cuda,),
         sizes=(tile.block_m, tile.block_n, tile.block_k, *of_warp, tile.stages, slices),
         threads=tile.threads,
         blocks_per_sm=tile.blocks_per_sm,

@@ -114,7 +114,7 @@ class ChannelThread:
     def tiles(self) -> tuple[int, int]:
         """Threads along the rows and the columns of one output plane."""
         axes = zip(self.view.columns[1:], self.per_thread, self.apart, strict=True)
-        height, width = (-(-extent // (made * apart)) * apart for extent, made, apart in axes)
+        height, width = (-(-extent // (outputs * apart)) * apart for extent, outputs, apart in axes)
         return height, width
 
     @cached_property
@@ -298,9 +298,9 @@ def best(view: Problem, form: tuple[int, int, int], whole: bool, limits: Limits)
 def in_order(view: Problem, form: tuple[int, int, int], whole: bool, limits: Limits) -> list[ChannelTile]:
     """Return the fastest tile of each order of summation (rows of the kernel at a time)."""
     quickest: dict[str, tuple[float, ChannelThread, Ints]] = {}
-    for way in _timed(view, form, whole, limits):
-        order = way[1].order
-        quickest[order] = min(quickest.get(order, way), way, key=itemgetter(0))
+    for timed in _timed(view, form, whole, limits):
+        order = timed[1].order
+        quickest[order] = min(quickest.get(order, timed), timed, key=itemgetter(0))
     return [ChannelTile(view, form, whole, thread.vectors, *block) for _, thread, block in quickest.values()]
 
 
@@ -329,8 +329,8 @@ def _blocks(thread: ChannelThread) -> Iterator[tuple[int, int, int]]:
     height, width = thread.tiles
     for columns, walk in product((1, 2, 4, 8, 16, 32), (1, 2, 3, 4)):
         rows = min(THREADS // (thread.vectors * columns), -(-height // walk))
-        made = rows and columns < 2 * width and walk <= height
-        if made and prod(thread.grid(rows, columns, walk)) * thread.slices <= MOST_BLOCKS:
+        fits = rows and columns < 2 * width and walk <= height
+        if fits and prod(thread.grid(rows, columns, walk)) * thread.slices <= MOST_BLOCKS:
             yield rows, columns, walk
 
 

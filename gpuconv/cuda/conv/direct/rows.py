@@ -159,7 +159,7 @@ class RowThreads:
         depths, rows, columns = self.view.columns
         extents = depths, -(-rows // self.phases[1]), columns
         tiles = zip(extents, self.threads, self.per_thread, strict=True)
-        deep, down, along = (-(-extent // (threads * made)) for extent, threads, made in tiles)
+        deep, down, along = (-(-extent // (threads * outputs)) for extent, threads, outputs in tiles)
         return deep, down * self.row_phases, along
 
     @cached_property

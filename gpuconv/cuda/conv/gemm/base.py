@@ -117,11 +117,11 @@ def common(problem: Problem, tiles: tuple[int, int], weights: PackedWeights) -> 
 
 def taps(problem: Problem, weights: PackedWeights) -> Mapping[str, Any]:
     """Return the fields of the struct ``Taps`` for Conv, whose single phase is known before launch."""
-    way = -1 if problem.backwards else 1
+    direction = -1 if problem.backwards else 1
     reaches = [(k - 1) * d for k, d in zip(problem.taps, problem.dilations, strict=True)]
     return {
         "start": [problem.backwards * reach - pad for reach, pad in zip(reaches, problem.pads, strict=True)],
-        "advance": [way * dilation for dilation in problem.dilations],
+        "advance": [direction * dilation for dilation in problem.dilations],
         "row": weights.tap_rows(problem.taps),
         "count": problem.taps,
         "first_row": 0,
@@ -280,8 +280,8 @@ _ANY = 2**30, 2**30
 
 def of_filter(kernel: Ints, several: Several | None) -> Mapping[str, Any]:
     """Return the fields of the struct ``FilterRows`` for a kernel with these extents."""
-    one = (1,) * len(kernel)
-    rows, row_step, tap_step = several[1:4] if several else (one, one, one)
+    ones = (1,) * len(kernel)
+    rows, row_step, tap_step = several[1:4] if several else (ones, ones, ones)
     tile_rows, tile_filters = several.of_tile or _ANY if several else _ANY
     steps = {"row_step": row_step, "tap_step": tap_step}
     return {"rows": rows, **steps, "kernel": kernel, "tile_rows": tile_rows, "tile_filters": tile_filters}

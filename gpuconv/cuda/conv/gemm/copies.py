@@ -56,11 +56,11 @@ def of(problem: Problem, size: int) -> Copied | None:
     return None if problem.far() or copied.far() else Copied(problem, copied)
 
 
-def candidates(copied: Copied, found: Iterable[Candidate], limits: Limits) -> Iterator[Candidate]:
+def candidates(copied: Copied, uncopied: Iterable[Candidate], limits: Limits) -> Iterator[Candidate]:
     """Yield the candidates found for the copied problem, each preceded by the copy."""
-    for one in found:
-        seconds = one.seconds + copied.seconds(limits)
-        yield Candidate(f"{one.name}_of_copy", seconds, partial(_plan, copied, one), one.order)
+    for candidate in uncopied:
+        seconds = candidate.seconds + copied.seconds(limits)
+        yield Candidate(f"{candidate.name}_of_copy", seconds, partial(_plan, copied, candidate), candidate.order)
 
 
 def _plan(copied: Copied, candidate: Candidate) -> Plan:
@@ -82,8 +82,8 @@ def _plan(copied: Copied, candidate: Candidate) -> Plan:
 
 def _after_packing(launches: tuple[Launch, ...], copy: Launch, channels: int) -> tuple[Launch, ...]:
     """Return the launches with the copy after packing; packing reads ``channels`` unpadded channels per group of w."""
-    packing = [replace(one, fields={**one.fields, "channels": channels}) for one in launches if _packs(one)]
-    reading = [replace(one, roles=_of_copy(one.roles)) for one in launches if not _packs(one)]
+    packing = [replace(launch, fields={**launch.fields, "channels": channels}) for launch in launches if _packs(launch)]
+    reading = [replace(launch, roles=_of_copy(launch.roles)) for launch in launches if not _packs(launch)]
     return (*packing, copy, *reading)
 
 

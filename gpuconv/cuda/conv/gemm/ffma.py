@@ -169,25 +169,25 @@ def _divisible(problem: Problem, limits: Limits) -> Iterator[split.Divisible]:
 def _of_rows(problem: Problem, limits: Limits, uniform: bool) -> Iterator[split.Divisible]:
     """Yield tiles whose M enumerates (filter, phase) or (filter, tap along W), described for the split-K planner."""
     for tile, form in ROWS[problem.operator]:
-        way = filter_rows.of(problem, tile)
-        if way is None or tile.form_of(problem.channels) != form or form < uniform or _wide(way.gemm):
+        rows_gemm = filter_rows.of(problem, tile)
+        if rows_gemm is None or tile.form_of(problem.channels) != form or form < uniform or _wide(rows_gemm.gemm):
             continue
-        slices = -(-way.gemm.rows // tile.block_k)
+        slices = -(-rows_gemm.gemm.rows // tile.block_k)
         yield split.Divisible(
             variant=rows_variant(problem.operator, tile, form),
-            order=gemm_base.order(problem, tile.block_k) + way.order,
-            shared_bytes=way.shared_bytes(tile.shared_bytes(problem.word)),
-            tiles=way.blocks,
+            order=gemm_base.order(problem, tile.block_k) + rows_gemm.order,
+            shared_bytes=rows_gemm.shared_bytes(tile.shared_bytes(problem.word)),
+            tiles=rows_gemm.blocks,
             slices=slices,
             most_slices=slices,
             slice_rows=tile.block_k,
             sums_bytes=tile.block_m * tile.block_n * problem.word,
             bytes=problem.bytes,
             phased=False,
-            busy=partial(_busy, way.gemm, tile, form, limits),
-            packing=partial(gemm_base.packing, problem, False, several=way.several),
-            plan=partial(_plan_of_rows, way, tile, form),
-            writing=model.instructions(way.instructions, limits),
+            busy=partial(_busy, rows_gemm.gemm, tile, form, limits),
+            packing=partial(gemm_base.packing, problem, False, several=rows_gemm.several),
+            plan=partial(_plan_of_rows, rows_gemm, tile, form),
+            writing=model.instructions(rows_gemm.instructions, limits),
         )
 
 
@@ -205,13 +205,16 @@ def _plan(problem: Problem, tile: GemmTile, uniform: bool, wide: bool) -> Plan:
     return gemm_base.with_packing(problem, wide, launch, reasons)
 
 
-def _plan_of_rows(way: FilterRows, tile: GemmTile, uniform: bool) -> Plan:
+def _plan_of_rows(rows_gemm: FilterRows, tile: GemmTile, uniform: bool) -> Plan:
     """Return the plan of a candidate with several GEMM rows per filter."""
-    problem = way.problem
-    chosen, shared = rows_variant(problem.operator, tile, uniform), way.shared_bytes(tile.shared_bytes(problem.word))
-    launch = way.launch(chosen, gemm_base.packed_weights(way.gemm), shared)
-    reasons = (*way.reasons, gemm_base.tap_reason(problem, tile, uniform))
-    return gemm_base.with_packing(problem, False, launch, reasons, way.several)
+    problem = rows_gemm.problem
+    chosen, shared = (
+        rows_variant(problem.operator, tile, uniform),
+        rows_gemm.shared_bytes(tile.shared_bytes(problem.word)),
+    )
+    launch = rows_gemm.launch(chosen, gemm_base.packed_weights(rows_gemm.gemm), shared)
+    reasons = (*rows_gemm.reasons, gemm_base.tap_reason(problem, tile, uniform))
+    return gemm_base.with_packing(problem, False, launch, reasons, rows_gemm.several)
 
 
 _KERNELS = gemm_base.kernels("ffma", "{index}, {rank}")

@@ -187,9 +187,9 @@ class PhaseRows(FilterRows):
             return None
         if prod(problem.strides) * problem.filters >= params.INDEX_LIMIT:
             return None
-        way = cls(problem, tile)
-        blocks = [columns * stride for columns, stride in zip(way.gemm.columns, problem.strides, strict=True)]
-        return None if way.gemm.far() or _reach(problem, blocks) >= params.INDEX_LIMIT else way
+        rows_gemm = cls(problem, tile)
+        blocks = [columns * stride for columns, stride in zip(rows_gemm.gemm.columns, problem.strides, strict=True)]
+        return None if rows_gemm.gemm.far() or _reach(problem, blocks) >= params.INDEX_LIMIT else rows_gemm
 
     @cached_property
     def gemm(self) -> Problem:
@@ -258,12 +258,12 @@ class TapRows(FilterRows):
 
         None if a filter would have a single row, if taps form no runs, or if a filter does not fit a tile.
         """
-        width, way = problem.axes[-1], cls(problem, tile)
+        width, rows_gemm = problem.axes[-1], cls(problem, tile)
         if width.column_stride > 1 and (width.dilation > 1 or problem.backwards):
             return None
-        if way.rows == 1 or way.filters == 0 or 2 * way.reach > tile.block_n:
+        if rows_gemm.rows == 1 or rows_gemm.filters == 0 or 2 * rows_gemm.reach > tile.block_n:
             return None
-        return None if way.gemm.far() else way
+        return None if rows_gemm.gemm.far() else rows_gemm
 
     @property
     def width(self) -> Axis:

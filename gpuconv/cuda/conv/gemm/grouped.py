@@ -51,8 +51,8 @@ def works(problem: Problem, arithmetic: fragments.Arithmetic) -> Iterator[Groupe
     most = min(problem.group, _MOST_CHANNELS // problem.channels)
     shares = [share for share in range(1, most + 1) if problem.group % share == 0]
     for form in grouped_tile.forms(arithmetic):
-        ways = (GroupedWork(turned, arithmetic, form, share) for share in shares)
-        yield min(ways, key=lambda work: (work.fragments, -work.together))
+        divisions = (GroupedWork(turned, arithmetic, form, share) for share in shares)
+        yield min(divisions, key=lambda work: (work.fragments, -work.together))
 
 
 # ---------------------------------------------------------------- shared memory
@@ -71,14 +71,14 @@ def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     if refusal := _refusal(problem):
         yield refusal
         return
-    ways = [
-        (work, quickest)
+    options = [
+        (work, best)
         for work in works(problem, fragments.arithmetic(problem))
-        if (quickest := grouped_tile.best(work, limits, _more_bytes(problem)))
+        if (best := grouped_tile.best(work, limits, _more_bytes(problem)))
     ]
-    if not ways:
+    if not options:
         yield Refusal(f"{limits.shared_bytes_per_block} bytes of shared memory have no room for a tile")
-    for work, (seconds, tile) in ways:
+    for work, (seconds, tile) in options:
         name = variant(problem.operator, problem.dtype, problem.precision, work.form).name
         modelled = model.overlapped(seconds, model.memory(problem.bytes_by_phase, limits))
         how = f" of {work.together} groups" if problem.group > 1 else ""

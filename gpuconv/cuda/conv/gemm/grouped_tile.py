@@ -368,7 +368,7 @@ def best(work: GroupedWork, limits: Limits, more_bytes: int) -> tuple[float, Gro
     room = limits.shared_bytes_per_block - more_bytes
     shapes = [GroupedTile(work, shape, 1) for shape in _shapes(work)]
     fitting = [tile for tile in shapes if tile.shared_bytes <= room]
-    ways: list[tuple[float, Ints, int]] = []
+    options: list[tuple[float, Ints, int]] = []
     for shape in sorted(fitting, key=lambda tile: tile.effort(limits))[:_TRIED]:
         first, *rest = shape.tile
         for size in sorted({first, -(-first // 2), -(-first // 4), -(-first // 8)}):
@@ -377,10 +377,10 @@ def best(work: GroupedWork, limits: Limits, more_bytes: int) -> tuple[float, Gro
                 continue
             tiles, costs = prod(part.counts), [*part.costs(limits), part.weights()]
             shares = sorted({-(-tiles // n) for n in (1, 2, 3, 4, 6, 8)})
-            ways += [(part.time(turns, costs, limits), part.tile, turns) for turns in shares]
-    if not ways:
+            options += [(part.time(turns, costs, limits), part.tile, turns) for turns in shares]
+    if not options:
         return None
-    seconds, columns, turns = min(ways, key=itemgetter(0))
+    seconds, columns, turns = min(options, key=itemgetter(0))
     return seconds, GroupedTile(work, columns, turns)
 
 

@@ -190,15 +190,15 @@ _IN_PAIRS = 13  # instructions per warp to write 32 depth-to-space outputs in pa
 
 def _seconds(product: Product, tile: MatrixTile, limits: Limits) -> float:
     """Model the seconds: the maximum of tensor-core time and memory time, partly overlapped."""
-    gemm, own = product.gemm, fragments.arithmetic(product.gemm)
+    gemm, arithmetic = product.gemm, fragments.arithmetic(product.gemm)
     rows = numbers.whole(gemm.channels, _SLICE // gemm.itemsize)
-    multiplications = tile.block_m * tile.block_n * rows * own.products
+    multiplications = tile.block_m * tile.block_n * rows * arithmetic.products
     fragment = 32 * 1024 // gemm.itemsize // 8  # multiply-adds per mma instruction
     after = _writing(product, tile) / (multiplications / fragment)
     issued = tile.issued + tile.copies * (_CHUNK // product.copied - 1) + after
-    besides = max(issued / 4, tile.wavefronts(1) / own.products)
+    other_cycles = max(issued / 4, tile.wavefronts(1) / arithmetic.products)
     blocks, residence = gemm.blocks(tile.block_m, tile.block_n), tile.residence(shared_bytes(product, tile), limits)
-    busy = model.tensor(blocks, multiplications, own.lanes, besides, limits, residence)
+    busy = model.tensor(blocks, multiplications, arithmetic.lanes, other_cycles, limits, residence)
     return model.overlapped(busy, model.memory(product.problem.bytes, limits))
 
 
@@ -221,16 +221,16 @@ def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
         yield products
         return
     arithmetic = fragments.arithmetic(problem)
-    ways = [(way, tile) for way in products for tile in TILES[way.form][arithmetic.cuda]]
-    fitting = [(way, tile) for way, tile in ways if shared_bytes(way, tile) <= limits.shared_bytes_per_block]
+    options = [(view, tile) for view in products for tile in TILES[view.form][arithmetic.cuda]]
+    fitting = [(view, tile) for view, tile in options if shared_bytes(view, tile) <= limits.shared_bytes_per_block]
     if not fitting:
         yield Refusal(f"{limits.shared_bytes_per_block} bytes of shared memory have no room for a tile")
-    for way, tile in fitting:
-        name = variant(problem.dtype, problem.precision, way.form, tile).name
+    for view, tile in fitting:
+        name = variant(problem.dtype, problem.precision, view.form, tile).name
         # Weights read in place are rounded in the kernel, so the values may differ from packed ones.
         how = ", of w as it is" if problem.itemsize == 4 else ""
         order = fragments.order(arithmetic, problem.channels, _SLICE // problem.itemsize, how)
-        yield Candidate(name, _seconds(way, tile, limits), partial(_plan, way, tile), order)
+        yield Candidate(name, _seconds(view, tile, limits), partial(_plan, view, tile), order)
 
 
 # ---------------------------------------------------------------- launch

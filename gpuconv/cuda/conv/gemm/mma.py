@@ -83,7 +83,7 @@ def offers_in_order(problem: Problem, limits: Limits) -> Iterator[Offer]:
     yield from _offers(problem, split.in_segments, limits)
 
 
-_Way = tuple[MmaTile, MmaForm, Runs]
+_Tiling = tuple[MmaTile, MmaForm, Runs]
 _Divided = Callable[[Iterable[split.Divisible], Limits], Iterator[Candidate]]
 
 
@@ -92,41 +92,41 @@ def _offers(problem: Problem, divided: _Divided, limits: Limits) -> Iterator[Off
     if why := fragments.refusal(problem):
         yield Refusal(why)
         return
-    yield from _of_ways(problem, _ways(problem), divided, limits)
+    yield from _of_tilings(problem, _tilings(problem), divided, limits)
     yield from _of_rows(problem.lifted, divided, limits)
     copied = None if fragments.has_chunks(problem) else copies.of(problem.lifted, 16 // problem.itemsize)
     if copied is not None:
-        ways = [way for way in _ways(copied.problem) if way[1].copied]
-        yield from copies.candidates(copied, _of_ways(copied.problem, ways, divided, limits), limits)
+        tilings = [tiling for tiling in _tilings(copied.problem) if tiling[1].copied]
+        yield from copies.candidates(copied, _of_tilings(copied.problem, tilings, divided, limits), limits)
         yield from copies.candidates(copied, _of_rows(copied.problem, divided, limits), limits)
 
 
-def _ways(problem: Problem) -> list[_Way]:
+def _tilings(problem: Problem) -> list[_Tiling]:
     """Return every (tile, form) that accepts the problem, with the problem as that form reads it."""
     lifted = problem.lifted
     views = ((tile, form, _as_seen(lifted, tile, form)) for tile, form in kernels(fragments.arithmetic(problem)))
     return [(tile, form, seen) for tile, form, seen in views if seen is not None]
 
 
-def _of_ways(problem: Problem, ways: list[_Way], divided: _Divided, limits: Limits) -> Iterator[Candidate]:
+def _of_tilings(problem: Problem, tilings: list[_Tiling], divided: _Divided, limits: Limits) -> Iterator[Candidate]:
     """Yield the candidates for these tiles and forms, without and with split-K."""
-    yield from _whole(problem, ways, limits)
-    yield from divided(_divisible_of(problem, ways, limits), limits)
+    yield from _whole(problem, tilings, limits)
+    yield from divided(_divisible_of(problem, tilings, limits), limits)
 
 
-def _whole(problem: Problem, ways: list[_Way], limits: Limits) -> Iterator[Candidate]:
+def _whole(problem: Problem, tilings: list[_Tiling], limits: Limits) -> Iterator[Candidate]:
     """Yield the candidates with one block per tile."""
-    for tile, form, seen in ways:
+    for tile, form, seen in tilings:
         if mma_tile.shared_bytes(seen.gathered, tile, form) <= limits.shared_bytes_per_block:
             name = variant(problem.operator, problem.dtype, problem.precision, tile, form).name
             seconds = _seconds(seen.gathered, tile, form, limits)
             yield Candidate(name, seconds, partial(_plan, seen, tile, form), _order(seen, form))
 
 
-def _divisible_of(problem: Problem, ways: list[_Way], limits: Limits) -> Iterator[split.Divisible]:
+def _divisible_of(problem: Problem, tilings: list[_Tiling], limits: Limits) -> Iterator[split.Divisible]:
     """Yield the tiles that support split-K, described for its planner."""
     arithmetic = fragments.arithmetic(problem)
-    for tile, form, seen in ways:
+    for tile, form, seen in tilings:
         if divisible(arithmetic, tile, form):
             yield _divisible(seen, tile, form, limits)
 
@@ -142,26 +142,29 @@ def _divisible_rows(problem: Problem, limits: Limits) -> Iterator[split.Divisibl
     """Yield tiles whose M enumerates (filter, phase) or (filter, tap along W), described for the split-K planner."""
     arithmetic, operator = fragments.arithmetic(problem), problem.operator
     for tile, form in mma_tile.of_rows(arithmetic, operator):
-        way = filter_rows.of(problem, tile)
-        if way is None or _as_seen(way.gemm, tile, form) is None:
+        rows_gemm = filter_rows.of(problem, tile)
+        if rows_gemm is None or _as_seen(rows_gemm.gemm, tile, form) is None:
             continue
-        slices, shared = mma_tile.slices(way.gemm, form), way.shared_bytes(mma_tile.shared_bytes(way.gemm, tile, form))
-        order = fragments.order(arithmetic, mma_tile.multiplied(way.gemm, form), 1, way.order)
+        slices, shared = (
+            mma_tile.slices(rows_gemm.gemm, form),
+            rows_gemm.shared_bytes(mma_tile.shared_bytes(rows_gemm.gemm, tile, form)),
+        )
+        order = fragments.order(arithmetic, mma_tile.multiplied(rows_gemm.gemm, form), 1, rows_gemm.order)
         yield split.Divisible(
             variant=rows_variant(operator, problem.dtype, problem.precision, tile, form),
-            order=order + _filled(way.gemm, form),
+            order=order + _filled(rows_gemm.gemm, form),
             shared_bytes=shared,
-            tiles=way.blocks,
+            tiles=rows_gemm.blocks,
             slices=slices,
             most_slices=slices,
             slice_rows=form.block_k,
             sums_bytes=tile.block_m * tile.block_n * problem.word,
             bytes=problem.bytes,
             phased=False,
-            busy=mma_tile.busy_with(way.gemm, tile, form, limits, shared),
-            packing=partial(_packing_of_rows, way, tile, form),
-            plan=partial(_plan_of_rows, way, tile, form, shared),
-            writing=model.instructions(way.instructions, limits),
+            busy=mma_tile.busy_with(rows_gemm.gemm, tile, form, limits, shared),
+            packing=partial(_packing_of_rows, rows_gemm, tile, form),
+            plan=partial(_plan_of_rows, rows_gemm, tile, form, shared),
+            writing=model.instructions(rows_gemm.instructions, limits),
         )
 
 
@@ -249,20 +252,23 @@ def _gemm(problem: Problem, tile: MmaTile, form: MmaForm) -> Launch:
     return gemm_base.launch(problem, chosen, tile, weights, shared, more)
 
 
-def _packing_of_rows(way: FilterRows, tile: MmaTile, form: MmaForm, tickets: int = 0) -> Launch:
+def _packing_of_rows(rows_gemm: FilterRows, tile: MmaTile, form: MmaForm, tickets: int = 0) -> Launch:
     """Return the launch that packs the weights for several GEMM rows per filter."""
-    weights, outer_taps = mma_tile.packed_weights(way.gemm, tile, form), prod(way.gemm.taps)
-    columns, depths = mma_tile.columns(way.gemm, tile), mma_tile.depths(way.gemm, form)
-    return fragments.packing(way.problem, weights, columns, depths, outer_taps, tickets, way.several)
+    weights, outer_taps = mma_tile.packed_weights(rows_gemm.gemm, tile, form), prod(rows_gemm.gemm.taps)
+    columns, depths = mma_tile.columns(rows_gemm.gemm, tile), mma_tile.depths(rows_gemm.gemm, form)
+    return fragments.packing(rows_gemm.problem, weights, columns, depths, outer_taps, tickets, rows_gemm.several)
 
 
-def _plan_of_rows(way: FilterRows, tile: MmaTile, form: MmaForm, shared_bytes: int) -> Plan:
+def _plan_of_rows(rows_gemm: FilterRows, tile: MmaTile, form: MmaForm, shared_bytes: int) -> Plan:
     """Return the plan of a candidate with several GEMM rows per filter."""
-    problem, weights = way.problem, mma_tile.packed_weights(way.gemm, tile, form)
+    problem, weights = rows_gemm.problem, mma_tile.packed_weights(rows_gemm.gemm, tile, form)
     chosen = rows_variant(problem.operator, problem.dtype, problem.precision, tile, form)
-    launches = _packing_of_rows(way, tile, form), way.launch(chosen, weights, shared_bytes)
+    launches = _packing_of_rows(rows_gemm, tile, form), rows_gemm.launch(chosen, weights, shared_bytes)
     return Plan(
-        problem.operator, launches, way.reasons, kept(Space.packed(mma_tile.packed_bytes(way.gemm, tile, form)))
+        problem.operator,
+        launches,
+        rows_gemm.reasons,
+        kept(Space.packed(mma_tile.packed_bytes(rows_gemm.gemm, tile, form))),
     )
 
 

@@ -248,8 +248,8 @@ def busy_with(problem: Problem, tile: MmaTile, form: MmaForm, limits: Limits, sh
     slice_of_tile = tile.block_m * tile.block_n * form.block_k * arithmetic.products * filled
     # Cycles per mma for everything else; four warps issue per cycle. A partly filled slice costs as much to load as a
     # full one.
-    besides = max(form.issued / 4, _wavefronts(problem, tile, form)) / filled
+    other_cycles = max(form.issued / 4, _wavefronts(problem, tile, form)) / filled
     residence = tile.residence(shared or shared_bytes(problem, tile, form), limits)
     return lambda blocks, slices, others=0: model.tensor(
-        blocks, slices * slice_of_tile, arithmetic.lanes, besides, limits, residence, others
+        blocks, slices * slice_of_tile, arithmetic.lanes, other_cycles, limits, residence, others
     )

@@ -77,8 +77,8 @@ def whole_seconds(tiling: Divisible, limits: Limits) -> float:
 
 def _seconds(tiling: Divisible, parted: int, count: int, limits: Limits) -> float:
     """Model the seconds with ``parted`` tiles split ``count`` ways: whole tiles, shares of K, final reduction."""
-    left = -(-parted * count // limits.multiprocessors)
-    adding = model.adding_up((left + count) * tiling.sums_bytes, left, limits)
+    split_blocks = -(-parted * count // limits.multiprocessors)
+    adding = model.adding_up((split_blocks + count) * tiling.sums_bytes, split_blocks, limits)
     most = -(-tiling.most_slices // count)
     whole = tiling.tiles - parted
     busy = tiling.busy(parted * count, most * tiling.slices / tiling.most_slices, whole)

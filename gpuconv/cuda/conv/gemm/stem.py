@@ -101,13 +101,13 @@ def _candidate(problem: Problem, kernel: StemKernel, limits: Limits) -> Candidat
     # At least two blocks must fit an SM.
     room = min(limits.shared_bytes_per_block, limits.shared_bytes_per_multiprocessor // 2 - RESERVED_BYTES)
     fitting = (box for box in stem_tile.boxes(lifted) if stem_tile.shared_bytes(lifted, kernel, box) <= room)
-    ways = [
+    options = [
         (stem_tile.seconds(lifted, kernel, box, passes, limits), box, passes)
         for box, passes in product(fitting, stem_tile.passes(lifted, kernel))
     ]
-    if not ways or problem.wide(_packed_bytes(lifted, kernel)):
+    if not options or problem.wide(_packed_bytes(lifted, kernel)):
         return None
-    seconds, box, passes = min(ways, key=lambda way: way[0])
+    seconds, box, passes = min(options, key=lambda option: option[0])
     return Candidate(
         variant(kernel).name, seconds, partial(_plan, lifted, kernel, box, passes), _order(problem, kernel)
     )

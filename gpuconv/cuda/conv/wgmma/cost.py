@@ -234,7 +234,7 @@ def _in_vectors(problem: Problem, in_strips: bool) -> bool:
 
 def _adding(work: WgmmaWork, splits: int, limits: Limits) -> float:
     """Return the seconds of the split-K reduction, with its own launch if no launch precedes the kernel."""
-    left = -(-work.divided * splits // limits.multiprocessors)
-    seconds = model.adding_up((left + splits) * work.sums_bytes, left, limits)
+    split_blocks = -(-work.divided * splits // limits.multiprocessors)
+    seconds = model.adding_up((split_blocks + splits) * work.sums_bytes, split_blocks, limits)
     alone = work.source.form != "copied" and not work.source.packed
     return seconds + (limits.rates.launch if alone else 0)

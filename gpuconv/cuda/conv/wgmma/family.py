@@ -89,11 +89,11 @@ def _every_strip(source: sources.Source, limits: Limits) -> Iterator[WgmmaWork]:
         yield from _undivided(source, limits)
         return
     for pixels in (tile for tile in tiles.PIXELS if tile.rows == (source.form == "rows")):
-        found: dict[tuple[int, int], list[WgmmaWork]] = {}
+        by_taps: dict[tuple[int, int], list[WgmmaWork]] = {}
         for strips in wgmma_pixels.of(source.seen, pixels):
             work = WgmmaWork(source, pixels, strips)
-            found.setdefault((strips.inner_h, strips.inner_w), []).append(work)
-        for works in found.values():
+            by_taps.setdefault((strips.inner_h, strips.inner_w), []).append(work)
+        for works in by_taps.values():
             yield min(works, key=lambda work: (cost.seconds(work, limits), work.strip_bytes))
 
 
@@ -305,14 +305,14 @@ def variant(operator: str, dtype: str, tile: WgmmaTile) -> Variant:
     """Return the kernel variant; float32 is multiplied as TF32."""
     form = f"{'tf32_' * (dtype == 'float32')}wgmma_{tile.block_m}x{tile.block_n}"
     kernel, sizes = _KERNELS[operator], (tile.block_m, tile.block_n, tile.stages)
-    own: tuple[int, ...] = (tile.turns,)
+    form_sizes: tuple[int, ...] = (tile.turns,)
     if isinstance(tile, PixelsTile):
-        kernel, own = _PIXELS, (tile.x_bytes, tile.rows)
+        kernel, form_sizes = _PIXELS, (tile.x_bytes, tile.rows)
         form += f"_pixel_{'rows' if tile.rows else 'patches'}"
     elif isinstance(tile, StripsTile):
-        kernel, own = _STRIPS, (tile.x_bytes, tile.turns, tile.slice_bytes, tile.rows)
+        kernel, form_sizes = _STRIPS, (tile.x_bytes, tile.turns, tile.slice_bytes, tile.rows)
         form += f"{'' if tile.slice_bytes == SLICE_BYTES else 'x32'}_{'rows' if tile.rows else 'patches'}"
-    return kernel.over(dtype, RANK, form, types=(_CLASSES[dtype],), sizes=(*sizes, *own))
+    return kernel.over(dtype, RANK, form, types=(_CLASSES[dtype],), sizes=(*sizes, *form_sizes))
 
 
 def _variant(work: WgmmaWork) -> Variant:

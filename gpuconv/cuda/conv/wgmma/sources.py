@@ -121,8 +121,8 @@ class Source:
         all_bytes = self.channel_slices * self.slice_bytes
         if self.all_x_channels > self.x_channels:
             return 1.0
-        own = self.x_channels * self.problem.itemsize
-        return (own if self.form == "rows" else whole(own, SECTOR)) / all_bytes
+        channel_bytes = self.x_channels * self.problem.itemsize
+        return (channel_bytes if self.form == "rows" else whole(channel_bytes, SECTOR)) / all_bytes
 
     @cached_property
     def w_fetched(self) -> float:
