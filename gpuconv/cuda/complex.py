@@ -16,7 +16,7 @@ from gpuconv.cuda.build.variant import Kernel, Variant
 from gpuconv.cuda.conv import families as conv_families
 from gpuconv.cuda.conv import invariant as invariance
 from gpuconv.cuda.conv import problem as correlation
-from gpuconv.cuda.plan import Launch, Limits, Plan, Space, kept, strided
+from gpuconv.cuda.plan import Launch, Limits, Plan, Space, nonempty, strided
 from gpuconv.cuda.pool import families as pool_families
 from gpuconv.cuda.pool.grad import families as pool_grad_families
 from gpuconv.cuda.weight_grad import families as weight_grad_families
@@ -64,7 +64,9 @@ def plan(
     if expands:
         launches.insert(0, _expand(kernel, geometry.w_shape, strides["w"], dtype))
         size = prod(lifted.w_shape) * dtypes.entry(real).itemsize
-        real_plan = replace(real_plan, spaces=kept(Space("expanded", "the weights' parts", size), *real_plan.spaces))
+        real_plan = replace(
+            real_plan, spaces=nonempty(Space("expanded", "the weights' parts", size), *real_plan.spaces)
+        )
     if "b" in strides or "residual" in strides:
         launches.append(_add(kernel, geometry.y_shape, strides, dtype))
     why = "complex: a real one along one more axis, of the two parts, with 3 taps for each weight"

@@ -116,17 +116,17 @@ def _without_idle_axes(geometry: Any, strides: dict[str, Ints]) -> tuple[Any, di
     rank = len(geometry.x_shape) - 2
     if rank <= _BUILT_AHEAD:
         return geometry, strides
-    kept = [axis for axis in range(rank) if not _is_idle(geometry, axis)] or [0]
+    busy_axes = [axis for axis in range(rank) if not _is_idle(geometry, axis)] or [0]
 
     def of_array(entries: Ints) -> Ints:
         """Return an array's entries for batch, channels and the axes that are kept."""
-        return (*entries[:2], *(entries[2 + axis] for axis in kept))
+        return (*entries[:2], *(entries[2 + axis] for axis in busy_axes))
 
     changed = {name: of_array(getattr(geometry, name)) for name in _SHAPES if hasattr(geometry, name)}
     for name in _PER_AXIS:
         if hasattr(geometry, name):
             entries = getattr(geometry, name)
-            changed[name] = tuple(entries[axis] for axis in kept)
+            changed[name] = tuple(entries[axis] for axis in busy_axes)
     return replace(geometry, **changed), {role: s if role == "b" else of_array(s) for role, s in strides.items()}
 
 

@@ -241,12 +241,12 @@ class Problem:
         return prod(self.taps) == 1 and self.columns == self.x_shape[2:] and not moves
 
     @cached_property
-    def met(self) -> Problem:
+    def without_unread_pixels(self) -> Problem:
         """The equivalent Conv on a strided view of x that holds only the pixels that outputs read.
 
         Applies to axes with a single tap and a stride. Other axes, and ConvTranspose, are unchanged.
         """
-        return self if self.phases else self.with_axes(map(_met, self.axes))
+        return self if self.phases else self.with_axes(map(_without_unread, self.axes))
 
     @cached_property
     def flat(self) -> Problem | None:
@@ -260,7 +260,7 @@ class Problem:
         return self.with_axes([Axis(x=pixels, y=pixels, x_stride=x_step, y_stride=y_step, columns=pixels)])
 
 
-def _met(axis: Axis) -> Axis:
+def _without_unread(axis: Axis) -> Axis:
     """Return the axis restricted to the pixels that a single unpadded tap reads; unchanged if it does not apply."""
     if axis.taps > 1 or axis.pad or (axis.columns - 1) * axis.column_stride >= axis.x:
         return axis

@@ -102,7 +102,7 @@ def launch(
         **{f"x_{axis}": stride for axis, stride in zip(_AXES, planes.x, strict=True)},
         "x_pixel": strided.filled(planes.x_pixels, RANK, 0),
         "extent": strided.filled(planes.pixels, RANK, 1),
-        "way": _way(planes),
+        "way": _access(planes),
         **_run(planes),
         **{f"y_{axis}": stride for axis, stride in zip(("image", "group", "part", "pixel"), planes.y, strict=True)},
         "tile_images": images,
@@ -134,7 +134,7 @@ def _together(planes: Planes) -> Planes:
     return replace(planes, pixels=tuple(extents), x=x, x_pixels=tuple(strides))
 
 
-def _way(planes: Planes) -> int:
+def _access(planes: Planes) -> int:
     """Return the kernel's way to read x: contiguous channels, contiguous pixels, or single elements."""
     if planes.x[2] == 1:
         return _BUNDLED
@@ -148,14 +148,14 @@ def _vectors(pixels: int, size: int) -> int:
 
 def _tile(planes: Planes, size: int) -> tuple[int, int]:
     """Return the images and pixels per block: several whole images, or part of one in whole sectors."""
-    count, way, most = planes.all_pixels, _way(planes), min(_PIXELS, _ROW_VECTORS * size)
+    count, access, most = planes.all_pixels, _access(planes), min(_PIXELS, _ROW_VECTORS * size)
     if count > most:
         tiles = -(-count // most)
         return 1, -(-count // (tiles * 2 * size)) * 2 * size
-    if way == _RUNS and planes.x[0] % size:  # images start at different alignments
+    if access == _RUNS and planes.x[0] % size:  # images start at different alignments
         return 1, count
     room = _TILE_VECTORS // _BUNDLES
-    images = most // count if way == _BUNDLED else room // (size * _vectors(count, size) + 1)
+    images = most // count if access == _BUNDLED else room // (size * _vectors(count, size) + 1)
     return max(1, min(images, planes.images)), count
 
 

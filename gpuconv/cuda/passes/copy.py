@@ -8,7 +8,7 @@ from math import prod
 
 from gpuconv.cuda.build import params
 from gpuconv.cuda.build.variant import Kernel, Variant
-from gpuconv.cuda.plan import Launch, Plan, Space, kept, strided
+from gpuconv.cuda.plan import Launch, Plan, Space, nonempty, strided
 from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import Ints
 
@@ -59,7 +59,7 @@ def around(plan: Plan, dtype: str, moved: Mapping[str, tuple[Ints, Ints, Ints]],
         within,
         launches=around_these(within.launches),
         sharing=around_these(within.sharing) if within.sharing else (),
-        spaces=(*kept(*spaces), *plan.spaces),
+        spaces=(*nonempty(*spaces), *plan.spaces),
         reasons=(*plan.reasons, f"{', '.join(moved)}: copied, since no kernel of this order takes them as they lie"),
     )
 

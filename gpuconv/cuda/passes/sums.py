@@ -8,7 +8,7 @@ from itertools import product
 from math import prod
 
 from gpuconv.cuda.build.variant import Kernel, Variant, types
-from gpuconv.cuda.plan import Launch, Limits, Plan, Space, kept
+from gpuconv.cuda.plan import Launch, Limits, Plan, Space, nonempty
 from gpuconv.cuda.plan.strided import axes, collapsed, filled, needs_wide
 from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import Ints
@@ -42,7 +42,9 @@ def plan(
     """
     launches = (launch, _add_up(operator, parts, shape, strides, dtype, products))
     sums_bytes = workspace_bytes(parts, prod(shape) * products, dtypes.entry(dtype).real if products > 1 else dtype)
-    return Plan(operator, launches, (reason,), kept(Space("workspace", _USE, sums_bytes)), kernel=launch.variant.name)
+    return Plan(
+        operator, launches, (reason,), nonempty(Space("workspace", _USE, sums_bytes)), kernel=launch.variant.name
+    )
 
 
 def _add_up(operator: str, parts: int, shape: Ints, strides: Ints, dtype: str, products: int) -> Launch:

@@ -69,7 +69,7 @@ def work(
     return Work(flops, size * (inputs + weights + outputs * (1 + residual)))
 
 
-def alone(geometry: Geometry) -> bool:
+def is_depthwise(geometry: Geometry) -> bool:
     """Return whether each of several groups has one input channel (depthwise), which leaves tensor cores no K."""
     group = getattr(geometry, "group", 1)
     return bool(1 < group == geometry.x_shape[1])
@@ -77,7 +77,7 @@ def alone(geometry: Geometry) -> bool:
 
 def rate(geometry: Geometry, dtype: str, precision: str, device: Representative) -> float:
     """Return the operations per second that a device's datasheet allows for a problem."""
-    return device.rate(dtypes.entry(dtype).accumulator) if alone(geometry) else device.peak(dtype, precision)
+    return device.rate(dtypes.entry(dtype).accumulator) if is_depthwise(geometry) else device.peak(dtype, precision)
 
 
 def _met(geometry: _Windows, axis: int) -> int:

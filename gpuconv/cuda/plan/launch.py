@@ -126,7 +126,7 @@ class Space(NamedTuple):
         return cls("packed", "the packed weights", nbytes)
 
 
-def kept(*spaces: Space) -> tuple[Space, ...]:
+def nonempty(*spaces: Space) -> tuple[Space, ...]:
     """Return the spaces that are not empty."""
     return tuple(space for space in spaces if space.bytes)
 

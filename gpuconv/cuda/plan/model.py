@@ -49,22 +49,22 @@ def tensor(
     blocks: int,
     multiplications: float,
     lanes: int,
-    besides: float,
+    other_cycles: float,
     limits: Limits,
     residence: Residence | None = None,
     others: int = 0,
 ) -> float:
     """Return the seconds of the busiest SM's tensor-core multiply-adds, or of whatever else limits the main loop.
 
-    ``multiplications`` as for :func:`arithmetic`. ``lanes`` selects one of the device's ``tensor_lanes``. ``besides``
-    is the SM cycles per mma for everything else: issue, shared memory, L1. With a ``residence``, too few warps to hide
-    latency slow it down. ``others`` are further blocks of the same kernel on the device.
+    ``multiplications`` as for :func:`arithmetic`. ``lanes`` selects one of the device's ``tensor_lanes``.
+    ``other_cycles`` is the SM cycles per mma for everything else: issue, shared memory, L1. With a ``residence``, too
+    few warps to hide latency slow it down. ``others`` are further blocks of the same kernel on the device.
     """
     device = described(limits)
     fragment = (2048, 1024, 2048)[lanes]  # multiply-adds per mma instruction
     beside_wgmma = device.limits.architecture in ("sm_90a", "sm_100a") and lanes < 2
     share = limits.rates.beside_wgmma if beside_wgmma else limits.rates.tensor
-    cycles = max(fragment / (share * device.tensor_lanes[lanes]), besides)
+    cycles = max(fragment / (share * device.tensor_lanes[lanes]), other_cycles)
     rounds = -(-blocks // limits.multiprocessors)
     slowness = _slowness(-(-(blocks + others) // limits.multiprocessors), residence, limits) if residence else 1.0
     return rounds * multiplications / fragment * cycles / device.clock * slowness
@@ -73,11 +73,11 @@ def tensor(
 def _slowness(rounds: int, residence: Residence, limits: Limits) -> float:
     """Return the slowdown against enough warps; the last wave of an SM's blocks has fewer."""
     full, rest = divmod(rounds, residence.blocks)
-    with_others = full * residence.blocks * _alone(residence.blocks * residence.warps, limits)
-    return (with_others + rest * _alone(rest * residence.warps, limits)) / rounds
+    with_others = full * residence.blocks * _latency_slowdown(residence.blocks * residence.warps, limits)
+    return (with_others + rest * _latency_slowdown(rest * residence.warps, limits)) / rounds
 
 
-def _alone(warps: int, limits: Limits) -> float:
+def _latency_slowdown(warps: int, limits: Limits) -> float:
     """Return the slowdown of products with ``warps`` warps on an SM, against enough of them."""
     if warps >= _ENOUGH * _SCHEDULERS:
         return 1.0

@@ -101,8 +101,8 @@ def _instructions(problem: PoolProblem, pixels: PoolView, walk: int) -> float:
     deep, high, wide = (axis.reach for axis in pixels.axes)
     columns = float(wide)  # columns per output
     if wide <= _MOST:
-        kept = max(wide - pixels.width.stride, 0)  # columns reused from the previous output
-        columns -= kept * (walk - 1) / walk
+        reused = max(wide - pixels.width.stride, 0)  # columns reused from the previous output
+        columns -= reused * (walk - 1) / walk
     if not in_vectors(problem):
         loaded, written = _BYTES_SINGLY if problem.itemsize == 1 and not problem.named else _SINGLY[problem.named]
         output += written * channels_of_vector(problem)

@@ -112,11 +112,11 @@ def _line(axis: PoolAxis, outputs: int) -> _Line:
 def _best(problem: PoolProblem, pixels: PoolView, limits: Limits) -> PatchTile:
     """Return the fastest of the best tiles for several sizes of shared memory."""
     least = max(32 // (channels_of_vector(problem) * problem.itemsize), 1)  # vectors per sector
-    kept = _Kept.of(problem, pixels)
+    sizes = _TileSizes.of(problem, pixels)
     rows, columns = ([_line(axis, n) for n in _parts(axis.windows)] for axis in (pixels.height, pixels.width))
     shares = (2 * least, least)
-    tiles = [_laid_out(kept, vectors, down, along) for vectors in shares for down in rows for along in columns]
-    smallest = _laid_out(kept, least, _line(pixels.height, 1), _line(pixels.width, min(pixels.width.windows, _RUN)))
+    tiles = [_laid_out(sizes, vectors, down, along) for vectors in shares for down in rows for along in columns]
+    smallest = _laid_out(sizes, least, _line(pixels.height, 1), _line(pixels.width, min(pixels.width.windows, _RUN)))
     best = (
         min([tile for tile in tiles if tile.bytes <= size] or [smallest], key=lambda tile: tile.inputs_of_output)
         for size in _BYTES
@@ -134,7 +134,7 @@ def _parts(outputs: int) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _TileSizes:
     """Sizes that all tiles of a problem have in common."""
 
     vector: int
@@ -147,7 +147,7 @@ class _Kept:
     channels: int
 
     @classmethod
-    def of(cls, problem: PoolProblem, pixels: PoolView) -> _Kept:
+    def of(cls, problem: PoolProblem, pixels: PoolView) -> _TileSizes:
         """Return the common sizes for a problem."""
         depth, vector = pixels.depth, channels_of_vector(problem)
         slices = min(depth.taps, -(-depth.extent // depth.dilation))
@@ -156,25 +156,25 @@ class _Kept:
         return cls(vector, *sizes, slices, pixels.image.extent, depth.windows, pixels.channel.extent)
 
 
-def _laid_out(kept: _Kept, vectors: int, down: _Line, along: _Line) -> PatchTile:
+def _laid_out(sizes: _TileSizes, vectors: int, down: _Line, along: _Line) -> PatchTile:
     """Return the tile of ``vectors`` vectors and these extents, with its shared-memory layout."""
-    pixel, line = vectors * kept.vector_bytes, along.padded
-    lines_at = -(-kept.slices * down.inputs * along.inputs * pixel // 16) * 16
-    places_at = lines_at + -(-down.outputs * line * vectors * kept.line_bytes // 16) * 16
+    pixel, line = vectors * sizes.vector_bytes, along.padded
+    lines_at = -(-sizes.slices * down.inputs * along.inputs * pixel // 16) * 16
+    places_at = lines_at + -(-down.outputs * line * vectors * sizes.line_bytes // 16) * 16
     return PatchTile(
         vectors=vectors,
         rows=down.outputs,
         columns=along.outputs,
-        grid=(kept.images, kept.depth, down.tiles, along.tiles, -(-kept.channels // (vectors * kept.vector))),
+        grid=(sizes.images, sizes.depth, down.tiles, along.tiles, -(-sizes.channels // (vectors * sizes.vector))),
         x_rows=down.inputs,
         x_columns=along.inputs,
-        slices=kept.slices,
+        slices=sizes.slices,
         line=line,
         down=down.runs,
         along=along.runs,
         lines_at=lines_at,
         places_at=places_at,
-        bytes=places_at + down.outputs * line * vectors * kept.place_bytes,
+        bytes=places_at + down.outputs * line * vectors * sizes.place_bytes,
     )
 
 

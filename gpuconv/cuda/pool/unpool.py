@@ -12,7 +12,7 @@ from math import prod
 
 from gpuconv.cuda.build import params
 from gpuconv.cuda.build.variant import Kernel, Variant
-from gpuconv.cuda.plan import Launch, Limits, Plan, Space, kept, strided
+from gpuconv.cuda.plan import Launch, Limits, Plan, Space, nonempty, strided
 from gpuconv.cuda.plan.strided import array_fields, filled
 from gpuconv.cuda.pool.problem import AHEAD, WIDTHS, used
 from gpuconv.rules import dtypes
@@ -64,7 +64,7 @@ def for_max_unpool(
         Launch.of_threads(operator, kernel, places, fields, roles),
     )
     reason = "every element claims its place, then every place takes the last one that has claimed it"
-    spaces = kept(Space("workspace", "claims of places", size))
+    spaces = nonempty(Space("workspace", "claims of places", size))
     return Plan(operator, launches, (reason,), spaces, kernel=kernel.name)
 
 

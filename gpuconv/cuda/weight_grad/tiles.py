@@ -235,7 +235,7 @@ def seconds(
         busy = max(busy, model.busy(blocks, _gathered(problem, tile) * pixels / 32, limits))
     else:
         residence = tile.residence(shared_bytes(problem.dtype, tile), limits)
-        more = besides(problem, tile, arithmetic)
+        more = cycles_per_mma(problem, tile, arithmetic)
         busy = model.tensor(blocks, products, arithmetic.lanes, more, limits, residence)
     busy += model.busy(blocks, _BEGINNING, limits)
     copied = (tile.block_m + tile.block_n) * pixels * problem.itemsize
@@ -244,7 +244,7 @@ def seconds(
     return model.overlapped(busy, model.memory(problem.bytes + sums_bytes, limits)) + limits.rates.launch
 
 
-def besides(problem: WeightGradProblem, tile: WeightGradTile, arithmetic: Arithmetic) -> float:
+def cycles_per_mma(problem: WeightGradProblem, tile: WeightGradTile, arithmetic: Arithmetic) -> float:
     """Return the SM cycles per mma for everything else; four warps issue per cycle."""
     size = problem.itemsize
     depth = 16 if arithmetic.cuda == "DoubleProducts" else 32 // size  # pixels per mma

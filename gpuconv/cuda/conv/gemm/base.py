@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from gpuconv.cuda.build import params, structs
 from gpuconv.cuda.build.variant import Kernel, Variant, index_name, types
 from gpuconv.cuda.conv.problem import Axis, Problem
-from gpuconv.cuda.plan import Launch, Plan, Space, kept
+from gpuconv.cuda.plan import Launch, Plan, Space, nonempty
 from gpuconv.cuda.plan.numbers import whole
 from gpuconv.rules.geometry import Ints
 
@@ -264,7 +264,7 @@ def tap_reason(problem: Problem, tile: GemmTile, uniform: bool) -> str:
 # ---------------------------------------------------------------- several GEMM rows per filter
 
 
-class Several(NamedTuple):
+class RowsPerFilter(NamedTuple):
     """Mapping for GEMMs in which M enumerates (filter, phase) or (filter, tap along W); see ``filter_rows.py``."""
 
     gemm: Problem
@@ -278,11 +278,11 @@ class Several(NamedTuple):
 _ANY = 2**30, 2**30
 
 
-def of_filter(kernel: Ints, several: Several | None) -> Mapping[str, Any]:
+def of_filter(kernel: Ints, rows_per_filter: RowsPerFilter | None) -> Mapping[str, Any]:
     """Return the fields of the struct ``FilterRows`` for a kernel with these extents."""
     ones = (1,) * len(kernel)
-    rows, row_step, tap_step = several[1:4] if several else (ones, ones, ones)
-    tile_rows, tile_filters = several.of_tile or _ANY if several else _ANY
+    rows, row_step, tap_step = rows_per_filter[1:4] if rows_per_filter else (ones, ones, ones)
+    tile_rows, tile_filters = rows_per_filter.of_tile or _ANY if rows_per_filter else _ANY
     steps = {"row_step": row_step, "tap_step": tap_step}
     return {"rows": rows, **steps, "kernel": kernel, "tile_rows": tile_rows, "tile_filters": tile_filters}
 
@@ -310,20 +310,20 @@ def packed_bytes(problem: Problem) -> int:
 
 
 def with_packing(
-    problem: Problem, wide: bool, launch: Launch, reasons: tuple[str, ...], several: Several | None = None
+    problem: Problem, wide: bool, launch: Launch, reasons: tuple[str, ...], rows_per_filter: RowsPerFilter | None = None
 ) -> Plan:
     """Return the two-launch plan: pack the weights, then ``launch``; packed weights can be kept between calls."""
-    gemm = problem if several is None else several.gemm
-    launches = (packing(problem, wide, several=several), launch) if problem.rows else (launch,)
-    return Plan(problem.operator, launches, reasons, kept(Space.packed(packed_bytes(gemm))))
+    gemm = problem if rows_per_filter is None else rows_per_filter.gemm
+    launches = (packing(problem, wide, rows_per_filter=rows_per_filter), launch) if problem.rows else (launch,)
+    return Plan(problem.operator, launches, reasons, nonempty(Space.packed(packed_bytes(gemm))))
 
 
-def packing(problem: Problem, wide: bool, tickets: int = 0, several: Several | None = None) -> Launch:
+def packing(problem: Problem, wide: bool, tickets: int = 0, rows_per_filter: RowsPerFilter | None = None) -> Launch:
     """Return the launch that packs the weights: one block per ``_SQUARE`` × ``_SQUARE`` square of the packed matrix."""
-    gemm = problem if several is None else several.gemm
+    gemm = problem if rows_per_filter is None else rows_per_filter.gemm
     squares = (-(-pitch(gemm) // _SQUARE), -(-gemm.rows // _SQUARE))
     blocks = prod(squares) * problem.group
-    chosen = packing_variant(problem.dtype, wide, problem.rank, several=several is not None)
+    chosen = packing_variant(problem.dtype, wide, problem.rank, rows_per_filter=rows_per_filter is not None)
     fields = {
         "filters": problem.filters,
         "channels": problem.channels,
@@ -336,11 +336,11 @@ def packing(problem: Problem, wide: bool, tickets: int = 0, several: Several | N
         "taps": gemm.taps,
         "m_squares": squares[0],
         "row_squares": squares[1],
-        "of_filter": of_filter(problem.taps, several),
+        "of_filter": of_filter(problem.taps, rows_per_filter),
     }
     return packing_launch(problem.operator, chosen, blocks, fields, tickets)
 
 
-def packing_variant(dtype: str, wide: bool, rank: int, *, several: bool = False) -> Variant:
-    """Return the kernel variant that packs weights; ``several`` if filters have several GEMM rows."""
-    return _PACKING.over(dtype, rank, "rows" * several, types=types(dtype), sizes=(several,), wide=wide)
+def packing_variant(dtype: str, wide: bool, rank: int, *, rows_per_filter: bool = False) -> Variant:
+    """Return the kernel variant that packs weights; ``rows_per_filter`` if filters have several GEMM rows."""
+    return _PACKING.over(dtype, rank, "rows" * rows_per_filter, types=types(dtype), sizes=(rows_per_filter,), wide=wide)

@@ -44,7 +44,7 @@ def of(problem: Problem, size: int) -> Copied | None:
     copied.
     """
     if problem.x_strides[1] == 1:
-        problem = problem.met
+        problem = problem.without_unread_pixels
     filled = whole(problem.channels, size)
     batch, _, *pixels = problem.x_shape
     row = problem.group * filled

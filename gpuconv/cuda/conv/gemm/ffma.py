@@ -106,7 +106,7 @@ def _with_copies(problem: Problem, of_tiles: Callable[..., Iterator[Candidate]],
 def _in_order_of_tiles(problem: Problem, limits: Limits, uniform: bool = False) -> Iterator[Candidate]:
     """Yield the batch-invariant candidates for a problem, without copies."""
     yield from _whole(problem, limits, uniform)
-    divisible, rows = _several(problem, limits, uniform)
+    divisible, rows = _divisible_tiles(problem, limits, uniform)
     yield from split.whole(rows, limits)
     yield from split.in_segments((*divisible, *rows), limits)
 
@@ -114,13 +114,15 @@ def _in_order_of_tiles(problem: Problem, limits: Limits, uniform: bool = False) 
 def _of_tiles(problem: Problem, limits: Limits, uniform: bool = False) -> Iterator[Candidate]:
     """Yield the candidates for a problem; with ``uniform``, only those with one tap per slice of K."""
     yield from _whole(problem, limits, uniform)
-    divisible, rows = _several(problem, limits, uniform)
+    divisible, rows = _divisible_tiles(problem, limits, uniform)
     yield from split.whole(rows, limits)
     exact = problem.precision == "ieee"  # with TF32 allowed, tensor cores are faster: no split-K by FFMA
     yield from split.candidates((*divisible, *rows) if exact else (), limits)
 
 
-def _several(problem: Problem, limits: Limits, uniform: bool) -> tuple[list[split.Divisible], list[split.Divisible]]:
+def _divisible_tiles(
+    problem: Problem, limits: Limits, uniform: bool
+) -> tuple[list[split.Divisible], list[split.Divisible]]:
     """Return the split-K capable tiles: with one GEMM row per filter, and with several."""
     if problem.dtype != "float32" or problem.rank > RANK or problem.rows == 0 or _wide(problem):
         return [], []
@@ -185,7 +187,7 @@ def _of_rows(problem: Problem, limits: Limits, uniform: bool) -> Iterator[split.
             bytes=problem.bytes,
             phased=False,
             busy=partial(_busy, rows_gemm.gemm, tile, form, limits),
-            packing=partial(gemm_base.packing, problem, False, several=rows_gemm.several),
+            packing=partial(gemm_base.packing, problem, False, rows_per_filter=rows_gemm.rows_per_filter),
             plan=partial(_plan_of_rows, rows_gemm, tile, form),
             writing=model.instructions(rows_gemm.instructions, limits),
         )
@@ -199,9 +201,9 @@ def _plan(problem: Problem, tile: GemmTile, uniform: bool, wide: bool) -> Plan:
     width = f"{64 if wide else 32}-bit indices: offsets and coordinates {'reach' if wide else 'are below'} 2**31"
     reasons = (gemm_base.tap_reason(problem, tile, uniform), *empty_rows(problem.filters, tile.block_m), width)
     kind = problem.operator, problem.dtype, wide, problem.rank, tile, uniform
-    more = {"splits": split.splits(problem.blocks(tile.block_m, tile.block_n))} if _splits(*kind) else {}
+    extra_fields = {"splits": split.splits(problem.blocks(tile.block_m, tile.block_n))} if _splits(*kind) else {}
     weights, shared = gemm_base.packed_weights(problem), _shared_bytes(problem, tile, wide)
-    launch = gemm_base.launch(problem, variant(*kind), tile, weights, shared, more)
+    launch = gemm_base.launch(problem, variant(*kind), tile, weights, shared, extra_fields)
     return gemm_base.with_packing(problem, wide, launch, reasons)
 
 
@@ -214,7 +216,7 @@ def _plan_of_rows(rows_gemm: FilterRows, tile: GemmTile, uniform: bool) -> Plan:
     )
     launch = rows_gemm.launch(chosen, gemm_base.packed_weights(rows_gemm.gemm), shared)
     reasons = (*rows_gemm.reasons, gemm_base.tap_reason(problem, tile, uniform))
-    return gemm_base.with_packing(problem, False, launch, reasons, rows_gemm.several)
+    return gemm_base.with_packing(problem, False, launch, reasons, rows_gemm.rows_per_filter)
 
 
 _KERNELS = gemm_base.kernels("ffma", "{index}, {rank}")
@@ -240,6 +242,6 @@ def variants() -> Iterator[Variant]:
             for uniform, operator in product(tile.forms, ("conv", "conv_transpose")):
                 if tile.wide or not wide:
                     yield variant(operator, dtype, wide, rank, tile, uniform)
-    yield gemm_base.packing_variant("float32", False, RANK, several=True)
+    yield gemm_base.packing_variant("float32", False, RANK, rows_per_filter=True)
     for operator, forms in ROWS.items():
         yield from (rows_variant(operator, *form) for form in forms)

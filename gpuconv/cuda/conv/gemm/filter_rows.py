@@ -108,7 +108,7 @@ class FilterRows(ABC):
 
     @property
     @abstractmethod
-    def several(self) -> gemm_base.Several:
+    def rows_per_filter(self) -> gemm_base.RowsPerFilter:
         """How packed weights map to rows of M."""
 
     @property
@@ -203,9 +203,9 @@ class PhaseRows(FilterRows):
         )
 
     @property
-    def several(self) -> gemm_base.Several:
+    def rows_per_filter(self) -> gemm_base.RowsPerFilter:
         strides = self.problem.strides
-        return gemm_base.Several(self.gemm, strides, (1,) * len(strides), strides)
+        return gemm_base.RowsPerFilter(self.gemm, strides, (1,) * len(strides), strides)
 
     @property
     def tiles(self) -> tuple[int, int]:
@@ -219,7 +219,7 @@ class PhaseRows(FilterRows):
 
     @property
     def fields(self) -> Mapping[str, Any]:
-        return fields(self.problem, several=True)
+        return fields(self.problem, by_phase=True)
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -303,10 +303,10 @@ class TapRows(FilterRows):
         return replace(self.problem.with_axes((*outer, columns)), filters=rows)
 
     @property
-    def several(self) -> gemm_base.Several:
+    def rows_per_filter(self) -> gemm_base.RowsPerFilter:
         outer = (1,) * (self.problem.rank - 1)
         of_tile = self.tile.block_m, self.filters
-        return gemm_base.Several(self.gemm, (*outer, self.rows), (*outer, self.run), (*outer, 1), of_tile)
+        return gemm_base.RowsPerFilter(self.gemm, (*outer, self.rows), (*outer, self.run), (*outer, 1), of_tile)
 
     @property
     def tiles(self) -> tuple[int, int]:
@@ -344,15 +344,15 @@ class TapRows(FilterRows):
 # ---------------------------------------------------------------- launch
 
 
-def fields(problem: Problem, several: bool = False) -> Mapping[str, Any]:
+def fields(problem: Problem, by_phase: bool = False) -> Mapping[str, Any]:
     """Return the fields of ``DepthToSpaceParams`` that do not belong to the GEMM.
 
-    With ``several``, blocks of outputs are as large as the stride (rows per phase); otherwise as large as the kernel.
+    With ``by_phase``, blocks of outputs are as large as the stride (rows per phase); otherwise as large as the kernel.
     """
-    return {"axes": [_fields(axis, several) for axis in problem.lifted.axes], "out_channels": problem.filters}
+    return {"axes": [_fields(axis, by_phase) for axis in problem.lifted.axes], "out_channels": problem.filters}
 
 
-def _fields(axis: Axis, several: bool) -> Mapping[str, int]:
+def _fields(axis: Axis, by_phase: bool) -> Mapping[str, int]:
     """Return the fields of the kernel's parameter struct."""
-    phases, pad = (axis.stride, axis.pad % axis.stride) if several else (axis.taps, axis.pad)
+    phases, pad = (axis.stride, axis.pad % axis.stride) if by_phase else (axis.taps, axis.pad)
     return {"pad": pad, "extent": axis.y, "y_stride": axis.y_stride, "kernel": axis.taps, "phases": phases}

@@ -111,18 +111,18 @@ def packing(
     depths: int,
     outer_taps: int,
     tickets: int = 0,
-    several: gemm_base.Several | None = None,
+    rows_per_filter: gemm_base.RowsPerFilter | None = None,
 ) -> Launch:
     """Return the launch that packs weights as fragments, slice by slice of K, and zeroes ``tickets`` split-K counters.
 
     ``columns`` counts fragments along M over all filters, ``depths`` those along K per slice. ``outer_taps`` is the
-    number of taps that are padded to whole slices each, or 1 if K is padded as a whole. With ``several`` rows per
-    filter, both count GEMM rows and their taps.
+    number of taps that are padded to whole slices each, or 1 if K is padded as a whole. With ``rows_per_filter``,
+    columns and taps are those of the GEMM's rows.
     """
     chosen = packing_variant(problem.dtype, problem.precision)
     rows, parts = weights.all_rows * depths // outer_taps, -(-outer_taps // _TAPS)
     blocks = problem.group * columns * rows * parts
-    taps = problem.taps if several is None else several.gemm.taps
+    taps = problem.taps if rows_per_filter is None else rows_per_filter.gemm.taps
     fields = {
         "filters": problem.filters,
         "channels": problem.channels,
@@ -135,7 +135,7 @@ def packing(
         "depths": depths,
         "by_channel": weights.channels,
         "extent": taps,
-        "of_filter": gemm_base.of_filter(problem.taps, several),
+        "of_filter": gemm_base.of_filter(problem.taps, rows_per_filter),
         "outer_taps": outer_taps,
     }
     return gemm_base.packing_launch(problem.operator, chosen, blocks, fields, tickets)

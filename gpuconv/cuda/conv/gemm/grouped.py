@@ -115,8 +115,8 @@ def _fields(tile: GroupedTile) -> Mapping[str, Any]:
     packed = gemm_base.PackedWeights(0, problem.rows, problem.channels)
     operands = dict(gemm_base.operands(problem, (work.m_tiles, tile.turns), packed))
     operands["common"] = {**operands["common"], "filters": work.filters}
-    own = {"bands": _bands_fields(tile), "weights": _weights_fields(tile)}
-    return {**operands, **own} if problem.operator == "conv" else {"all": operands, **own}
+    bands_and_weights = {"bands": _bands_fields(tile), "weights": _weights_fields(tile)}
+    return {**operands, **bands_and_weights} if problem.operator == "conv" else {"all": operands, **bands_and_weights}
 
 
 def _bands_fields(tile: GroupedTile) -> Mapping[str, Any]:

@@ -80,8 +80,8 @@ def spread(parts: int, size: int) -> int:
 def _has_room(problem: Problem, tile: GemmTile, limits: Limits) -> bool:
     """Return whether ``_LEAST_BLOCKS`` blocks of the tile fit an SM's shared memory."""
     shared = shared_bytes(problem, tile)
-    several = _LEAST_BLOCKS * (shared + RESERVED_BYTES)
-    return shared <= limits.shared_bytes_per_block and several <= limits.shared_bytes_per_multiprocessor
+    bytes_per_sm = _LEAST_BLOCKS * (shared + RESERVED_BYTES)
+    return shared <= limits.shared_bytes_per_block and bytes_per_sm <= limits.shared_bytes_per_multiprocessor
 
 
 # ---------------------------------------------------------------- cost

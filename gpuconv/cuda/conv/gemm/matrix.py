@@ -241,14 +241,14 @@ def _plan(product: Product, tile: MatrixTile) -> Plan:
     problem, gemm = product.problem, product.gemm
     _, w_filter, w_channel, *_ = gemm.w_strides
     weights = gemm_base.PackedWeights(w_filter * gemm.itemsize, gemm.filters, gemm.channels)
-    more: Mapping[str, Any] = {}
+    extra_fields: Mapping[str, Any] = {}
     reason = "one plain GEMM on tensor cores: one tap, weights as they are"
     if problem.phases:
         weights = gemm_base.PackedWeights(w_channel * gemm.itemsize, gemm.channels, gemm.channels)
-        more = filter_rows.fields(problem)
+        extra_fields = filter_rows.fields(problem)
         reason = f"one GEMM of {gemm.filters} rows, channels and taps, on tensor cores; weights as they are"
     chosen = variant(problem.dtype, problem.precision, product.form, tile)
-    launch = gemm_base.launch(gemm, chosen, tile, weights, shared_bytes(product, tile), more, "w")
+    launch = gemm_base.launch(gemm, chosen, tile, weights, shared_bytes(product, tile), extra_fields, "w")
     return Plan(problem.operator, (launch,), (f"{reason}; {product.copied} bytes of {product.inputs} a copy",))
 
 

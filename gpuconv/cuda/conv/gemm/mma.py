@@ -22,7 +22,7 @@ from gpuconv.cuda.conv.gemm.fragments import ARITHMETICS
 from gpuconv.cuda.conv.gemm.mma_tile import MmaForm, MmaTile, divisible, kernels
 from gpuconv.cuda.conv.gemm.runs import Runs
 from gpuconv.cuda.conv.problem import Problem
-from gpuconv.cuda.plan import RANK, Candidate, Launch, Limits, Offer, Plan, Refusal, Space, kept, model
+from gpuconv.cuda.plan import RANK, Candidate, Launch, Limits, Offer, Plan, Refusal, Space, model, nonempty
 from gpuconv.cuda.plan.numbers import empty_rows
 
 NAME = "implicit GEMM on tensor cores"
@@ -215,7 +215,7 @@ def _plan(seen: Runs, tile: MmaTile, form: MmaForm) -> Plan:
     launches = (_packing(seen.packed, tile, form), _gemm(problem, tile, form))
     size = mma_tile.packed_bytes(problem, tile, form)
     reasons = (_reason(seen, form), *empty_rows(problem.filters, tile.block_m))
-    return Plan(problem.operator, launches, reasons, kept(Space.packed(size)))
+    return Plan(problem.operator, launches, reasons, nonempty(Space.packed(size)))
 
 
 def _reason(seen: Runs, form: MmaForm) -> str:
@@ -247,16 +247,18 @@ def _gemm(problem: Problem, tile: MmaTile, form: MmaForm) -> Launch:
     """Return the launch of the GEMM, one block per tile."""
     chosen = variant(problem.operator, problem.dtype, problem.precision, tile, form)
     splits = divisible(fragments.arithmetic(problem), tile, form)
-    more = {"splits": split.splits(problem.blocks(tile.block_m, tile.block_n))} if splits else {}
+    extra_fields = {"splits": split.splits(problem.blocks(tile.block_m, tile.block_n))} if splits else {}
     weights, shared = mma_tile.packed_weights(problem, tile, form), mma_tile.shared_bytes(problem, tile, form)
-    return gemm_base.launch(problem, chosen, tile, weights, shared, more)
+    return gemm_base.launch(problem, chosen, tile, weights, shared, extra_fields)
 
 
 def _packing_of_rows(rows_gemm: FilterRows, tile: MmaTile, form: MmaForm, tickets: int = 0) -> Launch:
     """Return the launch that packs the weights for several GEMM rows per filter."""
     weights, outer_taps = mma_tile.packed_weights(rows_gemm.gemm, tile, form), prod(rows_gemm.gemm.taps)
     columns, depths = mma_tile.columns(rows_gemm.gemm, tile), mma_tile.depths(rows_gemm.gemm, form)
-    return fragments.packing(rows_gemm.problem, weights, columns, depths, outer_taps, tickets, rows_gemm.several)
+    return fragments.packing(
+        rows_gemm.problem, weights, columns, depths, outer_taps, tickets, rows_gemm.rows_per_filter
+    )
 
 
 def _plan_of_rows(rows_gemm: FilterRows, tile: MmaTile, form: MmaForm, shared_bytes: int) -> Plan:
@@ -268,7 +270,7 @@ def _plan_of_rows(rows_gemm: FilterRows, tile: MmaTile, form: MmaForm, shared_by
         problem.operator,
         launches,
         rows_gemm.reasons,
-        kept(Space.packed(mma_tile.packed_bytes(rows_gemm.gemm, tile, form))),
+        nonempty(Space.packed(mma_tile.packed_bytes(rows_gemm.gemm, tile, form))),
     )
 
 

@@ -221,8 +221,8 @@ def shared_bytes(problem: Problem, tile: MmaTile, form: MmaForm) -> int:
     padding = 0 if size == 2 or form.copied else 32 * form.block_k  # padding of K rows against bank conflicts
     inputs = tile.block_n * form.block_k * size + padding
     # each thread gathers for one pixel, which it keeps in registers: no pixel table
-    kept = form.gather == "scalar" and tile.block_n == tile.threads
-    entries = (0 if kept else tile.block_n) + form.entries(slices(problem, form) * form.block_k, size)
+    pixel_in_registers = form.gather == "scalar" and tile.block_n == tile.threads
+    entries = (0 if pixel_in_registers else tile.block_n) + form.entries(slices(problem, form) * form.block_k, size)
     taps = gemm_base.taps_bytes(RANK) if problem.phases else 0
     return form.stages * (weights + inputs) + entries * _ENTRY + taps
 

@@ -114,9 +114,9 @@ def _plan(problem: Problem, gemm: Problem, tile: GemmTile) -> Plan:
     weights = gemm_base.packed_weights(gemm)
     if not packs:
         weights = PackedWeights(0 if conv else gemm.filters, gemm.rows, gemm.channels)
-    more = problem.w_steps if conv else filter_rows.fields(problem)
+    extra_fields = problem.w_steps if conv else filter_rows.fields(problem)
     chosen, shared = variant(problem.operator, problem.dtype, tile), _shared_bytes(gemm, tile)
-    launch = gemm_base.launch(gemm, chosen, tile, weights, shared, more, "packed" if packs else "w")
+    launch = gemm_base.launch(gemm, chosen, tile, weights, shared, extra_fields, "packed" if packs else "w")
     if conv:
         return Plan(problem.operator, (launch,), ("one plain GEMM: one tap, weights as they are",))
     reason = f"one GEMM of {gemm.filters} rows, channels and taps, whose outputs do not overlap"

@@ -32,7 +32,7 @@ from gpuconv.cuda.plan import (
     Plan,
     Refusal,
     Space,
-    kept,
+    nonempty,
     numbers,
 )
 from gpuconv.cuda.plan.numbers import empty_rows
@@ -143,7 +143,7 @@ def _plan(problem: Problem, kernel: StemKernel, box: StemBox, passes: int) -> Pl
     extents = "x".join(str(1 << bits) for bits in box.bits)
     reason = f"{box.band_bytes} bytes of inputs for {extents} outputs in shared memory; {kernel.chunk} taps at a time"
     reasons = (reason, *empty_rows(problem.filters, kernel.block_m, tiles=parts * passes))
-    return Plan(problem.operator, (packing, launch), reasons, kept(Space.packed(_packed_bytes(problem, kernel))))
+    return Plan(problem.operator, (packing, launch), reasons, nonempty(Space.packed(_packed_bytes(problem, kernel))))
 
 
 def _weights(problem: Problem, kernel: StemKernel) -> gemm_base.PackedWeights:

@@ -236,5 +236,5 @@ def _adding(work: WgmmaWork, splits: int, limits: Limits) -> float:
     """Return the seconds of the split-K reduction, with its own launch if no launch precedes the kernel."""
     split_blocks = -(-work.divided * splits // limits.multiprocessors)
     seconds = model.adding_up((split_blocks + splits) * work.sums_bytes, split_blocks, limits)
-    alone = work.source.form != "copied" and not work.source.packed
-    return seconds + (limits.rates.launch if alone else 0)
+    needs_launch = work.source.form != "copied" and not work.source.packed
+    return seconds + (limits.rates.launch if needs_launch else 0)

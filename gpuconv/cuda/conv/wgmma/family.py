@@ -26,7 +26,7 @@ from gpuconv.cuda.conv.wgmma import pixels as wgmma_pixels
 from gpuconv.cuda.conv.wgmma import strips as wgmma_strips
 from gpuconv.cuda.conv.wgmma.cost import WgmmaWork
 from gpuconv.cuda.conv.wgmma.tiles import SLICE_BYTES, STEP_BYTES, PixelsTile, StripsTile, WgmmaTile
-from gpuconv.cuda.plan import RANK, Candidate, Launch, Limits, Offer, Plan, Refusal, Space, kept
+from gpuconv.cuda.plan import RANK, Candidate, Launch, Limits, Offer, Plan, Refusal, Space, nonempty
 from gpuconv.cuda.plan.numbers import empty_rows
 
 NAME = "wgmma"
@@ -166,7 +166,7 @@ def _plan(work: WgmmaWork, limits: Limits) -> Plan:
         source.problem.operator,
         (*before, *([_launch(work, split.ALL, limits)] if before or not apart else apart)),
         tuple(_reasons(work, limits)),
-        kept(
+        nonempty(
             Space.packed(source.packed_bytes),
             Space("x_last", "x with its channels last", source.x_last_bytes),
             Space("workspace", "sums of the splits", work.workspace_bytes),

@@ -253,7 +253,7 @@ def sources(problem: Problem) -> Iterator[Source]:
                 yield replace(copied, form="rows")
         return
     if problem.x_strides[1] == 1 and not _channels_last(problem):
-        problem = problem.met  # pixels that no output reads are not copied
+        problem = problem.without_unread_pixels  # pixels that no output reads are not copied
         conv = correlation.as_conv(problem)
     for slice_bytes in (SLICE_BYTES, HALF_SLICE) if _half_is_empty(problem) else (SLICE_BYTES,):
         last = "direct" if _channels_last(problem) else "copied"

@@ -61,12 +61,14 @@ def _instructions(problem: PoolGradProblem) -> float:
     element, last, others = _OF_AVERAGES if problem.forward.averages else _INSTRUCTIONS
     if not getattr(g, "constant", True):
         last += _DIVISION
-    met = [q * min(reach, n) / n for q, n, reach in zip(g.y_shape[2:], g.x_shape[2:], _reach(problem), strict=True)]
+    windows_met = [
+        q * min(reach, n) / n for q, n, reach in zip(g.y_shape[2:], g.x_shape[2:], _reach(problem), strict=True)
+    ]
     rows, count = 1.0, float(element)
-    for windows in met[:-1]:
+    for windows in windows_met[:-1]:
         rows *= windows
         count += rows * others
-    return prod(g.x_shape) * (count + rows * met[-1] * last)
+    return prod(g.x_shape) * (count + rows * windows_met[-1] * last)
 
 
 # ---------------------------------------------------------------- offers
