@@ -52,7 +52,7 @@ def works(problem: Problem, arithmetic: fragments.Arithmetic) -> Iterator[Groupe
     shares = [share for share in range(1, most + 1) if problem.group % share == 0]
     for form in grouped_tile.forms(arithmetic):
         divisions = (GroupedWork(turned, arithmetic, form, share) for share in shares)
-        yield min(divisions, key=lambda work: (work.fragments, -work.together))
+        yield min(divisions, key=lambda work: (work.fragments, -work.joined_groups))
 
 
 # ---------------------------------------------------------------- shared memory
@@ -81,7 +81,7 @@ def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
     for work, (seconds, tile) in options:
         name = variant(problem.operator, problem.dtype, problem.precision, work.form).name
         modelled = model.overlapped(seconds, model.memory(problem.bytes_by_phase, limits))
-        how = f" of {work.together} groups" if problem.group > 1 else ""
+        how = f" of {work.joined_groups} groups" if problem.group > 1 else ""
         order = fragments.order(work.arithmetic, work.channels, 32 // work.itemsize, how)
         yield Candidate(name, modelled, partial(_plan, tile), order)
 
@@ -102,10 +102,10 @@ def _plan(tile: GroupedTile) -> Plan:
     shared = tile.shared_bytes + _more_bytes(problem)
     launch = Launch.of_blocks(problem.operator, chosen, tile.blocks, _fields(tile), roles | {"weights.w": "w"}, shared)
     columns = " x ".join(map(str, tile.tile))
-    together = f"{work.together} groups of {problem.channels} channels make one"
+    reason = f"{work.joined_groups} groups of {problem.channels} channels make one"
     if problem.group == 1:
-        together = f"all {problem.channels} channels of a pixel are read at once"
-    return Plan(problem.operator, (launch,), (f"{together}; tiles of {columns} columns",))
+        reason = f"all {problem.channels} channels of a pixel are read at once"
+    return Plan(problem.operator, (launch,), (f"{reason}; tiles of {columns} columns",))
 
 
 def _fields(tile: GroupedTile) -> Mapping[str, Any]:
@@ -113,7 +113,7 @@ def _fields(tile: GroupedTile) -> Mapping[str, Any]:
     work = tile.work
     problem = work.problem
     packed = gemm_base.PackedWeights(0, problem.rows, problem.channels)
-    operands = dict(gemm_base.operands(problem, (work.m_tiles, tile.turns), packed))
+    operands = dict(gemm_base.operands(problem, (work.m_tiles, tile.tile_blocks), packed))
     operands["common"] = {**operands["common"], "filters": work.filters}
     bands_and_weights = {"bands": _bands_fields(tile), "weights": _weights_fields(tile)}
     return {**operands, **bands_and_weights} if problem.operator == "conv" else {"all": operands, **bands_and_weights}
@@ -141,7 +141,7 @@ def _weights_fields(tile: GroupedTile) -> Mapping[str, Any]:
         "w_stride": problem.w_strides[3:],
         "kernel": problem.taps,
         "filters": problem.filters,
-        "groups": problem.group // tile.work.together,
+        "groups": problem.group // tile.work.joined_groups,
         "outputs": _OUTPUTS.index(tile.outputs),
     }
 

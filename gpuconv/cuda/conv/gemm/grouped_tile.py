@@ -63,7 +63,7 @@ class GroupedWork:
     problem: Problem
     arithmetic: Arithmetic
     form: GroupedForm
-    together: int  # groups joined per block
+    joined_groups: int  # groups joined per block
 
     @cached_property
     def itemsize(self) -> int:
@@ -73,12 +73,12 @@ class GroupedWork:
     @property
     def channels(self) -> int:
         """Channels per block: those of the joined groups."""
-        return self.together * self.problem.channels
+        return self.joined_groups * self.problem.channels
 
     @cached_property
     def filters(self) -> int:
         """Filters of the joined groups."""
-        return self.together * self.problem.filters
+        return self.joined_groups * self.problem.filters
 
     @cached_property
     def depths(self) -> int:
@@ -97,9 +97,9 @@ class GroupedWork:
         return -(-self.filters // self.form.block_m)
 
     @cached_property
-    def blocks_by_turn(self) -> int:
+    def blocks_per_tile_block(self) -> int:
         """Blocks of the launch per block along the tiles: filter tiles × phases × joined groups."""
-        return self.m_tiles * prod(self.problem.phases) * (self.problem.group // self.together)
+        return self.m_tiles * prod(self.problem.phases) * (self.problem.group // self.joined_groups)
 
     @cached_property
     def pitch(self) -> int:
@@ -159,7 +159,7 @@ class GroupedWork:
     @property
     def fragments(self) -> float:
         """Weight fragments per tap and group, the quantity that joining groups minimises."""
-        return self.depths * self.m_tiles * self.form.block_m / 16 / self.together
+        return self.depths * self.m_tiles * self.form.block_m / 16 / self.joined_groups
 
 
 # ---------------------------------------------------------------- tiles, their shared memory and their cost
@@ -179,11 +179,11 @@ _Costs = tuple[float, float]  # warp instructions, shared-memory wavefronts
 
 @dataclass(frozen=True)
 class GroupedTile:
-    """A tile: its columns along each axis, and ``turns``, the number of blocks that share the tiles."""
+    """A tile: its columns along each axis, and ``tile_blocks``, the number of blocks that share the tiles."""
 
     work: GroupedWork
     tile: Ints
-    turns: int
+    tile_blocks: int
 
     @cached_property
     def box(self) -> Ints:
@@ -227,7 +227,7 @@ class GroupedTile:
     @property
     def blocks(self) -> int:
         """Blocks of the launch."""
-        return self.work.blocks_by_turn * self.turns
+        return self.work.blocks_per_tile_block * self.tile_blocks
 
     @cached_property
     def shared_bytes(self) -> int:
@@ -238,15 +238,15 @@ class GroupedTile:
 
     def seconds(self, limits: Limits) -> float:
         """Model the seconds of the busiest SM: its dominant resource, plus exposed load latency."""
-        return self.time(self.turns, [*self.costs(limits), self.weights()], limits)
+        return self.time(self.tile_blocks, [*self.costs(limits), self.weights()], limits)
 
-    def time(self, turns: int, costs: list[_Costs], limits: Limits) -> float:
-        """Model the seconds of tiles of this size when ``turns`` blocks share them.
+    def time(self, tile_blocks: int, costs: list[_Costs], limits: Limits) -> float:
+        """Model the seconds of tiles of this size when ``tile_blocks`` blocks share them.
 
         ``costs`` are those of a tile's main loop, band and outputs, and of a block's weights.
         """
         work, form = self.work, self.work.form
-        tiles, blocks = -(-prod(self.counts) // turns), work.blocks_by_turn * turns
+        tiles, blocks = -(-prod(self.counts) // tile_blocks), work.blocks_per_tile_block * tile_blocks
         room = limits.blocks_of(self.shared_bytes)
         resident = min(form.blocks_per_sm, room, -(-blocks // limits.multiprocessors))
         sums = model.tensor(blocks, tiles * self._steps * work.products, work.arithmetic.lanes, 0.0, limits)
@@ -267,7 +267,7 @@ class GroupedTile:
     def effort(self, limits: Limits) -> float:
         """Return the cycles of the busiest SM's tiles, without weights and latency; a cheap first ranking."""
         loop, band, outputs = self.costs(limits)
-        rounds = -(-self.work.blocks_by_turn * prod(self.counts) // limits.multiprocessors)
+        rounds = -(-self.work.blocks_per_tile_block * prod(self.counts) // limits.multiprocessors)
         issued, wavefronts = loop[0] + band[0] + outputs[0], loop[1] + band[1] + outputs[1]
         return float(rounds * max(issued / _ISSUED, wavefronts))
 
@@ -377,11 +377,11 @@ def best(work: GroupedWork, limits: Limits, more_bytes: int) -> tuple[float, Gro
                 continue
             tiles, costs = prod(part.counts), [*part.costs(limits), part.weights()]
             shares = sorted({-(-tiles // n) for n in (1, 2, 3, 4, 6, 8)})
-            options += [(part.time(turns, costs, limits), part.tile, turns) for turns in shares]
+            options += [(part.time(tile_blocks, costs, limits), part.tile, tile_blocks) for tile_blocks in shares]
     if not options:
         return None
-    seconds, columns, turns = min(options, key=itemgetter(0))
-    return seconds, GroupedTile(work, columns, turns)
+    seconds, columns, tile_blocks = min(options, key=itemgetter(0))
+    return seconds, GroupedTile(work, columns, tile_blocks)
 
 
 def _shapes(work: GroupedWork) -> Iterator[Ints]:

@@ -164,7 +164,7 @@ def _cycles(work: WgmmaWork, tiles: int, steps: float, costs: _Costs) -> float:
     if tiles == 0:
         return 0
     products, writing = steps * costs.step, costs.writing
-    if not work.tile.turns:
+    if not work.tile.ping_pong:
         return tiles * (products + writing)
     return tiles * max(products, (products + writing) / 2) + writing
 
@@ -212,7 +212,7 @@ def _x_bytes(work: WgmmaWork) -> float:
 
 def _writing(work: WgmmaWork) -> float:
     """Return the cycles for one warpgroup, or both together, to write a tile."""
-    cycles = work.tile.block_m * work.tile.block_n / 256 * _WRITTEN * (2 if work.tile.turns else 1)
+    cycles = work.tile.block_m * work.tile.block_n / 256 * _WRITTEN * (2 if work.tile.ping_pong else 1)
     if work.source.in_registers:
         return cycles * _BY_SECTORS
     return cycles * (_IN_VECTORS if _in_vectors(work.source.seen, work.source.in_strips) else 1)

@@ -196,7 +196,7 @@ def _reasons(work: WgmmaWork, limits: Limits) -> Iterator[str]:
     filled = f"{source.problem.channels} channels of a group in {count} slices of {source.block_k}"
     if source.last_steps < (steps := source.slice_bytes // STEP_BYTES):
         filled += f", the last one in {source.last_steps} of {steps} steps"
-    how = "make tiles in turns (ping-pong)" if tile.turns else "make a tile together (cooperative)"
+    how = "make tiles in turns (ping-pong)" if tile.ping_pong else "make a tile together (cooperative)"
     yield f"one tap per slice of K: {filled}; two warpgroups {how}"
     yield from empty_rows(source.problem.filters, tile.block_m)
     if source.form == "copied":
@@ -305,12 +305,12 @@ def variant(operator: str, dtype: str, tile: WgmmaTile) -> Variant:
     """Return the kernel variant; float32 is multiplied as TF32."""
     form = f"{'tf32_' * (dtype == 'float32')}wgmma_{tile.block_m}x{tile.block_n}"
     kernel, sizes = _KERNELS[operator], (tile.block_m, tile.block_n, tile.stages)
-    form_sizes: tuple[int, ...] = (tile.turns,)
+    form_sizes: tuple[int, ...] = (tile.ping_pong,)
     if isinstance(tile, PixelsTile):
         kernel, form_sizes = _PIXELS, (tile.x_bytes, tile.rows)
         form += f"_pixel_{'rows' if tile.rows else 'patches'}"
     elif isinstance(tile, StripsTile):
-        kernel, form_sizes = _STRIPS, (tile.x_bytes, tile.turns, tile.slice_bytes, tile.rows)
+        kernel, form_sizes = _STRIPS, (tile.x_bytes, tile.ping_pong, tile.slice_bytes, tile.rows)
         form += f"{'' if tile.slice_bytes == SLICE_BYTES else 'x32'}_{'rows' if tile.rows else 'patches'}"
     return kernel.over(dtype, RANK, form, types=(_CLASSES[dtype],), sizes=(*sizes, *form_sizes))
 

@@ -30,12 +30,12 @@ class WgmmaTile:
     stages: int  # pipeline stages: slices of K in shared memory
     # True ("ping-pong"): the warpgroups compute alternate tiles; False ("cooperative"): each computes half of every
     # tile
-    turns: bool
+    ping_pong: bool
 
 
 TILES = (
-    WgmmaTile(128, 256, 4, turns=False),
-    WgmmaTile(64, 256, 5, turns=True),
+    WgmmaTile(128, 256, 4, ping_pong=False),
+    WgmmaTile(64, 256, 5, ping_pong=True),
 )
 
 
