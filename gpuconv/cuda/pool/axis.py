@@ -33,8 +33,8 @@ _MOST_BYTES = 2**30  # limit on the intermediate maxima and Indices
 _INDEX = 8  # bytes per index
 _SECTOR = 32  # bytes of one DRAM/L2 sector
 _OTHERS: tuple[Family, ...] = (general, tiles, channels, patches)  # families that may run the first pass
-_INSTRUCTIONS = (110, 20)  # per thread, and per window (counted in SASS)
-_OF_ELEMENT = {1: 13, 2: 15, 4: 13, 8: 13}  # bytes per element → instructions per element loaded (counted in SASS)
+_INSTRUCTIONS = (110, 20)  # per thread, and per window (counted)
+_OF_ELEMENT = {1: 13, 2: 15, 4: 13, 8: 13}  # bytes per element → instructions per element loaded (counted)
 
 
 # ---------------------------------------------------------------- accepted problems

@@ -34,12 +34,12 @@ _THREADS = 256
 _MOST = structs.constant("kMost", "pool/channels.cu")
 _WALKS = (8, 4, 2, 1)  # outputs per thread along a row to try
 _ROWS = 3  # rows of a column in flight together, for whole vectors or pairs
-# Instructions by Indices (or for 1-byte elements): per vector of outputs, per column, per load (counted in SASS).
+# Instructions by Indices (or for 1-byte elements): per vector of outputs, per column, per load (counted).
 _INSTRUCTIONS = {False: (36, 90, 8), True: (72, 117, 11)}
 _OF_BYTES = (36, 135, 20)
 # bytes per element → the same for averages (estimated)
 _OF_AVERAGES = {2: (190, 120, 22), 4: (130, 100, 12), 8: (170, 100, 12)}
-# Extra instructions per channel loaded, and per channel stored, element by element (counted in SASS).
+# Extra instructions per channel loaded, and per channel stored, element by element (counted).
 _SINGLY = {False: (4, 5), True: (1.5, 3)}
 _BYTES_SINGLY = (8, 5)
 

@@ -39,10 +39,10 @@ _RUN = structs.constant("kRun", "pool/patches.cu")
 # Shared memory per block to try; with the largest, six blocks fit an SM.
 _BYTES = tuple(36 * 1024 >> halved for halved in range(4))
 _PLACE = 8  # bytes per place of a pair of elements in shared memory: 4 each
-# Instructions by Indices: per unit of each entry that _work returns (counted in SASS).
+# Instructions by Indices: per unit of each entry that _work returns (counted).
 _INSTRUCTIONS = {False: (0, 61, 0, 0, 5, 38, 0.6, 0), True: (420, 0, 578, 32, 0, 0, 0, 4)}
 _COUNT, _DIVISION = 25, 10  # instructions to count a pixel's taps, and to divide each channel (estimated)
-# extra instructions per channel loaded, or stored, element by element (counted in SASS)
+# extra instructions per channel loaded, or stored, element by element (counted)
 _LOADED_SINGLY, _WRITTEN_SINGLY = 5, 12
 _BYTE_SINGLY = 13  # the same for loading a 1-byte element, without Indices
 

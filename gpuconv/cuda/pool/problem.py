@@ -391,7 +391,7 @@ def window_refusal(problem: PoolProblem, *, dilated: bool = False) -> str | None
 
 
 def has_empty_windows(axes: Iterable[PoolAxis]) -> bool:
-    """Return whether some window has no in-bounds tap along an axis."""
+    """Return whether some window lies entirely before or after the input along an axis."""
     return any(axis.reach == 0 or axis.pad >= axis.reach or _last(axis) >= axis.extent for axis in axes)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gpuconv.cuda.pool.problem import PoolProblem
 
-# (Indices, bytes per element) → extra instructions for unpacking short elements, as a factor (counted in SASS).
+# (Indices, bytes per element) → extra instructions for unpacking short elements, as a factor (counted).
 _SHORT = {(False, 1): 1.35, (True, 2): 1.2}
 
 

@@ -31,7 +31,7 @@ _RUNS = {1: 4, 2: 6, 4: 5, 8: 5}  # bytes per element → kRun in pool/tiles.cu;
 _BYTES = tuple(44 * 1024 >> halved for halved in range(3))
 _LEAST_COLUMNS = 128  # least columns per tile, except for narrower rows
 _OF_SHARED = 5  # instructions in the time of one shared-memory access, with conflicts at line ends (counted)
-# (Indices, vectorised) → instructions per unit of each entry that _work returns (counted in SASS).
+# (Indices, vectorised) → instructions per unit of each entry that _work returns (counted).
 _INSTRUCTIONS: dict[tuple[bool, bool], tuple[float, ...]] = {
     (False, False): (335, 6, 95, 6.5, 2, 0, 82, 0),
     (False, True): (400, 14, 73, 6, 3.2, 2.7, 70, 3.4),

@@ -1,8 +1,8 @@
 """MaxPool and AveragePool with 2 × 2 or 3 × 3 windows over contiguous rows of whole vectors (``pool/vectors.cu``).
 
 The common windows of networks: 2 × 2 with stride 2, 3 × 3 with stride 1 or 2. A thread loads 16-byte vectors of a strip
-of rows and exchanges columns with neighbouring lanes by shuffles, so every element is loaded once per strip. It is
-memory-bound.
+of rows and exchanges columns with neighbouring lanes by shuffles. So every element is loaded once per strip, and memory
+bandwidth is the limit.
 """
 
 from __future__ import annotations

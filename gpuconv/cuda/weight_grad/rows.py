@@ -36,7 +36,7 @@ _LINE = 128  # bytes of an L1 line
 _BURST = 32  # bytes of one L2 sector
 _BEGINNING = 2500  # cycles from a block's start to its first product, and from its last product to its end (assumed)
 _TAP = 30  # instructions per tap for the final reduction
-_BEFORE = 12  # instructions per element of dy loaded before a walk (counted in SASS)
+_BEFORE = 12  # instructions per element of dy loaded before a walk (counted)
 
 
 # ---------------------------------------------------------------- tiles

@@ -1,8 +1,8 @@
 """Weight gradient as a tiled GEMM on tensor cores, or with FFMA for float32 (``weight_grad/tiles.cu``).
 
-M = filters, N = (tap, channel), K = output pixels, split into parts (split-K) that a second launch adds. It is the
-fastest family for dense layers. Slices are gathered as 16-byte vectors of channels ("channels") or as adjacent pixels
-("pixels"). Three spatial axes (shorter problems get leading axes of one element), 32-bit indices.
+M = filters, N = (tap, channel), K = output pixels, split into parts (split-K) that a second launch adds. By the cost
+model it is the fastest family for dense layers. Slices are gathered as 16-byte vectors of channels ("channels") or as
+adjacent pixels ("pixels"). Three spatial axes (shorter problems get leading axes of one element), 32-bit indices.
 """
 
 from __future__ import annotations

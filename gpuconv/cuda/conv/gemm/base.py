@@ -180,7 +180,7 @@ class GemmTile(BlockTile):
     thread_m: int
     thread_n: int
     blocks_per_sm: int  # occupancy allowed by the kernel's registers
-    # Fraction of the main loop's instructions that are FFMA, measured on the form with one tap per slice if it exists
+    # Fraction of the main loop's instructions that are FFMA, for the form with one tap per slice if it exists
     efficiency: float
     uniform: bool = True  # instantiated for slices of K with a single tap
     rowwise: bool = True  # instantiated with a tap lookup per row of K

@@ -1,7 +1,7 @@
 """Implicit GEMM with FFMA (float32) or DFMA (float64) on CUDA cores. It accepts every Conv and ConvTranspose.
 
-Two launches: pack the weights, then compute one output tile per block. It wins where tensor cores do not apply: float32
-in IEEE precision, strides that no other family takes, 64-bit indices.
+Two launches: pack the weights, then compute one output tile per block. It is chosen where tensor cores do not apply:
+float32 in IEEE precision, strides that no other family takes, 64-bit indices.
 
 float32 tiles with one tap per slice of K also come as split-K. For few filters, some tiles have several rows of M per
 filter (``conv/gemm/tap_rows.cu``, ``phase_rows.cu``).

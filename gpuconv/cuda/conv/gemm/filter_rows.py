@@ -31,7 +31,7 @@ from gpuconv.cuda.plan import Launch
 from gpuconv.cuda.plan.numbers import empty_rows
 
 ROW_BYTES = 32  # sizeof(OutputRow) in the kernels
-WRITING = 20  # epilogue instructions of a warp for 32 outputs that padding does not cut off (counted in SASS)
+WRITING = 20  # epilogue instructions of a warp for 32 outputs that padding does not cut off (counted)
 _MOST_PHASES = 32  # limit on phases along W: the lanes of a warp divide a chunk's columns among them
 
 
@@ -86,7 +86,7 @@ def rows_of(problem: Problem) -> Problem:
 # ---------------------------------------------------------------- several GEMM rows per filter
 
 
-# Epilogue instructions per thread (counted in SASS). For phase rows: per block of outputs, for each phase along W. For
+# Epilogue instructions per thread (counted). For phase rows: per block of outputs, for each phase along W. For
 # tap rows: per group of neighbouring outputs of several filters; per output of one filter; per tap of an output.
 _BLOCK, _NEIGHBOURS, _OUTPUT, _TAP = 95, 55, 60, 4.5
 _SPREAD = 64  # padding in bytes between rows of accumulators in shared memory

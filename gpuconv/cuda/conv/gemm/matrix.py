@@ -185,7 +185,7 @@ def _stage_bytes(count: int, itemsize: int, rows: bool) -> int:
 # ---------------------------------------------------------------- cost
 
 
-_IN_PAIRS = 13  # instructions per warp to write 32 depth-to-space outputs in pairs (counted in SASS)
+_IN_PAIRS = 13  # instructions per warp to write 32 depth-to-space outputs in pairs (counted)
 
 
 def _seconds(product: Product, tile: MatrixTile, limits: Limits) -> float:

@@ -1,7 +1,7 @@
 """Conv and ConvTranspose on Hopper with wgmma and TMA: float16, bfloat16, and float32 as TF32 or 3xTF32.
 
-Persistent, warp-specialised implicit GEMM: a producer warpgroup loads by TMA, two consumer warpgroups multiply. It is
-the fastest family on sm_90a for dense layers with at least 32 filters per group.
+Persistent, warp-specialised implicit GEMM: a producer warpgroup loads by TMA, two consumer warpgroups multiply. By the
+cost model it is the fastest family on sm_90a for dense layers with at least 32 filters per group.
 
 Three kernels. ``conv/wgmma/slices.cu`` loads each tap's columns by im2col tensor maps, from x or a channels-last copy
 of it. In ``conv/wgmma/strips.cu`` the taps along H share one strip of x (Conv, or ConvTranspose of stride 1). In

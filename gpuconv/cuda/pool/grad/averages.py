@@ -23,7 +23,7 @@ from gpuconv.rules import dtypes
 
 NAME = "walks of averages"
 _PART = 4  # windows loaded together, in forms for any number of windows
-# Instructions, counted in SASS: per thread; per row of windows; per part of a row; per window. Then, if the divisor
+# Instructions (counted): per thread; per row of windows; per part of a row; per window. Then, if the divisor
 # varies: per row and per window. Per element of dx; per row that covers it; for its division.
 _WALK, _ROW, _OF_PART, _WINDOW = 170, 32, 10, 10
 # the last: per window, if its divisor along W is computed once per walk

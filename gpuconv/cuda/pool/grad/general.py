@@ -21,7 +21,7 @@ from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import AveragePoolGeometry
 
 NAME = "one element a thread"
-# Instructions (counted in SASS): per element; per window along the last axis; per window along each other axis.
+# Instructions (counted): per element; per window along the last axis; per window along each other axis.
 _INSTRUCTIONS = (165, 36, 48)
 _OF_AVERAGES = (150, 34, 48)  # the same for averages (estimated)
 _DIVISION = 30  # extra per window whose divisor varies (estimated)

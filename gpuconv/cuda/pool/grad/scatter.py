@@ -26,7 +26,7 @@ _RESIDENT = 16  # most blocks per SM, which leave 64 registers per thread
 _COLUMNS, _SLICES = (1, 2, 4, 8, 16), (1, 2, 4, 8)  # columns, slices per box
 _WALKS = (256, 128, 64, 32, 16, 8, 4)  # rows of windows per thread
 _PART = 4  # windows loaded together
-# Instructions, counted in SASS: per thread; per initial sum; per row of windows; per slice of one; per window. Per row
+# Instructions (counted): per thread; per initial sum; per row of windows; per slice of one; per window. Per row
 # of x; per slice of one; per store of columns.
 _THREAD, _SUM, _ROW, _SLICE, _WINDOW = 210, 8, 35, 25, 38
 _ROW_OF_X, _SLICE_OF_X, _WRITTEN = 30, 20, 14

@@ -21,7 +21,7 @@ from gpuconv.rules import dtypes
 
 NAME = "walks"
 _NAMED = tuple(structs.constant(f"kMost{axis}", "pool/grad/walks.cu") for axis in ("Windows", "Columns", "Rows"))
-_OF_ANY = 55  # extra instructions per row of windows, for any stride (counted in SASS)
+_OF_ANY = 55  # extra instructions per row of windows, for any stride (counted)
 _NONE = 2**31  # a difference of element numbers that never occurs
 
 
@@ -56,7 +56,7 @@ def _fits(columns: WalkView, form: WalkForm) -> bool:
 class WalkForm(Form):
     """A kernel form for MaxPool."""
 
-    walk: int  # instructions per thread (counted in SASS, as those below)
+    walk: int  # instructions per thread (counted, as those below)
     # per row of windows or part of one, for 16-bit, float32 and float64 elements
     windows: tuple[int, int, int]
     row: int = 0  # per row of x, for any stride
