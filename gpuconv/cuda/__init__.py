@@ -1,7 +1,7 @@
-"""The CUDA backend: the operators on device arrays.
+"""The CUDA backend: runs the public operators on device arrays.
 
-A call is looked up by everything but its arrays' addresses and contents. Only where it is not found are its geometry,
-its dtypes and its plan worked out, and its kernels compiled.
+A call is looked up in a dictionary by everything that its plan depends on: shapes, strides, dtypes, attributes, device.
+Only on a miss are its arguments validated, its geometry and plan computed, and its kernels compiled and loaded.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gpuconv.rules.integers import MOST_ENTRIES, has_order
 from gpuconv.rules.operators import OPERATORS, settled
 from gpuconv.rules.strictness import CURRENT as STRICT
 
-if TYPE_CHECKING:  # imported where they are used: the CPU does not need them
+if TYPE_CHECKING:  # imported on use: the CPU backend does not need them
     from gpuconv._packed import PackedWeights
     from gpuconv.cuda.call.prepared import Prepared
     from gpuconv.rules.activation import Activation
@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # imported where they are used: the CPU does not need them
 
 __all__ = ["check_place", "complete", "prepare", "run", "runtime"]
 
-runtime: Any = device  # tests of models put another one here
+runtime: Any = device  # replaced by tests of models
 _MOST_PREPARED = 4096
 
 
@@ -50,10 +50,11 @@ def run(
 ) -> list[Any]:
     """Run an operator, one of ``operators.OPERATORS``, on arrays of the current device.
 
-    ``inputs`` are in the operator's order, a last one may be left out; then comes a ``residual``, if there is one.
-    ``outs`` are what the result and, with a second entry, the Indices are written into, None for new arrays.
-    ``attributes`` are in alphabetical order, as the public functions take them; of ``packed``, the input ``w`` is the
-    snapshot. ``invariant`` is the word of the call or of its context.
+    ``inputs`` are in the operator's order; trailing optional ones may be omitted, and a ``residual`` comes last.
+    ``outs`` has an array to write into, or None to allocate one, for the result and, as a second entry, for Indices.
+
+    ``attributes`` are in alphabetical order of their names, with the values that the caller gave. With ``packed``
+    weights, the input ``w`` is their snapshot. ``invariant`` is the argument of the call or its context.
     """
     if STRICT.get():
         attributes = _strictly(operator, inputs[: len(inputs) - residual], attributes, layout)
@@ -71,20 +72,20 @@ def run(
             if value is None or (kind := type(value)) is int or kind is str:
                 key.append(value)
             elif kind is list or kind is tuple:
-                key.append(bytes(value))  # of small integers only, and the quickest way to tell that they are
+                key.append(bytes(value))  # works for small integers only, and is the fastest check for them
             else:
                 raise ValueError
-    except Exception:  # larger integers, unusual types, what is no integer at all, objects that cannot be read
+    except Exception:  # large integers, unusual types, values that are no integers, objects that cannot be read
         named = dict(zip(OPERATORS[operator].attributes, attributes, strict=True))
         attributes = tuple(settled(operator, named).values())
         try:
             key.append(tuple(map(_settled, attributes)))
-        except Exception:  # the geometry says which
+        except Exception:  # computing the geometry raises the error for the invalid attribute
             prepared = prepare(operator, inputs, outs, attributes, layout, precision, activation, residual, invariant)
             return prepared.run(inputs, outs)
     try:
         prepared = device.prepared.get(tuple(key))
-    except Exception:  # a layout or a precision that cannot be one
+    except Exception:  # an invalid layout or precision, which is not hashable
         prepared = None
     if prepared is None:
         prepared = prepare(operator, inputs, outs, attributes, layout, precision, activation, residual, invariant)
@@ -93,13 +94,14 @@ def run(
 
 
 def _keep(key: tuple[Any, ...], prepared: Prepared) -> None:
+    """Cache a prepared call; a full cache is emptied first."""
     if len(device.prepared) >= _MOST_PREPARED:
         device.prepared.clear()
     device.prepared[key] = prepared
 
 
 def _strictly(operator: str, inputs: tuple[Any, ...], attributes: tuple[Any, ...], layout: str) -> tuple[Any, ...]:
-    """Compute the geometry, which raises what strict mode refuses, and return the attributes for a second reading."""
+    """Compute the geometry, which raises what strict mode refuses; return the attributes, safe to read again."""
     called = OPERATORS[operator]
     named = settled(operator, dict(zip(called.attributes, attributes, strict=True)))
     called.geometry(*(array.shape for array in inputs), layout=layout, **named)
@@ -114,9 +116,10 @@ def check_place(operator: str, name: str, array: Any) -> None:
 
 
 def first_impossible(operator: str, indices: Any, windows: IndexWindows, layout: str) -> tuple[int, ...] | None:
-    """Return where the first index, by N, C, Q1, …, stands that no forward call returns; waits for the device.
+    """Return the position (N, C, Q1, …) of the first index that no forward call returns; waits for the device.
 
-    DeviceError where the stream captures a graph, or the array is not on the current device.
+    None if all are possible. Raises DeviceError if the stream captures a graph, or the array is not on the current
+    device.
     """
     from gpuconv.cuda.call.prepared import Prepared, Result, element_strides
     from gpuconv.cuda.pool import unpool
@@ -128,22 +131,22 @@ def first_impossible(operator: str, indices: Any, windows: IndexWindows, layout:
     plan = replace(unpool.for_check(windows, strides, device.limits(current)), operator=operator)
     results = [Result("y", "out", (1,), np.dtype(np.int64))]
     search = Prepared(current, plan, {"indices": indices}, {}, results, (None,))
-    left = int(device.to_host(search.run((indices,), (None,))[0])[0])
-    if left == 0:
+    from_end = int(device.to_host(search.run((indices,), (None,))[0])[0])
+    if from_end == 0:
         return None
-    return tuple(int(at) for at in np.unravel_index(indices.size - left, windows.shape))
+    return tuple(int(at) for at in np.unravel_index(indices.size - from_end, windows.shape))
 
 
 def check_no_capture(operator: str, rule: str, does: str = "waits for the device") -> None:
-    """Raise CaptureError, with what cannot be done then, where the current stream captures a graph."""
+    """Raise CaptureError, naming what cannot be done, if the current stream captures a graph."""
     if runtime.is_capturing():
         raise CaptureError(f"{operator}: the current stream captures a graph, {rule}", does)
 
 
 def complete(operator: str, make: Callable[[], Any]) -> Any:
-    """Return a copy that ``make`` makes in the current stream, when it is complete for every stream.
+    """Return the copy that ``make`` creates on the current stream, once it is visible to every stream.
 
-    DeviceError where the stream captures a graph.
+    Raises DeviceError if the stream captures a graph.
     """
     check_no_capture(operator, "which would copy the weights only later; call it before the capture", "packs weights")
     copy = make()
@@ -152,14 +155,15 @@ def complete(operator: str, make: Callable[[], Any]) -> Any:
 
 
 def _settled(value: Any) -> Any:
-    """Return an attribute as the key has it: 1.0 equals 1, but is none of the integers that it may stand for."""
+    """Return an attribute as it appears in the key: 1.0 equals 1 as a key, but is not a valid integer attribute."""
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, bytes):
         return value.decode("latin-1")
     if not has_order(value):
         raise TypeError
-    several = hasattr(value, "__iter__") and getattr(value, "ndim", 1) > 0  # an array of no axes can only pretend to
+    # a 0-d array has __iter__, but cannot be iterated
+    several = hasattr(value, "__iter__") and getattr(value, "ndim", 1) > 0
     return tuple(map(index, islice(value, MOST_ENTRIES + 1))) if several else index(value)
 
 
@@ -174,18 +178,20 @@ def prepare(
     residual: bool = False,
     invariant: str | None = None,
 ) -> Prepared:
-    """Check a call as the NumPy backend does, then where its arrays are; plan it, and load its kernels."""
+    """Validate a call as the NumPy backend does and check its arrays' devices; then plan it and load its kernels."""
     from gpuconv.cuda import planning
     from gpuconv.cuda.call.prepared import Prepared, Result, check_devices, contiguous_strides, element_strides
 
-    called, own = OPERATORS[operator], len(inputs) - residual
+    called, operand_count = OPERATORS[operator], len(inputs) - residual
     geometry: Any = called.geometry(
-        *(array.shape for array in inputs[:own]), **dict(zip(called.attributes, attributes, strict=True)), layout=layout
+        *(array.shape for array in inputs[:operand_count]),
+        **dict(zip(called.attributes, attributes, strict=True)),
+        layout=layout,
     )
-    arrays = dict(zip((*tuple(called.inputs)[:own], *("residual",) * residual), inputs, strict=True))
+    arrays = dict(zip((*tuple(called.inputs)[:operand_count], *("residual",) * residual), inputs, strict=True))
     dtype = dtypes.check(operator, **arrays).name
     precisions.check(operator, precision)
-    alone = invariance.check(operator, invariant)
+    batch_invariant = invariance.check(operator, invariant)
     order = called.order("out", layout)
     shape = layouts.as_given(order, called.result(geometry))
     activations.check(operator, activation, arrays.get("residual"), shape, dtype)
@@ -205,10 +211,12 @@ def prepare(
         for name, array in arrays.items()
     }
     for result, out in zip(results, outs, strict=True):
-        made = contiguous_strides(shape) if out is None else element_strides(operator, result.name, out)
-        strides[result.role] = layouts.channels_second(order, made)
+        result_strides = contiguous_strides(shape) if out is None else element_strides(operator, result.name, out)
+        strides[result.role] = layouts.channels_second(order, result_strides)
     limits = device.limits(current)
-    plan = planning.plan(called.kernel, geometry, dtype, strides, limits, precision, activation, invariant=alone)
+    plan = planning.plan(
+        called.kernel, geometry, dtype, strides, limits, precision, activation, invariant=batch_invariant
+    )
     if called.kernel != operator:
         plan = replace(plan, operator=operator)
     return Prepared(current, plan, arrays, called.inputs, results, outs)

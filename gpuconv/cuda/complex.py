@@ -1,4 +1,8 @@
-"""Plans of complex Conv, ConvTranspose, averages and gradients: real ones with one more axis, of the parts."""
+"""Complex Conv, ConvTranspose, AveragePool and gradients, planned as real ones with one more spatial axis.
+
+The extra innermost axis holds the real and imaginary parts. A complex product becomes a real correlation along it: each
+weight is expanded into 3 taps (4 products for the weight gradient).
+"""
 
 from __future__ import annotations
 
@@ -12,14 +16,15 @@ from gpuconv.cuda.build.variant import Kernel, Variant
 from gpuconv.cuda.conv import families as conv_families
 from gpuconv.cuda.conv import invariant as invariance
 from gpuconv.cuda.conv import problem as correlation
-from gpuconv.cuda.plan import Launch, Limits, Plan, Space, kept, strided
+from gpuconv.cuda.plan import Launch, Limits, Plan, Space, nonempty, strided
 from gpuconv.cuda.pool import families as pool_families
 from gpuconv.cuda.pool.grad import families as pool_grad_families
 from gpuconv.cuda.weight_grad import families as weight_grad_families
 from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import AveragePoolGeometry, Ints
 
-_EXPAND_AXES, _ADD_AXES = (1, 6), (3, 5)  # of kernels that are built ahead: with 32-bit indices, and with 64-bit ones
+# axes of the kernels that are built ahead, with 32-bit and with 64-bit indices
+_EXPAND_AXES, _ADD_AXES = (1, 6), (3, 5)
 
 
 def plan(
@@ -31,9 +36,9 @@ def plan(
     precision: str,
     invariant: bool = False,
 ) -> Plan:
-    """Plan Conv, ConvTranspose or the gradient of weights for complex arrays of these strides in elements, by role.
+    """Plan Conv, ConvTranspose or the weight gradient for complex arrays with these strides in elements, by role.
 
-    ``invariant`` is that of ``planning.plan``.
+    ``invariant`` as in ``planning.plan``.
     """
     real = dtypes.entry(dtype).real
     lifted: Any
@@ -59,7 +64,9 @@ def plan(
     if expands:
         launches.insert(0, _expand(kernel, geometry.w_shape, strides["w"], dtype))
         size = prod(lifted.w_shape) * dtypes.entry(real).itemsize
-        real_plan = replace(real_plan, spaces=kept(Space("expanded", "the weights' parts", size), *real_plan.spaces))
+        real_plan = replace(
+            real_plan, spaces=nonempty(Space("expanded", "the weights' parts", size), *real_plan.spaces)
+        )
     if "b" in strides or "residual" in strides:
         launches.append(_add(kernel, geometry.y_shape, strides, dtype))
     why = "complex: a real one along one more axis, of the two parts, with 3 taps for each weight"
@@ -69,7 +76,7 @@ def plan(
 def for_average_pool(
     geometry: AveragePoolGeometry, dtype: str, strides: dict[str, Ints], limits: Limits, invariant: bool = False
 ) -> Plan:
-    """Plan AveragePool for complex arrays: the parts are averaged on their own."""
+    """Plan AveragePool for complex arrays: real and imaginary parts are averaged separately."""
     x, y = _of_parts(strides["x"]), _of_parts(strides["y"])
     real = dtypes.entry(dtype).real
     return _in_parts(pool_families.for_pool(_with_parts(geometry), real, x, y, None, limits, invariant))
@@ -78,19 +85,20 @@ def for_average_pool(
 def for_average_pool_grad(
     geometry: AveragePoolGeometry, dtype: str, strides: dict[str, Ints], limits: Limits, invariant: bool = False
 ) -> Plan:
-    """Plan the gradient of AveragePool for complex arrays likewise."""
+    """Plan the gradient of AveragePool for complex arrays: real and imaginary parts are computed separately."""
     dy, dx = _of_parts(strides["dy"]), _of_parts(strides["y"])
     lifted, real = _with_parts(geometry), dtypes.entry(dtype).real
     return _in_parts(pool_grad_families.for_average_pool_grad(lifted, real, dy, dx, limits, invariant))
 
 
 def _in_parts(plan: Plan) -> Plan:
+    """Return a real plan with the reason that its last axis holds the two parts."""
     why = "complex: a real one with one more axis, of the two parts, along which no window goes"
     return replace(plan, reasons=(*plan.reasons, why))
 
 
 def _with_parts(g: AveragePoolGeometry) -> AveragePoolGeometry:
-    """Return the geometry with the axis of the parts, innermost, along which windows have one element."""
+    """Return the geometry with the axis of parts appended; windows have one element along it."""
     return replace(
         g,
         x_shape=(*g.x_shape, 2),
@@ -104,7 +112,7 @@ def _with_parts(g: AveragePoolGeometry) -> AveragePoolGeometry:
 
 
 def _lifted(geometry: Any, kernel: int, stride: int, pad: int) -> Any:
-    """Return the geometry with the axis of the parts, innermost."""
+    """Return the geometry with the axis of parts appended, with this kernel size, stride and padding."""
     g = geometry
     return replace(
         g,
@@ -120,10 +128,12 @@ def _lifted(geometry: Any, kernel: int, stride: int, pad: int) -> Any:
 
 
 def _of_parts(strides: Ints) -> Ints:
+    """Return a complex array's strides in real elements, with the axis of parts appended."""
     return (*(2 * stride for stride in strides), 1)
 
 
 def _expand(operator: str, shape: Ints, strides: Ints, dtype: str) -> Launch:
+    """Return the launch that expands each complex weight into 3 real taps along the axis of parts."""
     extents, steps = strided.collapsed(shape, strides)
     wide = strided.needs_wide(operator, extents, steps, [3 * prod(shape)])
     rank = strided.axes(len(extents), wide, _EXPAND_AXES)
@@ -138,7 +148,7 @@ def _expand(operator: str, shape: Ints, strides: Ints, dtype: str) -> Launch:
 
 
 def _add(operator: str, shape: Ints, strides: dict[str, Ints], dtype: str) -> Launch:
-    """Return a launch that adds a bias to y, and a residual, of those that there are."""
+    """Return the launch that adds the bias and the residual, as far as given, to y."""
     y, b_stride = strides["y"], strides.get("b", (0,))[0]
     residual = strides.get("residual", y)
     extents, steps = strided.collapsed_together((shape[0], *shape[2:]), *((s[0], *s[2:]) for s in (y, residual)))
@@ -174,11 +184,12 @@ _ADD_TO = Kernel("complex.cu", "add_to_complex", "AddToComplexParams<{index}, {r
 
 
 def _variant(kernel: Kernel, dtype: str, wide: bool, rank: int) -> Variant:
+    """Return the kernel variant for a complex dtype."""
     return kernel.over(dtype, rank, types=(dtypes.entry(dtypes.entry(dtype).real).cuda,), wide=wide)
 
 
 def variants() -> Iterator[Variant]:
-    """Yield the variants that are built ahead; those for arrays of more axes are compiled when first needed."""
+    """Yield the variants that are built ahead; those for arrays of more axes are compiled on first use."""
     for dtype in dtypes.COMPLEX_DTYPES:
         for wide in (False, True):
             yield _variant(_EXPAND, dtype, wide, _EXPAND_AXES[wide])

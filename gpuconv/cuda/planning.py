@@ -1,4 +1,4 @@
-"""The plan of a call, whatever its operator and dtype."""
+"""Planning: dispatches a call to the planner of its operator and dtype, and returns the launches."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from gpuconv.rules import dtypes
 from gpuconv.rules.activation import Activation
 from gpuconv.rules.geometry import Ints
 
-_PARAMETER_BYTES = 4096  # of one launch, for every compiler and driver; the newest have room for more
-_BUILT_AHEAD = 4  # spatial axes up to which there are kernels that are built ahead
+_PARAMETER_BYTES = 4096  # per launch, with every compiler and driver (recent ones allow more)
+_BUILT_AHEAD = 4  # most spatial axes of the kernels that are built ahead
 _SHAPES = ("x_shape", "y_shape", "w_shape", "numbered_shape")
 _PER_AXIS = ("kernel_shape", "strides", "dilations", "pads_begin", "pads_end")
 
@@ -38,18 +38,18 @@ def plan(
     activation: Activation | None = None,
     invariant: bool = False,
 ) -> Plan:
-    """Plan what ``operators.Operator.kernel`` names, for arrays of these strides in elements, by their roles.
+    """Plan the computation ``kernel`` (``operators.Operator.kernel``); ``strides`` maps roles to strides in elements.
 
-    With ``invariant``, the order of the sums of an image does not depend on the images beside it. Gradients of weights
-    and of biases, which sum over images, are planned as without it.
+    With ``invariant``, the order of summation of an image does not depend on the rest of the batch. Gradients of
+    weights and biases, which sum over images, ignore it.
 
     Raises
     ------
     ArgumentError
-        The problem needs more than 64-bit indices, more blocks than a grid has, or more axes than parameters have room
-        for.
+        The problem needs more than 64-bit indices, more blocks than a grid allows, or more axes than fit the kernel
+        parameters.
     """
-    if kernel != "bias_grad":  # which makes one of all axes that lie as one
+    if kernel != "bias_grad":  # bias_grad merges contiguous axes itself
         geometry, strides = _without_idle_axes(geometry, strides)
     planned = _plan(kernel, geometry, dtype, strides, limits, precision, activation, invariant)
     size = max((launch.variant.layout.itemsize for launch in (*planned.launches, *planned.sharing)), default=0)
@@ -71,6 +71,7 @@ def _plan(
     activation: Activation | None,
     invariant: bool,
 ) -> Plan:
+    """Dispatch to the planner of the computation and dtype."""
     if kernel == "average_pool" and dtypes.entry(dtype).real:
         return complex_plan.for_average_pool(geometry, dtype, strides, limits, invariant)
     if kernel in ("max_pool", "average_pool"):
@@ -99,6 +100,7 @@ def _plan(
         return finish.finished(planned, activation, dtype, geometry.y_shape, strides)
 
     def finished(plan: Plan, problem: Problem) -> Plan:
+        """Return the plan with its epilogue."""
         return finish.finished(plan, activation, dtype, problem.y_shape, {**strides, "y": problem.y_strides})
 
     steps = {"residual": strides["residual"][0]} if "residual" in strides else {}
@@ -107,28 +109,29 @@ def _plan(
 
 
 def _without_idle_axes(geometry: Any, strides: dict[str, Ints]) -> tuple[Any, dict[str, Ints]]:
-    """Return a problem without the axes along which one element meets another, where it has more axes than usual.
+    """Drop the axes along which nothing happens, if the problem has more axes than the kernels built ahead.
 
-    No kernel has anything to do along them. One axis stays in any case.
+    At least one spatial axis is kept.
     """
     rank = len(geometry.x_shape) - 2
     if rank <= _BUILT_AHEAD:
         return geometry, strides
-    kept = [axis for axis in range(rank) if not _is_idle(geometry, axis)] or [0]
+    busy_axes = [axis for axis in range(rank) if not _is_idle(geometry, axis)] or [0]
 
     def of_array(entries: Ints) -> Ints:
-        return (*entries[:2], *(entries[2 + axis] for axis in kept))
+        """Return an array's entries for batch, channels and the axes that are kept."""
+        return (*entries[:2], *(entries[2 + axis] for axis in busy_axes))
 
     changed = {name: of_array(getattr(geometry, name)) for name in _SHAPES if hasattr(geometry, name)}
     for name in _PER_AXIS:
         if hasattr(geometry, name):
             entries = getattr(geometry, name)
-            changed[name] = tuple(entries[axis] for axis in kept)
+            changed[name] = tuple(entries[axis] for axis in busy_axes)
     return replace(geometry, **changed), {role: s if role == "b" else of_array(s) for role, s in strides.items()}
 
 
 def _is_idle(geometry: Any, axis: int) -> bool:
-    """Tell whether all arrays have one element along an axis, and its one tap does not lie in the padding."""
+    """Return whether all arrays have one element along an axis, and its only tap is in bounds."""
     extents = [getattr(geometry, name)[2 + axis] for name in _SHAPES if hasattr(geometry, name)]
     if hasattr(geometry, "kernel_shape"):
         extents += [geometry.kernel_shape[axis], 1 + geometry.pads_begin[axis]]

@@ -1,7 +1,7 @@
-"""Taking turns without waiting for ever.
+"""Locks with a timeout, for optional mutual exclusion that can never deadlock.
 
-An interrupt may come after a lock is taken and before anything sees to its release. So a lock guards only what may be
-done twice at a time, at the price of time or of a choice, and whoever waits goes on after a while.
+An interrupt may arrive after a lock is acquired and before the ``finally`` that releases it. So a lock only guards work
+that may safely be done twice, at the price of time. Whoever waits proceeds without it after a while.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from threading import Lock
 
 @contextmanager
 def turn(lock: Lock, seconds: float) -> Iterator[None]:
-    """Hold a lock if it can be had in so many seconds; go on without it if not."""
+    """Acquire ``lock``, or continue without it after ``seconds``."""
     held = False
     try:
         held = lock.acquire(timeout=seconds)

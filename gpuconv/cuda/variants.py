@@ -1,4 +1,4 @@
-"""The list of every kernel that a plan can name, for building ahead and for the table of what they use."""
+"""The list of every kernel variant that a plan can use, for ahead-of-time compilation and the resource table."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from gpuconv.cuda.weight_grad import families as weight_grad_families
 
 
 def owners() -> list[Any]:
-    """Return the modules that have kernels: those of the families, and those of passes over memory."""
+    """Return the modules that define kernels: those of all families, and those of auxiliary passes."""
     rooms = (conv_families, pool_families, pool_grad_families, weight_grad_families)
     families = [family for room in rooms for family in room.FAMILIES]
     return [*families, sums, unpool, complex_plan, copy_pass, channels_last]
 
 
 def all_variants() -> list[Variant]:
-    """Return every variant for one to four spatial axes; those for more axes are compiled when first needed."""
+    """Return every variant for one to four spatial axes; those for more axes are compiled on first use."""
     return [variant for owner in owners() for variant in owner.variants()]

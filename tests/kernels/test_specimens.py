@@ -123,7 +123,7 @@ def test_every_tile_of_wgmma_is_there() -> None:
 
 
 def test_every_form_of_strips_is_there() -> None:
-    forms = {(tile.rows, tile.turns) for tile in wgmma_tiles.STRIPS}
+    forms = {(tile.rows, tile.ping_pong) for tile in wgmma_tiles.STRIPS}
     assert len({one.kernel.removesuffix("_split") for one in wgmma.STRIPS}) > len(forms)
     assert {"rows" in one.kernel for one in wgmma.STRIPS} == {True, False}
     assert any("x32_" in one.kernel for one in wgmma.STRIPS)

@@ -1,1 +1,1 @@
-"""A variant in, a file that a device loads out; nothing here knows what a convolution is."""
+"""Compilation: from a kernel variant to a loadable cubin or PTX, with caches. Knows nothing about convolution."""

@@ -1,9 +1,11 @@
-"""Compiled kernels on disk: found again only if nothing that made them has changed, and every byte is as written.
+"""The on-disk cache of compiled kernels: entries are valid only if every input and every byte is unchanged.
 
-An entry is two files: what was compiled, named after its own content, and a manifest that holds the key, that content's
-digest and the compiler's log. Both appear whole (``os.replace``), the manifest last. Whatever is not as it was written
-is as good as absent, so that processes may race and nothing needs a lock; so is what others than this user could have
-written (``trust``), after a warning. The bytes that were looked at are those that a device loads.
+An entry is two files: the compiled content, named after its digest, and a manifest with the key, the digest and the
+compiler's log. Both are written atomically (``os.replace``), the manifest last. A damaged entry counts as missing, so
+processes may race without locks.
+
+Entries that other users could have written (``trust``) are ignored too, with a warning. The bytes that were verified
+are the bytes that a device loads.
 """
 
 from __future__ import annotations
@@ -27,18 +29,18 @@ from gpuconv import _environment
 from gpuconv.cuda.build import trust
 
 _FORMAT = 1
-_MANIFEST_BYTES, _CONTENT_BYTES = 2**20, 2**26  # at most, to be read
-_OWN = 0o600  # nobody else reads what this user computes
+_MANIFEST_BYTES, _CONTENT_BYTES = 2**20, 2**26  # most bytes to read of a manifest, and of content
+_OWN = 0o600  # only this user may read it
 _SHARED = 0o644
 _TEMPORARY = re.compile(r"\.[0-9a-f]{16}\.tmp")
-_ABANDONED = 3600.0  # seconds; writing takes a moment
+_ABANDONED = 3600.0  # seconds after which a temporary file counts as abandoned; writing takes a moment
 
-_warned: dict[Path, Exception] = {}  # by folder, which one warning is enough for
+_warned: dict[Path, Exception] = {}  # by folder: one warning each
 _tidied: set[Path] = set()
 
 
 class Entry(NamedTuple):
-    """What a key stands for: a file, the log of making it, and what it held when it was looked at."""
+    """A cache hit: the content's file, the compiler's log, and the verified content."""
 
     path: Path
     log: str
@@ -46,34 +48,35 @@ class Entry(NamedTuple):
 
 
 def folder() -> Path | None:
-    """Return ``GPUCONV_CACHE_DIR``, or ``gpuconv`` among the user's caches; None where the user has no such folder.
+    """Return the cache folder: ``GPUCONV_CACHE_DIR``, else ``gpuconv`` in the user's cache folder, else None.
 
-    ArgumentError where ``GPUCONV_CACHE_DIR`` names nothing.
+    Raises ArgumentError if ``GPUCONV_CACHE_DIR`` does not name a folder.
     """
     return _environment.folder("GPUCONV_CACHE_DIR") or _usual()
 
 
 def _usual() -> Path | None:
+    """Return the user's default cache folder; None if the environment names none."""
     variable = "LOCALAPPDATA" if os.name == "nt" else "XDG_CACHE_HOME"
     base, home = os.path.expanduser(os.environ.get(variable, "")), os.path.expanduser("~")
-    if os.path.isabs(base):  # others are to be ignored, by the specification of XDG's folders
+    if os.path.isabs(base):  # relative paths must be ignored (XDG Base Directory Specification)
         return Path(base, "gpuconv")
     return Path(home, ".cache", "gpuconv") if os.path.isabs(home) else None
 
 
 def _is_named(folder: Path) -> bool:
-    """Tell whether somebody chose a folder, by the variable or by an argument."""
+    """Return whether the folder was chosen explicitly, by the variable or by an argument."""
     return bool(os.environ.get("GPUCONV_CACHE_DIR")) or folder != _usual()
 
 
 def can_be_written(folder: Path) -> bool:
-    """Tell whether a folder takes new entries, or can be made, as far as permissions say; others may stand in it."""
+    """Return whether permissions allow new entries in a folder, or creating it."""
     there = next(place for place in (folder, *folder.parents) if os.path.exists(place))
     return os.path.isdir(there) and os.access(there, os.W_OK | os.X_OK)
 
 
 def distrust(folder: Path) -> str | None:
-    """Return why a folder is not used though it is there: somebody else can write to it. None where all is well."""
+    """Return why an existing folder is not used, because others can write to it; None if it is fine."""
     try:
         with trust.opened(folder, _is_named(folder)):
             return None
@@ -84,14 +87,14 @@ def distrust(folder: Path) -> str | None:
 
 
 def key(*parts: str) -> str:
-    """Return the digest of everything that makes an entry what it is."""
+    """Return the digest of everything that determines an entry."""
     return hashlib.sha256(json.dumps([_FORMAT, *parts]).encode()).hexdigest()
 
 
 def find(folder: Path, title: str, key: str) -> Entry | None:
-    """Return an entry that is whole, or None; with a RuntimeWarning where others than this user could have written it.
+    """Return an intact entry, or None.
 
-    That comes once for each folder.
+    Warns once per folder (RuntimeWarning) if other users could have written it.
     """
     try:
         with trust.opened(folder, _is_named(folder)) as read:
@@ -102,13 +105,13 @@ def find(folder: Path, title: str, key: str) -> Entry | None:
             return Entry(folder / name, log, content)
     except trust.Untrusted as error:
         _warn(folder, error)
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):  # all that a file of anybody's can hold
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):  # whatever a malformed file can raise
         return None
     return None
 
 
 def read(folder: Path, name: str) -> bytes | None:
-    """Return what a file of the cache holds, as `find` does; None where it is absent, or nothing to be read."""
+    """Return the content of a file in the cache; None if it is missing or unusable. Warns as :func:`find`."""
     try:
         with trust.opened(folder, _is_named(folder)) as content:
             return content(name, _CONTENT_BYTES)
@@ -120,6 +123,7 @@ def read(folder: Path, name: str) -> bytes | None:
 
 
 def _warn(folder: Path, error: trust.Untrusted) -> None:
+    """Warn, once per folder, that a cache is not trusted."""
     if _warned.setdefault(folder, error) is error:
         warnings.warn(
             f"the cache of compiled kernels in {folder} is not used as it is, since {error}; take that right from "
@@ -130,9 +134,9 @@ def _warn(folder: Path, error: trust.Untrusted) -> None:
 
 
 def warn_unwritable(folder: Path | None, error: OSError | None) -> None:
-    """Warn, once for each folder, that compiled kernels cannot be kept for later processes; None where there is none.
+    """Warn, once per folder, that compiled kernels cannot be kept for later processes.
 
-    A folder that is not trusted has had its warning.
+    ``folder`` is None if the user has no cache folder. A folder that is not trusted has been warned about already.
     """
     cause = error or OSError("neither XDG_CACHE_HOME nor HOME names a folder")
     if _warned.setdefault(folder or Path(), cause) is cause:
@@ -148,9 +152,9 @@ def warn_unwritable(folder: Path | None, error: OSError | None) -> None:
 def store(
     folder: Path, title: str, key: str, suffix: str, content: bytes, log: str, *, for_others: bool = False
 ) -> Entry:
-    """Write an entry, for this user alone or also ``for_others`` to read, as far as the umask lets them.
+    """Write an entry, readable by this user only, or ``for_others`` too as far as the umask allows.
 
-    OSError where the folder cannot be made or written, is full, or is one that others can write to.
+    OSError if the folder cannot be created or written, is full, or is writable by others.
     """
     name = f"{title}.{_digest(content)[:16]}{suffix}"
     mode = _SHARED if for_others else _OWN
@@ -161,27 +165,30 @@ def store(
 
 
 def _manifest(title: str, key: str) -> str:
+    """Return the file name of an entry's manifest."""
     return f"{title}.{key[:16]}.json"
 
 
 def _description(key: str, name: str, content: bytes, log: str) -> dict[str, str]:
+    """Return the content of a manifest: key, file, digest, log, and a digest of these."""
     lines = {"key": key, "file": name, "sha256": _digest(content), "log": log}
     return {**lines, "sha256 of these": _digest(json.dumps(lines).encode())}
 
 
 def _digest(content: bytes) -> str:
+    """Return the SHA-256 of ``content`` in hexadecimal."""
     return hashlib.sha256(content).hexdigest()
 
 
 def write(folder: Path, name: str, content: bytes, mode: int = _OWN) -> Path:
-    """Write a file that others see whole or not at all, if they see it; OSError as `store`."""
-    _prepare(folder, mode | (mode & 0o444) >> 2)  # who may read a file may enter the folder
+    """Write a file atomically: others see all of it or nothing. OSError as :func:`store`."""
+    _prepare(folder, mode | (mode & 0o444) >> 2)  # whoever may read a file may enter the folder
     put(folder / name, [content], mode)
     return folder / name
 
 
 def put(path: Path, parts: Iterable[bytes], mode: int) -> None:
-    """Write a file in a folder that is there, whole or not at all."""
+    """Write a file into an existing folder atomically."""
     temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
     try:
         with open(temporary, "xb", opener=lambda place, flags: os.open(place, flags, mode)) as file:
@@ -194,14 +201,14 @@ def put(path: Path, parts: Iterable[bytes], mode: int) -> None:
 
 
 def make(folder: Path, mode: int) -> None:
-    """Make a folder unless it is there, and all that it lies in."""
+    """Create a folder and its parents, unless they exist."""
     missing = [place for place in (folder, *folder.parents) if not os.path.exists(place)]
     for place in reversed(missing):
         place.mkdir(mode, exist_ok=True)
 
 
 def _prepare(folder: Path, mode: int) -> None:
-    """Make a folder if need be, refuse one that others can write to, and tidy it up once."""
+    """Create a folder if needed, refuse one that others can write to, and clean it up once."""
     make(folder, mode)
     with trust.opened(folder, _is_named(folder)):
         if folder not in _tidied:
@@ -210,7 +217,7 @@ def _prepare(folder: Path, mode: int) -> None:
 
 
 def _tidy(folder: Path) -> None:
-    """Remove what was left by writers that were killed."""
+    """Remove temporary files of writers that were killed."""
     with suppress(OSError), os.scandir(folder) as files:
         for file in files:
             if _TEMPORARY.fullmatch(file.name):
@@ -220,25 +227,28 @@ def _tidy(folder: Path) -> None:
 
 
 class _Private:
-    """A temporary folder of this process, made when first needed, removed when the process ends."""
+    """A temporary folder per process, created on first use and removed at exit."""
 
     def __init__(self) -> None:
-        self._paths: dict[int, Path] = {}  # by process: a forked child has another
+        self._paths: dict[int, Path] = {}  # by process: a forked child gets its own
 
     def existing(self) -> Path | None:
+        """Return this process's folder; None if it has not been created."""
         return self._paths.get(os.getpid())
 
     def make(self) -> Path:
+        """Return this process's folder, creating it on first use."""
         process, path = os.getpid(), self.existing()
         if path is None:
             made = Path(tempfile.mkdtemp(prefix="gpuconv-"))
             atexit.register(_remove, made, process)
-            path = self._paths.setdefault(process, made)  # another thread may have come first
+            path = self._paths.setdefault(process, made)  # another thread may have been faster
         return path
 
 
 def _remove(path: Path, process: int) -> None:
-    if os.getpid() == process:  # and not a child, which inherits what is registered
+    """Remove the temporary folder at the exit of the process that created it."""
+    if os.getpid() == process:  # not in a child, which inherits exit handlers
         shutil.rmtree(path, ignore_errors=True)
 
 

@@ -1,4 +1,4 @@
-"""From a variant to what a device loads, through the cache on disk."""
+"""Compiles kernel variants with NVRTC, through the packed kernels and the cache on disk."""
 
 from __future__ import annotations
 
@@ -17,58 +17,59 @@ from gpuconv.cuda.build.variant import Variant
 from gpuconv.cuda.turns import turn
 
 _OLDEST = (8, 0)
-_FIRST_WITH_FEATURES = (9, 0)  # from here on "a" stands for all that one capability has, and no other
-_OPTIONS = ("--std=c++17", "--ptxas-options=-v")  # never -ftz or -use_fast_math: results would change
+_FIRST_WITH_FEATURES = (9, 0)  # from here on, suffix "a" enables the features of exactly one capability
+_OPTIONS = ("--std=c++17", "--ptxas-options=-v")  # never -ftz or -use_fast_math, which would change results
 _LINE_INFO = "--generate-line-info"
-_REGISTERS_AT_ONCE = 8  # of a thread that a launch gets
+_REGISTERS_AT_ONCE = 8  # granularity of registers per thread
 
-_EXPECTED = re.compile(  # lines of the log that hold no remark
+_EXPECTED = re.compile(  # log lines without a remark
     r"ptxas info +: (\d+ bytes gmem|Compiling entry|Function properties|Used \d+ reg|Compile time)"
     r"|ptxas +\. +\d+ bytes stack frame"
 )
 
 _locks: dict[tuple[int, str], threading.Lock] = {}
-_LONGEST = 120.0  # seconds that a compilation takes; who has waited so long for another's makes its own
-_warned = threading.Lock()  # taken by the first warning, never given back
+_LONGEST = 120.0  # seconds that a compilation may take; whoever waits longer for another thread's compiles by itself
+_warned = threading.Lock()  # acquired by the first warning, and never released
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What the assembler says of a kernel."""
+    """Resource usage of a kernel, as ptxas reports it."""
 
     registers: int  # per thread
     stack_bytes: int  # per thread, in local memory
-    spill_stores: int  # bytes per thread that are moved because registers ran out
-    spill_loads: int  # and back
+    spill_stores: int  # bytes per thread
+    spill_loads: int  # bytes per thread
     shared_bytes: int  # static shared memory per block
     barriers: int
-    remarks: tuple[str, ...]  # warnings, and whatever else it says
+    remarks: tuple[str, ...]  # warnings and other messages
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """One variant for one architecture, on disk."""
+    """One variant compiled for one architecture, on disk."""
 
-    path: Path  # a cubin, or PTX
-    log: str  # the compiler's
-    content: bytes = field(repr=False)  # what the file held when it was looked at, or written
-    seconds: float | None  # what compiling took; None where the file was there
+    path: Path  # a cubin or PTX file
+    log: str  # the compiler's log
+    content: bytes = field(repr=False)  # the file's verified content
+    seconds: float | None  # seconds of compilation; None for a cache hit
 
 
 def architecture(capability: tuple[int, int]) -> str:
-    """Return what to compile for so that a device of this compute capability can run it.
+    """Return the architecture to compile for, so that a device with this compute capability can run the result.
 
-    Usually the capability's own architecture: ``sm_80``, ``sm_90a``, without a look at NVRTC where packed kernels are
-    for it. For a device newer than NVRTC it is the newest that NVRTC knows, as PTX (``compute_120``), which the driver
-    compiles; the first time with a RuntimeWarning. DeviceError where the device is too old, CompileError where neither
-    NVRTC is there nor packed kernels for the device.
+    Usually the capability's own: ``sm_80``, ``sm_90a``; NVRTC is not consulted if packed kernels cover it. For a device
+    newer than NVRTC, PTX for the newest architecture it knows (``compute_120``), which the driver compiles, with one
+    RuntimeWarning.
+
+    Raises DeviceError if the device is too old, CompileError if there is neither NVRTC nor a pack for the device.
     """
     text = _dotted(capability)
     if capability < _OLDEST:
         raise DeviceError(f"gpuconv needs compute capability {_dotted(_OLDEST)} or newer, this device has {text}")
-    packed, own = pack.in_use(), _names(capability)[-1]
-    if packed is not None and own in packed.architectures:
-        return own
+    packed, specific = pack.in_use(), _names(capability)[-1]
+    if packed is not None and specific in packed.architectures:
+        return specific
     known = [number for number in nvrtc.capabilities() if _OLDEST <= number <= capability]
     if not known:
         raise DeviceError(
@@ -88,7 +89,7 @@ def architecture(capability: tuple[int, int]) -> str:
 
 
 def checked(name: str) -> str:
-    """Return an architecture that somebody named; ArgumentError unless NVRTC knows it and gpuconv runs on it."""
+    """Return an architecture that the user named; ArgumentError unless NVRTC and gpuconv support it."""
     names = [name for number in nvrtc.capabilities() if number >= _OLDEST for name in _names(number)]
     if name not in names:
         raise ArgumentError(f"unknown architecture {name!r}; NVRTC {nvrtc.version()} compiles for {', '.join(names)}")
@@ -96,19 +97,21 @@ def checked(name: str) -> str:
 
 
 def _names(capability: tuple[int, int]) -> list[str]:
+    """Return the architecture names of a compute capability, the most specific last."""
     plain = "sm_{}{}".format(*capability)
     return [plain, plain + "a"] if capability >= _FIRST_WITH_FEATURES else [plain]
 
 
 def _dotted(capability: tuple[int, int]) -> str:
+    """Return a compute capability as ``9.0``."""
     return "{}.{}".format(*capability)
 
 
 def cubin(variant: Variant, architecture: str) -> bytes:
-    """Return what to load: a cubin for ``sm_…``, PTX for ``compute_…``; packed, or compiled if need be.
+    """Return the code to load: a cubin for ``sm_…``, PTX for ``compute_…``; from the pack, the cache, or the compiler.
 
-    CompileError where the variant does not compile, with the compiler's log, or would wait for registers for ever, or
-    the compiler is not installed.
+    Raises CompileError, with the log, if the variant does not compile or would wait forever for registers, or if the
+    compiler is not installed.
     """
     content, log, compiler = _packed(variant, architecture) or _built(variant, architecture)
     reason = _starved(variant, log)
@@ -118,12 +121,14 @@ def cubin(variant: Variant, architecture: str) -> bytes:
 
 
 def _packed(variant: Variant, architecture: str) -> tuple[bytes, str, str] | None:
+    """Return (content, log, compiler) of a variant from the pack in use; None if it is not there."""
     packed = pack.in_use()
     kernel = None if packed is None else packed.find(packed_key(variant, architecture))
     return None if packed is None or kernel is None else (*kernel, packed.compiler)
 
 
 def _built(variant: Variant, architecture: str) -> tuple[bytes, str, str]:
+    """Return (content, log, compiler) of a variant from the cache or the compiler."""
     try:
         built = build(variant, architecture)
     except CompileError as error:
@@ -138,12 +143,12 @@ def _built(variant: Variant, architecture: str) -> tuple[bytes, str, str]:
 
 
 def packed_key(variant: Variant, architecture: str) -> str:
-    """Return under which key a variant is packed: of all that makes it but the compiler."""
+    """Return a variant's key in a pack: everything that determines it, except the compiler."""
     return cache.key(sources.source(variant), architecture, *_OPTIONS)
 
 
 def _starved(variant: Variant, log: str) -> str | None:
-    """Return why warps that hand registers to each other would miss some; None where all is well."""
+    """Return why setmaxnreg would find too few registers, so that the kernel would hang; None if it works."""
     ignored = re.search(r"^.*setmaxnreg.*ignored.*$", log, re.MULTILINE)
     if ignored is not None:
         return ignored[0].strip()
@@ -155,13 +160,13 @@ def _starved(variant: Variant, log: str) -> str | None:
 
 
 def ptx(variant: Variant, architecture: str, line_info: bool = True) -> str:
-    """Return the PTX from which NVRTC makes the cubin for ``sm_…``, by default with lines of ``kernels_cu/...``."""
+    """Return the PTX from which NVRTC makes the cubin for ``sm_…``, by default with line information."""
     virtual = architecture.replace("sm_", "compute_")
     return build(variant, virtual, options=(_LINE_INFO,) if line_info else ()).content.decode()
 
 
 def report(variant: Variant, architecture: str) -> Report:
-    """Return what the assembler said of a variant, which is compiled if need be; CompileError for PTX, too."""
+    """Return ptxas's report of a variant, which is compiled if needed; CompileError also for PTX targets."""
     reported = read(build(variant, architecture).log)
     if reported is None:
         raise CompileError(f"{variant.name} for {architecture}: the compiler does not report registers")
@@ -169,7 +174,7 @@ def report(variant: Variant, architecture: str) -> Report:
 
 
 def read(log: str) -> Report | None:
-    """Return what a compiler's log holds; None if it is not of the assembler."""
+    """Return the report in a compiler's log; None if ptxas did not run."""
     used = re.search(r"Used (\d+) registers(.*)", log)
     if used is None:
         return None
@@ -185,6 +190,7 @@ def read(log: str) -> Report | None:
 
 
 def _total(pattern: str, text: str) -> int:
+    """Return the sum of the numbers that a pattern matches."""
     return sum(map(int, re.findall(pattern, text)))
 
 
@@ -195,16 +201,16 @@ def build(
     options: tuple[str, ...] = (),
     for_others: bool = False,
 ) -> Built:
-    """Compile a variant unless it is in the cache; threads that want the same wait for the first.
+    """Compile a variant unless it is cached; threads that want the same one wait for the first.
 
-    A ``folder`` is the one cache to use, others may read what is written to it if it is ``for_others``. By default it
-    is the user's, and where that cannot be written a temporary one. CompileError as `cubin`; OSError where a folder is
-    given and cannot be written, or others can write to it.
+    With ``folder``, only that cache is used, and with ``for_others`` other users may read what is written. By default
+    it is the user's cache, or a temporary one if that cannot be written. CompileError as :func:`cubin`; OSError if
+    ``folder`` cannot be written or others can write to it.
     """
     source, options = sources.source(variant), (*_OPTIONS, *options)
     key = cache.key(source, architecture, *options, nvrtc.identity())
     title = f"{variant.name}.{architecture}"
-    lock = _locks.setdefault((os.getpid(), key), threading.Lock())  # a forked child does not wait for its parent's
+    lock = _locks.setdefault((os.getpid(), key), threading.Lock())  # a forked child does not wait for its parent's lock
     with turn(lock, _LONGEST):
         for place in _places(folder):
             entry = cache.find(place, title, key)
@@ -220,18 +226,20 @@ def build(
 
 
 def _places(folder: Path | None) -> Iterator[Path]:
+    """Yield the cache folders to search."""
     for place in (folder,) if folder is not None else (cache.folder(), cache.private.existing()):
         if place is not None:
             yield place
 
 
 def _store_somewhere(title: str, key: str, suffix: str, content: bytes, log: str) -> cache.Entry:
+    """Store an entry in the user's cache, or with a warning in this process's temporary folder."""
     usual = cache.folder()
     reason: OSError | None = None
     if usual is not None:
         try:
             return cache.store(usual, title, key, suffix, content, log)
-        except OSError as error:  # read-only, full, not a folder, others can write to it
+        except OSError as error:  # read-only, full, not a folder, or writable by others
             reason = error
     try:
         entry = cache.store(cache.private.make(), title, key, suffix, content, log)

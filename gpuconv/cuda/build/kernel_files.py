@@ -1,4 +1,4 @@
-"""Where the CUDA sources are, and what is in them: from a checkout, an installed package or a zipped one."""
+"""Locates and reads the CUDA sources, in a checkout, an installed package, or a zipped package."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _INCLUDE = re.compile(r'^[^\S\n]*#[^\S\n]*include[^\S\n]*"([^"]+)"', re.MULTILIN
 
 
 @cache
-def folder() -> Any:  # a Traversable, whose module is another in Python 3.10
-    """Return the folder ``kernels_cu``: part of the installed package, or beside it in a checkout."""
+def folder() -> Any:  # a Traversable, whose module differs in Python 3.10
+    """Return the folder ``kernels_cu``: in the installed package, or beside it in a checkout."""
     package = Path(__file__).resolve().parents[2]
     packaged, beside = (parent / "kernels_cu" for parent in (package, package.parent))
     for place in (packaged, beside):
@@ -28,7 +28,7 @@ def folder() -> Any:  # a Traversable, whose module is another in Python 3.10
 
 
 def text(root: Any, path: str) -> str:
-    """Return what a file of a folder of sources holds; CompileError where it cannot be read."""
+    """Return the text of a source file; CompileError if it cannot be read."""
     try:
         content: str = root.joinpath(*path.split("/")).read_text(encoding="utf-8")
     except OSError as error:
@@ -37,5 +37,5 @@ def text(root: Any, path: str) -> str:
 
 
 def headers(text: str) -> list[str]:
-    """Return the paths of the headers that a text, or a line, includes by ``#include "base/ptx.cuh"``."""
+    """Return the paths of the headers that a text includes by ``#include "…"``."""
     return _INCLUDE.findall(text)

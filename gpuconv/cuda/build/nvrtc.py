@@ -1,6 +1,6 @@
-"""NVRTC, NVIDIA's compiler, through NVIDIA's Python binding: it needs neither a device nor a driver.
+"""NVRTC, NVIDIA's runtime compiler, through the Python package cuda-bindings; needs no device and no driver.
 
-Nothing is imported before something is to be compiled.
+The binding is imported on the first compilation.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ _HEADERS = ("cuda_fp16.h", "cuda_fp16.hpp", "cuda_bf16.h", "cuda_bf16.hpp", "cud
 
 @cache
 def _binding() -> Any:
+    """Import and return NVIDIA's binding; CompileError if it or NVRTC is missing."""
     try:
         binding: Any = importlib.import_module("cuda.bindings.nvrtc")
-        binding.nvrtcVersion()  # the library itself is loaded by the first call
-    except Exception as error:  # a binding without its library fails in ways of its own
+        binding.nvrtcVersion()  # the first call loads the library
+    except Exception as error:  # a binding without its library fails in its own ways
         reason = " ".join(str(error).split())
         raise CompileError(
             f"CUDA kernels cannot be compiled, since NVRTC is not there ({reason}); {_INSTALL}"
@@ -34,14 +35,14 @@ def _binding() -> Any:
 
 @cache
 def version() -> str:
-    """Return NVRTC's version, as ``13.0``."""
+    """Return NVRTC's version, such as ``13.0``."""
     major, minor = _checked(_binding().nvrtcVersion())
     return f"{major}.{minor}"
 
 
 @cache
 def capabilities() -> tuple[tuple[int, int], ...]:
-    """Return the compute capabilities that NVRTC compiles for, in ascending order."""
+    """Return the compute capabilities that NVRTC supports, in ascending order."""
     (numbers,) = _checked(_binding().nvrtcGetSupportedArchs())
     return tuple(sorted(divmod(number, 10) for number in numbers))
 
@@ -61,9 +62,9 @@ def headers() -> Path:
 
 @cache
 def identity() -> str:
-    """Return what tells this compiler and these headers from others, whatever folders they are in.
+    """Return a text that identifies the compiler and CUDA headers by content, independent of their location.
 
-    The version leaves out the patch level; the size of the library stands for it.
+    NVRTC's version lacks the patch level; the library's size stands in for it.
     """
     _binding()
     library = importlib.import_module("cuda.pathfinder").load_nvidia_dynamic_lib("nvrtc").abs_path
@@ -76,10 +77,9 @@ def identity() -> str:
 
 
 def build(name: str, source: str, architecture: str, options: Sequence[str]) -> tuple[bytes, str]:
-    """Compile for ``sm_…`` to a cubin, for ``compute_…`` to PTX; return that and the compiler's log.
+    """Compile to a cubin for ``sm_…``, or to PTX for ``compute_…``; return it with the compiler's log.
 
-    Other threads run meanwhile: the binding releases the interpreter's lock. A CompileError has the first error, then
-    the whole log.
+    The binding releases the GIL. A CompileError shows the first error, then the whole log.
     """
     nvrtc = _binding()
     (program,) = _checked(nvrtc.nvrtcCreateProgram(source.encode(), f"{name}.cu".encode(), 0, [], []))
@@ -98,6 +98,7 @@ def build(name: str, source: str, architecture: str, options: Sequence[str]) -> 
 
 
 def _first_error(log: str, result: Any) -> str:
+    """Return the first error line of a log, or else NVRTC's status."""
     match = re.search(r"^.*\berror\b.*$", log, re.MULTILINE)
     if match is not None:
         return match[0].strip()
@@ -105,13 +106,15 @@ def _first_error(log: str, result: Any) -> str:
 
 
 def _bytes(program: Any, size: Callable[[Any], Any], get: Callable[[Any, bytearray], Any]) -> bytes:
+    """Return an output of NVRTC by its pair of size and copy functions."""
     (count,) = _checked(size(program))
-    buffer = bytearray(count)  # never bytes: Python shares those of length 1, and NVRTC would write into them
+    buffer = bytearray(count)  # not bytes: Python shares those of length 1, and NVRTC would overwrite them
     _checked(get(program, buffer))
     return bytes(buffer)
 
 
 def _checked(answer: Any) -> Any:
+    """Return the values of a binding's answer; CompileError if its status is an error."""
     result, *values = answer
     if int(result) != 0:
         raise CompileError(f"NVRTC reports {getattr(result, 'name', result)}")

@@ -1,11 +1,11 @@
-"""Compiled kernels in one file that is carried along: found by their sources, whatever compiler is there, or none.
+"""Packs: precompiled kernels in one portable file, found by their sources, usable without a compiler.
 
-``gpuconv compile --pack`` writes it, ``GPUCONV_PACK`` names it. It begins with a line of text: what it is, the bytes of
-the index and the index's digest. Then come the index and the groups, each compressed. A group is a few kernels that are
-alike, one behind the other: to read one, no more than its group is expanded. The index tells of each kernel where it
-stands, its digest and the compiler's log, under a key that holds everything that makes the kernel but the compiler.
+``gpuconv compile --pack`` writes a pack, ``GPUCONV_PACK`` names it. Layout: one header line (title, size and digest of
+the index), the xz-compressed index, then xz-compressed groups. A group holds a few similar kernels, so reading one
+kernel decompresses only its group.
 
-The file is read once and kept in memory as it is, a few megabytes, so that it may be replaced or removed meanwhile.
+The index has, per kernel, its position, digest and compiler log, under a key of everything that determines it except
+the compiler. The file, a few megabytes, is read once and kept in memory, so it may be replaced or removed meanwhile.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from gpuconv import _environment
 from gpuconv.cuda.build import cache, trust
 
 VARIABLE = "GPUCONV_PACK"
-TOGETHER = 24  # kernels of a group, some 2 MB; more of them would take less space, and longer to read one
+TOGETHER = 24  # kernels per group, about 2 MB; larger groups compress better, but slow down reading one kernel
 _TITLE = "gpuconv kernels 1"
 _HEADER = re.compile(rb"%s (\d{1,12}) ([0-9a-f]{64})\n" % _TITLE.encode())
-_FILE_BYTES, _EXPANDED_BYTES = 2**30, 2**28  # at most, of the file, and of its index or a group when expanded
-_MEMORY = 2**27  # bytes that the decompressor may take beside what it gives
+_FILE_BYTES, _EXPANDED_BYTES = 2**30, 2**28  # most bytes of the file, and of its index or a group when decompressed
+_MEMORY = 2**27  # the decompressor's memory limit in bytes, beyond its output
 
 
 class Kernel(NamedTuple):
-    """What is packed of a kernel: a cubin, or PTX, with the log of making it."""
+    """A kernel to pack: a cubin or PTX, with its log."""
 
     name: str
     architecture: str
@@ -41,7 +41,7 @@ class Kernel(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Kernels that are compressed together: the bytes, and the rows of the index without the group's number."""
+    """Kernels compressed together: the bytes, and their rows of the index without the group's number."""
 
     content: bytes
     rows: tuple[dict[str, Any], ...]
@@ -49,18 +49,18 @@ class Group(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Pack:
-    """A file of packed kernels."""
+    """An opened pack."""
 
     path: Path
-    compiler: str  # what compiled them, for people
+    compiler: str  # the compiler's name, for messages
     architectures: frozenset[str]
     kernels: dict[str, dict[str, Any]]  # rows of the index, by key
     _groups: list[memoryview]
 
     def find(self, key: str) -> tuple[bytes, str] | None:
-        """Return a kernel's content and log; None where it is not here, or, with a RuntimeWarning, where it is damaged.
+        """Return a kernel's content and log; None if it is missing or damaged.
 
-        That comes once for each file.
+        Damage gives a RuntimeWarning, once per file.
         """
         row = self.kernels.get(key)
         if row is None:
@@ -88,14 +88,14 @@ _damaged: dict[Path, object] = {}
 
 
 def path() -> Path | None:
-    """Return what ``GPUCONV_PACK`` names, None where it is not set; ArgumentError where it names nothing."""
+    """Return the file that ``GPUCONV_PACK`` names; None if it is not set, ArgumentError if it is invalid."""
     return _environment.file(VARIABLE)
 
 
 def in_use() -> Pack | None:
-    """Return the packed kernels that ``GPUCONV_PACK`` names; None where it is not set, or they cannot be used.
+    """Return the pack that ``GPUCONV_PACK`` names; None if it is not set or cannot be used.
 
-    That gives a RuntimeWarning, once for each file.
+    An unusable pack gives a RuntimeWarning, once per file.
     """
     named = path()
     if named is None:
@@ -114,13 +114,13 @@ def in_use() -> Pack | None:
 
 
 def _is_first(told: dict[Path, object], path: Path) -> bool:
-    """Tell whether nobody, in any thread, has been told of a file."""
+    """Return whether this is the first warning about a file, over all threads."""
     marker = object()
     return told.setdefault(path, marker) is marker
 
 
 def examined(path: Path) -> Pack | str:
-    """Return the packed kernels in a file, or why they cannot be used; looked at once in a process."""
+    """Return the pack in a file, or why it cannot be used; the file is read once per process."""
     result = _examined.get(path)
     if result is None:
         result = _examined.setdefault(path, _examine(path))
@@ -128,6 +128,7 @@ def examined(path: Path) -> Pack | str:
 
 
 def _examine(path: Path) -> Pack | str:
+    """Read a pack, or return why it cannot be used."""
     try:
         return _read(path)
     except FileNotFoundError:
@@ -137,10 +138,11 @@ def _examine(path: Path) -> Pack | str:
 
 
 class _Malformed(Exception):
-    """A file is not as it was written; the message says in what."""
+    """A file is not a valid pack; the message says why."""
 
 
 def _read(path: Path) -> Pack:
+    """Read and verify a pack's header and index."""
     content = memoryview(trust.read(path, _FILE_BYTES))
     header = _HEADER.match(content)
     if header is None:
@@ -160,6 +162,7 @@ def _read(path: Path) -> Pack:
 
 
 def _cut(content: memoryview, sizes: Sequence[int]) -> Iterable[memoryview]:
+    """Yield the groups of a pack, which must fill the rest of the file exactly."""
     if sum(sizes) != len(content):
         raise _Malformed(f"{sum(sizes)} bytes should follow its index, and {len(content)} do")
     begin = 0
@@ -169,8 +172,8 @@ def _cut(content: memoryview, sizes: Sequence[int]) -> Iterable[memoryview]:
 
 
 def _expanded(compressed: memoryview, size: int) -> bytes:
-    """Return at most so many of the bytes that were compressed; ValueError where they are not what they were."""
-    import lzma  # not before it is needed: some builds of Python have none
+    """Return at most ``size`` decompressed bytes; ValueError if the data is damaged."""
+    import lzma  # on use: some builds of Python lack it
 
     if not 0 <= size <= _EXPANDED_BYTES:
         raise ValueError(f"{size} bytes are not what a group has")
@@ -181,6 +184,7 @@ def _expanded(compressed: memoryview, size: int) -> bytes:
 
 
 def _digest(content: bytes | memoryview) -> str:
+    """Return the SHA-256 of ``content`` in hexadecimal."""
     return hashlib.sha256(content).hexdigest()
 
 
@@ -188,7 +192,7 @@ def _digest(content: bytes | memoryview) -> str:
 
 
 def together(kernels: Iterable[Kernel]) -> Group:
-    """Compress some kernels, the better the more they are alike."""
+    """Compress kernels into one group; similar kernels compress better."""
     import lzma
 
     contents, rows, start = [], [], 0
@@ -202,9 +206,9 @@ def together(kernels: Iterable[Kernel]) -> Group:
 
 
 def store(path: Path, compiler: str, groups: Sequence[Group]) -> int:
-    """Write a file that others see whole or not at all, and can read as far as the umask lets them; return its bytes.
+    """Write a pack atomically, readable by others as far as the umask allows; return its size in bytes.
 
-    The same kernels in the same groups give the same bytes. OSError where it cannot be written.
+    Equal kernels in equal groups give equal bytes. OSError if it cannot be written.
     """
     import lzma
 

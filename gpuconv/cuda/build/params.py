@@ -1,6 +1,6 @@
-"""What structs passed to kernels by value hold: how it is packed, and which indices it needs.
+"""Packs kernel parameters, structs passed by value, and decides on 32-bit or 64-bit indices.
 
-``Index`` in CUDA is ``int`` where ``wide`` is false, else ``long long``.
+``Index`` in CUDA is ``int`` if ``wide`` is false, else ``long long``.
 """
 
 from __future__ import annotations
@@ -13,18 +13,19 @@ import numpy as np
 from gpuconv._errors import ArgumentError
 from gpuconv.cuda.build import structs
 
-FINISH = "finish"  # the field of what comes after the sums; where nothing does, it is all zeros and may be left out
-_DIVISOR = "divisor"  # the first member of a Divider
+FINISH = "finish"  # name of the epilogue's field; may be omitted (all zeros) if there is no epilogue
+_DIVISOR = "divisor"  # first member of a Divider
 _LATER = (structs.POINTER, structs.MAP)
-INDEX_LIMIT = 2**31 - 2**16  # of an offset or a coordinate in 32 bits; the rest is room to round up to tiles
+# exclusive bound on 32-bit offsets and coordinates; the rest is headroom for rounding up to tiles
+INDEX_LIMIT = 2**31 - 2**16
 _WIDE_LIMIT = 2**63 - 2**32
 
 
 def division(divisor: int, wide: bool) -> tuple[int, ...]:
-    """Return the fields of the ``Divider`` for one divisor; 0 stands for an empty axis, whose numbers are never split.
+    """Return the fields of a ``Divider``; a divisor of 0, an empty axis, counts as 1.
 
-    In 32 bits the quotient of n is ``(high word of n * multiplier + n) >> shift``: Granlund and Montgomery, "Division
-    by invariant integers using multiplication" (PLDI 1994), for n below 2**31.
+    In 32 bits the quotient of n is ``(high word of n * multiplier + n) >> shift`` for n below 2**31: Granlund and
+    Montgomery, "Division by invariant integers using multiplication" (PLDI 1994).
     """
     divisor = max(divisor, 1)
     if wide:
@@ -34,22 +35,22 @@ def division(divisor: int, wide: bool) -> tuple[int, ...]:
 
 
 def array_fields(name: str, strides: Sequence[int], extent: Sequence[int] | None = None) -> dict[str, Any]:
-    """Return what such fields hold for one array."""
+    """Return the stride fields, and with ``extent`` the extent field, of an array."""
     batch, channel, *spatial = strides
     fields: dict[str, Any] = {f"{name}_batch": batch, f"{name}_channel": channel, f"{name}_stride": spatial}
     return fields if extent is None else fields | {f"{name}_extent": extent}
 
 
 def members(source: Any, *names: str) -> dict[str, Any]:
-    """Return the fields that something has as attributes of the same names."""
+    """Return the named attributes of ``source`` as fields."""
     return {name: getattr(source, name) for name in names}
 
 
 def pack(layout: np.dtype[Any], fields: Mapping[str, Any]) -> bytes:
-    """Return a struct's bytes; pointers, maps and ``FINISH`` may be left out, every other member must be given.
+    """Return the bytes of a struct; pointers, tensor maps and ``FINISH`` may be omitted, other members may not.
 
-    Structs inside are mappings, arrays of structs sequences of those, a ``Divider`` is its divisor. A path,
-    ``common.finish``, replaces what a struct inside was given.
+    Nested structs are mappings, arrays of structs are sequences of mappings, a ``Divider`` is given by its divisor. A
+    path such as ``common.finish`` overrides a nested member.
     """
     struct = np.zeros((), layout)
     _fill(struct, {name: value for name, value in fields.items() if "." not in name})
@@ -64,6 +65,7 @@ def pack(layout: np.dtype[Any], fields: Mapping[str, Any]) -> bytes:
 
 
 def _fill(struct: np.ndarray[Any, Any], fields: Mapping[str, Any]) -> None:
+    """Set all members of a struct; KeyError if members are missing or unknown."""
     names = struct.dtype.names or ()
     zeros = {FINISH, *(name for name in names if struct.dtype[name] in _LATER)}
     missing = [name for name in names if name not in fields and name not in zeros]
@@ -74,6 +76,7 @@ def _fill(struct: np.ndarray[Any, Any], fields: Mapping[str, Any]) -> None:
 
 
 def _set(struct: np.ndarray[Any, Any], name: str, value: Any) -> None:
+    """Set one member: a scalar or array, a ``Divider``, a nested struct, or an array of structs."""
     kind = struct.dtype[name]
     members = kind.base.names
     if members is None:
@@ -89,12 +92,12 @@ def _set(struct: np.ndarray[Any, Any], name: str, value: Any) -> None:
 
 
 def span(shape: Sequence[int], strides: Sequence[int]) -> int:
-    """Return how many elements lie between the outermost ones of an array."""
+    """Return the distance in elements between the first and the last element of an array in memory."""
     return sum((extent - 1) * abs(stride) for extent, stride in zip(shape, strides, strict=True) if extent > 1)
 
 
 def needs_wide(operator: str, magnitudes: Sequence[int]) -> bool:
-    """Tell whether offsets and coordinates of these magnitudes need 64-bit indices; ArgumentError if 64 are too few."""
+    """Return whether these magnitudes need 64-bit indices; ArgumentError if 64 bits do not suffice."""
     largest = max(magnitudes, default=0)
     if largest >= _WIDE_LIMIT:
         raise ArgumentError(

@@ -1,4 +1,4 @@
-"""One variant's whole CUDA source: its file with the headers inlined, then a generated entry."""
+"""Generates the CUDA translation unit of a variant: its source with headers inlined, and a generated entry point."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _ONCE = re.compile(r"\s*#\s*pragma\s+once\b")
 
 
 def source(variant: Variant) -> str:
-    """Return what the compiler is given for a variant; CompileError where the file or a header does not exist.
+    """Return a variant's translation unit; CompileError if its file or a header does not exist.
 
-    Headers are named from ``kernels_cu`` on, ``#include "base/ptx.cuh"``, and stand where they are first named, once
-    each. ``#line`` keeps messages and line information at ``kernels_cu/...``.
+    Headers, named relative to ``kernels_cu`` as in ``#include "base/ptx.cuh"``, are inlined once. ``#line`` directives
+    keep messages and line information at ``kernels_cu/...``.
     """
     root, seen = kernel_files.folder(), set[str]()
     lines = [*_inlined(root, variant.source, seen), *(_inlined(root, _CHAINED, seen) if variant.chained else ())]
@@ -29,6 +29,7 @@ def source(variant: Variant) -> str:
 
 
 def _inlined(root: Any, path: str, seen: set[str]) -> Iterator[str]:
+    """Yield the lines of a file with its headers inlined, each at its first include."""
     seen.add(path)
     yield f'#line 1 "kernels_cu/{path}"'
     for number, line in enumerate(kernel_files.text(root, path).split("\n"), 1):
@@ -47,7 +48,7 @@ def _inlined(root: Any, path: str, seen: set[str]) -> Iterator[str]:
 
 
 def _entry(variant: Variant) -> Iterator[str]:
-    """Yield the ``extern "C"`` kernel, after assertions that its parameter is laid out as it was read."""
+    """Yield the ``extern "C"`` kernel, after static assertions on the layout of its parameter struct."""
     arguments = f"<{', '.join(variant.arguments)}>" if variant.arguments else ""
     yield f'#line 1 "{variant.name}"'
     yield f"using EntryParameter = {variant.parameter};"
@@ -58,8 +59,9 @@ def _entry(variant: Variant) -> Iterator[str]:
 
 
 def _assertions(variant: Variant) -> Iterator[str]:
+    """Yield static assertions on the offset and size of every member, and on the struct's size."""
     for member, offset, size in _members(variant.layout):
-        # NVRTC has neither offsetof nor __builtin_offsetof; this is what its front end makes of them elsewhere.
+        # NVRTC has neither offsetof nor __builtin_offsetof; this is what its front end expands them to elsewhere.
         there = f"__INTADDR__(&((EntryParameter*)0)->{member}) == {offset}"
         message = f"{variant.parameter}: {member} is not at byte {offset} with {size} bytes, as in its NumPy layout"
         yield f'static_assert({there} && sizeof(EntryParameter::{member}) == {size}, "{message}");'
@@ -69,7 +71,7 @@ def _assertions(variant: Variant) -> Iterator[str]:
 
 
 def _members(layout: np.dtype[Any], path: str = "", start: int = 0) -> Iterator[tuple[str, int, int]]:
-    """Yield every member as (name, offset, bytes); of structs inside it those too, of arrays their first element's."""
+    """Yield (name, offset, bytes) of every member, nested ones too; of arrays, their first element's."""
     for name, field in (layout.fields or {}).items():
         kind, offset = field[:2]
         yield path + name, start + offset, kind.itemsize

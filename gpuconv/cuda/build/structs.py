@@ -1,8 +1,8 @@
-"""The structs that kernels take, as their CUDA sources declare them: the one description of each.
+"""Parses kernels' parameter structs from the CUDA sources into NumPy dtypes, so that each has one description.
 
-A struct is read where it is found by its name: in a file, or in the headers that this includes. What can be read are
-plain members, templates, their full specialisations, aliases and one level of bases; anything else is an error. The
-generated entry of every kernel asserts the size and every offset, which proves what was read.
+A struct is looked up by name in a file and the headers that it includes. Supported are plain members, templates, full
+specialisations, aliases, and one level of inheritance; anything else is an error. Each kernel's generated entry asserts
+size and offsets, which verifies the parser.
 """
 
 from __future__ import annotations
@@ -49,12 +49,16 @@ _CONSTANTS = re.compile(r"^ *(?:static )?constexpr int (\w+ = [^;]+);", re.MULTI
 
 
 class _Type(NamedTuple):
+    """A type's NumPy dtype, its alignment in bytes, and whether it is a struct with a base."""
+
     dtype: np.dtype[Any]
     alignment: int
     derived: bool = False
 
 
 class _Declaration(NamedTuple):
+    """A struct as declared: its file, template parameters, base, and body."""
+
     path: str
     parameters: str | None
     base: str | None
@@ -62,9 +66,9 @@ class _Declaration(NamedTuple):
 
 
 def layout(name: str, source: str) -> np.dtype[Any]:
-    """Return the layout of a CUDA type, ``ConvParams<int, 3>``, that a file of ``kernels_cu`` has.
+    """Return the layout of a CUDA type such as ``ConvParams<int, 3>``, declared in a file of ``kernels_cu``.
 
-    CompileError where there is none, or it has what cannot be read.
+    CompileError if it is not declared, or cannot be parsed.
     """
     return _type(kernel_files.folder(), source, name).dtype
 
@@ -72,13 +76,13 @@ def layout(name: str, source: str) -> np.dtype[Any]:
 def constant(name: str, source: str) -> int:
     """Return an integer that a file of ``kernels_cu``, or a header of it, declares as ``constexpr int``.
 
-    CompileError where there is none, or it is not written as a number, or there are several.
+    CompileError if it is missing, ambiguous, or not a literal number.
     """
     return _constant(kernel_files.folder(), source, name)
 
 
 def place(struct: np.dtype[Any], name: str) -> str | None:
-    """Return the path to a member of that name, ``common.finish``, in a struct or those inside it; None without one."""
+    """Return the path of the member with this name in a struct or those nested in it, or None: ``common.finish``."""
     for member in struct.names or ():
         if member == name:
             return name
@@ -89,7 +93,7 @@ def place(struct: np.dtype[Any], name: str) -> str | None:
 
 
 def offset(struct: np.dtype[Any], path: str) -> int:
-    """Return where a member begins in a struct, in bytes; ``common.x`` is x of the struct ``common``."""
+    """Return the byte offset of a member; ``common.x`` is x of the nested struct ``common``."""
     total = 0
     for name in path.split("."):
         assert struct.fields is not None, f"{path}: {name} is in no struct"
@@ -103,7 +107,7 @@ def offset(struct: np.dtype[Any], path: str) -> int:
 
 @cache
 def _type(root: Any, path: str, name: str) -> _Type:
-    """Return a type as a file knows it, by what the file or a header of it declares."""
+    """Return a type by its name, as declared in a file or its headers."""
     if name.endswith("*"):
         return _Type(POINTER, 8)
     if name in _SCALARS:
@@ -118,13 +122,14 @@ def _type(root: Any, path: str, name: str) -> _Type:
 
 
 def _struct(root: Any, path: str, name: str, declared: _Declaration, arguments: tuple[str, ...]) -> _Type:
+    """Return a struct's layout by the C++ ABI: base first, then members at aligned offsets."""
     where = f"kernels_cu/{declared.path}: struct {name}"
     bound = _bound(where, declared.parameters, arguments)
     fields: dict[str, tuple[Any, int]] = {}
     end, alignment = 0, 1
     if declared.base is not None:
         base = _type(root, path, _with_arguments(declared.base, bound))
-        if base.derived or base.dtype.fields is None:  # members may then begin in the base's padding
+        if base.derived or base.dtype.fields is None:  # members could be placed in the base's tail padding
             raise CompileError(f"{where}: only a struct that has no base can be its base, not {declared.base}")
         fields = {member: (field[0], field[1]) for member, field in base.dtype.fields.items()}
         end, alignment = base.dtype.itemsize, base.alignment
@@ -144,7 +149,7 @@ def _struct(root: Any, path: str, name: str, declared: _Declaration, arguments: 
 
 
 def _bound(where: str, parameters: str | None, arguments: tuple[str, ...]) -> Mapping[str, str]:
-    """Return the template's arguments by the names of its parameters; a specialisation has none."""
+    """Return template parameter → argument; empty for a specialisation."""
     if parameters is None:
         return {}
     names = [parameter.split()[-1] for parameter in parameters.split(",") if parameter]
@@ -154,12 +159,12 @@ def _bound(where: str, parameters: str | None, arguments: tuple[str, ...]) -> Ma
 
 
 def _with_arguments(name: str, bound: Mapping[str, str]) -> str:
-    """Return a type's name with a template's arguments in place of its parameters."""
+    """Return a type's name with template parameters replaced by their arguments."""
     return _WORD.sub(lambda word: bound.get(word[0], word[0]), name) if bound else name
 
 
 def _arguments(given: str) -> tuple[str, ...]:
-    """Return the arguments of ``ConvParams<int, 3>, 4``: two."""
+    """Return the top-level arguments of a list: ``ConvParams<int, 3>, 4`` has two."""
     parts, depth = [""], 0
     for character in given:
         depth += (character == "<") - (character == ">")
@@ -171,7 +176,7 @@ def _arguments(given: str) -> tuple[str, ...]:
 
 
 def _members(where: str, body: str) -> Iterator[tuple[str, str]]:
-    """Yield a struct's members: the type, the name with its lengths."""
+    """Yield (type, declarator with array lengths) of a struct's members."""
     for statement in _statements(body):
         if _NO_MEMBER.match(statement):
             continue
@@ -184,7 +189,7 @@ def _members(where: str, body: str) -> Iterator[tuple[str, str]]:
 
 
 def _statements(body: str) -> Iterator[str]:
-    """Yield a struct's declarations without what ends them, each in one line."""
+    """Yield a struct's declarations, each in one line, without terminators."""
     begin = depth = 0
     for mark in _ENDS.finditer(body):
         depth += (mark[0] == "{") - (mark[0] == "}")
@@ -197,6 +202,7 @@ def _statements(body: str) -> Iterator[str]:
 
 
 def _length(root: Any, path: str, length: str) -> int:
+    """Return an array's length, given as a number or the name of a constant."""
     return int(length) if length.isdigit() else _constant(root, path, length)
 
 
@@ -205,7 +211,7 @@ def _length(root: Any, path: str, length: str) -> int:
 
 @cache
 def _declaration(root: Any, path: str, name: str, arguments: str) -> _Declaration | str:
-    """Return a struct, its specialisation for these arguments before its template; of an alias, what it stands for."""
+    """Return a struct, preferring a specialisation for these arguments to the template; an alias returns its target."""
     for file in _visible(root, path):
         text = _text(root, file)
         matches = {match["given"]: match for match in _declared(root, file).get(name, ())} if name in text else {}
@@ -222,7 +228,7 @@ def _declaration(root: Any, path: str, name: str, arguments: str) -> _Declaratio
 
 @cache
 def _declared(root: Any, path: str) -> Mapping[str, list[re.Match[str]]]:
-    """Return the beginnings of a file's structs, and its aliases, by name."""
+    """Return a file's struct declarations and aliases, by name."""
     matches: dict[str, list[re.Match[str]]] = {}
     for match in _DECLARED.finditer(_text(root, path)):
         matches.setdefault(match["name"] or match["other"], []).append(match)
@@ -230,7 +236,7 @@ def _declared(root: Any, path: str) -> Mapping[str, list[re.Match[str]]]:
 
 
 def _body(text: str) -> str:
-    """Return what stands before the brace that ends a struct."""
+    """Return the text up to the brace that closes a struct."""
     depth = 1
     for mark in _BRACES.finditer(text):
         depth += 1 if mark[0] == "{" else -1
@@ -241,6 +247,7 @@ def _body(text: str) -> str:
 
 @cache
 def _constant(root: Any, path: str, name: str) -> int:
+    """Return the value of a ``constexpr int``; see :func:`constant`."""
     for file in _visible(root, path):
         text = _text(root, file)
         declared = ", ".join(_CONSTANTS.findall(text)).split(", ") if name in text else []
@@ -253,7 +260,7 @@ def _constant(root: Any, path: str, name: str) -> int:
 
 
 def _visible(root: Any, path: str, seen: set[str] | None = None) -> Iterator[str]:
-    """Yield a file and the headers that it includes, as far as somebody looks."""
+    """Yield a file and the headers that it includes, lazily."""
     seen = set() if seen is None else seen
     if path not in seen:
         seen.add(path)
@@ -264,9 +271,11 @@ def _visible(root: Any, path: str, seen: set[str] | None = None) -> Iterator[str
 
 @cache
 def _headers(root: Any, path: str) -> tuple[str, ...]:
+    """Return the headers that a file includes."""
     return tuple(kernel_files.headers(_text(root, path)))
 
 
 @cache
 def _text(root: Any, path: str) -> str:
+    """Return a file's text without comments."""
     return _COMMENT.sub("", kernel_files.text(root, path))

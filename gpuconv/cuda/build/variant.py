@@ -1,4 +1,4 @@
-"""Kernels as the sources have them, and as they are compiled: templates, and their variants."""
+"""Kernel templates as the sources define them, and their instantiations, the variants."""
 
 from __future__ import annotations
 
@@ -18,43 +18,43 @@ _LEAST_CHAINED = 90
 class Variant:
     """One instantiation of a kernel template."""
 
-    name: str  # of the ``extern "C"`` entry, as profilers show it: ``conv_float32_3d_128x128x16_uniform``
+    name: str  # name of the ``extern "C"`` entry, as in profilers: ``conv_float32_3d_128x128x16_uniform``
     source: str  # file in ``kernels_cu``
-    function: str  # the ``__device__`` template that the entry calls with its one parameter
-    arguments: tuple[str, ...]  # the template's arguments, in C++
-    parameter: str  # C++ type of the one parameter, a struct passed by value
-    threads: int  # of ``__launch_bounds__``
-    blocks_per_sm: int  # likewise
-    architectures: tuple[str, ...] = ()  # those that it compiles for; empty: all
-    least_registers: int = 0  # that a thread must have from the start, for warps to hand to each other
-    chained: bool = False  # it may be launched to overlap the kernel before it, for which it waits first
+    function: str  # the ``__device__`` template that the entry calls with its parameter
+    arguments: tuple[str, ...]  # template arguments, in C++
+    parameter: str  # C++ type of the parameter, a struct passed by value
+    threads: int  # for ``__launch_bounds__``
+    blocks_per_sm: int  # minimum blocks per SM, for ``__launch_bounds__``
+    architectures: tuple[str, ...] = ()  # architectures it compiles for; empty: all
+    least_registers: int = 0  # registers per thread required at launch, for setmaxnreg
+    chained: bool = False  # supports programmatic dependent launch: it first waits for the previous kernel
 
     def compiles_for(self, architecture: str) -> bool:
-        """Tell whether the kernel has what this architecture has."""
+        """Return whether the kernel compiles for this architecture."""
         return not self.architectures or architecture in self.architectures
 
     def chained_on(self, architecture: str) -> Variant:
-        """Return what may overlap the kernel before it, on an architecture whose kernels can; else the same."""
+        """Return the variant for programmatic dependent launch if the architecture supports it, else the same one."""
         return replace(self, chained=True) if can_chain(architecture) else self
 
     @property
     def layout(self) -> np.dtype[Any]:
-        """Layout of the parameter's struct, as the source declares it."""
+        """Layout of the parameter struct, as the source declares it."""
         return structs.layout(self.parameter, self.source)
 
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One ``__device__`` template, with what all its variants share."""
+    """A ``__device__`` template, with what all its variants share."""
 
     source: str
     function: str
-    # The struct that it takes. With ``{index}`` and ``{rank}``, as in ``CopyParams<{index}, {rank}>``, the kernel is a
-    # template on these too, right after its types.
+    # type of its parameter; with ``{index}`` and ``{rank}``, as in ``CopyParams<{index}, {rank}>``, these are also
+    # template arguments of the kernel, right after its types
     parameter: str
-    threads: int = 256  # of those variants that say nothing else
-    blocks_per_sm: int = 4  # likewise
-    name: str = ""  # that the names of variants begin with; empty: the function's
+    threads: int = 256  # default threads per block
+    blocks_per_sm: int = 4  # default minimum blocks per SM
+    name: str = ""  # prefix of variants' names; empty: the function's name
     architectures: tuple[str, ...] = ()
     least_registers: int = 0
 
@@ -69,29 +69,29 @@ class Kernel:
         threads: int | None = None,
         blocks_per_sm: int | None = None,
     ) -> Variant:
-        """Return one variant, with threads and blocks of its own where they are not those of the kernel.
+        """Return one variant; ``threads`` and ``blocks_per_sm`` override the kernel's defaults.
 
         Parameters
         ----------
         what : str
-            That it computes with: a dtype, or ``16bit``; empty: not in its name.
+            What it computes with, for its name: a dtype, or ``16bit``; empty: nothing.
         rank : int
             Spatial axes.
         *forms : str
-            What else sets it apart; an empty one is not in its name.
+            Further parts of its name; empty ones are skipped.
         types, sizes : tuple
-            Arguments of the template, before and after the index type and the rank. A bool is a flag.
+            Template arguments before and after the index type and the rank. A bool is a flag.
         wide : bool
             Whether indices have 64 bits.
         """
         index = index_name(wide)
-        own = [value for key, value in (("{index}", index), ("{rank}", str(rank))) if key in self.parameter]
+        index_arguments = [value for key, value in (("{index}", index), ("{rank}", str(rank))) if key in self.parameter]
         parts = (self.name or self.function, what, f"{rank}d", *forms, "wide" * wide)
         return Variant(
             name="_".join(filter(None, parts)),
             source=self.source,
             function=self.function,
-            arguments=(*types, *own, *map(_argument, sizes)),
+            arguments=(*types, *index_arguments, *map(_argument, sizes)),
             parameter=self.parameter.format(index=index, rank=rank),
             threads=threads or self.threads,
             blocks_per_sm=blocks_per_sm or self.blocks_per_sm,
@@ -101,12 +101,12 @@ class Kernel:
 
 
 def can_chain(architecture: str) -> bool:
-    """Tell whether kernels of an architecture, as ``sm_90a``, can wait for those before them themselves."""
+    """Return whether kernels for an architecture such as ``sm_90a`` support programmatic dependent launch."""
     return int(re.sub(r"\D", "", architecture)) >= _LEAST_CHAINED
 
 
 def types(dtype: str) -> tuple[str, str]:
-    """Return the C++ types of a dtype's elements and of their sums."""
+    """Return the C++ types of a dtype's elements and of its accumulators."""
     return dtypes.entry(dtype).cuda, dtypes.sums(dtype).cuda
 
 
@@ -116,4 +116,5 @@ def index_name(wide: bool) -> str:
 
 
 def _argument(value: int | str) -> str:
+    """Return a template argument in C++."""
     return str(value).lower() if isinstance(value, bool) else str(value)

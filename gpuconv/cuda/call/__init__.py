@@ -1,1 +1,1 @@
-"""A plan and arrays in, results out: the only room that knows CuPy and the driver."""
+"""Executes plans: allocation, loading kernels, launches. The only package that knows CuPy and the CUDA driver."""

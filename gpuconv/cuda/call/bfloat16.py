@@ -1,4 +1,4 @@
-"""bfloat16 tensors on the host by DLPack, for which NumPy has no name: seen as arrays of ml_dtypes."""
+"""Reads bfloat16 host tensors by DLPack, whose dtype NumPy lacks, as arrays of ml_dtypes.bfloat16."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CODE, _BITS = 4, 16
 
 
 class _Tensor(ctypes.Structure):
-    """DLTensor of dlpack.h, which an unversioned capsule points to."""
+    """The struct DLTensor of dlpack.h, which an unversioned capsule points to."""
 
     _fields_ = (
         ("data", ctypes.c_void_p),
@@ -29,7 +29,7 @@ class _Tensor(ctypes.Structure):
 
 
 class _Memory:
-    """A tensor's memory, as ``__array_interface__`` describes it; ends with the capsule, which tells the producer."""
+    """A tensor's memory with an ``__array_interface__``; it keeps the DLPack capsule, and so the producer, alive."""
 
     def __init__(self, capsule: Any, tensor: _Tensor) -> None:
         self._capsule = capsule
@@ -44,7 +44,7 @@ class _Memory:
 
 
 def from_dlpack(array: Any) -> Any:
-    """Return a read-only array of the memory of a bfloat16 tensor on the host, or None where it is of another dtype."""
+    """Return a read-only array on the memory of a bfloat16 host tensor; None for other dtypes."""
     capsule = array.__dlpack__()
     pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
         ("PyCapsule_GetPointer", ctypes.pythonapi)

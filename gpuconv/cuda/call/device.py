@@ -1,6 +1,6 @@
-"""The only module that imports CuPy, and only when a device is asked for: what the CUDA backend needs of a device.
+"""The device runtime: the only module that imports CuPy, and only when a device is asked for.
 
-All functions work on the current device and the current stream of the calling thread, as CuPy's own do.
+All functions act on the calling thread's current device and current stream, as CuPy's own do.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from gpuconv.cuda.plan.launch import TensorMap
     from gpuconv.cuda.plan.limits import Limits
 
-prepared: dict[Any, Any] = {}  # the calls that are ready to run on this runtime, by everything that tells them apart
+prepared: dict[Any, Any] = {}  # cached calls, by everything that a plan depends on
 _limits: dict[int, Limits] = {}
 _kernels: dict[tuple[int, Variant], Kernel] = {}
-captures: dict[int, Any] = {}  # by thread: the memory of the graph that it captures by gpuconv.graph
+captures: dict[int, Any] = {}  # thread → memory of the graph that it captures by gpuconv.graph
 _loading = threading.Lock()
-_SHARED_BYTES = 48 * 1024  # that a block gets without asking
+_SHARED_BYTES = 48 * 1024  # bytes per block without opt-in
 _LEGACY_STREAM = 1
 
 
@@ -42,10 +42,10 @@ _LEGACY_STREAM = 1
 
 
 def unavailable_reason() -> str | None:
-    """Return why no CUDA device can be used, or None where one can."""
+    """Return why no CUDA device can be used; None if one can."""
     try:
         cupy: Any = importlib.import_module("cupy")
-    except Exception as error:  # a CuPy without its libraries fails in many ways, all of them meaning "no device"
+    except Exception as error:  # CuPy without its libraries fails in many ways, all meaning "no device"
         return f"CuPy cannot be imported: {error}"
     try:
         count = cupy.cuda.runtime.getDeviceCount()
@@ -55,7 +55,7 @@ def unavailable_reason() -> str | None:
 
 
 def library() -> Any:
-    """Import CuPy; DeviceError where it is not installed, or finds no device."""
+    """Import and return CuPy; DeviceError if it is not installed or finds no device."""
     reason = unavailable_reason()
     if reason is not None:
         raise DeviceError(f"no CUDA device was found ({reason}); pass NumPy arrays to run on the CPU")
@@ -63,7 +63,7 @@ def library() -> Any:
 
 
 def array_type() -> type | None:
-    """Return the class of device arrays, or None where CuPy is not imported and there can be none."""
+    """Return the class of device arrays; None if CuPy has not been imported, so that there can be none."""
     cupy = sys.modules.get("cupy")
     try:
         return None if cupy is None else cupy.ndarray
@@ -77,12 +77,12 @@ def current_device() -> int:
     return number
 
 
-device_of = attrgetter("data.device_id")  # the number of the device that holds an array
-layout = attrgetter("shape", "strides", "dtype", "data.device_id")  # what a call on arrays depends on, but for values
+device_of = attrgetter("data.device_id")  # number of the device that holds an array
+layout = attrgetter("shape", "strides", "dtype", "data.device_id")  # everything that a call depends on, except values
 
 
 def limits(device: int) -> Limits:
-    """Return what a plan must know of a device; DeviceError where it is older than the oldest that is supported."""
+    """Return what planning needs to know about a device; DeviceError if it is older than the oldest supported."""
     from gpuconv.cuda.build import compile as compiler
     from gpuconv.cuda.call import tuned
     from gpuconv.cuda.plan.limits import Limits, rates_of
@@ -90,7 +90,7 @@ def limits(device: int) -> Limits:
     known = _limits.get(device)
     if known is None:
         described = library().cuda.Device(device)
-        attributes, capability = described.attributes, described.compute_capability  # "90"
+        attributes, capability = described.attributes, described.compute_capability  # capability as text: "90"
         name = library().cuda.runtime.getDeviceProperties(device)["name"].decode(errors="replace")
         architecture = compiler.architecture((int(capability[:-1]), int(capability[-1])))
         known = _limits[device] = Limits(
@@ -107,9 +107,9 @@ def limits(device: int) -> Limits:
 
 
 def _bandwidth(attributes: Mapping[str, int]) -> float:
-    """Return the bytes per second of a device's memory, 0 where the driver does not say: newer ones may not."""
+    """Return a device's memory bandwidth in bytes per second; 0 if the driver does not report it."""
     kilohertz, bits = (attributes.get(name, 0) for name in ("MemoryClockRate", "GlobalMemoryBusWidth"))
-    return 2e3 * max(kilohertz, 0) * max(bits, 0) / 8  # two transfers a clock
+    return 2e3 * max(kilohertz, 0) * max(bits, 0) / 8  # DDR: two transfers per clock
 
 
 # ---------------------------------------------------------------- kernels
@@ -117,14 +117,14 @@ def _bandwidth(attributes: Mapping[str, int]) -> float:
 
 @dataclass(slots=True)
 class Kernel:
-    """A kernel that is loaded on one device."""
+    """A kernel loaded on one device, with the dynamic shared memory that it is configured for."""
 
     function: Any
     shared_bytes: int = _SHARED_BYTES
 
 
 class Slot:
-    """A copy of a kernel's parameters, which may be written again as soon as a launch has returned."""
+    """A buffer for a kernel's parameters, which may be overwritten as soon as the launch call has returned."""
 
     __slots__ = ("arguments", "buffer")
 
@@ -135,22 +135,22 @@ class Slot:
 
 
 def load(variant: Variant, device: int, shared_bytes: int) -> Kernel:
-    """Compile a kernel unless that is done, and load it on a device, which must be the current one.
+    """Compile a kernel unless cached, and load it on a device, which must be the current one.
 
-    CompileError or DeviceError where the compiler or the driver refused.
+    Raises CompileError if the compiler refuses, DeviceError if the driver does.
     """
     from gpuconv.cuda.build import compile as compiler
 
     kernel = _kernels.get((device, variant))
     if kernel is None:
         content = compiler.cubin(variant, limits(device).architecture)
-        module = library().cuda.Module()  # RawModule would read a file again, which may be another one by then
+        module = library().cuda.Module()  # RawModule would read the file again, which might have been replaced
         try:
             module.load(content)
             kernel = Kernel(module.get_function(variant.name))
         except RuntimeError as error:
             raise DeviceError(f"the kernel {variant.name} could not be loaded on device {device}: {error}") from error
-    with turn(_loading, 1.0):  # two threads: the larger size must be the one that stays
+    with turn(_loading, 1.0):  # two threads may race: the larger size must win
         kernel = _kernels.setdefault((device, variant), kernel)
         if shared_bytes > kernel.shared_bytes:
             driver = library().cuda.driver
@@ -166,9 +166,10 @@ parameters = Slot
 def bind(
     kernel: Kernel, grid: tuple[int, int, int], threads: int, shared_bytes: int, slot: Slot, follows: bool = False
 ) -> Callable[[], None]:
-    """Return what launches a kernel on the current stream, without waiting; RuntimeError where the driver refuses.
+    """Return a function that launches a kernel on the current stream, asynchronously; RuntimeError on refusal.
 
-    A kernel that ``follows`` may start before the one before it has ended: it must wait for that itself.
+    A kernel that ``follows`` may start before the previous launch has ended (programmatic dependent launch). It must
+    wait by itself.
     """
     if follows:
         return _following(kernel.function.ptr, grid, threads, shared_bytes, slot)
@@ -176,9 +177,9 @@ def bind(
 
 
 def chains(device: int) -> bool:
-    """Tell whether launches of a call may overlap: where that is asked for, and the device and the driver can.
+    """Return whether a call's launches may overlap: if enabled, and supported by device and driver.
 
-    ArgumentError where GPUCONV_CHAINED_LAUNCHES makes no sense.
+    Raises ArgumentError if GPUCONV_CHAINED_LAUNCHES has an invalid value.
     """
     from gpuconv.cuda.build.variant import can_chain
 
@@ -188,7 +189,7 @@ def chains(device: int) -> bool:
 
 @cache
 def _bindings() -> Any:
-    """Return NVIDIA's binding of the driver, or None where it is not installed, or is another CUDA's."""
+    """Return NVIDIA's driver binding; None if it is not installed or belongs to another CUDA version."""
     try:
         return importlib.import_module("cuda.bindings.driver")
     except ImportError:
@@ -198,9 +199,9 @@ def _bindings() -> Any:
 def _following(
     function: int, grid: tuple[int, int, int], threads: int, shared_bytes: int, slot: Slot
 ) -> Callable[[], None]:
-    """Return what launches a kernel by NVIDIA's binding: CuPy has no launches with attributes.
+    """Return a function that launches with a programmatic-dependent-launch attribute, which CuPy does not support.
 
-    A plain launch comes before it, which has seen to it that the thread has a context.
+    A plain launch precedes it, which has given the thread a CUDA context.
     """
     driver, current = _bindings(), library().cuda.get_current_stream
     attribute = driver.CUlaunchAttribute()
@@ -210,10 +211,11 @@ def _following(
     config.gridDimX, config.gridDimY, config.gridDimZ = grid
     config.blockDimX, config.blockDimY, config.blockDimZ = threads, 1, 1
     config.sharedMemBytes, config.attrs, config.numAttrs = shared_bytes, [attribute], 1
-    parameters = np.array([slot.buffer.ctypes.data], np.uint64)  # where each of them is: there is one
+    parameters = np.array([slot.buffer.ctypes.data], np.uint64)  # addresses of the parameters; there is one
     start, places = driver.cuLaunchKernelEx, parameters.ctypes.data
 
     def launch(_: Any = parameters) -> None:
+        """Launch on the current stream; the default argument keeps the parameters alive."""
         config.hStream = current().ptr
         (code,) = start(config, function, places, 0)
         if code:
@@ -223,9 +225,9 @@ def _following(
 
 
 def tensor_map(described: TensorMap) -> Callable[[int], memoryview]:
-    """Return what takes an array's address and returns the 16 words of its map.
+    """Return a function from an array's address to the 16 words of its tensor map.
 
-    DeviceError where the driver knows no such maps; what is returned raises it where the driver refuses one.
+    Raises DeviceError if the driver has no tensor maps; the returned function raises it if the driver refuses one.
     """
     from gpuconv.cuda.call.tensor_map import Encoder
 
@@ -245,21 +247,21 @@ class Workspace:
 
 
 def empty(shape: tuple[int, ...], dtype: Any, purpose: str) -> Any:
-    """Return a new array, C-contiguous, with any values.
+    """Return a new, uninitialised, C-contiguous array.
 
-    An OutOfDeviceMemory gives the bytes and, after ``purpose``, what they are for.
+    OutOfDeviceMemory names ``purpose`` and the number of bytes.
     """
     array = sys.modules["cupy"].ndarray
     try:
-        return array.__new__(array, shape, dtype)  # all that its constructor does, in less time
+        return array.__new__(array, shape, dtype)  # equivalent to its constructor, but faster
     except MemoryError as error:
         raise _out_of_memory(purpose, prod(shape) * np.dtype(dtype).itemsize, error) from error
 
 
 def workspace(nbytes: int, purpose: str) -> Workspace:
-    """Return memory that lives until it is dropped, which may be before what was launched has run; errors as in empty.
+    """Return memory for launches on the current stream; it may be dropped before they have run.
 
-    The pool gives it to work on the same stream only, which comes after.
+    CuPy's pool reuses it on the same stream only, in order. Errors as in :func:`empty`.
     """
     try:
         return Workspace(sys.modules["cupy"].cuda.alloc(nbytes))
@@ -268,23 +270,25 @@ def workspace(nbytes: int, purpose: str) -> Workspace:
 
 
 def parts(workspace: Workspace, sizes: Sequence[int]) -> list[int]:
-    """Return the addresses of parts of a workspace that have these bytes, one after the other."""
+    """Return the addresses of consecutive parts of a workspace with these sizes in bytes."""
     start: int = workspace.data.ptr
     return [start + before for before in accumulate(sizes[:-1], initial=0)]
 
 
 def _out_of_memory(purpose: str, nbytes: int, error: Exception) -> OutOfDeviceMemory:
+    """Return the error for an allocation that failed."""
     return OutOfDeviceMemory(f"{purpose} needs {nbytes} bytes, which do not fit on device {current_device()} ({error})")
 
 
-address = attrgetter("data.ptr")  # of an array's first element, or of a workspace
+address = attrgetter("data.ptr")  # address of an array's first element, or of a workspace
 
 
 def keep(memory: Any, results: Sequence[Any], inputs: Sequence[Any] = ()) -> None:
-    """While the current stream captures a graph, keep memory (None for none) as long as that of the first result.
+    """While the current stream captures a graph, keep ``memory`` alive as long as the first result's memory.
 
-    The graph uses both whenever it is launched; nothing else would keep a workspace, say, from being given away. A
-    graph of :mod:`gpuconv.cuda.call.graph`, which has the workspaces, keeps the inputs and results of others instead.
+    The graph uses both at every launch; otherwise a workspace would return to the pool. A graph of
+    :mod:`gpuconv.cuda.call.graph` owns workspaces already, and keeps inputs and results alive instead. ``memory`` may
+    be None.
     """
     if captures and (graph := captures.get(threading.get_ident())) is not None:
         graph.keep((*inputs, *results))
@@ -294,26 +298,27 @@ def keep(memory: Any, results: Sequence[Any], inputs: Sequence[Any] = ()) -> Non
 
 
 def _drop(_: Any) -> None:
-    """End the life of memory: the finalizer held the last reference to it."""
+    """Drop memory: the finalizer held the last reference to it."""
 
 
 def is_capturing() -> bool:
-    """Tell whether the current stream captures a graph instead of running what it is given."""
+    """Return whether the current stream is capturing a graph."""
     return _captures(library())
 
 
 def _captures(cupy: Any) -> bool:
+    """Return whether CuPy's current stream is capturing a graph."""
     stream = cupy.cuda.get_current_stream()
     return bool(stream.ptr > _LEGACY_STREAM and stream.is_capturing())
 
 
 def current_stream() -> Any:
-    """Return the current stream of the calling thread, as CuPy's object."""
+    """Return the calling thread's current stream, as a CuPy object."""
     return sys.modules["cupy"].cuda.get_current_stream()
 
 
 def wait() -> None:
-    """Return when everything in the current stream is done."""
+    """Block until all work on the current stream is done."""
     library().cuda.get_current_stream().synchronize()
 
 
@@ -323,36 +328,36 @@ _SAMPLES = 11
 
 
 def seconds(run: Callable[[], Any]) -> float:
-    """Return the time on the device of a call: the median of some, before each of which other data fill the L2 cache.
+    """Return the device time of a call: the median of several, each after flushing the L2 cache.
 
-    The host gets ahead of the device while that is filled, so that its own time does not count.
+    While the cache is being flushed the host runs ahead, so launch overhead is not measured.
     """
     cupy = library()
     stream = cupy.cuda.get_current_stream()
     nbytes = 2 * cupy.cuda.Device(current_device()).attributes["L2CacheSize"]
     other = workspace(nbytes, "tune: what fills the L2 cache").data
     begin, end = cupy.cuda.Event(), cupy.cuda.Event()
-    found = []
+    times = []
     for sample in range(_SAMPLES):
         other.memset_async(sample, nbytes, stream)
         begin.record(stream)
         run()
         end.record(stream)
         end.synchronize()
-        found.append(cupy.cuda.get_elapsed_time(begin, end) / 1e3)
-    return float(median(found[1:]))  # the first call may have had to wait for its memory
+        times.append(cupy.cuda.get_elapsed_time(begin, end) / 1e3)
+    return float(median(times[1:]))  # the first call may have waited for its memory
 
 
 # ---------------------------------------------------------------- transfer
 
 
 def _bits(array: Any) -> Any:
-    """Return the same memory as integers: CuPy's own kernels flush subnormals, but for those of 16 bytes."""
+    """Return the memory as integers: CuPy's own kernels flush subnormals, except for 16-byte elements."""
     return array.view(np.dtype(f"u{array.itemsize}") if array.itemsize <= 8 else array.dtype)
 
 
 def copied(array: Any, purpose: str) -> Any:
-    """Return a copy of an array of the current device, C-contiguous, bit for bit; errors as in :func:`empty`."""
+    """Return a C-contiguous bitwise copy of an array on the current device; errors as in :func:`empty`."""
     try:
         return _bits(array).copy().view(array.dtype)
     except MemoryError as error:
@@ -360,10 +365,7 @@ def copied(array: Any, purpose: str) -> Any:
 
 
 def dense_copy(array: Any, purpose: str) -> Any:
-    """Return a copy as :func:`copied` does, but with the axes in the memory order of the array's.
-
-    A broadcast array, in which elements share memory, is copied in C order.
-    """
+    """Return a bitwise copy with the array's order of axes in memory; a broadcast array is copied in C order."""
     order, back = _memory_order(array)
     if any(step == 0 and extent > 1 for step, extent in zip(array.strides, array.shape, strict=True)):
         order = back = list(range(array.ndim))
@@ -373,18 +375,18 @@ def dense_copy(array: Any, purpose: str) -> Any:
 
 
 def write(target: Any, array: Any) -> None:
-    """Copy an array into another one of the same shape and dtype, bit for bit; CuPy sees to memory that both share."""
+    """Copy an array into another of the same shape and dtype, bitwise; CuPy handles overlapping memory."""
     if target.data.ptr != array.data.ptr or target.strides != array.strides:
         _bits(target)[...] = _bits(array)
 
 
 def strided(flat: Any, shape: tuple[int, ...], strides: tuple[int, ...], start: int) -> Any:
-    """Return an array on the memory of another one, whose first element is so many bytes behind that one's."""
+    """Return an array on another one's memory that starts ``start`` bytes after its first element; strides in bytes."""
     return sys.modules["cupy"].ndarray(shape, flat.dtype, flat.data + start, strides)
 
 
 def to_device(array: Any) -> Any:
-    """Copy a NumPy array, or a CuPy array of another device, to the current device, keeping dtype and memory order."""
+    """Copy a NumPy array, or another device's CuPy array, to the current device, keeping dtype and memory order."""
     cupy = library()
     order, back = _memory_order(array)
     try:
@@ -401,17 +403,17 @@ def to_device(array: Any) -> Any:
 
 
 def _from_another(cupy: Any, array: Any) -> Any:
-    """Return a C-contiguous copy, on the current device, of an array of another one.
+    """Return a C-contiguous copy, on the current device, of another device's array.
 
-    CuPy orders such a copy by the current device's stream alone. So that waits for the other one's, which may still
-    make the array, and then the other one's for it: what the array was packed into is free for new work there.
+    CuPy orders such a copy by the current device's stream only. So this stream waits for the other device's, which may
+    still write the array. The other stream then waits for the copy, before the temporary is reused there.
     """
     home, here = cupy.cuda.Device(device_of(array)), cupy.cuda.get_current_stream()
     with home:
         there = cupy.cuda.get_current_stream()
         packed = cupy.ascontiguousarray(array)
-        made = there.record(cupy.cuda.Event(disable_timing=True))
-    here.wait_event(made)
+        packed_event = there.record(cupy.cuda.Event(disable_timing=True))
+    here.wait_event(packed_event)
     copy = packed.copy()
     read = here.record(cupy.cuda.Event(disable_timing=True))
     with home:
@@ -431,20 +433,20 @@ def to_host(array: Any) -> Any:
 
 
 def _memory_order(array: Any) -> tuple[list[int], list[int]]:
-    """Return the axes from the longest step to the shortest, and the permutation that undoes this."""
+    """Return the axes in descending order of stride, and the inverse permutation."""
     order = sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis]))
     return order, sorted(range(array.ndim), key=order.__getitem__)
 
 
 def from_dlpack(array: Any) -> Any:
-    """Return a CuPy array of a CUDA tensor's memory; the current stream waits for its producer's."""
+    """Return a CuPy array on a CUDA tensor's memory; the current stream waits for its producer's."""
     return library().from_dlpack(array)
 
 
 def from_interface(array: Any) -> Any:
-    """Return a CuPy array of the memory behind ``__cuda_array_interface__``; errors as in :func:`to_device`.
+    """Return a CuPy array on the memory of ``__cuda_array_interface__``; errors as in :func:`to_device`.
 
-    The current stream waits for the producer's. CuPy's own conversion would make the host wait.
+    The current stream waits for the producer's. CuPy's own conversion would block the host.
     """
     cupy = library()
     interface = array.__cuda_array_interface__
@@ -454,7 +456,7 @@ def from_interface(array: Any) -> Any:
     if dtype.kind == "V":
         raise TypeError(f"the interface does not say what its dtype {dtype.str} means; bfloat16 goes by DLPack")
     shape, pointer, strides = tuple(interface["shape"]), interface["data"][0], interface.get("strides")
-    home = current_device() if 0 in shape else -1  # else CuPy asks the driver
+    home = current_device() if 0 in shape else -1  # otherwise CuPy asks the driver
     memory = cupy.cuda.UnownedMemory(pointer, prod(shape) * dtype.itemsize, array, home)
     result = cupy.ndarray(shape, dtype, cupy.cuda.MemoryPointer(memory, 0), strides)
     with cupy.cuda.Device(device_of(result)):
@@ -463,6 +465,7 @@ def from_interface(array: Any) -> Any:
 
 
 def _wait_for(cupy: Any, producer: int | None) -> None:
+    """Let the current stream wait for the producer's stream of a ``__cuda_array_interface__``."""
     current = cupy.cuda.get_current_stream()
     if producer is None or producer == (current.ptr or _LEGACY_STREAM):
         return

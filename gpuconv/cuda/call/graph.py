@@ -1,8 +1,8 @@
 """CUDA graphs that own their memory: a function's launches, captured once and replayed on new values.
 
-A graph replays its launches on the addresses of the capture. An array that dies during the capture, such as what lies
-between two layers, would go back to CuPy's pool and from there to somebody else, whom each replay then overwrites. So a
-captured function allocates from a :class:`GraphMemory`, which gives nothing back before the graph ends.
+A graph replays launches on the addresses of its capture. An array that dies during the capture, such as an activation
+between layers, would return to CuPy's pool and be overwritten by each replay while others use it. So a captured
+function allocates from a :class:`GraphMemory`, which returns memory only when the graph ends.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from gpuconv._errors import DeviceError, GpuconvError
 from gpuconv.cuda.call import device
 from gpuconv.cuda.call.prepared import check_devices
 
-_MOST_ROOM = 4  # times the bytes of an array are in its block, which an output keeps from all others
+_MOST_ROOM = 4  # most bytes of a block relative to its array; an output keeps its block to itself
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Block:
-    """Memory that the allocator gave, ``nbytes`` from ``pointer`` on, and the stream whose work may use it next."""
+    """``nbytes`` of memory at ``pointer``, and the stream whose work may use it next."""
 
     pointer: Any
     nbytes: int
@@ -31,13 +31,13 @@ class _Block:
 
 
 class _Lease:
-    """What the memory of one array owns: a block, which goes back to the graph's memory when the array dies."""
+    """Owner of one array's memory: returns the block to the graph's memory when the array dies."""
 
     __slots__ = ("_allocate", "_block", "_memory")
 
     def __init__(self, memory: GraphMemory, block: _Block) -> None:
         self._memory, self._block = weakref.ref(memory), block
-        self._allocate = memory.allocate  # a pool of CuPy's frees what it gave when it dies
+        self._allocate = memory.allocate  # keeps the allocator alive: a CuPy pool frees its memory when it dies
 
     def __del__(self) -> None:
         memory = self._memory()
@@ -46,17 +46,18 @@ class _Lease:
 
 
 class GraphMemory:
-    """Device memory for the arrays of one graph, taken in blocks from the allocator that is current when it is made.
+    """Device memory for the arrays of one graph, taken in blocks from the allocator that is current at construction.
 
-    A block whose array is dropped is used again for later arrays of the same stream, which the graph writes after it
-    has read the earlier ones. It returns to the allocator with this object, or with its array where that lives longer.
+    A block whose array was dropped is reused for later arrays of the same stream, since the graph writes those after it
+    has read the earlier ones. Blocks return to the allocator with this object, or with their array if that lives
+    longer.
 
     Attributes
     ----------
     allocate : callable
-        Takes bytes and returns a ``cupy.cuda.MemoryPointer``: the current allocator of CuPy.
+        Takes bytes and returns a ``cupy.cuda.MemoryPointer``: CuPy's current allocator.
     home : cupy.cuda.Stream
-        The current stream. Blocks are allocated in it, never in one that captures.
+        The current stream. Blocks are allocated on it, never on one that captures.
     """
 
     def __init__(self, cupy: Any) -> None:
@@ -64,9 +65,9 @@ class GraphMemory:
         self._cupy, self._device = cupy, device.current_device()
         self._blocks: dict[int, _Block] = {}  # by address
         self._free: list[_Block] = []
-        self._kept: dict[int, Any] = {}  # memory of others that the graph uses, by address
+        self._kept: dict[int, Any] = {}  # memory of other owners that the graph uses, by address
         self._captures = False
-        self._streams = {self.home.ptr: self.home}  # in which arrays were made before the capture
+        self._streams = {self.home.ptr: self.home}  # streams on which arrays were made before the capture
 
     @property
     def nbytes(self) -> int:
@@ -74,9 +75,9 @@ class GraphMemory:
         return sum(block.nbytes for block in list(self._blocks.values()))
 
     def malloc(self, nbytes: int) -> Any:
-        """Return memory as an allocator of CuPy does: the smallest free block that suffices, or a new one.
+        """Return memory as a CuPy allocator does: the smallest free block that suffices, or a new one.
 
-        DeviceError where another device is current, or a stream that is not captured while the function is.
+        Raises DeviceError if another device is current, or if the current stream is not captured during the capture.
         """
         stream = self._cupy.cuda.get_current_stream()
         self._check_place(stream)
@@ -97,30 +98,31 @@ class GraphMemory:
         return self._cupy.cuda.MemoryPointer(memory, 0)
 
     def take_back(self, block: _Block) -> None:
-        """Keep a block for the next array."""
+        """Return a block to the free list."""
         self._free.append(block)
 
     def keep(self, arrays: Iterable[Any]) -> None:
-        """Keep the memory of arrays that a captured launch uses as long as this object."""
+        """Keep the memory of arrays that a captured launch uses alive as long as this object."""
         for array in arrays:
             if (memory := array.data.mem).ptr not in self._blocks:
                 self._kept[memory.ptr] = memory
 
     def begin(self, stream: Any) -> None:
-        """Expect a capture in a stream, which may use what work in the home stream has left."""
+        """Start of a capture on ``stream``, which may reuse what work on the home stream has freed."""
         self._free = [_Block(block.pointer, block.nbytes, stream.ptr) for block in self._free]
         self._captures = True
 
     def wait(self) -> None:
-        """Wait for the streams in which arrays were made, whose memory the allocator may give to the home stream."""
+        """Wait for the streams on which arrays were made; the allocator may give their memory to the home stream."""
         for stream in self._streams.values():
             stream.synchronize()
 
     def end(self) -> None:
-        """Expect no more of the capture."""
+        """End of the capture."""
         self._captures = False
 
     def _check_place(self, stream: Any) -> None:
+        """Raise DeviceError if another device is current, or the current stream is not captured."""
         current = device.current_device()
         if current != self._device:
             raise DeviceError(
@@ -135,24 +137,24 @@ class GraphMemory:
 
 
 class CapturedCall:
-    """A function's launches on arrays of fixed shapes and dtypes, as a graph, with all memory that they use.
+    """A function's launches on arrays of fixed shapes and dtypes, as a CUDA graph with all memory that they use.
 
     Parameters
     ----------
     function : callable
-        Called twice: once in the current stream, which compiles and loads kernels and packs weights, and once in the
+        Called twice: once on the current stream, which compiles and loads kernels and packs weights, and once on the
         stream that is captured.
     arrays : mapping of str to CuPy array
         By their names in messages, on the current device. Copies of them are the function's arguments.
     check : callable
-        Takes a result of the function, and raises where a graph cannot have it.
+        Takes a result of the function, and raises if a graph cannot return it.
     operator, what : str
-        The public function and what it captures, in messages.
+        The public function and what it captures, for messages.
 
     Raises
     ------
     DeviceError
-        No device; a capture is under way; the function does what cannot be captured, with its error as the cause.
+        No device; a capture is under way; or the function does what cannot be captured, with its error as the cause.
     """
 
     def __init__(
@@ -170,7 +172,7 @@ class CapturedCall:
         places = {name: device.device_of(array) for name, array in arrays.items()}
         check_devices(operator, self.device, places)
         self._memory = GraphMemory(cupy)
-        self._function = function  # with the arrays that it refers to
+        self._function = function  # keeps the arrays that it refers to alive
         self._lock = RLock()
         self._done = cupy.cuda.Event(disable_timing=True)
         try:
@@ -182,7 +184,7 @@ class CapturedCall:
                 self._graph, self.result = self._captured(cupy)
             check(self.result)
         except BaseException:
-            with suppress(Exception):  # the error that ends the capture says more
+            with suppress(Exception):  # the error that ended the capture says more
                 self._memory.wait()
             raise
         self._done.record(self._memory.home)
@@ -193,7 +195,7 @@ class CapturedCall:
         return self._memory.nbytes
 
     def _refuse_capture(self, cupy: Any) -> None:
-        """Raise DeviceError where a graph is being captured already, or a function tried for one."""
+        """Raise DeviceError if a graph is already being captured, or a function is being tried for one."""
         owner = getattr(cupy.cuda.get_allocator(), "__self__", None)
         if device.is_capturing() or isinstance(owner, GraphMemory):
             raise DeviceError(
@@ -202,7 +204,7 @@ class CapturedCall:
             )
 
     def _captured(self, cupy: Any) -> tuple[Any, Any]:
-        """Return the graph of a call of the function, and its result."""
+        """Capture a call of the function; return the graph and the function's result."""
         stream = cupy.cuda.Stream(non_blocking=True)
         self._memory.begin(stream)
         device.captures[get_ident()] = self._memory
@@ -212,7 +214,7 @@ class CapturedCall:
                 result = self._function(*self.inputs)
                 return stream.end_capture(), result
         except BaseException as error:
-            with suppress(Exception):  # it may have ended, and one that is broken ends with an error
+            with suppress(Exception):  # it may have ended, and a broken one ends with an error
                 stream.end_capture()
             if isinstance(error, Exception):
                 raise self._not_captured(error) from error
@@ -222,19 +224,20 @@ class CapturedCall:
             self._memory.end()
 
     def _not_captured(self, error: Exception) -> DeviceError:
+        """Return the error for a function that cannot be captured."""
         said = str(error) if isinstance(error, GpuconvError) else f"{type(error).__name__}: {error}"
         return DeviceError(f"{self._operator}: {self._what} cannot be captured: {said}")
 
     def replay(self, arrays: Sequence[Any], finish: Callable[[Any], Any]) -> Any:
-        """Copy arrays into the inputs and launch the graph, in the current stream; return ``finish`` of the result.
+        """Copy arrays into the inputs and launch the graph on the current stream; return ``finish`` of the result.
 
-        Replays come one after the other, in whatever streams and threads. ``finish`` may launch more, which the next
-        replay waits for as well.
+        Replays are serialised across streams and threads. ``finish`` may launch more work, for which the next replay
+        waits too.
 
         Raises
         ------
         DeviceError
-            Something is on another device than the graph; the current stream captures a graph; the driver refuses.
+            Something is on another device than the graph; the current stream captures a graph; or the driver refuses.
         """
         places = {name: device.device_of(array) for name, array in zip(self.names, arrays, strict=True)}
         check_devices("graph", device.current_device(), {"the graph": self.device, **places})
@@ -258,6 +261,6 @@ class CapturedCall:
                 self._done.record(stream)
 
     def __del__(self) -> None:
-        """Wait for the last replay: memory goes back to an allocator, which may give it to other streams at once."""
-        with suppress(Exception):  # the end of the process, or of a constructor
+        """Wait for the last replay: the allocator may give the memory to other streams at once."""
+        with suppress(Exception):  # interpreter shutdown, or a constructor that failed
             self._done.synchronize()

@@ -1,4 +1,4 @@
-"""A call that is ready to run: everything but the arrays' addresses is settled, once per problem and device."""
+"""Prepared calls: a validated, planned call with loaded kernels, so that running it only fills in addresses."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from gpuconv.cuda.call import device as runtime
 from gpuconv.cuda.plan import Launch, Plan
 from gpuconv.rules import memory
 
-# Of one call: its structs' words that are addresses, with the position of whose address that is; their maps, with where
-# their words begin and end, the position and what encodes them; its launches.
+# Slots of one call. Pointers: (struct words, word index, position of the address). Maps: (struct words, slice of the
+# map, position, encoder). Launches: functions without arguments.
 _Map = tuple[memoryview, slice, int, Callable[[int], memoryview]]
 _Slots = tuple[list[tuple[memoryview, int, int]], list[_Map], list[Callable[[], None]]]
 _MAP_WORDS = 16
-_ALIGNMENT = 512  # of each part of a workspace
-_LONG = 2**28  # bytes; twice as many elements of complex parts are within 32 bits
+_ALIGNMENT = 512  # bytes, for each part of a workspace
+_LONG = 2**28  # bytes; twice as many elements, for complex parts, fit 32 bits
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a call makes: its role in the plan, its name in messages, what it is."""
+    """A result of a call: its role in the plan, its name in messages, its shape and dtype."""
 
     role: str
     name: str
@@ -41,15 +41,13 @@ class Prepared:
     Parameters
     ----------
     device : int
-        The current one, which all arrays are on.
-    plan : Plan
-    inputs : dict of str to array
-        By their names in messages; only where they lie is looked at, not what they hold.
+        The current device, which all arrays are on.
+    plan : Plan inputs : dict of str to array
+        By their names in messages; only their layout is used, not their values.
     input_roles : mapping of str to str
-        From these names to the roles in the plan, where these are others.
-    results : sequence of Result
-    outs : sequence of arrays or None
-        What the caller provides to write into, one per result; their shapes and dtypes are right.
+        From these names to the plan's roles, where they differ.
+    results : sequence of Result outs : sequence of arrays or None
+        Arrays that the caller provides to write into, one per result; their shapes and dtypes are already checked.
     """
 
     def __init__(
@@ -81,7 +79,7 @@ class Prepared:
             sizes[-1] = spaces[-1].bytes
         self._workspace = (sum(sizes), f"{plan.operator}: the workspace ({uses})") if spaces else None
         self._parts = sizes[1:] and sizes
-        self._before = spaces[-1].before if spaces else 0  # where the first element of the last part lies
+        self._before = spaces[-1].before if spaces else 0  # offset of the first element in the last part
         roles = [
             *(input_roles.get(name, name) for name in inputs),
             *(result.role for result in results),
@@ -93,22 +91,23 @@ class Prepared:
         self._wider += self._stricter
         chain = len(plan.launches) > 1 and runtime.chains(device)
         self._steps = [_Step(device, launch, roles, chain, chain and k > 0) for k, launch in enumerate(plan.launches)]
-        self._slots: list[_Slots] = []  # of calls that are over; pop and append are atomic
+        self._slots: list[_Slots] = []  # free slots of finished calls; list pop and append are atomic
         self._order = _order(plan)
-        self._rest: Prepared | None = None  # of a call whose weights are packed
-        self._otherwise: Prepared | None = None  # of a call whose addresses are not as aligned as the plan asks for
+        self._rest: Prepared | None = None  # the call without packing, for packed weights
+        self._otherwise: Prepared | None = None  # the fallback for addresses that are not aligned as the plan requires
 
     def run(self, inputs: Sequence[Any], outs: Sequence[Any]) -> list[Any]:
-        """Launch the operator on the current stream and return its results, which are written when that gets there.
+        """Launch the operator on the current stream and return its results, which are written asynchronously.
 
         Raises
         ------
         ArgumentError
-            An address breaks its dtype's alignment, or an ``out`` shares memory with another array.
+            An address is not aligned to its dtype, or an ``out`` shares memory with another array.
         DeviceError, OutOfDeviceMemory
         """
         addresses = [*map(runtime.address, inputs)]
-        if (addresses[0] | addresses[len(addresses) // 2] | addresses[-1]) & self._misaligned:  # of one to three inputs
+        # covers one to three inputs
+        if (addresses[0] | addresses[len(addresses) // 2] | addresses[-1]) & self._misaligned:
             self._refuse_alignment(addresses)
         if self._wider and any(addresses[position] & mask for position, mask in self._wider):
             self._refuse_alignment(addresses)
@@ -134,7 +133,7 @@ class Prepared:
         runtime.keep(workspace, results, inputs)
         try:
             words, maps, launches = self._slots.pop()
-        except IndexError:  # the first call, or other threads are at work on this problem
+        except IndexError:  # the first call, or other threads are using all slots
             words, maps, launches = self._new_slots()
         for struct, word, position in words:
             struct[word] = addresses[position]
@@ -149,11 +148,10 @@ class Prepared:
         return results
 
     def run_packed(self, weights: PackedWeights, inputs: Sequence[Any], outs: Sequence[Any]) -> list[Any]:
-        """Run as :meth:`run`, without packing weights that have been packed, or packing them for later calls as well.
+        """Run as :meth:`run` with packed weights; pack them first, for later calls too, if this layout is missing.
 
-        Whoever packs waits until that is done: no other stream has to wait for it, nor a graph. A graph that is being
-        captured packs for itself, since until it is launched nothing would be there for others. ``weights`` are of the
-        array that stands for w among the inputs.
+        Packing waits until it is done, so no other stream or graph has to. A graph being captured packs for itself,
+        since its result would not exist before its launch. ``weights`` must be those of the input that stands for w.
         """
         if self._stricter:
             addresses = [*map(runtime.address, inputs)]
@@ -175,7 +173,7 @@ class Prepared:
         return results
 
     def _pack(self, w: Any) -> Any:
-        """Return the packed weights, complete for every stream."""
+        """Return the packed weights, complete and visible to every stream."""
         plan = self.plan
         buffer = runtime.empty((plan.bytes_of("packed"),), np.uint8, f"{plan.operator}: the packed weights")
         addresses = runtime.address(w), runtime.address(buffer)
@@ -193,6 +191,7 @@ class Prepared:
         return buffer
 
     def _without_packing(self, inputs: Sequence[Any], outs: Sequence[Any], buffer: Any) -> Prepared:
+        """Return the call that reads already packed weights from ``buffer``."""
         launches = tuple(launch for launch in self.plan.sharing or self.plan.launches if not launch.packs)
         spaces = tuple(space for space in self.plan.spaces if space.role != "packed")
         plan = replace(self.plan, launches=launches, spaces=spaces, sharing=(), alignment=(), otherwise=None)
@@ -201,7 +200,7 @@ class Prepared:
         return Prepared(self._device, plan, arrays, self._input_roles, self._made, outs)
 
     def _with_any_alignment(self, inputs: Sequence[Any], outs: Sequence[Any]) -> Prepared:
-        """Return the same call by the plan that asks for no more than elements do."""
+        """Return the same call with the fallback plan, which requires no more alignment than elements do."""
         if self._otherwise is None:
             assert self.plan.otherwise is not None
             plan = replace(self.plan.otherwise(), operator=self.plan.operator)
@@ -210,7 +209,7 @@ class Prepared:
         return self._otherwise
 
     def _new_slots(self) -> _Slots:
-        """Return memory for the parameters of one call at a time."""
+        """Return parameter buffers for one call at a time."""
         words, maps, launches = [], [], []
         for step in self._steps:
             struct, launch = step.slot()
@@ -220,22 +219,27 @@ class Prepared:
         return words, maps, launches
 
     def _refused_launch(self, error: RuntimeError) -> Exception:
+        """Return the error for a launch that the driver refused."""
         names = ", ".join(launch.variant.name for launch in self.plan.launches)
         return DeviceError(
             f"{self.plan.operator}: the driver of device {self._device} refused to launch {names}: {error}"
         )
 
     def _refuse_alignment(self, addresses: list[int]) -> None:
+        """Raise ArgumentError if an input is not aligned to its elements."""
         for (name, place), address in zip(self._inputs, addresses, strict=False):
             if address % place.itemsize:
                 raise ArgumentError(_alignment(self.plan.operator, name, place.itemsize, f"address {address:#x}"))
 
     def _check_outs(self, addresses: list[int]) -> None:
-        """Compare ranges of addresses, and element by element only where they meet."""
+        """Raise ArgumentError if an ``out`` overlaps another array.
+
+        Address ranges are compared first, and elements only if the ranges intersect.
+        """
         operator = self.plan.operator
         taken = [(name, place, at) for (name, place), at in zip(self._inputs, addresses, strict=False)]
-        made = zip(self._names, self._outs, addresses[len(taken) :], strict=False)
-        for (role, name), place, at in made:
+        outs = zip(self._names, self._outs, addresses[len(taken) :], strict=False)
+        for (role, name), place, at in outs:
             if place is None:
                 continue
             if at % place.itemsize:
@@ -247,15 +251,16 @@ class Prepared:
 
 
 def _fill_maps(maps: list[_Map], addresses: list[int]) -> None:
+    """Write the tensor maps for these addresses into the parameter structs."""
     for struct, part, position, encoded in maps:
         struct[part] = encoded(addresses[position])
 
 
 class _Step:
-    """One launch of the plan, with its kernel loaded.
+    """One launch of a plan, with its kernel loaded.
 
-    All launches of a chain have kernels that wait for those before. The first one is a plain launch: it comes after all
-    that the stream was given before.
+    In a chain of overlapping launches every kernel waits for its predecessor. The first is a plain launch, ordered
+    after all earlier work on the stream.
     """
 
     __slots__ = ("_follows", "_handle", "_launch", "maps", "pointers")
@@ -275,7 +280,7 @@ class _Step:
         ]
 
     def slot(self) -> tuple[memoryview, Callable[[], None]]:
-        """Return the words of a struct for one launch at a time, and the launch."""
+        """Return the 8-byte words of a parameter struct for one launch at a time, and the function that launches it."""
         launch = self._launch
         slot = runtime.parameters(launch.parameters)
         threads, shared_bytes = launch.variant.threads, launch.shared_bytes
@@ -284,16 +289,16 @@ class _Step:
 
 
 def _order(plan: Plan) -> tuple[Any, ...]:
-    """Return all that tells apart how plans pack weights; nothing where a plan does not."""
+    """Return a key of the packed layout, all that distinguishes how plans pack weights; empty without packing."""
     packing = [launch for launch in plan.sharing or plan.launches if launch.packs]
     return tuple((launch.variant.name, launch.grid, launch.shared_bytes, launch.parameters) for launch in packing)
 
 
 def element_strides(operator: str, name: str, array: Any) -> tuple[int, ...]:
-    """Return an array's strides in elements, in which kernels count; those of a new array where it has no elements.
+    """Return an array's strides in elements; those of a contiguous array if it has no elements.
 
-    An axis of one element may have any stride, which nothing is ever multiplied with: too long a one becomes 0.
-    ArgumentError where others are not whole numbers of elements.
+    The stride of an axis of one element is never used, so a very long one becomes 0. Raises ArgumentError if a stride
+    is not a whole number of elements.
     """
     if 0 in array.shape:
         return contiguous_strides(array.shape)
@@ -304,7 +309,7 @@ def element_strides(operator: str, name: str, array: Any) -> tuple[int, ...]:
 
 
 def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the strides, in elements, of a new array."""
+    """Return the strides, in elements, of a new C-contiguous array."""
     steps = accumulate(reversed(shape[1:]), mul, initial=1)
     return tuple(steps)[::-1]
 
@@ -323,4 +328,5 @@ def check_devices(operator: str, device: int, places: dict[str, int]) -> None:
 
 
 def _alignment(operator: str, name: str, itemsize: int, what: str) -> str:
+    """Return the message for an array that is not aligned to its elements."""
     return f"{operator}: {name} is not aligned to its elements of {itemsize} bytes ({what}); pass {name}.copy()"

@@ -1,7 +1,7 @@
-"""Maps of arrays for the engine that copies boxes of them, as the driver encodes them.
+"""Encodes TMA tensor maps with the CUDA driver (cuTensorMapEncode…) and caches them by address.
 
-A map holds its array's address, so each call has maps of its own arrays. They are a function of the description and the
-address alone: what is kept of them can never be out of date, whatever has become of the memory.
+A map contains its array's address, so each call needs maps of its own arrays. A map is a pure function of description
+and address, so cached maps never become stale.
 """
 
 from __future__ import annotations
@@ -17,22 +17,23 @@ from gpuconv._errors import DeviceError
 from gpuconv.cuda.plan import TensorMap
 from gpuconv.rules import dtypes
 
-WORDS = 16  # of a map
-_ALIGNMENT = 64  # of where the driver writes one
-_MOST_KEPT = 64  # of one description
-_DTYPES = {"float16": 6, "float32": 7, "bfloat16": 9}  # float32 as it is: TF32 is rounded by whoever writes it
+WORDS = 16  # 8-byte words per map
+_ALIGNMENT = 64  # bytes: alignment of the driver's output
+_MOST_KEPT = 64  # cached maps per description
+# CUtensorMapDataType; float32 unrounded: whoever writes it rounds to TF32
+_DTYPES = {"float16": 6, "float32": 7, "bfloat16": 9}
 _SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
 _NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
 _NO_INTERLEAVE, _PROMOTE_TO_128_BYTES, _FILL_WITH_ZEROS = 0, 2, 0
 
-# Drivers up to this version set a bit for arrays of less than 128 KiB with which copies fault; without it they do not.
+# Drivers up to this version set a bit for arrays of less than 128 KiB with which TMA copies fault; it is cleared.
 _LAST_WITH_SMALL = 13010
 _SMALL, _WORD_OF_SMALL, _BIT_OF_SMALL = 2**17, 1, 1 << 21
 
 _ENUM, _U32, _ADDRESS = ctypes.c_int, ctypes.c_uint32, ctypes.c_void_p
 _U32S, _U64S, _INTS = ctypes.POINTER(ctypes.c_uint32), ctypes.POINTER(ctypes.c_uint64), ctypes.POINTER(ctypes.c_int)
-_ARRAY = [_ADDRESS, _ENUM, _U32, _ADDRESS, _U64S, _U64S]  # the map, dtype, rank, address, sizes, strides
-_LOADING = [_ENUM, _ENUM, _ENUM, _ENUM]  # interleave, swizzle, promotion, fill
+_ARRAY = [_ADDRESS, _ENUM, _U32, _ADDRESS, _U64S, _U64S]  # map, dtype, rank, address, sizes, strides
+_LOADING = [_ENUM, _ENUM, _ENUM, _ENUM]  # interleave, swizzle, L2 promotion, out-of-bounds fill
 _SIGNATURES: dict[str, list[Any]] = {
     "cuTensorMapEncodeTiled": [*_ARRAY, _U32S, _U32S, *_LOADING],
     "cuTensorMapEncodeIm2col": [*_ARRAY, _INTS, _INTS, _U32, _U32, _U32S, *_LOADING],
@@ -43,29 +44,26 @@ _SIGNATURES: dict[str, list[Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """The driver's library."""
+    """The loaded driver library and its version."""
 
     library: Any
     version: int
 
     def error_name(self, code: int) -> str:
-        """Return what the driver calls an error."""
+        """Return the driver's name for an error code."""
         name = ctypes.c_char_p()
         known = self.library.cuGetErrorName(code, ctypes.byref(name)) == 0 and name.value is not None
         return name.value.decode() if known and name.value else f"error {code}"
 
 
 def load() -> Any:
-    """Return the driver's library, which whoever has a device has loaded already."""
+    """Load the driver library, which any process with a device has loaded already."""
     return ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
 
 
 @cache
 def driver() -> Driver:
-    """Return the driver.
-
-    DeviceError where it is older than devices that have such an engine, or does not say how old it is.
-    """
+    """Return the driver; DeviceError if it is too old for tensor maps, or does not report its version."""
     try:
         library = load()
         for name, arguments in _SIGNATURES.items():
@@ -74,16 +72,16 @@ def driver() -> Driver:
         raise DeviceError(f"the CUDA driver does not encode tensor maps: {error}") from error
     version = ctypes.c_int()
     code = library.cuDriverGetVersion(ctypes.byref(version))
-    found = Driver(library, version.value)
+    loaded = Driver(library, version.value)
     if code:
-        raise DeviceError(f"the CUDA driver does not report its version: {found.error_name(code)}")
-    return found
+        raise DeviceError(f"the CUDA driver does not report its version: {loaded.error_name(code)}")
+    return loaded
 
 
 class Encoder:
-    """Encodes one description for arrays at any addresses, and keeps some of the maps.
+    """Encodes one description for arrays at any addresses, and caches recent maps.
 
-    ``attach`` makes the device's context the current one of a thread that has none yet.
+    ``attach`` makes the device's context current in a thread that has none yet.
     """
 
     __slots__ = ("_attach", "_described", "_encode", "_kept", "_small")
@@ -96,7 +94,7 @@ class Encoder:
         self._small = driver().version <= _LAST_WITH_SMALL and _nbytes(described) < _SMALL
 
     def __call__(self, address: int) -> memoryview:
-        """Return the map's words; DeviceError where the driver refused."""
+        """Return the map's words; DeviceError if the driver refuses."""
         encoded = self._kept.get(address)
         if encoded is None:
             encoded = self._encoded(address)
@@ -106,6 +104,7 @@ class Encoder:
         return encoded
 
     def _encoded(self, address: int) -> memoryview:
+        """Encode the map for an address."""
         room = ctypes.create_string_buffer(8 * WORDS + _ALIGNMENT)
         before = -ctypes.addressof(room) % _ALIGNMENT
         code = self._encode(ctypes.addressof(room) + before, address)
@@ -122,7 +121,7 @@ class Encoder:
 
 
 def _bound(described: TensorMap, driver: Driver) -> Callable[[int, int], int]:
-    """Return what encodes for an address into room at another one, and returns the driver's code."""
+    """Return a function (output address, array address) → driver status that encodes the description."""
     dtype, rank = _DTYPES[described.dtype], len(described.sizes)
     sizes = _array(ctypes.c_uint64, described.sizes)
     strides = _array(ctypes.c_uint64, described.strides)
@@ -138,6 +137,7 @@ def _bound(described: TensorMap, driver: Driver) -> Callable[[int, int], int]:
         rest = *corners, described.channels, described.pixels, steps, *loading
 
     def encode(room: int, address: int) -> int:
+        """Encode for an array's ``address`` into ``room``; return the driver's status."""
         code: int = function(room, dtype, rank, address, sizes, strides, *rest)
         return code
 
@@ -145,6 +145,7 @@ def _bound(described: TensorMap, driver: Driver) -> Callable[[int, int], int]:
 
 
 def _array(kind: Any, values: Sequence[int]) -> Any:
+    """Return a ctypes array of these values."""
     return (kind * len(values))(*values)
 
 

@@ -1,6 +1,6 @@
-"""Choices that were measured: which kernel was the quickest for a problem, on a kind of device.
+"""Measured choices of ``tune``: the fastest kernel per problem and device name, in one JSON file in the kernel cache.
 
-They are kept in one small file among the compiled kernels. A file that is not as written here counts as empty.
+A missing or malformed file counts as empty.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from gpuconv.cuda.build import cache
 _FORMAT = 1
 _NAME = "choices.json"
 _Choices = dict[str, dict[str, str]]
-_read: dict[Path | None, _Choices] = {}  # once per process, so that a plan stays what it was
+_read: dict[Path | None, _Choices] = {}  # read once per process, so that a plan does not change
 
 
 def key(problem: Any) -> str:
-    """Return all that tells one problem from others: the fields of a dataclass, in words."""
+    """Return a text that identifies a problem: the fields of its dataclass."""
     return ", ".join(f"{field.name} {getattr(problem, field.name)}" for field in fields(problem))
 
 
 def find(device: str, problem: Any) -> str | None:
-    """Return the name of the kernel that was measured to be the quickest on a device of this name, if it has one."""
+    """Return the kernel measured to be fastest for a problem on devices with this name; None if unknown."""
     if not device:
         return None
     folder = cache.folder()
@@ -35,10 +35,10 @@ def find(device: str, problem: Any) -> str | None:
 
 
 def store(device: str, problem: Any, kernel: str) -> Path | None:
-    """Remember a choice, in this process and for later ones; return the file, or None where there is no folder or name.
+    """Store a choice for this process and later ones; return the file, or None without a cache folder or device name.
 
-    Of two that store at the same time one's choice may be lost to later processes, which costs another measurement.
-    OSError where the file cannot be written; in this process the choice holds all the same.
+    If two processes store at once, one choice may be lost to later processes, at the cost of another measurement.
+    OSError if the file cannot be written; in this process the choice still applies.
     """
     if not device:
         return None
@@ -52,6 +52,7 @@ def store(device: str, problem: Any, kernel: str) -> Path | None:
 
 
 def _load(folder: Path | None) -> _Choices:
+    """Read the file of choices; empty if it is missing or malformed."""
     written = cache.read(folder, _NAME) if folder is not None else None
     if written is None:
         return {}
@@ -63,5 +64,5 @@ def _load(folder: Path | None) -> _Choices:
             str(device): {str(problem): str(kernel) for problem, kernel in kernels.items()}
             for device, kernels in content["choices"].items()
         }
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):  # all that a file can hold
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):  # whatever a malformed file can raise
         return {}

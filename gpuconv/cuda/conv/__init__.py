@@ -1,1 +1,1 @@
-"""Conv and ConvTranspose: what they come down to, and the families of kernels that make them."""
+"""Conv and ConvTranspose: the normalised problem, and the kernel families that compute it."""

@@ -1,4 +1,8 @@
-"""Plans of Conv and ConvTranspose: every family of kernels offers its candidates, the quickest one is taken."""
+"""Dispatch for Conv and ConvTranspose: collect the candidates of every kernel family and plan the fastest one.
+
+A family is a module with a ``NAME`` and an ``offers(problem, limits)`` generator. Adding a kernel family means listing
+its module in ``FAMILIES``.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from gpuconv.cuda.conv.wgmma import family as wgmma
 from gpuconv.cuda.plan import Candidate, Family, Limits, Plan, offers
 from gpuconv.rules.geometry import ConvGeometry, ConvTransposeGeometry, Ints
 
-# Of equally quick candidates the earlier family's is taken; the first accepts every problem.
+# On a tie, the family listed first wins. The first one, FFMA, accepts every problem, so there is always a plan.
 FAMILIES: tuple[Family, ...] = (
     *(ffma, mma, wgmma, rows, channels, few, bands),
     *(pointwise, matrix, interleaved, transpose, grouped, stem),
@@ -19,10 +23,12 @@ FAMILIES: tuple[Family, ...] = (
 
 
 def _of_transpose(problem: correlation.Problem, candidate: Candidate) -> Candidate:
+    """Return a Conv candidate whose plan carries the operator's own name."""
     return replace(candidate, make=lambda: replace(candidate.make(), operator=problem.operator))
 
 
-# ConvTranspose of stride 1, as input gradients mostly are, by those kernels of Conv whose taps may run backwards.
+# ConvTranspose of stride 1, the usual input gradient, is a Conv with reversed taps. These Conv kernels can walk the
+# taps in reverse.
 _BACKWARDS: offers.Offering = offers.Rewritten(
     "Conv, backwards", (ffma, mma, grouped, few), correlation.backwards, _of_transpose
 )
@@ -38,21 +44,22 @@ def for_conv(
     limits: Limits,
     precision: str = "ieee",
 ) -> Plan:
-    """Plan Conv or ConvTranspose for arrays of these strides, as :func:`conv.problem.of` takes them."""
+    """Plan Conv or ConvTranspose for arrays with these strides, in elements; see :func:`conv.problem.of`."""
     return plan(correlation.of(geometry, dtype, x_strides, w_strides, b_stride, y_strides, precision), limits)
 
 
 def in_order(problem: correlation.Problem, limits: Limits) -> list[Candidate]:
-    """Return the candidates of all orders of sums, none of which depends on how many images there are.
+    """Return candidates whose order of summation does not depend on the batch size, in all such orders.
 
-    Families that otherwise choose an order by the batch have ``offers_in_order`` besides.
+    Used for batch-invariant plans. Families that normally choose the order by batch, as split-K does, define
+    ``offers_in_order`` for this.
     """
     offered = (offers.in_order(family, problem, limits) for family in (*FAMILIES, _BACKWARDS))
     return [offer for those in offered for offer in those if isinstance(offer, Candidate)]
 
 
 def plan(problem: correlation.Problem, limits: Limits) -> Plan:
-    """Plan what both operators come down to."""
+    """Plan a normalised problem, whichever of the two operators it came from; an empty output needs no launch."""
     if 0 in problem.y_shape:
         return Plan.of_nothing(problem.operator)
     return offers.choose(problem, (*FAMILIES, _BACKWARDS), limits)

@@ -1,6 +1,7 @@
-"""Plans whose launches also add a residual and apply an activation, before they round (``conv/finish.cuh``).
+"""The fused epilogue of Conv and ConvTranspose: add a residual and apply an activation before rounding to y's dtype.
 
-This epilogue does not decide which kernel is taken: a plan is made without it, then its launches are finished.
+The device side is ``conv/finish.cuh``. The epilogue does not influence which kernel is chosen: a plan is made without
+it, and this module then fills in the epilogue's fields of its launches.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from gpuconv.rules.geometry import Ints
 
 
 def finished(plan: Plan, activation: Activation | None, dtype: str, shape: Ints, strides: Mapping[str, Ints]) -> Plan:
-    """Return the plan of a real call with an activation, and with a residual where there are ``strides`` of one.
+    """Return the plan with its epilogue filled in: an activation, and a residual if ``strides`` has one.
 
-    ``shape`` is that of y, ``strides`` are those of the call's arrays, by role.
+    ``shape`` is that of y; ``strides`` maps each array's role to its strides in elements. A residual whose strides
+    differ from y's is copied first. Real dtypes only.
     """
     steps = strides.get("residual")
     acts = activation is not None and activation.acts
@@ -45,39 +47,41 @@ def finished(plan: Plan, activation: Activation | None, dtype: str, shape: Ints,
 
 
 def _with(plan: Plan, fields: Mapping[str, int], role: str | None) -> Plan:
+    """Return the plan with the epilogue's fields in all launches that write y."""
     launches = tuple(_finished(launch, fields, role) for launch in plan.launches)
     return replace(plan, launches=launches, sharing=tuple(_finished(launch, fields, role) for launch in plan.sharing))
 
 
 def _after_packing(launches: tuple[Launch, ...], copy: Launch) -> tuple[Launch, ...]:
+    """Return the launches with ``copy`` inserted after those that pack weights."""
     packing = sum(launch.packs for launch in launches)
     return (*launches[:packing], copy, *launches[packing:])
 
 
 def _space(shape: Ints, strides: Ints, itemsize: int) -> Space:
-    """Return the space of a copy of these strides, which reaches before its first element too."""
+    """Return the buffer for a copy of the residual with y's strides, which may be negative."""
     steps = [(extent - 1) * stride for extent, stride in zip(shape, strides, strict=True)]
     before, after = -sum(step for step in steps if step < 0), 1 + sum(step for step in steps if step > 0)
     return Space("copied", "the residual as the result lies", itemsize * (before + after), itemsize * before)
 
 
 def _same(shape: Ints, residual: Ints, y: Ints) -> bool:
-    """Tell whether two arrays of this shape and these strides have their elements in the same places."""
+    """Return whether two arrays of this shape have the same strides on all axes longer than 1."""
     return all(a == b for extent, a, b in zip(shape, residual, y, strict=True) if extent > 1)
 
 
 def _fields(activation: Activation | None, accumulator: str) -> Mapping[str, int]:
-    """Return the fields of ``Finish``: numbers as the bits that they have in the type of the sums."""
+    """Return the fields of the struct ``Finish``; floating-point values are bit patterns of the accumulator's type."""
     if activation is None or not activation.acts:
         return {"slope": 0, "low": 0, "high": 0, "acts": 0}
-    with np.errstate(over="ignore"):  # what is beyond the type's range bounds nothing
+    with np.errstate(over="ignore"):  # a bound that overflows to infinity clamps nothing, as intended
         numbers = np.array([activation.slope, activation.low, activation.high]).astype(accumulator)
     slope, low, high = map(int, numbers.view(f"u{numbers.itemsize}"))
     return {"slope": slope, "low": low, "high": high, "acts": 1}
 
 
 def _finished(launch: Launch, fields: Mapping[str, int], role: str | None) -> Launch:
-    """Return a launch that finishes what it writes to y, if it does."""
+    """Return the launch with the epilogue's fields, if it writes y; other launches are unchanged."""
     if "y" not in launch.roles.values():
         return launch
     place = structs.place(launch.variant.layout, params.FINISH)

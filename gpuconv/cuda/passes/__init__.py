@@ -1,1 +1,1 @@
-"""Passes over arrays that several operators need: sums and copies."""
+"""Auxiliary launches that several operators share: reductions, transpositions and copies."""

@@ -1,4 +1,4 @@
-"""Plans of copies from one array's strides into another's (``passes/copy.cu``)."""
+"""Strided copies: from one array's strides to another's (``passes/copy.cu``), and plans that wrap a plan in copies."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from math import prod
 
 from gpuconv.cuda.build import params
 from gpuconv.cuda.build.variant import Kernel, Variant
-from gpuconv.cuda.plan import Launch, Plan, Space, kept, strided
+from gpuconv.cuda.plan import Launch, Plan, Space, nonempty, strided
 from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import Ints
 
-_AXES = (4, 6)  # of kernels that are built ahead: with 32-bit indices, and with 64-bit ones
+_AXES = (4, 6)  # axes of the kernels that are built ahead, with 32-bit and with 64-bit indices
 _WORDS = {2: "unsigned short", 4: "unsigned int", 8: "unsigned long long"}
 
 
 def copy(operator: str, dtype: str, shape: Ints, strides: dict[str, Ints]) -> Launch:
-    """Return a launch that copies an array of this shape; ``strides`` has the roles of the source and of the target."""
+    """Return the launch that copies an array; ``strides`` maps the roles of source and target, in this order."""
     (source, steps), (target, target_steps) = strides.items()
     axes = sorted(zip(shape, steps, target_steps, strict=True), key=lambda axis: -abs(axis[2]))
     extents, (source_stride, target_stride) = strided.collapsed_together(*zip(*axes, strict=True))
@@ -35,21 +35,22 @@ def copy(operator: str, dtype: str, shape: Ints, strides: dict[str, Ints]) -> La
 
 
 def around(plan: Plan, dtype: str, moved: Mapping[str, tuple[Ints, Ints, Ints]], itemsize: int) -> Plan:
-    """Return a plan whose launches take copies of some arrays, by role: the shape, the array's strides, the copy's.
+    """Return the plan with copies of some arrays; ``moved`` maps a role to (shape, array's strides, copy's strides).
 
-    Inputs are copied before, after weights are packed; y afterwards.
+    Inputs are copied after weights are packed and before the other launches; y is copied back last.
     """
     names = {role: f"copy of {role}" for role in moved}
     before: list[Launch] = []
     after: list[Launch] = []
-    for role, (shape, own, strides) in moved.items():
+    for role, (shape, strides_given, strides) in moved.items():
         if role == "y":
-            after.append(copy(plan.operator, dtype, shape, {names[role]: strides, role: own}))
+            after.append(copy(plan.operator, dtype, shape, {names[role]: strides, role: strides_given}))
         else:
-            before.append(copy(plan.operator, dtype, shape, {role: own, names[role]: strides}))
+            before.append(copy(plan.operator, dtype, shape, {role: strides_given, names[role]: strides}))
     within = plan.renamed(names)
 
     def around_these(launches: tuple[Launch, ...]) -> tuple[Launch, ...]:
+        """Return launches with the copies inserted."""
         packing = sum(launch.packs for launch in launches)
         return (*launches[:packing], *before, *launches[packing:], *after)
 
@@ -58,7 +59,7 @@ def around(plan: Plan, dtype: str, moved: Mapping[str, tuple[Ints, Ints, Ints]],
         within,
         launches=around_these(within.launches),
         sharing=around_these(within.sharing) if within.sharing else (),
-        spaces=(*kept(*spaces), *plan.spaces),
+        spaces=(*nonempty(*spaces), *plan.spaces),
         reasons=(*plan.reasons, f"{', '.join(moved)}: copied, since no kernel of this order takes them as they lie"),
     )
 
@@ -70,12 +71,12 @@ _KERNEL = Kernel("passes/copy.cu", "copy", "CopyParams<{index}, {rank}>")
 
 
 def variant(itemsize: int, wide: bool, rank: int) -> Variant:
-    """Return the kernel for elements of so many bytes, along so many axes."""
+    """Return the variant for elements of ``itemsize`` bytes and ``rank`` axes."""
     return _KERNEL.over(f"{8 * itemsize}bit", rank, types=(_WORDS[itemsize],), wide=wide)
 
 
 def variants() -> Iterator[Variant]:
-    """Yield the variants that are built ahead; those for arrays of more axes are compiled when first needed."""
+    """Yield the variants that are built ahead; those for more axes are compiled on first use."""
     for itemsize in _WORDS:
         for wide in (False, True):
             yield variant(itemsize, wide, _AXES[wide])

@@ -1,4 +1,4 @@
-"""The least that a device must do for a problem: arithmetic, and bytes that cross its memory bus once."""
+"""Roofline bounds: the least arithmetic and memory traffic that a problem requires on a device."""
 
 from __future__ import annotations
 
@@ -19,23 +19,22 @@ from gpuconv.rules.gradients import MaxUnpoolGeometry, SumsGeometry
 _Pooling = MaxPoolGeometry | AveragePoolGeometry
 _Windows = ConvGeometry | ConvTransposeGeometry | _Pooling
 Geometry = _Windows | MaxUnpoolGeometry | SumsGeometry
-_INDEX = 8  # bytes
-_MOST_PAIRS = 10**6  # of outputs and taps along one axis that are looked at one by one
+_INDEX = 8  # bytes per index
+_MOST_PAIRS = 10**6  # (output, tap) pairs of an axis up to which covered inputs are counted exactly
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What no kernel can do without."""
+    """The minimum work of a problem, whatever the kernel."""
 
-    # Two per multiply-add, eight of complex numbers; taps in the padding count as well. Comparisons do not count, nor
-    # do sums alone.
+    # floating-point operations: 2 per multiply-add, 8 for complex numbers, out-of-bounds taps included; comparisons and
+    # pure sums count as none
     flops: int
-    # Inputs that any output meets, weights, bias, residual, outputs and Indices, each once. What a call writes all
-    # counts.
+    # bytes of memory traffic: inputs that some output reads, weights, bias, residual, outputs and Indices, each once
     bytes: int
 
     def seconds(self, rate: float, bandwidth: float) -> float:
-        """Return the longer of the two times, at a rate of operations and of bytes per second."""
+        """Return the roofline bound in seconds, for a rate of operations and a bandwidth in bytes, both per second."""
         return max(self.flops / rate, self.bytes / bandwidth)
 
 
@@ -48,9 +47,9 @@ def work(
     indices: bool = False,
     backwards: bool = False,
 ) -> Work:
-    """Return the least work of one call, of any operator by its geometry; ``backwards`` for the gradient of a pool.
+    """Return the minimum work of one call of any operator; ``backwards`` for the gradient of a pool.
 
-    The gradient of weights has the work of the Conv whose geometry it has.
+    A weight gradient has the work of the Conv with its geometry.
     """
     size = dtypes.entry(dtype).itemsize
     elements, outputs = prod(geometry.x_shape), prod(geometry.y_shape)
@@ -64,25 +63,25 @@ def work(
     if isinstance(geometry, _Pooling):
         return Work(0, size * (inputs + outputs) + _INDEX * outputs * indices)
     weights = prod(geometry.w_shape) + geometry.y_shape[1] * bias
-    # A weight meets every output pixel in Conv, every input pixel in ConvTranspose.
+    # Each weight is used per output pixel in Conv, per input pixel in ConvTranspose.
     pixels = geometry.y_shape if isinstance(geometry, ConvGeometry) else geometry.x_shape
     flops = (8 if dtypes.entry(dtype).real else 2) * prod(geometry.w_shape) * pixels[0] * prod(pixels[2:])
     return Work(flops, size * (inputs + weights + outputs * (1 + residual)))
 
 
-def alone(geometry: Geometry) -> bool:
-    """Tell whether each of several groups has one input channel: matrix units have nothing to multiply then."""
+def is_depthwise(geometry: Geometry) -> bool:
+    """Return whether each of several groups has one input channel (depthwise), which leaves tensor cores no K."""
     group = getattr(geometry, "group", 1)
     return bool(1 < group == geometry.x_shape[1])
 
 
 def rate(geometry: Geometry, dtype: str, precision: str, device: Representative) -> float:
-    """Return the operations per second that the datasheet of a device allows for a problem."""
-    return device.rate(dtypes.entry(dtype).accumulator) if alone(geometry) else device.peak(dtype, precision)
+    """Return the operations per second that a device's datasheet allows for a problem."""
+    return device.rate(dtypes.entry(dtype).accumulator) if is_depthwise(geometry) else device.peak(dtype, precision)
 
 
 def _met(geometry: _Windows, axis: int) -> int:
-    """Return how many coordinates of an input axis meet an output through some tap."""
+    """Return how many coordinates of an input axis contribute to some output."""
     n, out, stride = geometry.x_shape[2 + axis], geometry.y_shape[2 + axis], geometry.strides[axis]
     offsets = geometry.offsets[axis]
     if 0 in (n, out):

@@ -1,4 +1,4 @@
-"""What a call launches: frozen descriptions that need no device, made once per problem and kept."""
+"""Plans as data: frozen descriptions of launches that need no device, computed once per problem and cached."""
 
 from __future__ import annotations
 
@@ -12,48 +12,48 @@ from gpuconv.cuda.build import params, structs
 from gpuconv.cuda.build.variant import Variant
 from gpuconv.rules.geometry import Ints
 
-MOST_BLOCKS = 2**31 - 1  # of one launch, along x
+MOST_BLOCKS = 2**31 - 1  # limit of a grid's x extent
 
 
 @dataclass(frozen=True, slots=True)
 class TensorMap:
-    """A map of an array in a launch's struct: all that the driver encodes but for the array's address.
+    """A TMA tensor map in a launch's struct: everything that the driver encodes except the array's address.
 
-    Sizes and the like are of the innermost axis first. A map is of boxes of the array, or it has corners: then it is of
-    pixels in order, of a convolution's windows ("im2col").
+    Axes are ordered innermost first. A tiled map has a ``box``; an im2col map has the corners ``lower`` and ``upper``
+    and enumerates a convolution's windows.
     """
 
-    role: str  # of the array
-    member: str  # of the struct, that the map is
+    role: str  # the array's role
+    member: str  # the struct's member that holds the map
     dtype: str  # "float16", "bfloat16" or "float32"
     sizes: Ints
-    strides: Ints  # bytes, of all axes but the innermost
-    steps: Ints  # elements from one that is copied to the next
+    strides: Ints  # bytes, for all axes but the innermost
+    steps: Ints  # elementStrides: elements between copied elements, per axis
     box: Ints = ()
-    lower: Ints = ()  # corner, of the spatial axes
-    upper: Ints = ()  # likewise
-    channels: int = 0  # that are copied at once
-    pixels: int = 0  # likewise
-    swizzle: int = 128  # bytes over which 16 bytes each change places in shared memory: 0, 32, 64 or 128
+    lower: Ints = ()  # lower corner of the im2col bounding box, spatial axes only
+    upper: Ints = ()  # upper corner, likewise
+    channels: int = 0  # channels per copy (im2col)
+    pixels: int = 0  # pixels per copy (im2col)
+    swizzle: int = 128  # swizzle span in bytes: 0, 32, 64 or 128
 
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel launch but for the arrays' addresses.
+    """One kernel launch, complete except for the arrays' addresses.
 
-    Members of structs inside the struct are named by their path: ``finish.residual``.
+    Members of nested structs are named by their path: ``finish.residual``.
     """
 
     variant: Variant
-    # Blocks along x, y, z. All blocks have ``variant.threads`` threads along x.
+    # blocks along x, y, z; each has ``variant.threads`` threads along x
     grid: tuple[int, int, int]
-    shared_bytes: int  # dynamic shared memory
-    # What the struct's members hold, as :func:`params.pack` takes it
+    shared_bytes: int  # bytes of dynamic shared memory per block
+    # values of the struct's members, as :func:`params.pack` takes them
     fields: Mapping[str, Any] = field(repr=False, hash=False)
-    # Which array's address belongs into which member: "x", "w", "b", "dy", "y", "indices", "residual", "packed",
-    # "x_last", "expanded", "copied", "workspace" or another space of the plan
+    # struct member → role of the array whose address it holds: "x", "w", "b", "dy", "y", "indices", "residual",
+    # "packed", "x_last", "expanded", "copied", "workspace" or another space of the plan
     roles: Mapping[str, str] = field(repr=False, hash=False)
-    maps: tuple[TensorMap, ...] = field(default=(), repr=False)  # those that belong into the struct
+    maps: tuple[TensorMap, ...] = field(default=(), repr=False)  # tensor maps in the struct
 
     @classmethod
     def of_blocks(
@@ -65,7 +65,7 @@ class Launch:
         roles: Mapping[str, str],
         shared_bytes: int = 0,
     ) -> Launch:
-        """Return the launch of so many blocks along x; ArgumentError where one launch cannot have as many."""
+        """Return a launch with ``blocks`` blocks along x; ArgumentError if they exceed a grid."""
         if blocks > MOST_BLOCKS:
             raise ArgumentError(f"{operator}: {blocks} blocks are more than the {MOST_BLOCKS} of one CUDA launch")
         return cls(variant, (blocks, 1, 1), shared_bytes, fields, roles)
@@ -80,7 +80,7 @@ class Launch:
         roles: Mapping[str, str],
         shared_bytes: int = 0,
     ) -> Launch:
-        """Return the launch of so many threads along x, in whole blocks; as :meth:`of_blocks`."""
+        """Return a launch with at least ``threads`` threads along x, in whole blocks; errors as :meth:`of_blocks`."""
         return cls.of_blocks(operator, variant, -(-threads // variant.threads), fields, roles, shared_bytes)
 
     def renamed(self, names: Mapping[str, str]) -> Launch:
@@ -91,77 +91,77 @@ class Launch:
 
     @property
     def packs(self) -> bool:
-        """Whether it makes packed weights: of w and "packed" alone, so that what it makes serves other calls too."""
+        """Whether the launch only packs weights, from w into "packed", so that other calls can share its result."""
         return set(self.roles.values()) == {"w", "packed"}
 
     @cached_property
     def parameters(self) -> bytes:
-        """The struct, with pointers and maps of zero."""
+        """The packed struct, with zeros for pointers and maps."""
         return params.pack(self.variant.layout, self.fields)
 
     @cached_property
     def pointers(self) -> tuple[tuple[str, int], ...]:
-        """Which array's address belongs at which byte offset of the struct."""
+        """(role, byte offset) of each pointer in the struct."""
         return tuple((role, self.offset(member)) for member, role in self.roles.items())
 
     def offset(self, member: str) -> int:
-        """Return where a member begins in the struct, in bytes."""
+        """Return the byte offset of a member in the struct."""
         return structs.offset(self.variant.layout, member)
 
 
 class Space(NamedTuple):
-    """Memory of a call that lives from its first launch to its last."""
+    """A buffer of a call, live from its first launch to its last."""
 
-    role: str  # as launches name it
-    use: str  # what it holds, for error messages
+    role: str  # name used by the launches
+    use: str  # content, for error messages
     bytes: int
-    before: int = 0  # bytes of it that lie before the address that kernels get; only the last one of a plan has any
+    before: int = 0  # bytes before the address that kernels get; only a plan's last space may have any
 
     @classmethod
     def packed(cls, nbytes: int) -> Space:
-        """Return that of packed weights, which the launches that pack write whole, from w alone.
+        """Return the buffer of packed weights, which packing launches compute from w only.
 
-        The calls that share :class:`gpuconv.PackedWeights` keep them; only for any other call they are a space.
+        Calls that share a :class:`gpuconv.PackedWeights` keep it there; otherwise it is part of the workspace.
         """
         return cls("packed", "the packed weights", nbytes)
 
 
-def kept(*spaces: Space) -> tuple[Space, ...]:
-    """Return the spaces that have any bytes."""
+def nonempty(*spaces: Space) -> tuple[Space, ...]:
+    """Return the spaces that are not empty."""
     return tuple(space for space in spaces if space.bytes)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Plan:
-    """All launches of one call, in order, and the reasons for them."""
+    """The launches of one call, in order, with the reasons for choosing them."""
 
     operator: str
-    # Empty where the result has no elements. Those that pack weights stand first.
+    # empty if the result has no elements; packing launches come first
     launches: tuple[Launch, ...]
-    reasons: tuple[str, ...]  # one line each, for people
-    spaces: tuple[Space, ...] = ()  # what a call keeps in its workspace
-    # What calls that share packed weights launch instead of ``launches``; empty: the same
+    reasons: tuple[str, ...]  # lines for explain
+    spaces: tuple[Space, ...] = ()  # buffers in the workspace
+    # launches with shared packed weights instead of ``launches``; empty: the same ones
     sharing: tuple[Launch, ...] = ()
-    problem: Any = None  # what it solves, as measured choices know it; None where there was nothing to choose
-    kernel: str = ""  # the name of what was chosen, or of the one kernel that there is for the operator
-    # Roles that stand for parts of arrays: the role, that of the array, and the bytes from the array's address on
+    problem: Any = None  # the key under which tuned choices are stored; None if there was no choice
+    kernel: str = ""  # name of the chosen candidate, or of the operator's only kernel
+    # (role, array's role, byte offset): roles that stand for parts of arrays
     views: tuple[tuple[str, str, int], ...] = ()
-    # Roles of inputs whose addresses must be multiples of more bytes than those of an element
+    # (role, bytes): inputs that must be aligned to more than their elements
     alignment: tuple[tuple[str, int], ...] = ()
-    # Returns the plan of a call whose addresses are not; it has no such roles
+    # returns the fallback plan for unaligned addresses; it has no alignment requirements
     otherwise: Callable[[], Plan] | None = field(default=None, compare=False)
 
     def bytes_of(self, role: str) -> int:
-        """Return the bytes of the space of a role; 0 where there is none."""
+        """Return the bytes of the space with this role; 0 without one."""
         return sum(space.bytes for space in self.spaces if space.role == role)
 
     @classmethod
     def of_nothing(cls, operator: str) -> Plan:
-        """Return the plan of a call whose result has no elements."""
+        """Return the empty plan of a call whose result has no elements."""
         return cls(operator, (), ("the result has no elements: nothing is launched",))
 
     def renamed(self, names: Mapping[str, str]) -> Plan:
-        """Return the plan with other roles for arrays that its launches read and write."""
+        """Return the plan with other roles for the arrays that its launches read and write."""
         launches, sharing = (
             tuple(launch.renamed(names) for launch in those) for those in (self.launches, self.sharing)
         )

@@ -1,4 +1,4 @@
-"""What plans must know of a device; and one well-known device per architecture, for where no device is asked."""
+"""What planning needs to know about a device; one representative device per architecture for planning without one."""
 
 from __future__ import annotations
 
@@ -12,43 +12,43 @@ from gpuconv._errors import ArgumentError, shown, text_of
 from gpuconv.cuda.plan import measured_rates
 from gpuconv.rules import dtypes
 
-RESERVED_BYTES = 1024  # of a multiprocessor's shared memory that go with each block
-_REGISTERS = 65536  # of a multiprocessor
+RESERVED_BYTES = 1024  # shared memory that the driver reserves per block
+_REGISTERS = 65536  # registers per SM
 
 
 def blocks_by_registers(registers: int, accumulator: str, threads: int) -> int:
-    """Return how many blocks leave each thread so many registers, and half as many again where sums are not float32."""
+    """Return the blocks per SM that registers allow; ``registers`` per thread, 1.5 times as many if not float32."""
     registers = registers * (2 if accumulator == "float32" else 3) // 2
     return _REGISTERS // (registers * threads)
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What kernels come to of a device's rates: the few numbers of the model that measurements tell.
+    """Fractions of peak rates, and latencies, that kernels reach: the cost model's tunable constants.
 
-    All but ``wgmma`` are assumed where nothing was measured.
+    Assumed unless measured, except ``wgmma``.
     """
 
-    launch: float = 2e-6  # seconds that each launch after the first adds
-    beginning: float = 0.5e-6  # seconds from a block's start until its first product
-    adding: float = 1.5e-6  # seconds from a block's last sum until another one reads it
-    cached: float = 30.0  # bytes of the L2 cache that a multiprocessor has per clock: 7.8 TB/s for all of an H200
-    latency: float = 0.6e-6  # seconds from a load until memory answers it, under load
-    tensor: float = 0.6  # share of the tensor cores' rate that mma.sync comes to
-    # That share where wgmma, or tcgen05, alone reaches the rate: 62 % of wgmma's own (arXiv:2402.13499)
+    launch: float = 2e-6  # seconds added by each launch after the first
+    beginning: float = 0.5e-6  # seconds from a block's start to its first product
+    adding: float = 1.5e-6  # seconds from a block's last partial sum until another block has read it
+    cached: float = 30.0  # L2 bytes per SM and clock: 7.8 TB/s for an H200 as a whole
+    latency: float = 0.6e-6  # seconds of load latency from DRAM, under load
+    tensor: float = 0.6  # fraction of the tensor-core peak that mma.sync reaches
+    # that fraction where only wgmma or tcgen05 reach the peak: 62 % of wgmma's own (arXiv:2402.13499)
     beside_wgmma: float = 0.46
-    alone: float = 1.4  # times as long that mma.sync takes where a scheduler has one warp, and nothing hides its waits
-    # Share of it that wgmma comes to: that of matrix products of 790 TFLOP/s, as measured on an H200
+    alone: float = 1.4  # slowdown of mma.sync with one warp per scheduler, which leaves latencies exposed
+    # fraction of the peak that wgmma reaches: matrix products of 790 TFLOP/s measured on an H200
     wgmma: float = 0.74
-    bandwidth: float = 0.85  # share of the memory's bandwidth that a kernel without arithmetic comes to
+    bandwidth: float = 0.85  # fraction of the memory bandwidth that a kernel without arithmetic reaches
 
 
 ASSUMED = Rates()
-_BESIDE_TCGEN05 = 0.23  # with it mma.sync is as fast on a multiprocessor of sm_100a as on one of sm_90a; assumed
+_BESIDE_TCGEN05 = 0.23  # assumed: mma.sync on sm_100a is then as fast per SM as on sm_90a
 
 
 def rates_of(name: str, architecture: str) -> Rates:
-    """Return the rates measured on devices of a name, else those of its architecture, else those that are assumed."""
+    """Return the rates measured for a device name, else for its architecture, else the assumed ones."""
     measured = measured_rates.MEASURED.get(name) or measured_rates.MEASURED.get(architecture)
     if measured:
         return Rates(**measured)
@@ -57,46 +57,45 @@ def rates_of(name: str, architecture: str) -> Rates:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a plan must know of a device."""
+    """The properties of a device that plans depend on."""
 
-    architecture: str  # as NVRTC names it: ``sm_80``, ``sm_90a``
+    architecture: str  # NVRTC's name, such as ``sm_80`` or ``sm_90a``
     multiprocessors: int
-    shared_bytes_per_block: int  # dynamic shared memory that a block can ask for
+    shared_bytes_per_block: int  # most dynamic shared memory per block (opt-in)
     shared_bytes_per_multiprocessor: int
-    name: str = ""  # of the device, as the driver says; empty where none is asked
-    rates: Rates = ASSUMED  # by which times are predicted
-    # Of the memory, in bytes per second; 0 where it is not known: then that of the architecture's well-known device, by
-    # the multiprocessors
+    name: str = ""  # the device's name; empty when planning without a device
+    rates: Rates = ASSUMED  # constants of the cost model
+    # memory bandwidth in bytes per second; 0 if unknown: then the representative device's, scaled by SMs
     bandwidth: float = 0.0
-    # Returns the name of the kernel that was measured to be the quickest for a problem on this device, if one was
+    # problem → name of the kernel that ``tune`` measured to be fastest on this device, or None
     measured: Callable[[Any], str | None] | None = field(default=None, compare=False, repr=False)
 
     def blocks_of(self, shared_bytes: int) -> int:
-        """Return how many blocks with so many bytes a multiprocessor's shared memory has room for, at least one."""
+        """Return how many blocks fit on one SM, limited by shared memory (at least 1)."""
         return max(1, self.shared_bytes_per_multiprocessor // (shared_bytes + RESERVED_BYTES))
 
 
 @dataclass(frozen=True, slots=True)
 class Representative:
-    """A device by its datasheet."""
+    """A device by its datasheet, representative of its architecture."""
 
     name: str
     limits: Limits
-    clock: float  # boost clock of the multiprocessors, in Hz
-    lanes: int  # multiply-adds of a multiprocessor per clock, in float32 without tensor cores
-    double_lanes: int  # in float64
-    bandwidth: float  # of the memory, in bytes per second
-    # Multiply-adds of a multiprocessor per clock on tensor cores, dense, with sums as wide as float32 or the factors:
-    # of 16-bit, of TF32 and of float64 factors
+    clock: float  # boost clock in Hz
+    lanes: int  # float32 multiply-adds per SM and clock, without tensor cores
+    double_lanes: int  # float64 multiply-adds per SM and clock
+    bandwidth: float  # memory bandwidth in bytes per second
+    # dense tensor-core multiply-adds per SM and clock for 16-bit, TF32 and float64, with accumulators of float32 or the
+    # factors' width
     tensor_lanes: tuple[int, int, int]
 
     def rate(self, accumulator: str) -> float:
-        """Return the floating-point operations per second of the cores' own multipliers, two per multiply-add."""
+        """Return the peak FLOP/s of CUDA cores, counting two per multiply-add."""
         lanes = self.double_lanes if accumulator == "float64" else self.lanes
         return 2 * lanes * self.clock * self.limits.multiprocessors
 
     def peak(self, dtype: str, precision: str = "ieee") -> float:
-        """Return the most operations per second that any of its units comes to, of factors of a dtype and precision."""
+        """Return the peak FLOP/s of the device's fastest unit for this dtype and precision."""
         half, single, double = self.tensor_lanes
         dtype = dtypes.entry(dtype).real or dtype
         own = {"float64": self.double_lanes}.get(dtype, self.lanes)
@@ -107,7 +106,7 @@ class Representative:
 
 
 def _limits(architecture: str, multiprocessors: int, kilobytes: int) -> Limits:
-    """Shared memory of a multiprocessor in KiB; a block gets all of it but one."""
+    """Return the limits for ``kilobytes`` KiB of shared memory per SM, of which a block gets all but one."""
     shared_bytes = kilobytes * 1024
     rates = rates_of("", architecture)
     return Limits(architecture, multiprocessors, shared_bytes - 1024, shared_bytes, rates=rates)
@@ -124,17 +123,19 @@ _TABLE = {
 }
 
 
-_HALVED = ("sm_86", "sm_89", "sm_120", "sm_120a")  # where GeForce cards add up in float32 at half the rate of others
+# architectures whose GeForce cards accumulate in float32 at half the rate of professional ones
+_HALVED = ("sm_86", "sm_89", "sm_120", "sm_120a")
 _HALVED_CARDS = "GeForce"
 
 
 def described(limits: Limits) -> Representative:
-    """Return what stands for a device: that of its architecture; professional cards have the whole rate of theirs."""
+    """Return the representative of a device's architecture, at the full tensor rate for professional cards."""
     return _described(limits.architecture, limits.name)
 
 
 @cache
 def _described(architecture: str, name: str) -> Representative:
+    """Return the representative for an architecture and device name."""
     device = nearest(architecture)
     if architecture not in _HALVED or not name or _HALVED_CARDS in name:
         return device
@@ -144,15 +145,15 @@ def _described(architecture: str, name: str) -> Representative:
 
 @cache
 def nearest(architecture: str) -> Representative:
-    """Return the device of an architecture; of one that has none, as ``sm_103a``, that of the next lower one."""
+    """Return the representative of an architecture, or of the next lower one if it has none (``sm_103a``)."""
     number = int("".join(filter(str.isdigit, architecture)))
     return _TABLE[max((known for known in _TABLE if known <= number), default=min(_TABLE))]
 
 
 def representative(architecture: str) -> Representative:
-    """Return the device that stands for an architecture: ``sm_90``, ``sm_90a``, ``90``.
+    """Return the device that represents an architecture: ``sm_90``, ``sm_90a`` or ``90``.
 
-    An ArgumentError for one that has none lists those that have.
+    An ArgumentError for an unknown one lists those that are known.
     """
     match = re.fullmatch(r"(?:sm_)?([0-9]{1,4})[af]?", text_of(architecture))
     device = _TABLE.get(int(match[1])) if match else None

@@ -1,3 +1,3 @@
-"""Rates that were measured, by a device's name or its architecture: what ``benchmarks.learn --write`` writes."""
+"""Measured rates by device name or architecture, written by ``benchmarks.learn --write``."""
 
 MEASURED: dict[str, dict[str, float]] = {}

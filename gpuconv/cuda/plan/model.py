@@ -1,7 +1,8 @@
-"""Predicted times of kernels, for choosing among them: arithmetic of the busiest multiprocessor, or memory.
+"""The cost model: predicts a kernel's seconds, to rank candidates that have not been measured.
 
-Peaks are those of the well-known device of the architecture (limits.py), the shares of them that kernels come to those
-of the device (limits.Rates). A model orders candidates, no more.
+It takes the longer of the busiest SM's arithmetic and of memory traffic, with imperfect overlap. Peak rates are those
+of the architecture's representative device (limits.py), scaled by the fractions in limits.Rates. Only the order of
+candidates has to be right.
 """
 
 from __future__ import annotations
@@ -10,17 +11,17 @@ from typing import NamedTuple
 
 from gpuconv.cuda.plan.limits import Limits, described, nearest
 
-_SCHEDULERS = 4  # of a multiprocessor
-_ENOUGH = 2  # warps of a scheduler, of which one multiplies, or issues instructions, while another one waits
-_EXPOSED = 0.2  # share of the shorter one that does not hide behind the longer one; assumed
-_ISSUED = 128  # instructions, counted by thread, that a multiprocessor issues in one clock
+_SCHEDULERS = 4  # warp schedulers per SM
+_ENOUGH = 2  # warps per scheduler that hide latency: one issues while the other waits
+_EXPOSED = 0.2  # fraction of the shorter time that does not overlap with the longer (assumed)
+_ISSUED = 128  # thread instructions that an SM issues per clock
 
 
 def arithmetic(blocks: int, multiplications: float, accumulator: str, efficiency: float, limits: Limits) -> float:
-    """Return the seconds of the busiest multiprocessor's multiply-adds on the cores' own multipliers.
+    """Return the seconds of the busiest SM's multiply-adds on CUDA cores.
 
-    ``multiplications`` are those of each block, with those that its tile makes in vain; ``efficiency`` is the share of
-    the multipliers' cycles that the kernel fills.
+    ``multiplications`` is the number per block, including those wasted on partial tiles. ``efficiency`` is the fraction
+    of issue slots that are multiply-adds.
     """
     device = nearest(limits.architecture)
     rate = device.rate(accumulator) / device.limits.multiprocessors
@@ -29,83 +30,82 @@ def arithmetic(blocks: int, multiplications: float, accumulator: str, efficiency
 
 
 def gathering(blocks: int, elements: float, lines: int, limits: Limits) -> float:
-    """Return the seconds in which the busiest multiprocessor reads inputs one by one, a line of its L1 cache per clock.
+    """Return the seconds in which the busiest SM gathers inputs through its L1 cache, one 128-byte line per clock.
 
-    Each block reads so many ``elements``, of which 32 lie in so many ``lines``.
+    Each block loads ``elements`` elements, 32 of which occupy ``lines`` lines.
     """
     rounds = -(-blocks // limits.multiprocessors)
     return rounds * elements / 32 * lines / nearest(limits.architecture).clock
 
 
 class Residence(NamedTuple):
-    """What of a kernel a multiprocessor has room for: its occupancy."""
+    """Occupancy of a kernel on one SM."""
 
-    warps: int  # of a block
-    blocks: int  # at a time
+    warps: int  # warps per block
+    blocks: int  # resident blocks per SM
 
 
 def tensor(
     blocks: int,
     multiplications: float,
     lanes: int,
-    besides: float,
+    other_cycles: float,
     limits: Limits,
     residence: Residence | None = None,
     others: int = 0,
 ) -> float:
-    """Return the seconds of the busiest multiprocessor's multiply-adds on tensor cores, or of what goes with them.
+    """Return the seconds of the busiest SM's tensor-core multiply-adds, or of whatever else limits the main loop.
 
-    ``multiplications`` as for :func:`arithmetic`; ``lanes`` is which of the device's rates (``tensor_lanes``) is
-    theirs; ``besides`` are the cycles of a multiprocessor for anything else that goes with an instruction that
-    multiplies. Too few warps, by ``residence`` or because there are not more blocks, take longer; without it there are
-    enough. ``others`` are blocks of the same kernel that the multiprocessors have besides.
+    ``multiplications`` as for :func:`arithmetic`. ``lanes`` selects one of the device's ``tensor_lanes``.
+    ``other_cycles`` is the SM cycles per mma for everything else: issue, shared memory, L1. With a ``residence``, too
+    few warps to hide latency slow it down. ``others`` are further blocks of the same kernel on the device.
     """
     device = described(limits)
-    fragment = (2048, 1024, 2048)[lanes]  # multiply-adds of an instruction
+    fragment = (2048, 1024, 2048)[lanes]  # multiply-adds per mma instruction
     beside_wgmma = device.limits.architecture in ("sm_90a", "sm_100a") and lanes < 2
     share = limits.rates.beside_wgmma if beside_wgmma else limits.rates.tensor
-    cycles = max(fragment / (share * device.tensor_lanes[lanes]), besides)
+    cycles = max(fragment / (share * device.tensor_lanes[lanes]), other_cycles)
     rounds = -(-blocks // limits.multiprocessors)
     slowness = _slowness(-(-(blocks + others) // limits.multiprocessors), residence, limits) if residence else 1.0
     return rounds * multiplications / fragment * cycles / device.clock * slowness
 
 
 def _slowness(rounds: int, residence: Residence, limits: Limits) -> float:
-    """Return how many times as long a multiprocessor's blocks take as with warps enough; the last ones are fewer."""
+    """Return the slowdown against enough warps; the last wave of an SM's blocks has fewer."""
     full, rest = divmod(rounds, residence.blocks)
-    with_others = full * residence.blocks * _alone(residence.blocks * residence.warps, limits)
-    return (with_others + rest * _alone(rest * residence.warps, limits)) / rounds
+    with_others = full * residence.blocks * _latency_slowdown(residence.blocks * residence.warps, limits)
+    return (with_others + rest * _latency_slowdown(rest * residence.warps, limits)) / rounds
 
 
-def _alone(warps: int, limits: Limits) -> float:
-    """Return how many times as long products take with so many warps of a multiprocessor as with enough of them."""
+def _latency_slowdown(warps: int, limits: Limits) -> float:
+    """Return the slowdown of products with ``warps`` warps on an SM, against enough of them."""
     if warps >= _ENOUGH * _SCHEDULERS:
         return 1.0
     return limits.rates.alone * max(1.0, _SCHEDULERS / max(warps, 1))
 
 
 def busy(blocks: int, cycles: float, limits: Limits) -> float:
-    """Return the seconds of the busiest multiprocessor, each of whose blocks takes it so many cycles."""
+    """Return the seconds of the busiest SM when each of its blocks takes ``cycles`` cycles."""
     return -(-blocks // limits.multiprocessors) * cycles / nearest(limits.architecture).clock
 
 
 def adding_up(count: int, blocks: int, limits: Limits) -> float:
-    """Return the seconds that adding up takes beside the arithmetic of the splits.
+    """Return the seconds of a split-K reduction, beyond the arithmetic of the splits.
 
-    The busiest multiprocessor leaves and reads ``count`` bytes of sums, and begins so many blocks for splits of tiles.
+    The busiest SM stores and loads ``count`` bytes of partial sums, and starts ``blocks`` blocks for splits.
     """
     rates = limits.rates
     return rates.adding + blocks * rates.beginning + count / (rates.cached * nearest(limits.architecture).clock)
 
 
 def cached(blocks: int, count: float, limits: Limits) -> float:
-    """Return the seconds in which the busiest multiprocessor reads from the L2 cache so many bytes for each block."""
+    """Return the seconds in which the busiest SM reads ``count`` bytes per block from the L2 cache."""
     rounds = -(-blocks // limits.multiprocessors)
     return rounds * count / (limits.rates.cached * nearest(limits.architecture).clock)
 
 
 def memory(count: float, limits: Limits) -> float:
-    """Return the seconds in which so many bytes cross the memory bus, of a device with these limits."""
+    """Return the seconds of ``count`` bytes of DRAM traffic."""
     device = nearest(limits.architecture)
     if limits.bandwidth:
         return count / (limits.rates.bandwidth * limits.bandwidth)
@@ -113,25 +113,23 @@ def memory(count: float, limits: Limits) -> float:
 
 
 class Blocks(NamedTuple):
-    """Blocks of a kernel that moves data past simple instructions: a pool, or its gradient."""
+    """The blocks of a bandwidth-bound kernel with simple instructions: a pool, or its gradient."""
 
     number: int
-    warps: int  # of a block, those that have something to do
-    instructions: float  # of a block, counted by thread
-    # Loads of a thread that memory answers one after another; those in flight together are one, those that the L1 cache
-    # answers are none
+    warps: int  # warps per block that have work
+    instructions: float  # thread instructions per block
+    # Dependent load latencies per thread: loads in flight together count once, L1 hits do not count
     trips: float = 1.0
-    resident: int = 1  # that a multiprocessor has room for at a time
-    longest: float = 0.0  # instructions of the thread that executes most, where some have more to do than others
+    resident: int = 1  # resident blocks per SM
+    longest: float = 0.0  # instructions of the busiest thread, if work is uneven
 
 
 def streaming(blocks: Blocks, count: float, limits: Limits) -> float:
-    """Return the seconds in which blocks move ``count`` bytes, each of them as many, however few blocks there are.
+    """Return the seconds in which ``blocks`` move ``count`` bytes, divided evenly among them.
 
-    The busiest multiprocessor issues its blocks' instructions, at the full rate if it has warps enough to hide those
-    that wait for a result; it has its share of the L2 cache's bandwidth; and its threads wait for memory as often as
-    one load depends on another (Little's law: bytes in flight over the latency bound its bandwidth). The whole device
-    has the bandwidth of its memory.
+    The busiest SM issues its blocks' instructions, at the full rate if it has enough warps. It has its share of the L2
+    bandwidth, and waits for dependent loads (Little's law: bytes in flight divided by latency bound its bandwidth).
+    DRAM bandwidth is shared by the whole device.
     """
     clock = nearest(limits.architecture).clock
     rounds = -(-blocks.number // limits.multiprocessors)
@@ -145,11 +143,11 @@ def streaming(blocks: Blocks, count: float, limits: Limits) -> float:
 
 
 def instructions(count: float, limits: Limits) -> float:
-    """Return the seconds in which the multiprocessors issue so many instructions, counted by thread."""
+    """Return the seconds in which all SMs together issue ``count`` thread instructions."""
     device = nearest(limits.architecture)
     return count / (_ISSUED * device.clock * limits.multiprocessors)
 
 
 def overlapped(first: float, second: float) -> float:
-    """Return the time of two things that go on together, not perfectly."""
+    """Return the time of two activities that overlap imperfectly."""
     return max(first, second) + _EXPOSED * min(first, second)

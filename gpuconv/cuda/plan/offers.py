@@ -1,4 +1,4 @@
-"""What families of kernels offer for a problem, and which offer is taken: the quickest as measured, or as predicted."""
+"""Candidates and refusals of the kernel families, and the choice: fastest by measurement, else by the cost model."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from gpuconv.cuda.plan.limits import Limits
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One way to solve a problem."""
+    """One way to compute a problem."""
 
-    name: str  # of the kernel that makes the result, and what the plan does with it besides: ``_split``, ``_direct``
-    seconds: float  # what it is predicted to take
-    make: Callable[[], Plan]  # returns its plan, with the reasons that concern it alone
-    # How the products of an output are added, in words: candidates for one problem that say the same make the same bits
+    name: str  # the kernel's name, with suffixes for variants of the plan such as ``_split`` or ``_direct``
+    seconds: float  # predicted seconds
+    make: Callable[[], Plan]  # returns the plan, with the reasons that are specific to it
+    # Name of the order of summation: candidates of one problem with equal names produce equal bits
     order: str = ""
 
 
 class Refusal(NamedTuple):
-    """Why a family does not solve a problem; ``plain`` where that goes without saying and nobody needs to read it."""
+    """Why a family does not accept a problem; ``plain`` if that is obvious and need not be reported."""
 
     why: str
     plain: bool = False
@@ -35,51 +35,53 @@ Offer = Candidate | Refusal
 
 
 class Offering(Protocol):
-    """What has offers for a kind of problem."""
+    """Something that yields offers for a kind of problem."""
 
-    NAME: str  # by which explanations call it
+    NAME: str  # its name in explain
 
     def offers(self, problem: Any, limits: Limits) -> Iterator[Offer]:
-        """Yield a candidate for every kernel that takes the problem, or one refusal."""
+        """Yield a candidate for each accepting kernel, or a single refusal."""
 
 
 class Family(Offering, Protocol):
-    """Kernels for one kind of problem: a module."""
+    """A kernel family for one kind of problem: a module."""
 
     def variants(self) -> Iterable[Variant]:
-        """Yield every kernel that a candidate can launch, those that several families share being one family's."""
+        """Yield every variant that a candidate can launch; shared ones belong to one family."""
 
 
 def in_order(family: Offering, problem: Any, limits: Limits) -> Iterable[Offer]:
-    """Return a family's offers of which no order of sums depends on the batch: ``offers_in_order``, if it has them."""
-    found: Iterable[Offer] = getattr(family, "offers_in_order", family.offers)(problem, limits)
-    return found
+    """Return a family's batch-invariant offers: ``offers_in_order`` if it has that, else ``offers``."""
+    family_offers: Iterable[Offer] = getattr(family, "offers_in_order", family.offers)(problem, limits)
+    return family_offers
 
 
 def _any(family: Offering, problem: Any, limits: Limits) -> Iterable[Offer]:
+    """Return a family's ordinary offers."""
     return family.offers(problem, limits)
 
 
 @dataclass(eq=False, slots=True)
 class Rewritten:
-    """Families that solve a problem as another one of its kind; what they refuse of that goes without saying."""
+    """Offers for an equivalent problem (such as ConvTranspose as Conv), adapted; its refusals are not reported."""
 
     NAME: str
     families: tuple[Family, ...]
-    of: Callable[[Any], Any]  # returns the other problem, None where there is none
-    candidate: Callable[[Any, Candidate], Candidate]  # returns one of the other's as one of the problem's
+    of: Callable[[Any], Any]  # returns the equivalent problem, or None
+    candidate: Callable[[Any, Candidate], Candidate]  # adapts a candidate of the equivalent problem
 
     def offers(self, problem: Any, limits: Limits) -> Iterator[Candidate]:
-        """Yield the candidates of the other problem."""
+        """Yield the adapted candidates of the equivalent problem."""
         return self._candidates(_any, problem, limits)
 
     def offers_in_order(self, problem: Any, limits: Limits) -> Iterator[Candidate]:
-        """Yield those that families offer :func:`in_order`."""
+        """Yield the adapted batch-invariant candidates; see :func:`in_order`."""
         return self._candidates(in_order, problem, limits)
 
     def _candidates(
         self, ask: Callable[[Offering, Any, Limits], Iterable[Offer]], problem: Any, limits: Limits
     ) -> Iterator[Candidate]:
+        """Yield the adapted candidates of all families, asked by ``ask``."""
         other = self.of(problem)
         if other is not None:
             for family in self.families:
@@ -89,7 +91,7 @@ class Rewritten:
 
 
 def of(families: Iterable[Offering], problem: Any, limits: Limits) -> tuple[list[Candidate], list[str]]:
-    """Return all candidates in the families' order, and a line for each reason that families have for having none."""
+    """Return all candidates in the order of the families, and a line per distinct refusal, naming its families."""
     candidates, refusals = [], dict[str, list[str]]()
     for family in families:
         for offer in family.offers(problem, limits):
@@ -104,7 +106,7 @@ def of(families: Iterable[Offering], problem: Any, limits: Limits) -> tuple[list
 
 
 def quickest(candidates: Sequence[Candidate]) -> Candidate:
-    """Return the candidate with the least predicted time, of equal ones the first."""
+    """Return the candidate with the least predicted time; on a tie, the first."""
     return min(candidates, key=lambda candidate: candidate.seconds)
 
 
@@ -114,7 +116,7 @@ _pick: ContextVar[Pick | None] = ContextVar("_pick", default=None)
 
 @contextmanager
 def picking(pick: Pick) -> Iterator[None]:
-    """Let ``pick`` choose instead of measurements and predictions for what this thread plans meanwhile."""
+    """Within this context and thread, let ``pick`` choose instead of measurements and the cost model."""
     token = _pick.set(pick)
     try:
         yield
@@ -123,15 +125,16 @@ def picking(pick: Pick) -> Iterator[None]:
 
 
 def picked() -> Pick | None:
-    """Return what chooses for this thread, if anything was set."""
+    """Return the override set by :func:`picking` in this thread, or None."""
     return _pick.get()
 
 
 def every_candidate() -> Iterator[AbstractContextManager[None]]:
-    """Yield contexts in which the first, the second ... candidate is picked, until each of a problem's had its turn."""
+    """Yield contexts that pick the first, second, … candidate, until every candidate of a problem had its turn."""
     number, most = 0, 1
 
     def pick(candidates: Sequence[Candidate]) -> Candidate:
+        """Pick the candidate whose turn it is."""
         nonlocal most
         most = max(most, len(candidates))
         return candidates[number % len(candidates)]
@@ -142,20 +145,21 @@ def every_candidate() -> Iterator[AbstractContextManager[None]]:
 
 
 def _times(ratio: float) -> str:
+    """Return a ratio as text."""
     return f"{ratio:.1f}x" if ratio >= 10 else f"{ratio:.2f}x"
 
 
 def line(candidate: Candidate, best: Candidate, why: str) -> str:
-    """Return what is said of a candidate: its predicted time, and why it is the best, or how that compares."""
+    """Return a candidate's line for explain: its predicted time, and why it is best or how it compares to the best."""
     against = f", {why}" if candidate is best else f" ({_times(candidate.seconds / best.seconds)})"
     return f"{candidate.name}: predicted {candidate.seconds * 1e6:.1f} us{against}"
 
 
 def choose(problem: Any, families: Iterable[Offering], limits: Limits) -> Plan:
-    """Return the plan of the candidate that was measured to be the quickest, or else of the one predicted to be.
+    """Return the plan of the fastest candidate: by measured time if ``tune`` has run, by the cost model otherwise.
 
-    Of equally quick ones the first is taken; at least one family must have one. All are among the plan's reasons, and
-    why other families have none. ``problem`` is a dataclass of all that they depend on.
+    On a tie the first wins; at least one family must offer a candidate. The plan's reasons list all candidates and
+    refusals. ``problem`` must be a dataclass of everything that the candidates depend on.
     """
     candidates, refusals = of(families, problem, limits)
     pick = picked()

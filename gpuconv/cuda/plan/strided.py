@@ -1,4 +1,4 @@
-"""Axes of strided arrays, as kernels take them: neighbours that lie as one made one, filled up in front."""
+"""Axes of strided arrays as kernels take them: contiguous axes merged, leading axes added up to the kernel's rank."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from gpuconv.rules.geometry import Ints
 
 
 def collapsed(shape: Sequence[int], strides: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Return an array's axes, row-major, without those of one element, neighbours that lie as one made one."""
+    """Return (extents, strides) in row-major order, without axes of one element and with contiguous axes merged."""
     extents, (steps,) = collapsed_together(shape, strides)
     return extents, steps
 
 
 def collapsed_together(shape: Sequence[int], *arrays: Sequence[int]) -> tuple[list[int], list[list[int]]]:
-    """Return the axes of several arrays of one shape, merged as :func:`collapsed` does, and each one's strides."""
+    """Return the merged extents of several arrays of one shape, and each one's strides; as :func:`collapsed`."""
     axes: list[tuple[int, Sequence[int]]] = []
     for extent, *strides in zip(shape, *arrays, strict=True):
         if extent == 1:
@@ -29,12 +29,12 @@ def collapsed_together(shape: Sequence[int], *arrays: Sequence[int]) -> tuple[li
 
 
 def filled(entries: Sequence[int], rank: int, entry: int) -> list[int]:
-    """Return what axes have, with axes of one element in front."""
+    """Return ``entries`` padded in front to ``rank`` axes with ``entry``."""
     return [entry] * (rank - len(entries)) + list(entries)
 
 
 def array_fields(arrays: Mapping[str, Ints], rank: int) -> dict[str, Any]:
-    """Return the fields for arrays of these strides: batch, channel, and spatial axes as :func:`filled` has them."""
+    """Return the struct fields of arrays with these strides: batch, channel, spatial axes padded to ``rank``."""
     fields: dict[str, Any] = {}
     for name, (batch, channel, *spatial) in arrays.items():
         fields |= params.array_fields(name, (batch, channel, *filled(spatial, rank, 0)))
@@ -42,12 +42,12 @@ def array_fields(arrays: Mapping[str, Ints], rank: int) -> dict[str, Any]:
 
 
 def needs_wide(operator: str, extents: Sequence[int], steps: Sequence[int], counts: Sequence[int]) -> bool:
-    """Tell whether offsets in such axes, or these numbers, need 64-bit indices."""
+    """Return whether offsets in such axes, or these counts, need 64-bit indices."""
     return params.needs_wide(operator, [params.span(extents, steps), *extents, *counts])
 
 
 def axes(needed: int, wide: bool, ahead: tuple[int, ...]) -> int:
-    """Return the axes of the kernel: as many as one built ahead has, or as needed."""
+    """Return the kernel's number of axes: the smallest that is built ahead and suffices, else ``needed``."""
     *narrow, most = ahead
     enough = [count for count in narrow if count >= needed and not wide]
     return min(enough, default=max(needed, most))

@@ -1,1 +1,1 @@
-"""MaxPool: what it comes down to, and the families of kernels that make it."""
+"""MaxPool, AveragePool and MaxUnpool: the normalised problem, and the kernel families that compute it."""

@@ -1,7 +1,8 @@
-"""MaxPool with Indices along one axis after the other, the innermost one first: windows are separable.
+"""Separable MaxPool with Indices: one 1-D pass per spatial axis, innermost first (``pool/axis.cu``).
 
-Each launch but the first pools what the one before has left. That one may be another family's. The kernel is in
-``kernels_cu/pool/axis.cu``.
+A k × k × k window costs 3k comparisons instead of k³, which pays off for large windows. Each pass but the first pools
+the maxima of the pass before; the first may be another family's kernel. Intermediate maxima and Indices take device
+memory.
 """
 
 from __future__ import annotations
@@ -24,33 +25,33 @@ from gpuconv.rules import dtypes
 NAME = "axis by axis"
 _THREADS = 256
 _RUN = structs.constant("kRun", "pool/axis.cu")
-_TOGETHER = 4  # taps that a thread loads at a time
-_MOST_SHIFT = 2  # taps from one window of a run to the next
-_NAMES = ("width", "height", "depth")  # of axes, the last one first
-_PARTS = ("", "rows", "slices")  # that are pooled before such an axis
-_MOST_BYTES = 2**30  # of what is left of these
-_INDEX = 8  # bytes
-_SECTOR = 32  # bytes that memory is read in
-_OTHERS: tuple[Family, ...] = (general, tiles, channels, patches)  # that may pool the parts
-_INSTRUCTIONS = (110, 20)  # of a thread, of each of its windows; counted
-_OF_ELEMENT = {1: 13, 2: 15, 4: 13, 8: 13}  # instructions of what a thread loads, by bytes; counted
+_TOGETHER = 4  # taps whose loads a thread has in flight together
+_MOST_SHIFT = 2  # most taps between adjacent windows of a run
+_NAMES = ("width", "height", "depth")  # names of the axes, last axis first
+_PARTS = ("", "rows", "slices")  # what is pooled before a pass along that axis
+_MOST_BYTES = 2**30  # limit on the intermediate maxima and Indices
+_INDEX = 8  # bytes per index
+_SECTOR = 32  # bytes of one DRAM/L2 sector
+_OTHERS: tuple[Family, ...] = (general, tiles, channels, patches)  # families that may run the first pass
+_INSTRUCTIONS = (110, 20)  # per thread, and per window (counted)
+_OF_ELEMENT = {1: 13, 2: 15, 4: 13, 8: 13}  # bytes per element → instructions per element loaded (counted)
 
 
-# ---------------------------------------------------------------- what it sees
+# ---------------------------------------------------------------- accepted problems
 
 
 @dataclass(frozen=True, slots=True)
 class AxisRuns:
-    """How threads share the windows of an axis: a run of them each, ``step`` apart, or one each."""
+    """How threads share the windows of an axis: each takes a run of windows ``step`` apart, or a single one."""
 
-    windows: int  # of a run
+    windows: int  # windows per run
     step: int
-    shift: int  # taps from one window of a run to the next; 0 where there is one
+    shift: int  # taps between adjacent windows of a run; 0 if runs have one window
     count: int
 
     @classmethod
     def of(cls, axis: PoolAxis) -> AxisRuns:
-        """Return those of an axis."""
+        """Return the runs for an axis; single windows where adjacent ones share too few taps."""
         common = gcd(axis.stride, axis.dilation)
         step, shift = axis.dilation // common, axis.stride // common
         lead = (_RUN - 1) * shift
@@ -61,7 +62,7 @@ class AxisRuns:
 
 @dataclass(frozen=True, slots=True)
 class AxisView:
-    """The axis along which a launch pools, two others, and what its threads make."""
+    """A pass along ``axis``: the other axes, the runs, and the number of threads (``items``)."""
 
     axis: PoolAxis
     others: tuple[PoolAxis, ...]
@@ -71,6 +72,7 @@ class AxisView:
 
 
 def _view(problem: PoolProblem, pooled: int) -> AxisView:
+    """Return the pass along one axis."""
     axes, name = list(problem.axes), _NAMES[len(problem.axes) - 1 - pooled]
     axis = axes.pop(pooled)
     others = (*[MISSING] * (2 - len(axes)), *axes)
@@ -80,6 +82,7 @@ def _view(problem: PoolProblem, pooled: int) -> AxisView:
 
 
 def _refusal(problem: PoolProblem) -> Refusal | None:
+    """Return why this family does not accept the problem; None if it does."""
     if not problem.named:
         return Refusal("averages" if problem.averages else "values alone", plain=True)
     axes = problem.axes
@@ -97,25 +100,25 @@ def _refusal(problem: PoolProblem) -> Refusal | None:
 
 
 def _of_parts(problem: PoolProblem, pooled: int) -> PoolProblem:
-    """Return the problem of windows of one element along an axis. Its outputs lie as y does, without gaps."""
+    """Return the problem that pools all axes but ``pooled``; its outputs are contiguous, in y's order of axes."""
     extents = list(problem.geometry.y_shape)
     extents[2 + pooled] = problem.geometry.x_shape[2 + pooled]
     shape, rank = tuple(extents), len(extents)
     order = (0, *range(2, rank), 1) if problem.channels_last else tuple(range(rank))
-    strides = tuple(prod(shape[axis] for axis in order[order.index(own) + 1 :]) for own in range(rank))
+    strides = tuple(prod(shape[axis] for axis in order[order.index(outer) + 1 :]) for outer in range(rank))
     geometry = replace(_singly(problem.geometry, (pooled,)), y_shape=shape)
     return replace(problem, geometry=geometry, y_strides=strides, indices_strides=strides)
 
 
 def _along(problem: PoolProblem, parts: PoolProblem, pooled: int) -> PoolProblem:
-    """Return the problem along an axis whose x is the outputs of the parts."""
+    """Return the 1-D problem along ``pooled`` whose input is the outputs of ``parts``."""
     others = [axis for axis in range(len(problem.axes)) if axis != pooled]
     geometry = replace(_singly(problem.geometry, others), x_shape=parts.geometry.y_shape)
     return replace(problem, geometry=geometry, x_strides=parts.y_strides)
 
 
 def _singly(geometry: Geometry, axes: Container[int]) -> Geometry:
-    """Return windows with one element along some spatial axes, for each element one."""
+    """Return the geometry with windows of one element, and as many windows as elements, along these spatial axes."""
     single = {"kernel_shape": 1, "strides": 1, "dilations": 1, "pads_begin": 0, "pads_end": 0}
     changes: dict[str, Any] = {
         name: tuple(number if axis in axes else own for axis, own in enumerate(getattr(geometry, name)))
@@ -128,7 +131,7 @@ def _singly(geometry: Geometry, axes: Container[int]) -> Geometry:
 
 
 def offers(problem: PoolProblem, limits: Limits) -> Iterator[Offer]:
-    """Yield the launches, all but the last being the quickest that there are, or why they do not take the problem."""
+    """Yield the chain of passes, with the fastest candidate for all but the last, or a refusal."""
     refusal = _refusal(problem)
     if refusal is not None:
         yield refusal
@@ -138,7 +141,7 @@ def offers(problem: PoolProblem, limits: Limits) -> Iterator[Offer]:
 
 
 def _alone(problem: PoolProblem, pooled: int, limits: Limits) -> Offer:
-    """Return the launch that pools x along its only axis of several taps."""
+    """Return the single pass of a problem with one axis of several taps."""
     view = _view(problem, pooled)
     if not problem.channels_last and pooled == len(problem.axes) - 1:
         return Refusal("windows along rows of neighbours")
@@ -148,15 +151,15 @@ def _alone(problem: PoolProblem, pooled: int, limits: Limits) -> Offer:
 
 
 def _after_parts(problem: PoolProblem, pooled: int, limits: Limits) -> Offer:
-    """Return the launches that pool parts of windows by the inner axes, then the one along the outermost."""
+    """Return a pass along the outermost axis, after the fastest candidate for the inner axes."""
     parts = _of_parts(problem, pooled)
     if general.needs_wide(parts):
         return Refusal("64-bit indices")
     elements, name = prod(parts.geometry.y_shape), _PARTS[len(problem.axes) - 1 - pooled]
     if elements * (problem.itemsize + _INDEX) > _MOST_BYTES:
         return Refusal(f"too much memory for what is left of {name}")
-    found = [*(offer for family in _OTHERS for offer in family.offers(parts, limits)), *offers(parts, limits)]
-    first = all_offers.quickest([offer for offer in found if isinstance(offer, Candidate)])
+    inner_offers = [*(offer for family in _OTHERS for offer in family.offers(parts, limits)), *offers(parts, limits)]
+    first = all_offers.quickest([offer for offer in inner_offers if isinstance(offer, Candidate)])
     along = _along(problem, parts, pooled)
     view = _view(along, pooled)
     kernel = variant(problem.dtype, numbered=False)
@@ -167,7 +170,7 @@ def _after_parts(problem: PoolProblem, pooled: int, limits: Limits) -> Offer:
 
 
 def _seconds(problem: PoolProblem, view: AxisView, indices: int, limits: Limits) -> float:
-    """Model the time of a launch that reads so many bytes of Indices; what windows share comes from the L2 cache."""
+    """Model the seconds of a pass that reads ``indices`` bytes of Indices; shared elements hit the L2 cache."""
     runs, (thread, window) = view.runs, _INSTRUCTIONS
     elements = view.axis.taps + (runs.windows - 1) * runs.shift
     executed = thread + window * runs.windows + _OF_ELEMENT[problem.itemsize] * elements
@@ -185,7 +188,7 @@ def _seconds(problem: PoolProblem, view: AxisView, indices: int, limits: Limits)
 def _plan(
     problem: PoolProblem, kernel: Variant, view: AxisView, first: Candidate | None = None, parts: str = ""
 ) -> Plan:
-    """Return the plan of a launch, after that of the parts whose outputs are its x, if there are any."""
+    """Return the plan of a pass, preceded by the plan of ``first`` whose outputs are its input, if given."""
     roles = {name: name for name in problem.arrays}
     last = Launch.of_threads(problem.operator, kernel, view.items, _fields(problem, view), roles)
     how = f"{view.runs.windows} windows that share taps a thread" if view.runs.shift else "one window a thread"
@@ -196,11 +199,11 @@ def _plan(
     )
     if first is None:
         return Plan(problem.operator, (last,), (reason,))
-    left = {"y": f"maxima of {parts}", "indices": f"Indices of {parts}"}
-    plan = first.make().renamed(left)
+    buffers = {"y": f"maxima of {parts}", "indices": f"Indices of {parts}"}
+    plan = first.make().renamed(buffers)
     elements = prod(problem.geometry.x_shape)
-    last = replace(last, roles={**roles, "x": left["y"], "places": left["indices"]})
-    sizes = zip(left.values(), (elements * problem.itemsize, elements * _INDEX), strict=True)
+    last = replace(last, roles={**roles, "x": buffers["y"], "places": buffers["indices"]})
+    sizes = zip(buffers.values(), (elements * problem.itemsize, elements * _INDEX), strict=True)
     return replace(
         plan,
         launches=(*plan.launches, last),
@@ -210,6 +213,7 @@ def _plan(
 
 
 def _fields(problem: PoolProblem, view: AxisView) -> dict[str, Any]:
+    """Return the fields of the kernel's parameter struct."""
     axis, others, (image, channel, *_) = view.axis, view.others, problem.all_axes
     y_extent = [view.runs.count, *(other.windows for other in others)]
     fields: dict[str, Any] = {
@@ -238,10 +242,11 @@ _KERNEL = Kernel("pool/axis.cu", "max_pool_axis", "AxisPoolParams", _THREADS, na
 
 
 def variant(dtype: str, numbered: bool) -> Variant:
-    """Return the kernel for a dtype, which numbers the elements of x or has their Indices from a launch before."""
+    """Return the kernel variant; ``numbered`` if it numbers x's elements itself, else it reads a pass's Indices."""
     forms = ("axis", "numbered" * numbered, "indices")
     return _KERNEL.over(dtype, 3, *forms, types=(dtypes.entry(dtype).cuda,), sizes=(numbered,), blocks_per_sm=4)
 
 
 def variants() -> list[Variant]:
+    """Yield every kernel variant of this family."""
     return [variant(*row) for row in product(dtypes.MAX_POOL_DTYPES, (False, True))]

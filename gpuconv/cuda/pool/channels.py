@@ -1,6 +1,7 @@
-"""MaxPool and AveragePool over channels that lie one after another: channels last.
+"""MaxPool and AveragePool with channels last, for small windows (``pool/channels.cu``).
 
-The kernel is in ``kernels_cu/pool/channels.cu``.
+Each thread owns a 16-byte vector of channels (two channels with Indices) and walks along a row of outputs. Loads and
+stores are coalesced, and column maxima are reused. It takes contiguous channels and undilated, non-empty windows.
 """
 
 from __future__ import annotations
@@ -31,21 +32,23 @@ from gpuconv.rules import dtypes
 NAME = "channels"
 _THREADS = 256
 _MOST = structs.constant("kMost", "pool/channels.cu")
-_WALKS = (8, 4, 2, 1)  # outputs that share columns, at most
-_ROWS = 3  # of a column that are loaded together, where vectors are whole ones or pairs
-# Instructions, with Indices or without (and of bytes): of an output's vector, its columns, and their loads; counted.
+_WALKS = (8, 4, 2, 1)  # outputs per thread along a row to try
+_ROWS = 3  # rows of a column in flight together, for whole vectors or pairs
+# Instructions by Indices (or for 1-byte elements): per vector of outputs, per column, per load (counted).
 _INSTRUCTIONS = {False: (36, 90, 8), True: (72, 117, 11)}
 _OF_BYTES = (36, 135, 20)
-_OF_AVERAGES = {2: (190, 120, 22), 4: (130, 100, 12), 8: (170, 100, 12)}  # by bytes of an element; estimated
-# What each channel takes more that is loaded, or written, alone, with Indices or without (and of bytes); counted.
+# bytes per element → the same for averages (estimated)
+_OF_AVERAGES = {2: (190, 120, 22), 4: (130, 100, 12), 8: (170, 100, 12)}
+# Extra instructions per channel loaded, and per channel stored, element by element (counted).
 _SINGLY = {False: (4, 5), True: (1.5, 3)}
 _BYTES_SINGLY = (8, 5)
 
 
-# ---------------------------------------------------------------- what it sees
+# ---------------------------------------------------------------- accepted problems
 
 
 def _accepted(problem: PoolProblem) -> PoolView | str:
+    """Return the view of the problem that the kernel takes, or why it does not accept the problem."""
     pixels = pixels_of(problem)
     if isinstance(pixels, str):
         return pixels
@@ -58,7 +61,7 @@ def _accepted(problem: PoolProblem) -> PoolView | str:
 
 
 def _walk(problem: PoolProblem, pixels: PoolView, limits: Limits) -> int:
-    """Return how many outputs of a row a thread makes: one where they share no columns, else as take least time."""
+    """Return the outputs per thread along a row: 1 if windows share no columns, else the fastest number."""
     width = pixels.width
     if not width.stride < width.reach <= _MOST:
         return 1
@@ -67,11 +70,13 @@ def _walk(problem: PoolProblem, pixels: PoolView, limits: Limits) -> int:
 
 
 def _items(problem: PoolProblem, pixels: PoolView, walk: int) -> int:
+    """Return the threads of the launch when each computes ``walk`` outputs of a row."""
     rows = pixels.image.extent * pixels.depth.windows * pixels.height.windows
     return rows * -(-pixels.width.windows // walk) * vectors_of(problem)
 
 
 def _blocks(problem: PoolProblem, pixels: PoolView, walk: int) -> int:
+    """Return the blocks of the launch."""
     return -(-_items(problem, pixels, walk) // _THREADS)
 
 
@@ -79,6 +84,7 @@ def _blocks(problem: PoolProblem, pixels: PoolView, walk: int) -> int:
 
 
 def _seconds(problem: PoolProblem, pixels: PoolView, walk: int, limits: Limits) -> float:
+    """Model the seconds of all launches of this candidate."""
     kernel, threads = _variant_of(problem), _items(problem, pixels, walk)
     instructions = _instructions(problem, pixels, walk)
     blocks = blocks_of(kernel, threads, instructions, _trips(problem, pixels, walk), limits)
@@ -86,16 +92,17 @@ def _seconds(problem: PoolProblem, pixels: PoolView, walk: int, limits: Limits) 
 
 
 def _instructions(problem: PoolProblem, pixels: PoolView, walk: int) -> float:
+    """Return the instructions of all threads."""
     output, column, load = map(float, _INSTRUCTIONS[problem.named])
     if problem.itemsize == 1 and not problem.named:
         output, column, load = _OF_BYTES
     if problem.averages:
         output, column, load = _OF_AVERAGES[problem.itemsize]
     deep, high, wide = (axis.reach for axis in pixels.axes)
-    columns = float(wide)  # of an output
+    columns = float(wide)  # columns per output
     if wide <= _MOST:
-        kept = max(wide - pixels.width.stride, 0)  # of the output before
-        columns -= kept * (walk - 1) / walk
+        reused = max(wide - pixels.width.stride, 0)  # columns reused from the previous output
+        columns -= reused * (walk - 1) / walk
     if not in_vectors(problem):
         loaded, written = _BYTES_SINGLY if problem.itemsize == 1 and not problem.named else _SINGLY[problem.named]
         output += written * channels_of_vector(problem)
@@ -105,7 +112,7 @@ def _instructions(problem: PoolProblem, pixels: PoolView, walk: int) -> float:
 
 
 def _trips(problem: PoolProblem, pixels: PoolView, walk: int) -> float:
-    """Return how often a thread waits for memory: for a few rows of a column at a time, of columns one by one."""
+    """Return the load latencies that a thread waits for: a few rows of a column at a time, columns one by one."""
     deep, high, wide = pixels.axes
     rows = _ROWS if in_vectors(problem) or channels_of_vector(problem) == 2 else 1
     columns = (walk - 1) * wide.stride + wide.reach
@@ -116,7 +123,7 @@ def _trips(problem: PoolProblem, pixels: PoolView, walk: int) -> float:
 
 
 def offers(problem: PoolProblem, limits: Limits) -> Iterator[Offer]:
-    """Yield the kernel, or why it does not take the problem."""
+    """Yield the kernel, or why it does not accept the problem."""
     pixels = _accepted(problem)
     if isinstance(pixels, str):
         yield Refusal(pixels)
@@ -130,6 +137,7 @@ def offers(problem: PoolProblem, limits: Limits) -> Iterator[Offer]:
 
 
 def _plan(problem: PoolProblem, pixels: PoolView, kernel: Variant, walk: int) -> Plan:
+    """Return the plan of this candidate."""
     count = channels_of_vector(problem)
     fields = pixels.fields(kernel) | {
         "items": _items(problem, pixels, walk),
@@ -154,26 +162,28 @@ _AVERAGE = replace(_KERNEL, function="average_pool_channels", parameter="Average
 
 
 def variant(dtype: str, indices: bool) -> Variant:
-    """Return the kernel for a dtype, with indices or without."""
+    """Return the MaxPool variant for a dtype, with or without Indices."""
     blocks = _blocks_per_sm(dtype, indices)
     element, form = dtypes.entry(dtype).cuda, "indices" * indices
     return _KERNEL.over(dtype, 3, NAME, form, types=(element,), sizes=(indices,), blocks_per_sm=blocks)
 
 
 def average_variant(dtype: str) -> Variant:
-    """Return the kernel of averages for a dtype."""
+    """Return the AveragePool variant for a dtype."""
     return _AVERAGE.over(dtype, 3, NAME, types=types(dtype), blocks_per_sm=4 if dtype == "float32" else 3)
 
 
 def _variant_of(problem: PoolProblem) -> Variant:
+    """Return the kernel variant for the problem."""
     return average_variant(problem.dtype) if problem.averages else variant(problem.dtype, problem.named)
 
 
 def _blocks_per_sm(dtype: str, indices: bool) -> int:
-    """Return the blocks that leave a thread the registers that it uses: 64, or 80 for many words of a vector."""
+    """Return the occupancy that leaves a thread its registers: 64, or 80 where vectors have many words."""
     return 3 if dtypes.entry(dtype).itemsize == (8 if indices else 1) else 4
 
 
 def variants() -> list[Variant]:
+    """Yield every kernel variant of this family."""
     maxima = [variant(*row) for row in product(dtypes.MAX_POOL_DTYPES, (False, True))]
     return maxima + [average_variant(dtype) for dtype in dtypes.CONV_DTYPES]

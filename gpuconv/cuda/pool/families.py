@@ -1,4 +1,4 @@
-"""Plans of MaxPool and AveragePool: every family of kernels offers its candidates, the quickest one is taken."""
+"""Dispatch for MaxPool and AveragePool: collect the candidates of every kernel family and plan the fastest one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from gpuconv.cuda.pool import axis, channels, general, patches, planes, tiles, v
 from gpuconv.cuda.pool.problem import Geometry, PoolProblem
 from gpuconv.rules.geometry import Ints
 
-# Of equally quick candidates the earlier family's is taken; the first accepts every problem.
+# On a tie, the family listed first wins. The first one accepts every problem.
 FAMILIES: tuple[Family, ...] = (general, vectors, tiles, channels, patches, planes, axis)
 
 
@@ -20,14 +20,14 @@ def for_pool(
     limits: Limits,
     invariant: bool = False,
 ) -> Plan:
-    """Plan pooling for arrays with these strides in elements (``indices_strides`` None for the values only).
+    """Plan pooling for arrays with these strides in elements; ``indices_strides`` is None for values only.
 
-    With ``invariant`` averages are summed in row-major order of the window, whatever else the launch depends on. Maxima
+    With ``invariant``, averages are summed in row-major order of the window, so bits do not depend on the batch. Maxima
     have the same bits in any order.
     """
     problem = PoolProblem(geometry, dtype, x_strides, y_strides, indices_strides)
     if 0 in geometry.y_shape:
         return Plan.of_nothing(problem.operator)
-    if planes.sums_alone(problem, limits):  # whose order of sums never depends on the batch
+    if planes.sums_alone(problem, limits):  # the planes kernel's order of summation never depends on the batch
         return offers.choose(problem, (planes,), limits)
     return offers.choose(problem, (general,) if invariant and problem.averages else FAMILIES, limits)

@@ -1,6 +1,7 @@
-"""MaxPool and AveragePool with one output a thread: the kernels that accept every problem.
+"""MaxPool and AveragePool with one thread per output (``pool/general.cu``): the fallback that accepts every problem.
 
-The kernel is in ``kernels_cu/pool/general.cu``; strides count elements.
+It takes any rank, strides, dilation and padding, and 64-bit indices. Windows are clipped to the input once per axis, so
+taps need no bounds check. Strides are in elements.
 """
 
 from __future__ import annotations
@@ -20,30 +21,32 @@ from gpuconv.rules import dtypes
 
 NAME = "one output a thread"
 _THREADS = 256
-_BATCH = structs.constant("kBatch", "pool/general.cu")  # numbers of places run up to so many taps past a window
-# Instructions, with Indices or without: of an output, of each of its rows, of each of their batches; counted, in PTX.
+# taps per batch of loads; numbers of elements may run past a window by this many
+_BATCH = structs.constant("kBatch", "pool/general.cu")
+# Instructions by Indices: per output, per row of its window, per batch of loads (counted in PTX).
 _INSTRUCTIONS = {False: (100, 13, 19), True: (100, 13, 37)}
-_OF_AVERAGES = (165, 13, 22)  # estimated
-_SECTOR = 32  # bytes that memory is read in
+_OF_AVERAGES = (165, 13, 22)  # the same for averages (estimated)
+_SECTOR = 32  # bytes of one DRAM/L2 sector
 
 
-# ---------------------------------------------------------------- what it sees
+# ---------------------------------------------------------------- accepted problems
 
 
 def needs_wide(problem: PoolProblem) -> bool:
-    """Tell whether the kernel needs 64-bit indices; those for rows of neighbours compute with no larger numbers."""
+    """Return whether the kernel needs 64-bit indices; the faster kernels compute no larger numbers."""
     return params.needs_wide(problem.operator, [_largest(problem)])
 
 
 def _largest(problem: PoolProblem) -> int:
+    """Return the largest value that must fit an index."""
     return max(_magnitudes(problem))
 
 
 def _magnitudes(problem: PoolProblem) -> Iterator[int]:
-    """Yield what must fit into an index.
+    """Yield every value that must fit an index.
 
-    Offsets count elements, not bytes: the kernel adds them to pointers, which is done in 64 bits. A broadcast array has
-    more elements than memory, and what counts there are their numbers within a plane (and ``plane``, always 64 bits).
+    Offsets count elements; they are added to pointers in 64 bits. For a broadcast array the numbers of elements within
+    a plane count; the step between planes is always 64 bits wide.
     """
     geometry = problem.geometry
     yield prod(geometry.y_shape)
@@ -63,6 +66,7 @@ def _magnitudes(problem: PoolProblem) -> Iterator[int]:
 
 
 def offers(problem: PoolProblem, limits: Limits) -> Iterator[Offer]:
+    """Yield the kernel as the only candidate."""
     wide = needs_wide(problem)
     ndim = axes(len(problem.axes), wide, AHEAD)
     if problem.averages:
@@ -78,13 +82,14 @@ def offers(problem: PoolProblem, limits: Limits) -> Iterator[Offer]:
 
 
 def _trips(problem: PoolProblem) -> float:
-    """Return how often a thread waits for memory: once for a batch of a row, or for all batches that one sector has.
+    """Return the load latencies that a thread waits for, one per batch of a row; batches in one sector count once.
 
-    What neighbouring windows have in common comes from the caches.
+    Elements shared by adjacent windows hit the caches.
     """
     *rows, width = problem.axes
-    apart = problem.itemsize * (abs(width.step * width.x) or 1)  # bytes from tap to tap
-    lone = not problem.channels_last and (width.windows == 1 or width.stride * apart >= _SECTOR)  # no lane shares it
+    apart = problem.itemsize * (abs(width.step * width.x) or 1)  # bytes between adjacent taps
+    # no other lane reads the same sector
+    lone = not problem.channels_last and (width.windows == 1 or width.stride * apart >= _SECTOR)
     loads = min(-(-width.taps // _BATCH), -(-width.taps * apart // _SECTOR)) if lone else -(-width.taps // _BATCH)
     return loads * fresh(width) * prod(axis.taps * fresh(axis) for axis in rows)
 
@@ -93,6 +98,7 @@ def _trips(problem: PoolProblem) -> float:
 
 
 def _plan(problem: PoolProblem, kernel: Variant, wide: bool, ndim: int) -> Plan:
+    """Return the plan of this candidate."""
     outputs = prod(problem.geometry.y_shape)
     blocks = -(-outputs // _THREADS)
     across = min(blocks, MOST_BLOCKS)
@@ -112,7 +118,7 @@ def _plan(problem: PoolProblem, kernel: Variant, wide: bool, ndim: int) -> Plan:
 
 
 def _fields(problem: PoolProblem, ndim: int) -> dict[str, Any]:
-    """Return the struct's numbers, for so many axes: those added in front have one element."""
+    """Return the struct's fields for ``ndim`` spatial axes; leading axes are padded with one element."""
     image, channel, *own = problem.all_axes
     axes = [MISSING] * (ndim - len(own)) + own
     fields: dict[str, Any] = {
@@ -141,25 +147,25 @@ _AVERAGE = replace(_KERNEL, function="average_pool", parameter="AveragePoolParam
 
 
 def variant(dtype: str, wide: bool, ndim: int, indices: bool) -> Variant:
-    """Return the kernel for a dtype, an index width, a number of spatial axes, with indices or without."""
+    """Return the MaxPool variant for a dtype, index width, number of spatial axes, with or without Indices."""
     element, form, blocks = dtypes.entry(dtype).cuda, "indices" * indices, _blocks_per_sm(wide, ndim)
     return _KERNEL.over(dtype, ndim, form, types=(element,), sizes=(indices,), wide=wide, blocks_per_sm=blocks)
 
 
 def average_variant(dtype: str, wide: bool, ndim: int) -> Variant:
-    """Return the kernel of averages for a dtype, an index width and a number of spatial axes."""
+    """Return the AveragePool variant for a dtype, index width and number of spatial axes."""
     return _AVERAGE.over(dtype, ndim, types=types(dtype), wide=wide, blocks_per_sm=_blocks_per_sm(wide, ndim))
 
 
 def _blocks_per_sm(wide: bool, ndim: int) -> int:
-    """Return the blocks that leave a thread the registers that it uses: every axis has its strides and window."""
+    """Return the occupancy that leaves a thread its registers; every axis needs some for its strides and window."""
     if wide:
-        return 2  # 128 registers a thread
-    return 6 if ndim <= 3 else 4  # 40 or 64
+        return 2  # 128 registers per thread
+    return 6 if ndim <= 3 else 4  # 40 or 64 registers per thread
 
 
 def variants() -> list[Variant]:
-    """Return the kernels that are built ahead; those for more axes are compiled when first needed."""
+    """Return the variants that are built ahead; those for more axes are compiled on first use."""
     kinds = product(dtypes.MAX_POOL_DTYPES, WIDTHS, (False, True))
     averages = [average_variant(dtype, *width) for dtype, width in product(dtypes.CONV_DTYPES, WIDTHS)]
     return [variant(dtype, wide, ndim, indices) for dtype, (wide, ndim), indices in kinds] + averages

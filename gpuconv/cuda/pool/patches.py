@@ -1,6 +1,8 @@
-"""Pooling over channels that lie one after another, with large windows: down the columns, then along the rows.
+"""MaxPool and AveragePool with channels last, for large windows (``pool/patches.cu``).
 
-The kernel is in ``kernels_cu/pool/patches.cu``.
+Separable within a block: a patch of x is staged in shared memory, pooled down the columns, then along the rows. A
+thread pools a run of adjacent windows at once, sharing their common taps (van Herk). Chosen over ``channels`` where
+windows are large or dilated.
 """
 
 from __future__ import annotations
@@ -34,20 +36,22 @@ from gpuconv.rules.geometry import Ints
 NAME = "patches"
 _THREADS = 128
 _RUN = structs.constant("kRun", "pool/patches.cu")
-# Of shared memory a block: of the largest six are in flight on a multiprocessor.
+# Shared memory per block to try; with the largest, six blocks fit an SM.
 _BYTES = tuple(36 * 1024 >> halved for halved in range(4))
-_PLACE = 8  # bytes of a pair's place in shared memory, for each of its elements half of them
-# Instructions, with Indices or without: for each of what _work returns; counted.
+_PLACE = 8  # bytes per place of a pair of elements in shared memory: 4 each
+# Instructions by Indices: per unit of each entry that _work returns (counted).
 _INSTRUCTIONS = {False: (0, 61, 0, 0, 5, 38, 0.6, 0), True: (420, 0, 578, 32, 0, 0, 0, 4)}
-_COUNT, _DIVISION = 25, 10  # instructions of a pixel's count, and of the division of each channel; estimated
-_LOADED_SINGLY, _WRITTEN_SINGLY = 5, 12  # what each channel takes more that is loaded, or written, alone; counted
-_BYTE_SINGLY = 13  # the same of a byte that is loaded, without Indices
+_COUNT, _DIVISION = 25, 10  # instructions to count a pixel's taps, and to divide each channel (estimated)
+# extra instructions per channel loaded, or stored, element by element (counted)
+_LOADED_SINGLY, _WRITTEN_SINGLY = 5, 12
+_BYTE_SINGLY = 13  # the same for loading a 1-byte element, without Indices
 
 
-# ---------------------------------------------------------------- what it sees
+# ---------------------------------------------------------------- accepted problems
 
 
 def _accepted(problem: PoolProblem, limits: Limits) -> tuple[PoolView, PatchTile] | str:
+    """Return the view of the problem that the kernel takes, or why it does not accept the problem."""
     pixels = pixels_of(problem, dilated=True)
     if isinstance(pixels, str):
         return pixels
@@ -64,16 +68,16 @@ def _accepted(problem: PoolProblem, limits: Limits) -> tuple[PoolView, PatchTile
 
 @dataclass(frozen=True, slots=True)
 class PatchTile:
-    """What a block makes, and what it keeps in shared memory."""
+    """A tile: the outputs of a block, and its layout in shared memory (``…_at`` are byte offsets)."""
 
     vectors: int
     rows: int
     columns: int
-    grid: Ints  # tiles: of images, depths, rows, columns and channels
+    grid: Ints  # number of tiles along images, depths, rows, columns, channels
     x_rows: int
     x_columns: int
     slices: int
-    line: int  # pixels of x, and of the padding
+    line: int  # pixels of x per line, including padding
     down: WindowRuns
     along: WindowRuns
     lines_at: int
@@ -82,13 +86,13 @@ class PatchTile:
 
     @property
     def inputs_of_output(self) -> float:
-        """Pixels of lines for each output; of equally many, those of more channels count for less."""
+        """Staged pixels per output, a ranking of tiles; on a tie, more channels win."""
         return self.x_rows * self.line / (self.rows * self.columns) - self.vectors / 1e3
 
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """So many outputs along an axis: the runs that make them, the inputs that they meet, with padding and without."""
+    """A tile's extent along one axis: outputs, their runs, and the inputs they read, with and without padding."""
 
     outputs: int
     tiles: int
@@ -98,6 +102,7 @@ class _Line:
 
 
 def _line(axis: PoolAxis, outputs: int) -> _Line:
+    """Return a tile's extent along one axis, for ``outputs`` outputs."""
     runs = runs_of(outputs, axis.taps, axis.stride, axis.dilation, _RUN)
     padded = (runs.outputs - 1) * axis.stride + axis.reach
     inputs = min((outputs - 1) * axis.stride + axis.reach, axis.extent)
@@ -105,13 +110,13 @@ def _line(axis: PoolAxis, outputs: int) -> _Line:
 
 
 def _best(problem: PoolProblem, pixels: PoolView, limits: Limits) -> PatchTile:
-    """Return the quickest tile, of the best ones of several sizes."""
-    least = max(32 // (channels_of_vector(problem) * problem.itemsize), 1)  # vectors of a sector
-    kept = _Kept.of(problem, pixels)
+    """Return the fastest of the best tiles for several sizes of shared memory."""
+    least = max(32 // (channels_of_vector(problem) * problem.itemsize), 1)  # vectors per sector
+    sizes = _TileSizes.of(problem, pixels)
     rows, columns = ([_line(axis, n) for n in _parts(axis.windows)] for axis in (pixels.height, pixels.width))
     shares = (2 * least, least)
-    tiles = [_laid_out(kept, vectors, down, along) for vectors in shares for down in rows for along in columns]
-    smallest = _laid_out(kept, least, _line(pixels.height, 1), _line(pixels.width, min(pixels.width.windows, _RUN)))
+    tiles = [_laid_out(sizes, vectors, down, along) for vectors in shares for down in rows for along in columns]
+    smallest = _laid_out(sizes, least, _line(pixels.height, 1), _line(pixels.width, min(pixels.width.windows, _RUN)))
     best = (
         min([tile for tile in tiles if tile.bytes <= size] or [smallest], key=lambda tile: tile.inputs_of_output)
         for size in _BYTES
@@ -120,7 +125,7 @@ def _best(problem: PoolProblem, pixels: PoolView, limits: Limits) -> PatchTile:
 
 
 def _parts(outputs: int) -> list[int]:
-    """Return how many of an axis's outputs a tile may have: all, or whole runs."""
+    """Return the numbers of outputs per tile to try along an axis: all, or whole runs."""
     runs = [count * _RUN for count in (8, 4, 3, 2, 1) if count * _RUN < outputs]
     return [outputs, *runs] if outputs <= 16 * _RUN else runs
 
@@ -129,12 +134,12 @@ def _parts(outputs: int) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
-    """What tiles of any size have of a problem."""
+class _TileSizes:
+    """Sizes that all tiles of a problem have in common."""
 
     vector: int
     vector_bytes: int
-    line_bytes: int  # of a vector
+    line_bytes: int  # bytes per vector in a line of intermediate results
     place_bytes: int
     slices: int
     images: int
@@ -142,7 +147,8 @@ class _Kept:
     channels: int
 
     @classmethod
-    def of(cls, problem: PoolProblem, pixels: PoolView) -> _Kept:
+    def of(cls, problem: PoolProblem, pixels: PoolView) -> _TileSizes:
+        """Return the common sizes for a problem."""
         depth, vector = pixels.depth, channels_of_vector(problem)
         slices = min(depth.taps, -(-depth.extent // depth.dilation))
         of_line = dtypes.sums(problem.dtype).itemsize if problem.averages else problem.itemsize
@@ -150,24 +156,25 @@ class _Kept:
         return cls(vector, *sizes, slices, pixels.image.extent, depth.windows, pixels.channel.extent)
 
 
-def _laid_out(kept: _Kept, vectors: int, down: _Line, along: _Line) -> PatchTile:
-    pixel, line = vectors * kept.vector_bytes, along.padded
-    lines_at = -(-kept.slices * down.inputs * along.inputs * pixel // 16) * 16
-    places_at = lines_at + -(-down.outputs * line * vectors * kept.line_bytes // 16) * 16
+def _laid_out(sizes: _TileSizes, vectors: int, down: _Line, along: _Line) -> PatchTile:
+    """Return the tile of ``vectors`` vectors and these extents, with its shared-memory layout."""
+    pixel, line = vectors * sizes.vector_bytes, along.padded
+    lines_at = -(-sizes.slices * down.inputs * along.inputs * pixel // 16) * 16
+    places_at = lines_at + -(-down.outputs * line * vectors * sizes.line_bytes // 16) * 16
     return PatchTile(
         vectors=vectors,
         rows=down.outputs,
         columns=along.outputs,
-        grid=(kept.images, kept.depth, down.tiles, along.tiles, -(-kept.channels // (vectors * kept.vector))),
+        grid=(sizes.images, sizes.depth, down.tiles, along.tiles, -(-sizes.channels // (vectors * sizes.vector))),
         x_rows=down.inputs,
         x_columns=along.inputs,
-        slices=kept.slices,
+        slices=sizes.slices,
         line=line,
         down=down.runs,
         along=along.runs,
         lines_at=lines_at,
         places_at=places_at,
-        bytes=places_at + down.outputs * line * vectors * kept.place_bytes,
+        bytes=places_at + down.outputs * line * vectors * sizes.place_bytes,
     )
 
 
@@ -175,7 +182,7 @@ def _laid_out(kept: _Kept, vectors: int, down: _Line, along: _Line) -> PatchTile
 
 
 def _work(problem: PoolProblem, pixels: PoolView, tile: PatchTile) -> Ints:
-    """Return what a block does: threads, vectors of x; runs down, loads, comparisons; the same along."""
+    """Return a block's work: threads; vectors of x; runs, loads, comparisons down columns; the same along rows."""
     size = problem.itemsize
     words = 2 if problem.named else 8 if size == 1 else max(4, 8 // size) if size < 8 else 2
     if problem.averages:
@@ -196,7 +203,7 @@ def _work(problem: PoolProblem, pixels: PoolView, tile: PatchTile) -> Ints:
 
 
 def _instructions(problem: PoolProblem, pixels: PoolView, tile: PatchTile) -> float:
-    """Return how many instructions a block executes."""
+    """Return the instructions that a block executes."""
     of_block = float(np.dot(_work(problem, pixels, tile), _INSTRUCTIONS[problem.named]))
     if problem.averages:
         of_block += tile.rows * tile.columns * tile.vectors * (_COUNT + _DIVISION * channels_of_vector(problem))
@@ -208,7 +215,7 @@ def _instructions(problem: PoolProblem, pixels: PoolView, tile: PatchTile) -> fl
 
 
 def _seconds(problem: PoolProblem, pixels: PoolView, tile: PatchTile, limits: Limits) -> float:
-    """Model the time: whole vectors of 16 bytes are copied all together, others by a thread one after another."""
+    """Model the seconds; 16-byte vectors are copied asynchronously together, others by each thread in turn."""
     kernel, blocks = _variant_of(problem), prod(tile.grid)
     together = in_vectors(problem) and (not problem.named or problem.itemsize == 8)
     trips = 1 if together else -(-tile.slices * tile.x_rows * tile.x_columns * tile.vectors // _THREADS)
@@ -225,7 +232,7 @@ def _seconds(problem: PoolProblem, pixels: PoolView, tile: PatchTile, limits: Li
 
 
 def offers(problem: PoolProblem, limits: Limits) -> Iterator[Offer]:
-    """Yield the kernel, or why it does not take the problem."""
+    """Yield the kernel, or why it does not accept the problem."""
     accepted = _accepted(problem, limits)
     if isinstance(accepted, str):
         yield Refusal(accepted)
@@ -239,6 +246,7 @@ def offers(problem: PoolProblem, limits: Limits) -> Iterator[Offer]:
 
 
 def _plan(problem: PoolProblem, pixels: PoolView, tile: PatchTile, kernel: Variant) -> Plan:
+    """Return the plan of this candidate."""
     _, depths, row_tiles, column_tiles, channel_tiles = tile.grid
     fields = pixels.fields(kernel) | {
         "tile_rows": tile.rows,
@@ -270,22 +278,24 @@ _AVERAGE = replace(_KERNEL, function="average_pool_patches", parameter="AverageP
 
 
 def variant(dtype: str, indices: bool) -> Variant:
-    """Return the kernel for a dtype, with indices or without."""
+    """Return the MaxPool variant for a dtype, with or without Indices."""
     blocks = 4 if dtypes.entry(dtype).itemsize == (8 if indices else 1) else 5
     element, form = dtypes.entry(dtype).cuda, "indices" * indices
     return _KERNEL.over(dtype, 3, NAME, form, types=(element,), sizes=(indices,), blocks_per_sm=blocks)
 
 
 def average_variant(dtype: str) -> Variant:
-    """Return the kernel of averages for a dtype."""
-    blocks = 3 if dtypes.entry(dtype).itemsize == 2 else 4  # 168 registers a thread, or 128
+    """Return the AveragePool variant for a dtype."""
+    blocks = 3 if dtypes.entry(dtype).itemsize == 2 else 4  # 168 or 128 registers per thread
     return _AVERAGE.over(dtype, 3, NAME, types=types(dtype), blocks_per_sm=blocks)
 
 
 def _variant_of(problem: PoolProblem) -> Variant:
+    """Return the kernel variant for the problem."""
     return average_variant(problem.dtype) if problem.averages else variant(problem.dtype, problem.named)
 
 
 def variants() -> list[Variant]:
+    """Yield every kernel variant of this family."""
     maxima = [variant(*row) for row in product(dtypes.MAX_POOL_DTYPES, (False, True))]
     return maxima + [average_variant(dtype) for dtype in dtypes.CONV_DTYPES]

@@ -1,6 +1,8 @@
-"""AveragePool and MaxPool of one window for each channel: many threads for a sum, or for a maximum.
+"""Pooling with one window per channel, as GlobalAveragePool and GlobalMaxPool have it (``pool/planes.cu``).
 
-The kernels are in ``kernels_cu/pool/planes.cu``.
+A tree reduction: many threads share each window, or with channels last each lane has a channel. Long windows are split
+into parts that a second launch reduces in a fixed order. Averages of 16 or more elements always use it: the order of
+summation depends on the window and the channels only, not on the batch.
 """
 
 from __future__ import annotations
@@ -21,46 +23,47 @@ from gpuconv.rules.geometry import Ints
 
 NAME = "planes"
 _THREADS, _LANES = 256, 32
-_GROUPS = {8: 128, 32: 2048, 256: 2**31}  # threads of a window, by the most elements of a part
-_PARTS_WANTED = 4  # of a multiprocessor, for one image
-_FEWEST = 16  # elements of a window: for fewer, a thread makes a sum
-_LEAST = 2048  # elements of a part, of all lanes
-# Instructions of a thread, and of each element of one run or of several axes, with Indices or without; estimated.
+_GROUPS = {8: 128, 32: 2048, 256: 2**31}  # threads per window → most elements per part
+_PARTS_WANTED = 4  # parts per SM, counted for one image
+_FEWEST = 16  # elements per window; below, one thread per output is faster
+_LEAST = 2048  # elements per part, over all lanes
+# Instructions by Indices: per thread, per element of contiguous windows, per element of strided ones (estimated).
 _INSTRUCTIONS = {False: (110, 5, 17), True: (140, 9, 21)}
-_PLACE, _PLACES = 4, "places of parts"  # bytes of a place, and where those of parts are
-_TOGETHER = (4, 8)  # elements that a thread loads at a time, of several axes or of one run
+_PLACE, _PLACES = 4, "places of parts"  # bytes per place; name of the buffer for the parts' places
+_TOGETHER = (4, 8)  # loads in flight per thread, for strided and for contiguous windows
 
 
-# ---------------------------------------------------------------- what it sees
+# ---------------------------------------------------------------- accepted problems
 
 
 @dataclass(frozen=True, slots=True)
 class PlaneView:
-    """A problem whose windows are each the only one of an image, a channel, and a place along ``inner``."""
+    """A problem with one window per image, channel and position along ``inner``, an axis of one-element windows."""
 
     image: PoolAxis
     channel: PoolAxis
     inner: PoolAxis
-    first: int  # element of a window, from that of x
-    extents: Ints  # of a window, axes that lie as one made one
+    first: int  # offset of a window's first element from x's, in elements of memory
+    extents: Ints  # extents of a window, contiguous axes merged
     strides: Ints
-    place_first: int  # number of a window's first element, from that of x's, as Indices count them
-    places: Ints  # from an element's number to the next one's
+    place_first: int  # number of a window's first element as Indices count, relative to x's first
+    places: Ints  # difference of Indices between adjacent elements, per axis
     counts: int
-    last: bool  # channels lie closest together
+    last: bool  # channels have the smallest stride
 
     @property
     def elements(self) -> int:
-        """Elements of a window."""
+        """Elements per window."""
         return prod(self.extents)
 
     @property
     def outputs(self) -> int:
-        """Windows."""
+        """Number of windows."""
         return self.image.extent * self.channel.extent * self.inner.windows
 
 
 def _accepted(problem: PoolProblem) -> PlaneView | str:
+    """Return the view of the problem that the kernel takes, or why it does not accept the problem."""
     image, channel, *axes = problem.all_axes
     inner = [axis for axis in axes if axis.windows > 1]
     if len(inner) > 1 or any(axis.taps > 1 or axis.pad or axis.counted.taps > 1 for axis in inner):
@@ -93,14 +96,14 @@ def _accepted(problem: PoolProblem) -> PlaneView | str:
 
 
 def _inside(axis: PoolAxis) -> tuple[int, int]:
-    """Return where the only window of an axis begins inside x, and how many of its taps are there."""
-    before = -(min(-axis.pad, 0) // axis.dilation)  # taps before x
+    """Return the first in-bounds coordinate of an axis's only window, and the number of its in-bounds taps."""
+    before = -(min(-axis.pad, 0) // axis.dilation)  # taps before the start of x
     first = before * axis.dilation - axis.pad
     return first, min(axis.taps - before, (axis.extent - 1 - first) // axis.dilation + 1)
 
 
 def _counts(axis: PoolAxis) -> int:
-    """Return how many taps of the only window of an axis count."""
+    """Return the number of taps of an axis's only window that the average is divided by."""
     counted = axis.counted
     before = -(min(-counted.shift, 0) // counted.dilation)
     return max(0, min(counted.taps, (counted.extent - 1 + counted.shift) // counted.dilation + 1) - before)
@@ -111,9 +114,9 @@ def _counts(axis: PoolAxis) -> int:
 
 @dataclass(frozen=True, slots=True)
 class PlaneTile:
-    """Threads of a sum, and how it is cut: by the window and the channels, whatever the number of images."""
+    """How a window is divided among threads; independent of the number of images."""
 
-    group: int  # 0: a lane for each channel
+    group: int  # threads per window; 0: one lane per channel
     parts: int
     each: int
     items: int
@@ -121,18 +124,18 @@ class PlaneTile:
 
 
 def _tiles(problem: PoolProblem, view: PlaneView, limits: Limits) -> list[PlaneTile]:
-    """Return how windows may be cut: those of maxima, which any order makes, not at all or into parts."""
-    cut = _tile(view, -(-_PARTS_WANTED * limits.multiprocessors // _of_image(view)))
-    return [cut] if problem.averages or cut.parts == 1 else [_tile(view, 1), cut]
+    """Return the possible divisions: one for averages; whole or split for maxima, in which order is irrelevant."""
+    division = _tile(view, -(-_PARTS_WANTED * limits.multiprocessors // _of_image(view)))
+    return [division] if problem.averages or division.parts == 1 else [_tile(view, 1), division]
 
 
 def _of_image(view: PlaneView) -> int:
-    """Return the windows of an image, or where channels lie closest together those of tiles of channels."""
+    """Return the windows per image; with channels last, counted in tiles of 32 channels."""
     return view.inner.windows * (-(-view.channel.extent // _LANES) if view.last else view.channel.extent)
 
 
 def _tile(view: PlaneView, wanted: int) -> PlaneTile:
-    """Return windows cut into so many parts, or fewer that are long enough."""
+    """Return a division into ``wanted`` parts, or fewer if they would be too short."""
     parts = max(1, min(wanted, view.elements * (_LANES if view.last else 1) // _LEAST))
     each = -(-view.elements // parts)
     parts = -(-view.elements // each)
@@ -147,7 +150,10 @@ def _tile(view: PlaneView, wanted: int) -> PlaneTile:
 
 
 def sums_alone(problem: PoolProblem, limits: Limits) -> bool:
-    """Tell whether nobody else is asked: which kernel makes a sum, and in which order, is told by the window alone."""
+    """Return whether this family must be used.
+
+    True for averages of windows with ``_FEWEST`` or more elements: kernel and order then depend on the window only.
+    """
     view = _accepted(problem) if problem.averages else ""
     if isinstance(view, str) or view.elements < _FEWEST:
         return False
@@ -155,7 +161,7 @@ def sums_alone(problem: PoolProblem, limits: Limits) -> bool:
 
 
 def offers(problem: PoolProblem, limits: Limits) -> Iterator[Offer]:
-    """Yield the kernel, or why it does not take the problem."""
+    """Yield the kernel's possible divisions, or why it does not accept the problem."""
     view = _accepted(problem)
     if isinstance(view, str):
         yield Refusal(view, plain=not problem.averages)
@@ -175,11 +181,13 @@ def offers(problem: PoolProblem, limits: Limits) -> Iterator[Offer]:
 
 
 def _seconds(problem: PoolProblem, view: PlaneView, tile: PlaneTile, limits: Limits) -> float:
+    """Model the seconds of all launches of this candidate."""
     thread, run, several = _INSTRUCTIONS[problem.named]
-    lanes = _LANES / min(view.channel.extent, _LANES) if view.last else 1.0  # of which some have no channel
+    lanes = _LANES / min(view.channel.extent, _LANES) if view.last else 1.0  # some lanes have no channel
     of_elements = view.elements * view.outputs * lanes * (run if len(view.extents) == 1 else several)
     kernel = variant(problem.dtype, tile.group, _form(problem))
-    beside = tile.group or _THREADS // _LANES  # elements that lanes of a sum, or warps of all lanes', load side by side
+    # elements that the lanes of a window, or the warps of a block, load side by side
+    beside = tile.group or _THREADS // _LANES
     trips = -(-tile.each // (beside * _TOGETHER[len(view.extents) == 1]))
     instructions = tile.blocks * _THREADS * thread + of_elements
     blocks = blocks_of(kernel, tile.blocks * _THREADS, instructions, trips, limits)
@@ -191,6 +199,7 @@ def _seconds(problem: PoolProblem, view: PlaneView, tile: PlaneTile, limits: Lim
 
 
 def _plan(problem: PoolProblem, view: PlaneView, tile: PlaneTile, kernel: Variant) -> Plan:
+    """Return the plan of this candidate."""
     fields = {
         "y_batch": view.image.y,
         "y_channel": view.channel.y,
@@ -229,7 +238,7 @@ def _plan(problem: PoolProblem, view: PlaneView, tile: PlaneTile, kernel: Varian
 
 
 def _numbers(view: PlaneView) -> dict[str, Any]:
-    """Return what the struct has of Indices."""
+    """Return the struct's fields for Indices."""
     return {
         "place_first": view.place_first,
         "place_batch": view.image.place,
@@ -243,6 +252,7 @@ def _numbers(view: PlaneView) -> dict[str, Any]:
 
 
 def _spaces(problem: PoolProblem, parts: int) -> tuple[Space, ...]:
+    """Return the buffers for the results of ``parts`` parts."""
     if problem.averages:
         return (Space("workspace", "sums of parts", parts * dtypes.sums(problem.dtype).itemsize),)
     maxima = Space("workspace", "maxima of parts", parts * problem.itemsize)
@@ -253,11 +263,12 @@ def _spaces(problem: PoolProblem, parts: int) -> tuple[Space, ...]:
 
 
 def _form(problem: PoolProblem) -> str:
+    """Return the kernel form: "averages", "indices" or "maxima"."""
     return "averages" if problem.averages else "indices" if problem.named else "maxima"
 
 
 def _kernels(what: str, ending: str, parameter: str, of_parts: str) -> tuple[Kernel, Kernel, Kernel]:
-    """Return those of planes, of pixels and of parts."""
+    """Return the kernels for planes (threads per window), pixels (lane per channel), and the reduction of parts."""
     planes = Kernel("pool/planes.cu", f"{what}_planes{ending}", parameter, _THREADS, name=f"{what}_pool")
     parts = Kernel("pool/planes.cu", f"{what}_parts{ending}", of_parts, _THREADS, name=f"{what}_parts")
     return planes, replace(planes, function=f"{what}_pixels{ending}"), parts
@@ -271,7 +282,7 @@ _KERNELS = {
 
 
 def variant(dtype: str, group: int, form: str = "averages") -> Variant:
-    """Return the kernel for a dtype, with so many threads for a window, or 0: a lane for each channel."""
+    """Return the variant with ``group`` threads per window; 0 means one lane per channel."""
     planes, pixels, _ = _KERNELS[form]
     ending = form if form == "indices" else ""
     if group == 0:
@@ -280,16 +291,18 @@ def variant(dtype: str, group: int, form: str = "averages") -> Variant:
 
 
 def parts_variant(dtype: str, form: str = "averages") -> Variant:
-    """Return the kernel that reduces parts."""
+    """Return the variant that reduces the parts of split windows."""
     *_, parts = _KERNELS[form]
     return parts.over(dtype, 3, form if form == "indices" else "", types=_types(dtype, form))
 
 
 def _types(dtype: str, form: str) -> tuple[str, ...]:
+    """Return the C++ types that a form is instantiated with."""
     return types(dtype) if form == "averages" else (dtypes.entry(dtype).cuda,)
 
 
 def variants() -> Iterator[Variant]:
+    """Yield every kernel variant of this family."""
     for form in _KERNELS:
         for dtype in dtypes.CONV_DTYPES if form == "averages" else dtypes.MAX_POOL_DTYPES:
             yield from (variant(dtype, group, form) for group in (*_GROUPS, 0))

@@ -1,4 +1,4 @@
-"""What pooling comes down to: a tuple of axes, and the views of it that kernels with 32-bit indices take."""
+"""The normalised pooling problem: a tuple of axes, and views of it for the kernels with 32-bit indices."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpuconv.rules.geometry import AveragePoolGeometry, Ints, MaxPoolGeometry, t
 
 Geometry = MaxPoolGeometry | AveragePoolGeometry
 _ARRAYS = ("x", "y", "indices")
-AHEAD = (3, 4)  # axes of general kernels that are built ahead: with 32-bit indices, and with 64-bit ones
+AHEAD = (3, 4)  # spatial axes of the general kernels that are built ahead, with 32-bit and with 64-bit indices
 _WARP = 32
 WIDTHS = ((False, AHEAD[0]), (False, AHEAD[1]), (True, AHEAD[1]))
 
@@ -26,7 +26,11 @@ WIDTHS = ((False, AHEAD[0]), (False, AHEAD[1]), (True, AHEAD[1]))
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Which taps of a window count: from ``stride * q - shift`` on those in [0, ``extent``); none that never does."""
+    """Which taps of a window count for the average.
+
+    Tap t of window q counts if its coordinate ``stride * q - shift + t * dilation`` is in [0, ``extent``). ``taps``
+    leaves out those that count for no window.
+    """
 
     taps: int = 1
     shift: int = 0
@@ -36,12 +40,13 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class PoolAxis:
-    """One axis: window ``q`` begins at ``q * stride - pad`` and covers ``reach`` elements, of dilated ones with gaps.
+    """One axis of a pooling problem: window ``q`` starts at ``q * stride - pad`` and spans ``reach`` elements.
 
-    Taps that lie outside of the input for every window are cut off, and what then has no effect (the stride of a single
-    window, the dilation of a single tap) is made small, so that it asks for no wider indices. ``x``, ``y`` and
-    ``indices`` are the strides of these arrays, 0 where they are never stepped along; ``place`` is from one element's
-    number to the next one's, as Indices count them; ``counted`` is of averages.
+    Taps that are out of bounds for every window are removed. Values without effect (the stride of a single window, the
+    dilation of a single tap) are normalised, so that they do not ask for wider indices.
+
+    ``x``, ``y`` and ``indices`` are these arrays' strides in elements, 0 for axes of length 1. ``place`` is the
+    difference of Indices between adjacent elements. ``counted`` is used by averages only.
     """
 
     extent: int
@@ -58,34 +63,35 @@ class PoolAxis:
 
     @property
     def taps(self) -> int:
-        """Elements of a window."""
+        """Taps per window."""
         return (self.reach - 1) // self.dilation + 1
 
     @property
     def step(self) -> int:
-        """Elements from one tap to the next where two can lie inside the input; else no more than the axis has."""
+        """Elements between adjacent taps; limited to the axis's length where no two taps can be in bounds."""
         return min(self.dilation, self.extent)
 
     @property
     def coordinates(self) -> Ints:
-        """The largest numbers that the kernel computes on the way to the clipped window."""
+        """The largest values that the kernel computes while it clips a window to the input."""
         last = (self.windows - 1) * self.stride
         return last, abs(self.pad), last - self.pad + self.reach, self.reach, self.dilation
 
 
 def count_of(axis: PoolAxis, kernel: int, dilation: int, low: int, high: int, begin: int) -> Counted:
-    """Return what counts of windows of an axis, in coordinates from ``low`` to before ``high``."""
-    if (low, high) == (0, axis.extent):  # taps that are never inside are cut off
+    """Return which taps of an axis's windows count for the average, in coordinates from ``low`` to before ``high``."""
+    if (low, high) == (0, axis.extent):  # taps that are never in bounds are removed
         return Counted(axis.taps if axis.reach else 0, axis.pad, axis.extent, axis.dilation)
     most = (high - low - 1) // dilation + 1
     taps = max(0, min(kernel, most))
     return Counted(taps, begin + low, high - low, dilation if taps > 1 else 1)
 
 
-MISSING = PoolAxis(1, 1, 0, 0, 1, 1)  # in front of those of a problem with fewer axes than a kernel
+MISSING = PoolAxis(1, 1, 0, 0, 1, 1)  # an axis of one element, prepended to problems with fewer axes than a kernel
 
 
 def axis_of(extent: int, windows: int, kernel: int, stride: int, dilation: int, begin: int) -> PoolAxis:
+    """Return an axis with its out-of-bounds taps removed and values without effect normalised."""
     last = (windows - 1) * stride
     low, high = tap_range(kernel, extent + last, dilation, last - begin)
     if extent == 0 or low == high:
@@ -97,13 +103,13 @@ def axis_of(extent: int, windows: int, kernel: int, stride: int, dilation: int, 
 
 
 def used(shape: Ints, strides: Ints) -> Ints:
-    """Strides without those of axes that are never stepped along, which may be anything."""
+    """Return strides with those of axes of length 1, which may be arbitrary, set to 0."""
     return tuple(0 if extent <= 1 else stride for extent, stride in zip(shape, strides, strict=True))
 
 
 @dataclass(frozen=True)
 class PoolProblem:
-    """What the families of kernels look at."""
+    """One pooling call: geometry, dtype, and the strides of its arrays in elements."""
 
     geometry: Geometry
     dtype: str
@@ -113,7 +119,7 @@ class PoolProblem:
 
     @cached_property
     def all_axes(self) -> tuple[PoolAxis, ...]:
-        """Those of images and of channels, and the spatial ones."""
+        """All axes: batch, channel, then the spatial ones."""
         g, shape = self.geometry, self.geometry.x_shape
         columns = (shape[2:], g.y_shape[2:], g.kernel_shape, g.strides, g.dilations, g.pads_begin)
         axes = [PoolAxis(extent, extent, 1, 0, 1, 1) for extent in shape[:2]]
@@ -135,22 +141,22 @@ class PoolProblem:
 
     @property
     def axes(self) -> tuple[PoolAxis, ...]:
-        """The spatial ones."""
+        """The spatial axes."""
         return self.all_axes[2:]
 
     @property
     def arrays(self) -> tuple[str, ...]:
-        """Names of those that there are."""
+        """Names of the arrays: x, y and, if asked for, indices."""
         return _ARRAYS if self.named else _ARRAYS[:2]
 
     @property
     def averages(self) -> bool:
-        """Whether it is of averages, not of maxima."""
+        """Whether the operator is AveragePool."""
         return isinstance(self.geometry, AveragePoolGeometry)
 
     @property
     def operator(self) -> str:
-        """The function's name."""
+        """Name of the public function."""
         return "average_pool" if self.averages else "max_pool"
 
     @property
@@ -160,22 +166,22 @@ class PoolProblem:
 
     @property
     def column_major(self) -> bool:
-        """Whether Indices are asked for that count the first axis fastest."""
+        """Whether Indices are asked for with storage_order=1 (column-major)."""
         return self.named and isinstance(self.geometry, MaxPoolGeometry) and bool(self.geometry.storage_order)
 
     @cached_property
     def itemsize(self) -> int:
-        """Bytes of an element."""
+        """Bytes per element."""
         return dtypes.entry(self.dtype).itemsize
 
     @cached_property
     def bytes(self) -> int:
-        """The least that crosses the memory bus."""
+        """Minimum memory traffic in bytes."""
         return floor.work(self.geometry, self.dtype, indices=self.named).bytes
 
     @property
     def channels_last(self) -> bool:
-        """Whether channels lie closer together than the elements of any spatial axis, in x and in y."""
+        """Whether channels have a smaller stride than every spatial axis, in x and in y."""
         _, channel, *spatial = self.all_axes
         steps = [(channel.x, axis.x) for axis in spatial if axis.extent > 1]
         steps += [(channel.y, axis.y) for axis in spatial if axis.windows > 1]
@@ -183,14 +189,14 @@ class PoolProblem:
 
     @property
     def plane_step(self) -> int:
-        """From the number of a plane's first element to that of the next plane's; 0 for Indices within each plane."""
+        """Difference of Indices between adjacent planes; 0 if each plane is numbered from 0."""
         if self.named and isinstance(self.geometry, MaxPoolGeometry):
             return self.geometry.plane_step
         return prod(self.geometry.x_shape[2:])
 
     @property
     def place_strides(self) -> Ints:
-        """Per spatial axis, from one element's number to the next one's; zeros where no numbers are asked for."""
+        """Difference of Indices between adjacent elements, per spatial axis; zeros without Indices."""
         extents = self.geometry.x_shape[2:]
         if not self.named:
             return (0,) * len(extents)
@@ -200,7 +206,7 @@ class PoolProblem:
 
 
 def counted_fields(axes: Iterable[PoolAxis]) -> dict[str, list[int]]:
-    """Return what a kernel's struct has of the taps that count."""
+    """Return the struct's fields that say which taps count for averages."""
     counted = [axis.counted for axis in axes]
     return {name: [getattr(each, name) for each in counted] for name in ("taps", "shift", "extent", "dilation")}
 
@@ -214,9 +220,10 @@ def blocks_of(
     shared_bytes: int = 0,
     longest: float = 0.0,
 ) -> model.Blocks:
-    """Return the blocks of a kernel for so many threads that have something to do, all with as many instructions.
+    """Return the launch, for the cost model, of ``threads`` threads that share ``instructions`` evenly.
 
-    ``instructions`` are those of all threads; ``trips``, at least one, and ``longest`` as in :class:`model.Blocks`.
+    ``instructions`` counts those of all threads. ``trips`` (at least 1) and ``longest`` are as in
+    :class:`model.Blocks`.
     """
     number = -(-threads // kernel.threads)
     warps = -(-min(threads, kernel.threads) // _WARP)
@@ -225,14 +232,14 @@ def blocks_of(
 
 
 def fresh(axis: PoolAxis) -> float:
-    """Return the share of a window's elements along an axis that the window before it does not have."""
+    """Return the fraction of a window's elements along an axis that the previous window does not have."""
     return min(1.0, axis.stride / max(axis.reach, 1)) if axis.windows > 1 else 1.0
 
 
 def one_launch(
     problem: PoolProblem, kernel: Variant, blocks: int, shared: int, fields: Mapping[str, Any], reason: str
 ) -> Plan:
-    """Return the plan of a kernel with so many blocks and bytes of shared memory, and these fields in its struct."""
+    """Return the plan of a single launch with ``blocks`` blocks and ``shared`` bytes of shared memory each."""
     roles = {name: name for name in problem.arrays}
     launch = Launch.of_blocks(problem.operator, kernel, blocks, fields, roles, shared)
     return Plan(problem.operator, (launch,), (f"{kernel.name}: {reason}",))
@@ -243,7 +250,7 @@ def one_launch(
 
 @dataclass(frozen=True, slots=True)
 class PoolView:
-    """A problem with three spatial axes, missing ones of one element, in which no window is empty."""
+    """A problem with three spatial axes (leading ones may have one element) and no empty windows."""
 
     image: PoolAxis
     channel: PoolAxis
@@ -253,20 +260,20 @@ class PoolView:
 
     @property
     def axes(self) -> tuple[PoolAxis, PoolAxis, PoolAxis]:
-        """The spatial ones."""
+        """The spatial axes."""
         return self.depth, self.height, self.width
 
     @property
     def planes(self) -> int:
-        """Channels of all images."""
+        """Number of planes: batch × channels."""
         return self.image.extent * self.channel.extent
 
     def strides(self, array: str) -> Ints:
-        """Return those of "x", "y" or "indices", or of the elements' numbers, "place"; the width's are the last."""
+        """Return the strides of "x", "y" or "indices", or of Indices themselves ("place"); W is last."""
         return tuple(getattr(axis, array) for axis in (self.image, self.channel, *self.axes))
 
     def contiguous(self, array: str, planes: int) -> bool:
-        """Whether the rows of a slice lie one after another in an array, and so many planes, of one slice each."""
+        """Return whether the rows of a slice are contiguous in an array, and ``planes`` planes of one slice each."""
         depth, rows, columns = (axis.extent if array == "x" else axis.windows for axis in self.axes)
         image, channel, _, row, _ = self.strides(array)
         size = rows * columns
@@ -279,7 +286,7 @@ class PoolView:
         )
 
     def folded(self) -> PoolView:
-        """Return planes of one row each as rows of one plane, where numbers allow it: the results are the same."""
+        """Return planes of a single row as rows of a single plane, if Indices allow it; results are the same."""
         flat = {self.depth.extent, self.depth.windows, self.height.extent, self.height.windows} == {1}
         if not flat or self.planes == 1 or self.planes * self.width.extent >= MOST_BLOCKS or self.channel.place == 0:
             return self
@@ -293,7 +300,7 @@ class PoolView:
         return replace(self, image=image, channel=MISSING, height=height)
 
     def fields(self, kernel: Variant) -> dict[str, Any]:
-        """Return what a kernel's struct has of these; those of rows of neighbours have no stride along the width."""
+        """Return the struct's fields for the axes; structs of kernels for contiguous rows have no stride along W."""
         members: dict[str, Any] = {
             "planes": self.planes,
             "plane": (self.channel if self.channel.extent > 1 else self.image).place,
@@ -315,14 +322,14 @@ class PoolView:
 
 
 def view_of(problem: PoolProblem) -> PoolView:
-    """Return a problem of up to three spatial axes; the stride of a single window is 1."""
+    """Return the three-axis view of a problem with up to three spatial axes; a single window gets stride 1."""
     image, channel, *spatial = problem.all_axes
     spatial = [replace(axis, stride=max(axis.stride, 1)) for axis in (*[MISSING] * (3 - len(spatial)), *spatial)]
     return PoolView(image, channel, *spatial)
 
 
 def rows_of(problem: PoolProblem, *, dilated: bool = False) -> PoolView | str:
-    """Return a problem as rows of neighbours, with dilated windows or without, or why it is none."""
+    """Return the view if rows are contiguous (W innermost) in all arrays, else why it does not apply."""
     why = window_refusal(problem, dilated=dilated)
     if why is not None:
         return why
@@ -335,7 +342,7 @@ def rows_of(problem: PoolProblem, *, dilated: bool = False) -> PoolView | str:
 
 
 def pixels_of(problem: PoolProblem, *, dilated: bool = False) -> PoolView | str:
-    """Return a problem as pixels of channels that are neighbours, or why it is none."""
+    """Return the view if channels are contiguous in all arrays, else why it does not apply."""
     _, channel, *_ = problem.all_axes
     if any(getattr(channel, array) != 1 for array in problem.arrays):
         return "channels are not neighbours"
@@ -344,37 +351,37 @@ def pixels_of(problem: PoolProblem, *, dilated: bool = False) -> PoolView | str:
 
 
 def vectors_of(problem: PoolProblem) -> int:
-    """Return the vectors of a pixel's channels, the last one's that do not exist among them."""
+    """Return the vectors per pixel's channels, the last one possibly partial."""
     return -(-problem.all_axes[1].extent // channels_of_vector(problem))
 
 
 def in_vectors(problem: PoolProblem) -> bool:
-    """Tell whether pixels of x are made of whole vectors of channels, if it begins with one."""
+    """Return whether all pixels of x consist of whole vectors of channels, given an aligned x."""
     image, channel, *spatial = problem.all_axes
     count = channels_of_vector(problem)
     return channel.extent % count == 0 and not any(axis.x % count for axis in (image, *spatial))
 
 
 def why_singly(problem: PoolProblem) -> str:
-    """Return why a thread loads its channels one by one, for a plan's reason, if it does."""
+    """Return the reason, for ``explain``, why channels are loaded one by one; empty if they are not."""
     if in_vectors(problem):
         return ""
     return f"; channels one by one: pixels are not made of whole vectors of {channels_of_vector(problem)} channels"
 
 
 def channels_of_vector(problem: PoolProblem) -> int:
-    """Return the channels of a vector: of 16 bytes or, with Indices, two."""
+    """Return the channels per vector: 16 bytes of them, or two with Indices."""
     return 2 if problem.named else 16 // problem.itemsize
 
 
 def window_refusal(problem: PoolProblem, *, dilated: bool = False) -> str | None:
-    """Return why no faster kernel makes these windows."""
+    """Return why the faster kernels reject these windows; None if they do not."""
     axes = problem.axes
     if len(axes) > 3:
         return f"{len(axes)} spatial axes"
     if has_empty_windows(axes):
         return "some windows are empty"
-    if any(axis.dilation > (axis.extent if dilated else 1) for axis in axes):  # longer steps may miss the input
+    if any(axis.dilation > (axis.extent if dilated else 1) for axis in axes):  # larger steps could skip the whole input
         return "dilated windows"
     if any(axis.pad < 0 for axis in axes):
         return "windows that begin inside the input"
@@ -384,10 +391,10 @@ def window_refusal(problem: PoolProblem, *, dilated: bool = False) -> str | None
 
 
 def has_empty_windows(axes: Iterable[PoolAxis]) -> bool:
-    """Tell whether some window begins behind an axis, or ends before it."""
+    """Return whether some window lies entirely before or after the input along an axis."""
     return any(axis.reach == 0 or axis.pad >= axis.reach or _last(axis) >= axis.extent for axis in axes)
 
 
 def _last(axis: PoolAxis) -> int:
-    """Where the last window begins."""
+    """Return the coordinate at which the last window starts."""
     return (axis.windows - 1) * axis.stride - axis.pad

@@ -1,4 +1,4 @@
-"""WindowRuns of windows of a line, which a thread takes at once, as tiles and patches have them (``pool/runs.cuh``)."""
+"""Runs of windows that one thread pools at once along a line, for the tiles and patches kernels (``pool/runs.cuh``)."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from dataclasses import dataclass
 
 from gpuconv.cuda.pool.problem import PoolProblem
 
-# What short elements take beside others, with Indices or without, by their bytes: instructions that unpack; counted.
+# (Indices, bytes per element) → extra instructions for unpacking short elements, as a factor (counted).
 _SHORT = {(False, 1): 1.35, (True, 2): 1.2}
 
 
 @dataclass(frozen=True, slots=True)
 class WindowRuns:
-    """Windows of a line of outputs, so many of them for a thread at once.
+    """How the outputs of a line are divided into runs of windows, one run per thread.
 
-    ``step`` is from one window of a run to the next where they share all taps but one; 0 where they do not, and windows
-    of a run are neighbours.
+    ``step`` is the distance between adjacent windows of a run that share all taps but one. It is 0 if they share none;
+    the windows of a run are then adjacent.
     """
 
     count: int
     step: int
-    outputs: int  # that all runs cover
+    outputs: int  # outputs covered by all runs
 
 
 def runs_of(count: int, taps: int, stride: int, dilation: int, run: int) -> WindowRuns:
-    """Return the runs of so many windows of a line."""
+    """Return the runs for ``count`` windows of a line, ``run`` windows each."""
     step = dilation // stride if dilation % stride == 0 and taps >= run - 1 else 0
     apart = max(step, 1)
     runs = -(-count // (run * apart)) * apart
@@ -33,14 +33,15 @@ def runs_of(count: int, taps: int, stride: int, dilation: int, run: int) -> Wind
 
 
 def taken(taps: int, runs: WindowRuns, run: int) -> tuple[int, int]:
-    """Return the elements that a run of windows loads, and how many comparisons it makes."""
+    """Return the (loads, comparisons) of one run of windows."""
     return (taps + run - 1, taps + 3 * run) if runs.step else (taps * run, taps * run)
 
 
 def longest(work: Sequence[int], items: Sequence[int], instructions: Sequence[float], threads: int) -> float:
-    """Return how many instructions the busiest thread of a block executes for the work of all.
+    """Return the instructions of a block's busiest thread.
 
-    ``items`` are what each kind of work is divided by among the threads: of few, some threads have one and others none.
+    ``items`` is how many units of each kind of work are divided among the threads; with few units, some threads get one
+    and others none.
     """
     return sum(
         count * each * -(-number // threads) / max(number, 1)
@@ -49,5 +50,5 @@ def longest(work: Sequence[int], items: Sequence[int], instructions: Sequence[fl
 
 
 def of_short(problem: PoolProblem) -> float:
-    """Return how many times as many instructions elements take as those of four bytes, which need no unpacking."""
+    """Return the factor on instructions for unpacking short elements; 1.0 for four-byte elements."""
     return _SHORT.get((problem.named, problem.itemsize), 1.0)

@@ -1,7 +1,8 @@
-"""Pooling with windows of any size, stride and dilation over rows of neighbours: down the columns, then along the rows.
+"""MaxPool and AveragePool with contiguous rows and windows of any size, stride and dilation (``pool/tiles.cu``).
 
-The kernel is in ``kernels_cu/pool/tiles.cu``. In shared memory are rows of x, what was
-taken down its columns, and results.
+Separable within a block: rows of x are staged in shared memory, pooled down the columns, then along the rows; results
+are written as vectors. A thread pools a run of windows at once, sharing their common taps (van Herk). Chosen where W is
+contiguous (NCHW) and the vectors kernel has no specialised window.
 """
 
 from __future__ import annotations
@@ -24,25 +25,26 @@ from gpuconv.rules.geometry import Ints
 
 NAME = "tiles"
 _THREADS, _WARP = 128, 32
-_BANKS = 128  # bytes of all banks of shared memory
-_RUNS = {1: 4, 2: 6, 4: 5, 8: 5}  # kRun in pool/tiles.cu by bytes of an element; 5 with Indices
-# Of shared memory a block: of the largest five are in flight on a multiprocessor.
+_BANKS = 128  # bytes that all shared-memory banks serve per cycle
+_RUNS = {1: 4, 2: 6, 4: 5, 8: 5}  # bytes per element → kRun in pool/tiles.cu; 5 with Indices
+# Shared memory per block to try; with the largest, five blocks fit an SM.
 _BYTES = tuple(44 * 1024 >> halved for halved in range(3))
-_LEAST_COLUMNS = 128  # of a tile, but for narrower rows
-_OF_SHARED = 5  # instructions in the time of an access to shared memory, with conflicts where lines end; counted
-# Instructions, with Indices or without, by elements or vectors: for each of what _work returns; counted.
+_LEAST_COLUMNS = 128  # least columns per tile, except for narrower rows
+_OF_SHARED = 5  # instructions in the time of one shared-memory access, with conflicts at line ends (counted)
+# (Indices, vectorised) → instructions per unit of each entry that _work returns (counted).
 _INSTRUCTIONS: dict[tuple[bool, bool], tuple[float, ...]] = {
     (False, False): (335, 6, 95, 6.5, 2, 0, 82, 0),
     (False, True): (400, 14, 73, 6, 3.2, 2.7, 70, 3.4),
     (True, False): (280, 21, 3, 0, 16, 13.6, 236, 8.5),
 }
-_DIVISION = 25  # instructions of an average's count and division; estimated
+_DIVISION = 25  # instructions to count and divide an average (estimated)
 
 
-# ---------------------------------------------------------------- what it sees
+# ---------------------------------------------------------------- accepted problems
 
 
 def _accepted(problem: PoolProblem, limits: Limits) -> tuple[PoolView, PoolTile] | str:
+    """Return the view of the problem that the kernel takes, or why it does not accept the problem."""
     rows = rows_of(problem, dilated=True)
     if isinstance(rows, str):
         return rows
@@ -62,20 +64,20 @@ def _accepted(problem: PoolProblem, limits: Limits) -> tuple[PoolView, PoolTile]
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """The rows of x of a tile: ``merged`` ones, of all its planes, are one run of each slice."""
+    """The rows of x that a tile stages; ``merged`` rows, over all its planes, are one contiguous run per slice."""
 
     rows: int
     columns: int
     slices: int
     merged: bool
-    vectors: bool  # rows are made of whole ones, and begin with them if x does
+    vectors: bool  # rows consist of whole aligned vectors, given an aligned x
     row_pitch: int
     slice_pitch: int
 
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """The maxima down columns of x and of the padding, ``part`` of which windows begin with."""
+    """The maxima down the columns, including padding; windows start in the first ``part`` elements of a line."""
 
     columns: int
     part: int
@@ -85,7 +87,7 @@ class Lines:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """The outputs of a tile: ``merged`` ones are one run of y and of the Indices."""
+    """A tile's outputs in shared memory; ``merged`` ones are one contiguous run of y and of Indices."""
 
     merged: bool
     pitch: int
@@ -94,12 +96,12 @@ class Results:
 
 @dataclass(frozen=True, slots=True)
 class PoolTile:
-    """What a block makes, and where what it keeps is in shared memory: numbers of elements, ``..._at`` of bytes."""
+    """A tile: the outputs of a block, and its layout in shared memory, in elements; ``…_at`` are byte offsets."""
 
     planes: int
     rows: int
     columns: int
-    grid: Ints  # tiles: of planes, depths, rows and columns
+    grid: Ints  # number of tiles along planes, depths, rows, columns
     x: Fetched
     down: WindowRuns
     along: WindowRuns
@@ -112,19 +114,19 @@ class PoolTile:
 
     @property
     def fetched(self) -> int:
-        """Elements of x."""
+        """Elements of x that a block stages."""
         return self.x.slices * self.planes * self.x.rows * self.x.columns
 
 
 def _best(rows: PoolView, problem: PoolProblem, limits: Limits) -> PoolTile:
-    """Return the tile whose kernel is the quickest, of those of several sizes and widths."""
+    """Return the fastest tile over several sizes of shared memory and several widths."""
     tiles = [tile for size in _BYTES for tile in _tiles_of(rows, problem, size)]
     fitting = [tile for tile in tiles if tile.bytes <= _BYTES[0]] or [min(tiles, key=lambda tile: tile.bytes)]
     return min(fitting, key=lambda tile: _seconds(rows, problem, tile, limits))
 
 
 def _tiles_of(rows: PoolView, problem: PoolProblem, size: int) -> Iterator[PoolTile]:
-    """Yield tiles of so many bytes of shared memory, if they can be that small: of whole planes, or parts of one."""
+    """Yield tiles of at most ``size`` bytes of shared memory, if possible: whole planes, or parts of one."""
     height, width = rows.height.windows, rows.width.windows
     plane = laid_out(rows, problem, 1, height, width)
     if plane.bytes <= size:
@@ -138,12 +140,12 @@ def _tiles_of(rows: PoolView, problem: PoolProblem, size: int) -> Iterator[PoolT
     columns = width
     yield from _row_tiles(rows, problem, columns, size)
     while columns > 2 * _LEAST_COLUMNS:
-        columns = -(-columns // (2 * _WARP)) * _WARP  # half of them
+        columns = -(-columns // (2 * _WARP)) * _WARP  # half as many
         yield from _row_tiles(rows, problem, columns, size)
 
 
 def _row_tiles(rows: PoolView, problem: PoolProblem, columns: int, size: int) -> Iterator[PoolTile]:
-    """Yield tiles of so many columns and of as many rows as there is room for, or one: even parts, and whole runs."""
+    """Yield tiles of ``columns`` columns with as many rows as fit (at least 1): even divisions, and whole runs."""
     height = rows.height.windows
     single, double = (laid_out(rows, problem, 1, count, columns) for count in (1, 2))
     most = min(max((size - single.bytes) // max(double.bytes - single.bytes, 1) + 1, 1), height)
@@ -157,12 +159,12 @@ def _row_tiles(rows: PoolView, problem: PoolProblem, columns: int, size: int) ->
 
 
 def run_length(problem: PoolProblem) -> int:
-    """Return how many windows a thread takes at once."""
+    """Return the windows per run: how many a thread pools at once."""
     return 5 if problem.named or problem.averages else _RUNS[problem.itemsize]
 
 
 def laid_out(rows: PoolView, problem: PoolProblem, planes: int, tile_rows: int, columns: int) -> PoolTile:
-    """Return a tile of so many planes, rows and columns of outputs."""
+    """Return the tile of ``planes`` × ``tile_rows`` × ``columns`` outputs with its shared-memory layout."""
     size, indices = problem.itemsize, problem.named
     of_line = line_bytes(problem)
     vector, run = 16 // size, run_length(problem)
@@ -186,6 +188,7 @@ def laid_out(rows: PoolView, problem: PoolProblem, planes: int, tile_rows: int, 
 
 
 def _fetched(rows: PoolView, planes: int, tile_rows: int, columns: int, vector: int, *, by_vectors: bool) -> Fetched:
+    """Return the rows of x that a tile stages, with their pitches in shared memory."""
     depth, height, width = rows.axes
     x_rows, x_columns = (
         min((count - 1) * axis.stride + axis.reach, axis.extent)
@@ -206,37 +209,39 @@ def _fetched(rows: PoolView, planes: int, tile_rows: int, columns: int, vector: 
 
 
 def line_bytes(problem: PoolProblem) -> int:
-    """Return the bytes of an element of a line: sums have the accumulator's."""
+    """Return the bytes per element of a line; sums use the accumulator's type."""
     return dtypes.sums(problem.dtype).itemsize if problem.averages else problem.itemsize
 
 
 def _lines(rows: PoolView, along: WindowRuns, vectors: bool, vector: int, size: int) -> Lines:
+    """Return the layout of the intermediate lines in shared memory."""
     width = rows.width
     columns = (along.outputs - 1) * width.stride + (width.taps - 1) * width.dilation + 1
     part = -(-(whole_vectors(columns, vector) if vectors else columns) // width.stride)
     pitch, place_pitch = (_pitch(part * width.stride, along.outputs, bytes_) for bytes_ in (size, 4))
-    if vectors and width.stride == 1:  # they are written as such
+    if vectors and width.stride == 1:  # they are written as vectors
         pitch = part
     return Lines(columns, part, pitch, place_pitch)
 
 
 def _results(rows: PoolView, problem: PoolProblem, planes: int, columns: int, vector: int) -> Results:
+    """Return the layout of the outputs in shared memory."""
     merged = columns == rows.width.windows and all(rows.contiguous(array, planes) for array in problem.arrays[1:])
     return Results(merged, columns if merged else _alike(columns, rows.height.y, vector), columns)
 
 
 def whole_vectors(run: int, vector: int) -> int:
-    """Elements of the vectors that a run touches at most, wherever it begins."""
+    """Return the elements of all vectors that a run may touch, wherever it starts."""
     return -(-(run + vector - 1) // vector) * vector
 
 
 def _pitch(least: int, outputs: int, size: int) -> int:
-    """Return a pitch so that the next line's runs begin in the bank after this line's last run."""
+    """Return a pitch such that a line's first run starts in the bank after the previous line's last run."""
     return least + (outputs - least) % (_BANKS // size)
 
 
 def _alike(run: int, stride: int, vector: int) -> int:
-    """Return a pitch with room for a run and the rest of its last vector, as far from whole vectors as a stride is."""
+    """Return a pitch that fits a run with partial vectors at its ends, and has the same alignment as ``stride``."""
     least = run + vector - 1
     return least + (stride - least) % vector
 
@@ -245,10 +250,10 @@ def _alike(run: int, stride: int, vector: int) -> int:
 
 
 def _work(problem: PoolProblem, rows: PoolView, tile: PoolTile) -> Ints:
-    """Return what a block does: threads, vectors of x; runs down, loads, comparisons, stores; runs along, loads."""
+    """Return a block's work: threads; vectors of x; runs, loads, comparisons, stores down; runs, loads along rows."""
     size, run = problem.itemsize, run_length(problem)
     wide = 16 // size if tile.x.vectors else 1
-    words = wide if size >= 4 or problem.averages else -(-wide // 2)  # that are compared or added
+    words = wide if size >= 4 or problem.averages else -(-wide // 2)  # words compared or added per vector
     slices, lines = tile.x.slices, tile.planes * tile.rows
     down = tile.planes * tile.down.count * -(-tile.lines.columns // wide)
     along = lines * tile.along.count
@@ -267,7 +272,7 @@ def _work(problem: PoolProblem, rows: PoolView, tile: PoolTile) -> Ints:
 
 
 def _instructions(rows: PoolView, problem: PoolProblem, tile: PoolTile) -> float:
-    """Return how many instructions a block executes, or could while it waits for shared memory."""
+    """Return the instructions that a block executes, or the equivalent of its shared-memory time if that is longer."""
     work, vectors = _work(problem, rows, tile), tile.x.vectors
     _, _, _, down_loads, _, down_stores, along, along_loads = work
     outputs = along * run_length(problem) if problem.averages else 0
@@ -277,6 +282,7 @@ def _instructions(rows: PoolView, problem: PoolProblem, tile: PoolTile) -> float
 
 
 def _seconds(rows: PoolView, problem: PoolProblem, tile: PoolTile, limits: Limits) -> float:
+    """Model the seconds of all launches of this candidate."""
     kernel, blocks = _variant_of(problem), prod(tile.grid)
     instructions = blocks * _instructions(rows, problem, tile)
     work = _work(problem, rows, tile)
@@ -291,7 +297,7 @@ def _seconds(rows: PoolView, problem: PoolProblem, tile: PoolTile, limits: Limit
 
 
 def offers(problem: PoolProblem, limits: Limits) -> Iterator[Offer]:
-    """Yield the kernel, or why it does not take the problem."""
+    """Yield the kernel, or why it does not accept the problem."""
     accepted = _accepted(problem, limits)
     if isinstance(accepted, str):
         yield Refusal(accepted)
@@ -305,6 +311,7 @@ def offers(problem: PoolProblem, limits: Limits) -> Iterator[Offer]:
 
 
 def _plan(problem: PoolProblem, rows: PoolView, tile: PoolTile, kernel: Variant) -> Plan:
+    """Return the plan of this candidate."""
     vector = 16 // problem.itemsize
     _, depths, row_tiles, column_tiles = tile.grid
     fields = rows.fields(kernel) | {
@@ -346,22 +353,24 @@ _AVERAGE = replace(_KERNEL, function="average_pool_tiles", parameter="AverageTil
 
 
 def variant(dtype: str, indices: bool) -> Variant:
-    """Return the kernel for a dtype, with indices or without."""
+    """Return the MaxPool variant for a dtype, with or without Indices."""
     blocks = 5 if indices or dtypes.entry(dtype).itemsize > 2 else 4
     element, form = dtypes.entry(dtype).cuda, "indices" * indices
     return _KERNEL.over(dtype, 3, NAME, form, types=(element,), sizes=(indices,), blocks_per_sm=blocks)
 
 
 def average_variant(dtype: str) -> Variant:
-    """Return the kernel of averages for a dtype."""
-    blocks = 3 if dtypes.entry(dtype).itemsize == 2 else 4  # 168 registers a thread, or 128
+    """Return the AveragePool variant for a dtype."""
+    blocks = 3 if dtypes.entry(dtype).itemsize == 2 else 4  # 168 or 128 registers per thread
     return _AVERAGE.over(dtype, 3, NAME, types=types(dtype), blocks_per_sm=blocks)
 
 
 def _variant_of(problem: PoolProblem) -> Variant:
+    """Return the kernel variant for the problem."""
     return average_variant(problem.dtype) if problem.averages else variant(problem.dtype, problem.named)
 
 
 def variants() -> list[Variant]:
+    """Yield every kernel variant of this family."""
     maxima = [variant(*row) for row in product(dtypes.MAX_POOL_DTYPES, (False, True))]
     return maxima + [average_variant(dtype) for dtype in dtypes.CONV_DTYPES]

@@ -1,4 +1,8 @@
-"""Plans of MaxUnpool, and of the search for Indices that no forward call returns."""
+"""Plans of MaxUnpool, and of the device-side check of its Indices.
+
+MaxUnpool takes two passes: each element claims its output with an atomic maximum of its own number, then each output
+takes the element that claimed it. So of duplicate Indices the last in row-major order wins, deterministically.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from math import prod
 
 from gpuconv.cuda.build import params
 from gpuconv.cuda.build.variant import Kernel, Variant
-from gpuconv.cuda.plan import Launch, Limits, Plan, Space, kept, strided
+from gpuconv.cuda.plan import Launch, Limits, Plan, Space, nonempty, strided
 from gpuconv.cuda.plan.strided import array_fields, filled
 from gpuconv.cuda.pool.problem import AHEAD, WIDTHS, used
 from gpuconv.rules import dtypes
@@ -18,7 +22,8 @@ from gpuconv.rules.indices import IndexWindows
 
 _THREADS = 256
 _BLOCKS_PER_SM = 4
-_BITS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned", 8: "unsigned long long"}  # by bytes
+# bytes per element → unsigned type with which elements are moved
+_BITS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned", 8: "unsigned long long"}
 
 
 def for_max_unpool(
@@ -59,15 +64,15 @@ def for_max_unpool(
         Launch.of_threads(operator, kernel, places, fields, roles),
     )
     reason = "every element claims its place, then every place takes the last one that has claimed it"
-    spaces = kept(Space("workspace", "claims of places", size))
+    spaces = nonempty(Space("workspace", "claims of places", size))
     return Plan(operator, launches, (reason,), spaces, kernel=kernel.name)
 
 
 def for_check(windows: IndexWindows, strides: Ints, limits: Limits) -> Plan:
-    """Plan the search for the first of Indices, in row-major order, that no forward call returns.
+    """Plan the search for the first index, in row-major order, that no forward call can have returned.
 
-    ``strides`` are those of the Indices (N, C, Q1, …), in elements. The search leaves the number of elements from that
-    one to the last, or 0, in a result of one element.
+    ``strides`` are those of Indices (N, C, Q1, …), in elements. The result, one element, is the number of elements from
+    that index to the end, or 0 if there is none.
     """
     operator, shape = "check_indices", windows.shape
     if 0 in shape:
@@ -97,7 +102,7 @@ def for_check(windows: IndexWindows, strides: Ints, limits: Limits) -> Plan:
 
 
 def _magnitudes(windows: IndexWindows) -> Iterator[int]:
-    """Yield what the search for impossible Indices computes beside numbers of elements."""
+    """Yield the values, other than numbers of elements, that the check computes."""
     yield windows.plane
     axes = zip(windows.shape[2:], windows.strides, windows.pads, windows.numbered[2:], strict=True)
     for count, stride, pad, extent in axes:
@@ -105,6 +110,7 @@ def _magnitudes(windows: IndexWindows) -> Iterator[int]:
 
 
 def _clear(role: str, words: int) -> Launch:
+    """Return the launch that zeroes ``words`` 4-byte words of an array."""
     blocks = max(1, min(-(-words // (4 * _THREADS)), 2**16))
     return Launch(_CLEAR.over("", 1), (blocks, 1, 1), 0, {"count": words}, {"words": role})
 
@@ -119,12 +125,12 @@ _UNPOOL = replace(_CLAIM, function="max_unpool")
 
 
 def _unpool_variant(itemsize: int, wide: bool, rank: int) -> Variant:
-    """Return the kernel for elements of so many bytes, which it only moves."""
+    """Return the variant for elements of ``itemsize`` bytes, which are moved without interpretation."""
     return _UNPOOL.over(f"{8 * itemsize}bit", rank, types=(_BITS[itemsize],), wide=wide)
 
 
 def variants() -> Iterator[Variant]:
-    """Yield the variants that are built ahead; those for more axes are compiled when first needed."""
+    """Yield the variants that are built ahead; those for more axes are compiled on first use."""
     yield _CLEAR.over("", 1)
     for wide, rank in WIDTHS:
         yield _CHECK.over("", rank, wide=wide)

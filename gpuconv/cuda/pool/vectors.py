@@ -1,6 +1,8 @@
-"""MaxPool and AveragePool over rows of whole vectors: the windows of nearly every network.
+"""MaxPool and AveragePool with 2 × 2 or 3 × 3 windows over contiguous rows of whole vectors (``pool/vectors.cu``).
 
-The kernel is in ``kernels_cu/pool/vectors.cu``.
+The common windows of networks: 2 × 2 with stride 2, 3 × 3 with stride 1 or 2. A thread loads 16-byte vectors of a strip
+of rows and exchanges columns with neighbouring lanes by shuffles. So every element is loaded once per strip, and memory
+bandwidth is the limit.
 """
 
 from __future__ import annotations
@@ -18,18 +20,19 @@ from gpuconv.rules import dtypes
 
 NAME = "vectors"
 _THREADS, _LANES = 128, 32
-STRIPS = {(2, 2): 4, (3, 2): 4, (3, 1): 4}  # rows of y that a thread makes, by the window's size and stride
-_BLOCKS_PER_SM = {False: 4, True: 5}  # with Indices or without: 128 or 96 registers a thread; of bytes 128
-# Instructions, with Indices or without: of a thread, and of each of its vectors (of bytes: without Indices); estimated.
+STRIPS = {(2, 2): 4, (3, 2): 4, (3, 1): 4}  # (window size, stride) → rows of y per thread
+_BLOCKS_PER_SM = {False: 4, True: 5}  # by Indices: 128 or 96 registers per thread; 128 for 1-byte elements
+# Instructions by Indices: per thread, and per vector it loads (estimated). 1-byte elements without Indices differ.
 _INSTRUCTIONS = {False: (120, 35), True: (200, 85)}
 _OF_BYTES = 95
-_OF_AVERAGES = {2: (330, 60), 4: (240, 34), 8: (260, 60)}  # by bytes of an element; estimated
+_OF_AVERAGES = {2: (330, 60), 4: (240, 34), 8: (260, 60)}  # bytes per element → the same for averages (estimated)
 
 
-# ---------------------------------------------------------------- what it sees
+# ---------------------------------------------------------------- accepted problems
 
 
 def _accepted(problem: PoolProblem) -> PoolView | str:
+    """Return the view of the problem that the kernel takes, or why it does not accept the problem."""
     rows = rows_of(problem)
     if isinstance(rows, str):
         return rows
@@ -51,30 +54,34 @@ def _accepted(problem: PoolProblem) -> PoolView | str:
 
 
 def _vector(problem: PoolProblem, rows: PoolView) -> int:
-    """Elements of a vector: of 16 bytes or, with Indices, those of two outputs."""
+    """Return the elements per vector: 16 bytes, or with Indices the columns of two outputs."""
     most = 16 // problem.itemsize
     return min(2 * rows.width.stride, most) if problem.named else most
 
 
 def _window(rows: PoolView) -> tuple[int, int]:
+    """Return the window's size and stride along W."""
     return rows.width.reach, rows.width.stride
 
 
 def _vectors(rows: PoolView, vector: int) -> int:
-    """Vectors of a row that an output is made from, or is numbered by."""
+    """Return the vectors per row that some output reads, or that outputs are numbered by."""
     width = rows.width
     end = (width.windows - 1) * width.stride - width.pad + width.reach
     return -(-max(width.windows * width.stride, min(end, width.extent)) // vector)
 
 
 def _items(rows: PoolView, vector: int) -> int:
+    """Return the threads with outputs: strips × vectors of all rows."""
     strips = -(-rows.height.windows // STRIPS[_window(rows)])
     return rows.planes * rows.depth.windows * strips * _vectors(rows, vector)
 
 
 def _blocks(rows: PoolView, vector: int) -> int:
+    """Return the blocks of the launch."""
     width = rows.width
-    helping = (width.pad > 0) + (width.reach - width.stride > width.pad)  # lanes of each warp
+    # lanes per warp that only pass columns to their neighbours
+    helping = (width.pad > 0) + (width.reach - width.stride > width.pad)
     warps = -(-_items(rows, vector) // (_LANES - helping))
     return -(-warps // (_THREADS // _LANES))
 
@@ -83,7 +90,7 @@ def _blocks(rows: PoolView, vector: int) -> int:
 
 
 def offers(problem: PoolProblem, limits: Limits) -> Iterator[Offer]:
-    """Yield the kernel for the window, if there is one."""
+    """Yield the kernel for the window's size and stride, or why it does not accept the problem."""
     rows = _accepted(problem)
     if isinstance(rows, str):
         yield Refusal(rows)
@@ -106,6 +113,7 @@ def offers(problem: PoolProblem, limits: Limits) -> Iterator[Offer]:
 
 
 def _plan(problem: PoolProblem, rows: PoolView, kernel: Variant) -> Plan:
+    """Return the plan of this candidate."""
     vector, strip = _vector(problem, rows), STRIPS[_window(rows)]
     fields = rows.fields(kernel) | {
         "items": _items(rows, vector),
@@ -125,11 +133,11 @@ def _plan(problem: PoolProblem, rows: PoolView, kernel: Variant) -> Plan:
 
 _KERNEL = Kernel("pool/vectors.cu", "max_pool_vectors", "VectorPoolParams", _THREADS, name="max_pool")
 _AVERAGE = replace(_KERNEL, function="average_pool_vectors", parameter="AverageVectorPoolParams", name="average_pool")
-_PAIRS = replace(_KERNEL, function="max_pool_pairs")  # with Indices
+_PAIRS = replace(_KERNEL, function="max_pool_pairs")  # the form with Indices
 
 
 def variant(dtype: str, indices: bool, size: int, stride: int) -> Variant:
-    """Return the kernel for a dtype, with indices or without, for a window's height and width, and its stride."""
+    """Return the MaxPool variant for a dtype, with or without Indices, and for a window's size and stride."""
     return (_PAIRS if indices else _KERNEL).over(
         *(dtype, 3, f"vectors_{size}x{stride}", "indices" * indices),
         types=(dtypes.entry(dtype).cuda,),
@@ -139,7 +147,7 @@ def variant(dtype: str, indices: bool, size: int, stride: int) -> Variant:
 
 
 def average_variant(dtype: str, size: int, stride: int) -> Variant:
-    """Return the kernel of averages for a dtype, for a window's height and width, and its stride."""
+    """Return the AveragePool variant for a dtype and a window's size and stride."""
     return _AVERAGE.over(
         *(dtype, 3, f"vectors_{size}x{stride}"),
         types=types(dtype),
@@ -149,6 +157,7 @@ def average_variant(dtype: str, size: int, stride: int) -> Variant:
 
 
 def variants() -> list[Variant]:
+    """Yield every kernel variant of this family."""
     maxima = product(dtypes.MAX_POOL_DTYPES, (False, True), STRIPS)
     averages = product(dtypes.CONV_DTYPES, STRIPS)
     return [

@@ -1,1 +1,1 @@
-"""The gradient of Conv's weights."""
+"""Gradient of Conv's weights (wgrad)."""

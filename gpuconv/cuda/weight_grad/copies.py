@@ -1,6 +1,7 @@
-"""The gradient of weights from copies of x and dy, whose channels lie last and are filled up to whole vectors.
+"""Weight-gradient candidates that first copy x or dy to channels-last, channels zero-padded to whole vectors.
 
-What copies 16 bytes of channels at once then takes channels and filters of any number, and arrays that lie anyhow.
+Tiles that load 16 bytes of channels at a time then accept any number of channels and any strides. The model decides
+whether the copies pay off. Names end in ``_of_copy``.
 """
 
 from __future__ import annotations
@@ -15,19 +16,19 @@ from gpuconv.cuda.plan.numbers import whole
 from gpuconv.cuda.weight_grad.problem import OPERATOR, WeightGradProblem
 from gpuconv.rules.geometry import Ints
 
-_MOST_ELEMENTS = 2**31 - 1  # of a copy
+_MOST_ELEMENTS = 2**31 - 1  # limit on the elements of a copy
 _ROLES = {"x": "x_last", "dy": "dy_last"}
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """One array that is copied."""
+    """One array to be copied."""
 
     role: str
     shape: Ints
     strides: Ints
     group: int
-    filled: int  # channels of a group with the zeros that follow
+    filled: int  # channels per group, zero-padded
 
     @property
     def elements(self) -> int:
@@ -35,52 +36,53 @@ class Copy:
         return prod(self.shape) // self.shape[1] * self.group * self.filled
 
     def launch(self, dtype: str) -> Launch:
-        """Return the launch that copies."""
+        """Return the launch that makes the copy."""
         roles = {"x": self.role, "x_last": _ROLES[self.role]}
         return channels_last.copy(OPERATOR, dtype, self.shape, self.strides, self.group, self.filled, roles)
 
     def seconds(self, itemsize: int, limits: Limits) -> float:
-        """Model the time of the launch that copies."""
+        """Model the seconds of the copy's launch."""
         return model.memory((prod(self.shape) + self.elements) * itemsize, limits) + limits.rates.launch
 
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """A problem of the copies, and what is copied before."""
+    """The problem on the copies, and the copies to make before."""
 
     problem: WeightGradProblem
     copies: tuple[Copy, ...]
 
     def seconds(self, limits: Limits) -> float:
-        """Model the time of the launches that copy."""
+        """Model the seconds of the copies' launches."""
         return sum(copy.seconds(self.problem.itemsize, limits) for copy in self.copies)
 
     def plan(self, plan: Callable[[], Plan]) -> Plan:
-        """Return the plan of the copies' problem, after the launches that copy."""
-        made, size = plan(), self.problem.itemsize
+        """Return the plan of the copied problem, preceded by the copies."""
+        uncopied, size = plan(), self.problem.itemsize
         last = {copy.role: _ROLES[copy.role] for copy in self.copies}
         reading = (
             replace(launch, roles={member: last.get(role, role) for member, role in launch.roles.items()})
-            for launch in made.launches
+            for launch in uncopied.launches
         )
         spaces = (
             Space(last[copy.role], f"{copy.role} with its channels last", copy.elements * size) for copy in self.copies
         )
         return replace(
-            made,
+            uncopied,
             launches=(*(copy.launch(self.problem.dtype) for copy in self.copies), *reading),
-            spaces=(*made.spaces, *spaces),
-            reasons=(*map(_reason, self.copies), *made.reasons),
+            spaces=(*uncopied.spaces, *spaces),
+            reasons=(*map(_reason, self.copies), *uncopied.reasons),
         )
 
 
 def _reason(copy: Copy) -> str:
+    """Return the reason for ``explain``: what is copied, and to how many channels it is padded."""
     channels = f"{copy.shape[1] // copy.group} channels of a group"
     return f"{copy.role} is copied first, channels last: {channels}, filled up to {copy.filled}"
 
 
 def of(problem: WeightGradProblem, x_in_chunks: bool, dy_in_chunks: bool) -> Copied | None:
-    """Return the problem whose arrays consist of chunks; None without a kernel that copies those that do not."""
+    """Return the problem with both arrays in whole chunks of channels; None if no kernel can make the copies."""
     g, vector = problem.geometry, 16 // problem.itemsize
     if problem.itemsize not in channels_last.ITEMSIZES:
         return None

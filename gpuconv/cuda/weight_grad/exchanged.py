@@ -1,9 +1,11 @@
-"""The gradient of weights with x and dy in each other's place.
+"""Weight gradient with the roles of x and dy exchanged, for layers with few filters and many channels.
 
-With strides of 1, ``dw[m, c, t] = sum over q of dy[m, q] x[c, q + t d - p]`` is as well a sum over the pixels u of x,
-of ``x[c, u] dy[m, u + p - t d]``: the gradient of a Conv from M channels to C filters whose padding is
-``(k - 1) d - p``, with the taps of each axis in reverse order. Tiles that few filters would leave nearly empty are full
-of many channels, and the array that is read again for each tap is the one with few.
+With strides of 1, the sum over outputs q, ``dw[m, c, t] = sum of dy[m, q] x[c, q + t d - p]``, equals one over pixels u
+of x: ``sum of x[c, u] dy[m, u + p - t d]``. That is the gradient of a Conv from M channels to C filters with padding
+``(k - 1) d - p`` and reversed taps.
+
+Tiles whose filter axis would be nearly empty are then filled with channels, and the array that is re-read for each tap
+is the smaller one.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ _LAST_TAP = "y from its last tap"
 
 
 def of(problem: WeightGradProblem) -> WeightGradProblem | None:
-    """Return the same sums as the gradient of another Conv's weights; None where there is no such Conv."""
+    """Return the same sums as another Conv's weight gradient; None if strides, groups or padding do not allow it."""
     g = problem.geometry
     pads = tuple((k - 1) * d - pad for k, d, pad in zip(g.kernel_shape, g.dilations, g.pads_begin, strict=True))
     moves = any(s != 1 and q != 1 for s, q in zip(g.strides, g.y_shape[2:], strict=True))
@@ -41,11 +43,12 @@ def of(problem: WeightGradProblem) -> WeightGradProblem | None:
 
 
 def candidate(problem: WeightGradProblem, other: Candidate) -> Candidate:
-    """Return a candidate of the other gradient as one of the problem that it was made of."""
+    """Return a candidate of the exchanged problem as a candidate of ``problem``."""
     return Candidate(f"{other.name}_exchanged", other.seconds, partial(_plan, problem, other), other.order)
 
 
 def _plan(problem: WeightGradProblem, candidate: Candidate) -> Plan:
+    """Return the exchanged candidate's plan, with y written from its last tap backwards."""
     plan, taps = candidate.make(), problem.geometry.kernel_shape
     size = dtypes.entry(problem.result).itemsize
     start = sum((k - 1) * step for k, step in zip(taps, problem.w_strides[2:], strict=True)) * size

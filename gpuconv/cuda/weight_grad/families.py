@@ -1,4 +1,4 @@
-"""Plans of the gradient of weights: every family of kernels offers its candidates, the quickest one is taken."""
+"""Dispatch for the gradient of Conv's weights: collect the candidates of every family and plan the fastest one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from gpuconv.cuda.weight_grad import exchanged, plain, rows, tiles
 from gpuconv.cuda.weight_grad.problem import OPERATOR, WeightGradProblem
 from gpuconv.rules.geometry import ConvGeometry, Ints
 
-# Of equally quick candidates the earlier family's is taken; the first accepts every problem.
+# On a tie, the family listed first wins. The first one accepts every problem.
 FAMILIES: tuple[Family, ...] = (plain, tiles, rows)
 _EXCHANGED = offers.Rewritten("x and dy exchanged", FAMILIES, exchanged.of, exchanged.candidate)
 
@@ -22,7 +22,7 @@ def for_weight_grad(
     precision: str = "ieee",
     result: str | None = None,
 ) -> Plan:
-    """Plan the gradient of Conv's weights for arrays with these strides in elements; ``result`` is a complex dtype."""
+    """Plan the weight gradient for arrays with these strides in elements; ``result`` is the dtype if complex."""
     if 0 in geometry.w_shape:
         return Plan.of_nothing(OPERATOR)
     precision = precision if dtype == "float32" else "ieee"

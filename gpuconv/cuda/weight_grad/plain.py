@@ -1,4 +1,9 @@
-"""The gradient of weights of every problem: sums over parts of the pixels (``problem.cuh``), then of the parts."""
+"""Weight gradient by FFMA on CUDA cores: the fallback that accepts every problem.
+
+A GEMM with M = filters, N = (channel, tap), K = output pixels. K is split into parts, one block each (split-K); a
+second launch adds the parts. Any rank and strides, 64-bit indices. Groups with few filters have register-tiled forms
+(``weight_grad/plain.cu``, ``weight_grad/few.cu``).
+"""
 
 from __future__ import annotations
 
@@ -15,7 +20,7 @@ from gpuconv.rules import dtypes
 
 NAME = "plain tiles"
 _THREADS = 128
-_AHEAD = (3, 4)  # axes of kernels that are built ahead: with 32-bit indices, and with 64-bit ones
+_AHEAD = (3, 4)  # spatial axes of the kernels that are built ahead, with 32-bit and with 64-bit indices
 
 
 # ---------------------------------------------------------------- tiles
@@ -23,7 +28,7 @@ _AHEAD = (3, 4)  # axes of kernels that are built ahead: with 32-bit indices, an
 
 @dataclass(frozen=True, slots=True)
 class PlainTile:
-    """What a block makes of a group, and the instructions that each of its products takes, counted in SASS."""
+    """A tile: a block's filters × columns (channel, tap), its pixels per slice, and instructions per product (SASS)."""
 
     name: str
     filters: int
@@ -39,11 +44,12 @@ _TILES = (_LARGE, PlainTile("few4", 4, 12, 128, 6.2, 3, wide=False), PlainTile("
 
 
 def _grid(problem: WeightGradProblem, tile: PlainTile) -> tuple[int, int]:
+    """Return the tiles along M and along N, for one group."""
     return -(-problem.filters // tile.filters), -(-problem.columns // tile.columns)
 
 
 def _parts(problem: WeightGradProblem, tile: PlainTile, limits: Limits) -> int:
-    """Return into how many parts the pixels are dealt, so that there are blocks for all multiprocessors."""
+    """Return the number of parts that the pixels are split into, enough blocks for all SMs."""
     blocks = prod(_grid(problem, tile)) * problem.geometry.group
     wanted = -(-2 * tile.blocks_per_sm * limits.multiprocessors // blocks)
     room = sums.most_parts(prod(problem.geometry.w_shape), problem.dtype)
@@ -56,6 +62,7 @@ def _parts(problem: WeightGradProblem, tile: PlainTile, limits: Limits) -> int:
 
 
 def _seconds(problem: WeightGradProblem, tile: PlainTile, parts: int, limits: Limits) -> float:
+    """Model the seconds of all launches of this candidate."""
     blocks = prod(_grid(problem, tile)) * problem.geometry.group * parts
     products = tile.filters * tile.columns * pixels_of_part(problem.pixels, tile.slice, parts)
     rounds = numbers.whole(blocks, limits.multiprocessors)
@@ -64,15 +71,15 @@ def _seconds(problem: WeightGradProblem, tile: PlainTile, parts: int, limits: Li
         model.instructions(rounds * products * tile.instructions, limits),
         model.arithmetic(blocks, products, accumulator, 1.0, limits),
     )
-    left = 2 * sums.workspace_bytes(parts, prod(problem.geometry.w_shape), problem.dtype)
-    return model.overlapped(busy, model.memory(problem.bytes + left, limits)) + limits.rates.launch
+    sums_bytes = 2 * sums.workspace_bytes(parts, prod(problem.geometry.w_shape), problem.dtype)
+    return model.overlapped(busy, model.memory(problem.bytes + sums_bytes, limits)) + limits.rates.launch
 
 
 # ---------------------------------------------------------------- offers
 
 
 def offers(problem: WeightGradProblem, limits: Limits) -> Iterator[Offer]:
-    """Yield a candidate for every tile without tensor cores."""
+    """Yield a candidate for each tile."""
     wide = problem.wide()
     for tile in _TILES:
         if tile.wide or not (wide or len(problem.geometry.kernel_shape) > _AHEAD[0]):
@@ -86,10 +93,12 @@ def offers(problem: WeightGradProblem, limits: Limits) -> Iterator[Offer]:
 
 
 def _axes(problem: WeightGradProblem, wide: bool) -> int:
+    """Return the kernel's number of spatial axes."""
     return strided.axes(len(problem.geometry.kernel_shape), wide, _AHEAD)
 
 
 def _plan(problem: WeightGradProblem, tile: PlainTile, parts: int, wide: bool) -> Plan:
+    """Return the plan of this candidate."""
     g, rank = problem.geometry, _axes(problem, wide)
     tiles = _grid(problem, tile)
     blocks = prod(tiles) * g.group * parts
@@ -112,14 +121,14 @@ _FEW = replace(_KERNEL, source="weight_grad/few.cu", function="conv_weight_grad_
 
 
 def variant(dtype: str, wide: bool, rank: int, tile: PlainTile) -> Variant:
-    """Return the kernel that makes tiles of the parts' sums."""
+    """Return the kernel variant that computes the parts' sums."""
     kernel, sizes = (_KERNEL, ()) if tile is _LARGE else (_FEW, (tile.filters,))
-    blocks = tile.blocks_per_sm - wide - (dtype == "float64")  # which take more registers
+    blocks = tile.blocks_per_sm - wide - (dtype == "float64")  # 64-bit indices and float64 take more registers
     return kernel.over(dtype, rank, tile.name, types=types(dtype), sizes=sizes, wide=wide, blocks_per_sm=blocks)
 
 
 def variants() -> Iterator[Variant]:
-    """Yield the variants that are built ahead; those for more axes are compiled when first needed."""
+    """Yield the variants that are built ahead; those for more axes are compiled on first use."""
     for dtype in dtypes.CONV_DTYPES:
         for tile in _TILES:
             yield variant(dtype, False, _AHEAD[0], tile)

@@ -1,4 +1,4 @@
-"""One gradient of Conv's weights, and the struct that its kernels share (``weight_grad/problem.cuh``)."""
+"""The problem of Conv's weight gradient, and the struct that its kernels share (``weight_grad/problem.cuh``)."""
 
 from __future__ import annotations
 
@@ -15,19 +15,22 @@ OPERATOR = "weight_grad"
 
 
 def pixels_of_part(pixels: int, unit: int, parts: int) -> int:
-    """Return how many pixels each of so many parts has, in whole slices of ``unit`` pixels."""
+    """Return the pixels per part when they are split into ``parts`` parts of whole slices of ``unit`` pixels."""
     slices = -(-pixels // unit)
     return -(-slices // parts) * unit
 
 
 @dataclass(frozen=True, slots=True)
 class WeightGradProblem:
-    """One gradient, for arrays of these strides in elements.
+    """One weight gradient, for arrays with these strides in elements.
 
-    ``precision`` is that of float32 products: "ieee", "tf32" or "3xtf32". Of a complex gradient the geometry has one
-    more axis, that of the parts, through whose 4 taps the products of parts go; ``dtype`` and the strides of x and dy
-    are those of parts, ``result`` and ``w_strides`` those of the numbers. Where x and dy are ``exchanged``
-    (weight_grad/exchanged.py), those of the call are here each other's.
+    ``precision`` is that of float32 products: "ieee", "tf32" or "3xtf32".
+
+    For a complex gradient, ``geometry`` has one more axis over real and imaginary parts, whose 4 taps are the 4
+    products of parts. ``dtype`` and the strides of x and dy are those of the real parts; ``result`` and ``w_strides``
+    are those of the complex result.
+
+    With ``exchanged`` (weight_grad/exchanged.py), x here is the call's dy, and dy here is the call's x.
     """
 
     geometry: ConvGeometry
@@ -41,52 +44,52 @@ class WeightGradProblem:
 
     @property
     def roles(self) -> tuple[str, str]:
-        """The arrays of the call that are x and dy here."""
+        """The call's arrays that act as x and dy here."""
         return ("dy", "x") if self.exchanged else ("x", "dy")
 
     @property
     def itemsize(self) -> int:
-        """Bytes of an element of x and dy."""
+        """Bytes per element of x and dy."""
         return dtypes.entry(self.dtype).itemsize
 
     @property
     def filters(self) -> int:
-        """Output channels of one group."""
+        """Output channels per group."""
         return self.geometry.w_shape[0] // self.geometry.group
 
     @property
     def columns(self) -> int:
-        """Channels of one group times taps."""
+        """N of the GEMM: channels per group × taps."""
         return prod(self.geometry.w_shape[1:])
 
     @property
     def pixels(self) -> int:
-        """Outputs of one channel, of all images."""
+        """K of the GEMM: output pixels over all images."""
         return self.geometry.y_shape[0] * prod(self.geometry.y_shape[2:])
 
     @property
     def bytes(self) -> int:
-        """Bytes of all arrays, each once."""
+        """Bytes of all arrays, each counted once."""
         g = self.geometry
         return self.itemsize * (prod(g.x_shape) + prod(g.y_shape) + prod(g.w_shape))
 
     def reach(self) -> list[int]:
-        """Return a bound of the input coordinates on each axis, also of those outside of x."""
+        """Return an upper bound on input coordinates per axis, out-of-bounds ones included."""
         g = self.geometry
         axes = zip(g.y_shape[2:], g.strides, g.pads_begin, g.kernel_shape, g.dilations, strict=True)
         return [max(max(0, q - 1) * s, pad) + (k - 1) * d for q, s, pad, k, d in axes]
 
     def wide(self) -> bool:
-        """Tell whether offsets and coordinates need 64-bit indices."""
+        """Return whether offsets or coordinates need 64-bit indices."""
         g, reach = self.geometry, self.reach()
         extents = (*g.x_shape[:2], *(max(at + 1, n) for at, n in zip(reach, g.x_shape[2:], strict=True)))
         magnitudes = [params.span(extents, self.x_strides), params.span(g.y_shape, self.dy_strides), *reach]
         return params.needs_wide(OPERATOR, [*magnitudes, *g.strides, *g.dilations, self.pixels, prod(g.w_shape)])
 
     def fields(self, rank: int, tiles: tuple[int, int], pixels: int) -> dict[str, Any]:
-        """Return the fields of ``WeightGradParams`` for so many tiles of a group and pixels of a part.
+        """Return the fields of ``WeightGradParams``; ``tiles`` are those of a group, ``pixels`` those of a part.
 
-        Axes that are added outside have one element.
+        Problems with fewer than ``rank`` spatial axes get leading axes of one element.
         """
         g = self.geometry
         strides = [1 if q == 1 else s for q, s in zip(g.y_shape[2:], g.strides, strict=True)]

@@ -1,6 +1,8 @@
-"""The gradient of weights in large tiles, of tensor cores or of FFMA (``weight_grad/tiles.cu``).
+"""Weight gradient as a tiled GEMM on tensor cores, or with FFMA for float32 (``weight_grad/tiles.cu``).
 
-Kernels have three spatial axes and 32-bit indices: problems with fewer axes get some of one element in front.
+M = filters, N = (tap, channel), K = output pixels, split into parts (split-K) that a second launch adds. By the cost
+model it is the fastest family for dense layers. Slices are gathered as 16-byte vectors of channels ("channels") or as
+adjacent pixels ("pixels"). Three spatial axes (shorter problems get leading axes of one element), 32-bit indices.
 """
 
 from __future__ import annotations
@@ -22,23 +24,23 @@ from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import Ints
 
 NAME = "large tiles"
-UNIT = 4  # channels that columns are filled up to, tap by tap
-_FARTHEST = 2**30  # coordinates and extents of tables are below
-_APART = 2**31  # bytes from one channel of x to the next are fewer
-_COORDINATES = 12 + 4  # bytes of an entry
-_ROUNDS = 8  # of blocks for all multiprocessors, at most
-_BEGINNING = 2500  # cycles from a block's start to its first product and from its last one to its end; assumed
-_LATENCY = 700  # cycles that a load from global memory takes; assumed
+UNIT = 4  # channels of a tap are padded to a multiple of this
+_FARTHEST = 2**30  # exclusive bound on coordinates and extents in tables
+_APART = 2**31  # exclusive bound on bytes between adjacent channels of x
+_COORDINATES = 12 + 4  # bytes per table entry
+_ROUNDS = 8  # most waves of blocks
+_BEGINNING = 2500  # cycles from a block's start to its first product, and from its last product to its end (assumed)
+_LATENCY = 700  # cycles of global load latency (assumed)
 _LINE = 128
-_TURNED = 2  # accesses of a lane to shared and global memory for 16 bytes that are turned round, by their elements
-_LANES = 128  # instructions, counted by thread, that a multiprocessor issues in one clock
+_TURNED = 2  # shared and global accesses of a lane per element, when 16-byte vectors are transposed
+_LANES = 128  # thread instructions that an SM issues per cycle
 
 
-# ---------------------------------------------------------------- what it sees
+# ---------------------------------------------------------------- accepted problems
 
 
 def _refusal(problem: WeightGradProblem) -> str | None:
-    """Return why no large tile takes a problem, or None."""
+    """Return why no large tile accepts the problem; None if one does."""
     rank = len(problem.geometry.kernel_shape)
     if problem.result != problem.dtype:
         return f"products of parts of {problem.result} are added up apart"
@@ -55,18 +57,18 @@ def _refusal(problem: WeightGradProblem) -> str | None:
 
 
 def x_in_chunks(problem: WeightGradProblem) -> bool:
-    """Tell whether pixels of x consist of whole chunks."""
+    """Return whether pixels of x consist of whole chunks of channels."""
     g = problem.geometry
     return _in_chunks(problem, g.x_shape, problem.x_strides, g.w_shape[1])
 
 
 def dy_in_chunks(problem: WeightGradProblem) -> bool:
-    """Tell whether pixels of dy consist of whole chunks."""
+    """Return whether pixels of dy consist of whole chunks of channels."""
     return _in_chunks(problem, problem.geometry.y_shape, problem.dy_strides, problem.filters)
 
 
 def _in_chunks(problem: WeightGradProblem, shape: Ints, strides: Ints, channels: int) -> bool:
-    """Tell whether an array's pixels consist of whole 16 bytes of contiguous channels of a group."""
+    """Return whether an array's pixels consist of whole 16-byte chunks of a group's contiguous channels."""
     chunk = 16 // problem.itemsize
     batch, _, *extents = shape
     image, channel, *steps = strides
@@ -75,18 +77,18 @@ def _in_chunks(problem: WeightGradProblem, shape: Ints, strides: Ints, channels:
 
 
 def contiguous(extents: Ints, strides: Ints) -> bool:
-    """Tell whether an image's pixels follow each other in memory."""
+    """Return whether an image's pixels are contiguous."""
     lie, steps = strided.collapsed(extents, strides)
     return len(lie) == 0 or (len(lie) == 1 and steps == [1])
 
 
 def dy_in_rows(problem: WeightGradProblem) -> bool:
-    """Tell whether the pixels of one image and filter of dy follow each other."""
+    """Return whether the pixels of one image and filter of dy are contiguous."""
     return contiguous(problem.geometry.y_shape[2:], problem.dy_strides[2:])
 
 
 def x_in_rows(problem: WeightGradProblem) -> bool:
-    """Tell whether outputs and inputs are the same pixels, and those of an image and channel of x follow each other."""
+    """Return whether output and input pixels coincide (1 × 1 kernel) and x's are contiguous per image and channel."""
     g = problem.geometry
     alone = prod(g.kernel_shape) == 1 and not any(g.pads_begin) and g.x_shape[2:] == g.y_shape[2:]
     strides = all(s == 1 or q == 1 for s, q in zip(g.strides, g.y_shape[2:], strict=True))
@@ -94,13 +96,13 @@ def x_in_rows(problem: WeightGradProblem) -> bool:
 
 
 def width(problem: WeightGradProblem, strides: Ints) -> int:
-    """Return how many bytes of neighbouring pixels are copied at once, of arrays whose pixels follow each other."""
+    """Return the bytes per copy of adjacent pixels (at most 16), for arrays with contiguous pixels."""
     bits = problem.itemsize * (prod(problem.geometry.y_shape[2:]) | strides[0] | strides[1]) | 16
     return bits & -bits
 
 
 def copied(problem: WeightGradProblem) -> bool:
-    """Tell whether several neighbouring pixels of dy are copied at once."""
+    """Return whether several adjacent pixels of dy are copied at once."""
     return dy_in_rows(problem) and width(problem, problem.dy_strides) >= max(8, 2 * problem.itemsize)
 
 
@@ -109,20 +111,20 @@ def copied(problem: WeightGradProblem) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class WeightGradTile(WarpTile):
-    """The sums of a block and of a warp, and how slices of pixels come into shared memory."""
+    """A tile: the sums of one block and of one warp, and how slices of pixels are loaded."""
 
-    # "channels" or "pixels": 16 bytes of contiguous channels, or neighbouring pixels of one channel after another
+    # "channels" (16 bytes of contiguous channels) or "pixels" (adjacent pixels of each channel)
     gather: str
     block_k: int
     stages: int
-    # issued, issued_in_rows: instructions of a warp in the main loop for every one that multiplies: where x is read
-    # pixel by pixel, and where several of its pixels are copied at once
+    # issued, issued_in_rows: main-loop instructions of a warp per mma, where x is loaded pixel by pixel, and where
+    # several pixels are copied at once
     issued: float
     issued_in_rows: float
 
     @property
     def shape(self) -> str:
-        """As names of kernels have it."""
+        """Part of the kernel's name."""
         return f"{self.block_m}x{self.block_n}x{self.block_k}_{self.gather}"
 
 
@@ -154,7 +156,7 @@ _FFMA = (
     WeightGradTile(128, 128, 32, 64, 2, "pixels", 32, 2, 1.18, 1.15),
     WeightGradTile(64, 128, 32, 64, 3, "pixels", 32, 2, 1.27, 1.16),
 )
-# Of the cores' own multipliers, whose every instruction is a product of a thread.
+# FFMA on CUDA cores: every instruction is one product per thread.
 OWN = Arithmetic("ffma", "", 0, "FFMA")
 TILES = {"HalfProducts": _HALF, "Bfloat16Products": _HALF, "Tf32Products": _SINGLE, "Tf32x3Products": _SPLIT}
 TILES |= {"DoubleProducts": _DOUBLE, OWN.cuda: _FFMA}
@@ -164,38 +166,38 @@ ARITHMETICS = {**fragments.ARITHMETICS, ("float32", "ieee"): OWN}
 
 
 def kernels() -> Iterator[tuple[str, Arithmetic, WeightGradTile]]:
-    """Yield dtype, arithmetic and tile of every kernel."""
+    """Yield (dtype, arithmetic, tile) of every kernel variant."""
     for (dtype, _), arithmetic in ARITHMETICS.items():
         for tile in TILES[arithmetic.cuda]:
             yield dtype, arithmetic, tile
 
 
 def of_tap(problem: WeightGradProblem, tile: WeightGradTile) -> int:
-    """Return the columns of a tap: channels, filled up to whole units, or to those that are copied at once."""
+    """Return the columns of N per tap: channels, padded to whole units or whole copies."""
     unit = 16 // problem.itemsize if tile.gather == "channels" else UNIT
     return whole(problem.geometry.w_shape[1], max(unit, UNIT))
 
 
 def columns(problem: WeightGradProblem, tile: WeightGradTile) -> int:
-    """Return the columns of a group."""
+    """Return the columns of N per group."""
     return prod(problem.geometry.w_shape[2:]) * of_tap(problem, tile)
 
 
 def grid(problem: WeightGradProblem, tile: WeightGradTile) -> tuple[int, int]:
-    """Return the tiles along filters and along columns, of one group."""
+    """Return the tiles along M and along N, for one group."""
     return -(-problem.filters // tile.block_m), -(-columns(problem, tile) // tile.block_n)
 
 
 def parts(
     problem: WeightGradProblem, tile: WeightGradTile, arithmetic: Arithmetic, limits: Limits
 ) -> tuple[int, float]:
-    """Return into how many parts the pixels are dealt, for the least modelled time, and that time."""
+    """Return the number of parts with the least modelled time, and that time."""
     slices = -(-problem.pixels // tile.block_k)
     of_part = prod(grid(problem, tile)) * problem.geometry.group
     room = sums.most_parts(prod(problem.geometry.w_shape), problem.dtype)
     wanted = {1, *(rounds * limits.multiprocessors // of_part for rounds in range(1, _ROUNDS + 1))}
     counts = {max(1, min(count, room, slices)) for count in wanted}
-    needed = sorted({-(-slices // -(-slices // count)) for count in counts})  # each of which has pixels
+    needed = sorted({-(-slices // -(-slices // count)) for count in counts})  # numbers for which every part has pixels
     timed = [(seconds(problem, tile, arithmetic, count, limits), count) for count in needed]
     time, count = min(timed)
     return count, time
@@ -205,7 +207,7 @@ def parts(
 
 
 def shared_bytes(dtype: str, tile: WeightGradTile) -> int:
-    """Return the bytes of the slices and of the tables."""
+    """Return the bytes of shared memory: slices and tables."""
     size = dtypes.entry(dtype).itemsize
     if tile.gather == "channels":
         more = 0 if size == 2 else 32
@@ -223,7 +225,7 @@ def shared_bytes(dtype: str, tile: WeightGradTile) -> int:
 def seconds(
     problem: WeightGradProblem, tile: WeightGradTile, arithmetic: Arithmetic, count: int, limits: Limits
 ) -> float:
-    """Model the time of the tiles and of adding so many parts up."""
+    """Model the seconds of the tiles with ``count`` parts, and of adding the parts."""
     blocks = prod(grid(problem, tile)) * problem.geometry.group * count
     pixels = pixels_of_part(problem.pixels, tile.block_k, count)
     products = tile.block_m * tile.block_n * pixels * arithmetic.products
@@ -233,19 +235,19 @@ def seconds(
         busy = max(busy, model.busy(blocks, _gathered(problem, tile) * pixels / 32, limits))
     else:
         residence = tile.residence(shared_bytes(problem.dtype, tile), limits)
-        more = besides(problem, tile, arithmetic)
+        more = cycles_per_mma(problem, tile, arithmetic)
         busy = model.tensor(blocks, products, arithmetic.lanes, more, limits, residence)
     busy += model.busy(blocks, _BEGINNING, limits)
     copied = (tile.block_m + tile.block_n) * pixels * problem.itemsize
     busy = max(busy, model.cached(blocks, copied, limits))
-    left = 2 * sums.workspace_bytes(count, prod(problem.geometry.w_shape), problem.dtype)
-    return model.overlapped(busy, model.memory(problem.bytes + left, limits)) + limits.rates.launch
+    sums_bytes = 2 * sums.workspace_bytes(count, prod(problem.geometry.w_shape), problem.dtype)
+    return model.overlapped(busy, model.memory(problem.bytes + sums_bytes, limits)) + limits.rates.launch
 
 
-def besides(problem: WeightGradProblem, tile: WeightGradTile, arithmetic: Arithmetic) -> float:
-    """Cycles of a multiprocessor for all else that goes with one multiplication; four warps issue at a time."""
+def cycles_per_mma(problem: WeightGradProblem, tile: WeightGradTile, arithmetic: Arithmetic) -> float:
+    """Return the SM cycles per mma for everything else; four warps issue per cycle."""
     size = problem.itemsize
-    depth = 16 if arithmetic.cuda == "DoubleProducts" else 32 // size  # pixels of one instruction
+    depth = 16 if arithmetic.cuda == "DoubleProducts" else 32 // size  # pixels per mma
     fragments_of = (tile.block_m // 16) * (tile.block_n // 8)
     warp = (tile.warp_m // 16) * (tile.warp_n // 8)
     loaded = depth * size * (tile.warp_m + tile.warp_n) / _LINE / warp
@@ -256,11 +258,12 @@ def besides(problem: WeightGradProblem, tile: WeightGradTile, arithmetic: Arithm
 
 
 def _issued(problem: WeightGradProblem, tile: WeightGradTile) -> float:
+    """Return the main-loop instructions of a warp per mma."""
     return tile.issued_in_rows if x_in_rows(problem) else tile.issued
 
 
 def _gathered(problem: WeightGradProblem, tile: WeightGradTile) -> float:
-    """Return the lines of the L1 cache that elements of 32 pixels lie in, for all rows that no wider copy brings."""
+    """Return the L1 lines that 32 pixels of all rows without wider copies touch."""
     g, lines = problem.geometry, 0.0
     if tile.gather == "channels":
         return lines
@@ -274,11 +277,12 @@ def _gathered(problem: WeightGradProblem, tile: WeightGradTile) -> float:
 
 
 def _lines(problem: WeightGradProblem, step: int) -> int:
+    """Return the L1 lines that 32 elements with this stride occupy."""
     return min(32, max(1, -(-32 * abs(step) * problem.itemsize // _LINE)))
 
 
 def _waits(problem: WeightGradProblem, tile: WeightGradTile) -> float:
-    """Return the cycles that a multiprocessor waits in a slice for elements of dy that no copy brings."""
+    """Return the cycles per slice that an SM stalls for elements of dy that are not copied asynchronously."""
     size, held = problem.itemsize, (tile.block_m, tile.block_n) == (64, 64)
     if tile.gather == "channels" or copied(problem):
         return 0.0
@@ -291,7 +295,7 @@ def _waits(problem: WeightGradProblem, tile: WeightGradTile) -> float:
 
 
 def offers(problem: WeightGradProblem, limits: Limits) -> Iterator[Offer]:
-    """Yield a candidate for every tile that takes the problem."""
+    """Yield a candidate for each tile that accepts the problem, in place or on copies."""
     if why := _refusal(problem):
         yield Refusal(why)
         return
@@ -300,12 +304,14 @@ def offers(problem: WeightGradProblem, limits: Limits) -> Iterator[Offer]:
     copied = None if all(chunks) else copies.of(problem, *chunks)
     if copied is not None:
         before = copied.seconds(limits)
-        for one in _of_tiles(copied.problem, ("channels",), limits):
-            yield Candidate(f"{one.name}_of_copy", before + one.seconds, partial(copied.plan, one.make))
+        for candidate in _of_tiles(copied.problem, ("channels",), limits):
+            yield Candidate(
+                f"{candidate.name}_of_copy", before + candidate.seconds, partial(copied.plan, candidate.make)
+            )
 
 
 def _of_tiles(problem: WeightGradProblem, gathers: tuple[str, ...], limits: Limits) -> Iterator[Candidate]:
-    """Yield a candidate for every tile that gathers so."""
+    """Yield a candidate for each tile with one of these ways to gather slices."""
     arithmetic = ARITHMETICS[problem.dtype, problem.precision]
     for tile in TILES[arithmetic.cuda]:
         room = shared_bytes(problem.dtype, tile) <= limits.shared_bytes_per_block
@@ -319,11 +325,12 @@ def _of_tiles(problem: WeightGradProblem, gathers: tuple[str, ...], limits: Limi
 
 
 def _plan(problem: WeightGradProblem, tile: WeightGradTile, arithmetic: Arithmetic, parts: int) -> Plan:
+    """Return the plan of this candidate."""
     g, kernel = problem.geometry, variant(problem.dtype, arithmetic, tile)
     chunk = 16 // problem.itemsize if tile.gather == "channels" else 1
     tiles, pixels = grid(problem, tile), pixels_of_part(problem.pixels, tile.block_k, parts)
     common = problem.fields(RANK, tiles, pixels)
-    # Where x has one element along an axis, taps in the padding lie where others do, and are as well aligned.
+    # Where x has one element along an axis, stride 0 gives out-of-bounds taps in-bounds, equally aligned addresses.
     common["x_stride"] = [s if n > 1 else 0 for s, n in zip(common["x_stride"], common["x_extent"], strict=True)]
     fields = {
         "common": common,
@@ -344,7 +351,7 @@ def _plan(problem: WeightGradProblem, tile: WeightGradTile, arithmetic: Arithmet
         *empty_rows(problem.filters, tile.block_m),
         *empty_columns(g.w_shape[1], prod(g.w_shape[2:]), of_tap(problem, tile), tile.block_n),
     )
-    # The sums of a filter have their channels innermost.
+    # The partial sums of a filter have channels innermost.
     filters, channels, *taps = g.w_shape
     of_filter, of_channel, *of_taps = problem.w_strides
     shape, strides = (filters, *taps, channels), (of_filter, *of_taps, of_channel)
@@ -356,12 +363,13 @@ _FFMA_KERNEL = replace(_KERNEL, function="conv_weight_grad_ffma")
 
 
 def variant(dtype: str, arithmetic: Arithmetic, tile: WeightGradTile) -> Variant:
-    own = arithmetic is OWN
-    of_warp = () if own else (tile.warp_m, tile.warp_n)
+    """Return the kernel variant with these template arguments."""
+    on_cuda_cores = arithmetic is OWN
+    of_warp = () if on_cuda_cores else (tile.warp_m, tile.warp_n)
     slices = f"{tile.gather.capitalize()[:-1]}Slices"
-    return (_FFMA_KERNEL if own else _KERNEL).over(
+    return (_FFMA_KERNEL if on_cuda_cores else _KERNEL).over(
         *(dtype, RANK, arithmetic.label, tile.shape),
-        types=() if own else (arithmetic.cuda,),
+        types=() if on_cuda_cores else (arithmetic.cuda,),
         sizes=(tile.block_m, tile.block_n, tile.block_k, *of_warp, tile.stages, slices),
         threads=tile.threads,
         blocks_per_sm=tile.blocks_per_sm,
@@ -369,5 +377,6 @@ def variant(dtype: str, arithmetic: Arithmetic, tile: WeightGradTile) -> Variant
 
 
 def variants() -> Iterator[Variant]:
+    """Yield every kernel variant of this family."""
     for dtype, arithmetic, tile in kernels():
         yield variant(dtype, arithmetic, tile)

@@ -54,14 +54,14 @@ def test_the_work_of_a_conv_transpose_by_phases() -> None:
 
 def test_pixels_that_a_single_tap_meets() -> None:
     one = made("conv", (2, 4, 9, 8), (6, 4, 1, 1), strides=[2, 3])  # y is (2, 6, 5, 3)
-    met = one.met
-    assert (met.x_shape, met.x_strides) == ((2, 4, 5, 3), (288, 72, 16, 3))
-    assert (met.columns, met.column_strides, met.y_shape) == ((5, 3), (1, 1), one.y_shape)
+    read = one.without_unread_pixels
+    assert (read.x_shape, read.x_strides) == ((2, 4, 5, 3), (288, 72, 16, 3))
+    assert (read.columns, read.column_strides, read.y_shape) == ((5, 3), (1, 1), one.y_shape)
     padded = made("conv", (2, 4, 8, 8), (6, 4, 1, 2), strides=[2, 3], pads=[0, 0, 1, 0])  # one more row, below x
-    assert padded.met == padded
-    assert made("conv", (2, 4, 9, 8), (6, 4, 1, 1), pads=[0, 1, 0, 0]).met.x_shape == (2, 4, 9, 8)
+    assert padded.without_unread_pixels == padded
+    assert made("conv", (2, 4, 9, 8), (6, 4, 1, 1), pads=[0, 1, 0, 0]).without_unread_pixels.x_shape == (2, 4, 9, 8)
     phases = made("conv_transpose", (2, 4, 9, 8), (4, 6, 1, 1), strides=[2, 3])
-    assert phases.met == phases
+    assert phases.without_unread_pixels == phases
 
 
 def test_taps_backwards_are_those_of_the_weights_turned_around() -> None:

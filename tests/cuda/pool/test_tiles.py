@@ -94,7 +94,7 @@ def test_results_are_written_as_they_lie() -> None:
 def laid_out(problem: pool_problem.PoolProblem, vectors: int, rows: int, columns: int) -> patches.PatchTile:
     pixels = pool_problem.view_of(problem)
     lines = (patches._line(axis, outputs) for axis, outputs in ((pixels.height, rows), (pixels.width, columns)))
-    return patches._laid_out(patches._Kept.of(problem, pixels), vectors, *lines)
+    return patches._laid_out(patches._TileSizes.of(problem, pixels), vectors, *lines)
 
 
 def test_a_patch_of_a_pool_by_hand() -> None:

@@ -1,1 +1,1 @@
-"""Families of kernels that sum over taps without a matrix product."""
+"""Direct convolution: kernels that sum over taps without a matrix product, for few channels or few filters."""

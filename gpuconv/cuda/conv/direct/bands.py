@@ -1,7 +1,11 @@
-"""Conv of stride 1 and ConvTranspose with few output channels, by bands of x in shared memory: one launch.
+"""Direct Conv of stride 1, and ConvTranspose, with at most 8 output channels per group (``conv/direct/bands.cu``).
 
-The kernel is in ``kernels_cu/conv/direct/bands.cu``, which explains it; ``bands_tile.py`` has its tiles, their shared
-memory and their cost. There are three spatial axes; lower ranks are of unit depth and height, a line is cut into rows.
+GEMM tiles would be nearly empty with so few filters. A block stages a *band* of x, its inputs with halo, in shared
+memory, and each thread computes a register tile of adjacent outputs. ConvTranspose's phases along W act as further
+filters of a Conv with a shorter kernel.
+
+One launch, w read in place; three spatial axes (shorter problems get D or H of one element; 1-D lines are folded into
+rows). Tiles, shared memory and cost are in ``bands_tile.py``.
 """
 
 from __future__ import annotations
@@ -21,15 +25,15 @@ from gpuconv.cuda.plan import Candidate, Limits, Offer, Plan, Refusal, model
 from gpuconv.rules import dtypes
 
 NAME = "bands of few filters"
-MOST_FILTERS = 8  # of a group
-_SECTOR = 32  # bytes that cross the memory bus together
+MOST_FILTERS = 8  # per group
+_SECTOR = 32  # bytes of one DRAM/L2 sector
 
 
-# ---------------------------------------------------------------- what it sees
+# ---------------------------------------------------------------- accepted problems
 
 
 def _refusal(problem: Problem) -> Refusal | None:
-    """Return why no kernel of this family takes a problem; None where one does."""
+    """Return why this family does not accept the problem; None if it does."""
     if problem.filters > MOST_FILTERS:
         return Refusal(f"{problem.filters} output channels a group; it takes up to {MOST_FILTERS}", plain=True)
     if problem.rank > 3:
@@ -43,9 +47,10 @@ def _refusal(problem: Problem) -> Refusal | None:
 
 
 def _view(problem: Problem) -> BandView:
+    """Return the problem as the bands kernel sees it, with the band's start aligned to vectors."""
     _, height, width = (_axis(axis, bool(problem.phases)) for axis in problem.axes)
     vectors = _vectors(problem)
-    if vectors > 1:  # bands begin where vectors do
+    if vectors > 1:  # align the band's start to whole vectors
         shift = width.start % vectors
         positions = width.positions + shift
         width = BandAxis(
@@ -68,6 +73,7 @@ def _view(problem: Problem) -> BandView:
 
 
 def _axis(axis: Axis, transposed: bool) -> BandAxis:
+    """Return an axis as a correlation of stride 1; for ConvTranspose, of its phases."""
     if not transposed:
         return BandAxis(1, axis.taps, axis.taps, axis.y, -axis.pad, 0)
     taps, first = -(-axis.taps // axis.stride), axis.pad // axis.stride
@@ -76,9 +82,10 @@ def _axis(axis: Axis, transposed: bool) -> BandAxis:
 
 
 def _vectors(problem: Problem) -> int:
-    """Return how many neighbours of a row the kernel copies at once, or minus how many channels.
+    """Return how x is copied to shared memory, as the kernel's ``vectors``.
 
-    Minus 1: neighbouring threads copy channels one by one.
+    Positive n: n adjacent elements of a row per copy. Below −1: that many adjacent channels per copy. −1: single
+    elements, with adjacent threads on adjacent channels.
     """
     shape, strides = problem.x_shape, problem.x_strides
     if strides[-1] == 1 or shape[-1] == 1:
@@ -94,13 +101,14 @@ def _vectors(problem: Problem) -> int:
 
 
 def _steps(problem: Problem, axes: tuple[int, ...]) -> list[int]:
+    """Return the strides of x along these axes, without axes of one element."""
     return [problem.x_strides[axis] for axis in axes if problem.x_shape[axis] > 1]
 
 
 # ---------------------------------------------------------------- tiles
 
 
-_NEIGHBOURS = 8  # threads that copy a column's channels one by one
+_NEIGHBOURS = 8  # threads that copy a column's channels element by element
 _FORMS = (
     BandForm(1, 7, 3, 3, 88, 0.86),
     BandForm(1, 7, 5, 5, 96, 0.93),
@@ -111,16 +119,16 @@ _FORMS = (
     BandForm(4, 3, 2, 2, 112, 0.90),
     BandForm(4, 3, 3, 3, 112, 0.93),
 )
-_DOUBLE_FORMS = (BandForm(1, 7, 3, 4, 80, 0.76), BandForm(3, 3, 3, 4, 112, 0.82))  # any kernel
+_DOUBLE_FORMS = (BandForm(1, 7, 3, 4, 80, 0.76), BandForm(3, 3, 3, 4, 112, 0.82))  # usable for kernels of any size
 
 
 def forms(dtype: str) -> tuple[BandForm, ...]:
-    """Return the forms of the kernel that there are for a dtype."""
+    """Return the kernel forms for a dtype."""
     return _DOUBLE_FORMS if dtype == "float64" else _FORMS
 
 
 def _fitting(view: BandView) -> list[BandForm]:
-    """Return the form of each number of filters that makes the fewest taps in vain, of equal ones the first."""
+    """Return, for each number of filters per thread, the form that wastes the fewest taps; on a tie, the first."""
     shortest: dict[int, BandForm] = {}
     for form in sorted(forms(view.dtype), key=lambda form: form.chunks(view) * form.kernel_columns):
         if form.takes(view):
@@ -132,7 +140,7 @@ def _fitting(view: BandView) -> list[BandForm]:
 
 
 def _scattered_bytes(problem: Problem) -> int:
-    """Return what comes with x where the channels of a group fill no sector: other groups, for other blocks."""
+    """Return the extra traffic in bytes where a group's channels fill no whole sector, so others' are loaded too."""
     own = problem.channels * problem.itemsize
     apart = problem.group > 1 and problem.x_strides[1] == 1 and abs(problem.x_strides[-1]) != 1
     return max(0, _SECTOR - own) * prod(problem.x_shape) // problem.channels if apart else 0
@@ -142,7 +150,7 @@ def _scattered_bytes(problem: Problem) -> int:
 
 
 def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
-    """Yield a candidate for the best form of each number of filters that the device has room for."""
+    """Yield the best tile of each form, one form per number of filters per thread."""
     if refusal := _refusal(problem):
         yield refusal
         return
@@ -152,7 +160,7 @@ def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
 
 
 def offers_in_order(problem: Problem, limits: Limits) -> Iterator[Offer]:
-    """Yield as :func:`offers`, but a candidate for every order of sums of each form."""
+    """Yield batch-invariant candidates: for each form, the best tile of every order of summation."""
     if refusal := _refusal(problem):
         yield refusal
         return
@@ -163,6 +171,7 @@ def offers_in_order(problem: Problem, limits: Limits) -> Iterator[Offer]:
 
 
 def _candidate(problem: Problem, tile: BandTile, limits: Limits) -> Candidate:
+    """Return a tile as a candidate for the problem."""
     moved = problem.bytes + _scattered_bytes(problem)
     seconds = model.overlapped(tile.seconds(limits), model.memory(moved, limits))
     name = variant(problem.dtype, tile.form).name
@@ -173,6 +182,7 @@ def _candidate(problem: Problem, tile: BandTile, limits: Limits) -> Candidate:
 
 
 def _plan(problem: Problem, tile: BandTile) -> Plan:
+    """Return the plan of this candidate."""
     kernel, reason = variant(problem.dtype, tile.form), f"no GEMM: {problem.filters} output channels of a group; {tile}"
     if problem.channels > 1 and problem.x_strides[1] == 1 and abs(tile.view.vectors) == 1:
         channels = f"{problem.channels} channels of a group, or gaps between pixels, are not whole 16 bytes"
@@ -181,6 +191,7 @@ def _plan(problem: Problem, tile: BandTile) -> Plan:
 
 
 def _fields(problem: Problem, tile: BandTile) -> dict[str, Any]:
+    """Return the fields of the kernel's parameter struct."""
     view = tile.view
     rows, columns = tile.extent
     height, width = tile.positions
@@ -228,6 +239,7 @@ def _fields(problem: Problem, tile: BandTile) -> dict[str, Any]:
 
 
 def _struct(axis: Axis, transposed: bool) -> dict[str, Any]:
+    """Return the fields of the struct ``BandsAxis``."""
     return {
         "x_extent": axis.x,
         "x_stride": axis.x_stride,
@@ -247,13 +259,14 @@ _KERNEL = Kernel("conv/direct/bands.cu", "conv_bands", "BandsParams", THREADS)
 
 
 def variant(dtype: str, form: BandForm) -> Variant:
-    """Return the kernel of one form, for every rank up to three."""
+    """Return the kernel variant of a form, for any rank up to three."""
     sizes = (form.filters, form.rows, form.kernel_rows, form.kernel_columns)
     blocks = bands_tile.blocks_per_sm(form, dtype)
     return _KERNEL.over(dtype, 3, str(form), types=types(dtype), sizes=sizes, blocks_per_sm=blocks)
 
 
 def variants() -> Iterator[Variant]:
+    """Yield every kernel variant of this family."""
     for dtype in dtypes.CONV_DTYPES:
         for form in forms(dtype):
             yield variant(dtype, form)

@@ -1,7 +1,8 @@
-"""The tiles of ``kernels_cu/conv/direct/bands.cu``: what a block makes, how that lies in shared memory, what it costs.
+"""Tiles of ``conv/direct/bands.cu``: what a block computes, its layout in shared memory, and its modelled cost.
 
-Positions are the columns and rows of the correlation of stride 1 that Conv is, and ConvTranspose by its phases. Words
-are of the accumulator's type.
+*Positions* are rows and columns of the equivalent correlation of stride 1: Conv itself, or ConvTranspose per phase. A
+*job* is a thread's filters (or filters × phases along W) for one phase along H. *Words* are elements of the
+accumulator's type.
 """
 
 from __future__ import annotations
@@ -19,37 +20,40 @@ from gpuconv.cuda.plan.limits import RESERVED_BYTES, Limits, blocks_by_registers
 from gpuconv.rules import dtypes
 
 _BANK_BYTES = 128
-_STEPS = (32, 16, 8)  # channels in shared memory at a time
-# Instructions besides the sums, as in the machine code: for each element of x that is copied, of several bytes, of two,
-# alone, or as one of neighbouring channels, in vectors or one by one; for each weight; before, for the first of its
-# channels; for each output; of every thread in a round of channels, and at all.
+_STEPS = (32, 16, 8)  # channels staged in shared memory at a time
+# Instructions other than multiply-adds, counted in SASS. Per element of x copied: in vectors, in 16-bit vectors,
+# singly, as channel vectors, as single channels; per weight. Per element or weight and round, to compute its address,
+# likewise for channels; per output; per thread and round; per thread.
 _COPY, _COPY_HALF, _COPY_ONE, _COPY_CHANNELS, _COPY_CHANNEL, _WEIGHT = 1.6, 2.6, 6.3, 4.6, 6.8, 6.3
 _PLACE, _PLACE_CHANNELS, _OUTPUT, _ROUND, _BLOCK = 80, 30, 30, 80, 300
-_LATENCY = 1000  # cycles from a block's first load until the band is there; assumed
-_ALONE = 0.25  # share of its instructions' time that a block alone on a multiprocessor waits besides; assumed
+_LATENCY = 1000  # cycles from a block's first load until its band has arrived (assumed)
+_ALONE = 0.25  # stall time of a block that is alone on its SM, as a share of its instructions' time (assumed)
 
 
-# ---------------------------------------------------------------- what it sees
+# ---------------------------------------------------------------- accepted problems
 
 
 @dataclass(frozen=True, slots=True)
 class BandAxis:
     """One axis of a problem as a correlation of stride 1."""
 
-    phases: int  # ConvTranspose's stride; of Conv 1
-    taps: int  # of the kernel, with stride 1
+    phases: int  # ConvTranspose's stride; 1 for Conv
+    taps: int  # taps of the stride-1 kernel: those of one phase
     kernel: int  # taps of w
     positions: int
-    start: int  # coordinate at position 0 of the input of the first tap
-    origin: int  # of the output of phase 0
+    start: int  # input coordinate of the first tap at position 0
+    origin: int  # output coordinate of phase 0 at position 0
 
 
 @dataclass(frozen=True, slots=True)
 class BandView:
-    """What is to be done: ``depths`` output planes of ``planes`` taps each, ``vectors`` as in the kernel's struct."""
+    """The problem as the kernel sees it: ``depths`` output planes of ``planes`` taps each.
+
+    ``vectors`` has the meaning of the field in the kernel's struct: elements per copy, negative for channels.
+    """
 
     dtype: str
-    copies: int  # images and groups
+    copies: int  # images × groups
     channels: int
     filters: int
     depths: int
@@ -58,29 +62,29 @@ class BandView:
     width: BandAxis
     line: bool
     vectors: int
-    lines: int  # of the L1 cache that 32 neighbouring columns lie in, where they are copied one by one
+    lines: int  # L1 lines that a warp touches when it copies 32 adjacent columns element by element
 
 
 @dataclass(frozen=True, slots=True)
 class BandForm:
-    """One form of the kernel."""
+    """A kernel form: the shape of a thread's register tile and its unrolled taps."""
 
-    filters: int  # of a thread
-    rows: int  # of a thread, for each of its 16 bytes of columns
-    kernel_rows: int  # taps of a kernel's part that is unrolled
+    filters: int  # filters per thread
+    rows: int  # rows per thread, each of 16 bytes of columns
+    kernel_rows: int  # rows of the kernel that are unrolled
     kernel_columns: int
-    registers: int  # that a thread needs for float32 sums
-    efficiency: float  # share of multiplications among the main loop's instructions
+    registers: int  # registers per thread with float32 accumulators
+    efficiency: float  # fraction of the main loop's instructions that are multiply-adds
 
     def __str__(self) -> str:
         return f"{self.filters}x{self.rows}_{self.kernel_rows}x{self.kernel_columns}"
 
     def chunks(self, view: BandView) -> int:
-        """Parts of a kernel's row."""
+        """Return the number of chunks that a kernel row is divided into."""
         return -(-view.width.taps // self.kernel_columns)
 
     def takes(self, view: BandView) -> bool:
-        """Tell whether this form can solve a problem: vectors begin with each part of a row, large parts are whole."""
+        """Return whether the form accepts the problem: chunks start at vectors, and large unrolled kernels match."""
         unrolled = self.kernel_rows <= 3 or (view.height.taps == self.kernel_rows and view.height.phases == 1)
         return unrolled and (self.kernel_columns % 4 == 0 or self.chunks(view) == 1)
 
@@ -90,36 +94,37 @@ class BandForm:
 
 @dataclass(frozen=True)
 class BandTeam:
-    """The threads of a block along rows and columns, its jobs and parts, however many channels it has at once."""
+    """How a block's threads are divided, independent of the number of channels staged at a time."""
 
     view: BandView
     form: BandForm
-    threads: tuple[int, int]  # along rows and columns
-    jobs: int  # of so many threads each
-    parts: int  # that share the channels of a job
+    threads: tuple[int, int]  # threads along rows and columns
+    jobs: int  # jobs per block, each with all of those threads
+    parts: int  # threads among which a job's channels are divided
 
     @cached_property
     def word(self) -> int:
-        """Bytes of a word of shared memory."""
+        """Bytes per word of shared memory."""
         return dtypes.sums(self.view.dtype).itemsize
 
     @cached_property
     def vector(self) -> int:
-        """Words of 16 bytes: columns of a thread."""
+        """Words per 16 bytes; also the columns per thread."""
         return 16 // self.word
 
     @cached_property
     def positions(self) -> tuple[int, int]:
-        """Rows and columns of a block."""
+        """Rows and columns of positions per block."""
         return self.threads[0] * self.form.rows, self.threads[1] * self.vector
 
     @property
     def fold(self) -> int:
-        """Positions of each of the rows that a line is cut into, or 0."""
+        """Positions per row when a 1-D line is folded into rows; else 0."""
         return self.positions[1] if self.view.line else 0
 
     @property
     def blocks_by_axis(self) -> tuple[int, int]:
+        """Blocks along H and W."""
         height, width = self.view.height.positions, self.view.width.positions
         if self.view.line:
             height, width = -(-width // self.positions[1]), 1
@@ -127,43 +132,46 @@ class BandTeam:
 
     @property
     def all_jobs(self) -> int:
+        """Jobs of one output plane, image and group."""
         return _all_jobs(self.view, self.form)
 
     @property
     def job_blocks(self) -> int:
+        """Blocks among which the jobs are divided."""
         return -(-self.all_jobs // self.jobs)
 
     @cached_property
     def blocks(self) -> int:
+        """Blocks of the launch."""
         return prod(self.blocks_by_axis) * self.view.depths * self.job_blocks * self.view.copies
 
     # ---- shared memory
 
     @cached_property
     def chunks(self) -> int:
-        """Parts of a kernel's row."""
+        """Chunks per kernel row."""
         return self.form.chunks(self.view)
 
     @cached_property
     def _window(self) -> int:
-        """Vectors that a thread reads of a row for a part of the kernel's."""
+        """Vectors of a band's row that a thread reads per chunk of the kernel's row."""
         return (self.vector + self.form.kernel_columns - 2) // self.vector + 1
 
     @cached_property
     def _banks(self) -> int:
-        """Banks of shared memory, each as wide as a vector."""
+        """Shared-memory banks, each as wide as a vector."""
         return _BANK_BYTES // self.word // self.vector
 
     @cached_property
     def extent(self) -> tuple[int, int]:
-        """Rows and columns of the band; of columns also what fills the last vectors up."""
+        """Rows and columns of the band; columns are padded to whole vectors."""
         rows, columns = self.positions
         reach = (self.chunks - 1) * self.form.kernel_columns + self._window * self.vector
         return rows + self.view.height.taps - 1, columns - self.vector + reach
 
     @cached_property
     def row_pitch(self) -> int:
-        """Where the threads of a warp stand on several rows, the next row begins in the bank that comes next."""
+        """Words per row of the band, padded so that a warp's threads on adjacent rows hit different banks."""
         vectors = self.extent[1] // self.vector
         if self.threads[1] % self._banks:
             vectors = numbers.congruent(vectors, self.form.rows, self.threads[1], self._banks)
@@ -171,7 +179,7 @@ class BandTeam:
 
     @cached_property
     def channel_pitch(self) -> int:
-        """Threads of other channels begin in the bank that comes next; channels copied at once, in banks far apart."""
+        """Words per channel of the band, padded so that threads of adjacent channels hit different banks."""
         vectors, here = self.extent[0] * self.row_pitch // self.vector, prod(self.threads) * self.jobs
         if self.view.vectors < 0 or here >= WARP:
             return self.vector * (vectors | 1)
@@ -179,48 +187,49 @@ class BandTeam:
 
     @cached_property
     def row_weights(self) -> int:
-        """Words of a kernel's row."""
+        """Words of weights per kernel row."""
         return self.chunks * numbers.whole(self.form.kernel_columns * self.form.filters, self.vector)
 
     @cached_property
     def channel_weights(self) -> int:
+        """Words of weights per channel, for all jobs of a block."""
         return self.jobs * self.view.height.taps * self.row_weights
 
     @cached_property
     def plane(self) -> int:
-        """Words of the sums of one filter; those of neighbouring phases begin in different banks."""
+        """Words of one filter's outputs in shared memory, padded so that adjacent phases hit different banks."""
         apart = max(1, self._banks // self.view.width.phases) if self.view.width.phases > 1 else 0
         return numbers.congruent(prod(self.positions) // self.vector, 1, apart, self._banks) * self.vector
 
     def room(self, step: int) -> int:
-        """Return the bytes of shared memory of a block."""
+        """Return the bytes of shared memory per block with ``step`` channels at a time."""
         band = step * (self.channel_pitch + self.channel_weights)
         return self.word * max(band, self.jobs * self.form.filters * self.plane)
 
     @cached_property
     def _most_resident(self) -> int:
-        """Blocks that a multiprocessor has registers for."""
+        """Blocks per SM that registers allow."""
         return blocks_per_sm(self.form, self.view.dtype)
 
     def resident(self, shared_bytes: int, limits: Limits) -> int:
-        """Return how many blocks of so many bytes a multiprocessor has room for."""
+        """Return the occupancy in blocks per SM, limited by ``shared_bytes`` per block and by registers."""
         return min(limits.shared_bytes_per_multiprocessor // (shared_bytes + RESERVED_BYTES), self._most_resident)
 
     # ---- cost
 
     @cached_property
     def _accumulator(self) -> str:
-        """Type of the sums."""
+        """Dtype of the accumulators."""
         return dtypes.entry(self.view.dtype).accumulator
 
     @cached_property
     def _busy(self) -> int:
-        """Warps with sums to make."""
+        """Warps of a block with outputs to compute."""
         return -(-prod(self.threads) * self.jobs * self.parts // WARP)
 
     @cached_property
     def _kernel_rows(self) -> float:
-        """Rows of the kernel that a warp meets, on average: those of all phases that its threads have."""
+        """Mean rows of the kernel that a warp processes: those of every phase that its threads have."""
         height, spatial = self.view.height, prod(self.threads)
         if height.phases == 1 or height.kernel % height.phases == 0:
             return height.taps
@@ -233,12 +242,15 @@ class BandTeam:
 
     @cached_property
     def _sums(self) -> float:
-        """Instructions of a thread for the sums of a channel, at full efficiency."""
+        """Multiply-add instructions of a thread per channel."""
         form = self.form
         return form.filters * form.rows * self.vector * self._kernel_rows * form.kernel_columns * self.chunks
 
     def instructions(self, rounds: int, channels: int) -> float:
-        """Return the instructions of a block of so many bands, and channels of a thread; counted by thread."""
+        """Return the instructions of a block, counted per thread.
+
+        ``rounds`` is the number of bands it stages, ``channels`` the channels that each thread sums over.
+        """
         outputs = self.jobs * self.form.filters * prod(self.positions)
         weights = self.channel_weights * (_PLACE * rounds + _WEIGHT * self._copied)
         return (
@@ -251,13 +263,13 @@ class BandTeam:
 
     @cached_property
     def _copied(self) -> int:
-        """Channels that a block copies, once for every plane of the kernel."""
+        """Channels that a block copies, over all planes of the kernel."""
         return self.view.planes * self.view.channels
 
     def _copies(self, rounds: int) -> float:
-        """Return the instructions of copying x."""
+        """Return the instructions for copying x to shared memory."""
         rows, columns = self.extent
-        if self.view.vectors < 0:  # a warp along each row, some threads a column
+        if self.view.vectors < 0:  # each warp copies along a row, with several threads per column
             threads, each = (2, _COPY_CHANNELS) if self.view.vectors < -1 else (8, _COPY_CHANNEL)
             cost = threads * _PLACE_CHANNELS * rounds + each * self._copied
             return rows * numbers.whole(columns, WARP // threads) * cost
@@ -268,23 +280,23 @@ class BandTeam:
 
     @cached_property
     def _reads(self) -> float:
-        """Wavefronts of shared memory of a warp for a channel."""
+        """Shared-memory wavefronts of a warp per channel."""
         form, taps, size = self.form, self._kernel_rows, _BANK_BYTES // self.word
         rows = self.chunks * (taps + -(-taps // form.kernel_rows) * (form.rows - 1))
         return rows * self._window * self.vector * WARP / size + taps * self.row_weights / self.vector
 
     @cached_property
     def _fetched(self) -> float:
-        """Wavefronts of shared memory of a block, and lines, for all of x."""
-        # For as many words as there are banks: wavefronts, and lines of x.
+        """Shared-memory wavefronts and L2 lines that one block needs to stage all of its x."""
+        # L2 lines per 128 bytes staged; the store adds one wavefront.
         across = {1: float(self.view.lines), -1: 5.0}.get(self.view.vectors, 4.0 if self.view.vectors < 0 else 1.0)
         lines = 1.0 + across
         return lines * self._copied * prod(self.extent) / (_BANK_BYTES // self.word)
 
     def time(self, step: int, resident: int, limits: Limits) -> float:
-        """Return the time of a launch but for that of the memory: of instructions, shared memory, or waiting."""
-        rounds = -(-self.view.channels // step) * self.view.planes  # bands that a block copies
-        channels = rounds * -(-min(step, self.view.channels) // self.parts)  # that a thread meets
+        """Return the modelled seconds without DRAM: the largest of instruction issue, shared memory, and latency."""
+        rounds = -(-self.view.channels // step) * self.view.planes  # bands that a block stages
+        channels = rounds * -(-min(step, self.view.channels) // self.parts)  # channels per thread
         instructions = self.instructions(rounds, channels)
         wavefronts = self._busy * channels * self._reads + self._fetched
         efficiency = 1 / (1 + _ALONE / resident)
@@ -297,21 +309,22 @@ class BandTeam:
 
 @dataclass(frozen=True)
 class BandTile(BandTeam):
-    """What a block makes, with so many channels in shared memory at once."""
+    """A block's work: its team, with ``step`` channels staged at a time."""
 
     step: int
 
     @property
     def shared_bytes(self) -> int:
+        """Bytes of dynamic shared memory per block."""
         return self.room(self.step)
 
     def seconds(self, limits: Limits) -> float:
-        """Return the time of a launch but for that of the memory."""
+        """Return the modelled seconds of the launch, without DRAM traffic."""
         return self.time(self.step, self.resident(self.shared_bytes, limits), limits)
 
     @property
     def order(self) -> str:
-        """In which the products of an output are added."""
+        """Name of the order in which an output's products are summed."""
         kernel = f"{self.form.kernel_rows} x {self.form.kernel_columns} taps"
         return f"{kernel} of {self.step} channels at a time in {self.parts} parts"
 
@@ -324,20 +337,20 @@ class BandTile(BandTeam):
 
 
 def blocks_per_sm(form: BandForm, dtype: str) -> int:
-    """Return how many blocks the registers leave room for."""
+    """Return the blocks per SM that registers allow."""
     return blocks_by_registers(form.registers, dtypes.entry(dtype).accumulator, THREADS)
 
 
 @lru_cache(maxsize=256)
 def best(view: BandView, form: BandForm, limits: Limits) -> BandTile | None:
-    """Return the tile that takes the least time; None where the device has room for none."""
+    """Return the tile with the least modelled time; None if none fits the device."""
     quickest = min(_timed(view, form, limits), key=itemgetter(0), default=None)
     return None if quickest is None else _tile(*quickest[1:])
 
 
 @lru_cache(maxsize=256)
 def in_order(view: BandView, form: BandForm, limits: Limits) -> tuple[BandTile, ...]:
-    """Return for each order of sums, by channels at a time and parts that share them, the tile of the least time."""
+    """Return the fastest tile of each order of summation: each ``step`` and number of channel parts."""
     quickest: dict[tuple[int, int], tuple[float, BandTeam]] = {}
     for time, team, step in _timed(view, form, limits):
         order = step, team.parts
@@ -346,7 +359,7 @@ def in_order(view: BandView, form: BandForm, limits: Limits) -> tuple[BandTile, 
 
 
 def _timed(view: BandView, form: BandForm, limits: Limits) -> Iterator[tuple[float, BandTeam, int]]:
-    """Yield the time of each team that the device has room for, the team, and its channels at a time."""
+    """Yield (seconds, team, step) of each tile that fits the device."""
     for team, step in _teams(view, form):
         shared_bytes = team.room(step)
         resident = team.resident(shared_bytes, limits) if shared_bytes <= limits.shared_bytes_per_block else 0
@@ -355,15 +368,17 @@ def _timed(view: BandView, form: BandForm, limits: Limits) -> Iterator[tuple[flo
 
 
 def _tile(team: BandTeam, step: int) -> BandTile:
+    """Return a team with the number of channels that it stages at a time."""
     return BandTile(team.view, team.form, team.threads, team.jobs, team.parts, step)
 
 
 def _all_jobs(view: BandView, form: BandForm) -> int:
+    """Return the jobs of one output plane, image and group."""
     return -(-view.filters * view.width.phases // form.filters) * view.height.phases
 
 
 def _teams(view: BandView, form: BandForm) -> Iterator[tuple[BandTeam, int]]:
-    """Yield teams whose threads have enough neighbours, with steps; those that are left take other channels."""
+    """Yield teams with their steps; threads that positions do not need divide the channels among them."""
     vector = 16 // dtypes.sums(view.dtype).itemsize
     columns = -(-view.width.positions // vector)
     rows = -(-columns // WARP) if view.line else -(-view.height.positions // form.rows)
@@ -381,5 +396,5 @@ def _teams(view: BandView, form: BandForm) -> Iterator[tuple[BandTeam, int]]:
 
 
 def _counts(needed: int) -> list[int]:
-    """Return how many threads may stand along an axis: shares of it that are as equal as can be, and powers of two."""
+    """Return the numbers of threads to try along an axis: even divisions of it, and powers of two."""
     return sorted({*even_shares(needed), *(power for power in (1, 2, 4, 8, 16, 32, 64, 128) if power < 2 * needed)})

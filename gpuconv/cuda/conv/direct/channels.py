@@ -1,7 +1,8 @@
-"""Conv of one channel a group (depthwise) with channels last, as a direct sum: one launch, which reads w as it is.
+"""Direct depthwise Conv with channels last (``conv/direct/channels.cu``): one launch, w read in place.
 
-The kernel is in ``kernels_cu/conv/direct/channels.cu``, where its forms are explained. Lower ranks are of unit depth
-and height. ConvTranspose of stride 1 is Conv with its taps turned round.
+A thread computes a register tile of outputs for one vector of channels, so loads and stores are coalesced along the
+channels. Chosen for one input channel and up to 4 filters per group when x and y have contiguous channels.
+ConvTranspose of stride 1 is a Conv with reversed taps. Three spatial axes; shorter problems get D or H of one element.
 """
 
 from __future__ import annotations
@@ -24,28 +25,28 @@ from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import Ints
 
 NAME = "direct sums of channels"
-_MOST_FILTERS = 4  # of a channel
-_OUTPUTS = 16  # of a thread, in each channel
-_WEIGHT_BYTES = 32 * 1024  # of those in shared memory, as far as one row of the kernel needs no more
-_LINE, _BURST = 128, 64  # bytes, of the L1 cache and of the memory bus
-_VECTORS = (1, 2, 4, 6, 8, 12, 16, 20, 24, 32, 48, 64, 128)  # threads along the channels, at most
-# Instructions, as the main loops of sm_90a have them: of an input in registers, loaded at once or one element after
-# another; then also of each element but one of a row of x, to find it; of a row of the kernel; of a tap, with a load of
-# its weights. Estimated: of a thread's tile but for that, and more of each element that is written alone; of a weight
-# that is widened.
+_MOST_FILTERS = 4  # filters per input channel
+_OUTPUTS = 16  # outputs per thread and channel
+_WEIGHT_BYTES = 32 * 1024  # limit on weights in shared memory, unless one row of the kernel needs more
+_LINE, _BURST = 128, 64  # bytes of an L1 line, and of a DRAM burst
+_VECTORS = (1, 2, 4, 6, 8, 12, 16, 20, 24, 32, 48, 64, 128)  # limits on threads along the channels
+# Instructions, counted in SASS for sm_90a. Per input in registers, loaded as a vector or element by element; in the
+# latter case, per further element of a row of x, its address; per kernel row; per tap, with the load of its weights.
+# Estimated: a thread's remaining instructions; per output element stored singly; per weight converted to the
+# accumulator's type.
 _INPUT = {"float16": 11, "bfloat16": 11, "float32": 8, "float64": 8}
 _INPUT_SINGLY = {"float16": 16, "bfloat16": 16, "float32": 12, "float64": 8}
 _FOUND = 14
 _ROW, _TAP, _REST, _SINGLY, _WEIGHT = 10, 3, 400, 4, 30
-# Taps from one window of a thread to the next, 0 for any; taps at once; columns.
+# Taps between adjacent windows of a thread (0: any stride); taps in registers at a time; columns per thread.
 FORMS = ((1, 7, 8), (2, 4, 4), (0, 1, 4))
 
 
-# ---------------------------------------------------------------- what it sees
+# ---------------------------------------------------------------- accepted problems
 
 
 def _refusal(problem: Problem) -> Refusal | None:
-    """Return why no kernel of this family takes a problem; None where one does."""
+    """Return why this family does not accept the problem; None if it does."""
     if problem.group == 1 or problem.x_strides[1] != 1 or problem.y_strides[1] != 1:
         return Refusal("channels do not lie next to each other in x and y", plain=True)
     if problem.rank > 3:
@@ -56,13 +57,13 @@ def _refusal(problem: Problem) -> Refusal | None:
         )
     if any(stride != 1 for stride in problem.strides):
         return Refusal(f"ConvTranspose with strides {problem.strides}; it takes those of stride 1")
-    # Bytes from one input of a window to the next.
+    # bytes between adjacent inputs of a window
     step = max(problem.column_strides[-1], problem.dilations[-1]) * problem.x_strides[-1] * problem.itemsize
     return unfit(problem) or (Refusal("it needs 64-bit indices") if abs(step) >= params.INDEX_LIMIT else None)
 
 
 def in_vectors(problem: Problem) -> bool:
-    """Tell whether pixels are made of whole vectors of channels with a filter each, if x and y begin with one."""
+    """Return whether all pixels consist of whole vectors of channels with one filter each, given aligned x and y."""
     arrays = ((problem.x_shape, problem.x_strides), (problem.y_shape, problem.y_strides))
     steps = (
         step
@@ -79,26 +80,26 @@ def in_vectors(problem: Problem) -> bool:
 
 @dataclass(frozen=True)
 class ChannelThread:
-    """What a thread makes of a problem, beside so many others along the channels: all that rows and columns share."""
+    """What a thread computes, for ``vectors`` threads along the channels, whatever the block's rows and columns."""
 
     view: Problem
     form: tuple[int, int, int]
-    whole: bool  # whether pixels are made of whole vectors of channels, one filter each
-    vectors: int  # threads of a block along the channels
+    whole: bool  # pixels consist of whole vectors of channels, one filter each
+    vectors: int  # threads per block along the channels
 
     @cached_property
     def burst_bytes(self) -> int:
-        """Bytes of the channels of a pixel that a block has, in whole bursts."""
+        """Bytes of channels per pixel that a block reads, in whole DRAM bursts."""
         return numbers.whole(self.vectors * self.view.vector * self.view.itemsize, _BURST)
 
     @cached_property
     def per_thread(self) -> tuple[int, int]:
-        """Rows and columns of a thread."""
+        """Rows and columns of outputs per thread."""
         return _OUTPUTS // self.form[2], self.form[2]
 
     @cached_property
     def apart(self) -> tuple[int, int]:
-        """Rows and columns from one output of a thread to the next, so that they share inputs."""
+        """Distance in rows and columns between a thread's outputs, chosen so that they share inputs under dilation."""
         height, width = (
             d // gcd(s, d) for s, d in zip(self.view.column_strides[1:], self.view.dilations[1:], strict=True)
         )
@@ -106,14 +107,14 @@ class ChannelThread:
 
     @cached_property
     def advance(self) -> int:
-        """Taps from one row of a thread to the next."""
+        """Taps by which a thread's adjacent rows are shifted against each other."""
         return self.view.column_strides[1] // gcd(self.view.column_strides[1], self.view.dilations[1])
 
     @cached_property
     def tiles(self) -> tuple[int, int]:
-        """Threads along the rows and the columns of a slice."""
+        """Threads along the rows and the columns of one output plane."""
         axes = zip(self.view.columns[1:], self.per_thread, self.apart, strict=True)
-        height, width = (-(-extent // (made * apart)) * apart for extent, made, apart in axes)
+        height, width = (-(-extent // (outputs * apart)) * apart for extent, outputs, apart in axes)
         return height, width
 
     @cached_property
@@ -123,11 +124,14 @@ class ChannelThread:
 
     @cached_property
     def slices(self) -> int:
-        """Slices of y, of all images."""
+        """Output planes (D × batch)."""
         return self.view.columns[0] * self.view.batch
 
     def grid(self, rows: int, columns: int, walk: int) -> tuple[int, int, int]:
-        """Return the blocks of a slice along the channels, the columns and the rows, of so many threads and steps."""
+        """Return the blocks per output plane along channels, columns and rows.
+
+        ``rows`` and ``columns`` are threads per block, ``walk`` the steps that a thread takes down the rows.
+        """
         height, width = self.tiles
         return -(-self.filters // (self.vectors * self.view.vector)), -(-width // columns), -(-height // (rows * walk))
 
@@ -135,7 +139,7 @@ class ChannelThread:
 
     @cached_property
     def pitch(self) -> int:
-        """Words of a tap: those that are written together, of neighbouring taps, begin in different banks."""
+        """Words of shared memory per tap, padded so that adjacent taps hit different banks."""
         return (self.vectors + 1) * self.view.vector
 
     @cached_property
@@ -146,69 +150,70 @@ class ChannelThread:
 
     @cached_property
     def parts(self) -> int:
-        """Parts of a slice of the kernel, each of ``step`` rows."""
+        """Parts of a kernel plane, of ``step`` rows each."""
         return -(-self.view.taps[1] // self.step)
 
     @cached_property
     def order(self) -> str:
-        """In which the products of an output are added."""
+        """Name of the order in which an output's products are summed."""
         parts = f"{self.step} rows at a time, " if self.parts > 1 else ""
         return f"{self.view.fused} over {parts}{self.form[1]} columns of taps at a time"
 
     @property
     def shared_bytes(self) -> int:
+        """Bytes of dynamic shared memory per block: weights, in the accumulator's type."""
         return self.view.word * self.pitch * self.step * self.view.taps[2]
 
     # ---- cost
 
     @cached_property
     def parts_of_vector(self) -> int:
-        """Loads of a vector of x: one, or one of each channel."""
+        """Loads per vector of x: 1, or one per channel if vectors are not whole."""
         return 1 if self.whole else self.view.vector
 
     @cached_property
     def outputs(self) -> tuple[int, int]:
-        """Rows and columns of a thread, of which columns are made even if they do not exist."""
+        """Rows and columns per thread; columns beyond the end of y are computed too, rows are not."""
         rows, columns = self.per_thread
         return min(rows, -(-self.view.columns[1] // self.apart[0])), columns
 
     @cached_property
     def products(self) -> int:
-        """Multiplications of a thread."""
+        """Multiply-adds per thread."""
         return prod(self.outputs) * self.view.vector * prod(self.view.taps)
 
     def inputs(self, chunk: int) -> int:
-        """Return how many vectors of x a thread meets, of a last chunk of so many taps of a row."""
+        """Return the vectors of x that a thread loads when the last chunk of a row has ``chunk`` taps."""
         stride, taps, _ = self.form
         more, chunks = (self.outputs[1] - 1) * max(stride, 1), -(-self.view.taps[2] // taps)
         return self.rows_of_x * (chunks * more + (chunks - 1) * taps + chunk)
 
     @cached_property
     def rows_of_x(self) -> int:
-        """Rows of x that a thread meets."""
+        """Rows of x that a thread reads."""
         depth, height, _ = self.view.taps
         return depth * (height + self.parts * (self.outputs[0] - 1) * self.advance)
 
     @cached_property
     def loads(self) -> int:
-        """Loads of x by a thread."""
+        """Loads of x per thread."""
         return self.parts_of_vector * self.inputs((self.view.taps[2] - 1) % self.form[1] + 1)
 
     @cached_property
     def lines(self) -> int:
-        """Lines of the L1 cache that a load of a warp meets."""
+        """L1 lines that a warp touches per load."""
         lanes = min(self.vectors, WARP)
         size = self.view.vector // self.parts_of_vector * self.view.itemsize
         return -(-WARP // lanes) * -(-lanes * size // _LINE)
 
     @cached_property
     def factors(self) -> int:
-        """Loads of weights by a thread."""
+        """Loads of weights per thread."""
         return self.outputs[0] * prod(self.view.taps)
 
     @cached_property
     def instructions(self) -> tuple[float, float]:
-        """Instructions of a thread: on each step of its walk, and for weights, which steps share where they stay."""
+        """Instructions per thread: per step of its walk, and for weights (shared by steps if all fit shared memory)."""
         depth, height, width = self.view.taps
         vector, chunks = self.view.vector, -(-width // self.form[1])
         rows = self.outputs[0] * depth * height * chunks
@@ -219,7 +224,7 @@ class ChannelThread:
         return self.products + inputs + _ROW * rows + _TAP * self.factors + _REST, weights
 
     def met(self, rows: int, columns: int) -> int:
-        """Return the bytes of x that a block of so many threads meets."""
+        """Return the bytes of x that a block of ``rows`` × ``columns`` threads reads."""
         _, down, across = self.view.column_strides
         depth, taps_h, taps_w = self.view.taps
         made_h, made_w = self.per_thread
@@ -227,7 +232,7 @@ class ChannelThread:
         return self.burst_bytes * height * width * depth
 
     def time(self, rows: int, columns: int, walk: int, limits: Limits) -> float:
-        """Model what a multiprocessor takes: for products, instructions, reading from its L1 cache or from the L2."""
+        """Model the seconds of the busiest SM: the largest of multiply-adds, instruction issue, L1 and L2 traffic."""
         blocks, threads = prod(self.grid(rows, columns, walk)) * self.slices, self.vectors * rows * columns
         walked, (step, weights) = threads * walk, self.instructions
         again = 1 if self.parts * self.view.taps[0] == 1 else walk
@@ -245,23 +250,24 @@ class ChannelThread:
 
 @dataclass(frozen=True)
 class ChannelTile(ChannelThread):
-    """What a block makes of a problem: so many threads along the channels, the rows and the columns."""
+    """A block's work: its threads along the channels, rows and columns, and the steps they walk down the rows."""
 
-    rows: int  # threads of a block
-    columns: int  # likewise
-    walk: int  # how often they step on to the next rows
+    rows: int  # threads per block along the rows
+    columns: int  # threads per block along the columns
+    walk: int  # steps down the rows that each thread takes
 
     @cached_property
     def blocks_by_axis(self) -> tuple[int, int, int]:
-        """Along the channels, the columns and the rows."""
+        """Blocks along the channels, the columns and the rows."""
         return self.grid(self.rows, self.columns, self.walk)
 
     @cached_property
     def blocks(self) -> int:
+        """Blocks of the launch."""
         return prod(self.blocks_by_axis) * self.slices
 
     def seconds(self, limits: Limits) -> float:
-        """Model the time of a launch but for that of the memory."""
+        """Model the seconds of the launch, without DRAM traffic."""
         return self.time(self.rows, self.columns, self.walk, limits)
 
     def __str__(self) -> str:
@@ -274,7 +280,7 @@ class ChannelTile(ChannelThread):
 
     @property
     def _why_singly(self) -> str:
-        """Why a thread loads and writes its channels one by one, if it does."""
+        """The reason, for ``explain``, why channels are loaded and stored one by one; empty if they are not."""
         if self.whole:
             return ""
         view = self.view
@@ -284,24 +290,24 @@ class ChannelTile(ChannelThread):
 
 @lru_cache(maxsize=1024)
 def best(view: Problem, form: tuple[int, int, int], whole: bool, limits: Limits) -> ChannelTile | None:
-    """Return the tile with the shortest time; None where there is no room for any, or no grid for its blocks."""
+    """Return the tile with the least modelled time; None if none fits shared memory or the grid."""
     quickest = min(_timed(view, form, whole, limits), key=itemgetter(0), default=None)
     return None if quickest is None else ChannelTile(view, form, whole, quickest[1].vectors, *quickest[2])
 
 
 def in_order(view: Problem, form: tuple[int, int, int], whole: bool, limits: Limits) -> list[ChannelTile]:
-    """Return for each order of sums, by rows of the kernel at a time, the tile with the shortest time."""
+    """Return the fastest tile of each order of summation (rows of the kernel at a time)."""
     quickest: dict[str, tuple[float, ChannelThread, Ints]] = {}
-    for way in _timed(view, form, whole, limits):
-        order = way[1].order
-        quickest[order] = min(quickest.get(order, way), way, key=itemgetter(0))
+    for timed in _timed(view, form, whole, limits):
+        order = timed[1].order
+        quickest[order] = min(quickest.get(order, timed), timed, key=itemgetter(0))
     return [ChannelTile(view, form, whole, thread.vectors, *block) for _, thread, block in quickest.values()]
 
 
 def _timed(
     view: Problem, form: tuple[int, int, int], whole: bool, limits: Limits
 ) -> Iterator[tuple[float, ChannelThread, Ints]]:
-    """Yield the time of each block of threads that there is room for, what a thread makes, and the block."""
+    """Yield (seconds, thread, block) of each block shape that fits shared memory and the grid."""
     for vectors in _shares(view):
         thread = ChannelThread(view, form, whole, vectors)
         if thread.shared_bytes <= limits.shared_bytes_per_block:
@@ -310,7 +316,7 @@ def _timed(
 
 
 def _shares(view: Problem) -> Iterator[int]:
-    """Yield how many threads of a block may stand along the channels, so that they have whole bursts."""
+    """Yield the numbers of threads along the channels that read whole DRAM bursts."""
     vector = view.vector
     unit = max(1, _BURST // (vector * view.itemsize))
     vectors = -(-view.group * view.filters // vector)
@@ -319,12 +325,12 @@ def _shares(view: Problem) -> Iterator[int]:
 
 
 def _blocks(thread: ChannelThread) -> Iterator[tuple[int, int, int]]:
-    """Yield rows, columns and steps of blocks that a grid has room for."""
+    """Yield (rows, columns, walk) of the blocks that fit the grid's limits."""
     height, width = thread.tiles
     for columns, walk in product((1, 2, 4, 8, 16, 32), (1, 2, 3, 4)):
         rows = min(THREADS // (thread.vectors * columns), -(-height // walk))
-        made = rows and columns < 2 * width and walk <= height
-        if made and prod(thread.grid(rows, columns, walk)) * thread.slices <= MOST_BLOCKS:
+        fits = rows and columns < 2 * width and walk <= height
+        if fits and prod(thread.grid(rows, columns, walk)) * thread.slices <= MOST_BLOCKS:
             yield rows, columns, walk
 
 
@@ -332,7 +338,7 @@ def _blocks(thread: ChannelThread) -> Iterator[tuple[int, int, int]]:
 
 
 def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
-    """Yield a candidate for every form that takes the problem."""
+    """Yield the best tile of each form that accepts the problem."""
     if refusal := _refusal(problem):
         yield refusal
         return
@@ -342,7 +348,7 @@ def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
 
 
 def offers_in_order(problem: Problem, limits: Limits) -> Iterator[Offer]:
-    """Yield as :func:`offers`, but a candidate for every order of sums of each form."""
+    """Yield batch-invariant candidates: for each form, the best tile of every order of summation."""
     if refusal := _refusal(problem):
         yield refusal
         return
@@ -352,12 +358,13 @@ def offers_in_order(problem: Problem, limits: Limits) -> Iterator[Offer]:
 
 
 def _fitting(view: Problem) -> list[tuple[int, int, int]]:
-    """Return the forms that take a problem."""
+    """Return the forms that accept the problem's stride and dilation along W."""
     apart = view.column_strides[2] // gcd(view.column_strides[2], view.dilations[2])
     return [form for form in FORMS if form[0] in (0, apart)]
 
 
 def _candidate(problem: Problem, tile: ChannelTile, limits: Limits) -> Candidate:
+    """Return a tile as a candidate for the problem."""
     seconds = model.overlapped(tile.seconds(limits), model.memory(problem.bytes, limits))
     return Candidate(variant(problem.dtype, tile.form).name, seconds, partial(_plan, problem, tile), tile.order)
 
@@ -366,11 +373,13 @@ def _candidate(problem: Problem, tile: ChannelTile, limits: Limits) -> Candidate
 
 
 def _plan(problem: Problem, tile: ChannelTile) -> Plan:
+    """Return the plan of this candidate."""
     kernel, fields = variant(problem.dtype, tile.form), _fields(problem, tile)
     return on_arrays(problem, kernel, tile.blocks, fields, str(tile), tile.shared_bytes)
 
 
 def _fields(problem: Problem, tile: ChannelTile) -> dict[str, Any]:
+    """Return the fields of the kernel's parameter struct."""
     view = tile.view
     w_group, w_filter, *_ = problem.w_strides
     w_first, w_stride = weights_of(problem)
@@ -409,11 +418,12 @@ _KERNEL = Kernel("conv/direct/channels.cu", "conv_channels", "ConvChannelsParams
 
 
 def variant(dtype: str, form: tuple[int, int, int]) -> Variant:
-    """Return the kernel of one form, for every rank up to three."""
+    """Return the kernel variant of a form, for any rank up to three."""
     stride, taps, _ = form
     label = f"channels_{taps}s{stride}" if stride else "channels_taps"
     return _KERNEL.over(dtype, 3, label, types=types(dtype), sizes=form, blocks_per_sm=3 if stride else 4)
 
 
 def variants() -> Iterator[Variant]:
+    """Yield every kernel variant of this family."""
     return starmap(variant, product(dtypes.CONV_DTYPES, FORMS))

@@ -1,6 +1,7 @@
-"""Conv with few output channels in a group, without a GEMM (``few.cu``): one launch, which reads w as it is.
+"""Direct Conv with at most 8 output channels per group (``conv/direct/few.cu``): one launch, w read in place.
 
-The kernels have three spatial axes, as those on tensor cores do, and 32-bit indices.
+A thread computes all filters of a few pixels in registers, so x is loaded once for all filters; taps hit the L1 cache.
+It takes any stride and dilation, where GEMM tiles would be nearly empty. Three spatial axes, 32-bit indices.
 """
 
 from __future__ import annotations
@@ -17,19 +18,20 @@ from gpuconv.cuda.plan import RANK, Candidate, Launch, Limits, Offer, Plan, Refu
 from gpuconv.rules import dtypes
 
 NAME = "few filters"
-_FILTERS = (4, 8)  # of a kernel, at most
-_THREADS, _PIXELS, _TAPS = 128, 512, 32  # of a block; taps at once
-_WEIGHT_BYTES = 24 * 1024  # of those in shared memory, as far as one channel's need no more
+_FILTERS = (4, 8)  # most filters per group, of each kernel variant
+_THREADS, _PIXELS, _TAPS = 128, 512, 32  # per block: threads and pixels; taps handled at a time
+_WEIGHT_BYTES = 24 * 1024  # limit on weights in shared memory, unless one channel's need more
 _BLOCKS_PER_SM = {"float16": (8, 6), "bfloat16": (8, 6), "float32": (8, 6), "float64": (4, 4)}
-# Share of multiplications among the main loop's instructions, with 4 and with 8 output channels.
+# Fraction of the main loop's instructions that are multiply-adds, for 4 and for 8 filters.
 _EFFICIENCY = {"float16": (0.38, 0.45), "bfloat16": (0.38, 0.45), "float32": (0.42, 0.57), "float64": (0.41, 0.54)}
-_SETUP = 10  # rows of K in whose time a thread finds its pixels, apart from one for each tap; estimated
+_SETUP = 10  # cost of locating a thread's pixels, in rows of K (estimated); one more row is added per tap
 
 
-# ---------------------------------------------------------------- what it sees
+# ---------------------------------------------------------------- accepted problems
 
 
 def _refusal(problem: Problem) -> Refusal | None:
+    """Return why this family does not accept the problem; None if it does."""
     if problem.operator != "conv" or problem.filters > _FILTERS[-1]:
         return Refusal(
             f"{problem.filters} output channels a group; it takes Conv with up to {_FILTERS[-1]}", plain=True
@@ -47,6 +49,7 @@ def _refusal(problem: Problem) -> Refusal | None:
 
 
 def _tiles(problem: Problem) -> int:
+    """Return the blocks along the pixels."""
     return -(-problem.pixels // _PIXELS)
 
 
@@ -54,11 +57,12 @@ def _tiles(problem: Problem) -> int:
 
 
 def _channel_bytes(problem: Problem, filters: int) -> int:
-    """Return the bytes of one channel's weights in shared memory."""
+    """Return the bytes of shared memory for one channel's weights."""
     return min(prod(problem.taps), _TAPS) * filters * problem.word
 
 
 def _channels_at_once(problem: Problem, filters: int) -> int:
+    """Return the channels whose weights are in shared memory at a time."""
     return min(problem.channels, _WEIGHT_BYTES // _channel_bytes(problem, filters))
 
 
@@ -66,6 +70,7 @@ def _channels_at_once(problem: Problem, filters: int) -> int:
 
 
 def _seconds(problem: Problem, filters: int, limits: Limits) -> float:
+    """Model the seconds of all launches of this candidate."""
     efficiency = _EFFICIENCY[problem.dtype][_FILTERS.index(filters)]
     blocks = _tiles(problem) * problem.group
     multiplications = _PIXELS * filters * (problem.rows + prod(problem.taps) + _SETUP)
@@ -77,7 +82,7 @@ def _seconds(problem: Problem, filters: int, limits: Limits) -> float:
 
 
 def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
-    """Yield a candidate for few output channels."""
+    """Yield the kernel with the smallest sufficient number of filters."""
     if refusal := _refusal(problem):
         yield refusal
         return
@@ -92,6 +97,7 @@ def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
 
 
 def _plan(problem: Problem, filters: int) -> Plan:
+    """Return the plan of this candidate."""
     kernel = variant(problem.dtype, filters)
     tiles, at_once = _tiles(problem), _channels_at_once(problem, filters)
     weights = gemm_base.PackedWeights(filters, problem.rows, problem.channels)
@@ -113,11 +119,12 @@ _KERNEL = Kernel("conv/direct/few.cu", "conv_few", "ConvFewParams<{index}, {rank
 
 
 def variant(dtype: str, filters: int) -> Variant:
-    """Return the kernel for up to so many output channels."""
+    """Return the kernel variant for up to ``filters`` output channels per group."""
     blocks = _BLOCKS_PER_SM[dtype][_FILTERS.index(filters)]
     form = f"{filters}x{_PIXELS}"
     return _KERNEL.over(dtype, RANK, form, types=types(dtype), sizes=(filters,), blocks_per_sm=blocks)
 
 
 def variants() -> Iterator[Variant]:
+    """Yield every kernel variant of this family."""
     return starmap(variant, product(dtypes.CONV_DTYPES, _FILTERS))

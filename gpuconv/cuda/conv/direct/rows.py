@@ -1,10 +1,12 @@
-"""Conv of few channels a group, depthwise above all, and ConvTranspose of stride 1, as a direct sum: one launch.
+"""Direct Conv with few channels per group, depthwise above all (``conv/direct/rows.cu``): one launch, w read in place.
 
-The kernel is in ``kernels_cu/conv/direct/rows.cu``, where its forms are explained. Axes are depth, row and column;
-lower ranks are of unit depth and height. ConvTranspose of stride 1 is Conv with its taps turned round. Forms of stride
-1 take dilations too, as several undilated Convs: each is of the rows and columns of one phase, a dilation apart. Words
-of shared memory are of the accumulator's type; pitches let the threads of a warp read without bank conflicts, whichever
-way their tiles run on to the next row, depth or channel.
+A block stages a tile of x with its halo, and the weights, in shared memory; a thread computes a register tile of
+adjacent outputs. It takes arrays with W innermost (NCHW), and several groups of at most 32 channels and filters, or a
+single channel. ConvTranspose of stride 1 is a Conv with reversed taps.
+
+Axes are D, H and W; shorter problems get axes of one element. A dilated Conv is computed as several undilated ones, its
+*phases*: the rows and columns that are a dilation apart. *Words* are elements of the accumulator's type; pitches in
+shared memory avoid bank conflicts.
 """
 
 from __future__ import annotations
@@ -27,28 +29,29 @@ from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import Ints
 
 NAME = "direct sums of rows"
-GROUPED = 4  # filters of a thread where it makes more than one
-_MOST_CHANNELS = 32  # of a group, and as many filters
-_STEPS = (32, 16, 8, 4, 2, 1)  # channels in shared memory at a time
-_COPY, _READ = 4, 4  # instructions for an element of x, and what a byte of it counts like; assumed
-_WEIGHT = 40  # instructions for a weight; assumed
-_RESIDENT = 5  # blocks that a multiprocessor should have room for
+GROUPED = 4  # filters per thread of the forms with more than one
+_MOST_CHANNELS = 32  # channels per group, and filters per group
+_STEPS = (32, 16, 8, 4, 2, 1)  # channels staged in shared memory at a time
+_COPY, _READ = 4, 4  # instructions per staged element, and the cost of reading one byte of it (assumed)
+_WEIGHT = 40  # instructions per weight (assumed)
+_RESIDENT = 5  # blocks per SM that shared memory should allow
 
 
-# ---------------------------------------------------------------- what it sees
+# ---------------------------------------------------------------- accepted problems
 
 
 @dataclass(frozen=True, slots=True)
 class RowForm:
-    """One form of the kernel."""
+    """A kernel form: the shape of a thread's register tile and the geometry it is specialised for."""
 
-    filters: int  # of a thread
-    rows: int  # of a thread, for each of its 16 bytes of columns
-    kernel: int  # taps of both axes of the plane, 0 for any
-    stride: int  # of both axes of the plane, 0 for any and for any dilation; of 1 also what divides the dilations
-    line: bool  # a single axis: rows are strips of it
-    registers: int  # that a thread needs for float32 sums
-    efficiency: float  # share of multiplications among the main loop's instructions
+    filters: int  # filters per thread
+    rows: int  # rows per thread, each of 16 bytes of columns
+    kernel: int  # taps along both H and W; 0 for any number
+    # stride along both H and W; 0 for any stride and dilation; 1 also covers strides that divide the dilations
+    stride: int
+    line: bool  # 1-D problems, where rows are strips of the line
+    registers: int  # registers per thread with float32 accumulators
+    efficiency: float  # fraction of the main loop's instructions that are multiply-adds
 
     def __str__(self) -> str:
         if self.kernel:
@@ -56,7 +59,7 @@ class RowForm:
         return "line" if self.line else "rows" if self.stride else "taps"
 
     def takes(self, view: Problem) -> bool:
-        """Tell whether this form can solve a problem."""
+        """Return whether the form accepts the problem."""
         if (self.filters == 1) != (view.channels == 1 and view.filters < GROUPED):
             return False
         if self.kernel and view.taps[1:] != (self.kernel,) * 2:
@@ -86,7 +89,7 @@ FORMS = (
 
 
 def _phases(view: Problem, form: RowForm) -> Ints:
-    """Return how many undilated Convs a form makes along each axis, of outputs that lie so far apart; 0 for none."""
+    """Return the number of undilated Convs per axis that a form computes a dilated one as; 0 if it cannot."""
     if form.stride != 1:
         return 1, 1, 1
     axes = zip(view.taps[1:], view.column_strides[1:], view.dilations[1:], strict=True)
@@ -94,7 +97,7 @@ def _phases(view: Problem, form: RowForm) -> Ints:
 
 
 def _refusal(problem: Problem) -> Refusal | None:
-    """Return why no kernel of this family takes a problem; None where one does."""
+    """Return why this family does not accept the problem; None if it does."""
     if problem.rank > 3:
         return Refusal(f"{problem.rank} spatial axes; it has three")
     if not 1 <= problem.channels <= _MOST_CHANNELS or problem.filters > _MOST_CHANNELS:
@@ -119,7 +122,7 @@ def _refusal(problem: Problem) -> Refusal | None:
 
 @dataclass(frozen=True)
 class RowThreads:
-    """The threads of a block along each axis: what they make of a problem, whatever the groups, filters and steps."""
+    """The threads of a block along each axis, independent of its groups, filters and staged channels."""
 
     view: Problem
     form: RowForm
@@ -127,12 +130,12 @@ class RowThreads:
 
     @cached_property
     def phases(self) -> Ints:
-        """Undilated Convs along each axis: of outputs that lie so far apart."""
+        """Number of undilated Convs per axis; outputs of one are this far apart."""
         return _phases(self.view, self.form)
 
     @cached_property
     def dilations(self) -> Ints:
-        """From one tap to the next, in x; where there is one tap, from one output to the next."""
+        """Distance in x between adjacent taps; where there is one tap, between adjacent outputs."""
         if self.form.stride != 1:
             return self.view.dilations
         (_, h, w), (_, across, along) = self.view.column_strides, self.phases
@@ -140,36 +143,37 @@ class RowThreads:
 
     @cached_property
     def lead(self) -> int:
-        """Taps before the first window of a row, so that inputs stay aligned; unrolled forms expect SAME padding."""
+        """Columns of padding before a row's first window that keep inputs aligned; SAME padding if unrolled."""
         if self.form.kernel:
             return -(self.form.kernel // 2) % self.view.vector
         return -self.view.pads[2] % self.view.vector if self.form.stride and self.dilations[2] == 1 else 0
 
     @cached_property
     def per_thread(self) -> Ints:
-        """Outputs of a thread along each axis."""
+        """Outputs per thread along each axis."""
         return _outputs_of_thread(self.view, self.form)
 
     @cached_property
     def blocks_by_axis(self) -> Ints:
+        """Blocks along D, H (with its phases) and W."""
         depths, rows, columns = self.view.columns
         extents = depths, -(-rows // self.phases[1]), columns
         tiles = zip(extents, self.threads, self.per_thread, strict=True)
-        deep, down, along = (-(-extent // (threads * made)) for extent, threads, made in tiles)
+        deep, down, along = (-(-extent // (threads * outputs)) for extent, threads, outputs in tiles)
         return deep, down * self.row_phases, along
 
     @cached_property
     def row_phases(self) -> int:
-        """Phases that have rows."""
+        """Phases along H that have outputs."""
         return min(self.phases[1], self.view.columns[1])
 
     @cached_property
     def spatial_blocks(self) -> int:
-        """Blocks along the axes and the images, for each group and tile of filters."""
+        """Blocks along the spatial axes and the batch, for each group and tile of filters."""
         return prod(self.blocks_by_axis) * self.view.batch
 
     def far(self) -> bool:
-        """Tell whether phases count rows or columns, also behind the last ones, that need 64-bit indices."""
+        """Return whether coordinates of dilated rows or columns, including those beyond the end, need 64 bits."""
         view, (_, d, s) = self.view, self.dilations
         if (d, s) == (1, 1):
             return False
@@ -181,7 +185,7 @@ class RowThreads:
 
     @cached_property
     def extent(self) -> Ints:
-        """What is staged of x for one channel; of columns also what fills the last vectors up."""
+        """Extents of x staged per channel; columns are padded to whole vectors."""
         view, (_, made, last) = self.view, self.per_thread
         axes = zip(self.threads, self.per_thread, view.column_strides, view.taps, view.dilations, strict=True)
         depths, rows, columns = ((t * e - 1) * s + (k - 1) * d + 1 for t, e, s, k, d in axes)
@@ -197,26 +201,26 @@ class RowThreads:
 
     @cached_property
     def unit(self) -> int:
-        """Words that pitches are multiples of."""
+        """Pitches are multiples of this many words."""
         return self.view.vector if self.form.stride else 1
 
     @cached_property
     def banks(self) -> int:
-        """Banks of shared memory, of ``unit`` words each."""
+        """Shared-memory banks of ``unit`` words each."""
         return 128 // self.view.word // self.unit
 
     @cached_property
     def inner_pitches(self) -> Ints:
-        """Words from one phase of columns, row and depth to the next."""
+        """Words of shared memory per phase of columns, per row and per depth."""
         _, rows, columns = self.extent
         _, h, w = self._positions
         form, unit, banks, phases = self.form, self.unit, self.banks, self.input_phases
         phase = -(-columns // phases)
         if form.stride == 2 and self.view.word == 4:
-            # Even and odd columns that are copied together go to other banks.
+            # even and odd columns, copied together, go to different banks
             phase = numbers.congruent(phase, 1, 16, 32)
         elif form.stride == 1 and phases > 1:
-            # So do the vectors of neighbouring threads, which have phases in turn.
+            # so do the vectors of adjacent threads, which cycle through the phases
             phase = unit * numbers.congruent(phase // unit, 1, phases if phases % 2 else max(banks // phases, 1), banks)
         apart = form.stride * form.rows if form.stride else self.view.column_strides[1]
         row = unit * numbers.congruent(-(-phase * phases // unit), apart, w, banks)
@@ -232,36 +236,36 @@ class RowThreads:
 
     @cached_property
     def _positions(self) -> Ints:
-        """Threads along each axis, of columns those of one phase."""
+        """Threads along each axis; along W, those of one phase."""
         return *self.threads[:2], self.threads[2] // self.phases[2]
 
     def channel_pitch(self, step: int) -> int:
-        """Return the words from one of so many channels to the next."""
+        """Return the words of shared memory per channel, when ``step`` channels are staged at a time."""
         least = self.extent[0] * self.inner_pitches[2] // self.unit
         return self.unit * numbers.congruent(least, step, prod(self._positions), self.banks)
 
     @cached_property
     def row_taps(self) -> int:
-        """Words of the weights of one row of the kernel."""
+        """Words of weights per kernel row."""
         lead = 0 if self.form.kernel else self.lead
         return numbers.whole(lead + self.view.taps[2], self.view.vector)
 
     @cached_property
     def channel_weights(self) -> int:
-        """Words of the weights of one channel for the filters that a thread makes."""
+        """Words of weights per channel, for the filters of one thread."""
         return prod(self.view.taps[:2]) * self.row_taps * self.form.filters
 
     def pitch_of_filters(self, step: int) -> int:
-        """Return an odd number of vectors: weights of neighbouring groups begin in different banks."""
+        """Return the words of weights per tile of filters: an odd number of vectors, against bank conflicts."""
         return self.view.vector * (-(-step * self.channel_weights // self.view.vector) | 1)
 
     def words_of_inputs(self, groups: int, step: int) -> int:
-        """Return the words before the weights: inputs, and what the warps turn their results round in."""
+        """Return the words before the weights: staged x, and the buffer through which warps transpose their outputs."""
         inputs = numbers.whole(groups * step * self.channel_pitch(step), self.view.vector)
         return inputs + THREADS // 8 * 9 * self.view.vector
 
     def room(self, groups: int, filter_tiles: int, step: int) -> int:
-        """Return the bytes of shared memory of a block."""
+        """Return the bytes of shared memory per block."""
         weights = groups * filter_tiles * self.pitch_of_filters(step)
         return self.view.word * (self.words_of_inputs(groups, step) + weights)
 
@@ -269,15 +273,12 @@ class RowThreads:
 
     @cached_property
     def sums(self) -> float:
-        """Instructions of a thread for its sums, and for the outputs that they become."""
+        """Instructions per thread for its multiply-adds and outputs."""
         outputs = self.form.filters * self.form.rows * self.view.vector
         return outputs * prod(self.view.taps) * self.view.channels / self.form.efficiency + 4 * outputs
 
     def work_of_block(self, groups: int, filter_tiles: int, step: int) -> tuple[int, float]:
-        """Return the elements that a block copies, and its instructions: of copying, of sums, of the rest.
-
-        Warps without outputs cost little.
-        """
+        """Return the elements that a block stages, and its instructions; warps without outputs cost little."""
         rounds = -(-self.view.channels // step)
         staged = groups * step * prod(self.extent) * rounds
         busy = numbers.whole(prod(self.threads) * groups * filter_tiles, WARP)
@@ -289,7 +290,7 @@ class RowThreads:
         return -(-self.view.filters // (filter_tiles * self.form.filters)), -(-self.view.group // groups)
 
     def cost(self, groups: int, filter_tiles: int, step: int) -> float:
-        """Measure all blocks' time, where inputs that several of them read are not free."""
+        """Return a relative cost of all blocks, in instructions, with a charge for every staged byte."""
         staged, instructions = self.work_of_block(groups, filter_tiles, step)
         blocks = self.spatial_blocks * prod(self.channel_blocks(groups, filter_tiles))
         return blocks * (instructions + _READ * self.view.itemsize * staged)
@@ -297,7 +298,7 @@ class RowThreads:
 
 @dataclass(frozen=True)
 class RowTile(RowThreads):
-    """What a block makes of a problem: so many threads along each axis, groups and tiles of filters."""
+    """A block's work: its threads along each axis, its groups, tiles of filters, and channels staged at a time."""
 
     groups: int
     filter_tiles: int
@@ -305,19 +306,21 @@ class RowTile(RowThreads):
 
     @property
     def blocks(self) -> int:
+        """Blocks of the launch."""
         return self.spatial_blocks * prod(self.channel_blocks(self.groups, self.filter_tiles))
 
     @property
     def pitches(self) -> Ints:
-        """Words from one phase of columns, row, depth and channel to the next."""
+        """Words of shared memory per phase of columns, per row, per depth and per channel."""
         return (*self.inner_pitches, self.channel_pitch(self.step))
 
     @property
     def shared_bytes(self) -> int:
+        """Bytes of dynamic shared memory per block."""
         return self.room(self.groups, self.filter_tiles, self.step)
 
     def fields(self) -> dict[str, Any]:
-        """Return the struct's fields that the tile settles."""
+        """Return the struct's fields that depend on the tile."""
         view = self.view
         phase, row, depth, channel = self.pitches
         filter_blocks, group_blocks = self.channel_blocks(self.groups, self.filter_tiles)
@@ -361,20 +364,24 @@ class RowTile(RowThreads):
 
 
 def _outputs_of_thread(view: Problem, form: RowForm) -> Ints:
+    """Return the outputs per thread along D, H and W."""
     vector = view.vector
-    if form.stride == 0:  # the outputs of a thread lie rows apart where there are enough of them, else columns
+    if form.stride == 0:  # a thread's outputs are rows apart if there are enough rows, else columns apart
         return (1, vector, 1) if view.columns[1] >= vector else (1, 1, vector)
     return (1, 1, vector * form.rows) if form.line else (1, form.rows, vector)
 
 
 def _lanes(count: int) -> int:
-    """Return the power of two of threads that so many columns keep busy."""
+    """Return log2 of the threads that ``count`` columns keep busy."""
     return min(THREADS.bit_length() - 1, (count - 1).bit_length())
 
 
 @lru_cache(maxsize=1024)
 def best(view: Problem, form: RowForm, limits: Limits) -> RowTile | None:
-    """Return the tile with the least to do in all its blocks; None where the device has room for none."""
+    """Return the tile with the least total cost; None if none fits shared memory.
+
+    Tiles that allow ``_RESIDENT`` blocks per SM are preferred.
+    """
     rooms = (limits.shared_bytes_per_multiprocessor // _RESIDENT - RESERVED_BYTES, limits.shared_bytes_per_block)
     tiles = [
         (threads.room(*shares), threads, shares) for threads in _threads(view, form) for shares in _shares(threads)
@@ -388,13 +395,14 @@ def best(view: Problem, form: RowForm, limits: Limits) -> RowTile | None:
 
 
 def _threads(view: Problem, form: RowForm) -> Iterator[RowThreads]:
+    """Yield the divisions of a block's threads among D, H and W to try."""
     outputs = _outputs_of_thread(view, form)
     phases = _phases(view, form)
     needed = [-(-extent // (count * phase)) for extent, count, phase in zip(view.columns, outputs, phases, strict=True)]
     depths, rows, columns = map(even_shares, needed)
-    if form.stride == 0:  # neighbours make neighbours
+    if form.stride == 0:  # adjacent threads compute adjacent outputs
         columns = [count for count in columns if count >= min(WARP, needed[2])]
-    elif form.stride == 2:  # of odd numbers, no pitch lets the next row begin in the bank that comes next
+    elif form.stride == 2:  # with an odd number, no pitch puts adjacent rows into adjacent banks
         columns = sorted({count + count % 2 for count in columns})
     columns = [count * phases[2] for count in columns]
     for d, h, w in product(depths, rows, columns):
@@ -403,7 +411,7 @@ def _threads(view: Problem, form: RowForm) -> Iterator[RowThreads]:
 
 
 def _shares(threads: RowThreads) -> Iterator[tuple[int, int, int]]:
-    """Yield the groups, tiles of filters and channels at a time that so many threads may have."""
+    """Yield the (groups, tiles of filters, staged channels) possible for this many threads."""
     view, spatial = threads.view, prod(threads.threads)
     filter_tiles = -(-view.filters // threads.form.filters)
     for filters in (1, 2, 4, 8):
@@ -422,7 +430,7 @@ def _shares(threads: RowThreads) -> Iterator[tuple[int, int, int]]:
 
 
 def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
-    """Yield a candidate for every form that takes the problem and that the device has room for."""
+    """Yield the best tile of each form that accepts the problem and fits the device."""
     if refusal := _refusal(problem):
         yield refusal
         return
@@ -432,7 +440,7 @@ def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
             continue
         tile = best(view, form, limits)
         if tile is not None and tile.blocks <= MOST_BLOCKS and not tile.far():
-            # Inputs that several tiles meet mostly come from the L2 cache.
+            # Inputs that several tiles read mostly hit the L2 cache.
             _, instructions = tile.work_of_block(tile.groups, tile.filter_tiles, tile.step)
             busy = model.arithmetic(tile.blocks, instructions, problem.accumulator, 1.0, limits)
             seconds = model.overlapped(busy, model.memory(problem.bytes, limits))
@@ -444,11 +452,13 @@ def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
 
 
 def _plan(problem: Problem, tile: RowTile) -> Plan:
+    """Return the plan of this candidate."""
     kernel, fields = variant(problem.dtype, tile.form), _fields(problem, tile)
     return on_arrays(problem, kernel, tile.blocks, fields, str(tile), tile.shared_bytes)
 
 
 def _fields(problem: Problem, tile: RowTile) -> dict[str, Any]:
+    """Return the fields of the kernel's parameter struct."""
     view = tile.view
     w_first, w_stride = weights_of(problem)
     x_strides, y_strides = (
@@ -476,7 +486,7 @@ def _fields(problem: Problem, tile: RowTile) -> dict[str, Any]:
 
 
 def _width(shape: Ints, strides: Ints, vector: int) -> int:
-    """Return the most elements, at most a vector, in whose multiples rows begin and end, if the array does."""
+    """Return the widest copy, in elements up to ``vector``, that all rows are aligned to, given an aligned array."""
     return gcd(vector, shape[-1], *(step for extent, step in zip(shape[:-1], strides[:-1], strict=True) if extent > 1))
 
 
@@ -485,7 +495,7 @@ _GROUPED = replace(_KERNEL, name="grouped")
 
 
 def variant(dtype: str, form: RowForm) -> Variant:
-    """Return the kernel of one form, for every rank up to three."""
+    """Return the kernel variant of a form, for any rank up to three."""
     sizes = (form.filters, form.rows, form.kernel, form.stride, form.line)
     blocks = blocks_by_registers(form.registers, dtypes.entry(dtype).accumulator, THREADS)
     kernel = _GROUPED if form.filters == GROUPED else _KERNEL
@@ -493,4 +503,5 @@ def variant(dtype: str, form: RowForm) -> Variant:
 
 
 def variants() -> Iterator[Variant]:
+    """Yield every kernel variant of this family."""
     return starmap(variant, product(dtypes.CONV_DTYPES, FORMS))

@@ -1,6 +1,8 @@
-"""ConvTranspose of one channel a group (depthwise) with strides, as a direct sum: one launch, which reads w as it is.
+"""Direct depthwise ConvTranspose with strides (``conv/direct/transpose.cu``): one launch, w read in place.
 
-The kernel is in ``kernels_cu/conv/direct/transpose.cu``. A single axis is a row.
+An output has at most two taps per axis (no dilation, kernel up to twice the stride). A thread computes outputs of one
+column a stride apart, which share the same taps, so its weights stay in registers. One or two spatial axes; one input
+channel per group.
 """
 
 from __future__ import annotations
@@ -19,16 +21,17 @@ from gpuconv.rules import dtypes
 
 NAME = "depthwise transpose"
 _THREADS = 256
-_WALKS = (64, 32, 16, 8, 4, 2, 1)  # outputs of a thread
-_WANTED = 1024  # threads of each multiprocessor; for fewer of them, shorter walks
-# Instructions of an output, as the main loops of sm_90a have them; of a thread besides, estimated.
+_WALKS = (64, 32, 16, 8, 4, 2, 1)  # outputs per thread to try
+_WANTED = 1024  # threads wanted per SM; with fewer, a thread gets fewer outputs
+# Instructions per output, counted in SASS for sm_90a; per thread, estimated.
 _OUTPUT, _REST = 28, 200
 
 
-# ---------------------------------------------------------------- what it sees
+# ---------------------------------------------------------------- accepted problems
 
 
 def _refusal(problem: Problem) -> Refusal | None:
+    """Return why this family does not accept the problem; None if it does."""
     if not problem.phases:
         return Refusal("Conv has no phases", plain=True)
     if problem.rank > 2:
@@ -46,17 +49,19 @@ def _refusal(problem: Problem) -> Refusal | None:
 
 
 def _rows(problem: Problem) -> tuple[int, int]:
-    """Return the phases along the height, and the rows of y of one phase, which lie a stride apart."""
+    """Return the phases along H, and the rows of y per phase, which are a stride apart."""
     return filled(problem.phases, 2, 1)[0], filled(problem.columns, 2, 1)[0]
 
 
 def _items(problem: Problem, walk: int) -> int:
+    """Return the threads of the launch when each computes ``walk`` outputs."""
     phases, columns = _rows(problem)
     channels, *spatial = problem.y_shape[1:]
     return problem.batch * channels * spatial[-1] * phases * -(-columns // walk)
 
 
 def _walk(problem: Problem, limits: Limits) -> int:
+    """Return the most outputs per thread that still leave enough threads per SM."""
     enough = (walk for walk in _WALKS if _items(problem, walk) >= _WANTED * limits.multiprocessors)
     return min(next(enough, 1), _rows(problem)[1])
 
@@ -65,9 +70,9 @@ def _walk(problem: Problem, limits: Limits) -> int:
 
 
 def _seconds(problem: Problem, walk: int, limits: Limits) -> float:
-    """Model what the multiprocessors issue, or read from their L1 caches and write through them, line by line.
+    """Model the seconds: the larger of instruction issue and of L1 traffic, line by line.
 
-    Each lane reads up to four weights, and two inputs for each output.
+    Each lane loads up to four weights, and two inputs per output.
     """
     items = numbers.whole(_items(problem, walk), _THREADS)
     blocks = items // _THREADS
@@ -76,16 +81,18 @@ def _seconds(problem: Problem, walk: int, limits: Limits) -> float:
     products = model.arithmetic(blocks, _THREADS * walk * 4, problem.accumulator, 1.0, limits)
     channels_first = _channels_first(problem)
     step = abs(problem.x_strides[1] if channels_first else problem.x_strides[-1])
-    neighbours = 32 if channels_first else -(-32 // problem.strides[-1]) + 1  # inputs that a warp meets
+    neighbours = 32 if channels_first else -(-32 // problem.strides[-1]) + 1  # inputs that a warp reads
     lines = min(neighbours, -(-neighbours * step * problem.itemsize // 128) + 1)
     written = abs(problem.y_strides[1] if channels_first else problem.y_strides[-1])
     lines = 2 * lines + min(32, -(-32 * written * problem.itemsize // 128))
     met = model.gathering(blocks, _THREADS * walk, lines, limits)
-    weights = model.gathering(blocks, _THREADS * 4, 32 if channels_first else 2, limits)  # of channels, far apart in w
+    # weights of adjacent channels are far apart in w
+    weights = model.gathering(blocks, _THREADS * 4, 32 if channels_first else 2, limits)
     return max(issued, products, met + weights)
 
 
 def _channels_first(problem: Problem) -> bool:
+    """Return whether lanes run along channels, which are contiguous in y."""
     return problem.y_strides[1] == 1 and problem.y_strides[-1] != 1
 
 
@@ -93,7 +100,7 @@ def _channels_first(problem: Problem) -> bool:
 
 
 def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
-    """Yield the kernel, if it takes the problem."""
+    """Yield the kernel if it accepts the problem."""
     if refusal := _refusal(problem):
         yield refusal
         return
@@ -109,12 +116,14 @@ def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
 
 
 def _plan(problem: Problem, walk: int) -> Plan:
+    """Return the plan of this candidate."""
     kernel, items = variant(problem.dtype), _items(problem, walk)
     reason = f"direct: {walk} outputs of a thread, a stride apart in a column; 32-bit indices"
     return on_arrays(problem, kernel, -(-items // _THREADS), _fields(problem, walk, items), reason)
 
 
 def _fields(problem: Problem, walk: int, items: int) -> dict[str, Any]:
+    """Return the fields of the kernel's parameter struct."""
     phases, columns = _rows(problem)
     w_group, w_filter, _, *w_stride = problem.w_strides
     return {
@@ -145,9 +154,10 @@ _KERNEL = Kernel(
 
 
 def variant(dtype: str) -> Variant:
-    """Return the kernel for a dtype, for one axis and two."""
+    """Return the kernel variant for a dtype, for one and two axes."""
     return _KERNEL.over(dtype, 2, types=types(dtype))
 
 
 def variants() -> Iterator[Variant]:
+    """Yield every kernel variant of this family."""
     return map(variant, dtypes.CONV_DTYPES)

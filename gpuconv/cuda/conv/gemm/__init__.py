@@ -1,1 +1,1 @@
-"""Families of kernels that multiply matrices, on tensor cores or by FFMA."""
+"""Implicit-GEMM kernel families, on tensor cores (mma.sync) or CUDA cores (FFMA)."""

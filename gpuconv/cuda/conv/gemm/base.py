@@ -1,4 +1,8 @@
-"""What the families of implicit GEMM share: the structs of ``conv/problem.cuh``, tiles of FFMA and their weights."""
+"""Shared parts of the implicit-GEMM families: parameter structs, FFMA tiles, and the kernel that packs weights.
+
+The structs are those of ``conv/problem.cuh``. A family combines a tile, a packed layout of the weights and these fields
+into a launch.
+"""
 
 from __future__ import annotations
 
@@ -10,28 +14,28 @@ from typing import Any, NamedTuple
 from gpuconv.cuda.build import params, structs
 from gpuconv.cuda.build.variant import Kernel, Variant, index_name, types
 from gpuconv.cuda.conv.problem import Axis, Problem
-from gpuconv.cuda.plan import Launch, Plan, Space, kept
+from gpuconv.cuda.plan import Launch, Plan, Space, nonempty
 from gpuconv.cuda.plan.numbers import whole
 from gpuconv.rules.geometry import Ints
 
 
 @dataclass(frozen=True, slots=True)
 class PackedWeights:
-    """How a kernel finds its weights."""
+    """Layout of packed weights: a matrix with one row per (tap, channel), in the order of K."""
 
-    pitch: int  # from one row to the next, in the kernel's own units
-    all_rows: int  # rows of one group
-    channels: int  # rows of the GEMM from one tap to the next
+    pitch: int  # distance between rows, in units that the kernel defines
+    all_rows: int  # rows per group
+    channels: int  # rows per tap: input channels, rounded up where slices of K must not cross taps
 
     def tap_rows(self, taps: Ints) -> Ints:
-        """Rows of the GEMM from one tap to the next, axis by axis."""
+        """Return, per axis, the distance in rows between adjacent taps."""
         return tuple(self.channels * prod(taps[axis + 1 :]) for axis in range(len(taps)))
 
 
 # ---------------------------------------------------------------- structs
 
 
-_SOURCES = {  # by operator and whether kernels also make a share of a tile: the file, and the struct
+_SOURCES = {  # (operator, has split-K) → (source file, struct of its parameters)
     ("conv", False): ("conv/gemm/conv.cu", "ConvParams"),
     ("conv", True): ("conv/gemm/split.cu", "ConvSplitParams"),
     ("conv_transpose", False): ("conv/gemm/conv_transpose.cu", "ConvTransposeParams"),
@@ -40,7 +44,7 @@ _SOURCES = {  # by operator and whether kernels also make a share of a tile: the
 
 
 def kernels(multiplier: str, template: str) -> dict[tuple[str, bool], Kernel]:
-    """Return those of implicit GEMM on "ffma" or "mma", by operator and whether they also make a share of a tile."""
+    """Return the kernels for ``multiplier`` ("ffma" or "mma"), by operator and whether they support split-K."""
     return {
         (operator, split): Kernel(
             source, f"{operator}{'_split' if split else ''}_{multiplier}", f"{struct}<{template}>", name=operator
@@ -50,13 +54,13 @@ def kernels(multiplier: str, template: str) -> dict[tuple[str, bool], Kernel]:
 
 
 def packing_launch(operator: str, chosen: Variant, blocks: int, fields: Mapping[str, Any], tickets: int) -> Launch:
-    """Return a launch that packs weights and sets tickets at the workspace's beginning, if there are any, to zero."""
+    """Return the launch that packs weights, and zeroes ``tickets`` split-K counters at the workspace's start."""
     roles = {"w": "w", "packed": "packed"} | ({"tickets.first": "workspace"} if tickets else {})
     return Launch.of_blocks(operator, chosen, blocks, {**fields, "tickets": {"count": tickets}}, roles)
 
 
 def operands(problem: Problem, tiles: tuple[int, int], weights: PackedWeights) -> Mapping[str, Any]:
-    """Return the fields of ``ConvParams`` or ``ConvTransposeParams``; ``tiles`` counts those along M and the pixels."""
+    """Return the fields of ``ConvParams`` or ``ConvTransposeParams``; ``tiles`` counts the tiles along M and N."""
     shared = common(problem, tiles, weights)
     if not problem.phases:
         return {"common": shared, "taps": taps(problem, weights)}
@@ -74,14 +78,14 @@ def launch(
     more: Mapping[str, Any],
     source: str = "packed",
 ) -> Launch:
-    """Return the launch of a block for every tile, with ``more`` fields than those of the operands."""
+    """Return the GEMM launch, one block per tile; ``more`` are further struct fields, ``source`` the weights' role."""
     fields = {**operands(problem, problem.tiles(tile.block_m, tile.block_n), weights), **more}
     blocks = problem.blocks(tile.block_m, tile.block_n)
     return Launch.of_blocks(problem.operator, chosen, blocks, fields, roles(problem, weights=source), shared_bytes)
 
 
 def roles(problem: Problem, place: str = "common", weights: str = "packed") -> dict[str, str]:
-    """Return the array that each pointer of the ``Correlation`` at a place leads to, of those that there are."""
+    """Return which array each pointer of the ``Correlation`` struct at ``place`` refers to."""
     pointers = {f"{place}.x": "x", f"{place}.y": "y"}
     if problem.rows:
         pointers[f"{place}.weights"] = weights
@@ -91,12 +95,12 @@ def roles(problem: Problem, place: str = "common", weights: str = "packed") -> d
 
 
 def taps_bytes(rank: int, wide: bool = False) -> int:
-    """Return the bytes of the taps of a phase, as blocks of ConvTranspose keep them in shared memory."""
+    """Return the bytes of shared memory for one phase's ``Taps`` struct, which ConvTranspose computes per block."""
     return structs.layout(f"Taps<{index_name(wide)}, {rank}>", "conv/problem.cuh").itemsize
 
 
 def common(problem: Problem, tiles: tuple[int, int], weights: PackedWeights) -> Mapping[str, Any]:
-    """Return the fields of ``Correlation``."""
+    """Return the fields of the struct ``Correlation``, common to both operators."""
     return {
         **params.members(problem, "channels", "filters", "pixels"),
         **params.members(weights, "pitch", "all_rows"),
@@ -112,12 +116,12 @@ def common(problem: Problem, tiles: tuple[int, int], weights: PackedWeights) -> 
 
 
 def taps(problem: Problem, weights: PackedWeights) -> Mapping[str, Any]:
-    """Return the fields of ``Taps`` of a single phase."""
-    way = -1 if problem.backwards else 1
+    """Return the fields of the struct ``Taps`` for Conv, whose single phase is known before launch."""
+    direction = -1 if problem.backwards else 1
     reaches = [(k - 1) * d for k, d in zip(problem.taps, problem.dilations, strict=True)]
     return {
         "start": [problem.backwards * reach - pad for reach, pad in zip(reaches, problem.pads, strict=True)],
-        "advance": [way * dilation for dilation in problem.dilations],
+        "advance": [direction * dilation for dilation in problem.dilations],
         "row": weights.tap_rows(problem.taps),
         "count": problem.taps,
         "first_row": 0,
@@ -128,13 +132,16 @@ def taps(problem: Problem, weights: PackedWeights) -> Mapping[str, Any]:
 
 
 def backwards(forwards: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the fields of ``Taps`` with the weights' taps in the opposite order."""
+    """Return the fields of ``Taps`` such that weights are read with their taps in the opposite order."""
     last = sum((count - 1) * row for count, row in zip(forwards["count"], forwards["row"], strict=True))
     return {**forwards, "row": tuple(-row for row in forwards["row"]), "first_row": last}
 
 
 def _phased(axis: Axis, row: int) -> Mapping[str, int]:
-    """Return the fields of ``TransposedAxis``."""
+    """Return the fields of ``TransposedAxis``, from which a block derives the taps of its phase.
+
+    ``inverse`` is the modular inverse of dilation/g modulo stride/g, with g = gcd(stride, dilation).
+    """
     common = gcd(axis.stride, axis.dilation)
     return {
         "stride": axis.stride,
@@ -153,13 +160,13 @@ def _phased(axis: Axis, row: int) -> Mapping[str, int]:
 # ---------------------------------------------------------------- tiles of FFMA
 
 
-_STAGES = 3  # of the pipeline
-_ROWWISE = 0.75  # of the multiplications' share, where the tap of every row must be found
+_STAGES = 3  # pipeline stages: slices of K in shared memory
+_ROWWISE = 0.75  # factor on a tile's efficiency when each row of K needs its own tap lookup
 
 
 @dataclass(frozen=True, slots=True)
 class BlockTile:
-    """The outputs of a block."""
+    """The part of the output that one block computes: ``block_m`` channels × ``block_n`` pixels."""
 
     block_m: int
     block_n: int
@@ -167,50 +174,51 @@ class BlockTile:
 
 @dataclass(frozen=True, slots=True)
 class GemmTile(BlockTile):
-    """A tile of FFMA: the outputs of a block and of a thread, and the forms of the kernel that it comes in."""
+    """An FFMA tile: its block and thread shape, occupancy, and the kernel forms it is instantiated in."""
 
     block_k: int
     thread_m: int
     thread_n: int
-    blocks_per_sm: int  # that the kernel's registers leave room for
-    # Share of multiplications among the main loop's instructions, of the form with one tap per slice if there is one
+    blocks_per_sm: int  # occupancy allowed by the kernel's registers
+    # Fraction of the main loop's instructions that are FFMA, for the form with one tap per slice if it exists
     efficiency: float
-    uniform: bool = True  # comes in the form where every slice of K has one tap
-    rowwise: bool = True  # comes in the form that finds the tap of every row of K
-    wide: bool = False  # comes with 64-bit indices too
+    uniform: bool = True  # instantiated for slices of K with a single tap
+    rowwise: bool = True  # instantiated with a tap lookup per row of K
+    wide: bool = False  # also instantiated with 64-bit indices
 
     @property
     def threads(self) -> int:
-        """Threads of a block."""
+        """Threads per block."""
         return (self.block_m // self.thread_m) * (self.block_n // self.thread_n)
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Arguments of the kernels' templates."""
+        """The tile's template arguments."""
         return self.block_m, self.block_n, self.block_k, self.thread_m, self.thread_n
 
     @property
     def forms(self) -> tuple[bool, ...]:
-        """Whether every slice of K has one tap, of each form of the kernel."""
+        """The forms that exist, as values of ``uniform``: whether every slice of K has a single tap."""
         return tuple(form for form, exists in ((False, self.rowwise), (True, self.uniform)) if exists)
 
     def form_of(self, channels: int) -> bool:
-        """Tell whether slices of K have one tap each, of groups of so many channels."""
+        """Return whether slices of K have a single tap each: ``channels`` is a multiple of ``block_k``."""
         return self.uniform and channels > 0 and channels % self.block_k == 0
 
     def shared_bytes(self, word: int) -> int:
-        """Return the bytes of the pipeline's stages in shared memory, of elements of so many."""
+        """Return the bytes of shared memory for all pipeline stages; ``word`` is the bytes per element."""
         return _STAGES * self.block_k * (self.block_m + self.block_n) * word
 
     def __str__(self) -> str:
         return f"{self.block_m}x{self.block_n}x{self.block_k}"
 
 
-# The candidates; of equal ones the first is taken.
+# The tiles; on a tie the first one wins.
 LARGE = GemmTile(128, 128, 16, 8, 8, 2, 0.86, rowwise=False)
 MIDDLE = GemmTile(64, 64, 16, 8, 4, 4, 0.78, wide=True)
 _FLAT = GemmTile(16, 128, 16, 4, 4, 4, 0.25, uniform=False)
-_MIDDLE_HALF = replace(MIDDLE, efficiency=0.53, uniform=False)  # tensor cores take 16-bit channels in whole slices
+# aligned 16-bit channels go to tensor cores, so only the other form is needed
+_MIDDLE_HALF = replace(MIDDLE, efficiency=0.53, uniform=False)
 _MIDDLE_DOUBLE = GemmTile(64, 64, 16, 8, 4, 2, 0.7, wide=True)
 _FLAT_DOUBLE = GemmTile(16, 128, 16, 4, 4, 3, 0.25, uniform=False)
 TILES = {
@@ -224,56 +232,57 @@ TILES = {
 def tile_variant(
     kernel: Kernel, dtype: str, rank: int, tile: GemmTile, uniform: bool | None = None, wide: bool = False
 ) -> Variant:
-    """Return a kernel of one tile; ``uniform`` is None where there is one form."""
+    """Return the kernel variant for a tile; ``uniform`` is None for kernels with a single form."""
     return kernel.over(
         *(dtype, rank, str(tile), "uniform" if uniform else ""),
         types=types(dtype),
         sizes=tile.sizes if uniform is None else (*tile.sizes, uniform),
         wide=wide,
         threads=tile.threads,
-        blocks_per_sm=tile.blocks_per_sm - wide,  # 64-bit numbers take more registers
+        blocks_per_sm=tile.blocks_per_sm - wide,  # 64-bit indices take more registers, which lowers occupancy
     )
 
 
 def efficiency(tile: GemmTile, uniform: bool) -> float:
-    """Return a tile's share of multiplications: finding taps row by row takes its share of the instructions too."""
+    """Return the fraction of FFMA instructions, lowered if the form looks up the tap of every row."""
     return tile.efficiency if uniform or not tile.uniform else tile.efficiency * _ROWWISE
 
 
 def order(problem: Problem, block_k: int) -> str:
-    """Return how the products of an output are added by FFMA in slices of K, whatever the tile."""
+    """Return the name of the order in which FFMA sums an output's products, which M and N of a tile do not affect."""
     filled = f", filled up to {block_k}s" if problem.channels % block_k else ""
     return f"{problem.fused} over taps, {problem.channels} channels{filled}"
 
 
 def tap_reason(problem: Problem, tile: GemmTile, uniform: bool) -> str:
-    """Say how the taps of a slice of K are found, and why."""
+    """Return the reason for ``explain``: how a slice of K finds its taps, and why."""
     if uniform:
         return f"one tap per slice of K: {tile.block_k} divides the {problem.channels} channels of a group"
     return f"taps found row by row: {problem.channels} channels per group, slices of {tile.block_k}"
 
 
-# ---------------------------------------------------------------- several rows of a filter
+# ---------------------------------------------------------------- several GEMM rows per filter
 
 
-class Several(NamedTuple):
-    """Rows of a GEMM of which filters have several each."""
+class RowsPerFilter(NamedTuple):
+    """Mapping for GEMMs in which M enumerates (filter, phase) or (filter, tap along W); see ``filter_rows.py``."""
 
     gemm: Problem
-    rows: Ints  # of a filter, axis by axis
-    row_step: Ints  # taps of the kernel from row to row, axis by axis,
-    tap_step: Ints  # and from one tap of a row to the next
-    of_tile: tuple[int, int] | None = None  # rows of a tile, and the filters that it has whole; None: any tile has any
+    rows: Ints  # rows per filter, for each spatial axis
+    row_step: Ints  # per axis, the kernel's taps between adjacent rows of a filter,
+    tap_step: Ints  # and between adjacent taps of one row
+    # rows per tile and filters per tile if tiles must hold whole filters; None without that restriction
+    of_tile: tuple[int, int] | None = None
 
 
 _ANY = 2**30, 2**30
 
 
-def of_filter(kernel: Ints, several: Several | None) -> Mapping[str, Any]:
-    """Return the fields of ``FilterRows``, of a kernel of these extents."""
-    one = (1,) * len(kernel)
-    rows, row_step, tap_step = several[1:4] if several else (one, one, one)
-    tile_rows, tile_filters = several.of_tile or _ANY if several else _ANY
+def of_filter(kernel: Ints, rows_per_filter: RowsPerFilter | None) -> Mapping[str, Any]:
+    """Return the fields of the struct ``FilterRows`` for a kernel with these extents."""
+    ones = (1,) * len(kernel)
+    rows, row_step, tap_step = rows_per_filter[1:4] if rows_per_filter else (ones, ones, ones)
+    tile_rows, tile_filters = rows_per_filter.of_tile or _ANY if rows_per_filter else _ANY
     steps = {"row_step": row_step, "tap_step": tap_step}
     return {"rows": rows, **steps, "kernel": kernel, "tile_rows": tile_rows, "tile_filters": tile_filters}
 
@@ -286,35 +295,35 @@ _PACKING = Kernel("conv/gemm/pack_weights.cu", "pack_weights", "PackParams<{inde
 
 
 def pitch(problem: Problem) -> int:
-    """Return M rounded up to 16 bytes of the accumulator's type."""
+    """Return the row length of packed weights: M rounded up to 16 bytes of accumulators."""
     return whole(problem.filters, problem.vector)
 
 
 def packed_weights(problem: Problem) -> PackedWeights:
-    """Return how the kernel finds them."""
+    """Return the layout of FFMA's packed weights: unpadded K rows of ``pitch`` elements."""
     return PackedWeights(pitch(problem), problem.rows, problem.channels)
 
 
 def packed_bytes(problem: Problem) -> int:
-    """Return the bytes of packed weights."""
+    """Return the bytes of packed weights, in the accumulator's type."""
     return problem.group * problem.rows * pitch(problem) * problem.word
 
 
 def with_packing(
-    problem: Problem, wide: bool, launch: Launch, reasons: tuple[str, ...], several: Several | None = None
+    problem: Problem, wide: bool, launch: Launch, reasons: tuple[str, ...], rows_per_filter: RowsPerFilter | None = None
 ) -> Plan:
-    """Return the plan of a launch on packed weights, after the one that packs them."""
-    gemm = problem if several is None else several.gemm
-    launches = (packing(problem, wide, several=several), launch) if problem.rows else (launch,)
-    return Plan(problem.operator, launches, reasons, kept(Space.packed(packed_bytes(gemm))))
+    """Return the two-launch plan: pack the weights, then ``launch``; packed weights can be kept between calls."""
+    gemm = problem if rows_per_filter is None else rows_per_filter.gemm
+    launches = (packing(problem, wide, rows_per_filter=rows_per_filter), launch) if problem.rows else (launch,)
+    return Plan(problem.operator, launches, reasons, nonempty(Space.packed(packed_bytes(gemm))))
 
 
-def packing(problem: Problem, wide: bool, tickets: int = 0, several: Several | None = None) -> Launch:
-    """Return the launch that packs the weights, of filters that may have ``several`` rows."""
-    gemm = problem if several is None else several.gemm
+def packing(problem: Problem, wide: bool, tickets: int = 0, rows_per_filter: RowsPerFilter | None = None) -> Launch:
+    """Return the launch that packs the weights: one block per ``_SQUARE`` × ``_SQUARE`` square of the packed matrix."""
+    gemm = problem if rows_per_filter is None else rows_per_filter.gemm
     squares = (-(-pitch(gemm) // _SQUARE), -(-gemm.rows // _SQUARE))
     blocks = prod(squares) * problem.group
-    chosen = packing_variant(problem.dtype, wide, problem.rank, several=several is not None)
+    chosen = packing_variant(problem.dtype, wide, problem.rank, rows_per_filter=rows_per_filter is not None)
     fields = {
         "filters": problem.filters,
         "channels": problem.channels,
@@ -327,11 +336,11 @@ def packing(problem: Problem, wide: bool, tickets: int = 0, several: Several | N
         "taps": gemm.taps,
         "m_squares": squares[0],
         "row_squares": squares[1],
-        "of_filter": of_filter(problem.taps, several),
+        "of_filter": of_filter(problem.taps, rows_per_filter),
     }
     return packing_launch(problem.operator, chosen, blocks, fields, tickets)
 
 
-def packing_variant(dtype: str, wide: bool, rank: int, *, several: bool = False) -> Variant:
-    """Return the kernel that packs weights."""
-    return _PACKING.over(dtype, rank, "rows" * several, types=types(dtype), sizes=(several,), wide=wide)
+def packing_variant(dtype: str, wide: bool, rank: int, *, rows_per_filter: bool = False) -> Variant:
+    """Return the kernel variant that packs weights; ``rows_per_filter`` if filters have several GEMM rows."""
+    return _PACKING.over(dtype, rank, "rows" * rows_per_filter, types=types(dtype), sizes=(rows_per_filter,), wide=wide)

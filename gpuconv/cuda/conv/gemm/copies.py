@@ -1,6 +1,7 @@
-"""Conv and ConvTranspose of a copy of x, whose channels lie last and are filled up with zeros to whole vectors.
+"""Candidates that first copy x to channels-last, with each group's channels zero-padded to whole vectors.
 
-What reads 16 bytes of channels at once, or has one tap per slice of K, then takes channels of any number.
+Kernels that load 16 bytes of channels at a time, or use one tap per slice of K, then work for any number of channels.
+The extra launch and traffic are modelled, so a copy is chosen only if it pays off. Names end in ``_of_copy``.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ from gpuconv.cuda.passes import channels_last
 from gpuconv.cuda.plan import Candidate, Launch, Limits, Plan, Space, model
 from gpuconv.cuda.plan.numbers import whole
 
-_MOST_ELEMENTS = 2**31 - 1  # of a copy
+_MOST_ELEMENTS = 2**31 - 1  # limit on the elements of a copy
 
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """A problem, and what is left of it once x has been copied."""
+    """A problem, and the one that remains once x has been copied to channels-last."""
 
     before: Problem
-    problem: Problem  # of the copy; its channels are those with the zeros
+    problem: Problem  # the problem on the copy, with the padded channels
 
     @property
     def bytes(self) -> int:
@@ -31,18 +32,19 @@ class Copied:
         return prod(self.problem.x_shape) * self.problem.itemsize
 
     def seconds(self, limits: Limits) -> float:
-        """Model the time of the launch that copies."""
+        """Model the seconds of the copy's launch."""
         read = prod(self.before.x_shape) * self.before.itemsize
         return model.memory(read + self.bytes, limits) + limits.rates.launch
 
 
 def of(problem: Problem, size: int) -> Copied | None:
-    """Return a problem of three spatial axes with ``size`` channels of a group more or less; None without a kernel.
+    """Return the problem on a copy whose channels per group are a multiple of ``size``; None if no kernel can copy it.
 
-    Where channels are contiguous, pixels that no output meets are left out.
+    ``problem`` must have three spatial axes. If channels are contiguous already, pixels that no output reads are not
+    copied.
     """
     if problem.x_strides[1] == 1:
-        problem = problem.met
+        problem = problem.without_unread_pixels
     filled = whole(problem.channels, size)
     batch, _, *pixels = problem.x_shape
     row = problem.group * filled
@@ -54,14 +56,15 @@ def of(problem: Problem, size: int) -> Copied | None:
     return None if problem.far() or copied.far() else Copied(problem, copied)
 
 
-def candidates(copied: Copied, found: Iterable[Candidate], limits: Limits) -> Iterator[Candidate]:
-    """Yield what the copy's problem has, each after the launch that copies."""
-    for one in found:
-        seconds = one.seconds + copied.seconds(limits)
-        yield Candidate(f"{one.name}_of_copy", seconds, partial(_plan, copied, one), one.order)
+def candidates(copied: Copied, uncopied: Iterable[Candidate], limits: Limits) -> Iterator[Candidate]:
+    """Yield the candidates found for the copied problem, each preceded by the copy."""
+    for candidate in uncopied:
+        seconds = candidate.seconds + copied.seconds(limits)
+        yield Candidate(f"{candidate.name}_of_copy", seconds, partial(_plan, copied, candidate), candidate.order)
 
 
 def _plan(copied: Copied, candidate: Candidate) -> Plan:
+    """Return the candidate's plan, preceded by the copy of x."""
     before, plan = copied.before, candidate.make()
     copy = channels_last.copy(
         *(before.operator, before.dtype, before.x_shape, before.x_strides),
@@ -78,15 +81,17 @@ def _plan(copied: Copied, candidate: Candidate) -> Plan:
 
 
 def _after_packing(launches: tuple[Launch, ...], copy: Launch, channels: int) -> tuple[Launch, ...]:
-    """Return launches that read the copy, after those that pack: these find so many channels of a group in w."""
-    packing = [replace(one, fields={**one.fields, "channels": channels}) for one in launches if _packs(one)]
-    reading = [replace(one, roles=_of_copy(one.roles)) for one in launches if not _packs(one)]
+    """Return the launches with the copy after packing; packing reads ``channels`` unpadded channels per group of w."""
+    packing = [replace(launch, fields={**launch.fields, "channels": channels}) for launch in launches if _packs(launch)]
+    reading = [replace(launch, roles=_of_copy(launch.roles)) for launch in launches if not _packs(launch)]
     return (*packing, copy, *reading)
 
 
 def _packs(launch: Launch) -> bool:
-    return "w" in launch.roles.values()  # it may set tickets to zero besides, unlike those of `Launch.packs`
+    """Return whether a launch reads w."""
+    return "w" in launch.roles.values()  # unlike with `Launch.packs`, it may also zero tickets
 
 
 def _of_copy(roles: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the roles with x replaced by its copy."""
     return {member: "x_last" if role == "x" else role for member, role in roles.items()}

@@ -1,7 +1,10 @@
-"""Conv and ConvTranspose as implicit GEMM by FFMA, the cores' own multipliers: kernels that accept every problem.
+"""Implicit GEMM with FFMA (float32) or DFMA (float64) on CUDA cores. It accepts every Conv and ConvTranspose.
 
-Two launches, one that packs the weights and one that makes the tiles. Tiles of float32 with one tap per slice of K are
-also made in splits of K; some have several rows for each filter (``conv/gemm/tap_rows.cu``, ``phase_rows.cu``).
+Two launches: pack the weights, then compute one output tile per block. It is chosen where tensor cores do not apply:
+float32 in IEEE precision, strides that no other family takes, 64-bit indices.
+
+float32 tiles with one tap per slice of K also come as split-K. For few filters, some tiles have several rows of M per
+filter (``conv/gemm/tap_rows.cu``, ``phase_rows.cu``).
 """
 
 from __future__ import annotations
@@ -24,22 +27,22 @@ from gpuconv.rules import dtypes
 NAME = "implicit GEMM by FFMA"
 
 
-# ---------------------------------------------------------------- what it sees
+# ---------------------------------------------------------------- accepted problems
 
 
-_WIDE_RANK = 4  # of kernels with 64-bit indices for problems of this rank and lower ones
+_WIDE_RANK = 4  # spatial axes of the 64-bit kernels; problems with fewer axes are padded to this rank
 
 
 # ---------------------------------------------------------------- tiles
 
 
 _DIVISIBLE = {"conv": (LARGE, MIDDLE), "conv_transpose": (MIDDLE,)}
-# Those in which filters can have several rows, of float32, and whether every slice of K has one tap.
+# float32 tiles instantiated with several GEMM rows per filter, and whether every slice of K has a single tap
 ROWS = {"conv": ((LARGE, True), (MIDDLE, True), (MIDDLE, False)), "conv_transpose": ((LARGE, True),)}
 
 
 def _splits(operator: str, dtype: str, wide: bool, rank: int, tile: GemmTile, uniform: bool) -> bool:
-    """Tell whether the kernel can also make a share of a tile."""
+    """Return whether the variant supports split-K."""
     return (dtype, wide, rank, uniform) == ("float32", False, RANK, True) and tile in _DIVISIBLE[operator]
 
 
@@ -47,7 +50,7 @@ def _splits(operator: str, dtype: str, wide: bool, rank: int, tile: GemmTile, un
 
 
 def _shared_bytes(problem: Problem, tile: GemmTile, wide: bool) -> int:
-    """Return the bytes of the pipeline's stages, and of the taps of a phase."""
+    """Return the bytes of shared memory: pipeline stages, and for ConvTranspose one phase's taps."""
     taps = gemm_base.taps_bytes(problem.rank, wide) if problem.phases else 0
     return tile.shared_bytes(problem.word) + taps
 
@@ -56,6 +59,7 @@ def _shared_bytes(problem: Problem, tile: GemmTile, wide: bool) -> int:
 
 
 def _seconds(problem: Problem, tile: GemmTile, uniform: bool, limits: Limits) -> float:
+    """Model the seconds of all launches of this candidate."""
     busy = partial(_busy, problem, tile, uniform, limits)
     mean, most = (rows / tile.block_k for rows in (problem.rows / prod(problem.phases), problem.most_rows))
     busiest = max(busy(problem.blocks(tile.block_m, tile.block_n), mean), busy(1, most))
@@ -66,7 +70,7 @@ def _seconds(problem: Problem, tile: GemmTile, uniform: bool, limits: Limits) ->
 def _busy(
     problem: Problem, tile: GemmTile, uniform: bool, limits: Limits, blocks: int, slices: float, _others: int = 0
 ) -> float:
-    """Model the seconds of the blocks' arithmetic or of their reading inputs."""
+    """Model the seconds of ``blocks`` blocks with ``slices`` slices of K each: the larger of arithmetic and x loads."""
     rows = slices * tile.block_k
     multiplications = tile.block_m * tile.block_n * rows
     efficiency = gemm_base.efficiency(tile, uniform)
@@ -80,17 +84,17 @@ def _busy(
 
 
 def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
-    """Yield a candidate for every tile that the device has room for, and for those whose K is worth splitting."""
+    """Yield a candidate for each tile that fits, and split-K candidates where they pay off."""
     yield from _with_copies(problem, _of_tiles, limits)
 
 
 def offers_in_order(problem: Problem, limits: Limits) -> Iterator[Offer]:
-    """Yield as :func:`offers`, but all K of every tile in each number of segments."""
+    """Yield batch-invariant candidates: each tile with every fixed number of K segments, whatever the batch."""
     yield from _with_copies(problem, _in_order_of_tiles, limits)
 
 
 def _with_copies(problem: Problem, of_tiles: Callable[..., Iterator[Candidate]], limits: Limits) -> Iterator[Candidate]:
-    """Yield what reads x as it lies, and then what reads a copy of it with more channels."""
+    """Yield the candidates that read x in place, then those that read a channels-last copy with padded channels."""
     yield from of_tiles(problem, limits)
     slices = {tile.block_k for tile in TILES[problem.dtype] if tile.uniform}
     if problem.rank <= RANK and problem.rows and any(problem.channels % size for size in slices):
@@ -100,33 +104,38 @@ def _with_copies(problem: Problem, of_tiles: Callable[..., Iterator[Candidate]],
 
 
 def _in_order_of_tiles(problem: Problem, limits: Limits, uniform: bool = False) -> Iterator[Candidate]:
+    """Yield the batch-invariant candidates for a problem, without copies."""
     yield from _whole(problem, limits, uniform)
-    divisible, rows = _several(problem, limits, uniform)
+    divisible, rows = _divisible_tiles(problem, limits, uniform)
     yield from split.whole(rows, limits)
     yield from split.in_segments((*divisible, *rows), limits)
 
 
 def _of_tiles(problem: Problem, limits: Limits, uniform: bool = False) -> Iterator[Candidate]:
-    """Yield the candidates for a problem; ``uniform`` ones have one tap per slice."""
+    """Yield the candidates for a problem; with ``uniform``, only those with one tap per slice of K."""
     yield from _whole(problem, limits, uniform)
-    divisible, rows = _several(problem, limits, uniform)
+    divisible, rows = _divisible_tiles(problem, limits, uniform)
     yield from split.whole(rows, limits)
-    exact = problem.precision == "ieee"  # splits are for those that tensor cores are not faster for
+    exact = problem.precision == "ieee"  # with TF32 allowed, tensor cores are faster: no split-K by FFMA
     yield from split.candidates((*divisible, *rows) if exact else (), limits)
 
 
-def _several(problem: Problem, limits: Limits, uniform: bool) -> tuple[list[split.Divisible], list[split.Divisible]]:
-    """Return the tiles that several blocks can make: those of one row for each filter, and those of several."""
+def _divisible_tiles(
+    problem: Problem, limits: Limits, uniform: bool
+) -> tuple[list[split.Divisible], list[split.Divisible]]:
+    """Return the split-K capable tiles: with one GEMM row per filter, and with several."""
     if problem.dtype != "float32" or problem.rank > RANK or problem.rows == 0 or _wide(problem):
         return [], []
     return list(_divisible(problem.lifted, limits)), list(_of_rows(problem.lifted, limits, uniform))
 
 
 def _wide(problem: Problem) -> bool:
+    """Return whether the problem with its packed weights needs 64-bit indices."""
     return problem.wide(problem.group * problem.rows * gemm_base.pitch(problem))
 
 
 def _whole(problem: Problem, limits: Limits, uniform: bool = False) -> Iterator[Candidate]:
+    """Yield the candidates with one block per tile and one GEMM row per filter."""
     wide = _wide(problem)
     lifted = problem.in_axes(_WIDE_RANK) if wide else problem.lifted
     for tile in TILES[problem.dtype]:
@@ -139,7 +148,7 @@ def _whole(problem: Problem, limits: Limits, uniform: bool = False) -> Iterator[
 
 
 def _divisible(problem: Problem, limits: Limits) -> Iterator[split.Divisible]:
-    """Yield those of float32 with one tap per slice."""
+    """Yield the float32 tiles with one tap per slice of K, described for the split-K planner."""
     for tile in _DIVISIBLE[problem.operator]:
         if tile.form_of(problem.channels):
             yield split.Divisible(
@@ -160,27 +169,27 @@ def _divisible(problem: Problem, limits: Limits) -> Iterator[split.Divisible]:
 
 
 def _of_rows(problem: Problem, limits: Limits, uniform: bool) -> Iterator[split.Divisible]:
-    """Yield the tiles in which filters have rows for all phases, or for all taps along W."""
+    """Yield tiles whose M enumerates (filter, phase) or (filter, tap along W), described for the split-K planner."""
     for tile, form in ROWS[problem.operator]:
-        way = filter_rows.of(problem, tile)
-        if way is None or tile.form_of(problem.channels) != form or form < uniform or _wide(way.gemm):
+        rows_gemm = filter_rows.of(problem, tile)
+        if rows_gemm is None or tile.form_of(problem.channels) != form or form < uniform or _wide(rows_gemm.gemm):
             continue
-        slices = -(-way.gemm.rows // tile.block_k)
+        slices = -(-rows_gemm.gemm.rows // tile.block_k)
         yield split.Divisible(
             variant=rows_variant(problem.operator, tile, form),
-            order=gemm_base.order(problem, tile.block_k) + way.order,
-            shared_bytes=way.shared_bytes(tile.shared_bytes(problem.word)),
-            tiles=way.blocks,
+            order=gemm_base.order(problem, tile.block_k) + rows_gemm.order,
+            shared_bytes=rows_gemm.shared_bytes(tile.shared_bytes(problem.word)),
+            tiles=rows_gemm.blocks,
             slices=slices,
             most_slices=slices,
             slice_rows=tile.block_k,
             sums_bytes=tile.block_m * tile.block_n * problem.word,
             bytes=problem.bytes,
             phased=False,
-            busy=partial(_busy, way.gemm, tile, form, limits),
-            packing=partial(gemm_base.packing, problem, False, several=way.several),
-            plan=partial(_plan_of_rows, way, tile, form),
-            writing=model.instructions(way.instructions, limits),
+            busy=partial(_busy, rows_gemm.gemm, tile, form, limits),
+            packing=partial(gemm_base.packing, problem, False, rows_per_filter=rows_gemm.rows_per_filter),
+            plan=partial(_plan_of_rows, rows_gemm, tile, form),
+            writing=model.instructions(rows_gemm.instructions, limits),
         )
 
 
@@ -188,21 +197,26 @@ def _of_rows(problem: Problem, limits: Limits, uniform: bool) -> Iterator[split.
 
 
 def _plan(problem: Problem, tile: GemmTile, uniform: bool, wide: bool) -> Plan:
+    """Return the plan of this candidate."""
     width = f"{64 if wide else 32}-bit indices: offsets and coordinates {'reach' if wide else 'are below'} 2**31"
     reasons = (gemm_base.tap_reason(problem, tile, uniform), *empty_rows(problem.filters, tile.block_m), width)
     kind = problem.operator, problem.dtype, wide, problem.rank, tile, uniform
-    more = {"splits": split.splits(problem.blocks(tile.block_m, tile.block_n))} if _splits(*kind) else {}
+    extra_fields = {"splits": split.splits(problem.blocks(tile.block_m, tile.block_n))} if _splits(*kind) else {}
     weights, shared = gemm_base.packed_weights(problem), _shared_bytes(problem, tile, wide)
-    launch = gemm_base.launch(problem, variant(*kind), tile, weights, shared, more)
+    launch = gemm_base.launch(problem, variant(*kind), tile, weights, shared, extra_fields)
     return gemm_base.with_packing(problem, wide, launch, reasons)
 
 
-def _plan_of_rows(way: FilterRows, tile: GemmTile, uniform: bool) -> Plan:
-    problem = way.problem
-    chosen, shared = rows_variant(problem.operator, tile, uniform), way.shared_bytes(tile.shared_bytes(problem.word))
-    launch = way.launch(chosen, gemm_base.packed_weights(way.gemm), shared)
-    reasons = (*way.reasons, gemm_base.tap_reason(problem, tile, uniform))
-    return gemm_base.with_packing(problem, False, launch, reasons, way.several)
+def _plan_of_rows(rows_gemm: FilterRows, tile: GemmTile, uniform: bool) -> Plan:
+    """Return the plan of a candidate with several GEMM rows per filter."""
+    problem = rows_gemm.problem
+    chosen, shared = (
+        rows_variant(problem.operator, tile, uniform),
+        rows_gemm.shared_bytes(tile.shared_bytes(problem.word)),
+    )
+    launch = rows_gemm.launch(chosen, gemm_base.packed_weights(rows_gemm.gemm), shared)
+    reasons = (*rows_gemm.reasons, gemm_base.tap_reason(problem, tile, uniform))
+    return gemm_base.with_packing(problem, False, launch, reasons, rows_gemm.rows_per_filter)
 
 
 _KERNELS = gemm_base.kernels("ffma", "{index}, {rank}")
@@ -210,23 +224,24 @@ _ROWS_KERNELS = {operator: filter_rows.kernel(operator, "ffma") for operator in 
 
 
 def rows_variant(operator: str, tile: GemmTile, uniform: bool) -> Variant:
-    """Return the kernel of a tile in which filters have several rows."""
+    """Return the kernel variant of a tile with several GEMM rows per filter."""
     return gemm_base.tile_variant(_ROWS_KERNELS[operator], "float32", RANK, tile, uniform)
 
 
 def variant(operator: str, dtype: str, wide: bool, rank: int, tile: GemmTile, uniform: bool) -> Variant:
+    """Return the kernel variant with these template arguments."""
     kernel = _KERNELS[operator, _splits(operator, dtype, wide, rank, tile, uniform)]
     return gemm_base.tile_variant(kernel, dtype, rank, tile, uniform, wide)
 
 
 def variants() -> Iterator[Variant]:
-    """Yield every variant that a plan of one to four spatial axes can name."""
+    """Yield every variant that a plan with one to four spatial axes can use."""
     for dtype, (rank, wide) in product(dtypes.CONV_DTYPES, ((RANK, False), (_WIDE_RANK, False), (_WIDE_RANK, True))):
         yield gemm_base.packing_variant(dtype, wide, rank)
         for tile in TILES[dtype]:
             for uniform, operator in product(tile.forms, ("conv", "conv_transpose")):
                 if tile.wide or not wide:
                     yield variant(operator, dtype, wide, rank, tile, uniform)
-    yield gemm_base.packing_variant("float32", False, RANK, several=True)
+    yield gemm_base.packing_variant("float32", False, RANK, rows_per_filter=True)
     for operator, forms in ROWS.items():
         yield from (rows_variant(operator, *form) for form in forms)

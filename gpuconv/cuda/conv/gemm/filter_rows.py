@@ -1,10 +1,16 @@
-"""GEMMs in which a filter has several rows, so that few filters fill tiles, and x is fetched once for all of them.
+"""Implicit GEMM for layers with few filters.
 
-ConvTranspose makes blocks of outputs as large as its stride (``conv/gemm/depth_to_space.cuh``). Where the kernel is its
-stride, without dilation, rows are output channels and taps: outputs do not overlap, the kernel scatters them. An axis
-of x with a single element has blocks of any size there. Where it is larger, rows are output channels and phases, of
-which each has taps. Of Conv, rows are output channels and taps along W, or runs of these, whose sums are added up
-(``conv/gemm/tap_rows.cu``). In 32-bit indices and three spatial axes.
+One row of M per filter would leave most of a tile empty. So M enumerates (filter, phase) for ConvTranspose, or (filter,
+tap along W) for Conv. The tile is full and each element of x is loaded once.
+
+- ConvTranspose, kernel equal to the stride, no dilation: M = (filter, tap). Outputs do not overlap, so the kernel
+  scatters them (depth to space). An axis of x with one element allows any kernel size.
+- ConvTranspose in general: M = (filter, phase), and each row sums over its taps (``conv/gemm/phase_rows.cu``).
+- Conv: M = (filter, tap along W or run of such taps). The epilogue adds up the rows of a filter, shifted
+  (``conv/gemm/tap_rows.cu``).
+
+Both forms of ConvTranspose write blocks of outputs with ``conv/gemm/depth_to_space.cuh``. All use 32-bit indices and
+three spatial axes.
 """
 
 from __future__ import annotations
@@ -24,16 +30,16 @@ from gpuconv.cuda.conv.problem import Axis, Problem, merged_stride
 from gpuconv.cuda.plan import Launch
 from gpuconv.cuda.plan.numbers import empty_rows
 
-ROW_BYTES = 32  # of OutputRow
-WRITING = 20  # instructions of a warp for 32 outputs after the main loop, which padding does not cut off; counted
-_MOST_PHASES = 32  # along W, that lanes share the columns of a chunk out to
+ROW_BYTES = 32  # sizeof(OutputRow) in the kernels
+WRITING = 20  # epilogue instructions of a warp for 32 outputs that padding does not cut off (counted)
+_MOST_PHASES = 32  # limit on phases along W: the lanes of a warp divide a chunk's columns among them
 
 
 # ---------------------------------------------------------------- one tap
 
 
 def unfit(problem: Problem) -> str | None:
-    """Return why a ConvTranspose is not one GEMM whose outputs lie apart; None where it is."""
+    """Return why a ConvTranspose is not a single GEMM with scattered outputs; None if it is."""
     if problem.rank > 3:
         return f"{problem.rank} spatial axes; it has three"
     if any(axis.dilation != 1 or (axis.x != 1 and axis.taps != axis.stride) for axis in problem.axes):
@@ -54,18 +60,18 @@ def unfit(problem: Problem) -> str | None:
 
 
 def _w_step(problem: Problem) -> int | None:
-    """Return the stride of w from one row to the next, rows being channels and taps; None where there is not one."""
+    """Return the stride of w between rows, which enumerate (channel, tap); None if it is not uniform."""
     return merged_stride((problem.filters, *problem.taps), (problem.w_strides[1], *problem.w_strides[3:]))
 
 
 def _reach(problem: Problem, extents: Sequence[int]) -> int:
-    """Return the largest offset, also of outputs that the padding cuts off: blocks have these extents together."""
+    """Return the largest offset into y, including outputs that padding cuts off; ``extents`` covers all blocks."""
     sizes = (*problem.y_shape[:2], *extents)
     return sum(size * abs(stride) for size, stride in zip(sizes, problem.y_strides, strict=True))
 
 
 def rows_of(problem: Problem) -> Problem:
-    """Return the GEMM as the problem of one tap: output channels and taps are its filters, input pixels its columns."""
+    """Return the GEMM as a problem with a single tap: filters are (output channel, tap), columns are input pixels."""
     w_group, _, w_channel, *_ = problem.w_strides
     return replace(
         problem.with_axes(
@@ -77,65 +83,65 @@ def rows_of(problem: Problem) -> Problem:
     )
 
 
-# ---------------------------------------------------------------- several rows of a filter
+# ---------------------------------------------------------------- several GEMM rows per filter
 
 
-# Instructions of a thread after the main loop: of blocks of outputs, those with one phase along W; of outputs that are
-# sums along W, of those that are neighbours of several filters, of one, and of each of its taps. Counted.
+# Epilogue instructions per thread (counted). For phase rows: per block of outputs, for each phase along W. For
+# tap rows: per group of neighbouring outputs of several filters; per output of one filter; per tap of an output.
 _BLOCK, _NEIGHBOURS, _OUTPUT, _TAP = 95, 55, 60, 4.5
-_SPREAD = 64  # bytes from a row of sums to the next besides them
+_SPREAD = 64  # padding in bytes between rows of accumulators in shared memory
 
 
 @dataclass(frozen=True)
 class FilterRows(ABC):
-    """A problem whose filters have several rows of a GEMM, in tiles of one size."""
+    """A problem seen as a GEMM with several rows per filter, for one tile size."""
 
     problem: Problem
     tile: gemm_base.BlockTile
 
-    order: ClassVar[str]  # of an output's sums besides that of the GEMM's, in words
+    order: ClassVar[str]  # suffix for the name of the order of summation
 
     @property
     @abstractmethod
     def gemm(self) -> Problem:
-        """The GEMM as a Conv: its filters are rows."""
+        """The GEMM as a Conv problem whose filters are the rows of M."""
 
     @property
     @abstractmethod
-    def several(self) -> gemm_base.Several:
-        """The rows that weights are packed as."""
+    def rows_per_filter(self) -> gemm_base.RowsPerFilter:
+        """How packed weights map to rows of M."""
 
     @property
     @abstractmethod
     def tiles(self) -> tuple[int, int]:
-        """Tiles along M and along N, of one group."""
+        """Tiles along M and along N, for one group."""
 
     @property
     @abstractmethod
     def instructions(self) -> float:
-        """How many the threads of all tiles execute after the main loop."""
+        """Epilogue instructions of all threads of all tiles."""
 
     @property
     @abstractmethod
     def fields(self) -> Mapping[str, Any]:
-        """The fields of the kernel's struct besides those of the GEMM."""
+        """The kernel's struct fields that do not belong to the GEMM."""
 
     @property
     @abstractmethod
     def reasons(self) -> tuple[str, ...]:
-        """What rows are, and how many of them are of no filter, for people."""
+        """Reasons for ``explain``: what the rows are, and how many rows of the tiles are empty."""
 
     @property
     def blocks(self) -> int:
-        """Tiles of all groups."""
+        """Tiles over all groups."""
         return prod(self.tiles) * self.problem.group
 
     def shared_bytes(self, stages: int) -> int:
-        """Return the bytes of shared memory of stages of so many, in whose place all sums are laid out."""
+        """Return the bytes of shared memory: ``stages`` bytes of pipeline, reused by the epilogue for accumulators."""
         return max(stages, self.tile.block_m * (self.tile.block_n * self.problem.word + _SPREAD))
 
     def launch(self, chosen: Variant, weights: gemm_base.PackedWeights, shared_bytes: int) -> Launch:
-        """Return the launch that multiplies packed weights and writes outputs."""
+        """Return the launch that multiplies packed weights and writes the outputs."""
         fields = {
             **gemm_base.operands(self.gemm, self.tiles, weights),
             **self.fields,
@@ -146,12 +152,12 @@ class FilterRows(ABC):
 
 
 def of(problem: Problem, tile: gemm_base.BlockTile) -> FilterRows | None:
-    """Return a problem so: rows are phases of ConvTranspose, or taps along W of Conv; None if it cannot be."""
+    """Return the problem with phases (ConvTranspose) or taps along W (Conv) as rows; None if it cannot be seen so."""
     return TapRows.of(problem, tile) if problem.operator == "conv" else PhaseRows.of(problem, tile)
 
 
 def kernel(operator: str, multiplier: str) -> Kernel:
-    """Return the kernel of an operator in which filters have several rows, on "ffma" or "mma"."""
+    """Return the operator's kernel with several rows per filter, for multiplier "ffma" or "mma"."""
     name, source, struct = {
         "conv": ("conv_tap_rows", "conv/gemm/tap_rows.cu", "TapRowsParams"),
         "conv_transpose": ("conv_transpose_phase_rows", "conv/gemm/phase_rows.cu", "PhaseRowsParams"),
@@ -163,24 +169,27 @@ def kernel(operator: str, multiplier: str) -> Kernel:
 
 
 class PhaseRows(FilterRows):
-    """A ConvTranspose whose phases are rows: a GEMM that makes blocks, with taps that run backwards.
+    """A ConvTranspose as one GEMM over all phases: filters are (output channel, phase).
 
-    Its filters are output channels and phases, its columns the blocks that have outputs.
+    Columns are blocks of outputs as large as the stride; taps run backwards.
     """
 
     order = ", of all phases together"
 
     @classmethod
     def of(cls, problem: Problem, tile: gemm_base.BlockTile) -> PhaseRows | None:
-        """Return a problem so; None where it has no strides, or is dilated where it has, or needs 64-bit indices."""
+        """Return the problem in this form, or None.
+
+        None without strides, for a dilated axis with a stride, or where indices need 64 bits.
+        """
         apart = any(axis.dilation != 1 and axis.stride != 1 for axis in problem.axes)
         if apart or all(stride == 1 for stride in problem.strides) or problem.strides[-1] > _MOST_PHASES:
             return None
         if prod(problem.strides) * problem.filters >= params.INDEX_LIMIT:
             return None
-        way = cls(problem, tile)
-        blocks = [columns * stride for columns, stride in zip(way.gemm.columns, problem.strides, strict=True)]
-        return None if way.gemm.far() or _reach(problem, blocks) >= params.INDEX_LIMIT else way
+        rows_gemm = cls(problem, tile)
+        blocks = [columns * stride for columns, stride in zip(rows_gemm.gemm.columns, problem.strides, strict=True)]
+        return None if rows_gemm.gemm.far() or _reach(problem, blocks) >= params.INDEX_LIMIT else rows_gemm
 
     @cached_property
     def gemm(self) -> Problem:
@@ -194,9 +203,9 @@ class PhaseRows(FilterRows):
         )
 
     @property
-    def several(self) -> gemm_base.Several:
+    def rows_per_filter(self) -> gemm_base.RowsPerFilter:
         strides = self.problem.strides
-        return gemm_base.Several(self.gemm, strides, (1,) * len(strides), strides)
+        return gemm_base.RowsPerFilter(self.gemm, strides, (1,) * len(strides), strides)
 
     @property
     def tiles(self) -> tuple[int, int]:
@@ -210,7 +219,7 @@ class PhaseRows(FilterRows):
 
     @property
     def fields(self) -> Mapping[str, Any]:
-        return fields(self.problem, several=True)
+        return fields(self.problem, by_phase=True)
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -220,12 +229,14 @@ class PhaseRows(FilterRows):
         return f"{rows}: x is fetched once for all", *empty
 
     def shared_bytes(self, stages: int) -> int:
-        """Return those of the table of rows besides."""
+        """Return the bytes of shared memory, including the table of rows."""
         return super().shared_bytes(stages) + self.tile.block_m * ROW_BYTES
 
 
 def _of_blocks(axis: Axis) -> Axis:
-    taps, skipped = -(-axis.taps // axis.stride), axis.pad // axis.stride  # blocks that the padding cuts off
+    """Return the axis of the GEMM whose columns are blocks of outputs as large as the stride."""
+    # skipped: whole blocks that the padding cuts off
+    taps, skipped = -(-axis.taps // axis.stride), axis.pad // axis.stride
     columns = -(-(axis.y + axis.pad) // axis.stride) - skipped
     return axis._replace(taps=taps, columns=columns, pad=(taps - 1) * axis.dilation - skipped)
 
@@ -234,52 +245,54 @@ def _of_blocks(axis: Axis) -> Axis:
 
 
 class TapRows(FilterRows):
-    """A Conv whose taps along W are rows of a GEMM, in tiles that have whole filters.
+    """A Conv with its taps along W as rows of M; tiles hold whole filters.
 
-    With a stride along W, rows are runs of as many taps. Columns are the pixels along W, or runs of them, that outputs
-    meet.
+    With a stride s along W, rows are runs of s adjacent taps, and columns are runs of s input pixels.
     """
 
     order = ", then over taps along W"
 
     @classmethod
     def of(cls, problem: Problem, tile: gemm_base.BlockTile) -> TapRows | None:
-        """Return a problem so; None where filters have one row, or taps do not make runs, or a tile has no room."""
-        width, way = problem.axes[-1], cls(problem, tile)
+        """Return the problem in this form, or None.
+
+        None if a filter would have a single row, if taps form no runs, or if a filter does not fit a tile.
+        """
+        width, rows_gemm = problem.axes[-1], cls(problem, tile)
         if width.column_stride > 1 and (width.dilation > 1 or problem.backwards):
             return None
-        if way.rows == 1 or way.filters == 0 or 2 * way.reach > tile.block_n:
+        if rows_gemm.rows == 1 or rows_gemm.filters == 0 or 2 * rows_gemm.reach > tile.block_n:
             return None
-        return None if way.gemm.far() else way
+        return None if rows_gemm.gemm.far() else rows_gemm
 
     @property
     def width(self) -> Axis:
-        """The axis whose taps are rows."""
+        """The spatial axis whose taps are rows: W."""
         return self.problem.axes[-1]
 
     @property
     def run(self) -> int:
-        """Taps along W of a row."""
+        """Taps along W per row."""
         return self.width.column_stride
 
     @property
     def rows(self) -> int:
-        """Rows of a filter."""
+        """Rows per filter."""
         return -(-self.width.taps // self.run)
 
     @property
     def reach(self) -> int:
-        """Columns that an output meets beyond its first one."""
+        """Columns that an output reads beyond its first one (the halo)."""
         return (self.rows - 1) * self.width.dilation
 
     @property
     def filters(self) -> int:
-        """Filters of a tile."""
+        """Filters per tile."""
         return self.tile.block_m // self.rows
 
     @property
     def outputs(self) -> int:
-        """Columns of a tile that outputs begin at."""
+        """Output columns per tile: its columns without the halo."""
         return self.tile.block_n - self.reach
 
     @cached_property
@@ -290,10 +303,10 @@ class TapRows(FilterRows):
         return replace(self.problem.with_axes((*outer, columns)), filters=rows)
 
     @property
-    def several(self) -> gemm_base.Several:
+    def rows_per_filter(self) -> gemm_base.RowsPerFilter:
         outer = (1,) * (self.problem.rank - 1)
         of_tile = self.tile.block_m, self.filters
-        return gemm_base.Several(self.gemm, (*outer, self.rows), (*outer, self.run), (*outer, 1), of_tile)
+        return gemm_base.RowsPerFilter(self.gemm, (*outer, self.rows), (*outer, self.run), (*outer, 1), of_tile)
 
     @property
     def tiles(self) -> tuple[int, int]:
@@ -331,11 +344,15 @@ class TapRows(FilterRows):
 # ---------------------------------------------------------------- launch
 
 
-def fields(problem: Problem, several: bool = False) -> Mapping[str, Any]:
-    """Return the fields of ``DepthToSpaceParams`` besides those of the GEMM, of blocks of one tap or of several."""
-    return {"axes": [_fields(axis, several) for axis in problem.lifted.axes], "out_channels": problem.filters}
+def fields(problem: Problem, by_phase: bool = False) -> Mapping[str, Any]:
+    """Return the fields of ``DepthToSpaceParams`` that do not belong to the GEMM.
+
+    With ``by_phase``, blocks of outputs are as large as the stride (rows per phase); otherwise as large as the kernel.
+    """
+    return {"axes": [_fields(axis, by_phase) for axis in problem.lifted.axes], "out_channels": problem.filters}
 
 
-def _fields(axis: Axis, several: bool) -> Mapping[str, int]:
-    phases, pad = (axis.stride, axis.pad % axis.stride) if several else (axis.taps, axis.pad)
+def _fields(axis: Axis, by_phase: bool) -> Mapping[str, int]:
+    """Return the fields of the kernel's parameter struct."""
+    phases, pad = (axis.stride, axis.pad % axis.stride) if by_phase else (axis.taps, axis.pad)
     return {"pad": pad, "extent": axis.y, "y_stride": axis.y_stride, "kernel": axis.taps, "phases": phases}

@@ -1,6 +1,7 @@
-"""Products on tensor cores: the ways to multiply, and weights packed as the fragments that are multiplied.
+"""Tensor-core arithmetic and packed weights: which mma instruction computes which dtype, and fragment-order packing.
 
-The kernel that packs is in ``kernels_cu/conv/gemm/pack_fragments.cu``.
+Weights are packed so that each lane of a warp loads its mma operand as 16 contiguous bytes. The packing kernel is
+``kernels_cu/conv/gemm/pack_fragments.cu``.
 """
 
 from __future__ import annotations
@@ -13,23 +14,23 @@ from gpuconv.cuda.conv.gemm import base as gemm_base
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan import RANK, Launch, Limits, model, numbers
 
-FRAGMENT_BYTES = 16 * 32  # 16 output channels by 32 bytes of K
-_TAPS = 64  # of a block of conv/gemm/pack_fragments.cu
+FRAGMENT_BYTES = 16 * 32  # one fragment: 16 output channels × 32 bytes of K
+_TAPS = 64  # taps per block of conv/gemm/pack_fragments.cu
 
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
-    """One way to multiply."""
+    """How tensor cores multiply one dtype at one precision."""
 
-    label: str  # in names of kernels
-    cuda: str  # the class in ``conv/gemm/fragments.cuh``
-    lanes: int  # which of the device's rates is its own
-    instruction: str  # of mma.sync
-    products: int = 1  # multiplications on tensor cores for one of the problem's
-    parts: int = 1  # fragments that make up one of weights
+    label: str  # part of kernel names
+    cuda: str  # C++ class in ``conv/gemm/fragments.cuh``
+    lanes: int  # index of its tensor-core rate in the device's limits
+    instruction: str  # the mma.sync instruction, for names of orders
+    products: int = 1  # tensor-core products per product of the problem
+    parts: int = 1  # fragments per fragment of weights: 2 if split into high and low parts
 
 
-ARITHMETICS = {  # by dtype and precision
+ARITHMETICS = {  # (dtype, precision) → arithmetic
     ("float16", "ieee"): Arithmetic("mma", "HalfProducts", 0, "m16n8k16 of float16"),
     ("bfloat16", "ieee"): Arithmetic("mma", "Bfloat16Products", 0, "m16n8k16 of bfloat16"),
     ("float32", "tf32"): Arithmetic("tf32", "Tf32Products", 1, "m16n8k8 of TF32"),
@@ -39,40 +40,43 @@ ARITHMETICS = {  # by dtype and precision
 
 
 def arithmetic(problem: Problem) -> Arithmetic:
-    """Return how a problem's elements are multiplied."""
+    """Return how tensor cores multiply a problem's elements."""
     return ARITHMETICS[problem.dtype, problem.precision]
 
 
 @dataclass(frozen=True, slots=True)
 class WarpTile(gemm_base.BlockTile):
-    """The outputs of a block and of a warp."""
+    """A tile divided among warps: the outputs of one block and of one warp."""
 
     warp_m: int
     warp_n: int
-    blocks_per_sm: int  # that the kernel's registers leave room for
+    blocks_per_sm: int  # occupancy allowed by the kernel's registers
 
     @property
     def threads(self) -> int:
-        """Threads of a block."""
+        """Threads per block."""
         return (self.block_m // self.warp_m) * (self.block_n // self.warp_n) * 32
 
     def residence(self, shared_bytes: int, limits: Limits) -> model.Residence:
-        """Return how many blocks of so much shared memory a multiprocessor has room for."""
+        """Return the occupancy, limited by registers and by ``shared_bytes`` of shared memory per block."""
         return model.Residence(self.threads // 32, min(self.blocks_per_sm, limits.blocks_of(shared_bytes)))
 
     def wavefronts(self, parts: int) -> float:
-        """128 bytes of shared memory that are filled and loaded for each product of fragments, weights in parts."""
+        """Return the shared-memory wavefronts (128 bytes each) per mma, for weights in ``parts`` parts.
+
+        Counts the stores of slices into shared memory, and the loads of fragments from it.
+        """
         m, n = self.warp_m / 16, self.warp_n / 8
         loaded = (4 * parts * m + 2 * n) / (m * n)
         m, n = self.block_m / 16, self.block_n / 8
         return loaded + (4 * parts * m + 2 * n) / (m * n)
 
 
-# ---------------------------------------------------------------- what tensor cores take
+# ---------------------------------------------------------------- requirements of tensor cores
 
 
 def refusal(problem: Problem) -> str | None:
-    """Return why no kernel of tensor cores takes a problem, or None."""
+    """Return why no tensor-core kernel accepts the problem; None if some may."""
     if (problem.dtype, problem.precision) not in ARITHMETICS:
         return f"{problem.dtype} products are those of IEEE arithmetic unless precision is lower"
     if problem.rank > RANK:
@@ -85,7 +89,7 @@ def refusal(problem: Problem) -> str | None:
 
 
 def has_chunks(problem: Problem, size: int = 16) -> bool:
-    """Tell whether every pixel of x consists of whole chunks, of so many bytes of contiguous channels."""
+    """Return whether every pixel of x consists of whole chunks of ``size`` bytes of contiguous, aligned channels."""
     chunk = size // problem.itemsize
     batch, channel, *spatial = problem.x_strides
     steps = [batch, *(s for s, n in zip(spatial, problem.x_shape[2:], strict=True) if n > 1)]
@@ -93,7 +97,7 @@ def has_chunks(problem: Problem, size: int = 16) -> bool:
 
 
 def order(arithmetic: Arithmetic, channels: int, unit: int, how: str = "") -> str:
-    """Return how the products of an output are added where each tap's channels are filled up to whole units."""
+    """Return the name of the order of summation: over taps, channels rounded up to a multiple of ``unit``."""
     return f"{arithmetic.instruction} over taps, {numbers.whole(channels, unit)} channels{how}"
 
 
@@ -107,18 +111,18 @@ def packing(
     depths: int,
     outer_taps: int,
     tickets: int = 0,
-    several: gemm_base.Several | None = None,
+    rows_per_filter: gemm_base.RowsPerFilter | None = None,
 ) -> Launch:
-    """Return the launch that packs weights, in slices of K, as fragments, and sets so many tickets to zero.
+    """Return the launch that packs weights as fragments, slice by slice of K, and zeroes ``tickets`` split-K counters.
 
-    ``columns`` and ``depths`` count fragments along M of all filters and along K of a slice, ``outer_taps`` those taps
-    that are filled up to whole slices each: 1 where K is, as a whole. Where filters have ``several`` rows these are
-    columns and taps of those.
+    ``columns`` counts fragments along M over all filters, ``depths`` those along K per slice. ``outer_taps`` is the
+    number of taps that are padded to whole slices each, or 1 if K is padded as a whole. With ``rows_per_filter``,
+    columns and taps are those of the GEMM's rows.
     """
     chosen = packing_variant(problem.dtype, problem.precision)
     rows, parts = weights.all_rows * depths // outer_taps, -(-outer_taps // _TAPS)
     blocks = problem.group * columns * rows * parts
-    taps = problem.taps if several is None else several.gemm.taps
+    taps = problem.taps if rows_per_filter is None else rows_per_filter.gemm.taps
     fields = {
         "filters": problem.filters,
         "channels": problem.channels,
@@ -131,7 +135,7 @@ def packing(
         "depths": depths,
         "by_channel": weights.channels,
         "extent": taps,
-        "of_filter": gemm_base.of_filter(problem.taps, several),
+        "of_filter": gemm_base.of_filter(problem.taps, rows_per_filter),
         "outer_taps": outer_taps,
     }
     return gemm_base.packing_launch(problem.operator, chosen, blocks, fields, tickets)
@@ -141,6 +145,6 @@ _KERNEL = Kernel("conv/gemm/pack_fragments.cu", "pack_fragments", f"PackFragment
 
 
 def packing_variant(dtype: str, precision: str) -> Variant:
-    """Return the kernel that packs weights as fragments."""
+    """Return the kernel variant that packs weights as fragments."""
     arithmetic = ARITHMETICS[dtype, precision]
     return _KERNEL.over(dtype, RANK, arithmetic.label, types=(arithmetic.cuda,))

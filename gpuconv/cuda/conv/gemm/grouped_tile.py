@@ -1,6 +1,7 @@
-"""The tiles of ``conv/gemm/grouped.cu``: groups cut into blocks, outputs into tiles, and what these cost, by the model.
+"""Tile selection for ``conv/gemm/grouped.cu``: how many groups and outputs a block takes, and what that costs.
 
-Axes are those of the kernel: three, those with anything to slide along first, the outermost through all images.
+A *band* is the part of x, with its halo, that a block stages in shared memory for one tile. Axes are in the kernel's
+order, three of them; the outermost runs through all images of the batch.
 """
 
 from __future__ import annotations
@@ -16,17 +17,17 @@ from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan import Limits, model, numbers
 from gpuconv.rules.geometry import Ints
 
-# ---------------------------------------------------------------- the kernels, and what a block of them has
+# ---------------------------------------------------------------- kernel forms and their work
 
 
-_GAP = 16  # bytes between pixels of a band, and between the weights of taps
-_TAP_BYTES = 8  # of an entry of the table
-_TAPS_AT_ONCE = 9  # that a thread waits for together
+_GAP = 16  # padding in bytes between pixels of a band, and between the weights of taps
+_TAP_BYTES = 8  # bytes per entry of the tap table
+_TAPS_AT_ONCE = 9  # taps whose weight loads are in flight together
 
 
 @dataclass(frozen=True, slots=True)
 class GroupedForm:
-    """One kernel: the filters of a block, the columns of a warp, its warps, the blocks its registers leave room for."""
+    """A kernel variant: filters per block, columns per warp, warps per block, occupancy allowed by registers."""
 
     block_m: int
     warp_n: int
@@ -35,12 +36,12 @@ class GroupedForm:
 
     @property
     def threads(self) -> int:
-        """Threads of a block."""
+        """Threads per block."""
         return 32 * self.warps
 
     @property
     def columns(self) -> int:
-        """Columns of a tile, at most."""
+        """Most columns per tile."""
         return self.warps * self.warp_n
 
     def __str__(self) -> str:
@@ -51,92 +52,92 @@ _FORMS = (GroupedForm(16, 64, 8, 2), GroupedForm(32, 64, 8, 2))
 
 
 def forms(arithmetic: Arithmetic) -> tuple[GroupedForm, ...]:
-    """Return the kernels of one way to multiply: weights in parts leave less room in registers."""
+    """Return the forms for an arithmetic; weights in two parts leave registers for the small one only."""
     return _FORMS if arithmetic.parts == 1 else _FORMS[:1]
 
 
 @dataclass(frozen=True)
 class GroupedWork:
-    """A problem with three axes in the kernel's order."""
+    """A problem with its three axes in the kernel's order, and the groups joined per block."""
 
     problem: Problem
     arithmetic: Arithmetic
     form: GroupedForm
-    together: int  # groups of a block
+    joined_groups: int  # groups joined per block
 
     @cached_property
     def itemsize(self) -> int:
-        """Bytes of an element of x, w and y."""
+        """Bytes per element of x, w and y."""
         return self.problem.itemsize
 
     @property
     def channels(self) -> int:
-        """Channels of a block."""
-        return self.together * self.problem.channels
+        """Channels per block: those of the joined groups."""
+        return self.joined_groups * self.problem.channels
 
     @cached_property
     def filters(self) -> int:
-        """Filters of a block's groups."""
-        return self.together * self.problem.filters
+        """Filters of the joined groups."""
+        return self.joined_groups * self.problem.filters
 
     @cached_property
     def depths(self) -> int:
-        """Fragments along K of one tap."""
+        """Fragments along K per tap."""
         return -(-self.channels * self.itemsize // 32)
 
     @cached_property
     def chunks(self) -> bool:
-        """Whether 16 bytes of channels are contiguous and aligned at every pixel, if x itself begins on 16 bytes."""
+        """Whether x has contiguous channels in aligned 16-byte chunks at every pixel, given an aligned base address."""
         batch, channel, *spatial = self.problem.x_strides
         return channel == 1 and all(step * self.itemsize % 16 == 0 for step in (batch, *spatial, self.channels))
 
     @cached_property
     def m_tiles(self) -> int:
-        """Blocks that share the groups."""
+        """Blocks among which the filters of the joined groups are divided."""
         return -(-self.filters // self.form.block_m)
 
     @cached_property
-    def blocks_by_turn(self) -> int:
-        """Blocks of a launch for each of those that share the tiles."""
-        return self.m_tiles * prod(self.problem.phases) * (self.problem.group // self.together)
+    def blocks_per_tile_block(self) -> int:
+        """Blocks of the launch per block along the tiles: filter tiles × phases × joined groups."""
+        return self.m_tiles * prod(self.problem.phases) * (self.problem.group // self.joined_groups)
 
     @cached_property
     def pitch(self) -> int:
-        """Bytes from one pixel of a band to the next."""
+        """Bytes between adjacent pixels of a band in shared memory."""
         return self.depths * 32 + _GAP
 
     @cached_property
     def reaches(self) -> Ints:
-        """Inputs from the first to the last that a column meets, axis by axis, in the phase that has the most taps."""
+        """Per axis, the distance from the first to the last input of a column, in the phase with the most taps."""
         met = zip(self.problem.most_taps, self.problem.axes, strict=True)
         return tuple((taps - 1) * (axis.dilation // gcd(axis.stride, axis.dilation)) for taps, axis in met)
 
     @cached_property
     def image_inputs(self) -> int:
-        """Inputs of one image along the outermost axis, with the padding that they meet."""
+        """Inputs of one image along the outermost axis, including the padding that columns read."""
         return (self.problem.columns[0] - 1) * self.problem.column_strides[0] + self.reaches[0] + 1
 
     @cached_property
     def weight_bytes(self) -> int:
-        """Of the fragments, and of the table of taps."""
+        """Bytes of shared memory for the weight fragments and the tap table."""
         taps = prod(self.problem.taps)
         fragments = self.depths * self.form.block_m // 16 * FRAGMENT_BYTES * self.arithmetic.parts + _GAP
         return -(-taps * _TAP_BYTES // 16) * 16 + taps * fragments
 
     @cached_property
     def products(self) -> int:
-        """Multiplications of a step of the main loop."""
+        """Tensor-core products per step of the main loop, per warp."""
         return self.form.block_m * self.form.warp_n * (32 // self.itemsize) * self.arithmetic.products
 
     @cached_property
     def weight_waits(self) -> int:
-        """Times that a thread waits for weights."""
+        """Number of load latencies that a thread waits for while loading weights."""
         pairs = min(self.form.block_m, self.filters) * self.problem.channels
         return -(-pairs // (2 * self.form.threads)) * -(-prod(self.problem.taps) // _TAPS_AT_ONCE)
 
     @cached_property
     def written_in_chunks(self) -> bool:
-        """Whether 16 bytes of channels are contiguous and aligned at every pixel of y, if y begins on 16 bytes."""
+        """Whether y has contiguous channels in aligned 16-byte chunks at every pixel, given an aligned base address."""
         problem = self.problem
         batch, channel, *spatial = problem.y_strides
         steps = [batch, *(step for step, n in zip(spatial, problem.y_shape[2:], strict=True) if n > 1)]
@@ -144,11 +145,12 @@ class GroupedWork:
 
     @cached_property
     def written_in_pairs(self) -> tuple[bool, ...]:
-        """Whether pairs of columns along each axis are contiguous in y, of tiles with an even number of them."""
+        """Per axis, whether pairs of columns are contiguous and aligned in y, for tiles with an even number of them."""
         problem = self.problem
         batch, channel, *spatial = problem.y_strides
 
         def paired(axis: int) -> bool:
+            """Return whether pairs along this axis are contiguous and aligned."""
             others = (problem.columns[axis], channel, batch, *spatial[:axis], *spatial[axis + 1 :])
             return spatial[axis] == 1 and prod(problem.strides) == 1 and not any(number % 2 for number in others)
 
@@ -156,36 +158,36 @@ class GroupedWork:
 
     @property
     def fragments(self) -> float:
-        """Fragments of weights for each tap of a group."""
-        return self.depths * self.m_tiles * self.form.block_m / 16 / self.together
+        """Weight fragments per tap and group, the quantity that joining groups minimises."""
+        return self.depths * self.m_tiles * self.form.block_m / 16 / self.joined_groups
 
 
 # ---------------------------------------------------------------- tiles, their shared memory and their cost
 
 
-_PIECE = 16 * 40 * 4  # bytes of shared memory that a warp's sums pass through one by one
-_WAIT = 800  # cycles from a load to what it brings; assumed
-_ISSUED = 4  # instructions of warps that a multiprocessor issues in a cycle
-# Instructions of a warp, counted in the machine code: of a step of the main loop, beside those that multiply and those
-# that make a fragment of inputs ready; for 32 pixels of a fragment's channels, by the bytes of an element; for 32
-# copies of 16 bytes; for 32 weights of one tap.
+_PIECE = 16 * 40 * 4  # bytes of shared memory through which a warp passes its accumulators, fragment by fragment
+_WAIT = 800  # cycles of global load latency (assumed)
+_ISSUED = 4  # warp instructions that an SM issues per cycle
+# Warp instructions, counted in SASS. In order: a main-loop step without its mma and preparation; preparing a fragment
+# of inputs; gathering 32 pixels of a fragment's channels, by bytes per element; 32 copies of 16 bytes; 32 weights of
+# one tap.
 _STEP, _PREPARED, _GATHERED, _COPIED, _WEIGHT = 26, {"mma": 0, "tf32": 4, "3xtf32": 7}, {2: 130, 4: 95}, 56, 13
-# Instructions of a warp for 16 x 32 outputs, and wavefronts for each of their bytes.
+# (warp instructions per 16 × 32 outputs, wavefronts per byte of them)
 _WRITTEN = {"single": (560, 20), "pairs": (150, 12), "chunks": (170, 12)}
-_Costs = tuple[float, float]  # instructions of warps, and wavefronts
+_Costs = tuple[float, float]  # warp instructions, shared-memory wavefronts
 
 
 @dataclass(frozen=True)
 class GroupedTile:
-    """Columns of a tile along each axis, and the blocks that share the tiles."""
+    """A tile: its columns along each axis, and ``tile_blocks``, the number of blocks that share the tiles."""
 
     work: GroupedWork
     tile: Ints
-    turns: int
+    tile_blocks: int
 
     @cached_property
     def box(self) -> Ints:
-        """Inputs that the columns meet along each axis."""
+        """Extents of the band: inputs, with halo, that the tile's columns read along each axis."""
         work, (outer, middle, inner) = self.work, self.tile
         steps, columns = work.problem.column_strides, work.problem.columns[0]
         crossed = -(-(outer - 1) // columns)
@@ -200,7 +202,7 @@ class GroupedTile:
 
     @cached_property
     def pitches(self) -> Ints:
-        """Pixels from one step along each axis of the box to the next, against bank conflicts between rows."""
+        """Band strides in pixels along each axis, padded so that adjacent rows and planes hit different banks."""
         (_, middle, inner), (_, *box) = self.tile, self.box
         steps = self.work.problem.column_strides
         row = numbers.congruent(box[1], steps[1], inner * steps[2], 8)
@@ -209,14 +211,14 @@ class GroupedTile:
 
     @cached_property
     def counts(self) -> Ints:
-        """Tiles along each axis."""
+        """Number of tiles along each axis."""
         problem, (outer, middle, inner) = self.work.problem, self.tile
         first, second, last = problem.columns
         return -(-first * problem.batch // outer), -(-second // middle), -(-last // inner)
 
     @cached_property
     def outputs(self) -> str:
-        """How a warp writes if y begins on 16 bytes: 16 bytes of channels, columns in pairs, or one by one."""
+        """How a warp writes, given an aligned y: "chunks" of 16 bytes of channels, "pairs" of columns, or "single"."""
         if self.work.written_in_chunks:
             return "chunks"
         inner = self._inner
@@ -224,31 +226,31 @@ class GroupedTile:
 
     @property
     def blocks(self) -> int:
-        """Of the launch."""
-        return self.work.blocks_by_turn * self.turns
+        """Blocks of the launch."""
+        return self.work.blocks_per_tile_block * self.tile_blocks
 
     @cached_property
     def shared_bytes(self) -> int:
-        """Of a block, without the taps of a phase."""
+        """Bytes of shared memory per block, without the taps of a phase."""
         work, form, size = self.work, self.work.form, self.work.itemsize
         pieces = max(_PIECE, 16 * (form.warp_n + 8) * size, form.warp_n * (16 * size + (16 if size == 4 else 0)))
         return work.weight_bytes + max(self.box[0] * self.pitches[0] * work.pitch, form.warps * pieces)
 
     def seconds(self, limits: Limits) -> float:
-        """Model the time of the busiest multiprocessor: of what it has most of, and of waiting."""
-        return self.time(self.turns, [*self.costs(limits), self.weights()], limits)
+        """Model the seconds of the busiest SM: its dominant resource, plus exposed load latency."""
+        return self.time(self.tile_blocks, [*self.costs(limits), self.weights()], limits)
 
-    def time(self, turns: int, costs: list[_Costs], limits: Limits) -> float:
-        """Return the modelled time of tiles of this size that so many blocks share.
+    def time(self, tile_blocks: int, costs: list[_Costs], limits: Limits) -> float:
+        """Model the seconds of tiles of this size when ``tile_blocks`` blocks share them.
 
-        ``costs`` are those of a tile's main loop, its band and its outputs, and of a block's weights.
+        ``costs`` are those of a tile's main loop, band and outputs, and of a block's weights.
         """
         work, form = self.work, self.work.form
-        tiles, blocks = -(-prod(self.counts) // turns), work.blocks_by_turn * turns
+        tiles, blocks = -(-prod(self.counts) // tile_blocks), work.blocks_per_tile_block * tile_blocks
         room = limits.blocks_of(self.shared_bytes)
         resident = min(form.blocks_per_sm, room, -(-blocks // limits.multiprocessors))
         sums = model.tensor(blocks, tiles * self._steps * work.products, work.arithmetic.lanes, 0.0, limits)
-        if resident > 1:  # the steps of one block overlap with others of another
+        if resident > 1:  # blocks overlap: one multiplies while another loads or writes
             loop, band, outputs, weights = costs
             issued = tiles * loop[0] + tiles * band[0] + tiles * outputs[0] + weights[0]
             wavefronts = tiles * loop[1] + tiles * band[1] + tiles * outputs[1] + weights[1]
@@ -263,21 +265,21 @@ class GroupedTile:
         return busy + model.busy(blocks, _WAIT * waits / resident, limits)
 
     def effort(self, limits: Limits) -> float:
-        """Return the cycles of the busiest multiprocessor's tiles, without weights and waiting."""
+        """Return the cycles of the busiest SM's tiles, without weights and latency; a cheap first ranking."""
         loop, band, outputs = self.costs(limits)
-        rounds = -(-self.work.blocks_by_turn * prod(self.counts) // limits.multiprocessors)
+        rounds = -(-self.work.blocks_per_tile_block * prod(self.counts) // limits.multiprocessors)
         issued, wavefronts = loop[0] + band[0] + outputs[0], loop[1] + band[1] + outputs[1]
         return float(rounds * max(issued / _ISSUED, wavefronts))
 
     @cached_property
     def _steps(self) -> float:
-        """Steps of the main loop, of all warps, for a tile of a phase."""
+        """Main-loop steps over all warps, for a tile of one phase."""
         problem = self.work.problem
-        taps = prod(problem.taps) / prod(problem.phases)  # of a phase, on the average
+        taps = prod(problem.taps) / prod(problem.phases)  # mean over phases
         return -(-prod(self.tile) // self.work.form.warp_n) * taps * self.work.depths
 
     def costs(self, limits: Limits) -> tuple[_Costs, _Costs, _Costs]:
-        """Return the costs of a tile's main loop, of its band, and of its outputs."""
+        """Return the (instructions, wavefronts) of a tile's main loop, band and outputs."""
         work, form, arithmetic = self.work, self.work.form, self.work.arithmetic
         cached, rows, columns, size = limits.rates.cached, form.block_m // 16, form.warp_n // 8, work.itemsize
         issued = _STEP + columns * (_PREPARED[arithmetic.label] + rows * arithmetic.products)
@@ -292,7 +294,7 @@ class GroupedTile:
         return (self._steps * issued, self._steps * wavefronts), band, (outputs * instructions, outputs * wide * size)
 
     def weights(self) -> _Costs:
-        """Return the costs of a block's weights."""
+        """Return the (instructions, wavefronts) of loading a block's weights."""
         work, taps = self.work, prod(self.work.problem.taps)
         warps = min(work.form.block_m, work.filters) * work.problem.channels / 32
         lines = min(32, -(-32 * taps * work.itemsize // 128))
@@ -300,7 +302,7 @@ class GroupedTile:
         return 8 * cleared + warps * taps * _WEIGHT, 4 * cleared + warps * taps * (lines + 3)
 
     def _lines(self) -> float:
-        """Lines of 128 bytes that 32 neighbouring pixels of a band lie in; rows may follow each other."""
+        """Return the 128-byte lines that 32 adjacent pixels of a band occupy in x; contiguous rows share lines."""
         problem, inner = self.work.problem, self._inner
         if problem.x_strides[2 + inner] not in (0, 1):
             return 32
@@ -311,12 +313,12 @@ class GroupedTile:
 
     @cached_property
     def _inner(self) -> int:
-        """The innermost axis that a tile has several columns of."""
+        """The innermost axis along which the tile has several columns."""
         _, middle, inner = self.tile
         return 2 if inner > 1 else 1 if middle > 1 else 0
 
     def _conflicts(self) -> float:
-        """Mean bank conflicts of eight columns in a row, whose pixels may be apart."""
+        """Return the mean bank-conflict degree of the loads of eight adjacent columns."""
         _, middle, inner = self.tile
         (first, second, third), (plane, row, pixel) = self.work.problem.column_strides, self.pitches
         runs = -(-min(prod(self.tile), 64) // 8)
@@ -325,14 +327,14 @@ class GroupedTile:
 
     @cached_property
     def _waits(self) -> int:
-        """Times that a thread waits for what it reads of a band."""
+        """Number of load latencies that a thread waits for while it loads a band."""
         items = prod(self.box) * self.work.depths
         return 1 if self.work.chunks else -(-items // (2 * self.work.form.threads))
 
 
 @lru_cache(maxsize=1024)
 def _conflicts_of(runs: int, middle: int, inner: int, steps: Ints) -> float:
-    """Return the mean bank conflicts of so many runs of eight columns, whose pixels lie these steps apart."""
+    """Return the mean bank-conflict degree of ``runs`` loads of eight columns, at distances ``steps`` modulo 8."""
     outer_step, middle_step, inner_step = steps
     places: list[int] = []
     line = 0
@@ -349,23 +351,24 @@ def _conflicts_of(runs: int, middle: int, inner: int, steps: Ints) -> float:
     return most / runs
 
 
-# ---------------------------------------------------------------- the best tile
+# ---------------------------------------------------------------- choice of a tile
 
 
-_PARTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)  # that an axis may be cut into
-_TRIED = 5  # shapes of tiles, by the whole model
+_PARTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)  # numbers of parts into which an axis may be divided
+_TRIED = 5  # shapes evaluated by the full cost model
 
 
 def best(work: GroupedWork, limits: Limits, more_bytes: int) -> tuple[float, GroupedTile] | None:
-    """Return the quickest way to cut the outputs, with its modelled seconds, or None where shared memory is too small.
+    """Return the fastest tile with its modelled seconds; None if no tile fits shared memory.
 
-    Of all shapes the few with the least work in all are tried, and parts of these, with more or fewer blocks.
-    ``more_bytes`` are what a block needs beside a tile's.
+    All shapes are ranked by :meth:`GroupedTile.effort`. The best few, and halves, quarters and eighths of them, are
+    then evaluated by the full model with several numbers of blocks. ``more_bytes`` is shared memory that a block needs
+    in addition.
     """
     room = limits.shared_bytes_per_block - more_bytes
     shapes = [GroupedTile(work, shape, 1) for shape in _shapes(work)]
     fitting = [tile for tile in shapes if tile.shared_bytes <= room]
-    ways: list[tuple[float, Ints, int]] = []
+    options: list[tuple[float, Ints, int]] = []
     for shape in sorted(fitting, key=lambda tile: tile.effort(limits))[:_TRIED]:
         first, *rest = shape.tile
         for size in sorted({first, -(-first // 2), -(-first // 4), -(-first // 8)}):
@@ -374,15 +377,15 @@ def best(work: GroupedWork, limits: Limits, more_bytes: int) -> tuple[float, Gro
                 continue
             tiles, costs = prod(part.counts), [*part.costs(limits), part.weights()]
             shares = sorted({-(-tiles // n) for n in (1, 2, 3, 4, 6, 8)})
-            ways += [(part.time(turns, costs, limits), part.tile, turns) for turns in shares]
-    if not ways:
+            options += [(part.time(tile_blocks, costs, limits), part.tile, tile_blocks) for tile_blocks in shares]
+    if not options:
         return None
-    seconds, columns, turns = min(ways, key=itemgetter(0))
-    return seconds, GroupedTile(work, columns, turns)
+    seconds, columns, tile_blocks = min(options, key=itemgetter(0))
+    return seconds, GroupedTile(work, columns, tile_blocks)
 
 
 def _shapes(work: GroupedWork) -> Iterator[Ints]:
-    """Yield sizes of tiles, each axis cut into about equal parts."""
+    """Yield tile shapes that divide each axis into about equal parts."""
     outer, middle, inner = work.problem.columns
     most, rows = work.form.columns, outer * work.problem.batch
     for last in _parts(inner, most):
@@ -393,4 +396,5 @@ def _shapes(work: GroupedWork) -> Iterator[Ints]:
 
 
 def _parts(extent: int, most: int) -> list[int]:
+    """Return the sizes, at most ``most``, that divide an axis into about equal parts."""
     return sorted({size for n in _PARTS if (size := -(-extent // n)) <= most}) or [most]

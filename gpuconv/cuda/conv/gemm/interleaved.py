@@ -1,6 +1,8 @@
-"""ConvTranspose with a stride along W: blocks that make all phases along W of their pixels, and write whole rows.
+"""ConvTranspose with a stride along W, all phases of W computed by one block.
 
-In 32-bit indices and three spatial axes, of which those outside may be of one element.
+Computed separately, each phase writes every stride-th element of a row, in partial sectors. Here a block exchanges its
+accumulators through shared memory and writes whole contiguous rows. FFMA, 32-bit indices, three spatial axes (the outer
+ones may have one element).
 """
 
 from __future__ import annotations
@@ -19,10 +21,11 @@ from gpuconv.cuda.plan import RESERVED_BYTES, Candidate, Launch, Limits, Offer, 
 NAME = "interleaved phases"
 
 
-# ---------------------------------------------------------------- what it sees
+# ---------------------------------------------------------------- accepted problems
 
 
 def _refusal(problem: Problem) -> Refusal | None:
+    """Return why this family does not accept the problem; None if it does."""
     if not problem.phases:
         return Refusal("Conv has no phases", plain=True)
     if problem.rank > 3:
@@ -39,10 +42,10 @@ def _refusal(problem: Problem) -> Refusal | None:
 # ---------------------------------------------------------------- tiles
 
 
-# 128 channels in one block are too many sums to lay into shared memory; few channels in a group make slices of 8.
+# With 128 channels per block, the accumulators exceed shared memory. Few channels per group use slices of 8.
 _WIDE = GemmTile(64, 128, 16, 8, 8, 3, 0.84, rowwise=False)
 _SHALLOW = GemmTile(16, 128, 8, 4, 4, 4, 0.51, rowwise=False)
-# What the flat tile gathers waits in registers: half as much of it.
+# The flat tile keeps gathered elements in registers, so its slice is half as deep.
 _FLAT_HALF = GemmTile(16, 128, 8, 4, 4, 4, 0.23, uniform=False)
 _SHALLOW_HALF = replace(_SHALLOW, efficiency=0.41)
 _SHALLOW_DOUBLE = replace(_SHALLOW, blocks_per_sm=3, efficiency=0.48)
@@ -57,11 +60,11 @@ _TILES = {
 # ---------------------------------------------------------------- shared memory
 
 
-_LEAST_BLOCKS = 2  # of a multiprocessor, so that one multiplies while another one writes
+_LEAST_BLOCKS = 2  # per SM, so that one multiplies while another writes
 
 
 def shared_bytes(problem: Problem, tile: GemmTile) -> int:
-    """Return the bytes of the multiplier's buffers, of the planes of sums, and of the taps of all phases along W."""
+    """Return the bytes of shared memory: pipeline stages, accumulator planes, and the taps of all phases along W."""
     phases = problem.phases[-1]
     apart = spread(phases, problem.word)
     planes = ((phases - 1) * tile.block_m * tile.block_n + phases * apart) * problem.word
@@ -69,25 +72,28 @@ def shared_bytes(problem: Problem, tile: GemmTile) -> int:
 
 
 def spread(parts: int, size: int) -> int:
-    """Return how many elements of a size things of several parts lie apart, as ``spread`` of ``conv/epilogue.cuh``."""
+    """Return the padding, in elements of ``size`` bytes, between rows of ``parts`` parts; ``spread`` in the kernels."""
     vector, banks = 16 // size, 128 // size
     return (banks - 1) // (parts * vector) * vector + vector
 
 
 def _has_room(problem: Problem, tile: GemmTile, limits: Limits) -> bool:
+    """Return whether ``_LEAST_BLOCKS`` blocks of the tile fit an SM's shared memory."""
     shared = shared_bytes(problem, tile)
-    several = _LEAST_BLOCKS * (shared + RESERVED_BYTES)
-    return shared <= limits.shared_bytes_per_block and several <= limits.shared_bytes_per_multiprocessor
+    bytes_per_sm = _LEAST_BLOCKS * (shared + RESERVED_BYTES)
+    return shared <= limits.shared_bytes_per_block and bytes_per_sm <= limits.shared_bytes_per_multiprocessor
 
 
 # ---------------------------------------------------------------- cost
 
 
 def _blocks(problem: Problem, tile: GemmTile) -> int:
+    """Return the blocks of the launch: tiles × groups × phases of the outer axes."""
     return prod(problem.tiles(tile.block_m, tile.block_n)) * prod(problem.phases[:-1]) * problem.group
 
 
 def _seconds(problem: Problem, tile: GemmTile, uniform: bool, limits: Limits) -> float:
+    """Model the seconds of all launches of this candidate."""
     multiplications = tile.block_m * tile.block_n * problem.rows / prod(problem.phases[:-1])
     efficiency = gemm_base.efficiency(tile, uniform)
     busy = max(
@@ -98,7 +104,7 @@ def _seconds(problem: Problem, tile: GemmTile, uniform: bool, limits: Limits) ->
 
 
 def _fullest(problem: Problem) -> float:
-    """Return how many times the mean the fullest phase of the axes but W meets taps."""
+    """Return the taps of the phase with the most taps on the outer axes, relative to the mean over phases."""
     shares = zip(problem.most_taps[:-1], problem.taps[:-1], problem.phases[:-1], strict=True)
     return prod(most * phases / taps for most, taps, phases in shares)
 
@@ -107,7 +113,7 @@ def _fullest(problem: Problem) -> float:
 
 
 def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
-    """Yield a candidate for every tile that the device has room for."""
+    """Yield a candidate for each tile of which two blocks fit an SM's shared memory."""
     if refusal := _refusal(problem):
         yield refusal
         return
@@ -128,6 +134,7 @@ def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
 
 
 def _plan(problem: Problem, tile: GemmTile, uniform: bool) -> Plan:
+    """Return the plan of this candidate."""
     blocks = _blocks(problem, tile)
     chosen = variant(problem.dtype, tile, uniform)
     tiles = problem.tiles(tile.block_m, tile.block_n)
@@ -145,11 +152,12 @@ _KERNEL = Kernel("conv/gemm/interleaved.cu", "conv_transpose_interleaved", "Conv
 
 
 def variant(dtype: str, tile: GemmTile, uniform: bool) -> Variant:
+    """Return the kernel variant with these template arguments."""
     return gemm_base.tile_variant(_KERNEL, dtype, 3, tile, uniform)
 
 
 def forms() -> Iterator[tuple[str, GemmTile, bool]]:
-    """Yield dtype, tile, and whether each slice of K has one tap, of every kernel."""
+    """Yield (dtype, tile, one tap per slice of K) of every kernel variant."""
     for dtype, tiles in _TILES.items():
         for tile in tiles:
             for uniform in tile.forms:
@@ -157,5 +165,6 @@ def forms() -> Iterator[tuple[str, GemmTile, bool]]:
 
 
 def variants() -> Iterator[Variant]:
+    """Yield every kernel variant of this family."""
     for dtype, tile, uniform in forms():
         yield variant(dtype, tile, uniform)

@@ -1,4 +1,4 @@
-"""Tiles of implicit GEMM on tensor cores, what they take of a multiprocessor, and what they cost."""
+"""Tiles of the tensor-core implicit GEMM: shapes, loading forms, shared memory, and their modelled cost."""
 
 from __future__ import annotations
 
@@ -18,33 +18,35 @@ from gpuconv.cuda.plan.numbers import whole
 
 @dataclass(frozen=True, slots=True)
 class MmaForm:
-    """How a tile's inputs come into shared memory."""
+    """How a tile's slices of x are gathered into shared memory."""
 
-    # "vector", "scalar", "rowwise", "chunks" or "halves": 16 bytes of contiguous channels, single elements, or single
-    # elements that each have their own tap; or 16 or 8 bytes of contiguous channels that each have their own tap
+    # - "vector": 16 bytes of contiguous channels per copy, one tap per slice of K.
+    # - "scalar": single elements, one tap per slice of K.
+    # - "rowwise": single elements, with a tap lookup per row of K.
+    # - "chunks", "halves": 16 or 8 bytes of contiguous channels, with a tap lookup per copy.
     gather: str
-    block_k: int  # rows of a slice of K
+    block_k: int  # rows of K per slice
     stages: int  # pipeline stages: slices in shared memory
-    issued: float  # instructions of a warp in the main loop for every one that multiplies fragments
+    issued: float  # main-loop instructions of a warp per mma instruction
 
     @property
     def rowwise(self) -> bool:
-        """K is filled up to whole slices as a whole, not tap by tap."""
+        """Whether K is padded as a whole to full slices, instead of per tap; the taps then come from a table."""
         return self.gather in ("rowwise", "chunks", "halves")
 
     @property
     def copied(self) -> int:
-        """Bytes of contiguous channels that are copied at once, or 0: single elements are."""
+        """Bytes of contiguous channels per asynchronous copy; 0 for copies of single elements."""
         return {"vector": 16, "chunks": 16, "halves": 8}.get(self.gather, 0)
 
     def entries(self, rows: int, itemsize: int) -> int:
-        """Return the entries of the table for so many rows of K: none for slices of one tap each."""
+        """Return the entries of the tap table for ``rows`` rows of K; 0 if each slice has one tap."""
         return rows // max(1, self.copied // itemsize) if self.rowwise else 0
 
 
 @dataclass(frozen=True, slots=True)
 class MmaTile(WarpTile):
-    """The outputs of a block and of a warp, and the forms that the kernel comes in."""
+    """A tensor-core tile: the outputs of one block and of one warp, and the forms it is instantiated in."""
 
     forms: tuple[MmaForm, ...]
 
@@ -57,9 +59,10 @@ _SQUARE_OF_HALF = (
     MmaForm("rowwise", 32, 4, 16.0),
 )
 _FLAT_OF_HALF = (MmaForm("vector", 64, 3, 5.2), MmaForm("chunks", 64, 3, 8.8), MmaForm("scalar", 32, 4, 17.0))
-# Two stages of 64 x 256 and the table of its pixels are 84 KiB, for either width of elements. Two blocks have room in
-# 228 KiB, one in 164 (two would need 170, or 4 bytes for each pixel in place of 16) and in 100. Registers would do for
-# two. Slices of half the depth would fit twice in 100, but need a barrier for half as many products.
+# 64 × 256 tiles: two stages and the pixel table take 84 KiB, for 16-bit and 32-bit elements. That allows two blocks per
+# SM with 228 KiB of shared memory, and one with 164 or 100 KiB. (Two in 164 KiB would need a pixel table of 4 instead
+# of 16 bytes per pixel.) Registers would allow two. Slices of half the depth would fit twice into 100 KiB, but need a
+# barrier for half as many products.
 _HALF = (
     MmaTile(128, 128, 64, 64, 2, (MmaForm("vector", 64, 2, 1.7), MmaForm("scalar", 32, 3, 3.1))),
     MmaTile(64, 256, 64, 64, 2, (MmaForm("vector", 64, 2, 1.8), MmaForm("chunks", 64, 2, 2.7))),
@@ -105,13 +108,13 @@ TILES["DoubleProducts"] = _DOUBLE
 
 
 def kernels(arithmetic: Arithmetic) -> Iterator[tuple[MmaTile, MmaForm]]:
-    """Yield every form of every tile."""
+    """Yield every (tile, form) pair."""
     for tile in TILES[arithmetic.cuda]:
         for form in tile.forms:
             yield tile, form
 
 
-# M and N of tiles in which filters can have several rows, and how inputs come.
+# (M, N, form) of the tiles instantiated with several GEMM rows per filter, by operator and arithmetic
 _Forms = Mapping[str, tuple[tuple[int, int, str], ...]]
 _FLAT, _LOW, _WIDE = (16, 128, "vector"), (32, 256, "vector"), (64, 256, "vector")
 _SQUARE, _SINGLE_SQUARE, _LARGE = (64, 64, "vector"), (64, 64, "scalar"), (128, 128, "scalar")
@@ -132,7 +135,7 @@ _WITH_ROWS: Mapping[str, _Forms] = {
 
 
 def of_rows(arithmetic: Arithmetic, operator: str) -> Iterator[tuple[MmaTile, MmaForm]]:
-    """Yield the forms of tiles in which an operator's filters can have several rows."""
+    """Yield the (tile, form) pairs instantiated with several GEMM rows per filter, for this operator."""
     those = _WITH_ROWS[operator].get(arithmetic.cuda, ())
     for tile, form in kernels(arithmetic):
         if (tile.block_m, tile.block_n, form.gather) in those:
@@ -140,9 +143,10 @@ def of_rows(arithmetic: Arithmetic, operator: str) -> Iterator[tuple[MmaTile, Mm
 
 
 def divisible(arithmetic: Arithmetic, tile: MmaTile, form: MmaForm) -> bool:
-    """Tell whether several blocks could make a tile: not large ones in 3xTF32, whose products take all the time.
+    """Return whether the variant supports split-K.
 
-    Flat ones of float64 as well: their products take so long that few slices of K fill a multiprocessor.
+    Large 3xTF32 tiles do not: their products take all the time. Flat float64 tiles do: few slices of K already occupy
+    an SM.
     """
     if (tile.block_m, tile.block_n) == (64, 64) or arithmetic.cuda == "DoubleProducts":
         return form.gather not in ("rowwise", "halves")
@@ -153,52 +157,53 @@ def divisible(arithmetic: Arithmetic, tile: MmaTile, form: MmaForm) -> bool:
 
 
 def channels_of_tap(problem: Problem, form: MmaForm) -> int:
-    """Rows of the GEMM from one tap to the next: whole slices, or no more than there are channels."""
+    """Return the rows of K per tap: channels rounded up to whole slices, or exact if K is padded as a whole."""
     return problem.channels if form.rowwise else -(-problem.channels // form.block_k) * form.block_k
 
 
 def multiplied(problem: Problem, form: MmaForm) -> int:
-    """Rows of the GEMM of a tap that are multiplied: of its last slice, those of the steps that have channels."""
+    """Return the rows of K per tap that are multiplied: in the last slice, mma steps of padding only are skipped."""
     if form.rowwise:
         return problem.channels
     return whole(problem.channels, 32 // problem.itemsize * _fragments_of_step(problem))
 
 
 def _fragments_of_step(problem: Problem) -> int:
-    """Fragments along K that an instruction multiplies."""
+    """Return the fragments along K that one mma instruction multiplies."""
     return 4 if fragments.arithmetic(problem).cuda == "DoubleProducts" else 1
 
 
 def slices(problem: Problem, form: MmaForm) -> int:
-    """Return the slices of K, of all phases together."""
+    """Return the number of slices of K, over all phases."""
     return -(-prod(problem.taps) * channels_of_tap(problem, form) // form.block_k)
 
 
 def most_slices(problem: Problem, form: MmaForm) -> int:
-    """Slices of the phase whose outputs meet the most taps."""
+    """Return the number of slices of K in the phase with the most taps."""
     if form.rowwise:
         return slices(problem, form)
     return problem.most_rows // problem.channels * (channels_of_tap(problem, form) // form.block_k)
 
 
 def depths(problem: Problem, form: MmaForm) -> int:
-    """Fragments along K of a slice."""
+    """Return the mma fragments along K per slice."""
     return form.block_k * problem.itemsize // 32
 
 
 def columns(problem: Problem, tile: MmaTile) -> int:
-    """Fragments along M, in whole tiles."""
+    """Return the mma fragments along M (16 rows each), in whole tiles."""
     return problem.tiles(tile.block_m, tile.block_n)[0] * tile.block_m // 16
 
 
 def packed_weights(problem: Problem, tile: MmaTile, form: MmaForm) -> gemm_base.PackedWeights:
-    """Return how the kernel finds them: in slices, their bytes from one to the next."""
+    """Return the layout of packed weights: whole slices, with the pitch in bytes."""
     parts = columns(problem, tile) * depths(problem, form) * fragments.arithmetic(problem).parts
     pitch = parts * FRAGMENT_BYTES
     return gemm_base.PackedWeights(pitch, slices(problem, form), channels_of_tap(problem, form))
 
 
 def packed_bytes(problem: Problem, tile: MmaTile, form: MmaForm) -> int:
+    """Return the bytes of the packed weights, over all groups."""
     weights = packed_weights(problem, tile, form)
     return problem.group * weights.all_rows * weights.pitch
 
@@ -206,17 +211,18 @@ def packed_bytes(problem: Problem, tile: MmaTile, form: MmaForm) -> int:
 # ---------------------------------------------------------------- shared memory
 
 
-_ENTRY = 16  # bytes, of a table
+_ENTRY = 16  # bytes per table entry
 
 
 def shared_bytes(problem: Problem, tile: MmaTile, form: MmaForm) -> int:
-    """Return the bytes of the pipeline's stages, the tables of pixels and of rows, and the taps of a phase."""
+    """Return the bytes of shared memory: pipeline stages, tables of pixels and taps, one phase's taps."""
     size = problem.itemsize
     weights = tile.block_m * form.block_k * size * fragments.arithmetic(problem).parts
-    padding = 0 if size == 2 or form.copied else 32 * form.block_k  # of rows of K, against bank conflicts
+    padding = 0 if size == 2 or form.copied else 32 * form.block_k  # padding of K rows against bank conflicts
     inputs = tile.block_n * form.block_k * size + padding
-    kept = form.gather == "scalar" and tile.block_n == tile.threads  # each thread has a pixel: it needs no table
-    entries = (0 if kept else tile.block_n) + form.entries(slices(problem, form) * form.block_k, size)
+    # each thread gathers for one pixel, which it keeps in registers: no pixel table
+    pixel_in_registers = form.gather == "scalar" and tile.block_n == tile.threads
+    entries = (0 if pixel_in_registers else tile.block_n) + form.entries(slices(problem, form) * form.block_k, size)
     taps = gemm_base.taps_bytes(RANK) if problem.phases else 0
     return form.stages * (weights + inputs) + entries * _ENTRY + taps
 
@@ -225,25 +231,25 @@ def shared_bytes(problem: Problem, tile: MmaTile, form: MmaForm) -> int:
 
 
 def _wavefronts(problem: Problem, tile: MmaTile, form: MmaForm) -> float:
-    """128 bytes that go to or from shared memory, or to L1, for every instruction that multiplies fragments."""
+    """Return the shared-memory and L1 wavefronts (128 bytes each) per mma instruction."""
     arithmetic = fragments.arithmetic(problem)
-    elements = 32 / problem.itemsize  # rows of K of a fragment
-    gathered = 0.0 if form.copied else elements / 4 / (tile.block_m / 16) * problem.lines  # of 32 pixels
+    elements = 32 / problem.itemsize  # rows of K per fragment
+    gathered = 0.0 if form.copied else elements / 4 / (tile.block_m / 16) * problem.lines  # for 32 pixels
     return (tile.wavefronts(arithmetic.parts) + gathered) * _fragments_of_step(problem) / arithmetic.products
 
 
 def busy_with(problem: Problem, tile: MmaTile, form: MmaForm, limits: Limits, shared: int = 0) -> split.Busy:
-    """Return what predicts the seconds of a number of blocks, by the slices of each and how many others there are.
+    """Return a cost function: (blocks, slices per block, other blocks) → seconds.
 
-    A block has so many bytes of ``shared`` memory, if other ones than the tile's.
+    ``shared`` overrides the tile's bytes of shared memory per block, which limits occupancy.
     """
     arithmetic = fragments.arithmetic(problem)
     filled = multiplied(problem, form) / channels_of_tap(problem, form)
     slice_of_tile = tile.block_m * tile.block_n * form.block_k * arithmetic.products * filled
-    # Cycles for all else that goes with one multiplication; four warps issue at a time. A slice that is filled in part
-    # takes as long to fetch as any.
-    besides = max(form.issued / 4, _wavefronts(problem, tile, form)) / filled
+    # Cycles per mma for everything else; four warps issue per cycle. A partly filled slice costs as much to load as a
+    # full one.
+    other_cycles = max(form.issued / 4, _wavefronts(problem, tile, form)) / filled
     residence = tile.residence(shared or shared_bytes(problem, tile, form), limits)
     return lambda blocks, slices, others=0: model.tensor(
-        blocks, slices * slice_of_tile, arithmetic.lanes, besides, limits, residence, others
+        blocks, slices * slice_of_tile, arithmetic.lanes, other_cycles, limits, residence, others
     )

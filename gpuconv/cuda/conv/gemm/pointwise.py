@@ -1,8 +1,9 @@
-"""Conv of one tap, and ConvTranspose whose kernel is its stride, as one plain GEMM by FFMA.
+"""1 × 1 Conv, and ConvTranspose whose kernel equals its stride, as a plain GEMM with FFMA on CUDA cores.
 
-Conv (``conv/gemm/pointwise.cu``) takes float32, stride 1 and no padding; spatial axes that are contiguous in x and in y
-become a single one, and w is read as it is. ConvTranspose (``conv/gemm/depth_to_space.cu``) takes every type; its
-weights are packed first, unless they lie so.
+The IEEE-precision counterpart of the plain tensor-core GEMM. Conv (``conv/gemm/pointwise.cu``) takes float32 without
+stride or padding. Spatial axes contiguous in x and y are merged, and w is read in place, so one launch suffices.
+ConvTranspose (``conv/gemm/depth_to_space.cu``) takes every dtype and packs weights unless they already have the right
+order.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from gpuconv.cuda.plan import Candidate, Limits, Offer, Plan, Refusal, model, nu
 NAME = "plain GEMM by FFMA"
 
 
-# ---------------------------------------------------------------- what it sees
+# ---------------------------------------------------------------- accepted problems
 
 
 def _gemm(problem: Problem) -> Problem | Refusal:
-    """Return the GEMM as a problem of one tap, or why the problem is none."""
+    """Return the GEMM as a problem with one tap, or the reason why the problem is none."""
     if problem.phases:
         why = filter_rows.unfit(problem)
         return filter_rows.rows_of(problem.lifted) if why is None else Refusal(why)
@@ -39,7 +40,7 @@ def _gemm(problem: Problem) -> Problem | Refusal:
 
 
 def _packs(gemm: Problem) -> bool:
-    """Tell whether the weights in memory are not yet as the kernel reads them."""
+    """Return whether the weights must be packed; Conv reads w in place."""
     return gemm.operator != "conv" and (gemm.accumulator != gemm.dtype or gemm.w_strides[1:3] != (1, gemm.filters))
 
 
@@ -61,11 +62,11 @@ TILES = {
 # ---------------------------------------------------------------- shared memory
 
 
-_PADDING = 4  # elements of a row of weights in shared memory beyond a tile's, against bank conflicts
+_PADDING = 4  # elements of padding per row of weights in shared memory, against bank conflicts
 
 
 def _shared_bytes(gemm: Problem, tile: GemmTile) -> int:
-    """Return the bytes of the pipeline's stages, and of the table of rows where outputs are scattered."""
+    """Return the bytes of shared memory: pipeline stages, and for scattered outputs the table of rows."""
     if gemm.operator == "conv":
         return replace(tile, block_m=tile.block_m + _PADDING).shared_bytes(gemm.word)
     return tile.shared_bytes(gemm.word) + tile.block_m * filter_rows.ROW_BYTES
@@ -75,6 +76,7 @@ def _shared_bytes(gemm: Problem, tile: GemmTile) -> int:
 
 
 def _seconds(problem: Problem, gemm: Problem, tile: GemmTile, limits: Limits) -> float:
+    """Model the seconds of all launches of this candidate."""
     blocks = gemm.blocks(tile.block_m, tile.block_n)
     rows = numbers.whole(gemm.rows, tile.block_k) if gemm.operator == "conv" else gemm.rows
     multiplications = tile.block_m * tile.block_n * rows
@@ -87,7 +89,7 @@ def _seconds(problem: Problem, gemm: Problem, tile: GemmTile, limits: Limits) ->
 
 
 def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
-    """Yield a candidate for every tile that the device has room for."""
+    """Yield a candidate for each tile that fits the device's shared memory."""
     gemm = _gemm(problem)
     if isinstance(gemm, Refusal):
         yield gemm
@@ -107,13 +109,14 @@ def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
 
 
 def _plan(problem: Problem, gemm: Problem, tile: GemmTile) -> Plan:
+    """Return the plan of this candidate."""
     packs, conv = _packs(gemm), gemm.operator == "conv"
     weights = gemm_base.packed_weights(gemm)
     if not packs:
         weights = PackedWeights(0 if conv else gemm.filters, gemm.rows, gemm.channels)
-    more = problem.w_steps if conv else filter_rows.fields(problem)
+    extra_fields = problem.w_steps if conv else filter_rows.fields(problem)
     chosen, shared = variant(problem.operator, problem.dtype, tile), _shared_bytes(gemm, tile)
-    launch = gemm_base.launch(gemm, chosen, tile, weights, shared, more, "packed" if packs else "w")
+    launch = gemm_base.launch(gemm, chosen, tile, weights, shared, extra_fields, "packed" if packs else "w")
     if conv:
         return Plan(problem.operator, (launch,), ("one plain GEMM: one tap, weights as they are",))
     reason = f"one GEMM of {gemm.filters} rows, channels and taps, whose outputs do not overlap"
@@ -131,11 +134,12 @@ _KERNELS = {
 
 
 def variant(operator: str, dtype: str, tile: GemmTile) -> Variant:
+    """Return the kernel variant with these template arguments."""
     return gemm_base.tile_variant(_KERNELS[operator], dtype, 1 if operator == "conv" else 3, tile)
 
 
 def forms() -> Iterator[tuple[str, str, GemmTile]]:
-    """Yield operator, dtype and tile of every kernel."""
+    """Yield (operator, dtype, tile) of every kernel variant."""
     for operator, by_dtype in TILES.items():
         for dtype, tiles in by_dtype.items():
             for tile in tiles:
@@ -143,5 +147,6 @@ def forms() -> Iterator[tuple[str, str, GemmTile]]:
 
 
 def variants() -> Iterator[Variant]:
+    """Yield every kernel variant of this family."""
     for form in forms():
         yield variant(*form)

@@ -1,8 +1,8 @@
-"""Conv whose taps along W are contiguous in x, as one of more taps that each have a run of elements for channels.
+"""Conv whose kernel rows are contiguous in x, regrouped into wider "channels" so that loads can be vectorised.
 
-The kernel of a patch embedding is as wide as its stride: from column to column it moves by whole runs, so that no
-column needs elements from the middle of another column's run. In pieces of as many elements as are copied at once,
-coordinates along W count pieces, and the elements of a piece are the channels.
+Typical for patch embeddings, where the kernel is as wide as the stride. A row of taps is divided into pieces of as many
+elements as one vectorised load. A piece becomes a tap, and its elements become channels. Every column must start at a
+piece's boundary.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from gpuconv.cuda.conv.problem import Problem
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """One problem, seen twice: its K is in the same order in both."""
+    """One problem in two views that enumerate K in the same order."""
 
-    gathered: Problem  # as x is gathered: a piece's elements are its channels
-    packed: Problem  # as its weights are found: taps, channels and strides of w
+    gathered: Problem  # for loading x: channels are the elements of a piece
+    packed: Problem  # for packing weights: taps, channels and strides of w
 
 
 def along_w(problem: Problem, piece: int) -> Runs | None:
-    """Return a Conv of three spatial axes in pieces of so many elements, or None where it has no such runs.
+    """Return both views of a Conv with three spatial axes in pieces of ``piece`` elements; None if it has no such runs.
 
-    Elements along W are contiguous, and channels, if there are several, take the place of an outermost axis of one
-    element; or channels are contiguous, and elements along W follow them.
+    Either x is contiguous along W, and channels, if several, can take the place of an outer axis of one element. Or
+    channels are contiguous and W follows them.
     """
     if problem.operator != "conv" or problem.backwards or problem.group != 1 or problem.channels == 0:
         return None
@@ -40,7 +40,7 @@ def along_w(problem: Problem, piece: int) -> Runs | None:
 
 
 def _taps_inside(problem: Problem) -> Problem:
-    """Return a problem with its channels and its taps along W exchanged, the channels on the first axis."""
+    """Return the problem with channels and taps along W exchanged; channels move to the first tap axis."""
     group, filters, channel, _, *along = problem.w_strides
     return replace(
         problem,
@@ -51,7 +51,10 @@ def _taps_inside(problem: Problem) -> Problem:
 
 
 def _in_pieces(outer: Problem, packed: Problem, inner: int, piece: int) -> Runs | None:
-    """Return a problem whose W times ``inner`` elements are neighbours in pieces, if all fall on their edges."""
+    """Return both views, where W × ``inner`` elements are contiguous in x.
+
+    None unless taps, stride and padding all fall on boundaries of pieces.
+    """
     *axes, width = outer.axes
     taps, extent, pad = (size * inner for size in (width.taps, width.x, width.pad))
     step = width.column_stride * inner if width.columns > 1 else piece

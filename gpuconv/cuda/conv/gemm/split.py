@@ -1,9 +1,12 @@
-"""Split-K: where tiles are too few for the multiprocessors, or for the last round of them, blocks share each one's K.
+"""Split-K for the implicit GEMMs: several blocks share a tile's K when there are too few tiles to fill the device.
 
-The kernels are those of whole tiles, ``conv/gemm/split.cu`` and ``conv/gemm/split_transpose.cu``, and those in which
-filters have several rows. Tiles that fill all multiprocessors are made by one block each.
-The launch that packs the weights also sets the tickets to zero by which blocks learn that they are the last of a tile,
-so that two launches are enough. Calls that share packed weights have no such launch: their second one adds up the sums.
+The reason may be a small output, or a last wave of tiles that leaves most SMs idle (wave quantisation); then only that
+wave's tiles are split. Each block stores partial sums in a workspace. The last block to finish a tile, found by an
+atomic ticket counter, adds them in a fixed order, so the bits do not depend on timing.
+
+Kernels are in ``conv/gemm/split.cu`` and ``conv/gemm/split_transpose.cu``, and those with several GEMM rows per filter.
+The launch that packs the weights also zeroes the tickets, so a call takes two launches. Without packing (shared packed
+weights), a second launch adds the partial sums instead.
 """
 
 from __future__ import annotations
@@ -16,50 +19,50 @@ from typing import Any, Protocol
 from gpuconv.cuda.build.variant import Variant
 from gpuconv.cuda.plan import Candidate, Launch, Limits, Plan, Space, model
 
-_COUNTS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32)  # of splits
-_ROUNDS = 4  # of whole tiles before those that are divided: after more of them, little is left to win
+_COUNTS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32)  # numbers of splits to consider
+_ROUNDS = 4  # full waves up to which the last wave is split; beyond that it saves little
 
 
 # ---------------------------------------------------------------- tiles
 
 
 class Busy(Protocol):
-    """Predicts the seconds of blocks' arithmetic."""
+    """Cost function of the tiles: models the seconds that blocks spend on arithmetic."""
 
     def __call__(self, blocks: int, slices: float, others: int = 0, /) -> float:
-        """Return those of so many blocks, by the slices of each; ``others`` run beside them."""
+        """Return the seconds of ``blocks`` blocks, ``slices`` slices of K each, next to ``others`` resident blocks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Divisible:
-    """Tiles that several blocks each can make."""
+    """The tiles of a kernel that supports split-K, with what is needed to model and plan any number of splits."""
 
-    variant: Variant  # the kernel with a block for each tile
-    order: str  # in which it adds products
-    shared_bytes: int  # that it asks for
+    variant: Variant  # the kernel, with one block per tile
+    order: str  # name of its order of summation
+    shared_bytes: int  # dynamic shared memory per block
     tiles: int
-    slices: float  # of K, of each tile; the mean of those of ConvTranspose's phases
-    most_slices: int  # of the tile that has the most
-    slice_rows: int  # rows of K of each
-    sums_bytes: int  # of a tile's sums
-    bytes: int  # of all arrays, as they cross the memory bus
-    phased: bool  # tiles are of ConvTranspose's phases, which differ in K
+    slices: float  # slices of K per tile; for ConvTranspose, the mean over phases
+    most_slices: int  # slices of K of the tile with the most
+    slice_rows: int  # rows of K per slice
+    sums_bytes: int  # bytes of partial sums per tile and split
+    bytes: int  # memory traffic of all arrays, in bytes
+    phased: bool  # tiles belong to ConvTranspose phases with different K
     busy: Busy
-    # Takes a number of tickets, returns the launch that packs the weights and sets these to zero
+    # (number of tickets) → the launch that packs the weights and zeroes the tickets
     packing: Callable[[int], Launch]
-    # Returns the plan with a block for each tile: a launch that packs the weights, and one that makes the tiles
+    # () → the plan without split-K: pack the weights, then one block per tile
     plan: Callable[[], Plan]
-    writing: float = 0.0  # seconds that all tiles take after the main loop, where the arithmetic does not hide them
+    writing: float = 0.0  # seconds of all epilogues, where arithmetic does not hide them
 
 
 def divided(tiles: int, limits: Limits) -> int:
-    """Return how many of so many tiles several blocks make: those of the last round, after a few full ones."""
+    """Return how many tiles to split: those of the last wave, or 0 after more than ``_ROUNDS`` full waves."""
     rounds, rest = divmod(tiles, limits.multiprocessors)
     return rest if rounds <= _ROUNDS else 0
 
 
 def counts(most_slices: int) -> list[int]:
-    """Return the numbers of splits that a tile of so many slices of K can have."""
+    """Return the possible numbers of splits of a tile with ``most_slices`` slices of K."""
     return [count for count in _COUNTS if count <= most_slices]
 
 
@@ -67,15 +70,15 @@ def counts(most_slices: int) -> list[int]:
 
 
 def whole_seconds(tiling: Divisible, limits: Limits) -> float:
-    """Model the time of both launches, one block to each tile."""
+    """Model the seconds of both launches without split-K: one block per tile."""
     busy = max(tiling.busy(tiling.tiles, tiling.slices), tiling.busy(1, tiling.most_slices))
     return model.overlapped(busy + tiling.writing, model.memory(tiling.bytes, limits)) + limits.rates.launch
 
 
 def _seconds(tiling: Divisible, parted: int, count: int, limits: Limits) -> float:
-    """Model the time: of the whole tiles, of each block's share of K, and of the last one's adding up."""
-    left = -(-parted * count // limits.multiprocessors)
-    adding = model.adding_up((left + count) * tiling.sums_bytes, left, limits)
+    """Model the seconds with ``parted`` tiles split ``count`` ways: whole tiles, shares of K, final reduction."""
+    split_blocks = -(-parted * count // limits.multiprocessors)
+    adding = model.adding_up((split_blocks + count) * tiling.sums_bytes, split_blocks, limits)
     most = -(-tiling.most_slices // count)
     whole = tiling.tiles - parted
     busy = tiling.busy(parted * count, most * tiling.slices / tiling.most_slices, whole)
@@ -90,14 +93,14 @@ def _seconds(tiling: Divisible, parted: int, count: int, limits: Limits) -> floa
 
 
 def whole(divisible: Iterable[Divisible], limits: Limits) -> Iterator[Candidate]:
-    """Yield each kernel with a block for each tile."""
+    """Yield each kernel without split-K, where its shared memory fits."""
     for tiling in divisible:
         if tiling.shared_bytes <= limits.shared_bytes_per_block:
             yield Candidate(tiling.variant.name, whole_seconds(tiling, limits), tiling.plan, tiling.order)
 
 
 def candidates(divisible: Iterable[Divisible], limits: Limits) -> Iterator[Candidate]:
-    """Yield each kernel with as many splits as the model takes for best, unless there are tiles enough."""
+    """Yield each kernel with its best modelled number of splits, if its tiles are too few to fill the device."""
     for tiling in divisible:
         numbers, parted = counts(tiling.most_slices), divided(tiling.tiles, limits)
         room = tiling.shared_bytes <= limits.shared_bytes_per_block
@@ -109,7 +112,7 @@ def candidates(divisible: Iterable[Divisible], limits: Limits) -> Iterator[Candi
 
 
 def in_segments(divisible: Iterable[Divisible], limits: Limits) -> Iterator[Candidate]:
-    """Yield each kernel with K in every number of segments, with the sums of each added up at the end."""
+    """Yield each kernel with every possible number of splits of all its tiles, for batch-invariant plans."""
     for tiling in divisible:
         if tiling.shared_bytes > limits.shared_bytes_per_block:
             continue
@@ -121,7 +124,10 @@ def in_segments(divisible: Iterable[Divisible], limits: Limits) -> Iterator[Cand
 
 
 def _segments(tiling: Divisible, count: int) -> str:
-    """Return how K is cut: of ConvTranspose's phases, each in its own way, by the count of its slices."""
+    """Return the name of the K segments.
+
+    ConvTranspose's phases differ in K, so each phase is divided by its own number of slices.
+    """
     if tiling.phased:
         return f"{count} segments of slices of {tiling.slice_rows}"
     return f"segments of {-(-tiling.most_slices // count) * tiling.slice_rows}"
@@ -130,20 +136,21 @@ def _segments(tiling: Divisible, count: int) -> str:
 # ---------------------------------------------------------------- launch
 
 
-ALL, SUMS, TOTALS = range(3)  # of what a launch of conv/gemm/split_k.cuh makes
+ALL, SUMS, TOTALS = range(3)  # the ``part`` field of ``Splits``: sums and their reduction, or only one of them
 
 
 def splits(tiles: int, divided: int = 0, count: int = 1, part: int = ALL) -> Mapping[str, Any]:
-    """Return the fields of ``Splits``: the last ``divided`` of the tiles are made in so many splits each."""
+    """Return the fields of ``Splits``: the last ``divided`` tiles are split ``count`` ways."""
     return {"count": count, "whole": tiles - divided, "ticket_bytes": ticket_bytes(divided), "part": part}
 
 
 def ticket_bytes(divided: int) -> int:
-    """Return the bytes of the tickets of so many tiles, before their sums."""
+    """Return the bytes of the ticket counters before the partial sums, rounded up to 16."""
     return -(-divided // 4) * 16
 
 
 def _plan(tiling: Divisible, parted: int, count: int, why: str) -> Plan:
+    """Return the plan with the last ``parted`` tiles split ``count`` ways."""
     plan = tiling.plan()
     pack, launch = plan.launches
     which = "each tile's K" if parted == tiling.tiles else f"K of each of the last {parted} of {tiling.tiles} tiles"
@@ -159,7 +166,7 @@ def _plan(tiling: Divisible, parted: int, count: int, why: str) -> Plan:
 
 
 def _launch(launch: Launch, tiling: Divisible, parted: int, count: int, part: int) -> Launch:
-    """Return the launch of the whole tiles, changed into one of splits."""
+    """Return the launch of whole tiles, changed to split the last ``parted`` of them."""
     return replace(
         launch,
         grid=(parted if part == TOTALS else tiling.tiles - parted + parted * count, 1, 1),

@@ -1,7 +1,10 @@
-"""Conv of few input channels and many filters, as the first layers of networks are (``conv/gemm/stem.cu``).
+"""Conv with up to 15 input channels, typically a network's first layer (``conv/gemm/stem.cu``).
 
-Two launches, one that packs the weights and one whose blocks have all inputs that their outputs meet in shared memory.
-Channels are the first of four axes of a correlation with one channel, so that rows of K are (channel, taps).
+With so few channels, slices of K cross taps, and looking up a tap for each row of K costs more than the products. Here
+a block stages all inputs of its outputs, with halo, in shared memory once. K enumerates (channel, taps): channels act
+as the outermost of four spatial axes.
+
+Two launches: pack the weights, then compute. FFMA for float32, mma.sync for 16-bit types and TF32.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from gpuconv.cuda.plan import (
     Plan,
     Refusal,
     Space,
-    kept,
+    nonempty,
     numbers,
 )
 from gpuconv.cuda.plan.numbers import empty_rows
@@ -38,15 +41,15 @@ from gpuconv.rules.geometry import Ints
 NAME = "stem"
 
 
-# ---------------------------------------------------------------- what it sees
+# ---------------------------------------------------------------- accepted problems
 
 
-CHANNELS = range(1, 16)  # of a group; of 16 every slice of K has one tap elsewhere
-_ROWS = 4096  # of K, at most: the table of its steps stays small
+CHANNELS = range(1, 16)  # channels per group; with 16, other families have one tap per slice of K
+_ROWS = 4096  # limit on K, which keeps the table of steps small
 
 
 def _refusal(problem: Problem) -> Refusal | None:
-    """Return why no kernel of this family takes a problem; None where one does, if there is room for its band."""
+    """Return why this family does not accept the problem; None if it does, provided its band fits shared memory."""
     if problem.operator != "conv":
         return Refusal("it is no Conv", plain=True)
     if problem.channels not in CHANNELS:
@@ -65,7 +68,7 @@ def _refusal(problem: Problem) -> Refusal | None:
 
 
 def _with_channels_as_axis(problem: Problem) -> Problem:
-    """Return a problem of three axes with its channels as a fourth one, outermost, whose taps are all of them."""
+    """Return a three-axis problem with its channels as a fourth, outermost axis whose taps cover all channels."""
     (batch, channel, *spatial), (w_group, w_filter, w_channel, *w_spatial) = problem.x_strides, problem.w_strides
     channels = Axis(taps=problem.channels, x=problem.channels, x_stride=channel, w_stride=w_channel)
     single = replace(
@@ -82,7 +85,7 @@ def _with_channels_as_axis(problem: Problem) -> Problem:
 
 
 def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
-    """Yield a candidate for every kernel that takes the problem, in the best of the boxes that there is room for."""
+    """Yield, for each accepting kernel, its fastest box of outputs that fits shared memory."""
     if refusal := _refusal(problem):
         yield refusal
         return
@@ -93,24 +96,25 @@ def offers(problem: Problem, limits: Limits) -> Iterator[Offer]:
 
 
 def _candidate(problem: Problem, kernel: StemKernel, limits: Limits) -> Candidate | None:
-    """Return a kernel in the best of the boxes that there is room for, and of passes; None where there is none."""
+    """Return a kernel with its fastest box and number of passes; None if no box fits."""
     lifted = problem.lifted
-    # At least two blocks share a multiprocessor.
+    # At least two blocks must fit an SM.
     room = min(limits.shared_bytes_per_block, limits.shared_bytes_per_multiprocessor // 2 - RESERVED_BYTES)
     fitting = (box for box in stem_tile.boxes(lifted) if stem_tile.shared_bytes(lifted, kernel, box) <= room)
-    ways = [
+    options = [
         (stem_tile.seconds(lifted, kernel, box, passes, limits), box, passes)
         for box, passes in product(fitting, stem_tile.passes(lifted, kernel))
     ]
-    if not ways or problem.wide(_packed_bytes(lifted, kernel)):
+    if not options or problem.wide(_packed_bytes(lifted, kernel)):
         return None
-    seconds, box, passes = min(ways, key=lambda way: way[0])
+    seconds, box, passes = min(options, key=lambda option: option[0])
     return Candidate(
         variant(kernel).name, seconds, partial(_plan, lifted, kernel, box, passes), _order(problem, kernel)
     )
 
 
 def _order(problem: Problem, kernel: StemKernel) -> str:
+    """Return the name of the order in which an output's products are summed."""
     if kernel.arithmetic is None:
         return "FFMA over channels, taps in a band"
     return f"{kernel.arithmetic.instruction} over channels, taps, those of a row in {kernel.chunk}s"
@@ -120,6 +124,7 @@ def _order(problem: Problem, kernel: StemKernel) -> str:
 
 
 def _plan(problem: Problem, kernel: StemKernel, box: StemBox, passes: int) -> Plan:
+    """Return the plan of this candidate."""
     flat = _with_channels_as_axis(problem)
     parts = stem_tile.parts(problem, kernel, passes)
     tiles = problem.batch * prod(box.tiles)
@@ -138,11 +143,11 @@ def _plan(problem: Problem, kernel: StemKernel, box: StemBox, passes: int) -> Pl
     extents = "x".join(str(1 << bits) for bits in box.bits)
     reason = f"{box.band_bytes} bytes of inputs for {extents} outputs in shared memory; {kernel.chunk} taps at a time"
     reasons = (reason, *empty_rows(problem.filters, kernel.block_m, tiles=parts * passes))
-    return Plan(problem.operator, (packing, launch), reasons, kept(Space.packed(_packed_bytes(problem, kernel))))
+    return Plan(problem.operator, (packing, launch), reasons, nonempty(Space.packed(_packed_bytes(problem, kernel))))
 
 
 def _weights(problem: Problem, kernel: StemKernel) -> gemm_base.PackedWeights:
-    """Rows of K, or slices, and their bytes, on tensor cores."""
+    """Return the layout of packed weights: rows of K for FFMA; slices of fragments, in bytes, for tensor cores."""
     if kernel.arithmetic is None:
         return gemm_base.PackedWeights(gemm_base.pitch(problem), problem.rows, 1)
     in_row = _columns(problem, kernel) * kernel.arithmetic.parts * (kernel.slice_steps // WORDS)
@@ -150,23 +155,24 @@ def _weights(problem: Problem, kernel: StemKernel) -> gemm_base.PackedWeights:
 
 
 def _packed_bytes(problem: Problem, kernel: StemKernel) -> int:
+    """Return the bytes of the packed weights, over all groups."""
     weights = _weights(problem, kernel)
     return problem.group * weights.all_rows * weights.pitch * (problem.itemsize if kernel.arithmetic is None else 1)
 
 
 def _columns(problem: Problem, kernel: StemKernel) -> int:
-    """Fragments along M, in whole passes."""
+    """Return the fragments along M, in whole passes."""
     return numbers.whole(problem.filters, kernel.block_m) // 16
 
 
 def _tap_rows(problem: Problem, kernel: StemKernel) -> Ints:
-    """Rows of K from one channel, and from one tap of each axis, to the next."""
+    """Return the distance in rows of K between adjacent channels, and between adjacent taps of each axis."""
     row = problem.taps[-1] if kernel.arithmetic is None else numbers.whole(problem.taps[-1], kernel.chunk)
     return problem.taps[0] * problem.taps[1] * row, problem.taps[1] * row, row, 1
 
 
 def _packing(problem: Problem, kernel: StemKernel) -> Launch:
-    """Return the launch that packs weights as fragments, where the taps of a row are what channels are elsewhere."""
+    """Return the launch that packs weights as fragments, with taps along W in the role of channels."""
     group, filters, channel, *along = problem.w_strides
     exchanged = replace(
         problem,
@@ -179,6 +185,7 @@ def _packing(problem: Problem, kernel: StemKernel) -> Launch:
 
 
 def _fields(problem: Problem, kernel: StemKernel, box: StemBox) -> dict[str, Any]:
+    """Return the fields of the kernel's parameter struct."""
     return {
         **params.members(
             box, "tiles", "runs", "lead", "chunks", "pitch", "shift", "copies", "copy_bytes", "band_bytes"
@@ -202,6 +209,7 @@ _MMA = replace(_KERNEL, function="conv_stem_mma", name="conv_stem")
 
 
 def variant(kernel: StemKernel) -> Variant:
+    """Return the kernel variant with these template arguments."""
     return (_KERNEL if kernel.arithmetic is None else _MMA).over(
         *(kernel.dtype, RANK, kernel.label),
         types=kernel.arguments,
@@ -211,4 +219,5 @@ def variant(kernel: StemKernel) -> Variant:
 
 
 def variants() -> Iterator[Variant]:
+    """Yield every kernel variant of this family."""
     yield from map(variant, KERNELS)

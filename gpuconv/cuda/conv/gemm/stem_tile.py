@@ -1,4 +1,7 @@
-"""The kernels of ``conv/gemm/stem.cu``, the boxes of outputs whose inputs blocks have in shared memory, their cost."""
+"""Kernels and tiles of ``conv/gemm/stem.cu``, with their modelled cost.
+
+A *box* is a block's outputs, 2^``PIXEL_BITS`` of them. Its *band* is the inputs they read, with halo, in shared memory.
+"""
 
 from __future__ import annotations
 
@@ -15,30 +18,31 @@ from gpuconv.rules.geometry import Ints
 # ---------------------------------------------------------------- tiles
 
 
-PIXEL_BITS = 8  # log2 of a block's outputs
-WORDS = 8  # of K of a fragment of weights
-_ALONG_COLUMNS, _ALONG_CHANNELS = 1, 2  # StemRuns, of conv/gemm/stem.cuh
+PIXEL_BITS = 8  # log2 of the outputs per block
+WORDS = 8  # words of K per fragment of weights
+_ALONG_COLUMNS, _ALONG_CHANNELS = 1, 2  # the enum StemRuns of conv/gemm/stem.cuh
 
 
 @dataclass(frozen=True, slots=True)
 class StemKernel:
-    """One kernel of the family."""
+    """A kernel variant of the family."""
 
     dtype: str
     precision: str
-    label: str  # in its name
-    arguments: tuple[str, ...]  # of the template
-    chunk: int  # elements that a step of K takes, neighbours along the columns of x
+    label: str  # part of its name
+    arguments: tuple[str, ...]  # template arguments
+    chunk: int  # elements of x per step of K, adjacent along W
     block_m: int
     threads: int
     blocks_per_sm: int
-    buffer_bytes: int  # of shared memory before the band
-    slice_steps: int  # steps of a slice of weights
-    whole_steps: int = 1  # in whose multiples the table of steps is filled up
-    arithmetic: fragments.Arithmetic | None = None  # on tensor cores
+    buffer_bytes: int  # bytes of shared memory before the band
+    slice_steps: int  # steps per slice of weights
+    whole_steps: int = 1  # the table of steps is padded to a multiple of this
+    arithmetic: fragments.Arithmetic | None = None  # tensor-core arithmetic; None for FFMA
 
 
 def _ffma(chunk: int) -> StemKernel:
+    """Return the FFMA kernel whose steps of K are ``chunk`` adjacent taps."""
     steps = 32 // chunk
     return StemKernel(
         dtype="float32",
@@ -55,7 +59,8 @@ def _ffma(chunk: int) -> StemKernel:
 
 
 def _mma(dtype: str, precision: str, arithmetic: fragments.Arithmetic, block_m: int) -> StemKernel:
-    depths = 4 // arithmetic.parts  # along K of a slice
+    """Return the tensor-core kernel for a dtype and block height."""
+    depths = 4 // arithmetic.parts  # fragments along K per slice
     return StemKernel(
         dtype=dtype,
         precision=precision,
@@ -85,28 +90,32 @@ KERNELS = (
 
 @dataclass(frozen=True, slots=True)
 class StemBox:
-    """The outputs of a block, and the inputs that they meet."""
+    """The outputs of a block, and the band of inputs that they read."""
 
-    bits: Ints  # log2 of the outputs along depths, rows and columns
-    tiles: Ints  # boxes along depths, rows and columns
-    band: Ints  # extents of the band, without channels
-    runs: int  # ``StemRuns``
-    lead: int  # elements of x before the first one that is needed, from where a whole vector begins
-    chunks: int  # vectors of a row, as they are copied
-    rows: int  # as they are copied
-    pitch: Ints  # elements of the band from one channel, depth and row to the next
-    shift: int  # elements that the first copy of the band is shifted by
-    copies: int  # of the band
-    copy_bytes: int  # of each
+    bits: Ints  # log2 of the outputs along D, H and W
+    tiles: Ints  # boxes along D, H and W
+    band: Ints  # band extents along D, H and W
+    runs: int  # value of ``StemRuns``: what is contiguous in x
+    lead: int  # unneeded elements before a row's first one, down to the previous vector boundary
+    chunks: int  # 16-byte vectors copied per row
+    rows: int  # rows copied
+    pitch: Ints  # band strides in elements: channel, depth, row
+    shift: int  # elements by which the band's first copy is shifted
+    # copies of the band in shared memory: two for odd strides of 16-bit elements, so that all pairs are aligned
+    copies: int
+    copy_bytes: int  # bytes per copy
 
     @property
     def band_bytes(self) -> int:
-        """Of all copies."""
+        """Bytes of all copies of the band."""
         return self.copies * self.copy_bytes
 
 
 def kernels(problem: Problem) -> Iterator[StemKernel]:
-    """Yield the kernel of the most taps at once that are neighbours in x, or those on tensor cores."""
+    """Yield the tensor-core kernels, or else one FFMA kernel.
+
+    The FFMA kernel is the one whose step has the most adjacent taps and divides a row of the kernel.
+    """
     of_type = [kernel for kernel in KERNELS if (kernel.dtype, kernel.precision) == (problem.dtype, problem.precision)]
     if of_type[0].arithmetic is not None:
         yield from of_type
@@ -116,17 +125,17 @@ def kernels(problem: Problem) -> Iterator[StemKernel]:
 
 
 def steps(problem: Problem, kernel: StemKernel) -> int:
-    """Return how many steps K takes, the taps of each row in whole steps."""
+    """Return the number of steps of K; the taps of each row are padded to whole steps."""
     return problem.channels * prod(problem.taps[:2]) * -(-problem.taps[-1] // kernel.chunk)
 
 
 def slices(problem: Problem, kernel: StemKernel) -> int:
-    """Return how many slices of weights the steps take."""
+    """Return the number of slices of weights."""
     return -(-steps(problem, kernel) // kernel.slice_steps)
 
 
 def passes(problem: Problem, kernel: StemKernel) -> Iterator[int]:
-    """Yield how many times its own output channels a block may make: all, half of that and so on."""
+    """Yield how many passes of ``block_m`` filters a block may make over its band: for all filters, for half, …."""
     passes = -(-problem.filters // kernel.block_m)
     while passes > 1:
         yield passes
@@ -135,12 +144,12 @@ def passes(problem: Problem, kernel: StemKernel) -> Iterator[int]:
 
 
 def parts(problem: Problem, kernel: StemKernel, passes: int) -> int:
-    """Return the blocks that share the filters of the same outputs."""
+    """Return the number of blocks that share the filters of one box."""
     return -(-problem.filters // (kernel.block_m * passes))
 
 
 def boxes(problem: Problem) -> Iterator[StemBox]:
-    """Yield the boxes of all extents that are powers of two, of at least eight columns."""
+    """Yield the boxes with power-of-two extents and at least eight columns along W."""
     for columns in range(3, PIXEL_BITS + 1):
         for rows in range(PIXEL_BITS - columns + 1):
             depths = PIXEL_BITS - columns - rows
@@ -149,6 +158,7 @@ def boxes(problem: Problem) -> Iterator[StemBox]:
 
 
 def _box(problem: Problem, bits: Ints) -> StemBox:
+    """Return the box of these extents (log2) with its band."""
     taps = (*problem.taps[:2], _row_taps(problem))
     axes = zip(bits, problem.column_strides, taps, problem.dilations, strict=True)
     band = tuple(((1 << b) - 1) * s + (k - 1) * d + 1 for b, s, k, d in axes)
@@ -176,7 +186,7 @@ def _box(problem: Problem, bits: Ints) -> StemBox:
 
 
 def _runs(problem: Problem) -> int:
-    """Tell which contiguous elements of x are whole vectors, row by row, if addresses are aligned as well."""
+    """Return the ``StemRuns`` of x: along which axis its rows are whole 16-byte vectors, given aligned addresses."""
     vector = 16 // problem.itemsize
     batch, channel, *spatial = problem.x_strides
     outer = [batch, *(s for s, n in zip(spatial[:2], problem.x_shape[2:4], strict=True) if n > 1)]
@@ -188,19 +198,19 @@ def _runs(problem: Problem) -> int:
 
 
 def _row_taps(problem: Problem) -> int:
-    """Return the taps along columns, filled up to pairs of short elements."""
+    """Return the taps along W, padded to whole 4-byte words."""
     pair = 4 // problem.itemsize
     return -(-problem.taps[-1] // pair) * pair if pair > 1 else problem.taps[-1]
 
 
 def channels_are_vectors(problem: Problem) -> bool:
-    """Tell whether the channels of a group are whole vectors in y, at every pixel, if y begins with one."""
+    """Return whether y holds each group's channels as whole 16-byte vectors at every pixel, given an aligned y."""
     vector, (batch, channel, *spatial) = 16 // problem.itemsize, problem.y_strides
     return channel == 1 and all(step % vector == 0 for step in (problem.filters, batch, *spatial))
 
 
 def pixels_are_vectors(problem: Problem) -> bool:
-    """Tell whether rows of y consist of whole vectors, if y begins with one."""
+    """Return whether rows of y consist of whole 16-byte vectors, given an aligned y."""
     vector, (*outer, step) = 16 // problem.itemsize, problem.y_strides
     return step == 1 and all(number % vector == 0 for number in (problem.y_shape[-1], *outer))
 
@@ -209,26 +219,26 @@ def pixels_are_vectors(problem: Problem) -> bool:
 
 
 def shared_bytes(problem: Problem, kernel: StemKernel, box: StemBox) -> int:
-    """Return the bytes of the buffers, the band, and the table of steps."""
+    """Return the bytes of shared memory: pipeline buffers, band, and table of steps."""
     return kernel.buffer_bytes + box.band_bytes + 4 * numbers.whole(steps(problem, kernel), kernel.whole_steps)
 
 
-# ---------------------------------------------------------------- cost: of arithmetic, of inputs, or of the memory
+# ---------------------------------------------------------------- cost
 
 
-# Instructions of a thread, by the machine code for sm_90a.
-_PASS = 160  # of what a pass begins with
-_ROW, _STEP, _SLICE = 74, 14, 73  # of a row of K; of what rows of one step share; of a slice
+# Instructions per thread, counted in SASS for sm_90a.
+_PASS = 160  # start of a pass
+_ROW, _STEP, _SLICE = 74, 14, 73  # per row of K; per step, shared by its rows; per slice
 _TENSOR_SLICE = 40
-# Of an output: in rows of pixels, of vectors of them on tensor cores; in whole vectors of channels; in any others.
+# Per output, written as rows of pixels (vectors of them on tensor cores), as vectors of channels, or singly.
 _OUTPUT = {"float32": (10, 7, 27), "tensor": (4.5, 7, 27)}
-_CHUNK_COPY = {2: (155, 75, 225), 4: (130, 85, 150)}  # of 16 bytes of the band, by the size of elements and StemRuns
-_ENTRY = 30  # of the table
-_CONFLICTS = 1.5  # wavefronts of 32 words of the band; estimated
+_CHUNK_COPY = {2: (155, 75, 225), 4: (130, 85, 150)}  # per 16 bytes of the band; bytes per element → cost by StemRuns
+_ENTRY = 30  # per entry of the table of steps
+_CONFLICTS = 1.5  # shared-memory wavefronts per 32 words of the band (estimated)
 
 
 def seconds(problem: Problem, kernel: StemKernel, box: StemBox, passes: int, limits: Limits) -> float:
-    """Model the time: inputs that several blocks meet mostly come from the L2 cache."""
+    """Model the seconds; inputs that several blocks read mostly hit the L2 cache."""
     blocks = problem.group * problem.batch * prod(box.tiles) * parts(problem, kernel, passes)
     rows, chunks = steps(problem, kernel), -(-box.rows * box.chunks // kernel.threads)
     copying = chunks * _CHUNK_COPY[problem.itemsize][box.runs] + -(-rows // kernel.threads) * _ENTRY
@@ -251,7 +261,7 @@ def seconds(problem: Problem, kernel: StemKernel, box: StemBox, passes: int, lim
 
 
 def _bytes(problem: Problem) -> int:
-    """Of all arrays, in whole sectors where channels of other groups, which other blocks have, lie between pixels."""
+    """Return the memory traffic in bytes; sectors shared with other groups' channels count in full."""
     sector = 32 // problem.itemsize
     x, y = (
         min(sector, max(1, abs(step) // own))
@@ -262,6 +272,7 @@ def _bytes(problem: Problem) -> int:
 
 
 def _output_instructions(problem: Problem, kernel: StemKernel) -> float:
+    """Return the instructions per output and thread, by how y can be written."""
     rows, vectors, others = _OUTPUT["float32" if kernel.arithmetic is None else "tensor"]
     if problem.y_strides[1] == 1:
         return vectors if channels_are_vectors(problem) else others
@@ -269,13 +280,14 @@ def _output_instructions(problem: Problem, kernel: StemKernel) -> float:
 
 
 def _lines(problem: Problem, box: StemBox) -> int:
-    """Lines of 128 bytes that 32 lanes meet in x at once: lanes have chunks, which they read whole or one by one."""
+    """Return the 128-byte lines of x that a warp touches per load of one chunk, or element of it, per lane."""
     if box.runs:
         return 4 * problem.itemsize // 16 or 1
     return min(32, -(-32 * 16 * abs(problem.x_strides[-1]) // 128))
 
 
 def _fragment_instructions(kernel: StemKernel) -> int:
+    """Return the instructions of a warp per fragment of weights."""
     assert kernel.arithmetic is not None
     rows, parts, products = kernel.block_m // 16, kernel.arithmetic.parts, kernel.arithmetic.products
     rounding = {("float32", "tf32"): 16, ("float32", "3xtf32"): 26}.get((kernel.dtype, kernel.precision), 0)
@@ -283,7 +295,7 @@ def _fragment_instructions(kernel: StemKernel) -> int:
 
 
 def _wavefronts(problem: Problem, kernel: StemKernel) -> float:
-    """128 bytes of shared memory for every instruction that multiplies fragments; inputs meet in some banks."""
+    """Return the shared-memory wavefronts (128 bytes each) per mma, with estimated bank conflicts of the band."""
     assert kernel.arithmetic is not None
     rows, parts = kernel.block_m // 16, kernel.arithmetic.parts
     return (4 * rows * parts + 2 * (4 * _CONFLICTS + 1)) / (rows * 4 * kernel.arithmetic.products)

@@ -1,1 +1,1 @@
-"""The family of kernels on Hopper's tensor cores, fed by TMA."""
+"""Implicit GEMM on Hopper (sm_90a) with wgmma tensor-core instructions and TMA loads."""

@@ -1,4 +1,4 @@
-"""What the blocks of convolution by wgmma do one after the other, and what it costs, by the model."""
+"""Cost model of the wgmma kernels: how tiles are scheduled on persistent blocks, and the predicted time."""
 
 from __future__ import annotations
 
@@ -17,85 +17,86 @@ from gpuconv.cuda.conv.wgmma.tiles import SLICE_BYTES, WgmmaTile
 from gpuconv.cuda.plan import model
 from gpuconv.cuda.plan.limits import Limits, nearest
 
-_WRITTEN = 50  # cycles in which 256 threads write a sum each, one by one; by the count of instructions in PTX
-_IN_VECTORS = 0.5  # of them where a thread writes several at once; likewise
-_BY_SECTORS = 0.64  # where a warp's store fills sectors of several lines, one of which passes in a cycle; likewise
-_ANYWHERE = 1.25  # sectors that runs of 128 bytes touch, for each that they fill, where they begin anywhere
-_BANKS = 128  # bytes that shared memory gives in a cycle
-_BEGINNING = 1500  # cycles from a kernel's start until its first product; assumed
+# cycles for 256 threads to store one accumulator each, element by element (from the PTX instruction count)
+_WRITTEN = 50
+_IN_VECTORS = 0.5  # factor on that if a thread stores vectors (likewise)
+_BY_SECTORS = 0.64  # factor if a warp's store fills sectors of several lines, one line per cycle (likewise)
+_ANYWHERE = 1.25  # sectors touched per sector filled by 128-byte runs that start anywhere
+_BANKS = 128  # shared-memory bandwidth in bytes per cycle
+_BEGINNING = 1500  # cycles from kernel start to the first product (assumed)
 
 
 @dataclass(frozen=True)
 class WgmmaWork:
-    """A problem, the way to its arrays, the tile, and how its tiles are dealt out."""
+    """A problem with its source of x and w, its tile, its strips, and its split-K schedule."""
 
     source: Source
     tile: WgmmaTile
-    # Those that x comes in; None where it comes in columns, for each tap anew
+    # the strips of x that several taps share; None if each tap fetches its columns separately
     strips: Strips | PixelStrips | None = None
-    splits: int = 1  # of each tile that is divided
-    divided: int = 0  # the last tiles, those that are divided
+    splits: int = 1  # splits per split tile
+    divided: int = 0  # number of split tiles; they are the last ones
 
     @cached_property
     def counts(self) -> tuple[int, int]:
-        """Tiles along M and along the columns, of one group and phase."""
+        """Tiles along M and along N, for one group and phase."""
         m_tiles, n_tiles = self.source.problem.tiles(self.tile.block_m, self.tile.block_n)
         return m_tiles, n_tiles if self.strips is None else self.source.problem.batch * prod(self.strips.extent)
 
     @cached_property
     def tiles(self) -> int:
-        """Tiles of all groups and phases."""
+        """Tiles over all groups and phases."""
         problem = self.source.problem
         return prod(self.counts) * prod(problem.phases) * problem.group
 
     @property
     def whole(self) -> int:
-        """Tiles that one block makes."""
+        """Tiles computed by a single block."""
         return self.tiles - self.divided
 
     @property
     def items(self) -> int:
-        """Whole tiles, and shares of divided ones."""
+        """Work items: whole tiles, and shares of split ones."""
         return self.whole + self.divided * self.splits
 
     @property
     def sums_bytes(self) -> int:
-        """Bytes of a tile's sums."""
+        """Bytes of partial sums per tile and split."""
         return self.tile.block_m * self.tile.block_n * 4
 
     @property
     def workspace_bytes(self) -> int:
-        """Bytes of the tickets and of the sums of all shares."""
+        """Bytes of the workspace: tickets and all partial sums."""
         return split.ticket_bytes(self.divided) + self.divided * self.splits * self.sums_bytes
 
     @cached_property
     def inner(self) -> int:
-        """Slices of K of a step: of a strip, those of all taps that share it, else one."""
+        """Slices of K per step: the taps that share a strip, or 1."""
         return 1 if self.strips is None else self.strips.inner
 
     @property
     def strip_bytes(self) -> float:
-        """Bytes of a strip for each of the taps that share it."""
+        """Bytes of a strip per tap that shares it."""
         return 0 if self.strips is None else self.strips.bytes / self.strips.inner
 
     @property
     def resident(self) -> bool:
-        """Whether weights stay in shared memory; shares of a tile have different ones."""
+        """Whether weights stay in shared memory for all tiles; not with split-K, where shares need different ones."""
         return isinstance(self.strips, Strips) and self.strips.resident and not self.divided
 
     @property
     def apart(self) -> int:
-        """Steps of a slice of channels: products of numbers in parts take one each, unless they share strips."""
+        """Steps per slice of channels: one per 3xTF32 product, unless the products share a strip."""
         return 1 if self.source.in_registers else self.source.products
 
     @cached_property
     def most_steps(self) -> int:
-        """Steps along K of a tile of the phase that meets the most taps: what splits divide."""
+        """Steps along K of the largest phase, which splits divide."""
         return prod(self.source.problem.most_taps) // self.inner * self.source.channel_slices * self.apart
 
     @cached_property
     def steps(self) -> float:
-        """Steps along K of a tile, the mean of those of all phases."""
+        """Steps along K per tile, mean over phases."""
         problem = self.source.problem
         all_taps = prod(problem.taps) / prod(problem.phases)
         return all_taps / self.inner * self.source.channel_slices * self.apart
@@ -110,21 +111,22 @@ def seconds(work: WgmmaWork, limits: Limits) -> float:
 
 
 def in_best_splits(work: WgmmaWork, counts: Sequence[int], limits: Limits) -> WgmmaWork:
-    """Return the work with as many splits as are predicted to be the quickest, of equally quick counts the first."""
+    """Return the work with the number of splits that is predicted to be fastest; on a tie, the first of ``counts``."""
     costs = _costs(work, limits)
     return replace(work, splits=min(counts, key=lambda count: _in_splits(work, count, costs, limits)))
 
 
 class _Costs(NamedTuple):
-    """What the splits do not change."""
+    """Costs that do not depend on the number of splits."""
 
-    step: float  # cycles of a step along K
-    writing: float  # cycles of one warpgroup, or both together, that write a tile
-    memory: float  # seconds in which all that is moved crosses the memory bus
-    before: tuple[float, ...]  # seconds of the launches before, one by one
+    step: float  # cycles per step along K
+    writing: float  # cycles for one warpgroup, or both together, to write a tile
+    memory: float  # seconds of DRAM traffic
+    before: tuple[float, ...]  # seconds of each launch before the kernel
 
 
 def _costs(work: WgmmaWork, limits: Limits) -> _Costs:
+    """Return the costs that do not depend on the number of splits."""
     problem, size = work.source.problem, work.source.problem.itemsize
     copied, packed = work.source.x_last_bytes, work.source.packed_bytes
     x, w = prod(problem.x_shape) * size, problem.group * problem.filters * problem.rows * size
@@ -138,7 +140,7 @@ def _costs(work: WgmmaWork, limits: Limits) -> _Costs:
 
 
 def _in_splits(work: WgmmaWork, splits: int, costs: _Costs, limits: Limits) -> float:
-    """Return the predicted seconds of all launches, divided tiles being made in so many splits."""
+    """Return the predicted seconds of all launches, with ``splits`` splits per split tile."""
     seconds = model.overlapped(_busy(work, splits, costs, limits), costs.memory)
     for launch in costs.before:
         seconds += launch
@@ -146,7 +148,7 @@ def _in_splits(work: WgmmaWork, splits: int, costs: _Costs, limits: Limits) -> f
 
 
 def _busy(work: WgmmaWork, splits: int, costs: _Costs, limits: Limits) -> float:
-    """Return the seconds of the busiest multiprocessor."""
+    """Return the seconds of the busiest SM."""
     rounds = -(-work.whole // limits.multiprocessors)
     shares = -(-work.divided * splits // limits.multiprocessors)
     share = -(-work.most_steps // splits)
@@ -158,17 +160,17 @@ def _busy(work: WgmmaWork, splits: int, costs: _Costs, limits: Limits) -> float:
 
 
 def _cycles(work: WgmmaWork, tiles: int, steps: float, costs: _Costs) -> float:
-    """Return the cycles of so many tiles of a block: while one is written, the next is multiplied, if in turns."""
+    """Return the cycles of ``tiles`` tiles of one block; with ping-pong, writing overlaps the next tile's products."""
     if tiles == 0:
         return 0
     products, writing = steps * costs.step, costs.writing
-    if not work.tile.turns:
+    if not work.tile.ping_pong:
         return tiles * (products + writing)
     return tiles * max(products, (products + writing) / 2) + writing
 
 
 def _step(work: WgmmaWork, limits: Limits) -> float:
-    """Return the cycles of a step: of its products, or of its way from the L2 cache."""
+    """Return the cycles per step: the largest of tensor-core, L2 and shared-memory time."""
     tile, lanes = work.tile, fragments.arithmetic(work.source.problem).lanes
     together = work.source.products // work.apart
     products = work.inner * tile.block_m * tile.block_n * work.source.block_k * together * work.source.filled
@@ -179,17 +181,17 @@ def _step(work: WgmmaWork, limits: Limits) -> float:
 
 
 def _shared_bytes(work: WgmmaWork, together: int) -> float:
-    """Return the bytes that a step reads in shared memory, where pixels go through registers: that may be slower."""
+    """Return the shared-memory bytes that a step reads if pixels pass through registers, a possible bottleneck."""
     if not work.source.in_registers:
         return 0
     tile = work.tile
-    again = gcd(work.source.seen.column_strides[-1], 8)  # pixels so far from each other meet so many times fewer banks
+    again = gcd(work.source.seen.column_strides[-1], 8)  # bank-conflict degree of pixels that are a stride apart
     weights = tile.block_n // 64 * tile.block_m * together
     return work.inner * SLICE_BYTES * work.source.filled * (weights + tile.block_n * work.source.parts * again)
 
 
 def _w_bytes(work: WgmmaWork) -> float:
-    """Return the bytes of w of a step, as the L2 cache sees them."""
+    """Return the bytes of w per step, as L2 traffic."""
     if work.resident:
         return 0
     parts = work.source.parts if work.source.in_registers else 1
@@ -197,7 +199,7 @@ def _w_bytes(work: WgmmaWork) -> float:
 
 
 def _x_bytes(work: WgmmaWork) -> float:
-    """Return the bytes of x of a step, as the L2 cache sees them."""
+    """Return the bytes of x per step, as L2 traffic."""
     fetched = work.source.x_fetched
     if work.strips is None:
         return work.tile.block_n * SLICE_BYTES * fetched
@@ -209,15 +211,15 @@ def _x_bytes(work: WgmmaWork) -> float:
 
 
 def _writing(work: WgmmaWork) -> float:
-    """Return the cycles in which one warpgroup, or both together, write a tile."""
-    cycles = work.tile.block_m * work.tile.block_n / 256 * _WRITTEN * (2 if work.tile.turns else 1)
+    """Return the cycles for one warpgroup, or both together, to write a tile."""
+    cycles = work.tile.block_m * work.tile.block_n / 256 * _WRITTEN * (2 if work.tile.ping_pong else 1)
     if work.source.in_registers:
         return cycles * _BY_SECTORS
     return cycles * (_IN_VECTORS if _in_vectors(work.source.seen, work.source.in_strips) else 1)
 
 
 def _in_vectors(problem: Problem, in_strips: bool) -> bool:
-    """Tell whether neighbouring pixels of y, those of strips on one row, or channels make whole vectors."""
+    """Return whether y is written as vectors: of adjacent pixels (within a row, for strips) or of channels."""
     batch, channel, *_ = problem.y_strides
     vector = 16 // problem.itemsize
     if channel == 1:
@@ -231,8 +233,8 @@ def _in_vectors(problem: Problem, in_strips: bool) -> bool:
 
 
 def _adding(work: WgmmaWork, splits: int, limits: Limits) -> float:
-    """Return the seconds that adding up shares takes, and the launch for it where none comes before."""
-    left = -(-work.divided * splits // limits.multiprocessors)
-    seconds = model.adding_up((left + splits) * work.sums_bytes, left, limits)
-    alone = work.source.form != "copied" and not work.source.packed
-    return seconds + (limits.rates.launch if alone else 0)
+    """Return the seconds of the split-K reduction, with its own launch if no launch precedes the kernel."""
+    split_blocks = -(-work.divided * splits // limits.multiprocessors)
+    seconds = model.adding_up((split_blocks + splits) * work.sums_bytes, split_blocks, limits)
+    needs_launch = work.source.form != "copied" and not work.source.packed
+    return seconds + (limits.rates.launch if needs_launch else 0)

@@ -1,10 +1,12 @@
-"""Conv and ConvTranspose on Hopper's tensor cores (``conv/wgmma/slices.cu``): float16, bfloat16, and TF32 or 3xTF32.
+"""Conv and ConvTranspose on Hopper with wgmma and TMA: float16, bfloat16, and float32 as TF32 or 3xTF32.
 
-TMA fetches inputs with contiguous channels: a launch copies others first, and one packs the weights. For Conv, taps
-also share strips of inputs (``conv/wgmma/strips.cu``), which can be rows of x as it is; those of float32 pass through
-registers, where they are rounded (``conv/wgmma/pixels.cu``). The grid is persistent: blocks stay on their
-multiprocessors and make one tile after the other. Tiles that are too few for all multiprocessors, or for the last round
-of them, are split along K among several blocks.
+Persistent, warp-specialised implicit GEMM: a producer warpgroup loads by TMA, two consumer warpgroups multiply. By the
+cost model it is the fastest family on sm_90a for dense layers with at least 32 filters per group.
+
+Three kernels. ``conv/wgmma/slices.cu`` loads each tap's columns by im2col tensor maps, from x or a channels-last copy
+of it. In ``conv/wgmma/strips.cu`` the taps along H share one strip of x (Conv, or ConvTranspose of stride 1). In
+``conv/wgmma/pixels.cu`` float32 x passes through registers, where it is rounded to TF32. Weights are packed first
+unless they can be fetched in place. Too few tiles, or a partial last wave, are split along K.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from gpuconv.cuda.conv.wgmma import pixels as wgmma_pixels
 from gpuconv.cuda.conv.wgmma import strips as wgmma_strips
 from gpuconv.cuda.conv.wgmma.cost import WgmmaWork
 from gpuconv.cuda.conv.wgmma.tiles import SLICE_BYTES, STEP_BYTES, PixelsTile, StripsTile, WgmmaTile
-from gpuconv.cuda.plan import RANK, Candidate, Launch, Limits, Offer, Plan, Refusal, Space, kept
+from gpuconv.cuda.plan import RANK, Candidate, Launch, Limits, Offer, Plan, Refusal, Space, nonempty
 from gpuconv.cuda.plan.numbers import empty_rows
 
 NAME = "wgmma"
@@ -36,7 +38,7 @@ _CLASSES = {"float16": "WgmmaHalf", "bfloat16": "WgmmaBfloat16", "float32": "Wgm
 
 
 def offers(problem: correlation.Problem, limits: Limits) -> Iterator[Offer]:
-    """Yield a candidate for every tile and way to x, and one that divides its tiles where these are few."""
+    """Yield a candidate for each tile and source of x, and its split-K version where there are too few tiles."""
     if refusal := _refusal(problem, limits):
         yield refusal
         return
@@ -47,7 +49,7 @@ def offers(problem: correlation.Problem, limits: Limits) -> Iterator[Offer]:
 
 
 def offers_in_order(problem: correlation.Problem, limits: Limits) -> Iterator[Offer]:
-    """Yield as :func:`offers`, but strips for every order of sums, and K of all tiles in each number of segments."""
+    """Yield batch-invariant candidates: strips for every order of summation, K in every number of segments."""
     if refusal := _refusal(problem, limits):
         yield refusal
         return
@@ -60,11 +62,12 @@ def offers_in_order(problem: correlation.Problem, limits: Limits) -> Iterator[Of
 
 
 def _candidate(work: WgmmaWork, limits: Limits) -> Candidate:
+    """Return a piece of work as a candidate."""
     return Candidate(_name(work), cost.seconds(work, limits), partial(_plan, work, limits), _order(work))
 
 
 def _order(work: WgmmaWork) -> str:
-    """Return how the products of an output are added."""
+    """Return the name of the order in which an output's products are summed."""
     source = work.source
     strips = ""
     if isinstance(work.strips, wgmma_pixels.PixelStrips):
@@ -81,19 +84,21 @@ def _order(work: WgmmaWork) -> str:
 
 
 def _every_strip(source: sources.Source, limits: Limits) -> Iterator[WgmmaWork]:
+    """Yield the work for each tile and, with pixels in registers, for each number of taps that share a strip."""
     if not (source.in_strips and source.in_registers):
         yield from _undivided(source, limits)
         return
     for pixels in (tile for tile in tiles.PIXELS if tile.rows == (source.form == "rows")):
-        found: dict[tuple[int, int], list[WgmmaWork]] = {}
+        by_taps: dict[tuple[int, int], list[WgmmaWork]] = {}
         for strips in wgmma_pixels.of(source.seen, pixels):
             work = WgmmaWork(source, pixels, strips)
-            found.setdefault((strips.inner_h, strips.inner_w), []).append(work)
-        for works in found.values():
+            by_taps.setdefault((strips.inner_h, strips.inner_w), []).append(work)
+        for works in by_taps.values():
             yield min(works, key=lambda work: (cost.seconds(work, limits), work.strip_bytes))
 
 
 def _refusal(problem: correlation.Problem, limits: Limits) -> Refusal | None:
+    """Return why this family does not accept the problem; None if it does."""
     if limits.architecture != ARCHITECTURE:
         return Refusal(f"it needs {ARCHITECTURE}", plain=True)
     if why := fragments.refusal(problem):
@@ -109,7 +114,7 @@ def _refusal(problem: correlation.Problem, limits: Limits) -> Refusal | None:
 
 
 def _undivided(source: sources.Source, limits: Limits) -> Iterator[WgmmaWork]:
-    """Yield the work by every tile of the kernels that fetch x so."""
+    """Yield the work for each tile of the kernels that can use this source, without split-K."""
     if not source.in_strips:
         for tile in tiles.TILES:
             yield WgmmaWork(source, tile)
@@ -129,14 +134,14 @@ def _undivided(source: sources.Source, limits: Limits) -> Iterator[WgmmaWork]:
 
 
 def _divided(whole: WgmmaWork, limits: Limits) -> Iterator[WgmmaWork]:
-    """Yield the work with as many splits as the model takes for best, if there are tiles to divide."""
+    """Yield the work with its best modelled number of splits, if there are tiles to split."""
     divided, counts = split.divided(whole.tiles, limits), split.counts(whole.most_steps)
     if divided and counts:
         yield cost.in_best_splits(replace(whole, divided=divided), counts, limits)
 
 
 def _name(work: WgmmaWork) -> str:
-    """Return the kernel's name, with what it does besides."""
+    """Return the candidate's name: the kernel, with suffixes for a source read in place and for split-K."""
     chosen = _variant(work).name
     form = "_direct" if work.source.form == "direct" else ""
     return f"{chosen}{form}{'_split' if work.divided else ''}"
@@ -146,7 +151,10 @@ def _name(work: WgmmaWork) -> str:
 
 
 def _plan(work: WgmmaWork, limits: Limits) -> Plan:
-    """Return the plan. A launch before the last one sets the tickets to zero; without one, another adds up."""
+    """Return the plan.
+
+    An earlier launch zeroes the split-K tickets. Without one, a separate launch adds the partial sums.
+    """
     source, tickets = work.source, work.divided
     copying: tuple[Launch, ...] = ()
     if source.form == "copied":
@@ -158,7 +166,7 @@ def _plan(work: WgmmaWork, limits: Limits) -> Plan:
         source.problem.operator,
         (*before, *([_launch(work, split.ALL, limits)] if before or not apart else apart)),
         tuple(_reasons(work, limits)),
-        kept(
+        nonempty(
             Space.packed(source.packed_bytes),
             Space("x_last", "x with its channels last", source.x_last_bytes),
             Space("workspace", "sums of the splits", work.workspace_bytes),
@@ -170,13 +178,14 @@ def _plan(work: WgmmaWork, limits: Limits) -> Plan:
 
 
 def _of_copies(work: WgmmaWork, limits: Limits) -> Plan:
-    """Return the plan for arrays that TMA cannot fetch as they are, because of their addresses."""
+    """Return the fallback plan on copies, for addresses that TMA cannot fetch from."""
     source = sources.of_copies(work.source.problem)
     copies = min((WgmmaWork(source, tile) for tile in tiles.TILES), key=partial(cost.seconds, limits=limits))
     return replace(_plan(copies, limits), problem=work.source.problem, kernel=_name(copies))
 
 
 def _reasons(work: WgmmaWork, limits: Limits) -> Iterator[str]:
+    """Yield the reasons for ``explain``."""
     source, tile = work.source, work.tile
     if work.divided:
         all_tiles = f"each of the last {work.divided} of {work.tiles} tiles"
@@ -187,7 +196,7 @@ def _reasons(work: WgmmaWork, limits: Limits) -> Iterator[str]:
     filled = f"{source.problem.channels} channels of a group in {count} slices of {source.block_k}"
     if source.last_steps < (steps := source.slice_bytes // STEP_BYTES):
         filled += f", the last one in {source.last_steps} of {steps} steps"
-    how = "make tiles in turns (ping-pong)" if tile.turns else "make a tile together (cooperative)"
+    how = "make tiles in turns (ping-pong)" if tile.ping_pong else "make a tile together (cooperative)"
     yield f"one tap per slice of K: {filled}; two warpgroups {how}"
     yield from empty_rows(source.problem.filters, tile.block_m)
     if source.form == "copied":
@@ -208,6 +217,7 @@ def _reasons(work: WgmmaWork, limits: Limits) -> Iterator[str]:
 
 
 def _sharing(work: WgmmaWork) -> str:
+    """Return the part of a reason that says which taps share a strip; empty if none do."""
     if work.inner == 1:
         return ""
     axes = "H and W" if isinstance(work.strips, wgmma_pixels.PixelStrips) else "H"
@@ -215,17 +225,19 @@ def _sharing(work: WgmmaWork) -> str:
 
 
 def _row(work: WgmmaWork) -> int:
+    """Return the pixels of a row that one TMA copy fetches."""
     return work.strips.box[1] if isinstance(work.strips, wgmma_pixels.PixelStrips) else wgmma_strips.ROW
 
 
 def _packing(source: sources.Source, tickets: int) -> tuple[Launch, ...]:
+    """Return the launch that packs the weights; empty if w is fetched in place."""
     if not source.packed:
         return ()
     return (operands.of_weights(source.problem, source.w_channels, source.parts, tickets),)
 
 
 def _launch(work: WgmmaWork, part: int, limits: Limits) -> Launch:
-    """Return the launch that makes the tiles, or only leaves the sums of divided ones, or only adds these up."""
+    """Return the kernel's launch for ``part``: everything, only partial sums of split tiles, or their reduction."""
     source, tile, chosen = work.source, work.tile, _variant(work)
     lifted = source.seen.lifted
     items = work.divided if part == split.TOTALS else work.items
@@ -250,6 +262,7 @@ def _launch(work: WgmmaWork, part: int, limits: Limits) -> Launch:
 
 
 def _strips(work: WgmmaWork) -> Mapping[str, Mapping[str, Any]]:
+    """Return the struct fields of the strips; empty without strips."""
     if work.strips is None:
         return {}
     resident = {"resident": int(work.resident)} if isinstance(work.strips, wgmma_strips.Strips) else {}
@@ -257,6 +270,7 @@ def _strips(work: WgmmaWork) -> Mapping[str, Mapping[str, Any]]:
 
 
 def _roles(work: WgmmaWork) -> Mapping[str, str]:
+    """Return the array that each pointer of the kernel's struct refers to."""
     roles = gemm_base.roles(work.source.problem, "problem.common", "packed" if work.source.packed else "w")
     return roles | {"splits.workspace": "workspace"} if work.divided else roles
 
@@ -288,24 +302,26 @@ _PIXELS = replace(_SLICES, source="conv/wgmma/pixels.cu", function="conv_wgmma_p
 
 
 def variant(operator: str, dtype: str, tile: WgmmaTile) -> Variant:
-    """Return the kernel of one operator; that of float32 multiplies in TF32."""
+    """Return the kernel variant; float32 is multiplied as TF32."""
     form = f"{'tf32_' * (dtype == 'float32')}wgmma_{tile.block_m}x{tile.block_n}"
     kernel, sizes = _KERNELS[operator], (tile.block_m, tile.block_n, tile.stages)
-    own: tuple[int, ...] = (tile.turns,)
+    form_sizes: tuple[int, ...] = (tile.ping_pong,)
     if isinstance(tile, PixelsTile):
-        kernel, own = _PIXELS, (tile.x_bytes, tile.rows)
+        kernel, form_sizes = _PIXELS, (tile.x_bytes, tile.rows)
         form += f"_pixel_{'rows' if tile.rows else 'patches'}"
     elif isinstance(tile, StripsTile):
-        kernel, own = _STRIPS, (tile.x_bytes, tile.turns, tile.slice_bytes, tile.rows)
+        kernel, form_sizes = _STRIPS, (tile.x_bytes, tile.ping_pong, tile.slice_bytes, tile.rows)
         form += f"{'' if tile.slice_bytes == SLICE_BYTES else 'x32'}_{'rows' if tile.rows else 'patches'}"
-    return kernel.over(dtype, RANK, form, types=(_CLASSES[dtype],), sizes=(*sizes, *own))
+    return kernel.over(dtype, RANK, form, types=(_CLASSES[dtype],), sizes=(*sizes, *form_sizes))
 
 
 def _variant(work: WgmmaWork) -> Variant:
+    """Return the kernel variant of a piece of work."""
     return variant(work.source.seen.operator, work.source.problem.dtype, work.tile)
 
 
 def variants() -> Iterator[Variant]:
+    """Yield every kernel variant of this family."""
     for dtype in _CLASSES:
         for operator, tile in product(("conv", "conv_transpose"), tiles.TILES):
             yield variant(operator, dtype, tile)

@@ -1,6 +1,7 @@
-"""Launches that make channels contiguous, for TMA: a channels-last copy of x, and weights as rows of K.
+"""Launches that prepare operands for TMA: a channels-last copy of x, and weights packed as rows of K.
 
-Both are by ``passes/channels_last.cu``. A row of K is a small image with channels last, whose pixels are the taps.
+Both are the same transposition, ``passes/channels_last.cu``: a row of K is a small channels-last image whose pixels are
+the taps.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from gpuconv.rules import dtypes
 
 
 def of_x(problem: Problem, filled: int, parts: int, tickets: int = 0) -> Launch:
-    """Return the launch that copies x with channels last: (N, pixels, group, parts, filled).
+    """Return the launch that copies x to channels-last: (N, pixels, group, parts, filled).
 
-    ``filled`` are the channels of a part, with the zeros that follow C: in whole vectors of 16 bytes; ``parts`` are 2
-    of 3xTF32, else 1. So many ``tickets`` at the workspace's beginning are set to zero besides.
+    ``filled`` is the channels per part, zero-padded to whole 16-byte vectors. ``parts`` is 2 for 3xTF32 (high and low
+    part), else 1. It also zeroes ``tickets`` split-K counters at the workspace's start.
     """
     problem = problem.lifted
     batch, channel, *pixel = problem.x_strides
@@ -38,7 +39,7 @@ def of_x(problem: Problem, filled: int, parts: int, tickets: int = 0) -> Launch:
 
 
 def of_weights(problem: Problem, filled: int, parts: int, tickets: int = 0) -> Launch:
-    """Return the launch that packs weights: (group, parts, M, taps, filled). Parameters are those of :func:`of_x`."""
+    """Return the launch that packs weights: (group, parts, M, taps, filled); parameters as for :func:`of_x`."""
     problem = problem.lifted
     group, filters, channel, *taps = problem.w_strides
     row = prod(problem.taps) * filled
@@ -63,6 +64,7 @@ def weight_bytes(problem: Problem, filled: int, parts: int) -> int:
 
 
 def _launch(problem: Problem, name: str, planes: Planes, roles: dict[str, str], tickets: int) -> Launch:
+    """Return the launch that transposes these planes."""
     chosen = variant(name, problem.dtype, problem.precision)
     return channels_last.launch(problem.operator, chosen, problem.itemsize, planes, roles, tickets)
 
@@ -71,7 +73,7 @@ def _launch(problem: Problem, name: str, planes: Planes, roles: dict[str, str], 
 
 
 def variant(name: str, dtype: str, precision: str) -> Variant:
-    """Return the kernel for elements of a type in a precision; ``name`` says in profilers what it moves."""
+    """Return the kernel variant for a dtype and precision; ``name`` is what profilers show."""
     itemsize = dtypes.entry(dtype).itemsize
     if itemsize == 2:
         return channels_last.variant(itemsize, name)
@@ -81,7 +83,7 @@ def variant(name: str, dtype: str, precision: str) -> Variant:
 
 
 def variants() -> Iterator[Variant]:
-    """Yield those that round or pack; the others are those of ``passes/channels_last.py``."""
+    """Yield the variants that round or pack; plain copies are those of ``passes/channels_last.py``."""
     for precision in ("tf32", "3xtf32"):
         yield variant("channels_last", "float32", precision)
     for dtype, precision in (("float16", "ieee"), ("float32", "tf32"), ("float32", "3xtf32")):

@@ -1,8 +1,10 @@
-"""Strips of x for ``conv/wgmma/pixels.cu``: what it fetches once for all taps along H and W, and where pixels stand.
+"""Strips of x for ``conv/wgmma/pixels.cu``: inputs fetched once for several taps, and where pixels lie in them.
 
-A strip is of one slice of channels, and of one tap along D. It holds pieces: rows of pixels of each channel, or patches
-of pixels with contiguous channels. The columns of a tile come in runs of neighbours along W, a power of two of
-them: short runs fit short rows of y, long ones share more of what lies between taps. Axes stand outermost first.
+A strip holds one slice of channels for one tap along D; taps along H and W share it. It consists of *pieces*, one TMA
+copy each: rows of pixels per channel (NCHW), or patches of pixels with contiguous channels (NHWC).
+
+A tile's columns come in *runs*, a power of two of adjacent outputs along W. Short runs fit short rows of y; long runs
+share more of the halo. Axes are ordered outermost first.
 """
 
 from __future__ import annotations
@@ -18,35 +20,35 @@ from gpuconv.cuda.conv.wgmma.tiles import SLICE_BYTES, PixelsTile
 from gpuconv.rules.geometry import Ints
 
 _RUNS = (128, 64, 32, 16, 8)  # a thread's pixels are 8 apart
-_MOST = 256  # elements of a box along an axis
-_LEAST_STAGES = 2  # one strip is fetched while another one is multiplied
+_MOST = 256  # TMA's limit on a box's extent per axis
+_LEAST_STAGES = 2  # one strip is fetched while another is multiplied
 
 
 @dataclass(frozen=True, slots=True)
 class PixelStrips:
-    """The numbers of ``PixelStrips`` in ``conv/wgmma/params.cuh``, and the box that a piece is."""
+    """The fields of the struct ``PixelStrips`` in ``conv/wgmma/params.cuh``, and the TMA box of a piece."""
 
-    extent: Ints  # tiles along D, H and W of an image
-    rows: int  # outputs along H from one tile to the next
-    columns: int  # along W
-    taps: Ints  # strips of a slice of channels, along D, H and W
+    extent: Ints  # tiles per image along D, H and W
+    rows: int  # outputs along H between adjacent tiles
+    columns: int  # outputs along W between adjacent tiles
+    taps: Ints  # strips per slice of channels, along D, H and W
     inner_h: int  # taps along H that share a strip
-    inner_w: int  # along W
-    pieces: int  # of a strip, each of them one copy
+    inner_w: int  # taps along W that share a strip
+    pieces: int  # pieces per strip, one TMA copy each
     piece_bytes: int
-    piece_h: int  # input coordinates along H from a piece to the next
-    piece_w: int  # along W
-    run: int  # a tile's columns that are neighbours along W
-    column_h: int  # output coordinates along H from one run to the next
-    column_w: int  # along W
-    place_run: int  # bytes of a strip from a run's pixels to those of the next
-    place_column: int  # from a pixel to the next
-    shift_h: int  # from a tap's pixels to those of the next along H
-    shift_w: int  # along W
-    pitch: int  # bytes from a channel to the next, of rows
-    stages: int  # strips that there is room for
-    bytes: int  # of a strip
-    box: Ints  # pixels of a piece along H and W
+    piece_h: int  # input coordinates along H between adjacent pieces
+    piece_w: int  # input coordinates along W between adjacent pieces
+    run: int  # adjacent outputs along W per run of a tile's columns
+    column_h: int  # output coordinates along H between adjacent runs
+    column_w: int  # output coordinates along W between adjacent runs
+    place_run: int  # bytes of a strip between adjacent runs' pixels
+    place_column: int  # bytes between adjacent pixels
+    shift_h: int  # bytes between the pixels of adjacent taps along H
+    shift_w: int  # bytes between the pixels of adjacent taps along W
+    pitch: int  # bytes between adjacent channels, for rows
+    stages: int  # pipeline stages: strips that fit shared memory
+    bytes: int  # bytes per strip
+    box: Ints  # pixels per piece along H and W
 
     @property
     def inner(self) -> int:
@@ -54,12 +56,12 @@ class PixelStrips:
         return self.inner_h * self.inner_w
 
     def fields(self) -> Mapping[str, Any]:
-        """Return those of the struct."""
+        """Return the fields of the kernel's struct."""
         return {name: getattr(self, name) for name in self.__slots__ if name != "box"}
 
 
 def of(problem: Problem, tile: PixelsTile) -> Iterator[PixelStrips]:
-    """Yield the strips of a Conv for a kernel: with runs of every length, those that most taps share."""
+    """Yield the possible strips of a Conv: for each length of runs, those shared by the most taps."""
     problem = problem.lifted
     if problem.operator != "conv":
         return
@@ -74,7 +76,7 @@ def of(problem: Problem, tile: PixelsTile) -> Iterator[PixelStrips]:
 
 
 def _shares(problem: Problem) -> Iterator[tuple[int, int]]:
-    """Yield how many taps along H and along W may share a strip, the most first."""
+    """Yield the (H, W) taps that may share a strip, most taps first."""
     _, taps_h, taps_w = problem.taps
     if problem.columns[1] > 1:
         yield taps_h, taps_w
@@ -85,7 +87,7 @@ def _shares(problem: Problem) -> Iterator[tuple[int, int]]:
 
 
 def _strips(problem: Problem, tile: PixelsTile, run: int, inner_h: int, inner_w: int) -> PixelStrips | None:
-    """Return the strips with runs on neighbouring rows of y, or on its only row; None where they do not fit."""
+    """Return the strips with runs on adjacent rows of y, or along its only row; None if they do not fit."""
     depth, height, width = problem.columns
     _, stride_h, stride_w = problem.column_strides
     _, dilation_h, dilation_w = problem.dilations
@@ -96,7 +98,7 @@ def _strips(problem: Problem, tile: PixelsTile, run: int, inner_h: int, inner_w:
     wide = (run - 1) * stride_w + 1 + (inner_w - 1) * dilation_w
     box = _row(wide) if tile.rows else _patch(high, wide)
     pixel, piece_bytes = 4 if tile.rows else SLICE_BYTES, prod(box) * SLICE_BYTES
-    row_bytes = box[1] * SLICE_BYTES  # from a row of x to the next
+    row_bytes = box[1] * SLICE_BYTES  # bytes between adjacent rows of x
     if not tall:
         pieces, piece_h, piece_w, place_run = runs, 0, run * stride_w, piece_bytes
     elif not tile.rows:
@@ -134,10 +136,10 @@ def _strips(problem: Problem, tile: PixelsTile, run: int, inner_h: int, inner_w:
 
 
 def _row(wide: int) -> Ints:
-    """Return the box of a row of so many pixels: four channels of eight neighbours are to meet each bank once."""
+    """Return the box of a row of ``wide`` pixels, padded so that 4 channels × 8 adjacent pixels hit each bank once."""
     return 1, wide + (8 - wide) % 16
 
 
 def _patch(high: int, wide: int) -> Ints:
-    """Return the box of a patch, whose pixels take 128 bytes: whole patterns of swizzling."""
+    """Return the box of a patch, padded so that its 128-byte pixels fill whole swizzle patterns."""
     return high, next(size for size in range(wide, wide + 8) if size * high % 8 == 0)

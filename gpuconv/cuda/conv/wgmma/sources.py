@@ -1,8 +1,8 @@
-"""How x and w come to the kernels of convolution by wgmma: the tensor maps by which TMA fetches them.
+"""Where the wgmma kernels fetch x and w from: the arrays themselves or copies, and the tensor maps for TMA.
 
-Along x a map walks over the columns of a phase and reads, for a tap, the input at a fixed distance from each: what
-drivers call im2col. Or maps are of boxes: of the rows of x, or of patches of pixels, which several taps share. Axes of
-maps stand innermost first, those of problems outermost first.
+An im2col map reads, for one tap, the inputs at a fixed distance from consecutive output columns. A tiled map reads
+boxes: rows of x, or patches of pixels that several taps share. This module decides which forms a problem allows and
+builds their maps. Axes of maps are ordered innermost first, those of problems outermost first.
 """
 
 from __future__ import annotations
@@ -26,43 +26,44 @@ from gpuconv.cuda.plan import TensorMap
 from gpuconv.cuda.plan.numbers import RANK, whole
 from gpuconv.rules.geometry import Ints
 
-LEAST_FILTERS = 32  # half of the least tile: of fewer, mma.sync makes less in vain
-SECTOR = 32  # bytes that cross the memory bus together
-ALIGNMENT = 16  # bytes, of addresses and of distances in memory
+LEAST_FILTERS = 32  # half of the smallest tile; with fewer filters, mma.sync wastes less
+SECTOR = 32  # bytes of one DRAM/L2 sector
+ALIGNMENT = 16  # bytes that TMA requires of addresses and strides
 MOST_PHASES = 32
-_IN_ORDER = 2  # times as long as otherwise takes a step that waits for the one before; estimated
+_IN_ORDER = 2  # slowdown of a step that waits for the previous one (estimated)
 _MOST_STRIDE = 8
-_CORNER_BITS = {1: 16, 2: 8, 3: 5}  # of a signed corner, by axes
-_MOST_REACH = {1: 65534, 2: 254, 3: 30}  # inputs from the first tap to the last: one less than offsets can hold
-_MOST_ELEMENTS = 2**31 - 1  # of a copy
+_CORNER_BITS = {1: 16, 2: 8, 3: 5}  # number of spatial axes → bits of a signed im2col corner
+# number of spatial axes → largest distance between first and last tap: one less than im2col offsets can hold
+_MOST_REACH = {1: 65534, 2: 254, 3: 30}
+_MOST_ELEMENTS = 2**31 - 1  # limit on the elements of a copy
 
 
 @dataclass(frozen=True)
 class Source:
-    """One way to x and w."""
+    """One way to fetch x and w."""
 
     problem: Problem
-    # "copied", "direct" or "rows": a copy of x with the channels last; x itself, whose channels lie last; or x itself,
-    # whose pixels along W do
+    # "copied": a channels-last copy of x; "direct": x itself, whose channels are contiguous; "rows": x itself, whose
+    # pixels along W are contiguous
     form: str
-    packed: bool  # whether w is packed, or is read as it is
-    # Whether channels that lie last come in patches of pixels that taps share, not anew for each tap
+    packed: bool  # whether w is packed first, or fetched in place
+    # whether contiguous channels come in patches of pixels that taps share, instead of separately per tap
     patches: bool = False
-    slice_bytes: int = SLICE_BYTES  # of a row of a slice of K
+    slice_bytes: int = SLICE_BYTES  # bytes per row of a slice of K
 
     @cached_property
     def in_strips(self) -> bool:
-        """Whether x comes in strips that taps share, if there are several."""
+        """Whether x is fetched in strips that several taps can share."""
         return self.patches or self.form == "rows"
 
     @cached_property
     def in_registers(self) -> bool:
-        """Whether x, as it is, is rounded on its way through registers."""
+        """Whether x is float32 read in place, which is rounded to TF32 in registers."""
         return not _takes_rounded(self.problem) and self.form != "copied"
 
     @cached_property
     def seen(self) -> Problem:
-        """The problem as the kernel sees it: of strips a Conv, with an image along one axis where rows lie so."""
+        """The problem as the kernel sees it: a Conv for strips, with merged spatial axes where rows allow it."""
         if not self.in_strips:
             return self.problem
         conv = correlation.as_conv(self.problem)
@@ -71,29 +72,30 @@ class Source:
 
     @cached_property
     def block_k(self) -> int:
-        """Channels of a slice."""
+        """Channels per slice of K."""
         return self.slice_bytes // self.problem.itemsize
 
     @cached_property
     def parts(self) -> int:
-        """Numbers that one of x or w is the sum of."""
+        """Parts that x or w is split into: 2 for 3xTF32."""
         return fragments.arithmetic(self.problem).parts
 
     @cached_property
     def products(self) -> int:
-        """Multiplications of tensor cores for one of the problem's."""
+        """Tensor-core products per product of the problem: 3 for 3xTF32."""
         return fragments.arithmetic(self.problem).products
 
     @cached_property
     def channel_slices(self) -> int:
-        """Slices of a tap."""
+        """Slices of K per tap."""
         return -(-self.problem.channels // self.block_k)
 
     @cached_property
     def last_steps(self) -> int:
-        """Steps of a tap's last slice that are multiplied: no others than have channels.
+        """mma steps of a tap's last slice that are executed; steps of padding only are skipped.
 
-        In registers more than half of a slice take longer than all of it, which zeros may fill up.
+        With x in registers, more than half of a slice's steps take longer than all of them, so the slice is completed
+        with zeros.
         """
         channels = self.problem.channels - (self.channel_slices - 1) * self.block_k
         steps, whole_slice = -(-channels * self.problem.itemsize // STEP_BYTES), self.slice_bytes // STEP_BYTES
@@ -102,7 +104,7 @@ class Source:
 
     @cached_property
     def filled(self) -> float:
-        """The time that the steps take, as a share of that of whole slices."""
+        """Time of all steps relative to that of whole slices."""
         steps = self.slice_bytes // STEP_BYTES
         last = self.last_steps
         if self.in_registers and last < steps:
@@ -111,24 +113,25 @@ class Source:
 
     @cached_property
     def x_fetched(self) -> float:
-        """The bytes of x that come from memory, as a share of those of whole slices: not zeros behind the last channel.
+        """Bytes of x fetched relative to those of whole slices.
 
-        Where others follow a group's channels, or a part's, these come instead.
+        Zeros beyond the last channel are not fetched. If another group or part follows, its channels are fetched
+        instead.
         """
         all_bytes = self.channel_slices * self.slice_bytes
         if self.all_x_channels > self.x_channels:
             return 1.0
-        own = self.x_channels * self.problem.itemsize
-        return (own if self.form == "rows" else whole(own, SECTOR)) / all_bytes
+        channel_bytes = self.x_channels * self.problem.itemsize
+        return (channel_bytes if self.form == "rows" else whole(channel_bytes, SECTOR)) / all_bytes
 
     @cached_property
     def w_fetched(self) -> float:
-        """Likewise of w."""
+        """Bytes of w fetched relative to those of whole slices."""
         return whole(self.w_channels * self.problem.itemsize, SECTOR) / (self.channel_slices * self.slice_bytes)
 
     @cached_property
     def x_channels(self) -> int:
-        """Channels of a group in x or its copy: whole steps where others follow that must not be read as its own."""
+        """Channels per group in x or its copy, padded so that an mma step never reads the next group's channels."""
         if self.form != "copied":
             return self.problem.channels
         unit = ALIGNMENT if self.problem.group * self.parts == 1 else STEP_BYTES
@@ -136,17 +139,17 @@ class Source:
 
     @property
     def all_x_channels(self) -> int:
-        """Channels of all groups and parts in x or its copy."""
+        """Channels in x or its copy, over all groups and parts."""
         return self.problem.group * (self.parts if self.form == "copied" else 1) * self.x_channels
 
     @cached_property
     def w_channels(self) -> int:
-        """Channels of a tap in the rows of w."""
+        """Channels per tap in the rows of w."""
         channels = self.problem.channels
         return whole(channels, ALIGNMENT // self.problem.itemsize) if self.packed else channels
 
     def weights(self) -> PackedWeights:
-        """Return how a kernel finds single weights."""
+        """Return the layout of packed weights, with which single weights are found."""
         if not self.packed:
             return PackedWeights(self.problem.w_strides[1], self.problem.filters, self.w_channels)
         row = prod(self.problem.taps) * self.w_channels
@@ -154,26 +157,26 @@ class Source:
 
     @cached_property
     def x_last_bytes(self) -> int:
-        """Bytes of the channels-last copy of x, 0 where there is none."""
+        """Bytes of the channels-last copy of x; 0 without one."""
         return operands.x_bytes(self.problem, self.x_channels, self.parts) if self.form == "copied" else 0
 
     @cached_property
     def packed_bytes(self) -> int:
-        """Bytes of the packed weights, 0 where w is read as it is."""
+        """Bytes of the packed weights; 0 if w is fetched in place."""
         return operands.weight_bytes(self.problem, self.w_channels, self.parts) if self.packed else 0
 
     @property
     def aligned(self) -> tuple[tuple[str, int], ...]:
-        """The arrays whose addresses must be multiples of so many bytes; copies always are."""
+        """(role, bytes) of the arrays whose address must be aligned; copies always are."""
         x = (("x", ALIGNMENT),) if self.form != "copied" else ()
         return x if self.packed else (*x, ("w", ALIGNMENT))
 
 
-# ---------------------------------------------------------------- what it sees
+# ---------------------------------------------------------------- accepted problems
 
 
 def refusal(problem: Problem) -> str | None:
-    """Return why no map takes a problem that tensor cores do."""
+    """Return why no tensor map can describe the problem's windows; None if one can."""
     if problem.filters < LEAST_FILTERS:
         return f"a group has {problem.filters} output channels, less than the {LEAST_FILTERS} of half a tile"
     if 0 in problem.x_shape:
@@ -200,15 +203,15 @@ def refusal(problem: Problem) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Where the columns of all phases lie on one axis of x."""
+    """The bounding box of all phases' im2col columns along one axis of x."""
 
-    lower: int  # input coordinate of the first column through the tap that lies lowest
-    upper: int  # that of the last column, counted from the last element of x
-    reach: int  # coordinates from that tap to the one that lies highest
+    lower: int  # input coordinate of the first column at the lowest tap
+    upper: int  # that of the last column, relative to the last element of x
+    reach: int  # distance between the lowest and the highest tap
 
 
 def windows(problem: Problem) -> Iterator[Window]:
-    """Yield where columns lie, axis by axis."""
+    """Yield the window of each spatial axis."""
     for axis in range(problem.rank):
         lowest, highest = _taps(problem, axis)
         last = lowest + (problem.columns[axis] - 1) * problem.column_strides[axis]
@@ -216,7 +219,7 @@ def windows(problem: Problem) -> Iterator[Window]:
 
 
 def _taps(problem: Problem, axis: int) -> tuple[int, int]:
-    """Return the lowest and the highest input coordinate that a tap of a phase's column 0 meets."""
+    """Return the lowest and the highest input coordinate that column 0 reads, over all phases."""
     taps, dilation, pad = problem.taps[axis], problem.dilations[axis], problem.pads[axis]
     if not problem.phases:
         return -pad, (taps - 1) * dilation - pad
@@ -237,7 +240,7 @@ def _taps(problem: Problem, axis: int) -> tuple[int, int]:
 
 
 def sources(problem: Problem) -> Iterator[Source]:
-    """Yield the ways to the arrays of a problem that is not refused, of each kind the shortest."""
+    """Yield the sources for an accepted problem: of each form, the one that needs the fewest copies."""
     conv = correlation.as_conv(problem)
     if not _takes_rounded(problem):
         copied = Source(problem, "copied", packed=True)
@@ -250,7 +253,7 @@ def sources(problem: Problem) -> Iterator[Source]:
                 yield replace(copied, form="rows")
         return
     if problem.x_strides[1] == 1 and not _channels_last(problem):
-        problem = problem.met  # pixels that no output meets are not copied
+        problem = problem.without_unread_pixels  # pixels that no output reads are not copied
         conv = correlation.as_conv(problem)
     for slice_bytes in (SLICE_BYTES, HALF_SLICE) if _half_is_empty(problem) else (SLICE_BYTES,):
         last = "direct" if _channels_last(problem) else "copied"
@@ -264,23 +267,23 @@ def sources(problem: Problem) -> Iterator[Source]:
 
 
 def _half_is_empty(problem: Problem) -> bool:
-    """Tell whether the last slice of 16-bit channels has the half of those that it could have, or less."""
+    """Return whether at most half of the last slice's 16-bit channels are used."""
     slots = SLICE_BYTES // 2
     return problem.itemsize == 2 and 0 < problem.channels % slots <= slots // 2
 
 
 def of_copies(problem: Problem) -> Source:
-    """Return the way that takes every problem that is not refused, wherever its arrays lie."""
+    """Return the fallback source, copies of x and w, which accepts every problem and every address."""
     return Source(problem, "copied", packed=True)
 
 
 def _takes_rounded(problem: Problem) -> bool:
-    """Tell whether kernels can multiply x and w as they are: TF32 is rounded before, which TMA does not."""
+    """Return whether x and w can be multiplied without rounding; TF32 must be rounded first, which TMA does not do."""
     return problem.itemsize == 2
 
 
 def _channels_last(problem: Problem) -> bool:
-    """Tell whether x can be fetched as it is, its channels contiguous."""
+    """Return whether x can be fetched in place with its channels contiguous."""
     batch, channel, *spatial = problem.x_strides
     if not (channel == 1 and _own_steps(problem)):
         return False
@@ -289,7 +292,7 @@ def _channels_last(problem: Problem) -> bool:
 
 
 def no_rows(problem: Problem) -> str | None:
-    """Return why x of a Conv cannot be fetched by rows of pixels, or None."""
+    """Return why x of a Conv cannot be fetched in place by rows of pixels; None if it can."""
     if not _own_steps(problem):
         channels = STEP_BYTES // problem.itemsize
         return f"the {problem.channels} channels of a group are not whole steps of {channels}"
@@ -307,7 +310,7 @@ def no_rows(problem: Problem) -> str | None:
 
 
 def _rows_of_x(problem: Problem) -> tuple[Ints, list[int]]:
-    """Return the sizes of x, pixels of a row innermost, then channels; and the strides of all axes but the first."""
+    """Return the sizes of x with W innermost, then H, D, channels, batch; and the strides of all axes but the first."""
     lifted = problem.lifted
     batch, channel, depth, height, _ = lifted.x_strides
     channels = problem.group * problem.channels
@@ -315,7 +318,7 @@ def _rows_of_x(problem: Problem) -> tuple[Ints, list[int]]:
 
 
 def _w_as_it_is(problem: Problem) -> bool:
-    """Tell whether w can be fetched as it is: rows of taps right behind each other, of contiguous channels."""
+    """Return whether w can be fetched in place: contiguous channels, and taps that follow each other without gaps."""
     group, filters, channel, *spatial = problem.w_strides
     if not _takes_rounded(problem) or channel != 1:
         return False
@@ -327,21 +330,21 @@ def _w_as_it_is(problem: Problem) -> bool:
 
 
 def _rows_of_w(problem: Problem) -> tuple[Ints, list[int]]:
-    """Return the sizes of w, channels of a tap innermost, then taps; and the strides of all axes but the first."""
+    """Return the sizes of w with channels innermost, then taps; and the strides of all axes but the first."""
     group, filters, *_ = problem.w_strides
     channels = problem.channels
     return (channels, prod(problem.taps), problem.filters, problem.group), [channels, filters, group]
 
 
 def _own_steps(problem: Problem) -> bool:
-    """Tell whether no step along K meets channels of another group."""
+    """Return whether no mma step along K reads another group's channels."""
     return problem.group == 1 or problem.channels * problem.itemsize % STEP_BYTES == 0
 
 
 def _strides(sizes: Sequence[int], strides: Sequence[int], itemsize: int) -> Ints | None:
-    """Return strides in bytes of the axes of a map but the innermost, or None where TMA has none like these.
+    """Return a map's strides in bytes for all axes but the innermost; None if TMA does not support them.
 
-    Each is a multiple of the one before. Axes of one element get those of the next that has several.
+    Each stride must be a multiple of the one before. Axes of one element take the stride of the next longer axis.
     """
     steps: list[int] = []
     outer = whole(sizes[0] * itemsize, ALIGNMENT)
@@ -360,11 +363,12 @@ def _strides(sizes: Sequence[int], strides: Sequence[int], itemsize: int) -> Int
 
 
 def maps(source: Source, tile: WgmmaTile, strips: Strips | PixelStrips | None) -> tuple[TensorMap, TensorMap]:
-    """Return the maps of x and w for the tiles of a kernel."""
+    """Return the tensor maps of x and w for a kernel's tile."""
     return _columns_of_x(source, tile) if strips is None else _boxes_of_x(source, strips), _of_w(source, tile)
 
 
 def _boxes_of_x(source: Source, strips: Strips | PixelStrips) -> TensorMap:
+    """Return the tiled map of x for strips."""
     if isinstance(strips, PixelStrips):
         high, wide = strips.box
     else:
@@ -382,7 +386,7 @@ def _boxes_of_x(source: Source, strips: Strips | PixelStrips) -> TensorMap:
 
 
 def _channels_of_x(source: Source, problem: Problem) -> tuple[str, Ints, Ints]:
-    """Return the role, the sizes and the strides of x or its copy, channels innermost, with the axes of ``problem``."""
+    """Return the role, sizes and strides of x or its copy with channels innermost; ``problem`` determines the axes."""
     sizes = (source.all_x_channels, *problem.x_shape[:1:-1], problem.batch)
     if source.form == "copied":
         return "x_last", sizes, tuple(problem.itemsize * prod(sizes[: axis + 1]) for axis in range(problem.rank + 1))
@@ -391,6 +395,7 @@ def _channels_of_x(source: Source, problem: Problem) -> tuple[str, Ints, Ints]:
 
 
 def _columns_of_x(source: Source, tile: WgmmaTile) -> TensorMap:
+    """Return the im2col map of x."""
     problem = source.problem
     role, sizes, strides = _channels_of_x(source, problem)
     inner = tuple(windows(problem))[::-1]
@@ -404,6 +409,7 @@ def _columns_of_x(source: Source, tile: WgmmaTile) -> TensorMap:
 
 
 def _of_w(source: Source, tile: WgmmaTile) -> TensorMap:
+    """Return the tiled map of w or of the packed weights."""
     problem, channels = source.problem, source.w_channels
     if source.packed:
         row = prod(problem.taps) * channels
@@ -417,12 +423,13 @@ def _of_w(source: Source, tile: WgmmaTile) -> TensorMap:
 
 
 def _known(strides: Ints | None) -> Ints:
+    """Return strides that an earlier check has shown to exist."""
     assert strides is not None
     return strides
 
 
 def loading(source: Source) -> Mapping[str, Any]:
-    """Return the fields of ``Loading``."""
+    """Return the fields of the struct ``Loading``."""
     problem = source.problem
     lower = [window.lower for window in windows(problem)]
     return {

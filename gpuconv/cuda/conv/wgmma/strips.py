@@ -1,8 +1,9 @@
-"""Strips of x: what convolution by wgmma fetches once for all taps along H, and the tiles of columns that lie so.
+"""Strips of x for ``conv/wgmma/strips.cu``: inputs that are fetched once and shared by all taps along H.
 
-A strip is of one slice of channels, and of one tap along D and W. It holds rows of pixels of each channel, or a patch
-of pixels with contiguous channels. Tiles are of neighbouring rows of the output, or of one row; they may reach
-beyond the ends of an image's rows, and of its columns. Axes stand outermost first.
+A strip holds one slice of channels for one tap along D and W: rows of pixels per channel (NCHW), or a patch of pixels
+with contiguous channels (NHWC). A tile is several adjacent output rows, so the next tap along H finds its inputs in the
+same strip, some rows further down. Tiles may extend beyond the ends of rows and columns. Axes are ordered outermost
+first.
 """
 
 from __future__ import annotations
@@ -18,38 +19,38 @@ from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.conv.wgmma.tiles import StripsTile
 from gpuconv.rules.geometry import Ints
 
-ROW = 64  # pixels of a row that are fetched together
+ROW = 64  # pixels per TMA copy of a row
 PATCH = 16  # pixels along W of a patch
-_LEAST_STAGES = 2  # one strip is fetched while another one is multiplied
+_LEAST_STAGES = 2  # one strip is fetched while another is multiplied
 
 
 @dataclass(frozen=True, slots=True)
 class Strips:
-    """The numbers of ``Strips`` in ``conv/wgmma/params.cuh``."""
+    """The fields of the struct ``Strips`` in ``conv/wgmma/params.cuh``."""
 
-    extent: Ints  # tiles along D, H and W of an image
-    rows: int  # outputs along H from one tile to the next
-    columns: int  # along W
-    taps: Ints  # strips of a slice of channels, along D, H and W
+    extent: Ints  # tiles per image along D, H and W
+    rows: int  # outputs along H between adjacent tiles
+    columns: int  # outputs along W between adjacent tiles
+    taps: Ints  # strips per slice of channels, along D, H and W
     inner: int  # taps along H that share a strip
-    pieces: int  # of a strip, each of them one copy
-    piece_h: int  # input coordinates along H from a piece to the next
-    piece_w: int  # along W
-    column_h: int  # output coordinates along H from one run of a tile's columns to the next
-    column_w: int  # along W
-    shift: int  # bytes from the pixels of one of the inner taps to those of the next
-    stages: int  # strips that there is room for
-    bytes: int  # of a strip
-    # Whether weights can stay in shared memory: whole tiles have the same ones, for whose slices of K there is room
+    pieces: int  # pieces per strip, one TMA copy each
+    piece_h: int  # input coordinates along H between adjacent pieces
+    piece_w: int  # input coordinates along W between adjacent pieces
+    column_h: int  # output coordinates along H between adjacent runs of a tile's columns
+    column_w: int  # output coordinates along W between adjacent runs
+    shift: int  # bytes between the pixels of adjacent inner taps
+    stages: int  # pipeline stages: strips that fit shared memory
+    bytes: int  # bytes per strip
+    # weights can stay in shared memory: all tiles use the same ones, and all their slices of K fit
     resident: bool
 
     def fields(self) -> Mapping[str, Any]:
-        """Return those of the struct."""
+        """Return the fields of the kernel's struct."""
         return params.members(self, *self.__slots__)
 
 
 def of(problem: Problem, tile: StripsTile) -> Strips | None:
-    """Return the strips of a Conv for a kernel, those that most taps share; None where there are none of that form."""
+    """Return the strips of a Conv that the most taps share; None if the problem allows none of the tile's form."""
     problem = problem.lifted
     if problem.operator != "conv" or problem.column_strides[2] != 1:
         return None
@@ -61,7 +62,7 @@ def of(problem: Problem, tile: StripsTile) -> Strips | None:
 
 
 def _rows(problem: Problem, tile: StripsTile) -> Iterator[Strips]:
-    """Yield strips of rows: of one row alone where the output has no other, else of neighbouring ones."""
+    """Yield strips of rows: along a single row if y has only one, else of adjacent rows."""
     pieces, size = tile.block_n // ROW, tile.slice_bytes * ROW
     if problem.columns[1] == 1:
         long = {"rows": 1, "columns": tile.block_n, "column_h": 0, "column_w": ROW}
@@ -75,7 +76,7 @@ def _rows(problem: Problem, tile: StripsTile) -> Iterator[Strips]:
 
 
 def _patches(problem: Problem, tile: StripsTile) -> Iterator[Strips]:
-    """Yield strips of patches, which are no better than single columns where no taps share them."""
+    """Yield strips of patches; only if taps share them, since they would otherwise be no better than im2col columns."""
     if not _shareable(problem):
         return
     rows, row = tile.block_n // PATCH, tile.slice_bytes * PATCH
@@ -85,17 +86,17 @@ def _patches(problem: Problem, tile: StripsTile) -> Iterator[Strips]:
 
 
 def _shareable(problem: Problem) -> bool:
-    """Tell whether taps along H meet the same rows of x."""
+    """Return whether taps along H read the same rows of x: several taps, stride 1."""
     return problem.taps[1] > 1 and problem.column_strides[1] == 1
 
 
 def _reach(problem: Problem) -> int:
-    """Return the rows of x from the first tap's to the last one's."""
+    """Return the rows of x between the first and the last tap along H (the halo)."""
     return (problem.taps[1] - 1) * problem.dilations[1]
 
 
 def _resident(problem: Problem, tile: StripsTile) -> bool:
-    """Tell whether a block needs no other weights than those that it has room for."""
+    """Return whether all of a block's weights fit its pipeline stages, so that they are loaded once."""
     slices = prod(problem.taps) * -(-problem.channels * problem.itemsize // tile.slice_bytes)
     slices *= fragments.arithmetic(problem).products
     return problem.group == 1 and problem.filters <= tile.block_m and slices <= tile.stages
@@ -104,7 +105,7 @@ def _resident(problem: Problem, tile: StripsTile) -> bool:
 def _strips(
     problem: Problem, tile: StripsTile, size: int, shift: int, *, rows: int, columns: int, **runs: int
 ) -> Strips:
-    """Return strips of so many bytes; taps along H share them if there is a shift from one's pixels to the next's."""
+    """Return strips of ``size`` bytes; with a ``shift``, the bytes between adjacent taps along H, taps share them."""
     depth, height, width = problem.columns
     inner = problem.taps[1] if shift else 1
     return Strips(

@@ -1,4 +1,4 @@
-"""The tiles of convolution by wgmma, and what a block of each takes of a multiprocessor."""
+"""Tiles of the wgmma kernels, and the threads, registers and shared memory of their blocks."""
 
 from __future__ import annotations
 
@@ -9,43 +9,43 @@ from gpuconv.cuda.conv.gemm import base as gemm_base
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan import RANK
 
-THREADS = 384  # two warpgroups that multiply, the consumers, and one that fetches, the producer
-SLICE_BYTES = 128  # of a row of a slice of K
-STEP_BYTES = 32  # of these, those that an instruction multiplies
-HALF_SLICE = 64  # where the channels of a group leave the half of a slice empty
-CONSUMER_REGISTERS, PRODUCER_REGISTERS = 232, 40  # of a thread of each, from when the kernel has begun
+THREADS = 384  # two consumer warpgroups that multiply, and one producer warpgroup that fetches
+SLICE_BYTES = 128  # bytes per row of a slice of K: the widest swizzle
+STEP_BYTES = 32  # bytes of K that one wgmma instruction multiplies
+HALF_SLICE = 64  # bytes, for channels that would leave half of a slice empty
+CONSUMER_REGISTERS, PRODUCER_REGISTERS = 232, 40  # per thread, after setmaxnreg
 _WARPGROUP = 128
-_REGISTERS = 65536  # of a multiprocessor
-_PIECES = 8 * 16 * 40 * 4  # bytes of the epilogue; of each consumer warp, 16 x 32 sums, and 8 columns between
+_REGISTERS = 65536  # registers per SM
+_PIECES = 8 * 16 * 40 * 4  # bytes of epilogue buffers: 16 × 32 accumulators per consumer warp, rows padded by 8
 _BARRIERS = 2 * 8  # bytes of a stage's two mbarriers
-_ANSWER = 16  # bytes, of the ticket
+_ANSWER = 16  # bytes of the ticket that a block reads
 
 
 @dataclass(frozen=True, slots=True)
 class WgmmaTile:
-    """The outputs of a block."""
+    """A tile: the outputs of one block, and its pipeline."""
 
     block_m: int
     block_n: int
     stages: int  # pipeline stages: slices of K in shared memory
-    # The two warpgroups make a tile each, in turns ("ping-pong"); otherwise each makes one half of every tile
-    # ("cooperative")
-    turns: bool
+    # True ("ping-pong"): the warpgroups compute alternate tiles; False ("cooperative"): each computes half of every
+    # tile
+    ping_pong: bool
 
 
 TILES = (
-    WgmmaTile(128, 256, 4, turns=False),
-    WgmmaTile(64, 256, 5, turns=True),
+    WgmmaTile(128, 256, 4, ping_pong=False),
+    WgmmaTile(64, 256, 5, ping_pong=True),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class SharingTile(WgmmaTile):
-    """The outputs of a block in which several taps read one strip of x; ``stages`` are of weights."""
+    """A tile whose taps share strips of x; ``stages`` counts slices of weights."""
 
-    x_bytes: int  # room for strips in shared memory
-    rows: bool  # strips are rows of pixels, of each channel; otherwise patches of pixels with contiguous channels
-    slice_bytes: int = SLICE_BYTES  # of a row of a slice of K
+    x_bytes: int  # bytes of shared memory for strips
+    rows: bool  # strips are rows of pixels per channel; otherwise patches of pixels with contiguous channels
+    slice_bytes: int = SLICE_BYTES  # bytes per row of a slice of K
 
 
 class StripsTile(SharingTile):
@@ -55,7 +55,7 @@ class StripsTile(SharingTile):
 
 
 class PixelsTile(SharingTile):
-    """Tiles of ``conv/wgmma/pixels.cu``, where taps along H and W share strips; warpgroups make them in turns."""
+    """Tiles of ``conv/wgmma/pixels.cu``, where taps along H and W share strips; ping-pong."""
 
     __slots__ = ()
 
@@ -77,9 +77,9 @@ PIXELS = tuple(
 
 
 def registers_fit(consumer: int, producer: int, threads: int = THREADS) -> bool:
-    """Tell whether two warpgroups that multiply and one that fetches get so many registers a thread.
+    """Return whether setmaxnreg can give this many registers per thread to two consumer warpgroups and one producer.
 
-    Those that a launch leaves free nobody gets: the kernel would wait for ever.
+    If the launch leaves too few registers, setmaxnreg would wait forever.
     """
     launched = threads * (_REGISTERS // threads // 8 * 8)
     asked = _WARPGROUP * (2 * consumer + producer)
@@ -87,19 +87,20 @@ def registers_fit(consumer: int, producer: int, threads: int = THREADS) -> bool:
 
 
 assert registers_fit(CONSUMER_REGISTERS, PRODUCER_REGISTERS)
-LAUNCH_REGISTERS = _WARPGROUP * (2 * CONSUMER_REGISTERS + PRODUCER_REGISTERS) // THREADS  # of a thread: what they share
+# registers per thread at launch
+LAUNCH_REGISTERS = _WARPGROUP * (2 * CONSUMER_REGISTERS + PRODUCER_REGISTERS) // THREADS
 
 
 # ---------------------------------------------------------------- shared memory
 
 
 def shared_bytes(problem: Problem, tile: WgmmaTile) -> int:
-    """Return the bytes of the slices, of pieces of the result, of the barriers, and the taps of all phases.
+    """Return the bytes of shared memory: slices, epilogue buffers, barriers, and the taps of all phases.
 
-    Those of strips, of which there is one phase, do not depend on the problem.
+    For strips, which have a single phase, this does not depend on the problem.
     """
     if isinstance(tile, SharingTile):
-        most = tile.x_bytes // (tile.block_n * tile.slice_bytes)  # of strips: none is smaller than its tile
+        most = tile.x_bytes // (tile.block_n * tile.slice_bytes)  # most strips: none is smaller than its tile
         weights = tile.stages * tile.block_m * tile.slice_bytes
         pieces = _PIECES if isinstance(tile, StripsTile) else 0
         return tile.x_bytes + weights + pieces + (tile.stages + most) * _BARRIERS + _ANSWER

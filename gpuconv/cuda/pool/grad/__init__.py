@@ -1,1 +1,1 @@
-"""The gradients of MaxPool and AveragePool."""
+"""Gradients of MaxPool and AveragePool with respect to x, without atomics."""

@@ -1,4 +1,4 @@
-"""The columns of x that threads of a pool's gradient walk down, from one row of windows to the next."""
+"""Shared view of the pooling-gradient kernels whose threads walk down columns of x, one row of windows per step."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from gpuconv.cuda.pool.problem import MISSING, PoolAxis, PoolView
 from gpuconv.rules.geometry import Ints
 
 THREADS = 256
-_LONGEST = 256  # walk of any kernel: rows of windows
-_WALKS = (32, 16, 8, 4, 2, 1)  # likewise
+_LONGEST = 256  # most rows of windows per walk, over all kernels
+_WALKS = (32, 16, 8, 4, 2, 1)  # rows of windows per walk to try
 ONE = replace(MISSING, stride=1)
 
 
 def walked(problem: PoolGradProblem) -> WalkView | str:
-    """Return a problem as walks down columns see it, or why there are none."""
+    """Return the view of a problem for walks down columns, or why there is none."""
     axes = problem.forward.axes
     if len(axes) > 3:
         return f"{len(axes)} spatial axes"
@@ -32,9 +32,9 @@ def walked(problem: PoolGradProblem) -> WalkView | str:
 
 
 def columns_of(problem: PoolGradProblem) -> WalkView:
-    """Return a problem of up to three axes as the kernel sees it.
+    """Return the view of a problem with up to three axes.
 
-    The columns of one axis go along it where channels lie closest together, else from channel to channel.
+    A 1-D problem walks along its only axis with channels last, otherwise from channel to channel.
     """
     image, channel, *spatial = problem.forward.all_axes
     depth, height, width = (*[ONE] * (3 - len(spatial)), *spatial)
@@ -47,37 +47,37 @@ def columns_of(problem: PoolGradProblem) -> WalkView:
 
 
 def windows_met(axis: PoolAxis, elements: int = 1) -> int:
-    """Return how many windows of an axis reach so many neighbours at most."""
+    """Return the most windows along an axis that cover ``elements`` adjacent elements."""
     return min(-(-(elements - 1 + axis.reach) // max(axis.stride, 1)), axis.windows)
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The windows that one form of a kernel makes."""
+    """The windows that one kernel form handles."""
 
-    rows: int  # of windows; of averages, that reach an element
-    stride: int  # of the windows' rows and, for several columns, of both axes; 0: any
-    columns: int  # of a thread
-    across: int  # windows beside one another that can meet those, of one slice; 0: any, of any number of slices
-    slices: int = field(default=1, kw_only=True)  # of a thread
+    rows: int  # rows per window; for averages, rows of windows that cover an element
+    stride: int  # stride of the windows along H, and along W for several columns; 0: any
+    columns: int  # columns per thread
+    across: int  # adjacent windows of one slice that can cover them; 0: any number, in any number of slices
+    slices: int = field(default=1, kw_only=True)  # slices per thread
 
 
 @dataclass(frozen=True, slots=True)
 class WalkView(PoolView):
-    """A problem as the kernel sees it: x and y are dx and dy, windows may be empty.
+    """The problem as the kernel sees it; x is dx and y is dy, and windows may be empty.
 
-    Its columns go along the height: where windows overlap in depth that changes places with it, or always, so that each
-    element's windows come in row-major order.
+    Threads walk along ``height``. Where windows overlap in depth, or always in some kernels, depth and height are
+    exchanged, so that an element's windows are added in row-major order.
     """
 
     channels_last: bool
 
     def wide(self, form: Form, counted: Iterable[int]) -> bool:
-        """Tell whether 32 bits do not hold what a kernel counts, or arrays' spans and the like that are given too."""
+        """Return whether the kernel, or any of the ``counted`` numbers, exceeds 32-bit indices."""
         return max(*self.magnitudes(form), *counted) >= params.INDEX_LIMIT or self.items(form, 1) > MOST_BLOCKS
 
     def magnitudes(self, form: Form) -> Iterator[int]:
-        """Coordinates, rows up to where the last walk may end, and numbers with the rows around them."""
+        """Yield the largest coordinates, rows up to the end of the last walk, and element numbers around x."""
         for axis in self.axes:
             yield from axis.coordinates
             yield axis.extent + abs(axis.pad)
@@ -91,54 +91,54 @@ class WalkView(PoolView):
         return self.planes * prod(axis.extent for axis in self.axes)
 
     def left(self, form: Form) -> int:
-        """Return the first window of a row that can meet the first of several columns; 0 for one column."""
+        """Return the first window of a row that can cover the first of several columns; 0 for one column."""
         width = self.width
         return 0 if form.columns == 1 else (width.pad - width.reach) // form.stride + 1
 
     def met(self, form: Form) -> int:
-        """Return how many windows of a row can meet a thread's columns."""
+        """Return the windows of a row that can cover a thread's columns."""
         width = self.width
         if form.columns == 1:
             return windows_met(width)
         return (form.columns - 1 + width.pad) // form.stride - self.left(form) + 1
 
     def step(self, form: Form) -> int:
-        """Return the rows of x from one row of windows to the next."""
+        """Return the rows of x between adjacent rows of windows."""
         return form.stride or max(self.height.stride, 1)
 
     def first(self, form: Form) -> int:
-        """Return which row of windows the first walk begins with: the last one that begins where x does, or above."""
+        """Return the row of windows that walks start with: the last one that starts at or above x's first row."""
         return self.height.pad // self.step(form)
 
     def steps(self, form: Form) -> int:
-        """Return how many rows of windows all walks down a column make."""
+        """Return the rows of windows down a column, over all its walks."""
         height, step = self.height, self.step(form)
         return -(-(height.extent + height.pad - self.first(form) * step) // step)
 
     def halo(self, form: Form) -> int:
-        """Return how many rows of windows above a walk can reach into it."""
+        """Return the rows of windows above a walk that can cover some of its elements."""
         return -(-self.height.reach // self.step(form)) - 1
 
     def items(self, form: Form, walk: int) -> int:
-        """Return how many walks of so many rows of windows there are."""
+        """Return the number of walks of ``walk`` rows of windows: the threads of the launch."""
         groups = -(-self.depth.extent // form.slices) * -(-self.width.extent // form.columns)
         return self.planes * groups * -(-self.steps(form) // walk)
 
     def lengths(self, form: Form, walks: Ints | None = None) -> list[int]:
-        """Return how many rows of windows a thread may make, about as many in all walks down a column."""
+        """Return the rows of windows per thread to try, each dividing a column evenly among its walks."""
         steps = self.steps(form)
         return sorted({-(-steps // -(-steps // walk)) for walk in walks or _WALKS})
 
     def trips(self, form: Form, walk: int) -> float:
-        """Return how often a thread waits for memory: for each row of windows, and each slice; lanes share windows.
+        """Return the load latencies that a thread waits for: one per row of windows and slice.
 
-        Threads that have up to so many windows across load those of the next row before they wait for this one's.
+        Forms with a limited number of windows across prefetch the next row, which halves them.
         """
         rows = walk + self.halo(form)
         return rows / 2 if form.across else rows * windows_met(self.depth, form.slices)
 
     def fields_of(self, form: Form, walk: int) -> dict[str, Any]:
-        """Return what the structs of all walks of so many rows of windows have, but for the arrays."""
+        """Return the struct fields that all walking kernels have, without those of the arrays."""
         *others, step = self.strides("x")
         return {
             "items": self.items(form, walk),

@@ -1,6 +1,7 @@
-"""The gradients of MaxPool and AveragePool with one element a thread: the kernels that accept every problem.
+"""Gradients of MaxPool and AveragePool with one thread per element of dx: the fallback that accepts every problem.
 
-The kernel is in ``kernels_cu/pool/grad/general.cu``; strides count elements.
+A gather: each thread visits the windows that can cover its element, in row-major order (``pool/grad/general.cu``). Any
+rank, strides and dilation, 64-bit indices. Strides are in elements.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import AveragePoolGeometry
 
 NAME = "one element a thread"
-# Instructions of an element, of each of its windows on the last axis, and on each of the others; counted.
+# Instructions (counted): per element; per window along the last axis; per window along each other axis.
 _INSTRUCTIONS = (165, 36, 48)
-_OF_AVERAGES = (150, 34, 48)  # estimated
-_DIVISION = 30  # more of a window where not as many taps count in each; estimated
+_OF_AVERAGES = (150, 34, 48)  # the same for averages (estimated)
+_DIVISION = 30  # extra per window whose divisor varies (estimated)
 
 
-# ---------------------------------------------------------------- what it sees
+# ---------------------------------------------------------------- accepted problems
 
 
 def needs_wide(problem: PoolGradProblem) -> bool:
-    """Tell whether the kernel needs 64-bit indices."""
+    """Return whether the kernel needs 64-bit indices."""
     g = problem.geometry
     reach = _reach(problem)
     ends = [n + begin for n, begin in zip(g.x_shape[2:], g.pads_begin, strict=True)]
@@ -41,11 +42,12 @@ def needs_wide(problem: PoolGradProblem) -> bool:
 
 
 def _rank(problem: PoolGradProblem, wide: bool) -> int:
-    """Return how many axes the kernel has: at least as many as one that is built ahead."""
+    """Return the kernel's number of spatial axes: at least that of one that is built ahead."""
     return axes(len(problem.geometry.kernel_shape), wide, AHEAD)
 
 
 def _reach(problem: PoolGradProblem) -> list[int]:
+    """Return the elements that a window spans along each axis."""
     g = problem.geometry
     return [(k - 1) * d + 1 for k, d in zip(g.kernel_shape, g.dilations, strict=True)]
 
@@ -54,26 +56,29 @@ def _reach(problem: PoolGradProblem) -> list[int]:
 
 
 def _instructions(problem: PoolGradProblem) -> float:
-    """Count those of all threads: each meets the windows that reach it, of dilated ones also those between two taps."""
+    """Return the instructions of all threads; dilated windows also cost at elements between two of their taps."""
     g = problem.geometry
     element, last, others = _OF_AVERAGES if problem.forward.averages else _INSTRUCTIONS
     if not getattr(g, "constant", True):
         last += _DIVISION
-    met = [q * min(reach, n) / n for q, n, reach in zip(g.y_shape[2:], g.x_shape[2:], _reach(problem), strict=True)]
+    windows_met = [
+        q * min(reach, n) / n for q, n, reach in zip(g.y_shape[2:], g.x_shape[2:], _reach(problem), strict=True)
+    ]
     rows, count = 1.0, float(element)
-    for windows in met[:-1]:
+    for windows in windows_met[:-1]:
         rows *= windows
         count += rows * others
-    return prod(g.x_shape) * (count + rows * met[-1] * last)
+    return prod(g.x_shape) * (count + rows * windows_met[-1] * last)
 
 
 # ---------------------------------------------------------------- offers
 
 
 def offers(problem: PoolGradProblem, limits: Limits) -> Iterator[Offer]:
+    """Yield the kernel as the only candidate."""
     wide = needs_wide(problem)
     kernel = variant(problem.dtype, wide, _rank(problem, wide), averages=problem.forward.averages)
-    trips = 1 if problem.forward.averages else 2  # an index, and what it lets through; neighbours share their windows
+    trips = 1 if problem.forward.averages else 2  # loads of an index, then of dy; adjacent threads share windows
     time = seconds(problem, kernel, prod(problem.geometry.x_shape), _instructions(problem), trips, limits)
     yield Candidate(kernel.name, time, lambda: _plan(problem, kernel, wide))
 
@@ -82,6 +87,7 @@ def offers(problem: PoolGradProblem, limits: Limits) -> Iterator[Offer]:
 
 
 def _plan(problem: PoolGradProblem, kernel: Variant, wide: bool) -> Plan:
+    """Return the plan of this candidate."""
     g, ndim = problem.geometry, _rank(problem, wide)
     elements = prod(g.x_shape)
     axes_of_windows = [MISSING] * (ndim - len(problem.forward.axes)) + list(problem.forward.axes)
@@ -113,13 +119,13 @@ _AVERAGE = replace(_KERNEL, function="average_pool_grad", parameter="AveragePool
 
 
 def variant(dtype: str, wide: bool, ndim: int, *, averages: bool = False) -> Variant:
-    """Return the kernel for a dtype, an index width and a number of spatial axes."""
-    blocks = _KERNEL.blocks_per_sm - wide * (1 + averages)  # 64-bit numbers take more registers
+    """Return the kernel variant for a dtype, index width and number of spatial axes."""
+    blocks = _KERNEL.blocks_per_sm - wide * (1 + averages)  # 64-bit indices take more registers
     blocks -= averages and dtype == "float64"
     return (_AVERAGE if averages else _KERNEL).over(dtype, ndim, types=types(dtype), wide=wide, blocks_per_sm=blocks)
 
 
 def variants() -> Iterator[Variant]:
-    """Yield the kernels that are built ahead; those for more axes are compiled when first needed."""
+    """Yield the variants that are built ahead; those for more axes are compiled on first use."""
     for dtype, (wide, ndim), averages in product(dtypes.CONV_DTYPES, WIDTHS, (False, True)):
         yield variant(dtype, wide, ndim, averages=averages)

@@ -1,4 +1,4 @@
-"""What the gradients of pooling come down to, for the kernels that make them."""
+"""The normalised problem of the gradients of pooling, and the plan of their single launch."""
 
 from __future__ import annotations
 
@@ -16,38 +16,38 @@ from gpuconv.rules.geometry import Ints
 
 @dataclass(frozen=True)
 class PoolGradProblem:
-    """One gradient, for arrays with these strides in elements; 0 where an axis is never stepped along."""
+    """One gradient, for arrays with these strides in elements; strides of axes of length 1 are 0."""
 
     geometry: Geometry
     dtype: str
     dy_strides: Ints
-    indices_strides: Ints | None  # None: of averages
+    indices_strides: Ints | None  # None for averages
     dx_strides: Ints
 
     @cached_property
     def forward(self) -> PoolProblem:
-        """The call that it is the gradient of: with dx as x, and dy as y."""
+        """The forward problem, with dx in place of x and dy in place of y."""
         return PoolProblem(self.geometry, self.dtype, self.dx_strides, self.dy_strides, self.indices_strides)
 
     @property
     def operator(self) -> str:
-        """The function's name."""
+        """Name of the public function."""
         return f"{self.forward.operator}_grad"
 
     @property
     def arrays(self) -> dict[str, Ints]:
-        """Strides by the names of the arrays that there are."""
+        """Array name → strides, for the arrays of this gradient."""
         arrays = {"dx": self.dx_strides, "dy": self.dy_strides}
         return arrays if self.indices_strides is None else {**arrays, "indices": self.indices_strides}
 
     @cached_property
     def bytes(self) -> int:
-        """The least that crosses the memory bus."""
+        """Minimum memory traffic in bytes."""
         return floor.work(self.geometry, self.dtype, backwards=True).bytes
 
     @property
     def spans(self) -> list[int]:
-        """Elements between the outermost ones of each array."""
+        """Extent in elements that each array's strides span."""
         g = self.geometry
         arrays = [(g.x_shape if name == "dx" else g.y_shape, strides) for name, strides in self.arrays.items()]
         return [params.span(shape, strides) for shape, strides in arrays]
@@ -56,7 +56,7 @@ class PoolGradProblem:
 def seconds(
     problem: PoolGradProblem, kernel: Variant, threads: int, instructions: float, trips: float, limits: Limits
 ) -> float:
-    """Model the time of a kernel whose threads execute so many instructions in all; ``trips`` as in `model.Blocks`."""
+    """Model the seconds of a kernel with ``instructions`` over all threads; ``trips`` as in `model.Blocks`."""
     return model.streaming(blocks_of(kernel, threads, instructions, trips, limits), problem.bytes, limits)
 
 
@@ -68,7 +68,7 @@ def one_launch(
     reason: str,
     shared_bytes: int = 0,
 ) -> Plan:
-    """Return the plan of a kernel with so many threads and these fields in its struct, in whole blocks."""
+    """Return the plan of a single launch with ``threads`` threads, in whole blocks."""
     roles = {name: "y" if name == "dx" else name for name in problem.arrays}
     launch = Launch.of_threads(problem.operator, kernel, threads, fields, roles, shared_bytes)
     return Plan(problem.operator, (launch,), (f"{kernel.name}: {reason}",))

@@ -1,6 +1,7 @@
-"""The gradient of MaxPool, for large windows above all: what each gives goes to the element that it names.
+"""Gradient of MaxPool for large windows: each window's gradient is scattered to the element that its index names.
 
-The kernel is in ``kernels_cu/pool/grad/scatter.cu``.
+The opposite of the gather: each index is loaded once per thread instead of once per covered element. A thread owns a
+box of elements whose sums it keeps in shared memory, so no atomics are needed (``pool/grad/scatter.cu``).
 """
 
 from __future__ import annotations
@@ -21,27 +22,28 @@ from gpuconv.rules import dtypes
 
 NAME = "scatter"
 _THREADS = 64
-_RESIDENT = 16  # blocks of a multiprocessor at most: they leave a thread 64 registers
-_COLUMNS, _SLICES = (1, 2, 4, 8, 16), (1, 2, 4, 8)  # of boxes
-_WALKS = (256, 128, 64, 32, 16, 8, 4)  # rows of windows
-_PART = 4  # windows that are loaded at a time
-# Instructions of a thread, of each sum that it begins with, of a row of windows, of a slice of one, of a window; of a
-# row of x, of a slice of one, and of columns that are written at once. Counted.
+_RESIDENT = 16  # most blocks per SM, which leave 64 registers per thread
+_COLUMNS, _SLICES = (1, 2, 4, 8, 16), (1, 2, 4, 8)  # columns, slices per box
+_WALKS = (256, 128, 64, 32, 16, 8, 4)  # rows of windows per thread
+_PART = 4  # windows loaded together
+# Instructions (counted): per thread; per initial sum; per row of windows; per slice of one; per window. Per row
+# of x; per slice of one; per store of columns.
 _THREAD, _SUM, _ROW, _SLICE, _WINDOW = 210, 8, 35, 25, 38
 _ROW_OF_X, _SLICE_OF_X, _WRITTEN = 30, 20, 14
-# Clocks from one window of a thread to the next: a quarter of an index's way from the caches, and a sum's from shared
-# memory and back. From one column that is written to the next. Assumed.
+# Cycles between a thread's windows: a quarter of an index's latency from the caches, plus a shared-memory round trip.
+# Cycles between columns that are stored. Both assumed.
 _WINDOW_TAKES, _COLUMN_TAKES = 80, 30
-_INDEX = 8  # bytes
+_INDEX = 8  # bytes per index
 _LANES = 32
-# Bytes of what the L1 cache reads in one clock, and of what the L2 cache is given in one; the latter is assumed.
+# Bytes that the L1 cache delivers per cycle, and that the L2 cache accepts per cycle (the latter assumed).
 _LINE, _SECTOR = 128, 32
 
 
-# ---------------------------------------------------------------- what it sees
+# ---------------------------------------------------------------- accepted problems
 
 
 def _accepted(problem: PoolGradProblem, limits: Limits) -> tuple[WalkView, Box] | str:
+    """Return the view of the problem that the kernel takes, or why it does not accept the problem."""
     view = _view(problem)
     if isinstance(view, str):
         return view
@@ -57,7 +59,7 @@ def _accepted(problem: PoolGradProblem, limits: Limits) -> tuple[WalkView, Box] 
 
 
 def _view(problem: PoolGradProblem) -> WalkView | str:
-    """Return the problem with the outermost of three axes as the height."""
+    """Return the view with the outermost of three axes as the height."""
     view, axes = walked(problem), problem.forward.axes
     if isinstance(view, str) or len(axes) < 3:
         return view
@@ -69,24 +71,24 @@ def _view(problem: PoolGradProblem) -> WalkView | str:
 
 @dataclass(frozen=True, slots=True)
 class Box(Form):
-    """What a thread has of a row, and the rows whose sums are in shared memory."""
+    """A thread's box: its columns and slices, and the rows whose sums are in shared memory."""
 
-    size: int  # bytes of a sum
-    walk: int = 0  # rows of windows
+    size: int  # bytes per sum
+    walk: int = 0  # rows of windows per thread
 
     @property
     def slice_bytes(self) -> int:
-        """Bytes of a block's sums of a slice of a row."""
+        """Shared-memory bytes per block for one slice of a row."""
         return _THREADS * self.columns * self.size
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a block's sums of a row."""
+        """Shared-memory bytes per block for one row."""
         return self.slices * self.slice_bytes
 
     @property
     def bytes(self) -> int:
-        """Shared memory of a block."""
+        """Shared-memory bytes per block."""
         return self.rows * self.row_bytes
 
     def __str__(self) -> str:
@@ -94,23 +96,25 @@ class Box(Form):
 
 
 def _boxes(view: WalkView, dtype: str) -> Iterator[Box]:
-    """Yield boxes of all sizes that some smaller one is not enough for."""
+    """Yield boxes of all sizes up to the first that covers x."""
     size = dtypes.sums(dtype).itemsize
     for columns, slices in product(_fitting(_COLUMNS, view.width.extent), _fitting(_SLICES, view.depth.extent)):
         yield Box(view.height.reach, 0, columns, 0, size, slices=slices)
 
 
 def _fitting(sizes: tuple[int, ...], extent: int) -> list[int]:
+    """Return the sizes up to the first that covers ``extent``."""
     return [size for size in sizes if size < 2 * extent]
 
 
 def _best(problem: PoolGradProblem, view: WalkView, boxes: list[Box], limits: Limits) -> Box:
+    """Return the box and walk with the least modelled time."""
     tried = [replace(box, walk=walk) for box in boxes for walk in view.lengths(box, _WALKS)]
     return min(tried, key=lambda box: _seconds(problem, view, box, limits))
 
 
 def _vector(problem: PoolGradProblem, view: WalkView, box: Box) -> int:
-    """Return how many columns are written at once."""
+    """Return the columns written per store: 16 bytes of them, or 1."""
     *others, step = view.strides("x")
     count = 16 // box.size
     whole = not any(number % count for number in (box.columns, view.width.extent, *others))
@@ -121,16 +125,17 @@ def _vector(problem: PoolGradProblem, view: WalkView, box: Box) -> int:
 
 
 class _Work(NamedTuple):
-    """What a thread does."""
+    """The work of one thread."""
 
-    windows: int  # that it looks at, those of parts that there are not among them
-    written: int  # times that it writes columns
+    windows: int  # windows visited, padding of the last part included
+    written: int  # stores of columns
     instructions: int
-    clocks: int  # that it takes at least, were all windows in the caches
-    trips: float  # to memory, for parts that neither it nor its neighbours have met
+    clocks: int  # cycles per thread if all windows hit the caches
+    trips: float  # load latencies for windows that its neighbours have not loaded
 
 
 def _work(problem: PoolGradProblem, view: WalkView, box: Box) -> _Work:
+    """Return the work of one thread."""
     steps = box.walk + view.halo(box)
     slices = min(steps, view.height.windows) * windows_met(view.depth, box.slices)
     windows = slices * -(-windows_met(view.width, box.columns) // _PART) * _PART
@@ -145,14 +150,14 @@ def _work(problem: PoolGradProblem, view: WalkView, box: Box) -> _Work:
 
 
 def _trips(view: WalkView, box: Box, slices: int) -> float:
-    """Return how often a thread waits for memory: for the parts of each slice that its neighbours do not load too."""
+    """Return the load latencies that a thread waits for: those of the parts that its neighbours do not load too."""
     met = windows_met(view.width, box.columns)
     own = min(met, -(-box.columns // max(view.width.stride, 1)))
     return slices * -(-own // _PART)
 
 
 def _seconds(problem: PoolGradProblem, view: WalkView, box: Box, limits: Limits) -> float:
-    """Model the time: of instructions, of windows that threads wait for, of the caches, or of memory."""
+    """Model the seconds: the largest of instructions, latency, cache and memory time."""
     work, threads = _work(problem, view, box), view.items(box, box.walk)
     blocks = blocks_of(variant(problem.dtype), threads, threads * work.instructions, work.trips, limits, box.bytes)
     turns = -(-blocks.number // (limits.multiprocessors * blocks.resident))
@@ -162,14 +167,14 @@ def _seconds(problem: PoolGradProblem, view: WalkView, box: Box, limits: Limits)
 
 
 def _gathered(problem: PoolGradProblem, view: WalkView, box: Box, work: _Work, blocks: int, limits: Limits) -> float:
-    """Return the seconds that lines of the L1 cache take, and of windows of several channels those of the L2 cache.
+    """Return the seconds of L1 traffic, and with channels last of L2 traffic.
 
-    Of one channel a block's threads look at neighbours: what one of them loads the L1 cache still has for others.
+    Without channels last, a block's threads visit adjacent windows, whose lines stay in the L1 cache.
     """
     size = dtypes.entry(problem.dtype).itemsize
     nearest, columns = (view.channel, 1) if view.channels_last else (view.width, box.columns)
     beside = min(-(-nearest.extent // columns), _LANES)
-    apart = columns / max(nearest.stride, 1)  # windows
+    apart = columns / max(nearest.stride, 1)  # windows between adjacent threads
     read = _asked(_INDEX * nearest.indices * apart, beside, _LINE) + _asked(size * nearest.y * apart, beside, _LINE)
     requests = work.windows * read + work.written * _asked(size * nearest.x * columns, beside, _SECTOR)
     seconds = model.gathering(blocks, _THREADS * requests, 1, limits)
@@ -179,9 +184,9 @@ def _gathered(problem: PoolGradProblem, view: WalkView, box: Box, work: _Work, b
 
 
 def _asked(apart: float, beside: int, size: int) -> float:
-    """Return how many lines of a size have what a warp's lanes ask for, so many bytes apart where they are neighbours.
+    """Return the lines of ``size`` bytes that a warp's request touches, with adjacent lanes ``apart`` bytes apart.
 
-    ``beside`` are neighbours; those lie somewhere else than others.
+    ``beside`` is the number of adjacent lanes; the next group of lanes is elsewhere in memory.
     """
     return min(_LANES, max(_LANES / beside, _LANES * abs(apart) / size))
 
@@ -190,7 +195,7 @@ def _asked(apart: float, beside: int, size: int) -> float:
 
 
 def offers(problem: PoolGradProblem, limits: Limits) -> Iterator[Offer]:
-    """Yield the kernel, or why it does not take the problem."""
+    """Yield the kernel, or why it does not accept the problem."""
     if problem.forward.averages:
         yield Refusal("averages", plain=True)
         return
@@ -207,7 +212,8 @@ def offers(problem: PoolGradProblem, limits: Limits) -> Iterator[Offer]:
 
 
 def _plan(problem: PoolGradProblem, view: WalkView, box: Box, kernel: Variant) -> Plan:
-    # Rows of another axis than the plane's are channels, and Indices within each plane number none of them further on.
+    """Return the plan of this candidate."""
+    # If rows belong to another axis than the plane's they are channels, which Indices within a plane do not number.
     row, slice_ = view.height.place or view.width.extent, view.depth.place
     fields = view.fields_of(box, box.walk) | {
         "extent": [axis.extent for axis in view.axes],
@@ -232,7 +238,7 @@ _KERNEL = Kernel(
 
 
 def variant(dtype: str) -> Variant:
-    """Return the kernel for a dtype."""
+    """Return the kernel variant for a dtype."""
     return _KERNEL.over(dtype, 3, NAME, types=types(dtype))
 
 

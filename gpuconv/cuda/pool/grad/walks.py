@@ -1,6 +1,7 @@
-"""The gradient of MaxPool down the columns of x, for windows of few rows.
+"""Gradient of MaxPool for windows of few rows: threads walk down columns of x (``pool/grad/walks.cu``).
 
-The kernel is in ``kernels_cu/pool/grad/walks.cu``.
+A thread keeps the sums of the rows that the current windows cover in registers, and loads each window's index once per
+walk. Chosen for undilated windows up to 13 rows high; common sizes have forms with two columns per thread.
 """
 
 from __future__ import annotations
@@ -20,14 +21,15 @@ from gpuconv.rules import dtypes
 
 NAME = "walks"
 _NAMED = tuple(structs.constant(f"kMost{axis}", "pool/grad/walks.cu") for axis in ("Windows", "Columns", "Rows"))
-_OF_ANY = 55  # instructions of each row of windows besides, where the stride is any; counted
-_NONE = 2**31  # from a number to one that no element has
+_OF_ANY = 55  # extra instructions per row of windows, for any stride (counted)
+_NONE = 2**31  # a difference of element numbers that never occurs
 
 
-# ---------------------------------------------------------------- what it sees
+# ---------------------------------------------------------------- accepted problems
 
 
 def _accepted(problem: PoolGradProblem) -> tuple[WalkView, WalkForm] | str:
+    """Return the view of the problem that the kernel takes, or why it does not accept the problem."""
     columns = walked(problem)
     if isinstance(columns, str):
         return columns
@@ -38,7 +40,7 @@ def _accepted(problem: PoolGradProblem) -> tuple[WalkView, WalkForm] | str:
 
 
 def _fits(columns: WalkView, form: WalkForm) -> bool:
-    """Tell whether the windows are those of a kernel."""
+    """Return whether a form accepts the problem's windows."""
     height = columns.height
     strided = (height, columns.width) if form.columns > 1 else (height,)
     strides = {axis.stride for axis in strided if axis.windows > 1}
@@ -52,16 +54,16 @@ def _fits(columns: WalkView, form: WalkForm) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class WalkForm(Form):
-    """One of the kernel for maxima."""
+    """A kernel form for MaxPool."""
 
-    walk: int  # instructions of a thread; counted, as those below
-    # Of each of its rows of windows, or parts of one, for elements of 16 bits, float32 and float64
+    walk: int  # instructions per thread (counted, as those below)
+    # per row of windows or part of one, for 16-bit, float32 and float64 elements
     windows: tuple[int, int, int]
-    row: int = 0  # of each row of x where the stride is any
-    part: int = 0  # windows that are loaded at a time where it is
+    row: int = 0  # per row of x, for any stride
+    part: int = 0  # windows loaded together, for any stride
 
 
-# The first that do are taken.
+# The first form that fits is used.
 _FORMS = (
     WalkForm(1, 1, 1, 1, 200, (26, 18, 19)),
     WalkForm(2, 2, 2, 1, 200, (46, 37, 41)),
@@ -76,18 +78,19 @@ _FORMS = (
 
 
 def _walk(problem: PoolGradProblem, columns: WalkView, form: WalkForm, limits: Limits) -> int:
-    """Return how many rows of windows threads make: as many as take least time."""
+    """Return the rows of windows per thread that take the least modelled time."""
     return min(columns.lengths(form), key=lambda walk: _seconds(problem, columns, form, walk, limits))
 
 
 def _seconds(problem: PoolGradProblem, columns: WalkView, form: WalkForm, walk: int, limits: Limits) -> float:
+    """Model the seconds of all launches of this candidate."""
     kernel, threads = variant(problem.dtype, form), columns.items(form, walk)
     instructions = threads * _instructions(columns, form, problem.dtype, walk)
     return seconds(problem, kernel, threads, instructions, columns.trips(form, walk), limits)
 
 
 def _instructions(columns: WalkView, form: WalkForm, dtype: str, walk: int) -> float:
-    """Return how many instructions a thread executes."""
+    """Return the instructions per thread."""
     size = dtypes.entry(dtype).itemsize
     steps, of_windows = walk + columns.halo(form), form.windows[size // 4]
     of_rows = (_OF_ANY + form.row * columns.step(form)) * steps if form.stride == 0 else 0
@@ -101,7 +104,7 @@ def _instructions(columns: WalkView, form: WalkForm, dtype: str, walk: int) -> f
 
 
 def offers(problem: PoolGradProblem, limits: Limits) -> Iterator[Offer]:
-    """Yield the kernel, or why it does not take the problem."""
+    """Yield the kernel, or why it does not accept the problem."""
     if problem.forward.averages:
         yield Refusal("averages", plain=True)
         return
@@ -119,6 +122,7 @@ def offers(problem: PoolGradProblem, limits: Limits) -> Iterator[Offer]:
 
 
 def _plan(problem: PoolGradProblem, columns: WalkView, form: WalkForm, kernel: Variant, walk: int) -> Plan:
+    """Return the plan of this candidate."""
     fields = columns.fields_of(form, walk) | {
         "left": columns.left(form),
         "numbers": columns.numbers,
@@ -134,7 +138,7 @@ def _plan(problem: PoolGradProblem, columns: WalkView, form: WalkForm, kernel: V
 
 
 def _named(view: WalkView, form: WalkForm) -> list[list[list[int]]]:
-    """Return the struct's field: what each window can name, by columns and rows."""
+    """Return the struct's table of the element numbers that each window can name, by column and row."""
     windows, columns, rows = _NAMED
     height, width, named = view.height, view.width, np.full(_NAMED, _NONE)
     for window, column, row in product(range(windows), range(columns), range(min(rows, height.reach))):
@@ -149,16 +153,18 @@ _KERNEL = Kernel("pool/grad/walks.cu", "max_pool_grad_walks", "WalkPoolGradParam
 
 
 def variant(dtype: str, form: WalkForm) -> Variant:
+    """Return the kernel variant with these template arguments."""
     label, sizes = f"walks_{form.rows}x{form.stride or 'any'}", (form.rows, form.stride, form.columns, form.across)
     return _KERNEL.over(dtype, 3, label, types=types(dtype), sizes=sizes, blocks_per_sm=_blocks_per_sm(dtype, form))
 
 
 def _blocks_per_sm(dtype: str, form: WalkForm) -> int:
-    """Return the blocks that leave a thread its registers: 64, 80 with more windows, or 128 with many wide sums."""
+    """Return the occupancy that leaves a thread its registers: 64, 80 with more windows, 128 with many 64-bit sums."""
     if form.rows > 5 and dtypes.entry(dtype).itemsize == 8:
         return 2
     return 4 if form.across < 4 else 3
 
 
 def variants() -> list[Variant]:
+    """Yield every kernel variant of this family."""
     return [variant(dtype, form) for dtype, form in product(dtypes.CONV_DTYPES, _FORMS)]

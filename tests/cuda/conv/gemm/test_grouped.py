@@ -46,8 +46,8 @@ def test_a_block_has_whole_groups_of_up_to_64_channels(channels: int) -> None:
     for group in range(2, 66):
         one = problem("conv", (1, channels * group, 9, 9), (group, channels, 3, 3), group=group)
         for work in grouped_plan.works(one, fragments.arithmetic(one)):
-            assert group % work.together == 0
-            assert work.together * channels <= 64
+            assert group % work.joined_groups == 0
+            assert work.joined_groups * channels <= 64
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_channels_come_in_chunks_of_16_bytes(channels: int, pixel: int, row: int
     assert made is not None
     arithmetic = fragments.ARITHMETICS["float16", "ieee"]
     work = next(iter(grouped_plan.works(made.problem, arithmetic)))
-    assert work.together == 2
+    assert work.joined_groups == 2
     assert work.chunks is chunks
 
 
@@ -207,7 +207,7 @@ def made(tile: tuple[int, int, int], **more: Any) -> Any:
     work |= {name: value for name, value in more.items() if name in work}
     of: Any = SimpleNamespace(**of_problem)
     form, arithmetic = more.get("form", SimpleNamespace(warp_n=64, warps=8)), SimpleNamespace()
-    seen = grouped_tile.GroupedWork(of, arithmetic, form, together=2)
+    seen = grouped_tile.GroupedWork(of, arithmetic, form, joined_groups=2)
     vars(seen).update(work)  # what it would work out
     return grouped_tile.GroupedTile(seen, tile, 5)
 

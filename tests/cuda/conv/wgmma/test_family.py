@@ -122,11 +122,13 @@ def test_shared_memory_is_what_the_kernel_lays_out() -> None:
     conv = problem("conv", (1, 64, 9, 9), (64, 64, 3, 3))
     transposed = problem("conv_transpose", (1, 64, 9, 9), (64, 64, 3, 3), strides=[2, 2])
     assert (
-        wgmma_tiles.shared_bytes(conv, WgmmaTile(64, 256, 5, turns=True)) == 5 * 320 * 128 + 20480 + 80 + 16 <= 232448
+        wgmma_tiles.shared_bytes(conv, WgmmaTile(64, 256, 5, ping_pong=True))
+        == 5 * 320 * 128 + 20480 + 80 + 16
+        <= 232448
     )
     taps = 9 * 4 + 3 * 12 + 6 * 4  # start, advance, row; count; first_row, rows, limit, y_first
     others = 4 * 384 * 128 + 20480 + 64 + 16
-    assert wgmma_tiles.shared_bytes(transposed, WgmmaTile(128, 256, 4, turns=False)) == others + 4 * taps
+    assert wgmma_tiles.shared_bytes(transposed, WgmmaTile(128, 256, 4, ping_pong=False)) == others + 4 * taps
 
 
 @pytest.mark.parametrize(

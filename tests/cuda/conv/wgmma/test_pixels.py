@@ -177,7 +177,7 @@ def test_shares_that_have_no_strip(tile: PixelsTile, monkeypatch: pytest.MonkeyP
     wanted = form_of(tile)
     resized("PIXELS", tile)
     arrays = operands(given, INTEGERS, 4, SINGLE)
-    y, struct = divided(given, arrays, wanted, PRECISIONS[tile.turns], seed=tile.block_m, async_order="random")
+    y, struct = divided(given, arrays, wanted, PRECISIONS[tile.ping_pong], seed=tile.block_m, async_order="random")
     assert struct["loading"]["channel_slices"]["divisor"] == 3
     assert struct["splits"]["count"]["divisor"] == 2
     np.testing.assert_array_equal(y, exact_of(given, arrays).value)

@@ -82,7 +82,7 @@ def batches(code: Sequence[Instruction]) -> Iterator[list[str]]:
 def products_of(tile: WgmmaTile) -> int:
     """The products of a slice, of 32 bytes along K and of 64 rows, that a warpgroup starts."""
     slice_bytes = tile.slice_bytes if isinstance(tile, StripsTile) else tiles.SLICE_BYTES
-    rows = tile.block_m if tile.turns else tile.block_m // 2
+    rows = tile.block_m if tile.ping_pong else tile.block_m // 2
     return slice_bytes // 32 * rows // 64
 
 
@@ -144,7 +144,7 @@ def test_pixels_are_read_while_products_of_others_are_under_way(tile: PixelsTile
     assert not complaints(log)
     product = f"HGMMA.64x{tile.block_m}x8.F32.TF32"
     found = list(batches(code))
-    steps = 5 * tile.block_n // (128 if tile.turns else 256)
+    steps = 5 * tile.block_n // (128 if tile.ping_pong else 256)
     assert sorted(map(len, found)) == [2] * steps + [4] * steps
     assert all(set(batch) == {product} for batch in found)
     for count, most in ((2, _WHILE_TENSOR_CORES_WORK), (4, _IN_PARTS)):
