@@ -95,4 +95,4 @@ def rate(layer: Layer, label: str) -> float:
 
 def alone(layer: Layer) -> bool:
     """Tell whether matrix units have nothing to multiply."""
-    return floor.alone(calls.of(layer).geometry)
+    return floor.is_depthwise(calls.of(layer).geometry)
