@@ -145,7 +145,7 @@ RULINGS: dict[str, Ruling] = {
     named._OUTPUT_SHAPE: Ruling("output_shape", SPECIFIED, _OUTPUT_SHAPE, _TVM_SHAPES),
     named._EXCESS: Ruling("output_shape beyond the inputs", DISPUTED, _OUTPUT_SHAPE, _TVM_SHAPES),
     named._WITH_NC: Ruling("output_shape with N and C", DISPUTED, (f"{_ONNX}issues/1772",)),
-    named._BELOW_INPUT: Ruling("output_shape below the input", SPECIFIED, _OUTPUT_SHAPE, _TVM_SHAPES),
+    named._BELOW_INPUT: Ruling("output_shape below the input", DISPUTED, _OUTPUT_SHAPE, _TVM_SHAPES),
     named._T_SAME: Ruling(
         "ConvTranspose, SAME",
         SPECIFIED,
