@@ -146,9 +146,21 @@ def judge(test: Test, got: Sequence[Array], precision: str | None = None, accumu
             if sentences is not None:
                 sentences = [*sentences, *([told] if told else [])]
                 return Verdict(DIFFERS, "; ".join(sentences)) if sentences else Verdict(AGREES, claimed)
+    wide = _widened(expected, got)
+    if wide and any(whole.accepts(wide, bounds) is not None for whole in answers):
+        return Verdict(DIFFERS, "float64 computed in float32")
     if _misshapen(expected, got) is None and _mixes_nan(answers, got, bounds):
         return Verdict(INCONSISTENT, f"NaN or not, depending on where it is: {reason}")
     return Verdict(WRONG, reason)
+
+
+def _widened(expected: Sequence[Array], got: Sequence[Array]) -> list[Array]:
+    """Return float64 outputs with float32's largest values replaced by float64's; empty where there are none."""
+    if _misshapen(expected, got) or got[0].dtype != np.float64:
+        return []
+    at = np.abs(got[0]) == FORMATS["float32"][2]
+    wide = np.where(at, np.copysign(FORMATS["float64"][2], got[0]), got[0])
+    return [wide, *got[1:]] if at.any() else []
 
 
 def refused(test: Test, reason: str) -> Verdict:

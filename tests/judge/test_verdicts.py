@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -255,3 +256,19 @@ def test_alternatives_may_overflow_where_the_right_answer_may(tmp_path: Path) ->
     for wrong in ([0, half, 2 * half, 1], [0, 7, np.inf, 1], [0, half, np.inf, 2]):
         assert not verdicts.matches(other, bounds, [np.array(wrong, np.float32)])
     assert not verdicts.matches(other, [np.zeros(4)], [np.array([np.inf, half, np.inf, 1], np.float32)])
+
+
+def test_nan_as_the_lowest_value_of_float32_differs_in_float64(tmp_path: Path) -> None:
+    """A target that computes float64 in float32 may take NaN for the lowest value, which is then float32's."""
+    like = problem("max_pool/1d/NaN", "float64")
+    attributes = {"kernel_shape": [2]}
+    one = replace(
+        like,
+        case=replace(like.case, x_shape=(1, 1, 3), attributes=attributes),
+        arrays={"x": np.array([[[np.nan, np.nan, 1]]])},
+    )
+    test, lowest = written(one, tmp_path), float(np.finfo(np.float32).min)
+    verdict = verdicts.judge(test, [np.array([[[lowest, 1]]])])
+    assert (verdict.kind, verdict.reason) == (DIFFERS, "float64 computed in float32")
+    assert verdicts.judge(test, [np.array([[[lowest, 2]]])]).kind == WRONG
+    assert verdicts.judge(test, [np.array([[[-lowest, 1]]])]).kind == WRONG

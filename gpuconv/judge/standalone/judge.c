@@ -9,6 +9,7 @@
  *
  * Exit codes: 1 for wrong, inconsistent and crashes (no outputs, or unreadable ones), with --strict also for differs;
  * 2 for a broken suite; else 0. */
+#include <float.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdint.h>
@@ -687,6 +688,22 @@ static int defended(const struct test *test, const struct got *got, char *reason
     return -1;
 }
 
+/* Whether an answer explains the outputs where float32's largest values are float64's: computed in float32. */
+static int in_float32(const struct test *test, const struct got *got, char *reason, size_t room) {
+    double *values = got->values[0], *kept;
+    int64_t count = got->arrays[0].count, changed = 0;
+    int found = 0;
+    if (got->count < 1 || values == NULL || got->arrays[0].type->code != 11) return 0;
+    kept = allocate((size_t)count, sizeof *kept);
+    memcpy(kept, values, (size_t)count * sizeof *kept);
+    for (int64_t i = 0; i < count; i++)
+        if (fabs(values[i]) == FLT_MAX) values[i] = copysign(DBL_MAX, values[i]), changed++;
+    if (changed) found = defended(test, got, reason, room) >= 0;
+    memcpy(values, kept, (size_t)count * sizeof *kept);
+    free(kept);
+    return found;
+}
+
 static int compare(const struct test *test, const struct got *got, char *reason, size_t room) {
     int verdict = defended(test, got, reason, room);
     if (verdict == AGREES && test->bits && !got->wider && !same_bits(test, got)) {
@@ -694,6 +711,10 @@ static int compare(const struct test *test, const struct got *got, char *reason,
         return DIFFERS;
     }
     if (verdict >= 0) return verdict;
+    if (in_float32(test, got, reason, room)) {
+        snprintf(reason, room, "float64 computed in float32");
+        return DIFFERS;
+    }
     if (inconsistent(test, got)) {
         size_t used = (size_t)snprintf(reason, room, "NaN or not, depending on where it is: ");
         describe(test, got, reason + used, room - used);
