@@ -128,6 +128,12 @@ def test_axes_of_size_0_are_shrunk_too(group: int) -> None:
     assert small.case.w_shape in {(1, 1, 1), (1, 1, 2)}
 
 
+def test_weights_of_size_0_are_shrunk_too() -> None:
+    one = made("conv", {"x": np.zeros((1, 0, 5)), "w": np.zeros((2, 0, 3)), "b": [1, 2]})
+    small = shrink.smallest({"it": one}, lambda asked: [True] * len(asked))["it"]
+    assert small.case.w_shape == (1, 0, 1)
+
+
 def test_what_is_wrong_with_nan_stays_a_matter_of_nan() -> None:
     assert shrink.signature((np.float32([1, np.nan]),), (np.float32([1, 2]),)) == (0, "nan", "finite")
     assert shrink.signature((np.float32([1, -np.inf]),), (np.float32([1, 2]),)) == (0, "infinite", "finite")

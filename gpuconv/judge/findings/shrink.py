@@ -191,7 +191,7 @@ def _picked(
     """Take some groups, and of each some of its input channels and filters."""
     x, w, group = arrays["x"], arrays["w"], int(given.get("group", 1))
     of_x = x.reshape(len(x), group, x.shape[1] // group, *x.shape[2:])[:, groups, inputs]
-    of_w = w.reshape(group, -1, *w.shape[1:])[
+    of_w = w.reshape(group, w.shape[0] // group, *w.shape[1:])[
         groups
     ]  # (groups, filters, inputs, …), transposed (…, inputs, filters, …)
     of_w = of_w[:, filters, inputs] if op == "conv" else of_w[:, inputs, filters]
