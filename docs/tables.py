@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache, partial
@@ -333,6 +334,7 @@ def judged_questions() -> str:
         answers = {rule: each.name for rule, each in rulings.RULINGS.items() if address in each.discussions}
         tests = sum(case.rule in answers for case in CASES)
         told = "<br>".join(f"**{name}**: {rule}" for rule, name in answers.items())
+        told = re.sub(r"(?<=\w)\*(?=\w)", r"\\*", told)  # products, which Markdown would take for emphasis
         rows.append([f"[onnx/onnx#{number}]({address})", told, tests])
     return table(["thread", "rules", "named cases"], rows)
 
