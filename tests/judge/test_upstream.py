@@ -12,7 +12,7 @@ import pytest
 onnx = pytest.importorskip("onnx")
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "upstream.md").read_text(encoding="utf-8")
-PROGRAMS = re.findall(r"^## (.*?)\n.*?```python\n(.*?)```", PAGE, re.DOTALL | re.MULTILINE)
+PROGRAMS = re.findall(r"^## (.*?)\n.*?```py\n(.*?)```", PAGE, re.DOTALL | re.MULTILINE)
 NAMES = {name.lower(): name for name in ("MaxPool", "AveragePool", "ConvTranspose", "Conv")}
 NEEDS = {"import onnxruntime": "onnxruntime", "import cv2": "cv2"}
 
