@@ -274,11 +274,16 @@ def _rooms() -> dict[str, str]:
 
 
 def _digest_of_all(patterns: Iterable[str], without: str = ".", apart: Container[Path] = ()) -> str:
-    """Return the digest of all files of these patterns but for those whose names begin so, and those that are apart."""
+    """Return the digest of all files of these patterns but for those that begin so, are hidden or are apart."""
     files = sorted({path for pattern in patterns for path in ROOT.glob(pattern) if path.is_file()})
     ours = (path for path in files if path.suffix != ".pyc" and path not in apart)
-    ours = (path for path in ours if not path.name.startswith(without) and "_build" not in path.parts)
+    ours = (path for path in ours if not path.name.startswith(without) and not _is_hidden(path.relative_to(ROOT)))
     return _digest(*(f"{path.relative_to(ROOT)} {_digest_of(path)}" for path in ours))
+
+
+def _is_hidden(path: Path) -> bool:
+    """Return whether a file or a folder that it is in begins with a dot, as caches of tools do."""
+    return any(part.startswith(".") for part in path.parts)
 
 
 def _version(package: str) -> str:
