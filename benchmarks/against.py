@@ -26,13 +26,12 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import gpu_summary, layers, machine, networks, random_layers
+from benchmarks import gpu_summary, layers, machine, networks, random_layers, timing
 from benchmarks.layers import Layer
 from benchmarks.supervision import ROOT
 
 Row = dict[str, Any]
 SLOWER = 1.15  # from which ratio on a line warns
-_MIN_TURN = 0.004  # seconds: calls shorter than this are repeated within a turn
 _MIN_PAIRS, _MAX_PAIRS = 4, 24
 _SILENT = 60.0  # seconds after which a process that owes a reply is given up
 _BRIEF_LAYERS, _BRIEF_NETWORKS, _BRIEF_FLOPS = 12, ("mobilenet_v3", "squeezenet", "unet"), 4e8
@@ -88,9 +87,8 @@ def _git(*words: str) -> bytes:
     except FileNotFoundError:
         raise RevisionMissing("git is not installed") from None
     except subprocess.CalledProcessError as error:
-        raise RevisionMissing(
-            (error.stderr.decode(errors="replace").strip().splitlines() or ["no message"])[0]
-        ) from None
+        said = error.stderr.decode(errors="replace").strip().splitlines()
+        raise RevisionMissing(said[0] if said else "no message") from None
 
 
 # ---------------------------------------------------------------- what is timed
@@ -146,7 +144,7 @@ class _Process:
         limits = {name: str(threads) for name in ("GPUCONV_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | limits
         self._process = subprocess.Popen(
-            [sys.executable, "-c", Path(__file__).with_name("turns.py").read_text(encoding="utf-8")],
+            [sys.executable, "-c", Path(__file__).with_name("turns.py").read_text(encoding="utf-8"), timing.__file__],
             cwd=checkout,
             env=environment,
             stdin=subprocess.PIPE,
@@ -219,7 +217,7 @@ def _pairs(this: _Process, other: _Process, seconds: float) -> list[tuple[float,
     """Return the times of both, one pair a round, in the order this, other, other, this."""
     start = time.perf_counter()
     once = max(this.turn(1), other.turn(1))
-    calls, times = max(1, math.ceil(_MIN_TURN / once)), list[tuple[float, float]]()
+    calls, times = max(1, math.ceil(timing.MIN_TURN / once)), list[tuple[float, float]]()
     while len(times) < _MAX_PAIRS and (len(times) < _MIN_PAIRS or time.perf_counter() - start < seconds):
         if len(times) % 2:
             b = other.turn(calls)

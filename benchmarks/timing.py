@@ -9,8 +9,8 @@ from typing import Any
 
 Call = Callable[[], Any]
 _MIN_ROUNDS, _MAX_ROUNDS = 5, 25
-_MIN_TURN = 0.004  # seconds: calls shorter than this are repeated within a turn
-_SETTLE = 0.1  # seconds: about what _settle takes, on average of both sides
+MIN_TURN = 0.004  # seconds: calls shorter than this are repeated within a turn
+_SETTLE = 0.1  # seconds: about what settle takes, on average of both sides
 
 
 def alternate(ours: Call, peer: Call, seconds: float) -> tuple[list[float], list[float]]:
@@ -20,8 +20,8 @@ def alternate(ours: Call, peer: Call, seconds: float) -> tuple[list[float], list
     rounds = min(max(_MIN_ROUNDS, int(seconds / (peer_turn + our_turn))), _MAX_ROUNDS)
     our_samples, peer_samples = [], []
     for _ in range(rounds):
-        peer_samples.append(_turn(peer, peer_repeats))
-        our_samples.append(_turn(ours, our_repeats))
+        peer_samples.append(turn(peer, peer_repeats))
+        our_samples.append(turn(ours, our_repeats))
     return our_samples, peer_samples
 
 
@@ -37,7 +37,7 @@ def repeated(call: Call, seconds: float) -> list[float]:
 
 def once(call: Call) -> float:
     """Return the seconds of a call, from an idle process on."""
-    _settle()
+    settle()
     start = time.perf_counter()
     call()
     return time.perf_counter() - start
@@ -45,7 +45,7 @@ def once(call: Call) -> float:
 
 def warm(call: Call) -> float:
     """Return the seconds of a call, the mean of a few after one that is not timed, from an idle process on."""
-    return _turn(call, 3)
+    return turn(call, 3)
 
 
 def extra_memory(call: Call) -> tuple[Any, int]:
@@ -61,13 +61,13 @@ def extra_memory(call: Call) -> tuple[Any, int]:
 
 def _calibrate(call: Call) -> tuple[int, float]:
     """Return the calls of one turn, and the seconds that the turn takes."""
-    seconds = _turn(call, 1)
-    repeats = max(1, round(_MIN_TURN / seconds))
+    seconds = turn(call, 1)
+    repeats = max(1, round(MIN_TURN / seconds))
     return repeats, seconds * (repeats + 1) + _SETTLE
 
 
-def _turn(call: Call, repeats: int) -> float:
-    _settle()
+def turn(call: Call, repeats: int) -> float:
+    settle()
     call()  # wakes this side's threads and brings the operands into the caches, as the layer before it would
     start = time.perf_counter()
     for _ in range(repeats):
@@ -75,7 +75,7 @@ def _turn(call: Call, repeats: int) -> float:
     return (time.perf_counter() - start) / repeats
 
 
-def _settle(step: float = 0.02, limit: float = 0.5) -> None:
+def settle(step: float = 0.02, limit: float = 0.5) -> None:
     """Wait until this process uses no CPU.
 
     After a call, the worker threads of OpenBLAS (for about 0.1 s) and of ONNX Runtime (for up to 0.04 s) spin in

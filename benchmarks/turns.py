@@ -1,7 +1,8 @@
 """Time one call in a process of its own, a turn whenever the process that started this one asks for it.
 
 `benchmarks.against` runs the text of this file with ``python -c`` in the folder of a checkout, so that ``gpuconv`` is
-that checkout's: nothing of `benchmarks` may be imported here. The first line of stdin is a JSON object, the call; each
+that checkout's: nothing of `benchmarks` may be imported here. The only argument is the path of this checkout's
+``timing.py``, whose turns are those of every benchmark. The first line of stdin is a JSON object, the call; each
 further line is the number of calls of one turn. Each reply is one line of JSON on stdout.
 """
 
@@ -10,8 +11,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import runpy
 import sys
-import time
 from typing import Any
 
 import numpy as np
@@ -52,16 +53,6 @@ def digest(arrays: list[Any]) -> str:
     return state.hexdigest()
 
 
-def settle(step: float = 0.02, limit: float = 0.5) -> None:
-    """Wait until the threads of this process, which may spin after a call, use no processor."""
-    deadline = time.perf_counter() + limit
-    while time.perf_counter() < deadline:
-        used = time.process_time()
-        time.sleep(step)
-        if time.process_time() - used < step / 10:
-            return
-
-
 def main() -> None:
     """Answer the requests on stdin until it ends."""
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
@@ -76,13 +67,10 @@ def main() -> None:
     except Exception as error:
         reply = {"error": f"{type(error).__name__}: {error}"}
     print(json.dumps(reply), file=replies, flush=True)
+    timing = runpy.run_path(sys.argv[1])
     for line in sys.stdin:
-        call()  # wakes threads and fills caches, as the layer before it would
-        start = time.perf_counter()
-        for _ in range(int(line)):
-            call()
-        seconds = (time.perf_counter() - start) / int(line)
-        settle()
+        seconds = timing["turn"](call, int(line))
+        timing["settle"]()  # before the other process has its turn
         print(json.dumps({"seconds": seconds}), file=replies, flush=True)
 
 
