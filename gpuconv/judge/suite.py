@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
@@ -141,12 +141,18 @@ def write(
     return Written(len(names), size, digest.hexdigest())
 
 
-def _store(folder: Path, contents: dict[str, bytes], digest: Any) -> int:
+def _store(folder: Path, contents: Mapping[str, bytes], digest: Any) -> int:
+    for name, content in contents.items():
+        digest.update(f"{name} {len(content)}\n".encode() + content)
+    return store(folder, contents)
+
+
+def store(folder: Path, contents: Mapping[str, bytes]) -> int:
+    """Write files by their paths in a folder, which is made if it is not there; return the sum of their sizes."""
     for name, content in contents.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
-        digest.update(f"{name} {len(content)}\n".encode() + content)
     return sum(map(len, contents.values()))
 
 

@@ -43,10 +43,7 @@ def problem(name: str, dtype: str = "float32", indices: bool = False) -> Problem
 
 
 def written(one: Problem, folder: Path) -> Test:
-    for name, content in suite.files(one).items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
+    suite.store(folder, suite.files(one))
     return Test(folder / one.name)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pprint
 import textwrap
 from collections.abc import Sequence
 from typing import Any
@@ -142,7 +141,7 @@ def _literal(array: Array, bits: bool) -> str:
     if array.size == 0:
         return f"np.zeros({array.shape}, {kind})"
     text = f"np.array({_nested(array, False)}, {kind})"
-    flat = f"np.array({pprint.pformat(array.ravel().tolist(), width=10**9)}, {kind}).reshape({array.shape})"
+    flat = f"np.array({array.ravel().tolist()}, {kind}).reshape({array.shape})"
     return min(text, flat, key=len)
 
 

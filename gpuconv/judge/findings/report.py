@@ -31,7 +31,6 @@ COMBINATIONS = "combinations"  # what they are counted under
 _SHRINKING = 240.0  # seconds for all findings of a target; then they stay as large as they are
 _SHAPE_OF = "the shape of "  # begins an explanation whose values are others
 _WHY = 60  # characters of a refusal in tables
-_HELPERS = ("node", "command")  # adapters that others use
 
 
 @dataclass(frozen=True)
@@ -313,11 +312,11 @@ def with_programs(
     """
     if not programs.writes(target):
         return list(found)
-    wrong = {each.name: each for each in found if each.problem is not None and each.outcome.got}
+    problems = {each.name: each.problem for each in found if each.problem is not None and each.outcome.got}
     kept = {
-        name: (each.outcome.verdict.kind, shrink.signature(answer(each.problem).outputs, each.outcome.got))
-        for name, each in wrong.items()
-        if each.problem is not None
+        each.name: (each.outcome.verdict.kind, shrink.signature(answer(problems[each.name]).outputs, each.outcome.got))
+        for each in found
+        if each.name in problems
     }
     tried, end = 0, time.monotonic() + _SHRINKING
 
@@ -341,7 +340,7 @@ def with_programs(
             outcomes = iter(runner.run(target, [test for test in tests if test], limit, 1, lambda _: None))
             return [next(outcomes) if test else None for test in tests]
 
-    small = shrink.smallest({name: each.problem for name, each in wrong.items() if each.problem}, fails)
+    small = shrink.smallest(problems, fails)
     names, last = list(small), iter(judged(list(small.values())) if small else ())
     got = {name: outcome.got if outcome else () for name, outcome in zip(names, last, strict=True)}
     return [_with_program(target, version, each, small.get(each.name, each.problem), got) for each in found]
@@ -354,9 +353,7 @@ def _stored(folder: Path, problem: Problem, number: int) -> Test | None:
         contents = suite.files(named)
     except (ValueError, IndexError):  # a size below 0
         return None
-    for name, content in contents.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(content)
+    suite.store(folder, contents)
     return Test(folder / named.name)
 
 

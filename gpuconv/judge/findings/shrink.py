@@ -123,16 +123,12 @@ def _candidates(problem: Problem) -> Iterator[Problem]:
         *_simpler_values(arrays, given),
     ):
         yield _with(problem, other_arrays, other_attributes)
-    if problem.dtype != "float32" and "float32" in _all_types(problem):
+    if problem.dtype != "float32":
         cast = {name: array.astype(np.float32) for name, array in arrays.items()}
         other = replace(problem, dtype="float32")
         newest = opsets(problem.case, "float32", problem.indices)
         if newest:
             yield replace(_with(other, cast, given), opset=newest[-1])
-
-
-def _all_types(problem: Problem) -> tuple[str, ...]:
-    return ("float32",) if problem.dtype in ("float16", "bfloat16", "float64", "int8", "uint8") else ()
 
 
 def _with(problem: Problem, arrays: Arrays, attributes: Attributes) -> Problem:
@@ -191,9 +187,8 @@ def _picked(
     """Take some groups, and of each some of its input channels and filters."""
     x, w, group = arrays["x"], arrays["w"], int(given.get("group", 1))
     of_x = x.reshape(len(x), group, x.shape[1] // group, *x.shape[2:])[:, groups, inputs]
-    of_w = w.reshape(group, w.shape[0] // group, *w.shape[1:])[
-        groups
-    ]  # (groups, filters, inputs, …), transposed (…, inputs, filters, …)
+    # (groups, filters, inputs, …); of ConvTranspose (groups, inputs, filters, …)
+    of_w = w.reshape(group, w.shape[0] // group, *w.shape[1:])[groups]
     of_w = of_w[:, filters, inputs] if op == "conv" else of_w[:, inputs, filters]
     made = {
         **arrays,
