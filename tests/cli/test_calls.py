@@ -23,10 +23,8 @@ RESIDUAL = ["--bias", "--residual", "--activation", "relu"]
 @pytest.mark.parametrize(
     ("words", "call"),
     [
-        (
-            ["conv", "2,8,9,9", "4,8,3,3", "--pads", "1,0,1,2", "--strides", "2,1", "--arch", "sm_80"],
-            (["conv", (2, 8, 9, 9), (4, 8, 3, 3)], {"pads": [1, 0, 1, 2], "strides": [2, 1], "arch": "sm_80"}),
-        ),
+        (["conv", "2,8,9,9", "4,8,3,3", "--pads", "1,0,1,2", "--strides", "2,1", "--arch", "sm_80"],
+            (["conv", (2, 8, 9, 9), (4, 8, 3, 3)], {"pads": [1, 0, 1, 2], "strides": [2, 1], "arch": "sm_80"})),
         (
             ["conv", "2,9,9,8", "4,8,3,3", "--layout", "NHWC", "--dtype", "float16", *RESIDUAL],
             (
@@ -34,21 +32,15 @@ RESIDUAL = ["--bias", "--residual", "--activation", "relu"]
                 {"layout": "NHWC", "dtype": "float16", "bias": True, "residual": True, "activation": "relu"},
             ),
         ),
-        (
-            ["max_pool", "1,2,9,9", "--kernel-shape", "3,3", "--return-indices", "--ceil-mode", "1"],
-            (["max_pool", (1, 2, 9, 9)], {"kernel_shape": [3, 3], "return_indices": True, "ceil_mode": 1}),
-        ),
-        (
-            ["max_pool_grad", "1,2,9,9", "--kernel-shape", "3", "--indices-in", "plane"],
-            (["max_pool_grad", (1, 2, 9, 9)], {"kernel_shape": 3, "indices_in": "plane"}),
-        ),
-        (
-            ["conv_weight_grad", "2,8,9,9", "4,8,3,3", "--auto-pad", "SAME_UPPER", "--precision", "tf32"],
-            (["conv_weight_grad", (2, 8, 9, 9), (4, 8, 3, 3)], {"auto_pad": "SAME_UPPER", "precision": "tf32"}),
-        ),
+        (["max_pool", "1,2,9,9", "--kernel-shape", "3,3", "--return-indices", "--ceil-mode", "1"],
+            (["max_pool", (1, 2, 9, 9)], {"kernel_shape": [3, 3], "return_indices": True, "ceil_mode": 1})),
+        (["max_pool_grad", "1,2,9,9", "--kernel-shape", "3", "--indices-in", "plane"],
+            (["max_pool_grad", (1, 2, 9, 9)], {"kernel_shape": 3, "indices_in": "plane"})),
+        (["conv_weight_grad", "2,8,9,9", "4,8,3,3", "--auto-pad", "SAME_UPPER", "--precision", "tf32"],
+            (["conv_weight_grad", (2, 8, 9, 9), (4, 8, 3, 3)], {"auto_pad": "SAME_UPPER", "precision": "tf32"})),
     ],
     ids=lambda value: value[0] if isinstance(value[0], str) else "",
-)
+)  # fmt: skip
 def test_explain_prints_what_the_function_prints(
     words: list[str], call: Any, ok: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -115,23 +107,14 @@ def test_tune_needs_a_device(error: Run) -> None:
 @pytest.mark.parametrize(
     ("words", "shapes", "keywords"),
     [
-        (
-            ["conv", "1,2,8,8", "4,2,3,3", "--bias", "--pads", "1,1,1,1"],
-            {"x": (1, 2, 8, 8), "w": (4, 2, 3, 3), "b": (4,)},
-            {"pads": [1, 1, 1, 1], "layout": "NCHW"},
-        ),
-        (
-            ["conv_input_grad", "1,2,8,8", "4,2,3,3", "--dtype", "float16"],
-            {"dy": (1, 4, 6, 6), "w": (4, 2, 3, 3)},
-            {"x_shape": (1, 2, 8, 8), "layout": "NCHW"},
-        ),
-        (
-            ["max_pool_grad", "1,2,8,8", "--kernel-shape", "2,2"],
-            {"dy": (1, 2, 7, 7), "indices": (1, 2, 7, 7)},
-            {"kernel_shape": [2, 2], "x_shape": (1, 2, 8, 8), "layout": "NCHW"},
-        ),
+        (["conv", "1,2,8,8", "4,2,3,3", "--bias", "--pads", "1,1,1,1"],
+            {"x": (1, 2, 8, 8), "w": (4, 2, 3, 3), "b": (4,)}, {"pads": [1, 1, 1, 1], "layout": "NCHW"}),
+        (["conv_input_grad", "1,2,8,8", "4,2,3,3", "--dtype", "float16"], {"dy": (1, 4, 6, 6), "w": (4, 2, 3, 3)},
+            {"x_shape": (1, 2, 8, 8), "layout": "NCHW"}),
+        (["max_pool_grad", "1,2,8,8", "--kernel-shape", "2,2"], {"dy": (1, 2, 7, 7), "indices": (1, 2, 7, 7)},
+            {"kernel_shape": [2, 2], "x_shape": (1, 2, 8, 8), "layout": "NCHW"}),
     ],
-)
+)  # fmt: skip
 def test_tune_makes_the_call(
     words: list[str], shapes: Any, keywords: Any, ok: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

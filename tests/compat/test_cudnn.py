@@ -142,26 +142,16 @@ WINDOW = ((1,), (1,), (0,))
 MODES = "mode must be one of cuDNN's pooling modes, from 0 to 3, not"
 REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: cudnn.pooling_backward(X, X, X, *WINDOW, 7), f"pooling_backward: {MODES} 7"),
-    (
-        lambda: cudnn.pooling_forward(X, Y, (2,), (1,), (0,), 0),
-        "max_pool: out must have the result's shape (1, 2, 3), not (1, 3, 3)",
-    ),
-    (
-        lambda: cudnn.pooling_forward(X, X, 2, (1, 1), 0, 0),
-        "max_pool: strides must have 1 entries (one per spatial axis), not 2: (1, 1)",
-    ),
-    (
-        lambda: cudnn.convolution_forward(X, W, None, Y, (0,), (1,), (1,), 1, auto_tune=False, tensor_core="yes"),
-        "convolution_forward: tensor_core must be one of always, auto, never, not 'yes'",
-    ),
-    (
-        lambda: cudnn.convolution_forward(X, W, None, Y, (0,), (1,), (1,), 1, **OPTIONS, d_layout=2),
-        "convolution_forward: d_layout must be CUDNN_TENSOR_NCHW (0) or CUDNN_TENSOR_NHWC (1), not 2",
-    ),
-    (
-        lambda: cudnn.convolution_forward(X, W, None, Y[:, :, 1:], (0,), (1,), (1,), 1, **OPTIONS),
-        "conv: out must have the result's shape (1, 3, 3), not (1, 3, 2)",
-    ),
+    (lambda: cudnn.pooling_forward(X, Y, (2,), (1,), (0,), 0),
+        "max_pool: out must have the result's shape (1, 2, 3), not (1, 3, 3)"),
+    (lambda: cudnn.pooling_forward(X, X, 2, (1, 1), 0, 0),
+        "max_pool: strides must have 1 entries (one per spatial axis), not 2: (1, 1)"),
+    (lambda: cudnn.convolution_forward(X, W, None, Y, (0,), (1,), (1,), 1, auto_tune=False, tensor_core="yes"),
+        "convolution_forward: tensor_core must be one of always, auto, never, not 'yes'"),
+    (lambda: cudnn.convolution_forward(X, W, None, Y, (0,), (1,), (1,), 1, **OPTIONS, d_layout=2),
+        "convolution_forward: d_layout must be CUDNN_TENSOR_NCHW (0) or CUDNN_TENSOR_NHWC (1), not 2"),
+    (lambda: cudnn.convolution_forward(X, W, None, Y[:, :, 1:], (0,), (1,), (1,), 1, **OPTIONS),
+        "conv: out must have the result's shape (1, 3, 3), not (1, 3, 2)"),
     (
         lambda: cudnn.convolution_backward_data(
             W, Y, X[0, :, 0], np.zeros_like(X), (0, 0), (1,), (1,), 1, **OPTIONS, deterministic=True
@@ -169,7 +159,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
         "conv_transpose: pads must have 2 entries (two per spatial axis: all beginnings, then all ends), "
         "not 4: (0, 0, 0, 0)",
     ),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("call", "message"), REFUSED, ids=[message for _, message in REFUSED])

@@ -37,88 +37,56 @@ OWN = '<opset_import: ["" : 18], domain: "own">'
 
 # Each refused model with what the message says behind the node's name.
 REFUSED = {
-    "GatherND before its first axis": (
-        18,
+    "GatherND before its first axis": (18,
         "g (float[1,1] x, int64[1,1,1] i) => (float[N] y) { y = GatherND <batch_dims = -2147483648> (x, i) }",
-        "its attribute batch_dims is -2147483648, but must be from 0 to 10000",
-    ),
-    "Split in more parts than outputs": (
-        18,
+        "its attribute batch_dims is -2147483648, but must be from 0 to 10000"),
+    "Split in more parts than outputs": (18,
         "g (float[4] x) => (float[N] y, float[N] z) { y, z = Split <num_outputs = 3> (x) }",
-        "its attribute num_outputs is 3, but must be its number of outputs, 2",
-    ),
-    "Split in fewer parts than outputs": (
-        18,
+        "its attribute num_outputs is 3, but must be its number of outputs, 2"),
+    "Split in fewer parts than outputs": (18,
         "g (float[4] x) => (float[N] y, float[N] z) { y, z = Split <num_outputs = 1> (x) }",
-        "its attribute num_outputs is 1, but must be its number of outputs, 2",
-    ),
-    "Split in very many parts": (
-        18,
-        "g (float[4] x) => (float[N] y) { y = Split <num_outputs = 1000000000000> (x) }",
-        "its attribute num_outputs is 1000000000000, but must be its number of outputs, 1",
-    ),
-    "blocks whose area is 0 modulo 2**64": (
-        13,
+        "its attribute num_outputs is 1, but must be its number of outputs, 2"),
+    "Split in very many parts": (18, "g (float[4] x) => (float[N] y) { y = Split <num_outputs = 1000000000000> (x) }",
+        "its attribute num_outputs is 1000000000000, but must be its number of outputs, 1"),
+    "blocks whose area is 0 modulo 2**64": (13,
         "g (float[1,4,4,4] x) => (float[A,B,C,D] y) { y = DepthToSpace <blocksize = 4294967296> (x) }",
-        "its attribute blocksize is 4294967296, but must be from 1 to 32768",
-    ),
-    "blocks of no extent": (
-        13,
-        "g (float[1,4,4,4] x) => (float[A,B,C,D] y) { y = SpaceToDepth <blocksize = 0> (x) }",
-        "its attribute blocksize is 0, but must be from 1 to 32768",
-    ),
-    "Attention of no heads": (
-        23,
+        "its attribute blocksize is 4294967296, but must be from 1 to 32768"),
+    "blocks of no extent": (13, "g (float[1,4,4,4] x) => (float[A,B,C,D] y) { y = SpaceToDepth <blocksize = 0> (x) }",
+        "its attribute blocksize is 0, but must be from 1 to 32768"),
+    "Attention of no heads": (23,
         "g (float[1,4,4] x) => (float[A,B,C] y) { y = Attention <q_num_heads = 1, kv_num_heads = 0> (x, x, x) }",
-        "its attribute kv_num_heads is 0, but must be 1 or more",
-    ),
-    "windows that do not move": (
-        22,
+        "its attribute kv_num_heads is 0, but must be 1 or more"),
+    "windows that do not move": (22,
         "g (float[1,1,4] x) => (float[A,B,C] y) { y = LpPool <kernel_shape = [2], strides = [0]> (x) }",
-        "its attribute strides is 0, but must be 1 or more",
-    ),
-    "regions of one extent": (
-        1,
+        "its attribute strides is 0, but must be 1 or more"),
+    "regions of one extent": (1,
         "g (float[1,1,4,4] x, float[1,5] r) => (float[A,B,C] y) { y = MaxRoiPool <pooled_shape = [2]> (x, r) }",
-        "its attribute pooled_shape is a list of 1, but must be one of 2 integers",
-    ),
-    "Scan of more inputs than there are": (
-        16,
+        "its attribute pooled_shape is a list of 1, but must be one of 2 integers"),
+    "Scan of more inputs than there are": (16,
         "g (float[4,4] x) => (float[A,B] y) { y = Scan <num_scan_inputs = 2, "
         "body = b (float[4] i) => (float[4] o) { o = Identity (i) }> (x) }",
-        "its attribute num_scan_inputs is 2, but must be from 1 to 1, as it has 1 inputs",
-    ),
-    "Scan with more states than outputs": (
-        16,
+        "its attribute num_scan_inputs is 2, but must be from 1 to 1, as it has 1 inputs"),
+    "Scan with more states than outputs": (16,
         "g (float[4] s, float[4] t, float[4,4] x) => (float[A] y) { y = Scan <num_scan_inputs = 1, "
         "body = b (float[4] i, float[4] j, float k) => (float[4] o) { o = Identity (i) }> (s, t, x) }",
-        "its attribute num_scan_inputs is 1, but must be from 2 to 3, as it has 3 inputs",
-    ),
-    "n-grams behind their pool": (
-        9,
+        "its attribute num_scan_inputs is 1, but must be from 2 to 3, as it has 3 inputs"),
+    "n-grams behind their pool": (9,
         'g (int64[4] x) => (float[A] y) { y = TfIdfVectorizer <mode = "TF", min_gram_length = 1, max_gram_length = 1, '
         "max_skip_count = 0, ngram_counts = [0, 2147483647], ngram_indexes = [0], pool_int64s = [7, 8]> (x) }",
-        "its attribute ngram_counts is 2147483647, but must be from 0 to 2",
-    ),
-    "n-grams before their pool": (
-        9,
+        "its attribute ngram_counts is 2147483647, but must be from 0 to 2"),
+    "n-grams before their pool": (9,
         'g (int64[4] x) => (float[A] y) { y = TfIdfVectorizer <mode = "TF", min_gram_length = 1, max_gram_length = 1, '
         "max_skip_count = 0, ngram_counts = [-9223372036854775808], ngram_indexes = [0], pool_int64s = [7, 8]> (x) }",
-        "its attribute ngram_counts is -9223372036854775808, but must be from 0 to 2",
-    ),
-    "an axis far away": (
-        17,
+        "its attribute ngram_counts is -9223372036854775808, but must be from 0 to 2"),
+    "an axis far away": (17,
         "g (float[2,3] x) => (float[A,B] y, float[A,B] m) "
         "{ y, m = LayerNormalization <axis = 9223372036854775807> (x, x) }",
-        "its attribute axis is 9223372036854775807, but must be from -10000 to 10000",
-    ),
-    "in a branch": (
-        18,
+        "its attribute axis is 9223372036854775807, but must be from -10000 to 10000"),
+    "in a branch": (18,
         "g (bool c, float[4] x) => (float[N] y) { y = If (c) <"
         "then_branch = t () => (float[N] a) { a, b = Split <num_outputs = 7> (x) }, "
         "else_branch = e () => (float[N] a) { a = Identity (x) }> }",
-        "its attribute num_outputs is 7, but must be its number of outputs, 2",
-    ),
+        "its attribute num_outputs is 7, but must be its number of outputs, 2"),
     "in a function": (
         18,
         "g (float[4] x) => (float[N] y) { y = own.F (x) } "
@@ -150,53 +118,35 @@ REFUSED = {
         + " F <heads> (x) => (y) { y = Attention <q_num_heads = 1, kv_num_heads : int = @heads> (x, x, x) }",
         "its attribute kv_num_heads is 0, but must be 1 or more",
     ),
-}
+}  # fmt: skip
 
 # Models that a valid one may look like until it runs: they are prepared, and inference does without the node.
 PREPARED = {
-    "GatherND behind its first axis": (
-        13,
+    "GatherND behind its first axis": (13,
         "g (float[1,2,3] x, int64[1,1] i) => (float[N] y) { p = Constant <value = int64[4] {0, -2, 0, -2}> () "
-        "j = Pad (i, p) y = GatherND (x, j) }",
-    ),
-    "GatherND with a negative extent": (
-        13,
-        "g (float[1,2,3] x, int64[1,-3] i) => (float[N] y) { y = GatherND (x, i) }",
-    ),
-    "Reshape by an extent of -1": (
-        13,
+        "j = Pad (i, p) y = GatherND (x, j) }"),
+    "GatherND with a negative extent": (13,
+        "g (float[1,2,3] x, int64[1,-3] i) => (float[N] y) { y = GatherND (x, i) }"),
+    "Reshape by an extent of -1": (13,
         "g (float[1,4611686018427387904,2] x) => (float[A,B] y) { p = Constant <value = int64[6] {-2,0,0,0,0,0}> () "
-        "q = Pad (x, p) s = Constant <value = int64[2] {0,-1}> () y = Reshape (q, s) }",
-    ),
-    "Reshape by an extent of -1, of a list": (
-        14,
+        "q = Pad (x, p) s = Constant <value = int64[2] {0,-1}> () y = Reshape (q, s) }"),
+    "Reshape by an extent of -1, of a list": (14,
         "g (float[1,4611686018427387904,2] x) => (float[A,B] y) { p = Constant <value = int64[6] {-2,0,0,0,0,0}> () "
-        "q = Pad (x, p) s = Constant <value_ints = [0,-1]> () y = Reshape (q, s) }",
-    ),
-    "Reshape by an extent of -1, in a branch": (
-        13,
+        "q = Pad (x, p) s = Constant <value_ints = [0,-1]> () y = Reshape (q, s) }"),
+    "Reshape by an extent of -1, in a branch": (13,
         "g (bool c, float[1,4611686018427387904,2] x) => (float[A,B] y) "
         "{ p = Constant <value = int64[6] {-2,0,0,0,0,0}> () q = Pad (x, p) y = If (c) <"
         "then_branch = t () => (float[A,B] a) <int64[2] s = {0,-1}> { a = Reshape (q, s) }, "
-        "else_branch = e () => (float[A,B] a) <int64[2] s = {0,-1}> { a = Reshape (q, s) }> }",
-    ),
-    "Reshape by an extent of -1, in the branches of two": (
-        13,
+        "else_branch = e () => (float[A,B] a) <int64[2] s = {0,-1}> { a = Reshape (q, s) }> }"),
+    "Reshape by an extent of -1, in the branches of two": (13,
         "g (bool c, float[1,4611686018427387904,2] x) => (float[A,B] y, float[A,B] z) "
         "{ p = Constant <value = int64[6] {-2,0,0,0,0,0}> () q = Pad (x, p) y = If (c) <"
         "then_branch = t () => (float[A,B] a) <int64[2] s = {0,-1}> { a = Reshape (q, s) }, "
         "else_branch = e () => (float[A,B] a) <int64[2] s = {0,-1}> { a = Reshape (q, s) }> z = If (c) <"
         "then_branch = t () => (float[A,B] a) <int64[2] s = {0,-1}> { a = Reshape (q, s) }, "
-        "else_branch = e () => (float[A,B] a) <int64[2] s = {0,-1}> { a = Reshape (q, s) }> }",
-    ),
-    "dots that are no ellipsis": (
-        12,
-        'g (float[2,4] x) => (float[A] y) { y = Einsum <equation = "i.j->i"> (x) }',
-    ),
-    "a shape of very many extents": (
-        8,
-        "g (float[4] x, int64[1099511627776] s) => (float[A] y) { y = Expand (x, s) }",
-    ),
+        "else_branch = e () => (float[A,B] a) <int64[2] s = {0,-1}> { a = Reshape (q, s) }> }"),
+    "dots that are no ellipsis": (12, 'g (float[2,4] x) => (float[A] y) { y = Einsum <equation = "i.j->i"> (x) }'),
+    "a shape of very many extents": (8, "g (float[4] x, int64[1099511627776] s) => (float[A] y) { y = Expand (x, s) }"),
     "a shape that doubles": (
         11,
         "g (float[4] x, int64[8] s0) => (float[A] y) { "
@@ -219,11 +169,9 @@ PREPARED = {
     ),
     "no type, but a pattern": (20, 'g (x) => (bool[N] y) { y = RegexFullMatch <pattern = "a"> (x) }'),
     "no type, but a dtype": (22, "g (x) => (float[A,B] y) { y = EyeLike <dtype = 1> (x) }"),
-    "no type, but labels": (
-        15,
-        'g (x) => (int64[N] y) { y = ai.onnx.ml.LabelEncoder <keys_strings = ["a"], values_int64s = [1]> (x) }',
-    ),
-}
+    "no type, but labels": (15,
+        'g (x) => (int64[N] y) { y = ai.onnx.ml.LabelEncoder <keys_strings = ["a"], values_int64s = [1]> (x) }'),
+}  # fmt: skip
 
 
 def written(folder: Path, opset: int, text: str) -> str:

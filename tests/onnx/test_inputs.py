@@ -43,55 +43,32 @@ X, W = floats(1, 3, 4, 5), floats(2, 3, 1, 1)
 @pytest.mark.parametrize(
     ("inputs", "error", "message"),
     [
-        pytest.param(
-            [X], ValueError, r"got 1 input\(s\), but the model takes 2; the inputs are 'x' \(float32 ", id="too few"
-        ),
+        pytest.param([X], ValueError, r"got 1 input\(s\), but the model takes 2; the inputs are 'x' \(float32 ",
+            id="too few"),
         pytest.param([X, W, W], ValueError, r"got 3 input\(s\), but the model takes 2", id="too many"),
         pytest.param(X, ValueError, r"got 1 input\(s\), but the model takes 2", id="one array for two inputs"),
-        pytest.param(
-            {"x": X},
-            ValueError,
-            r"the input 'w' \(float32 \(M, C, 1, 1\)\) is missing \(given: 'x'\); the inputs are 'x'",
-            id="missing",
-        ),
+        pytest.param({"x": X}, ValueError,
+            r"the input 'w' \(float32 \(M, C, 1, 1\)\) is missing \(given: 'x'\); the inputs are 'x'", id="missing"),
         pytest.param({}, ValueError, r"the input 'x' .* is missing \(given: nothing\)", id="nothing"),
-        pytest.param(
-            {"x": X, "w": W, "z": X}, ValueError, r"there is no input 'z'; the inputs are 'x' .*, 'w' ", id="unexpected"
-        ),
-        pytest.param(
-            [X.astype(np.float64), W],
-            TypeError,
+        pytest.param({"x": X, "w": W, "z": X}, ValueError, r"there is no input 'z'; the inputs are 'x' .*, 'w' ",
+            id="unexpected"),
+        pytest.param([X.astype(np.float64), W], TypeError,
             r"the input 'x' \(float32 \(N, C, L, \?\)\) was given with dtype float64; "
             r"convert it with .astype\('float32'\)",
-            id="dtype",
-        ),
-        pytest.param(
-            [X.tolist(), W], TypeError, "the input 'x' .* must be a NumPy array, not builtins.list", id="list"
-        ),
+            id="dtype"),
+        pytest.param([X.tolist(), W], TypeError, "the input 'x' .* must be a NumPy array, not builtins.list",
+            id="list"),
         pytest.param([X, None], TypeError, "the input 'w' .* must be a NumPy array, not builtins.NoneType", id="None"),
-        pytest.param(
-            [X.astype(X.dtype.newbyteorder()), W],
-            TypeError,
-            "the input 'x' .* has the byte order of another",
-            id="order",
-        ),
-        pytest.param(
-            [X[0], W], ValueError, r"the input 'x' .* must have 4 axes, but was given with shape \(3, 4, 5\)", id="rank"
-        ),
-        pytest.param(
-            [X, floats(2, 3, 1, 2)],
-            ValueError,
-            r"the input 'w' .* was given with shape \(2, 3, 1, 2\), but axis 3 must be 1",
-            id="extent",
-        ),
-        pytest.param(
-            {"x": X, "w": W, "b": floats(3)},
-            ValueError,
-            r"the input 'b' \(float32 \(2,\)\) was given with shape \(3,\)",
-            id="b",
-        ),
+        pytest.param([X.astype(X.dtype.newbyteorder()), W], TypeError, "the input 'x' .* has the byte order of another",
+            id="order"),
+        pytest.param([X[0], W], ValueError, r"the input 'x' .* must have 4 axes, but was given with shape \(3, 4, 5\)",
+            id="rank"),
+        pytest.param([X, floats(2, 3, 1, 2)], ValueError,
+            r"the input 'w' .* was given with shape \(2, 3, 1, 2\), but axis 3 must be 1", id="extent"),
+        pytest.param({"x": X, "w": W, "b": floats(3)}, ValueError,
+            r"the input 'b' \(float32 \(2,\)\) was given with shape \(3,\)", id="b"),
     ],
-)
+)  # fmt: skip
 def test_inputs_that_do_not_fit(inputs: Any, error: type[Exception], message: str, two_inputs: backend.Rep) -> None:
     with pytest.raises(gpuconv.GpuconvError, match=f"^run: {message}") as caught:
         two_inputs.run(inputs)

@@ -102,18 +102,11 @@ _FIXABLE: dict[str, tuple[Change, tuple[str, ...]]] = {
     "an output without a shape": (lambda proto: _without_shape(proto, "output"), (f"{_VAGUE}'y'",)),
     "an output without a type": (lambda proto: proto.graph.output[0].ClearField("type"), (f"{_VAGUE}'y'",)),
     "an intermediate value": (lambda proto: proto.graph.output.append(ValueInfoProto(name="c")), (f"{_VAGUE}'c'",)),
-    "a graph without a name": (
-        lambda proto: proto.graph.ClearField("name"),
-        ("the model has a graph without a name",),
-    ),
-    "an initializer without a name": (
-        lambda proto: proto.graph.initializer.append(numpy_helper.from_array(W)),
-        ("the model has an initializer without a name, which nothing can read; it is left out",),
-    ),
-    "initializers that are no inputs": (
-        lambda proto: setattr(proto, "ir_version", 3),
-        ("the model has initializers that are no inputs, which IR version 3 does not allow: 'w'",),
-    ),
+    "a graph without a name": (lambda proto: proto.graph.ClearField("name"), ("the model has a graph without a name",)),
+    "an initializer without a name": (lambda proto: proto.graph.initializer.append(numpy_helper.from_array(W)),
+        ("the model has an initializer without a name, which nothing can read; it is left out",)),
+    "initializers that are no inputs": (lambda proto: setattr(proto, "ir_version", 3),
+        ("the model has initializers that are no inputs, which IR version 3 does not allow: 'w'",)),
     "imports of opsets": (
         lambda proto: setattr(proto, "ir_version", 2),
         (
@@ -127,7 +120,7 @@ _FIXABLE: dict[str, tuple[Change, tuple[str, ...]]] = {
     ),
     "a bare type": (lambda proto: proto.graph.value_info.append(ValueInfoProto(name="c")), ()),
     "an output of another shape": (lambda proto: proto.graph.output[0].CopyFrom(value("y", shape=(2, 9))), ()),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", _FIXABLE)
@@ -249,46 +242,27 @@ def test_a_graph_inside_sees_its_own_initializer_first() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        pytest.param(
-            lambda proto: proto.graph.node[0].input.__setitem__(0, "y"),
+        pytest.param(lambda proto: proto.graph.node[0].input.__setitem__(0, "y"),
             "nodes need each other's outputs, in a cycle: (Conv node 'conv', Relu node 'relu'|Relu .*, Conv .*)$",
-            id="cycle",
-        ),
-        pytest.param(
-            lambda proto: proto.graph.node.append(helper.make_node("Abs", ["c"], ["y"], name="twin")),
-            "Abs node 'twin': its output 'y' is there already; rename one of the two$",
-            id="output",
-        ),
-        pytest.param(
-            lambda proto: proto.graph.input.append(proto.graph.input[0]), "the model is not valid: .*'x'", id="input"
-        ),
-        pytest.param(
-            lambda proto: proto.graph.initializer.append(proto.graph.initializer[0]),
-            "the model is not valid: the initializer 'w' is there twice; keep one of them$",
-            id="initializer",
-        ),
-        pytest.param(
-            lambda proto: setattr(proto.graph.initializer[0], "raw_data", b"abcd"),
-            "the model is not valid: the initializer 'w': .* size 1 into shape",
-            id="too few numbers",
-        ),
-        pytest.param(
-            lambda proto: proto.graph.initializer[0].float_data.append(1),
+            id="cycle"),
+        pytest.param(lambda proto: proto.graph.node.append(helper.make_node("Abs", ["c"], ["y"], name="twin")),
+            "Abs node 'twin': its output 'y' is there already; rename one of the two$", id="output"),
+        pytest.param(lambda proto: proto.graph.input.append(proto.graph.input[0]), "the model is not valid: .*'x'",
+            id="input"),
+        pytest.param(lambda proto: proto.graph.initializer.append(proto.graph.initializer[0]),
+            "the model is not valid: the initializer 'w' is there twice; keep one of them$", id="initializer"),
+        pytest.param(lambda proto: setattr(proto.graph.initializer[0], "raw_data", b"abcd"),
+            "the model is not valid: the initializer 'w': .* size 1 into shape", id="too few numbers"),
+        pytest.param(lambda proto: proto.graph.initializer[0].float_data.append(1),
             "the model is not valid: the initializer 'w': it has values in float_data and in raw_data",
-            id="numbers in two places",
-        ),
-        pytest.param(
-            lambda proto: proto.graph.initializer[0].dims.__setitem__(0, -1),
+            id="numbers in two places"),
+        pytest.param(lambda proto: proto.graph.initializer[0].dims.__setitem__(0, -1),
             r"the model is not valid: the initializer 'w': its shape \(-1, 3, 3, 3\) has a negative extent$",
-            id="negative extent",
-        ),
-        pytest.param(
-            lambda proto: setattr(proto.graph.initializer[0], "data_type", 0),
-            "the model is not valid: the initializer 'w': .*UNDEFINED",
-            id="no type",
-        ),
+            id="negative extent"),
+        pytest.param(lambda proto: setattr(proto.graph.initializer[0], "data_type", 0),
+            "the model is not valid: the initializer 'w': .*UNDEFINED", id="no type"),
     ],
-)
+)  # fmt: skip
 def test_what_changes_results_is_refused_by_name(change: Change, message: str) -> None:
     with pytest.raises(gpuconv.ArgumentError, match=f"^{message}"):
         backend.prepare(changed(change))

@@ -492,23 +492,17 @@ BOMBS: dict[str, tuple[list[NodeProto], dict[str, Any]]] = {
     "Resize": ([node("Resize", ["o", "", "", "s"], ["k"])], {"o": one(1, 3), "s": np.array([1, 1, 2**25])}),
     "Resize by turns": ([node("Resize", ["o", "", "", "s"], ["k"])], {"o": one(2**13, 2), "s": np.array([2**12, 1])}),
     "Gather": ([node("Gather", ["o", "s"], ["k"])], {"o": one(2**12, 2), "s": np.zeros(2**13, np.int64)}),
-    "BatchNormalization": (
-        [node("BatchNormalization", ["o", "v", "v", "v", "v"], ["k"])],
-        {"o": np.ones((1, 1, 2**13), np.float32), "v": one(2**12)},
-    ),
-    "LayerNormalization": (
-        [node("LayerNormalization", ["a", "b"], ["k"])],
-        {"a": one(2**13, 2, 0), "b": one(2**12, 2)},
-    ),
-    "AveragePool": (
-        [node("AveragePool", ["o"], ["k"], kernel_shape=[2**24], pads=[2**24 - 1, 2**25])],
-        {"o": one(4, 3)},
-    ),
+    "BatchNormalization": ([node("BatchNormalization", ["o", "v", "v", "v", "v"], ["k"])],
+        {"o": np.ones((1, 1, 2**13), np.float32), "v": one(2**12)}),
+    "LayerNormalization": ([node("LayerNormalization", ["a", "b"], ["k"])],
+        {"a": one(2**13, 2, 0), "b": one(2**12, 2)}),
+    "AveragePool": ([node("AveragePool", ["o"], ["k"], kernel_shape=[2**24], pads=[2**24 - 1, 2**25])],
+        {"o": one(4, 3)}),
     "many together": (
         [node("ConstantOfShape", ["s"], ["k0"]), *(node("Neg", [f"k{n}"], [f"k{n + 1}"]) for n in range(40))],
         {"s": np.array([2**21])},
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", BOMBS)

@@ -66,12 +66,8 @@ def of_every_operator(operator: str) -> list[Refusal]:
         ("a dilation of 0", "dilations", [1, 0], "every entry of dilations must be at least 1, but dilations=(1, 0)"),
         ("a negative pad before", "pads", [-1, 0, 1, 1], negative.format((-1, 0, 1, 1))),
         ("a negative pad after", "pads", [1, 1, 1, -1], negative.format((1, 1, 1, -1))),
-        (
-            "a kernel of 0",
-            "kernel_shape",
-            [3, 0],
-            "every entry of kernel_shape must be at least 1, but kernel_shape=(3, 0)",
-        ),
+        ("a kernel of 0", "kernel_shape", [3, 0],
+            "every entry of kernel_shape must be at least 1, but kernel_shape=(3, 0)"),
         ("too few strides", "strides", [1], f"strides must have 2 entries ({ONE_PER_AXIS}), not 1: (1,)"),
         ("too many strides", "strides", (1, 1, 1), f"strides must have 2 entries ({ONE_PER_AXIS}), not 3: (1, 1, 1)"),
         ("no strides", "strides", [], f"strides must have 2 entries ({ONE_PER_AXIS}), not 0: ()"),
@@ -93,7 +89,7 @@ def of_every_operator(operator: str) -> list[Refusal]:
         ("an unknown layout", "layout", "NCWH", "layout must be one of NCHW, NHWC, not 'NCWH'"),
         ("a layout in small letters", "layout", "nhwc", "layout must be one of NCHW, NHWC, not 'nhwc'"),
         ("an auto_pad beyond ASCII", "auto_pad", b"\xff", f"auto_pad must be one of {NAMES}, not '\ufffd'"),
-    ]
+    ]  # fmt: skip
     types = [
         ("a float stride", "strides", [1.0, 1], f"strides {INTEGERS}, not [1.0, 1]"),
         ("a bare float stride", "strides", 2.0, f"strides {INTEGERS}, not 2.0"),
@@ -102,26 +98,11 @@ def of_every_operator(operator: str) -> list[Refusal]:
         ("a float kernel", "kernel_shape", (3.0, 2), f"kernel_shape {INTEGERS}, not (3.0, 2)"),
         ("pairs of strides", "strides", [(1, 1), (1, 1)], f"strides {INTEGERS}, not [(1, 1), (1, 1)]"),
         ("a set", "strides", {2}, f"strides {INTEGERS}, not {{2}}, {SET}"),
-        (
-            "a frozen set",
-            "pads",
-            frozenset([1]),
-            f"pads {INTEGERS}, not frozenset({{1}}), {SET}",
-        ),
-        (
-            "a mapping",
-            "dilations",
-            {2: 1, 1: 2},
-            f"dilations {INTEGERS}, not {{2: 1, 1: 2}}, {MAPPING}",
-        ),
+        ("a frozen set", "pads", frozenset([1]), f"pads {INTEGERS}, not frozenset({{1}}), {SET}"),
+        ("a mapping", "dilations", {2: 1, 1: 2}, f"dilations {INTEGERS}, not {{2: 1, 1: 2}}, {MAPPING}"),
         ("bytes", "strides", b"\x01\x01", f"strides {INTEGERS}, not b'\\x01\\x01', which are bytes"),
         ("an array of bytes", "pads", bytearray(4), f"pads {INTEGERS}, not {bytearray(4)}, which are bytes"),
-        (
-            "a set of pairs of pads",
-            "pads",
-            {(1, 2)},
-            f"pads {INTEGERS}, not {{(1, 2)}}, {SET}",
-        ),
+        ("a set of pairs of pads", "pads", {(1, 2)}, f"pads {INTEGERS}, not {{(1, 2)}}, {SET}"),
         ("threes of pads", "pads", [(1, 1, 1), (1, 1, 1)], f"pads {INTEGERS}, not [(1, 1, 1), (1, 1, 1)]"),
         ("a two and a three of pads", "pads", [(1, 1), (1, 1, 1)], f"pads {INTEGERS}, not [(1, 1), (1, 1, 1)]"),
         ("a pair of pads for each axis", "pads", ((1, 2), (3, 4)), f"{PAIRS}; for ((1, 2), (3, 4)) pass [1, 3, 2, 4]"),
@@ -131,7 +112,7 @@ def of_every_operator(operator: str) -> list[Refusal]:
         ("layout None", "layout", None, "layout must be a string, not NoneType"),
         ("bytes for layout", "layout", b"NHWC", "layout must be a string, not bytes"),
         ("a list for layout", "layout", ["NHWC"], "layout must be a string, not list"),
-    ]
+    ]  # fmt: skip
     return [
         *(row(name, operator, message, **{key: value}) for name, key, value, message in rows),
         *(row(name, operator, message, "type", **{key: value}) for name, key, value, message in types),

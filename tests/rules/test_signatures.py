@@ -56,39 +56,23 @@ CALLS: list[tuple[str, Callable[[], Any], list[list[int]]]] = [
     ("conv, dilated", lambda: gpuconv.conv(ones(3, 4), ones(2, 2), dilations=2), [[4, 4]]),
     ("conv, of NumPy's integers", lambda: gpuconv.conv(ones(3, 4), ones(2, 2), dilations=np.int8(2)), [[4, 4]]),
     ("conv, of an array of one", lambda: gpuconv.conv(ones(3, 4), ones(2, 2), dilations=np.array(2)), [[4, 4]]),
-    (
-        "conv_transpose",
-        lambda: gpuconv.conv_transpose(ones(2, 2), ones(3, 3), **UP),
-        by_both([1, 2, 1, 1], [1, 2, 1, 1]),
-    ),
+    ("conv_transpose", lambda: gpuconv.conv_transpose(ones(2, 2), ones(3, 3), **UP),
+        by_both([1, 2, 1, 1], [1, 2, 1, 1])),
     ("max_pool", lambda: gpuconv.max_pool(NUMBERS, 2), [[4, 5]]),
     ("max_pool, by name", lambda: gpuconv.max_pool(NUMBERS, kernel_shape=2, **TILES), [[0, 2], [3, 5]]),
     ("max_pool, of a list", lambda: gpuconv.max_pool(NUMBERS, [2, 1]), [[3, 4, 5]]),
-    (
-        "conv_input_grad",
-        lambda: gpuconv.conv_input_grad(ones(2, 3), ones(2, 2), (1, 1, 3, 4), **TILES),
-        by_both([1, 1, 1], [1, 1, 1, 1]),
-    ),
-    (
-        "conv_weight_grad",
-        lambda: gpuconv.conv_weight_grad(ones(3, 4), ones(2, 3), (1, 1, 2, 2), **TILES),
-        by_both([1, 2], [2, 2]),
-    ),
-    (
-        "conv_transpose_input_grad",
-        lambda: gpuconv.conv_transpose_input_grad(ones(4, 4), ones(3, 3), (1, 1, 2, 2), **UP),
-        by_both([2, 3], [2, 3]),
-    ),
-    (
-        "conv_transpose_weight_grad",
+    ("conv_input_grad", lambda: gpuconv.conv_input_grad(ones(2, 3), ones(2, 2), (1, 1, 3, 4), **TILES),
+        by_both([1, 1, 1], [1, 1, 1, 1])),
+    ("conv_weight_grad", lambda: gpuconv.conv_weight_grad(ones(3, 4), ones(2, 3), (1, 1, 2, 2), **TILES),
+        by_both([1, 2], [2, 2])),
+    ("conv_transpose_input_grad", lambda: gpuconv.conv_transpose_input_grad(ones(4, 4), ones(3, 3), (1, 1, 2, 2), **UP),
+        by_both([2, 3], [2, 3])),
+    ("conv_transpose_weight_grad",
         lambda: gpuconv.conv_transpose_weight_grad(ones(2, 2), ones(4, 4), (1, 1, 3, 3), **UP),
-        by_both([1, 2, 2], [1, 2, 2]),
-    ),
-    (
-        "max_pool_grad",
+        by_both([1, 2, 2], [1, 2, 2])),
+    ("max_pool_grad",
         lambda: gpuconv.max_pool_grad(array([[1, 2], [3, 4]]), PLACES, (1, 1, 2, 3), kernel_shape=2, **TILES),
-        [[1, 0, 2], [3, 0, 4]],
-    ),
+        [[1, 0, 2], [3, 0, 4]]),
     (
         "max_unpool",
         lambda: gpuconv.max_unpool(
@@ -96,7 +80,7 @@ CALLS: list[tuple[str, Callable[[], Any], list[list[int]]]] = [
         ),
         [[5, 6], [7, 8]],
     ),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "call", "expected"), CALLS, ids=[name for name, _, _ in CALLS])

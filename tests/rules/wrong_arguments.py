@@ -58,19 +58,12 @@ OBJECTS = [
     _type("an integer that breaks", lambda: gpuconv.conv(X, W, group=Breaks()), f"conv: group {READ}"),
     _type("a sequence that breaks", lambda: gpuconv.conv(X, W, pads=Breaks()), f"conv: pads {READ}"),
     _type("an entry that breaks", lambda: gpuconv.conv(X, W, pads=[1, Breaks()]), f"conv: pads {READ}"),
-    _type(
-        "an iterator that breaks", lambda: gpuconv.max_pool(X, kernel_shape=_broken()), f"max_pool: kernel_shape {READ}"
-    ),
-    _type(
-        "an iterator that breaks, of a gradient",
-        lambda: gpuconv.max_pool_grad(X, PLACES, _broken(), kernel_shape=1),
-        f"max_pool_grad: x_shape {READ}",
-    ),
-    _type(
-        "a flag that breaks",
-        lambda: gpuconv.max_pool(X, 1, return_indices=Breaks()),
-        f"max_pool: return_indices {READ}",
-    ),
+    _type("an iterator that breaks", lambda: gpuconv.max_pool(X, kernel_shape=_broken()),
+        f"max_pool: kernel_shape {READ}"),
+    _type("an iterator that breaks, of a gradient", lambda: gpuconv.max_pool_grad(X, PLACES, _broken(), kernel_shape=1),
+        f"max_pool_grad: x_shape {READ}"),
+    _type("a flag that breaks", lambda: gpuconv.max_pool(X, 1, return_indices=Breaks()),
+        f"max_pool: return_indices {READ}"),
     _type(
         "an array for a flag",
         lambda: gpuconv.max_pool(X, 1, return_indices=np.ones(2)),  # type: ignore[call-overload]
@@ -86,48 +79,25 @@ OBJECTS = [
         lambda: gpuconv.explain("conv", X.shape, W.shape, bias=np.ones(4)),  # type: ignore[arg-type]
         "explain: bias must be True or False, not an array of shape (4,)",
     ),
-    _type(
-        "a number that breaks",
-        lambda: gpuconv.conv(X, W, activation=("leaky_relu", Real(1.0))),
-        f"conv: alpha of activation leaky_relu {READ}",
-    ),
-    _type(
-        "another library's array that breaks",
-        lambda: gpuconv.conv(Elsewhere(), W),
-        f"conv: x ({__name__}.Elsewhere) cannot be read in place: out of order",
-    ),
-    _value(
-        "a thousand million pads",
-        lambda: gpuconv.conv(X, W, pads=range(10**9)),
-        "conv: pads has 1000000000 entries, but never takes more than 124: range(0, 1000000000)",
-    ),
-    _value(
-        "strides without an end",
-        lambda: gpuconv.conv(X, W, strides=repeat(1)),
-        "conv: strides has over 124 entries, but never takes more than 124: repeat(1)",
-    ),
-    _value(
-        "more extents than can be counted",
-        lambda: gpuconv.conv_input_grad(X, W, range(10**30)),
-        f"conv_input_grad: x_shape has over 124 entries, but never takes more than 124: range(0, {10**30})",
-    ),
-    _type(
-        "a set of extents",
-        lambda: gpuconv.conv_input_grad(X, W, {1, 2}),
+    _type("a number that breaks", lambda: gpuconv.conv(X, W, activation=("leaky_relu", Real(1.0))),
+        f"conv: alpha of activation leaky_relu {READ}"),
+    _type("another library's array that breaks", lambda: gpuconv.conv(Elsewhere(), W),
+        f"conv: x ({__name__}.Elsewhere) cannot be read in place: out of order"),
+    _value("a thousand million pads", lambda: gpuconv.conv(X, W, pads=range(10**9)),
+        "conv: pads has 1000000000 entries, but never takes more than 124: range(0, 1000000000)"),
+    _value("strides without an end", lambda: gpuconv.conv(X, W, strides=repeat(1)),
+        "conv: strides has over 124 entries, but never takes more than 124: repeat(1)"),
+    _value("more extents than can be counted", lambda: gpuconv.conv_input_grad(X, W, range(10**30)),
+        f"conv_input_grad: x_shape has over 124 entries, but never takes more than 124: range(0, {10**30})"),
+    _type("a set of extents", lambda: gpuconv.conv_input_grad(X, W, {1, 2}),
         "conv_input_grad: x_shape must be a sequence of integers such as [1, 1], not {1, 2}, a set, whose entries have "
-        "no order",
-    ),
-    _value(
-        "an index into nothing",
+        "no order"),
+    _value("an index into nothing",
         lambda: gpuconv.max_unpool(array(1, 1, 1), np.zeros((1, 1, 1), np.int64), kernel_shape=2, pads=1),
-        "max_unpool: indices hold 0 at (0, 0, 0), but (1, 1, 0) (N, C, D1, …) has no elements, so that all must be -1",
-    ),
-    _value(
-        "negative pads of MaxUnpool",
-        lambda: gpuconv.max_unpool(X, PLACES, kernel_shape=2, pads=-1),
-        "max_unpool: no entry of pads may be negative, but pads=-1; pass output_shape for a larger result",
-    ),
-]
+        "max_unpool: indices hold 0 at (0, 0, 0), but (1, 1, 0) (N, C, D1, …) has no elements, so that all must be -1"),
+    _value("negative pads of MaxUnpool", lambda: gpuconv.max_unpool(X, PLACES, kernel_shape=2, pads=-1),
+        "max_unpool: no entry of pads may be negative, but pads=-1; pass output_shape for a larger result"),
+]  # fmt: skip
 
 
 def _required(call: Callable[[], Any], function: str, name: str, what: str = ", a NumPy or CuPy array") -> Wrong:
@@ -186,17 +156,11 @@ NAMES = [
         lambda: gpuconv.global_average_pool(X, layuot="NHWC"),  # type: ignore[call-overload]
         "global_average_pool: there is no argument 'layuot' (did you mean layout?); it takes x, layout, out",
     ),
-    _type(
-        "a misspelt attribute to explain",
-        lambda: gpuconv.explain("conv", X.shape, W.shape, stridse=2),
+    _type("a misspelt attribute to explain", lambda: gpuconv.explain("conv", X.shape, W.shape, stridse=2),
         "explain: conv has no attribute 'stridse' (did you mean strides?); it has auto_pad, dilations, group, "
-        "kernel_shape, pads, strides",
-    ),
-    _type(
-        "a layout by another name to explain",
-        lambda: gpuconv.explain("conv", X.shape, W.shape, data_format="NHWC"),
-        "explain: data_format of conv is called layout here",
-    ),
+        "kernel_shape, pads, strides"),
+    _type("a layout by another name to explain", lambda: gpuconv.explain("conv", X.shape, W.shape, data_format="NHWC"),
+        "explain: data_format of conv is called layout here"),
     _type(
         "strides by position",
         lambda: gpuconv.max_pool(X, 3, 2),  # type: ignore[call-overload]
@@ -212,7 +176,7 @@ NAMES = [
         lambda: gpuconv.precision(precision="ieee"),  # type: ignore[call-arg]
         "precision: there is no argument 'precision'; it takes value",
     ),
-]
+]  # fmt: skip
 
 
 def _strictly(call: Callable[[], Any]) -> Callable[[], Any]:
@@ -237,70 +201,36 @@ def _open(name: str, call: Callable[[], Any], function: str, array_is: str, advi
 SHORT = "kernel_shape=[2] for the first, x[None] for the second"
 STRICTLY = [
     _open("an image to pool", lambda: gpuconv.max_pool(IMAGE, 2, strides=2), "max_pool", "x.shape=(3, 8, 9)", SHORT),
-    _open(
-        "an image to pool, NHWC",
-        lambda: gpuconv.average_pool(array(8, 9, 3), 2, layout="NHWC"),
-        "average_pool",
-        "x.shape=(8, 9, 3)",
-        SHORT,
-    ),
-    _open(
-        "an image to average",
-        lambda: gpuconv.global_average_pool(IMAGE),
-        "global_average_pool",
-        "x.shape=(3, 8, 9)",
-        "the call to average_pool with kernel_shape=[9] for the first, x[None] for the second",
-    ),
-    _open(
-        "maxima of an image to put back",
-        lambda: gpuconv.max_unpool(array(3, 8, 4), MAXIMA, kernel_shape=2, strides=2),
-        "max_unpool",
-        "y.shape=(3, 8, 4)",
-        "kernel_shape=[2] for the first, y[None] for the second",
-    ),
-    _open(
-        "the gradient of an image's pooling",
-        lambda: gpuconv.max_pool_grad(array(3, 8, 4), MAXIMA, (3, 8, 9), kernel_shape=2, strides=2),
-        "max_pool_grad",
-        "x.shape=(3, 8, 9)",
-        SHORT,
-    ),
-    _open(
-        "an image's pooling to explain",
-        lambda: gpuconv.explain("max_pool", (3, 8, 9), kernel_shape=2),
-        "max_pool",
-        "x.shape=(3, 8, 9)",
-        SHORT,
-    ),
-    _value(
-        "a kernel longer than x",
-        _strictly(lambda: gpuconv.conv(array(1, 4, 2, 6), W)),
+    _open("an image to pool, NHWC", lambda: gpuconv.average_pool(array(8, 9, 3), 2, layout="NHWC"), "average_pool",
+        "x.shape=(8, 9, 3)", SHORT),
+    _open("an image to average", lambda: gpuconv.global_average_pool(IMAGE), "global_average_pool", "x.shape=(3, 8, 9)",
+        "the call to average_pool with kernel_shape=[9] for the first, x[None] for the second"),
+    _open("maxima of an image to put back",
+        lambda: gpuconv.max_unpool(array(3, 8, 4), MAXIMA, kernel_shape=2, strides=2), "max_unpool",
+        "y.shape=(3, 8, 4)", "kernel_shape=[2] for the first, y[None] for the second"),
+    _open("the gradient of an image's pooling",
+        lambda: gpuconv.max_pool_grad(array(3, 8, 4), MAXIMA, (3, 8, 9), kernel_shape=2, strides=2), "max_pool_grad",
+        "x.shape=(3, 8, 9)", SHORT),
+    _open("an image's pooling to explain", lambda: gpuconv.explain("max_pool", (3, 8, 9), kernel_shape=2), "max_pool",
+        "x.shape=(3, 8, 9)", SHORT),
+    _value("a kernel longer than x", _strictly(lambda: gpuconv.conv(array(1, 4, 2, 6), W)),
         f"conv: {STRICT} the result must not be empty, but on spatial axis 0 the kernel covers 3 elements, and x has 2 "
-        "with pads of 0 before and 0 after; pad more or shrink the kernel",
-    ),
-    _value(
-        "a dilated window longer than x",
+        "with pads of 0 before and 0 after; pad more or shrink the kernel"),
+    _value("a dilated window longer than x",
         _strictly(lambda: gpuconv.max_pool(X, 3, dilations=3, pads=[0, 0, 1, 1], strides=2)),
         f"max_pool: {STRICT} the result must not be empty, but on spatial axis 0 the kernel covers 7 elements, and x "
-        "has 5 with pads of 0 before and 1 after; pad more or shrink the kernel",
-    ),
-    _value(
-        "pads that crop all",
-        _strictly(lambda: gpuconv.conv_transpose(X, W, pads=[3, 0, 4, 0])),
+        "has 5 with pads of 0 before and 1 after; pad more or shrink the kernel"),
+    _value("pads that crop all", _strictly(lambda: gpuconv.conv_transpose(X, W, pads=[3, 0, 4, 0])),
         f"conv_transpose: {STRICT} the result must not be empty, but on spatial axis 0 pads of 3 before and 4 after "
-        "crop all of 7 outputs; pass smaller pads",
-    ),
-    _value(
-        "pads as long as the kernel",
-        _strictly(lambda: gpuconv.average_pool(X, 3, pads=[0, 0, 0, 3])),
+        "crop all of 7 outputs; pass smaller pads"),
+    _value("pads as long as the kernel", _strictly(lambda: gpuconv.average_pool(X, 3, pads=[0, 0, 0, 3])),
         f"average_pool: {STRICT} pads must be shorter than the kernel, but on spatial axis 1 they have 0 before and 3 "
-        "after, and the kernel covers 3, so that a window could hold padding only; pass smaller pads",
-    ),
+        "after, and the kernel covers 3, so that a window could hold padding only; pass smaller pads"),
     _type(
         "strict without parentheses",
         lambda: gpuconv.strict(len),  # type: ignore[arg-type]
         "strict: value must be True or False, not builtin_function_or_method; write gpuconv.strict()",
     ),
-]
+]  # fmt: skip
 
 ARGUMENTS = [*OBJECTS, *MISSING, *NAMES, *STRICTLY]
