@@ -14,7 +14,7 @@ import pytest
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 from onnx.backend.test import loader
 
-from gpuconv.onnx import operators
+from gpuconv.onnx import backend, operators
 from gpuconv.onnx.operators.form import NARROW
 
 BY_EVALUATOR = pytest.mark.filterwarnings("ignore:.* is left to onnx's reference evaluator:UserWarning")
@@ -55,17 +55,33 @@ def node_tests() -> dict[str, Any]:
         return {test.name.removeprefix("test_"): test for test in loader.load_model_tests(kind="node")}
 
 
+def parse_nodes(text: str) -> list[NodeProto]:
+    """Return the nodes of a graph in ONNX's text form, as "c = Conv <group = 2> (x, w)  y = Relu (c)"."""
+    return list(onnx.parser.parse_graph(f"g () => () {{ {text} }}").node)
+
+
+def run(
+    op_type: str, inputs: Sequence[Any], opset: int = NEWEST, outputs: int = 1, device: str = "CPU", **attributes: Any
+) -> Any:
+    """Compute one node, whose inputs of None are left out; return its output, or a list of several."""
+    names = ["" if value is None else f"x{at}" for at, value in enumerate(inputs)]
+    node = helper.make_node(op_type, names, [f"y{at}" for at in range(outputs)], **attributes)
+    given = [np.asarray(value) if isinstance(value, np.generic) else value for value in inputs if value is not None]
+    results = list(backend.run_node(node, given, device, opset_version=opset))
+    return results[0] if outputs == 1 else results
+
+
 def model(
-    nodes: Sequence[NodeProto],
+    nodes: Sequence[NodeProto] | str,
     inputs: Sequence[ValueInfoProto | str],
     outputs: Sequence[ValueInfoProto | str],
     opset: int = NEWEST,
     weights: Mapping[str, Any] | None = None,
     **fields: Any,
 ) -> ModelProto:
-    """Make a model; inputs and outputs given by name only are float32 tensors of three axes."""
+    """Make a model of nodes, or of their text; inputs and outputs given by name are float32 tensors of three axes."""
     graph = helper.make_graph(
-        nodes,
+        parse_nodes(nodes) if isinstance(nodes, str) else nodes,
         "test",
         [value(item) if isinstance(item, str) else item for item in inputs],
         [value(item) if isinstance(item, str) else item for item in outputs],

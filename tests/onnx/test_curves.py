@@ -14,7 +14,7 @@ from onnx import helper, numpy_helper
 from gpuconv.onnx import backend
 from gpuconv.onnx.model import load
 from gpuconv.onnx.operators import special
-from tests.onnx.models import floats, model, value
+from tests.onnx.models import floats, model, parse_nodes, value
 
 SPECIAL = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1e-40, -1e-40, 88.0, -88.0, 1e30, -1e30])
 ERF_ULPS = 5
@@ -169,12 +169,7 @@ def test_of_a_value_whose_axes_are_not_known_only_numbers_without_axes_are_part_
 
 
 def test_what_follows_a_number_of_the_model_has_known_axes() -> None:
-    nodes = [
-        N("Identity", ["x"], ["i"]),
-        N("Mul", ["i", "w"], ["m"]),
-        N("Softmax", ["m"], ["s"]),
-        N("Exp", ["s"], ["y"]),
-    ]
+    nodes = parse_nodes("i = Identity (x)  m = Mul (i, w)  s = Softmax (m)  y = Exp (s)")
     proto = _chained(nodes)
     proto.graph.initializer.append(numpy_helper.from_array(np.array(2, np.float32), "w"))
     facts = load(proto).facts

@@ -12,7 +12,7 @@ from onnx import helper
 import gpuconv
 from gpuconv.onnx import backend
 from tests.harness.device_arrays import device_arrays
-from tests.onnx.models import floats
+from tests.onnx.models import floats, run
 from tests.onnx.networks import both
 
 pytestmark = pytest.mark.slow
@@ -150,10 +150,9 @@ def test_regions_are_sampled(opset: int, ratio: int, mode: str) -> None:
 def test_regions_in_halves_and_corners() -> None:
     """The mean of a bin is that of its samples, each between four elements; what lies outside counts as zero."""
     x = np.arange(16, dtype=np.float32).reshape(1, 1, 4, 4)
-    node = helper.make_node("RoiAlign", ["x", "r", "b"], ["y"], sampling_ratio=1)
 
     def value(*corners: float) -> float:
-        (y,) = backend.run_node(node, [x, np.float32([corners]), np.array([0])], opset_version=16)
+        y = run("RoiAlign", [x, np.float32([corners]), np.array([0])], 16, sampling_ratio=1)
         return float(y.reshape(()))
 
     assert value(1, 1, 2, 2) == 5  # its middle (1.5, 1.5) is that of element (1, 1)

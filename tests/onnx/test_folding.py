@@ -86,24 +86,15 @@ def test_clip_at_every_form_of_its_bounds(opset: int) -> None:
 
 
 def test_a_residual_and_an_activation_change_no_bit() -> None:
-    nodes = [
-        helper.make_node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1]),
-        helper.make_node("Add", ["x", "c"], ["a"]),
-        helper.make_node("Relu", ["a"], ["r"]),
-        helper.make_node("ConvTranspose", ["r", "w"], ["d"], pads=[1, 1, 1, 1]),
-        helper.make_node("Sum", ["d", "x"], ["y"]),
-    ]
+    nodes = """c = Conv <pads = [1, 1, 1, 1]> (x, w)  a = Add (x, c)  r = Relu (a)
+               d = ConvTranspose <pads = [1, 1, 1, 1]> (r, w)  y = Sum (d, x)"""
     proto = model(nodes, [X], [Y], weights={"w": floats(4, 4, 3, 3)})
     folded, plain = both(proto, [floats(2, 4, 5, 5, seed=1)], ["FusedConv", "FusedConvTranspose"])
     np.testing.assert_array_equal(folded, plain)
 
 
 def test_what_broadcasts_is_added_as_before() -> None:
-    nodes = [
-        helper.make_node("Conv", ["x", "w"], ["c"]),
-        helper.make_node("Add", ["c", "z"], ["a"]),
-        helper.make_node("Relu", ["a"], ["y"]),
-    ]
+    nodes = "c = Conv (x, w)  a = Add (c, z)  y = Relu (a)"
     proto = model(nodes, [X, value("z", shape=4)], [Y], weights={"w": floats(3, 4, 1, 1)})
     for shape in ((2, 3, 5, 5), (1, 3, 1, 5), (2, 1, 5, 1)):
         folded, plain = both(proto, [floats(2, 4, 5, 5), floats(*shape, seed=3)], ["FusedConv"])
@@ -143,13 +134,7 @@ def test_batch_normalization_stays_within_the_bound_of_its_sum(op_type: str, wit
 
 
 def test_what_comes_before_a_convolution_becomes_one_node() -> None:
-    nodes = [
-        helper.make_node("Neg", ["x"], ["z"]),
-        helper.make_node("BatchNormalization", ["z", "s", "t", "m", "v"], ["n"]),
-        helper.make_node("Mul", ["f", "n"], ["p"]),
-        helper.make_node("Add", ["p", "g"], ["q"]),
-        helper.make_node("Relu", ["q"], ["y"]),
-    ]
+    nodes = "z = Neg (x)  n = BatchNormalization (z, s, t, m, v)  p = Mul (f, n)  q = Add (p, g)  y = Relu (q)"
     weights = {**batch_norm(4), "f": floats(4, 1, 1, seed=20), "g": floats(4, 1, 1, seed=21)}
     folded, plain = both(model(nodes, [X], [Y], weights=weights), [floats(2, 4, 5, 6)], ["Neg", "Affine"])
     np.testing.assert_allclose(folded, plain, rtol=1e-5, atol=1e-5)  # a few roundings of numbers up to 10
@@ -182,11 +167,7 @@ def test_only_one_number_per_channel_is_a_factor(
 
 
 def test_one_channel_may_become_several() -> None:
-    nodes = [
-        helper.make_node("Conv", ["x", "w"], ["c"]),
-        helper.make_node("Mul", ["c", "f"], ["p"]),
-        helper.make_node("Add", ["p", "g"], ["y"]),
-    ]
+    nodes = "c = Conv (x, w)  p = Mul (c, f)  y = Add (p, g)"
     weights = {"w": floats(1, 4, 1, 1), "f": floats(3, 1, 1, seed=20), "g": floats(3, 1, 1, seed=21)}
     folded, plain = both(model(nodes, [X], [Y], weights=weights), [floats(2, 4, 5, 6)], ["Conv", "Affine"])
     assert folded.shape == (2, 3, 5, 6)
@@ -194,11 +175,7 @@ def test_one_channel_may_become_several() -> None:
 
 
 def test_16_bit_weights_stay_as_they_are() -> None:
-    nodes = [
-        helper.make_node("Conv", ["x", "w"], ["c"]),
-        helper.make_node("BatchNormalization", ["c", "s", "t", "m", "v"], ["n"]),
-        helper.make_node("Relu", ["n"], ["y"]),
-    ]
+    nodes = "c = Conv (x, w)  n = BatchNormalization (c, s, t, m, v)  y = Relu (n)"
     weights = {"w": floats(3, 4, 1, 1, dtype=np.float16), **batch_norm(3, dtype=np.float16)}
     proto = model(nodes, [value("x", np.float16, 4)], [value("y", np.float16, 4)], weights=weights)
     folded, plain = both(proto, [floats(1, 4, 3, 3, dtype=np.float16)], ["Conv", "BatchNormalization", "Relu"])
@@ -206,10 +183,7 @@ def test_16_bit_weights_stay_as_they_are() -> None:
 
 
 def test_statistics_that_are_not_finite_stay_as_they_are() -> None:
-    nodes = [
-        helper.make_node("Conv", ["x", "w"], ["c"]),
-        helper.make_node("BatchNormalization", ["c", "s", "t", "m", "v"], ["y"], epsilon=0.0),
-    ]
+    nodes = "c = Conv (x, w)  y = BatchNormalization <epsilon = 0.0> (c, s, t, m, v)"
     weights = {"w": floats(3, 4, 1, 1), **batch_norm(3)}
     weights["v"][1] = 0
     folded, plain = both(model(nodes, [X], [Y], weights=weights), [floats(1, 4, 3, 3)], ["Conv", "BatchNormalization"])
@@ -241,10 +215,7 @@ def test_bounds_that_are_computed_stay() -> None:
 
 
 def test_weights_that_the_caller_gives_are_used() -> None:
-    nodes = [
-        helper.make_node("Conv", ["x", "w"], ["c"]),
-        helper.make_node("BatchNormalization", ["c", "s", "t", "m", "v"], ["y"]),
-    ]
+    nodes = "c = Conv (x, w)  y = BatchNormalization (c, s, t, m, v)"
     weights = {"w": floats(3, 4, 1, 1), **batch_norm(3)}
     inputs = [X, *(value(name, shape=array.shape) for name, array in weights.items())]
     proto = model(nodes, inputs, [Y], weights=weights)
@@ -276,11 +247,7 @@ def test_what_is_constant_is_computed_once() -> None:
 
 
 def test_names_that_are_taken_stay_theirs() -> None:
-    nodes = [
-        helper.make_node("Conv", ["x", "w"], ["c"]),
-        helper.make_node("BatchNormalization", ["c", "s", "t", "m", "v"], ["n"]),
-        helper.make_node("Add", ["n", "n/weights"], ["y"]),
-    ]
+    nodes = 'c = Conv (x, w)  n = BatchNormalization (c, s, t, m, v)  y = Add (n, "n/weights")'
     inputs = [X, value("n/weights", shape=4), value("n/bias", shape=4)]
     feeds = {"x": floats(1, 4, 3, 3), "n/weights": floats(1, 3, 3, 3, seed=5), "n/bias": floats(1, 1, 1, 1)}
     weights = {"w": floats(3, 4, 1, 1), **batch_norm(3)}
@@ -290,11 +257,7 @@ def test_names_that_are_taken_stay_theirs() -> None:
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
 def test_what_broadcasts_is_added_in_float32(dtype: Any) -> None:
-    nodes = [
-        helper.make_node("Conv", ["x", "w"], ["c"]),
-        helper.make_node("Add", ["c", "z"], ["a"]),
-        helper.make_node("LeakyRelu", ["a"], ["y"], alpha=0.3),
-    ]
+    nodes = "c = Conv (x, w)  a = Add (c, z)  y = LeakyRelu <alpha = 0.3> (a)"
     w, x, z = (floats(*shape, seed=n).astype(dtype) for n, shape in enumerate([(3, 4, 1, 1), (1, 4, 9, 9), (3, 1, 1)]))
     proto = model(nodes, [value("x", dtype, 4), value("z", dtype)], [value("y", dtype, 4)], weights={"w": w})
     (y,) = backend.prepare(proto).run([x, z])
@@ -312,10 +275,7 @@ def test_errors_of_folded_nodes_name_them() -> None:
         rep.run([floats(1, 2, 5, 5), floats(1, 3, 5, 5)])
     with pytest.raises(gpuconv.ArgumentError, match=r"^Conv node 'first': what is added has the shape \(1, 2, 5, 5\)"):
         rep.run([floats(1, 4, 5, 5), floats(1, 2, 5, 5)])
-    scaled = [
-        helper.make_node("Conv", ["x", "w"], ["c"], name="first", group=0),
-        helper.make_node("Mul", ["c", "f"], ["y"]),
-    ]
+    scaled = "[first] c = Conv <group = 0> (x, w)  y = Mul (c, f)"
     weights = {"w": floats(3, 4, 1, 1), "f": np.float32(2)}
     with pytest.raises(gpuconv.ArgumentError, match=r"^Conv node 'first': group must be at least 1"):
         backend.prepare(model(scaled, [X], [Y], weights=weights)).run([floats(1, 4, 5, 5)])
@@ -472,10 +432,7 @@ def test_a_type_that_is_known_is_enough_for_a_cast_to_it() -> None:
 
 def test_sums_that_name_an_axis_stay() -> None:
     x, w, bias = floats(1, 4, 3, 3), floats(4, 4, 1, 1, seed=1), np.arange(4, dtype=np.float32)
-    nodes = [
-        helper.make_node("Conv", ["x", "w"], ["c"]),
-        helper.make_node("Add", ["c", "r"], ["y"], broadcast=1, axis=1),
-    ]
+    nodes = "c = Conv (x, w)  y = Add <broadcast = 1, axis = 1> (c, r)"
     proto = model(nodes, [X, value("r", shape=1)], [Y], 6, {"w": w})
     folded, plain = both(proto, [x, bias], ["Conv", "Add"])
     np.testing.assert_array_equal(folded, plain)

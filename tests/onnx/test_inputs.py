@@ -14,7 +14,7 @@ import gpuconv
 from gpuconv.onnx import backend
 from gpuconv.onnx.inputs import Input, NodeArg, bind
 from tests.harness.device_arrays import device_arrays
-from tests.onnx.models import BY_EVALUATOR, floats, model, pool, value
+from tests.onnx.models import BY_EVALUATOR, floats, model, pool, run, value
 
 
 @pytest.fixture(scope="module")
@@ -101,15 +101,13 @@ def test_a_model_without_inputs() -> None:
 @BY_EVALUATOR
 def test_inputs_that_are_no_tensors_are_left_to_their_operators() -> None:
     sequence = onnx.ValueInfoProto(name="s", type=helper.make_sequence_type_proto(value("x").type))
-    node = helper.make_node("SequenceLength", ["s"], ["n"])
-    rep = backend.prepare(model([node], [sequence], [value("n", np.int64, ())]))
+    rep = backend.prepare(model("n = SequenceLength (s)", [sequence], [value("n", np.int64, ())]))
     assert rep.run({"s": [floats(2), floats(3)]})[0] == 2
 
 
 @BY_EVALUATOR
 def test_strings_fit_where_strings_are_declared() -> None:
-    node = helper.make_node("Identity", ["x"], ["y"])
-    rep = backend.prepare(model([node], [value("x", np.object_, 1)], [value("y", np.object_, 1)]))
+    rep = backend.prepare(model("y = Identity (x)", [value("x", np.object_, 1)], [value("y", np.object_, 1)]))
     for dtype in (np.object_, np.str_):
         assert rep.run(np.array(["a", "b"], dtype))[0].tolist() == ["a", "b"]
     with pytest.raises(gpuconv.ArgumentTypeError, match=r"was given with dtype float32"):
@@ -138,8 +136,7 @@ def test_arrays_of_other_libraries_are_taken_as_conv_takes_them(two_inputs: back
     expected = gpuconv.conv(X, W)
     np.testing.assert_array_equal(two_inputs.run([Foreign(X), W])["y"], expected)
     np.testing.assert_array_equal(two_inputs.run(None, {"x": X, "w": Foreign(W)})[0], expected)
-    node = helper.make_node("Abs", ["x"], ["y"])
-    np.testing.assert_array_equal(backend.run_node(node, [Foreign(X)])[0], np.abs(X))
+    np.testing.assert_array_equal(run("Abs", [Foreign(X)]), np.abs(X))
 
 
 @pytest.mark.parametrize(
@@ -156,9 +153,8 @@ def test_what_conv_refuses_is_refused_in_its_words(change: Any, two_inputs: back
     with pytest.raises(gpuconv.ArgumentTypeError) as of_run:
         two_inputs.run([change(X), W])
     assert str(of_run.value) == str(of_conv.value).replace("conv:", "run:")
-    node = helper.make_node("Abs", ["x"], ["y"])
     with pytest.raises(gpuconv.ArgumentTypeError):
-        backend.run_node(node, [change(X)])
+        run("Abs", [change(X)])
 
 
 @pytest.fixture(scope="module")

@@ -23,10 +23,7 @@ Change = Callable[[ModelProto], Any]
 
 def network() -> ModelProto:
     """Make a network that nothing is wrong with, of IR version 8 and opset 17."""
-    nodes = [
-        helper.make_node("Conv", ["x", "w"], ["c"], name="conv", pads=[1, 1, 1, 1]),
-        helper.make_node("Relu", ["c"], ["y"], name="relu"),
-    ]
+    nodes = "[conv] c = Conv <pads = [1, 1, 1, 1]> (x, w)  [relu] y = Relu (c)"
     return model(nodes, [value("x", shape=(1, 3, "H", "W"))], [value("y", shape=(1, 3, "H", "W"))], 17, {"w": W})
 
 

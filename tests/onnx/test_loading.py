@@ -208,10 +208,9 @@ def test_features_inside_graphs_and_functions_are_found_by_prepare() -> None:
     with pytest.raises(gpuconv.ArgumentError, match=r"^MaxPool node 'inner': the attribute ceil_mode needs opset 10"):
         backend.prepare(model([choice], [value("which", np.bool_, ()), "x"], ["y"], 9))
     function = helper.make_function("local", "Pool", ["x"], ["t"], [node], [helper.make_opsetid("", 9)])
-    call = helper.make_node("Pool", ["x"], ["y"], domain="local")
     domains = [helper.make_opsetid("local", 1)]
     with pytest.raises(gpuconv.ArgumentError, match=r"^MaxPool node 'inner': the attribute ceil_mode needs opset 10"):
-        backend.prepare(model([call], ["x"], ["y"], 12, functions=[function], domains=domains))
+        backend.prepare(model("y = local.Pool (x)", ["x"], ["y"], 12, functions=[function], domains=domains))
 
 
 def test_values_that_nothing_makes() -> None:
@@ -228,14 +227,12 @@ def test_values_that_nothing_makes() -> None:
 
 
 def test_operators_and_domains_that_nobody_knows() -> None:
-    made_up = helper.make_node("Frobnicate", ["x"], ["y"], name="f")
     with pytest.raises(
         gpuconv.ArgumentError, match=r"^Frobnicate node 'f': 'Frobnicate' is no operator of the domain ''"
     ):
-        backend.prepare(model([made_up], ["x"], ["y"]))
-    early = helper.make_node("Gelu", ["x"], ["y"], name="g")
+        backend.prepare(model("[f] y = Frobnicate (x)", ["x"], ["y"]))
     with pytest.raises(gpuconv.ArgumentError, match=r"^Gelu node 'g': 'Gelu' is no operator of .* at opset 19$"):
-        backend.prepare(model([early], ["x"], ["y"], 19))
+        backend.prepare(model("[g] y = Gelu (x)", ["x"], ["y"], 19))
     other = helper.make_node("Relu", ["x"], ["y"], name="r", domain="vendor")
     with pytest.raises(gpuconv.ArgumentError, match=r"^Relu node 'r': the domain 'vendor' is not imported; .* are ''$"):
         backend.prepare(model([other], ["x"], ["y"]))
@@ -258,8 +255,7 @@ def test_failures_of_other_operators_name_the_node() -> None:
     proto = model([helper.make_node("Add", ["x", "z"], ["y"], name="sum")], inputs, [value("y", shape=1)])
     with pytest.raises(gpuconv.GpuconvError, match=r"^Add node 'sum': ValueError: .*\(2,\)"):
         backend.run_model(proto, [floats(2), floats(3)])
-    product = helper.make_node("CumProd", ["x", "axis"], ["y"], name="c")
-    proto = model([product], [value("x", shape=1), value("axis", np.int64, 0)], [value("y", shape=1)])
+    proto = model("[c] y = CumProd (x, axis)", [value("x", shape=1), value("axis", np.int64, 0)], [value("y", shape=1)])
     with pytest.raises(gpuconv.GpuconvError, match=r"^CumProd node 'c': onnx's reference evaluator failed: .*axis"):
         backend.run_model(proto, [floats(2), np.array(5)])
 

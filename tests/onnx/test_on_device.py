@@ -52,14 +52,8 @@ def test_arrays_of_the_device_come_in_and_go_out() -> None:
 
 def shape_computation() -> onnx.ModelProto:
     """Flatten x as PyTorch exports it: by Shape, Gather, Unsqueeze, Concat, Reshape."""
-    nodes = [
-        helper.make_node("Relu", ["x"], ["r"]),
-        helper.make_node("Shape", ["r"], ["s"]),
-        helper.make_node("Gather", ["s", "zero"], ["n"]),
-        helper.make_node("Unsqueeze", ["n", "axes"], ["m"]),
-        helper.make_node("Concat", ["m", "rest"], ["t"], axis=0),
-        helper.make_node("Reshape", ["r", "t"], ["y"]),
-    ]
+    nodes = """r = Relu (x)  s = Shape (r)  n = Gather (s, zero)  m = Unsqueeze (n, axes)
+               t = Concat <axis = 0> (m, rest)  y = Reshape (r, t)"""
     weights = {"zero": np.array(0), "axes": np.array([0]), "rest": np.array([-1])}
     return model(nodes, ["x"], [value("y", shape=2)], 17, weights)
 
@@ -74,12 +68,7 @@ def test_shapes_are_computed_on_the_host() -> None:
 
 
 def test_other_operators_run_on_the_host_with_one_warning() -> None:
-    nodes = [
-        helper.make_node("Relu", ["x"], ["r"]),
-        helper.make_node("Sinh", ["r"], ["s"], name="first"),
-        helper.make_node("Sinh", ["s"], ["t"]),
-        helper.make_node("Neg", ["t"], ["y"]),
-    ]
+    nodes = "r = Relu (x)  [first] s = Sinh (r)  t = Sinh (s)  y = Neg (t)"
     x = floats(2, 3, 4)
     proto = model(nodes, ["x"], ["y"])
     with device_arrays() as device:
@@ -121,10 +110,7 @@ def test_functions_stay_on_the_device() -> None:
     """Of the model, and those that define operators, such as Gelu by Tanh."""
     body = [helper.make_node("Conv", ["a", "k"], ["b"]), helper.make_node("Relu", ["b"], ["c"])]
     function = helper.make_function("local", "Block", ["a", "k"], ["c"], body, [helper.make_opsetid("", 20)])
-    nodes = [
-        helper.make_node("Block", ["x", "w"], ["h"], domain="local"),
-        helper.make_node("Gelu", ["h"], ["y"], approximate="tanh"),
-    ]
+    nodes = 'h = local.Block (x, w)  y = Gelu <approximate = "tanh"> (h)'
     domains = [helper.make_opsetid("local", 1)]
     proto = model(nodes, ["x"], ["y"], 20, {"w": floats(2, 3, 2)}, functions=[function], domains=domains)
     x = floats(1, 3, 5, seed=1)

@@ -13,7 +13,7 @@ import gpuconv
 from gpuconv.onnx import backend, operators
 from gpuconv.onnx.operators import products
 from tests.harness.device_arrays import device_arrays
-from tests.onnx.models import floats, model, value
+from tests.onnx.models import floats, model, run, value
 from tests.onnx.networks import both, onnxruntime_run
 
 
@@ -38,8 +38,7 @@ def test_batch_normalization_is_by_the_given_statistics(opset: int, attributes: 
 def test_batch_normalization_with_a_parameter_per_element() -> None:
     x, (scale, bias, mean) = floats(2, 3, 4), (floats(3, 4, seed=seed) for seed in range(1, 4))
     var = np.abs(floats(3, 4, seed=4)) + 0.1
-    node = helper.make_node("BatchNormalization", ["x", "s", "b", "m", "v"], ["y"], spatial=0)
-    (y,) = backend.run_node(node, [x, scale, bias, mean, var], opset_version=8)
+    y = run("BatchNormalization", [x, scale, bias, mean, var], 8, spatial=0)
     np.testing.assert_allclose(y, scale * (x - mean) / np.sqrt(var + 1e-5) + bias, rtol=1e-5, atol=1e-6)
 
 
@@ -124,8 +123,7 @@ def test_lrn_is_across_channels(opset: int, size: int) -> None:
 def test_lrn_by_definition(size: int) -> None:
     """Even sizes, which ONNX Runtime refuses, reach one channel further up than down."""
     x = 3 * floats(1, 6, 3, 4)
-    node = helper.make_node("LRN", ["x"], ["y"], size=size, alpha=0.3, beta=0.6, bias=1.5)
-    (y,) = backend.run_node(node, [x])
+    y = run("LRN", [x], size=size, alpha=0.3, beta=0.6, bias=1.5)
     for c in range(6):
         near = [i for i in range(6) if -math.floor((size - 1) / 2) <= i - c <= math.ceil((size - 1) / 2)]
         total = (x[:, near].astype(np.float64) ** 2).sum(axis=1)
@@ -231,8 +229,7 @@ def test_products_of_nothing() -> None:
 def test_the_extremes_of_nothing_are_the_ends_of_the_type(dtype: str, least: Any, greatest: Any) -> None:
     x, axes = np.zeros((2, 0, 3), dtype), np.array([1])
     for op_type, expected in (("ReduceMax", least), ("ReduceMin", greatest)):
-        node = helper.make_node(op_type, ["x", "axes"], ["y"], keepdims=0)
-        (y,) = backend.run_node(node, [x, axes], opset_version=20)
+        y = run(op_type, [x, axes], 20, keepdims=0)
         assert (y.dtype, y.tolist()) == (np.dtype(dtype), [[expected] * 3] * 2)
 
 
@@ -242,8 +239,7 @@ def test_reductions_over_no_axes_are_over_all_or_none() -> None:
         plain, kept = (helper.make_node(op_type, ["x"], ["y"], noop_with_empty_axes=noop) for noop in (0, 1))
         assert backend.run_node(plain, [x], opset_version=18)[0].tolist() == [[[expected]]]
         np.testing.assert_array_equal(backend.run_node(kept, [x], opset_version=18)[0], x)
-        several = helper.make_node(op_type, ["x", "axes"], ["y"], keepdims=0)
-        (y,) = backend.run_node(several, [x, np.array([0, -1])], opset_version=18)
+        y = run(op_type, [x, np.array([0, -1])], 18, keepdims=0)
         sums = {"ReduceMax": x.max, "ReduceMin": x.min, "ReduceSum": x.sum, "ReduceMean": x.mean}
         np.testing.assert_array_equal(y, sums[op_type](axis=(0, 2)))
 
@@ -259,9 +255,8 @@ def test_a_crop_that_is_resized_to_one_element_is_read_in_its_middle() -> None:
 
 @pytest.mark.parametrize("block", [1, 2, 3])
 def test_blocks_of_space_become_channels_that_lie_apart(block: int) -> None:
-    node = helper.make_node("SpaceToDepth", ["x"], ["y"], blocksize=block)
     x = floats(2, 3, 2 * block, block)
-    (y,) = backend.run_node(node, [x])
+    y = run("SpaceToDepth", [x], blocksize=block)
     assert y.shape == (2, 3 * block**2, 2, 1)
     for i in range(block):
         for j in range(block):
@@ -279,11 +274,9 @@ def test_split_has_its_sizes_as_an_attribute_until_opset_12() -> None:
 @pytest.mark.parametrize("alpha", [1.0, 2.0, -0.5, 0.0])
 @pytest.mark.parametrize("beta", [1.0, 2.0, 0.0])
 def test_a_gemm_is_scaled_as_asked(alpha: float, beta: float) -> None:
-    node = helper.make_node("Gemm", ["a", "b", "c"], ["y"], alpha=alpha, beta=beta)
-    (y,) = backend.run_node(node, [np.float32([[1, 2]]), np.float32([[3], [5]]), np.float32([[7]])])
+    y = run("Gemm", [np.float32([[1, 2]]), np.float32([[3], [5]]), np.float32([[7]])], alpha=alpha, beta=beta)
     assert y.tolist() == [[alpha * 13 + beta * 7]]
-    alone = helper.make_node("Gemm", ["a", "b"], ["y"], alpha=alpha, beta=beta)
-    (y,) = backend.run_node(alone, [np.float32([[1, 2]]), np.float32([[3], [5]])])
+    y = run("Gemm", [np.float32([[1, 2]]), np.float32([[3], [5]])], alpha=alpha, beta=beta)
     assert y.tolist() == [[alpha * 13]]
 
 
@@ -334,8 +327,7 @@ def test_arrays_are_put_together_along_the_second_axis_at_first(opset: int, attr
     x = floats(2, 3)
     (y,) = backend.run_node(helper.make_node("Concat", ["x"], ["y"], **attributes), [x], opset_version=opset)
     np.testing.assert_array_equal(y, x)
-    several = helper.make_node("Concat", ["a", "b", "c"], ["y"], **attributes)
-    (y,) = backend.run_node(several, [x, x[:, :1], x[:, 1:]], opset_version=opset)
+    y = run("Concat", [x, x[:, :1], x[:, 1:]], opset, **attributes)
     np.testing.assert_array_equal(y, np.hstack([x, x]))
 
 
@@ -352,11 +344,10 @@ NORMS: list[tuple[int, tuple[int, ...], dict[str, Any]]] = [
 @pytest.mark.parametrize(("opset", "spatial", "attributes"), NORMS)
 def test_norms_of_windows(opset: int, spatial: tuple[int, ...], attributes: dict[str, Any], p: int) -> None:
     x = floats(2, 3, *spatial)
-    node = helper.make_node("LpPool", ["x"], ["y"], p=p, **attributes)
     ((got,), (expected,)) = both("LpPool", opset, [x], p=p, **attributes)
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
     with device_arrays():
-        (there,) = backend.run_node(node, [x], "CUDA", opset_version=opset)
+        there = run("LpPool", [x], opset, device="CUDA", p=p, **attributes)
     np.testing.assert_allclose(there, got, rtol=1e-5, atol=1e-6)
     ((got,), (expected,)) = both("GlobalLpPool", 2, [x], p=p)
     np.testing.assert_allclose(got, expected, rtol=1e-5)
@@ -364,8 +355,7 @@ def test_norms_of_windows(opset: int, spatial: tuple[int, ...], attributes: dict
 
 def test_norms_of_opset_1_have_powers_that_are_no_integers() -> None:
     x = floats(1, 2, 6)
-    node = helper.make_node("LpPool", ["x"], ["y"], p=2.5, kernel_shape=[6])
-    (y,) = backend.run_node(node, [x], opset_version=1)
+    y = run("LpPool", [x], 1, p=2.5, kernel_shape=[6])
     np.testing.assert_allclose(y[..., 0], (np.abs(x) ** 2.5).sum(axis=2) ** 0.4, rtol=1e-5)
 
 

@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 import gpuconv
 from gpuconv.onnx import backend
 from tests.emulator import emulated_cuda
+from tests.onnx.models import parse_nodes
 from tests.oracle.operands import values
 from tests.oracle.oracle import assert_same
 
@@ -27,13 +28,9 @@ def network(shape: Any = X) -> onnx.ModelProto:
         "v": values("integers", 3, (20, 20, 3, 3), np.float32),
         "u": values("integers", 4, (20, 12, 2, 2), np.float32),
     }
-    nodes = [
-        helper.make_node("Conv", ["x", "w", "b"], ["c"], pads=[1, 1, 1, 1]),
-        helper.make_node("Relu", ["c"], ["r"]),
-        helper.make_node("Conv", ["r", "v"], ["d"], pads=[1, 1, 1, 1]),
-        helper.make_node("Add", ["d", "r"], ["s"]),
-        helper.make_node("ConvTranspose", ["s", "u"], ["y"], strides=[1, 1]),
-    ]
+    nodes = parse_nodes("""c = Conv <pads = [1, 1, 1, 1]> (x, w, b)  r = Relu (c)
+                           d = Conv <pads = [1, 1, 1, 1]> (r, v)  s = Add (d, r)
+                           y = ConvTranspose <strides = [1, 1]> (s, u)""")
     graph = helper.make_graph(
         nodes,
         "three_layers",

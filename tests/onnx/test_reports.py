@@ -88,16 +88,14 @@ def test_graphs_and_functions_warn_and_report_with_what_is_around_them() -> None
 
 
 def test_constants_that_the_evaluator_makes_are_not_worth_a_warning() -> None:
-    node = helper.make_node("Constant", [], ["y"], value_string="text")
-    rep = backend.prepare(model([node], [], [value("y", np.object_, ())]))
+    rep = backend.prepare(model('y = Constant <value_string = "text"> ()', [], [value("y", np.object_, ())]))
     assert heard(rep) == []
     assert rep.report().left == ()
 
 
 @BY_EVALUATOR
 def test_nodes_that_turn_out_to_be_left_are_reported_after_a_run() -> None:
-    node = helper.make_node("Identity", ["x"], ["y"])
-    rep = backend.prepare(model([node], [value("x", np.object_, 1)], [value("y", np.object_, 1)]))
+    rep = backend.prepare(model("y = Identity (x)", [value("x", np.object_, 1)], [value("y", np.object_, 1)]))
     assert rep.report().left == ()
     rep.run([np.array(["a"])])
     assert names(rep.report().left) == ["y"]

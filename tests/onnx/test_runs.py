@@ -56,12 +56,8 @@ def test_a_model_of_the_newest_opset_of_the_installed_onnx() -> None:
 
 @pytest.mark.parametrize("opset", [1, 6])
 def test_a_network_of_the_first_opsets(opset: int) -> None:
-    nodes = [
-        helper.make_node("Conv", ["x", "w", ""], ["c"], kernel_shape=[3]),
-        helper.make_node("Relu", ["c"], ["r"]),
-        helper.make_node("MaxPool", ["r"], ["p"], kernel_shape=[2]),
-        helper.make_node("ConvTranspose", ["p", "v"], ["y"]),
-    ]
+    nodes = """c = Conv <kernel_shape = [3]> (x, w, "")  r = Relu (c)  p = MaxPool <kernel_shape = [2]> (r)
+               y = ConvTranspose (p, v)"""
     w, v, x = floats(2, 3, 3), floats(2, 1, 2, seed=1), floats(1, 3, 9, seed=2)
     (y,) = backend.run_model(model(nodes, ["x"], ["y"], opset, {"w": w, "v": v}), x)
     p = gpuconv.max_pool(np.maximum(gpuconv.conv(x, w), 0), kernel_shape=[2])
@@ -124,10 +120,7 @@ def test_our_operators_compute_inside_functions_with_their_attributes() -> None:
     node = helper.make_node("ConvTranspose", ["x", "w"], ["y"], group=2)
     node.attribute.add(name="output_shape", type=onnx.AttributeProto.INTS, ref_attr_name="size")
     function = helper.make_function("local", "Up", ["x", "w"], ["y"], [node], [helper.make_opsetid("", 12)], ["size"])
-    calls = [
-        helper.make_node("Up", ["x", "w"], ["a"], domain="local", size=[5]),
-        helper.make_node("Up", ["x", "w"], ["b"], domain="local", size=[7]),
-    ]
+    calls = "a = local.Up <size = [5]> (x, w)  b = local.Up <size = [7]> (x, w)"
     x, w = floats(1, 4, 5), floats(4, 3, 2, seed=1)
     domains = [helper.make_opsetid("local", 1)]
     proto = model(calls, ["x", "w"], ["a", "b"], 12, functions=[function], domains=domains)
@@ -167,10 +160,7 @@ def test_fused_operators_are_those_of_one_domain() -> None:
 
 
 def test_an_output_that_is_left_out_does_not_become_an_optional_input() -> None:
-    nodes = [
-        helper.make_node("Dropout", ["x"], ["d", ""]),
-        helper.make_node("Conv", ["d", "w", ""], ["y"]),
-    ]
+    nodes = 'd, "" = Dropout (x)  y = Conv (d, w, "")'
     x, w = floats(1, 1, 4), floats(1, 1, 2, seed=1)
     (y,) = backend.run_model(model(nodes, ["x", "w"], ["y"]), [x, w])
     np.testing.assert_array_equal(y, gpuconv.conv(x, w))

@@ -17,7 +17,7 @@ from gpuconv.onnx import backend
 from tests.emulator import emulated_cuda
 from tests.harness.device_arrays import device_arrays
 from tests.onnx.contributed import LEVEL, UNTYPED, by_onnxruntime, own_operators, saved
-from tests.onnx.models import floats
+from tests.onnx.models import floats, parse_nodes
 
 quantization = pytest.importorskip("onnxruntime.quantization")
 pytestmark = [pytest.mark.slow, UNTYPED]
@@ -43,27 +43,16 @@ def images(opset: int) -> ModelProto:
     """All operators of a classifier that static quantization knows, but Where."""
     weights = weights_of(w1=(8, 3, 3, 3), b1=(8,), w2=(8, 1, 3, 3), w3=(8, 8, 1, 1), w4=(12, 16, 3, 3), b4=(12,))
     weights |= weights_of(w5=(10, 12), b5=(10,), w6=(10, 7), w7=(7,)) | {"low": np.float32(0), "high": np.float32(6)}
-    nodes = [
-        node("Conv", ["x", "w1", "b1"], ["c1"], pads=[1] * 4),
-        node("Relu", ["c1"], ["r1"]),
-        node("MaxPool", ["r1"], ["p1"], kernel_shape=[2, 2], strides=[2, 2]),
-        node("Conv", ["p1", "w2"], ["c2"], group=8, pads=[1] * 4),
-        node("LeakyRelu", ["c2"], ["l2"], alpha=0.1),
-        node("Conv", ["l2", "w3"], ["c3"]),
-        node("Add", ["c3", "p1"], ["a1"]),
-        node("Sigmoid", ["a1"], ["s1"]),
-        node("Mul", ["s1", "a1"], ["m1"]),
-        node("AveragePool", ["m1"], ["v1"], kernel_shape=[3, 3], pads=[1] * 4, count_include_pad=1),
-        node("Concat", ["v1", "m1"], ["k1"], axis=1),
-        node("Conv", ["k1", "w4", "b4"], ["c4"], strides=[2, 2], auto_pad="SAME_UPPER"),
-        node("Clip", ["c4", "low", "high"], ["y1"]),
-        node("GlobalAveragePool", ["y1"], ["g"]),
-        node("Flatten", ["g"], ["f"]),
-        node("Gemm", ["f", "w5", "b5"], ["y2"], transB=1),
-        node("Softmax", ["y2"], ["y3"], axis=1),
-        node("MatMul", ["y2", "w6"], ["t"]),
-        node("Add", ["t", "w7"], ["y4"]),
-    ]
+    nodes = parse_nodes("""c1 = Conv <pads = [1, 1, 1, 1]> (x, w1, b1)  r1 = Relu (c1)
+                           p1 = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (r1)
+                           c2 = Conv <group = 8, pads = [1, 1, 1, 1]> (p1, w2)  l2 = LeakyRelu <alpha = 0.1> (c2)
+                           c3 = Conv (l2, w3)  a1 = Add (c3, p1)  s1 = Sigmoid (a1)  m1 = Mul (s1, a1)
+                           v1 = AveragePool <kernel_shape = [3, 3], pads = [1, 1, 1, 1], count_include_pad = 1> (m1)
+                           k1 = Concat <axis = 1> (v1, m1)
+                           c4 = Conv <strides = [2, 2], auto_pad = "SAME_UPPER"> (k1, w4, b4)
+                           y1 = Clip (c4, low, high)  g = GlobalAveragePool (y1)  f = Flatten (g)
+                           y2 = Gemm <transB = 1> (f, w5, b5)  y3 = Softmax <axis = 1> (y2)  t = MatMul (y2, w6)
+                           y4 = Add (t, w7)""")
     for number, one in enumerate(nodes):
         one.name = f"node {number}"
     return network(nodes, {"x": (1, "N", 3, 12, 12)}, ["y1", "y2", "y3", "y4"], weights, opset)
@@ -74,35 +63,15 @@ def tokens(opset: int = 13) -> ModelProto:
     weights = weights_of(w=(8, 8), scale=(8,), bias=(8,), v=(6, 5), u=(5,))
     weights |= {"two": np.float32(2), "epsilon": np.float32(1e-5), "half": np.float32(0.5), "one": np.float32(1)}
     weights |= {"root": np.float32(2**0.5), "eighth": np.float32(0.125), "shape": np.int64([-1, 6])}
-    nodes = [
-        node("MatMul", ["x", "w"], ["q"]),
-        node("Transpose", ["x"], ["xt"], perm=[0, 2, 1]),
-        node("MatMul", ["q", "xt"], ["scores"]),
-        node("Mul", ["scores", "eighth"], ["scaled"]),
-        node("Softmax", ["scaled"], ["shares"], axis=-1),
-        node("MatMul", ["shares", "x"], ["mixed"]),
-        node("Add", ["mixed", "x"], ["sum"]),
-        node("ReduceMean", ["sum"], ["mean"], axes=[-1]),
-        node("Sub", ["sum", "mean"], ["d"]),
-        node("Pow", ["d", "two"], ["d2"]),
-        node("ReduceMean", ["d2"], ["var"], axes=[-1]),
-        node("Add", ["var", "epsilon"], ["var1"]),
-        node("Sqrt", ["var1"], ["dev"]),
-        node("Div", ["d", "dev"], ["n"]),
-        node("Mul", ["n", "scale"], ["n1"]),
-        node("Add", ["n1", "bias"], ["n2"]),
-        node("Div", ["n2", "root"], ["e0"]),
-        node("Erf", ["e0"], ["e1"]),
-        node("Add", ["e1", "one"], ["e2"]),
-        node("Mul", ["n2", "e2"], ["e3"]),
-        node("Mul", ["e3", "half"], ["y1"]),
-        node("Sigmoid", ["n2"], ["s"]),
-        node("Mul", ["n2", "s"], ["y2"]),
-        node("Transpose", ["n2"], ["nt"], perm=[0, 2, 1]),
-        node("Reshape", ["nt", "shape"], ["rows"]),
-        node("Gemm", ["rows", "v", "u"], ["gemm"]),
-        node("Relu", ["gemm"], ["y3"]),
-    ]
+    nodes = parse_nodes("""q = MatMul (x, w)  xt = Transpose <perm = [0, 2, 1]> (x)  scores = MatMul (q, xt)
+                           scaled = Mul (scores, eighth)  shares = Softmax <axis = -1> (scaled)
+                           mixed = MatMul (shares, x)  sum = Add (mixed, x)  mean = ReduceMean <axes = [-1]> (sum)
+                           d = Sub (sum, mean)  d2 = Pow (d, two)  var = ReduceMean <axes = [-1]> (d2)
+                           var1 = Add (var, epsilon)  dev = Sqrt (var1)  n = Div (d, dev)  n1 = Mul (n, scale)
+                           n2 = Add (n1, bias)  e0 = Div (n2, root)  e1 = Erf (e0)  e2 = Add (e1, one)
+                           e3 = Mul (n2, e2)  y1 = Mul (e3, half)  s = Sigmoid (n2)  y2 = Mul (n2, s)
+                           nt = Transpose <perm = [0, 2, 1]> (n2)  rows = Reshape (nt, shape)
+                           gemm = Gemm (rows, v, u)  y3 = Relu (gemm)""")
     return network(nodes, {"x": (1, 2, 6, 8)}, ["y1", "y2", "y3"], weights, opset)
 
 
@@ -255,16 +224,9 @@ def test_optimized_models_of_static_quantization(
 def test_dynamic_quantization(tmp_path: Path, weights: str, per_channel: bool) -> None:
     """Convolutions, matrices and an LSTM."""
     values = weights_of(c=(6, 6, 3), w=(1, 32, 6), r=(1, 32, 8), b=(1, 64), m=(8, 5), n=(5, 4), a=(5,))
-    nodes = [
-        node("Transpose", ["x"], ["t"], perm=[1, 2, 0]),
-        node("Conv", ["t", "c"], ["k"], pads=[1, 1]),
-        node("Transpose", ["k"], ["u"], perm=[2, 0, 1]),
-        node("LSTM", ["u", "w", "r", "b"], ["", "h"], hidden_size=8),
-        node("MatMul", ["h", "m"], ["p"]),
-        node("Add", ["p", "a"], ["q"]),
-        node("Relu", ["q"], ["s"]),
-        node("MatMul", ["s", "n"], ["y"]),
-    ]
+    nodes = parse_nodes("""t = Transpose <perm = [1, 2, 0]> (x)  k = Conv <pads = [1, 1]> (t, c)
+                           u = Transpose <perm = [2, 0, 1]> (k)  "", h = LSTM <hidden_size = 8> (u, w, r, b)
+                           p = MatMul (h, m)  q = Add (p, a)  s = Relu (q)  y = MatMul (s, n)""")
     before, after = tmp_path / "before.onnx", tmp_path / "after.onnx"
     onnx.save(network(nodes, {"x": (1, 5, 1, 6)}, ["y"], values, 13), before)
     kind = quantization.QuantType[weights]
@@ -280,11 +242,7 @@ def test_dynamic_quantization(tmp_path: Path, weights: str, per_channel: bool) -
 
 def test_chains_go_on_behind_nodes_of_onnx_runtime() -> None:
     """Their results have the type and the shape of what they begin with, which inference of onnx does not know."""
-    nodes = [
-        node("Gelu", ["x"], ["g"], domain="com.microsoft"),
-        node("HardSigmoid", ["g"], ["h"]),
-        node("Mul", ["g", "h"], ["y"]),
-    ]
+    nodes = parse_nodes("g = com.microsoft.Gelu (x)  h = HardSigmoid (g)  y = Mul (g, h)")
     proto = network(nodes, {"x": (1, 2, 3)}, ["y"], {}, 13)
     proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
     seen: list[str] = []
