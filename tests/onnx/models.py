@@ -55,6 +55,12 @@ def node_tests() -> dict[str, Any]:
         return {test.name.removeprefix("test_"): test for test in loader.load_model_tests(kind="node")}
 
 
+def parsed(text: str, opset: int = 22, domains: Sequence[str] = ()) -> ModelProto:
+    """Return a model, given in ONNX's text form without its header; other domains have version 1."""
+    imports = ", ".join([f'"" : {opset}', *(f'"{domain}" : 1' for domain in domains)])
+    return onnx.parser.parse_model(f"<ir_version: 10, opset_import: [{imports}]>\n{text}")
+
+
 def parse_nodes(text: str) -> list[NodeProto]:
     """Return the nodes of a graph in ONNX's text form, as "c = Conv <group = 2> (x, w)  y = Relu (c)"."""
     return list(onnx.parser.parse_graph(f"g () => () {{ {text} }}").node)
@@ -137,13 +143,10 @@ CONTROL_TESTS = [
 # Left to onnx's reference evaluator: training, text, sequences, floating-point numbers of 8 bits and fewer, and
 # integers of fewer.
 LEFT = {
-    "BatchNormalization": ["training_mode"],
-    "Cast": ["FLOAT8", "FLOAT4", "INT4", "INT2"],
-    "CastLike": ["FLOAT8", "FLOAT4", "INT4", "INT2"],
-    "Dropout": ["training"],
-    "Equal": ["string"],
+    "BatchNormalization": ["training_mode"], "Cast": ["FLOAT8", "FLOAT4", "INT4", "INT2"],
+    "CastLike": ["FLOAT8", "FLOAT4", "INT4", "INT2"], "Dropout": ["training"], "Equal": ["string"],
     "Identity": ["sequence", "opt"],
-}
+}  # fmt: skip
 
 
 def is_left(op_type: str, test: Any) -> bool:

@@ -14,7 +14,7 @@ from onnx import helper
 import gpuconv
 from gpuconv.onnx import backend
 from tests.harness.device_arrays import device_arrays
-from tests.onnx.models import NEWEST, floats, model, network, value
+from tests.onnx.models import NEWEST, floats, model, network, run, value
 
 
 def test_only_inputs_and_outputs_are_copied() -> None:
@@ -86,19 +86,11 @@ def test_other_operators_run_on_the_host_with_one_warning() -> None:
 
 
 def test_graphs_inside_see_values_on_the_device() -> None:
-    branches = {
-        f"{name}_branch": helper.make_graph(
-            [helper.make_node("Conv", ["h", "w"], ["t"], strides=[stride])], name, [], [value("t")]
-        )
-        for name, stride in (("then", 1), ("else", 2))
-    }
-    nodes = [
-        helper.make_node("Relu", ["x"], ["h"]),
-        helper.make_node("If", ["which"], ["y"], **branches),
-        helper.make_node("Neg", ["y"], ["z"]),
-    ]
+    branch = "b () => (float[N, M, L] t) {{ t = Conv <strides = [{}]> (h, w) }}"
+    choice = f"y = If (which) <then_branch = {branch.format(1)}, else_branch = {branch.format(2)}>"
     w, x = floats(4, 3, 2), floats(1, 3, 5, seed=1)
-    proto = model(nodes, [value("which", np.bool_, ()), "x"], ["z"], weights={"w": w})
+    inputs = [value("which", np.bool_, ()), "x"]
+    proto = model(f"h = Relu (x)  {choice}  z = Neg (y)", inputs, ["z"], weights={"w": w})
     expected = backend.run_model(proto, [np.array(False), x])[0]
     with device_arrays() as device:
         (z,) = backend.prepare(proto, "CUDA").run([np.array(False), x])
@@ -130,11 +122,9 @@ def test_products_are_made_by_our_kernels() -> None:
         ("MatMul", [floats(4), floats(3, 4, 5, seed=1)], {}),
     ]
     for op_type, arrays, attributes in cases:
-        names = [f"x{at}" for at in range(len(arrays))]
-        node = helper.make_node(op_type, names, ["y"], **attributes)
-        expected = backend.run_node(node, arrays)[0]
+        expected = run(op_type, arrays, **attributes)
         with device_arrays() as device:
-            (y,) = backend.run_node(node, arrays, "CUDA")
+            y = run(op_type, arrays, device="CUDA", **attributes)
             assert device.computed == ["conv"]
         np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-6)
 
@@ -175,26 +165,3 @@ def test_a_network_stays_on_the_device(name: str) -> None:
         rep.run([x])
         assert device.to_device[before:] == [x.shape]
     np.testing.assert_array_equal(y, backend.prepare(path).run([x])[0])
-
-
-@pytest.mark.parametrize("counted", [0, 1])
-@pytest.mark.parametrize(
-    ("x", "attributes", "sums", "taps"),
-    [
-        ([5], {"kernel_shape": [2], "pads": [2, 0], "strides": [2]}, [0], [0]),  # before all of x
-        ([5, 7], {"kernel_shape": [2], "pads": [2, 0], "strides": [3]}, [0], [0]),
-        ([5, 7], {"kernel_shape": [2], "pads": [2, 2]}, [0, 5, 12, 7, 0], [0, 1, 2, 1, 0]),
-        ([5, 7, 11], {"kernel_shape": [2], "pads": [3, 0], "strides": [3]}, [0, 12], [0, 2]),
-        ([5, 7, 11], {"kernel_shape": [3], "dilations": [2], "pads": [3, 1], "strides": [1]}, [7, 16, 7], [1, 2, 1]),
-        ([5, 7], {"kernel_shape": [7], "pads": [3, 3]}, [12, 12], [2, 2]),  # wider than x
-        ([5, 7, 11], {"kernel_shape": [1], "strides": [2]}, [5, 11], [1, 1]),
-    ],
-)
-def test_an_average_on_the_device_is_over_the_taps_inside(
-    x: list[float], attributes: dict[str, Any], sums: list[float], taps: list[int], counted: int
-) -> None:
-    node = helper.make_node("AveragePool", ["x"], ["y"], count_include_pad=counted, **attributes)
-    with device_arrays(), np.errstate(invalid="ignore"):
-        (y,) = backend.run_node(node, [np.float32(x).reshape(1, 1, -1)], "CUDA")
-        expected = np.float32(sums) / (attributes["kernel_shape"] if counted else np.float32(taps))
-    np.testing.assert_allclose(y.ravel(), expected, rtol=1e-6)

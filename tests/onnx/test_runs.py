@@ -14,7 +14,7 @@ from onnx import helper
 
 import gpuconv
 from gpuconv.onnx import backend, steps
-from tests.onnx.models import NEWEST, floats, model, network, pool, value
+from tests.onnx.models import NEWEST, floats, model, network, parsed, pool, value
 
 
 @pytest.mark.parametrize("opset", [8, 10, 11, 12, 22, NEWEST])
@@ -30,22 +30,12 @@ def test_a_network_of_our_operators_and_others(opset: int) -> None:
 
 def test_a_model_of_the_newest_opset_of_the_installed_onnx() -> None:
     """Each of our operators, with windows of two that do not overlap."""
-    newest = onnx.defs.onnx_opset_version()
-    tile: dict[str, Any] = {"kernel_shape": [2, 2], "strides": [2, 2]}
-    nodes = [
-        helper.make_node("MaxPool", ["x"], ["p", "i"], **tile),
-        helper.make_node("MaxUnpool", ["p", "i"], ["u"], **tile),
-        helper.make_node("Conv", ["u", "w"], ["c"], **tile),
-        helper.make_node("ConvTranspose", ["c", "w"], ["y"], **tile),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "newest",
-        [value("x", shape=(1, 1, 2, 4))],
-        [value(name, shape=4) for name in "ucy"],
-        [onnx.numpy_helper.from_array(np.array([[[[1, 2], [3, 4]]]], np.float32), "w")],
-    )
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", newest)])  # of the newest format, too
+    tile = "<kernel_shape = [2, 2], strides = [2, 2]>"
+    nodes = f"""p, i = MaxPool {tile} (x)  u = MaxUnpool {tile} (p, i)
+                c = Conv {tile} (u, w)  y = ConvTranspose {tile} (c, w)"""
+    inputs, outputs = [value("x", shape=(1, 1, 2, 4))], [value(name, shape=4) for name in "ucy"]
+    weights = {"w": np.float32([[[[1, 2], [3, 4]]]])}
+    proto = model(nodes, inputs, outputs, weights=weights, ir_version=onnx.IR_VERSION)
     x = np.array([[[[5, 1, 0, 2], [3, 2, 6, 1]]]], np.float32)
     for fold in (True, False):
         u, c, y = backend.prepare(proto, fold=fold).run([x])
@@ -89,65 +79,48 @@ def test_bfloat16_runs_through() -> None:
 
 
 def test_our_operators_compute_inside_if_with_values_from_outside() -> None:
-    branches = {
-        f"{name}_branch": helper.make_graph(
-            [helper.make_node("ConvTranspose", ["h", "w"], ["t"], output_shape=[size], group=2)], name, [], [value("t")]
-        )
-        for name, size in (("then", 5), ("else", 7))
-    }
-    nodes = [
-        helper.make_node("Relu", ["x"], ["h"]),
-        helper.make_node("If", ["which"], ["y"], **branches),
-        helper.make_node("Neg", ["y"], ["z"]),
-    ]
+    branch = "b () => (float[N, M, L] t) {{ t = ConvTranspose <output_shape = [{}], group = 2> (h, w) }}"
+    choice = f"y = If (which) <then_branch = {branch.format(5)}, else_branch = {branch.format(7)}>"
     w, x = floats(4, 3, 2), floats(1, 4, 5, seed=1)
-    rep = backend.prepare(model(nodes, [value("which", np.bool_, ()), "x"], ["z"], weights={"w": w}))
+    inputs = [value("which", np.bool_, ()), "x"]
+    rep = backend.prepare(model(f"h = Relu (x)  {choice}  z = Neg (y)", inputs, ["z"], weights={"w": w}))
     for which, size in ((True, 5), (False, 7)):
         expected = -gpuconv.conv_transpose(np.maximum(x, 0), w, group=2, output_shape=[size])
         np.testing.assert_array_equal(rep.run([np.array(which), x])[0], expected)
 
 
 def test_refusals_inside_if_keep_their_type_and_name_the_node() -> None:
-    node = helper.make_node("Conv", ["x", "w"], ["t"], name="inner")
-    branch = helper.make_graph([node], "branch", [], [value("t")])
-    choice = helper.make_node("If", ["which"], ["y"], then_branch=branch, else_branch=branch)
-    proto = model([choice], [value("which", np.bool_, ()), "x", value("w", np.float64)], ["y"])
+    branch = "b () => (float[N, M, L] t) { [inner] t = Conv (x, w) }"
+    choice = f"y = If (which) <then_branch = {branch}, else_branch = {branch}>"
+    proto = model(choice, [value("which", np.bool_, ()), "x", value("w", np.float64)], ["y"])
     with pytest.raises(gpuconv.ArgumentTypeError, match=r"^Conv node 'inner': w has dtype float64, but x has float32"):
         backend.run_model(proto, [np.array(True), floats(1, 1, 4), floats(1, 1, 2, dtype=np.float64)])
 
 
 def test_our_operators_compute_inside_functions_with_their_attributes() -> None:
-    node = helper.make_node("ConvTranspose", ["x", "w"], ["y"], group=2)
-    node.attribute.add(name="output_shape", type=onnx.AttributeProto.INTS, ref_attr_name="size")
-    function = helper.make_function("local", "Up", ["x", "w"], ["y"], [node], [helper.make_opsetid("", 12)], ["size"])
-    calls = "a = local.Up <size = [5]> (x, w)  b = local.Up <size = [7]> (x, w)"
+    proto = parsed(
+        """g (float[1, 4, 5] x, float[4, 3, 2] w) => (float[N, M, L] a, float[N, M, K] b)
+        { a = local.Up <size = [5]> (x, w)  b = local.Up <size = [7]> (x, w) }
+        <domain: "local", opset_import: ["" : 12]> Up <size> (x, w) => (y)
+        { y = ConvTranspose <group = 2, output_shape : ints = @size> (x, w) }""",
+        *(12, ["local"]),
+    )
     x, w = floats(1, 4, 5), floats(4, 3, 2, seed=1)
-    domains = [helper.make_opsetid("local", 1)]
-    proto = model(calls, ["x", "w"], ["a", "b"], 12, functions=[function], domains=domains)
     outputs = backend.run_model(proto, [x, w])
     for name, size in (("a", 5), ("b", 7)):
         np.testing.assert_array_equal(outputs[name], gpuconv.conv_transpose(x, w, group=2, output_shape=[size]))
+    proto.graph.node[0].attribute[0].ints[:] = [-1]
     with pytest.raises(gpuconv.ArgumentError, match=r"ConvTranspose node with output 'y': no entry of output_shape"):
-        backend.run_model(_with_size(proto, -1), [x, w])
-
-
-def _with_size(proto: onnx.ModelProto, size: int) -> onnx.ModelProto:
-    changed = onnx.ModelProto()
-    changed.CopyFrom(proto)
-    changed.graph.node[0].attribute[0].ints[:] = [size]
-    return changed
+        backend.run_model(proto, [x, w])
 
 
 def test_operators_of_the_table_compute_inside_functions_with_their_attributes() -> None:
-    nodes = [helper.make_node("LeakyRelu", ["x"], ["a"]), helper.make_node("Concat", ["x", "a"], ["y"])]
-    nodes[0].attribute.add(name="alpha", type=onnx.AttributeProto.FLOAT, ref_attr_name="slope")
-    nodes[1].attribute.add(name="axis", type=onnx.AttributeProto.INT, ref_attr_name="along")
-    imports, names = [helper.make_opsetid("", 16)], ["slope", "along"]
-    function = helper.make_function("local", "Both", ["x"], ["y"], nodes, imports, names)
+    text = """g (float[2, 3, 4] x) => (float[A, B, C] y) {{ y = local.Both <slope = {}, along = {}> (x) }}
+        <domain: "local", opset_import: ["" : 16]> Both <slope, along> (x) => (y)
+        {{ a = LeakyRelu <alpha : float = @slope> (x)  y = Concat <axis : int = @along> (x, a) }}"""
     x = floats(2, 3, 4)
     for slope, along in ((0.5, 0), (-2.0, 2)):
-        call = helper.make_node("Both", ["x"], ["y"], domain="local", slope=slope, along=along)
-        proto = model([call], ["x"], ["y"], 16, functions=[function], domains=[helper.make_opsetid("local", 1)])
+        proto = parsed(text.format(slope, along), 16, ["local"])
         expected = np.concatenate([x, np.where(x < 0, np.float32(slope) * x, x)], axis=along)
         np.testing.assert_array_equal(backend.run_model(proto, [x])[0], expected)
 

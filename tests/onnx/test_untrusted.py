@@ -585,44 +585,6 @@ def test_no_evaluators_are_made_for_operators_of_ours_that_onnx_has_as_functions
 # --- AveragePool ------------------------------------------------------------------------------------------------------
 
 
-def averages(x: Any, kernel: int, stride: int, dilation: int, pads: tuple[int, int], counted: bool) -> Any:
-    """By definition: taps are added one after the other in float32."""
-    before, after = pads
-    count = (len(x) + before + after - (kernel - 1) * dilation - 1) // stride + 1
-    found = []
-    for q in range(count):
-        places = [q * stride - before + tap * dilation for tap in range(kernel)]
-        inside = [place for place in places if 0 <= place < len(x)]
-        total = np.float32(0)
-        for place in inside:
-            total += x[place]
-        padded = [place for place in places if -before <= place < len(x) + after]
-        found.append(total / np.float32(len(padded if counted else inside)))
-    return np.array(found, np.float32)
-
-
-@pytest.mark.parametrize("dilation", [1, 2, 3])
-@pytest.mark.parametrize("stride", [1, 2, 6])
-@pytest.mark.parametrize(("extent", "kernel"), [(1, 9), (4, 9), (4, 40), (30, 30), (30, 25)])
-@pytest.mark.parametrize("counted", [0, 1])
-def test_windows_larger_than_what_they_see(extent: int, kernel: int, stride: int, dilation: int, counted: int) -> None:
-    x = np.random.default_rng(extent + kernel).standard_normal(extent).astype(np.float32)
-    x[:2] = -0.0
-    for pads in ((kernel * dilation - 1, kernel * dilation - 1), (kernel * dilation // 2, kernel * dilation)):
-        made = node(
-            *("AveragePool", ["x"], ["y"]),
-            kernel_shape=[kernel],
-            strides=[stride],
-            dilations=[dilation],
-            pads=pads,
-            count_include_pad=counted,
-        )
-        (y,) = backend.run_node(made, [x.reshape(1, 1, -1)])
-        with np.errstate(all="ignore"):
-            expected = averages(x, kernel, stride, dilation, pads, bool(counted))
-        np.testing.assert_array_equal(y.reshape(-1).view(np.int32), expected.view(np.int32))
-
-
 def test_the_mean_of_a_window_without_end() -> None:
     code = """
 import numpy as np
@@ -666,14 +628,6 @@ def test_a_device_s_only_window_may_begin_far_before_what_it_sees() -> None:
     x = np.float64([1, 2, 4, 8]).reshape(1, 1, -1)
     g = geometry.max_pool(x.shape, kernel_shape=[2], pads=[1, 0], dilations=[4])  # its taps are at -1 and 3
     assert pooling._sums_by_conv(x, g).tolist() == [[[8.0]]]
-
-
-def test_an_average_is_that_of_fractions() -> None:
-    x = np.arange(1, 6, dtype=np.float64)
-    made = node("AveragePool", ["x"], ["y"], kernel_shape=[7], pads=[6, 6])
-    (y,) = backend.run_node(made, [x.reshape(1, 1, -1)])
-    windows = [range(max(1, end - 6), min(5, end) + 1) for end in range(1, 12)]
-    assert [Fraction(v) for v in y.reshape(-1)] == [Fraction(sum(w), len(w)) for w in windows]
 
 
 def test_limits_are_those_of_the_documentation() -> None:
