@@ -41,14 +41,8 @@ def _rows(out: str) -> list[list[str]]:
     about, *lines = out.splitlines()
     assert re.fullmatch(r"\d+ kernels for [\w, ]+, \d+ at a time: at most about \d+ (s|min) if all are new", about)
     assert re.split("  +", lines[0]) == [
-        "architecture",
-        "kernels",
-        "built",
-        "there already",
-        "failed",
-        "seconds",
-        "spilling",
-    ]
+        "architecture", "kernels", "built", "there already", "failed", "seconds", "spilling",
+    ]  # fmt: skip
     rows = [re.split("  +", line) for line in lines[1:] if line.startswith(("sm_", "compute_"))]
     for row in rows:
         assert float(row.pop(5)) >= 0

@@ -18,7 +18,7 @@ import pytest
 from onnx import helper
 
 import gpuconv
-from gpuconv.cli import check, check_onnx, compare, terminal
+from gpuconv.cli import check, check_onnx, compare
 from gpuconv.cli.main import _positive, _seed, main
 from gpuconv.onnx import backend
 from gpuconv.rules import cases
@@ -135,11 +135,6 @@ def test_commands_do_without_standard_streams(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(sys, "stderr", None)
     assert main(["info"]) == 0
     assert main(["check", "--filter", "no such case"]) == 2
-
-
-def test_tables_align() -> None:
-    text = terminal.table(["name", "ms"], [["a", "1.0"], ["longer", "10.0"]])
-    assert text == "name      ms\na        1.0\nlonger  10.0"
 
 
 # ---------------------------------------------------------------- check

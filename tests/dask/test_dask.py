@@ -511,17 +511,3 @@ def test_a_block_s_own_call_meets_what_its_outputs_meet_in_the_whole(operator: s
         assert sorted(found) == sorted(whole), (g, sizes)
         met += len(whole)
     assert met > 1000
-
-
-def test_the_channels_of_a_block() -> None:
-    g = geometry.conv((1, 6, 9), (12, 2, 1), None, group=3)
-    for sizes, expected in (
-        ((6,), [(0, 12, 0, 6)]),
-        ((2, 4), [(0, 4, 0, 2), (4, 12, 2, 6)]),
-        ((2, 2, 2), [(0, 4, 0, 2), (4, 8, 2, 4), (8, 12, 4, 6)]),
-        ((1, 3, 2), [(0, 8, 0, 4), (8, 12, 4, 6)]),
-        ((1,) * 6, [(0, 4, 0, 2), (4, 8, 2, 4), (8, 12, 4, 6)]),
-    ):
-        spans = _spans.channels(g, sizes)
-        assert [(span.start, span.stop, span.low, span.high) for span in spans] == expected
-    assert [(one.start, one.stop, one.low, one.high) for one in _spans.alike((2, 0, 3))] == [(0, 2, 0, 2), (2, 5, 2, 5)]

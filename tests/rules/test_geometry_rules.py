@@ -98,12 +98,35 @@ def test_an_output_shape_crops_the_least(n: int, k: int, s: int, d: int, target:
     assert 0 <= (end - begin if upper else begin - end) <= 1
 
 
-# ---------------------------------------------------------------- rules of all three
+# ---------------------------------------------------------------- rules of windows, and of all three
+
+UPPER, LOWER = {"auto_pad": "SAME_UPPER"}, {"auto_pad": "SAME_LOWER"}
+Rule = tuple[str, int, int, dict[str, Any], int, tuple[int, int]]
+# What each says; extent, kernel, attributes; the size of the output, and the pads.
+WINDOWS: list[Rule] = [
+    ("sizes are floored, not truncated", 2, 3, {"strides": [2]}, 0, (0, 0)),
+    ("a size of zero is legal", 2, 3, {}, 0, (0, 0)),
+    ("SAME_UPPER puts the odd element at the end", 5, 4, UPPER, 5, (1, 2)),
+    ("SAME_UPPER with strides", 6, 4, {"strides": [3], **UPPER}, 2, (0, 1)),
+    ("SAME_LOWER puts the odd element at the beginning", 5, 4, LOWER, 5, (2, 1)),
+    ("SAME_LOWER with strides", 6, 4, {"strides": [3], **LOWER}, 2, (1, 0)),
+    ("SAME counts the dilated kernel", 9, 3, {"dilations": [3], **UPPER}, 9, (3, 3)),
+    ("SAME never pads a negative amount", 7, 1, {"strides": [4], **LOWER}, 2, (0, 0)),
+    ("VALID pads nothing", 7, 3, {"auto_pad": "VALID"}, 5, (0, 0)),
+    ("pads may exceed the kernel", 2, 2, {"pads": [5, 3]}, 9, (5, 3)),
+]
 
 
-def test_sizes_are_floored_not_truncated() -> None:
-    assert size(conv(2, 3, strides=[2])) == 0
-    assert size(pool(2, 3, strides=[2])) == 0
+def by_name(rules: list[Rule]) -> Any:
+    names = "n", "k", "attributes", "out", "pad"
+    return pytest.mark.parametrize(names, [rule[1:] for rule in rules], ids=[rule[0] for rule in rules])
+
+
+@pytest.mark.parametrize("make", [conv, pool], ids=["conv", "max_pool"])
+@by_name(WINDOWS)
+def test_windows(make: Any, n: int, k: int, attributes: dict[str, Any], out: int, pad: tuple[int, int]) -> None:
+    geometry = make(n, k, **attributes)
+    assert (size(geometry), pads(geometry)) == (out, pad)
 
 
 @pytest.mark.parametrize("n", [2**24 + 1, 2**53 + 1])
@@ -112,25 +135,6 @@ def test_sizes_are_exact_where_floats_are_not(n: int) -> None:
     assert size(conv(n, 1, auto_pad="SAME_UPPER")) == n
     assert size(pool(n, 2, strides=[2], ceil_mode=1)) == n // 2 + 1
     assert size(transpose(n, 1)) == n
-
-
-@pytest.mark.parametrize("make", [conv, pool], ids=["conv", "max_pool"])
-@pytest.mark.parametrize(("mode", "odd"), [("SAME_UPPER", (1, 2)), ("SAME_LOWER", (2, 1))])
-def test_same_puts_the_odd_element_at_its_side(make: Any, mode: str, odd: tuple[int, int]) -> None:
-    assert pads(make(5, 4, auto_pad=mode)) == odd
-    assert pads(make(6, 4, strides=[3], auto_pad=mode)) == (odd[0] - 1, odd[1] - 1)
-
-
-@pytest.mark.parametrize("make", [conv, pool], ids=["conv", "max_pool"])
-def test_same_counts_the_dilated_kernel(make: Any) -> None:
-    geometry = make(9, 3, dilations=[3], auto_pad="SAME_UPPER")
-    assert (size(geometry), *pads(geometry)) == (9, 3, 3)
-
-
-@pytest.mark.parametrize("make", [conv, pool], ids=["conv", "max_pool"])
-def test_same_never_pads_a_negative_amount(make: Any) -> None:
-    geometry = make(7, 1, strides=[4], auto_pad="SAME_LOWER")
-    assert (size(geometry), *pads(geometry)) == (2, 0, 0)
 
 
 @pytest.mark.parametrize("make", [conv, pool, transpose], ids=["conv", "max_pool", "conv_transpose"])
@@ -144,20 +148,6 @@ def test_pads_of_zeros_go_with_every_auto_pad(make: Any, mode: str) -> None:
 def test_an_empty_auto_pad_and_bytes_have_their_plain_meaning(make: Any, mode: Any) -> None:
     assert make(5, 2, auto_pad=mode, pads=[1, 0]) == make(5, 2, pads=[1, 0])
     assert make(5, 2, auto_pad=b"SAME_LOWER") == make(5, 2, auto_pad="SAME_LOWER") != make(5, 2)
-
-
-@pytest.mark.parametrize("make", [conv, pool], ids=["conv", "max_pool"])
-def test_valid_pads_nothing(make: Any) -> None:
-    assert (size(make(7, 3, auto_pad="VALID")), *pads(make(7, 3, auto_pad="VALID"))) == (5, 0, 0)
-
-
-def test_a_size_of_zero_is_legal() -> None:
-    assert size(conv(2, 3)) == size(pool(2, 3)) == size(transpose(2, 1, pads=[1, 1])) == 0
-
-
-@pytest.mark.parametrize("make", [conv, pool], ids=["conv", "max_pool"])
-def test_pads_may_exceed_the_kernel(make: Any) -> None:
-    assert size(make(2, 2, pads=[5, 3])) == 9
 
 
 def test_empty_axes_follow_the_formulas() -> None:
@@ -175,17 +165,32 @@ def test_more_than_2_to_the_31_elements_are_legal() -> None:
 
 # ---------------------------------------------------------------- rules of ConvTranspose
 
+TRANSPOSES: list[Rule] = [
+    ("a size of zero is legal", 2, 1, {"pads": [1, 1]}, 0, (1, 1)),
+    ("output_padding may reach the dilation", 3, 2, {"dilations": [3], "output_padding": [2]}, 3 + 3 + 2, (0, 0)),
+    ("SAME_UPPER puts the smaller half first", 5, 4, UPPER, 5, (1, 2)),
+    ("SAME_LOWER puts the larger half first", 5, 4, LOWER, 5, (2, 1)),
+    ("SAME_UPPER splits what output_shape crops", 5, 4, {"output_shape": [5], **UPPER}, 5, (1, 2)),
+    ("SAME_LOWER splits what output_shape crops", 5, 4, {"output_shape": [5], **LOWER}, 5, (2, 1)),
+    ("NOTSET splits as SAME_LOWER", 5, 4, {"output_shape": [5]}, 5, (2, 1)),
+    ("VALID splits as SAME_LOWER", 5, 4, {"output_shape": [5], "auto_pad": "VALID"}, 5, (2, 1)),
+    ("an excess of output_shape stands at the end", 3, 2, {"output_shape": [9]}, 9, (0, 0)),
+    ("output_shape may be smaller than the input", 9, 1, {"output_shape": [4]}, 4, (3, 2)),
+    ("it crops output_padding too", 3, 3, {"strides": [2], "output_padding": [1], "output_shape": [5]}, 5, (2, 1)),
+    ("SAME_UPPER gives the stride times the input", 4, 1, {"strides": [3], **UPPER}, 12, (0, 0)),
+    ("SAME_LOWER gives the stride times the input", 4, 1, {"strides": [3], **LOWER}, 12, (0, 0)),
+]
 
-def test_output_padding_may_reach_the_dilation_where_the_stride_is_smaller() -> None:
-    assert size(transpose(3, 2, dilations=[3], output_padding=[2])) == 3 + 3 + 2
+
+@by_name(TRANSPOSES)
+def test_transposes(n: int, k: int, attributes: dict[str, Any], out: int, pad: tuple[int, int]) -> None:
+    geometry = transpose(n, k, **attributes)
+    assert (size(geometry), pads(geometry)) == (out, pad)
 
 
-@pytest.mark.parametrize("mode", ["SAME_UPPER", "SAME_LOWER", "NOTSET", "VALID"])
-def test_only_same_upper_puts_the_smaller_half_first(mode: str) -> None:
-    split = (1, 2) if mode == "SAME_UPPER" else (2, 1)
-    assert pads(transpose(5, 4, output_shape=[5], auto_pad=mode)) == split
-    if mode.startswith("SAME"):
-        assert pads(transpose(5, 4, auto_pad=mode)) == split
+@pytest.mark.parametrize("mode", ["SAME_UPPER", "SAME_LOWER"])
+def test_same_gives_the_stride_times_the_input_whatever_output_padding_says(mode: str) -> None:
+    assert size(transpose(4, 7, strides=[3], output_padding=[2], auto_pad=mode)) == 12
 
 
 def test_output_shape_overrules_pads_and_ignores_n_and_c_in_front() -> None:
@@ -194,43 +199,24 @@ def test_output_shape_overrules_pads_and_ignores_n_and_c_in_front() -> None:
     assert plain == transpose((3, 4), (2, 2), output_shape=[3, 5], pads=[9, 9, 9, 9])
 
 
-def test_an_excess_of_output_shape_stands_at_the_end() -> None:
-    geometry = transpose(3, 2, output_shape=[9])
-    assert (size(geometry), *pads(geometry)) == (9, 0, 0)
-
-
-def test_output_shape_may_be_smaller_than_the_input() -> None:
-    assert (size(transpose(9, 1, output_shape=[4])), *pads(transpose(9, 1, output_shape=[4]))) == (4, 3, 2)
-
-
-def test_output_padding_counts_in_the_total_that_output_shape_crops() -> None:
-    assert pads(transpose(3, 3, strides=[2], output_padding=[1], output_shape=[5])) == (2, 1)
-
-
-@pytest.mark.parametrize("mode", ["SAME_UPPER", "SAME_LOWER"])
-def test_same_gives_the_stride_times_the_input_always(mode: str) -> None:
-    short = transpose(4, 1, strides=[3], auto_pad=mode)
-    assert (size(short), *pads(short)) == (12, 0, 0)
-    assert size(transpose(4, 7, strides=[3], output_padding=[2], auto_pad=mode)) == 12
-
-
 # ---------------------------------------------------------------- rules of MaxPool
 
+CEIL = {"ceil_mode": 1}
+POOLS: list[Rule] = [
+    ("a window that starts past the input is dropped", 4, 2, {"strides": [3], **CEIL}, 2, (0, 0)),
+    ("a window that starts in the end pad is dropped", 3, 1, {"strides": [3], "pads": [0, 1], **CEIL}, 1, (0, 1)),
+    ("a window that starts in the input stays", 3, 1, {"strides": [3], "pads": [1, 1], **CEIL}, 2, (1, 1)),
+    ("a window longer than the input stays", 2, 3, {"strides": [2], **CEIL}, 1, (0, 0)),
+    ("nothing is dropped without ceil_mode", 1, 1, {"pads": [0, 5]}, 6, (0, 5)),
+    ("ceil_mode drops the last window only", 1, 1, {"pads": [0, 5], **CEIL}, 5, (0, 5)),
+    ("ceil_mode applies with VALID", 6, 3, {"strides": [2], "auto_pad": "VALID", **CEIL}, 3, (0, 0)),
+]
 
-def test_ceil_mode_drops_a_window_that_starts_past_the_input() -> None:
-    assert size(pool(4, 2, strides=[3], ceil_mode=1)) == 2
-    assert size(pool(3, 1, strides=[3], pads=[0, 1], ceil_mode=1)) == 1
-    assert size(pool(3, 1, strides=[3], pads=[1, 1], ceil_mode=1)) == 2
-    assert size(pool(2, 3, strides=[2], ceil_mode=1)) == 1
 
-
-def test_ceil_mode_drops_the_last_window_only() -> None:
-    assert size(pool(1, 1, pads=[0, 5])) == 6
-    assert size(pool(1, 1, pads=[0, 5], ceil_mode=1)) == 5
-
-
-def test_ceil_mode_applies_with_valid() -> None:
-    assert size(pool(6, 3, strides=[2], auto_pad="VALID", ceil_mode=1)) == 3
+@by_name(POOLS)
+def test_pools(n: int, k: int, attributes: dict[str, Any], out: int, pad: tuple[int, int]) -> None:
+    geometry = pool(n, k, **attributes)
+    assert (size(geometry), pads(geometry)) == (out, pad)
 
 
 def test_ceil_mode_changes_nothing_with_same() -> None:

@@ -16,21 +16,18 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from onnx import helper, numpy_helper
+from onnx import helper
 
-from gpuconv import ArgumentError, _environment, _files, _trial
+from gpuconv import ArgumentError, _files, _trial
 from gpuconv._errors import listed
-from gpuconv.cli import check_onnx, terminal
 from gpuconv.cli import compile as _compile
+from gpuconv.cli import terminal
 from gpuconv.cpu import _gather, _product, _workspace
 from gpuconv.cpu.pool import _order, unpool
 from gpuconv.cuda.build import pack
 from gpuconv.cuda.call import device
-from gpuconv.onnx import backend, scaling
-from gpuconv.onnx.model import Fact
+from gpuconv.onnx import backend
 from gpuconv.onnx.operators import affine, products, shaping
-from gpuconv.onnx.operators import form as operator_form
-from gpuconv.onnx.rewriting import Budget, Graph
 from gpuconv.rules import geometry as geometries
 from gpuconv.rules import whole_numbers
 from tests.harness.device_arrays import device_arrays
@@ -228,60 +225,6 @@ def test_other_data_fill_the_cache_twice_before_a_call_is_measured(sent: Sent, m
 
 
 @pytest.mark.parametrize(
-    ("operator", "w", "attributes", "given", "terms"),
-    [
-        ("Conv", (8, 3, 2, 5), {"group": 2}, True, 30),
-        ("Conv", (8, 3, 2, 5), {}, False, 30),
-        ("ConvTranspose", (6, 4, 2, 5), {"strides": [2, 1], "group": 3}, True, 20),
-        ("ConvTranspose", (6, 4, 2, 5), {"strides": [2, 1]}, False, 60),
-    ],
-)
-def test_how_many_products_an_output_has(
-    operator: str, w: Ints, attributes: dict[str, Any], given: bool, terms: int
-) -> None:
-    values = {"x": np.zeros((7, 9, 11, 13), np.float32), "w": np.zeros(w, np.float32)}
-    first, *_ = nodes = [
-        helper.make_node(operator, ["x", "w"], ["h"], **attributes),
-        helper.make_node("Relu", ["h"], ["y"]),
-    ]
-    names = ["x", "w"] if given else ["x"]
-    inputs = [helper.make_tensor_value_info(name, 1, values[name].shape) for name in names]
-    constants = [] if given else [numpy_helper.from_array(values["w"], "w")]
-    graph = helper.make_graph(nodes, "g", inputs, [helper.make_tensor_value_info("y", 1, None)], constants)
-    test: Any = SimpleNamespace(model=helper.make_model(graph), inputs=[values[name] for name in names])
-    assert first.op_type == operator
-    assert check_onnx._terms(test) == terms
-
-
-@pytest.mark.parametrize(
-    ("shape", "rank", "found"),
-    [
-        ((4,), 2, 4),
-        ((2,), 3, None),  # along D1, of two elements as well
-        ((3,), 4, None),
-        ((4, 1), 3, 4),
-        ((1, 4, 1), 3, 4),
-        ((4, 1, 1), 3, None),
-        ((1, 1, 4), 3, None),
-        ((), 1, 1),
-        ((1, 1), 2, 1),
-        ((1, 1, 1), 2, None),
-        ((2,), 1, None),
-        ((2, 1), None, None),
-    ],
-)
-def test_which_constants_are_one_number_a_channel(shape: Ints, rank: int | None, found: int | None) -> None:
-    numbers = scaling._per_channel(np.arange(np.prod(shape), dtype=np.float32).reshape(shape), rank)
-    assert (None if numbers is None else numbers.tolist()) == (None if found is None else list(range(found)))
-
-
-def test_what_is_computed_ahead_is_paid_for() -> None:
-    budget = Budget(left=10)
-    assert budget.spend(4)
-    assert (budget.left, budget.spend(7), budget.left, budget.spend(6), budget.left) == (6, False, 6, True, 0)
-
-
-@pytest.mark.parametrize(
     ("c", "attributes", "dtype", "with_bias"),
     [
         ((5,), {}, np.float32, True),
@@ -363,50 +306,6 @@ def test_blocks_of_no_channels_are_of_as_many_groups(group: int) -> None:
     np.testing.assert_array_equal(found, np.broadcast_to(b[:, None], (2, 4, 3)))
 
 
-def reached(i: int, stride: int, taps: range) -> set[int]:
-    """The outputs that an input of a ConvTranspose adds to."""
-    return {i * stride + tap for tap in taps}
-
-
-def test_a_block_s_call_has_the_inputs_and_the_pads_that_its_outputs_have() -> None:
-    spans = pytest.importorskip("gpuconv.dask")._spans
-    assert spans.Span(1, 3, 5, 8) == spans.Span(1, 3, 5, 8, before=0, after=0, more=0)
-    random = Random(0)
-    for _ in range(3000):
-        start, n, stride = random.randint(0, 9), random.randint(1, 9), random.randint(1, 4)
-        stop, step, begin = start + random.randint(1, 6), random.randint(1, 4), random.randint(-9, 4)
-        taps = range(begin, begin + step * random.randint(1, 4), step)
-        met = {q * stride + tap for q in range(start, stop) for tap in taps}
-        span, inside = spans._of_windows(start, stop, n, stride, taps), (max(0, min(met)), min(n, max(met) + 1))
-        if inside[0] < inside[1]:
-            assert (span.low, span.high) == inside
-            assert (span.before, span.after) == (span.low - min(met), max(met) + 1 - span.high)
-        else:
-            assert span.low == span.high
-            assert span.before + span.after == max(met) + 1 - min(met)
-            assert span.after == 0, "with ceil_mode, the last window must begin before the end pad"
-        span, outputs = spans._of_inputs(start, stop, n, stride, taps), set(range(start, stop))
-        reaching = [i for i in range(n) if reached(i, stride, range(taps[0], taps[-1] + 1)) & outputs]
-        if not reaching:
-            assert span.low < span.high or span == spans.Span(start, stop, 0, 0)
-            continue
-        assert span.low <= reaching[0]
-        assert span.high == reaching[-1] + 1
-        assert span.low * stride + taps[0] == start - span.before
-        assert span.before >= 0 or span.low == 0
-        size = (span.high - span.low - 1) * stride + taps[-1] - taps[0] + 1
-        assert size - span.before - span.after + span.more == stop - start
-        assert min(span.after, span.more) == 0 <= max(span.after, span.more)
-
-
-def test_batches_are_folded_from_opset_7_on() -> None:
-    node = helper.make_node("Mul", ["x", "c"], ["y"])
-    for opset, folded in ((6, False), (7, True)):
-        facts = {"x": Fact("float32", 4)}
-        graph = Graph([node], {"c": np.ones((4, 1, 1), np.float32)}, frozenset({"y"}), opset, facts)
-        assert (scaling.Scaling(graph)._affine(node) is not None) is folded
-
-
 def test_models_of_the_first_version_are_read() -> None:
     x = floats(1, 1, 4)
     (y,) = backend.run_model(pool(1, ir_version=1), [x])
@@ -443,18 +342,6 @@ def test_keys_are_in_the_order_of_numbers(dtype: str) -> None:
     assert _order.keys(np.empty((2, 0), kind), _workspace.Scratch()).shape == (2, 0)
 
 
-def test_a_variable_holds_integers_up_to_64_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    for text, found in (("", None), ("7", 7), ("0" * 30 + "7", 7), (str(2**63 - 1), 2**63 - 1)):
-        monkeypatch.setenv("GPUCONV_TEST", text)
-        assert _environment.integer("GPUCONV_TEST", 7) == found
-    for text in ("6", str(2**63), "-7", "seven", "9" * 5000):
-        monkeypatch.setenv("GPUCONV_TEST", text)
-        with pytest.raises(
-            ArgumentError, match=r"^GPUCONV_TEST must be an integer from 7 to 9223372036854775807, not "
-        ):
-            _environment.integer("GPUCONV_TEST", 7)
-
-
 def test_many_names_are_listed_as_the_first_ones_and_a_number() -> None:
     names = [*"abcdefghij"]
     assert [listed(names[:count]) for count in (0, 1, 8)] == ["", "a", "a, b, c, d, e, f, g, h"]
@@ -478,15 +365,6 @@ def test_tables_and_json() -> None:
     assert terminal.table(["x", "y", "z"], rows) == "x     y    z\na    bc    1\nabc   d  234"
     assert terminal.table(["x", "y", "z"], rows, left=2) == "x    y     z\na    bc    1\nabc  d   234"
     assert terminal.as_json({"a": [1, np.inf, (2,)]}) == '{\n"a": [1, null, [2]]\n}'
-
-
-def test_what_is_broadcast_costs_all_its_elements() -> None:
-    def cost(opset: int, *shapes: Ints | None) -> int:
-        form: Any = SimpleNamespace(opset=opset)
-        return operator_form.broadcast_cost(form, *(None if shape is None else np.empty(shape) for shape in shapes))
-
-    assert [cost(7, (2, 3, 1), (4,), None), cost(13, (2, 1), (5, 1, 3)), cost(7)] == [24, 30, 1]
-    assert cost(6, (2, 3), (3,)) == 18
 
 
 def test_what_is_repeated_has_64_bits_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:

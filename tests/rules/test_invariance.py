@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from unittest import mock
 
@@ -70,12 +69,6 @@ def test_calls_with_and_without_it_are_prepared_apart(sent: Sent) -> None:
         for word in ("batch", None, "batch", None):
             gpuconv.conv(x, w, invariant=word)
         assert len(device.prepared) == 2
-
-
-def test_a_thread_has_its_own_and_a_function_can_be_decorated(told: Told) -> None:
-    with ThreadPoolExecutor(1) as pool, gpuconv.invariant("batch"):
-        assert not pool.submit(told).result()
-    assert gpuconv.invariant("batch")(told)()
 
 
 @wrong_words

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from unittest import mock
 
@@ -58,37 +57,6 @@ def test_a_call_says_its_own_precision_or_takes_that_of_its_context(asked: Asked
 @pytest.mark.parametrize("dtype", ["float16", "float64"])
 def test_other_dtypes_do_not_depend_on_it(asked: Asked, dtype: str) -> None:
     assert asked(dtype=dtype, precision="tf32") == "ieee"
-
-
-def test_blocks_nest_and_end_with_an_error_too(asked: Asked) -> None:
-    def broken() -> None:
-        with gpuconv.precision("3xtf32"):
-            assert asked() == "3xtf32"
-            with gpuconv.precision("ieee"):
-                assert asked() == "ieee"
-            assert asked() == "3xtf32"
-            raise KeyError
-
-    with gpuconv.precision("tf32"):
-        with pytest.raises(KeyError):
-            broken()
-        assert asked() == "tf32"
-    assert asked() == "ieee"
-
-
-def test_a_function_can_be_decorated(asked: Asked) -> None:
-    @gpuconv.precision("tf32")
-    def both() -> tuple[str, str]:
-        return asked(), asked("conv_transpose")
-
-    assert both() == both() == ("tf32", "tf32")
-    assert asked() == "ieee"
-
-
-def test_a_thread_has_its_own(asked: Asked) -> None:
-    with ThreadPoolExecutor(1) as pool, gpuconv.precision("tf32"):
-        assert pool.submit(asked).result() == "ieee"
-        assert asked() == "tf32"
 
 
 def test_tasks_do_not_see_each_others(asked: Asked) -> None:
@@ -149,14 +117,3 @@ def test_explain_shows_what_is_not_ieee(capsys: pytest.CaptureFixture[str]) -> N
         assert (first(), first(precision="ieee")) == ("conv float32 3xtf32", "conv float32")
     with pytest.raises(gpuconv.ArgumentError, match=r"^conv: precision must be one of ieee, tf32, 3xtf32, not 'fp32'$"):
         first(precision="fp32")
-
-
-@pytest.mark.parametrize("operator", ["conv", "conv_transpose"])
-@pytest.mark.parametrize(
-    ("precision", "words"), [("fp32", "one of ieee, tf32, 3xtf32, not 'fp32'"), (32, "a string, not int")]
-)
-def test_a_precision_that_is_none_is_refused_on_the_cpu_too(operator: str, precision: Any, words: str) -> None:
-    x = np.ones((1, 1, 3), np.float32)
-    with pytest.raises((gpuconv.ArgumentError, gpuconv.ArgumentTypeError)) as caught:
-        getattr(gpuconv, operator)(x, x, precision=precision)
-    assert str(caught.value) == f"{operator}: precision must be {words}"
