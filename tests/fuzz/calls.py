@@ -671,15 +671,9 @@ def _is_large(given: dict[str, Any]) -> bool:
 
 
 _PREFIXES = (
-    *OPERATORS,
-    *(entry.kernel for entry in OPERATORS.values()),
-    "pack",
-    "to_host",
-    "to_device",
-    "precision",
-    "explain",
+    *OPERATORS, *(entry.kernel for entry in OPERATORS.values()), "pack", "to_host", "to_device", "precision", "explain",
     "tune",
-)
+)  # fmt: skip
 
 
 def _check_error(call: Call, given: dict[str, Any], error: gpuconv.GpuconvError) -> None:

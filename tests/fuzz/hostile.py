@@ -88,20 +88,11 @@ LONG = "x" * 100_000
 TEXTS: tuple[Any, ...] = (
     *("", "NOTSET", "SAME_UPPER", "VALID", "same_upper", "NCHW", "NHWC", "nchw", "ieee", "tf32", "relu", "clip"),
     *(
-        "\n",
-        "a\nb",
-        "a\x00b",
-        "\x1b[31mred",
-        "\u202eright to left",
-        "\ud800",
-        "é" * 40,
-        "{}",
-        "%s",
-        LONG,
+        "\n", "a\nb", "a\x00b", "\x1b[31mred", "\u202eright to left", "\ud800", "é" * 40, "{}", "%s", LONG,
         "line\u2028two",
     ),
     *(Text("NOTSET"), Text("NHWC"), b"VALID", b"SAME_LOWER", b"\xff\xfe", b"", bytearray(b"VALID"), np.str_("NOTSET")),
-)
+)  # fmt: skip
 NUMBERS: tuple[Any, ...] = (
     *(0, -1, 1, 2, 3, 7, 2**15, 2**31 - 1, 2**31, -(2**31), 2**32, 2**40, 2**53 + 1, 2**62, 2**63 - 1, 2**63, 2**64),
     *(-(2**63), -(2**63) + 1, -(2**63) - 1, 10**30, -(10**30), 10**5000, -(10**5000), 1 << 100_000),
@@ -110,19 +101,11 @@ NUMBERS: tuple[Any, ...] = (
     *("1", "a\nb", "", b"1", None, [], [1], (1,), {1}, {1: 2}, {}, object(), Ellipsis, NotImplemented, int, len),
     *(np.array(1), np.array([1]), np.array([]), np.array([[1, 2], [3, 4]]), np.array(1.5), np.datetime64("2020-01-01")),
     *(
-        Size.ONE,
-        Size.TWO,
-        Index(1),
-        Index(-3),
-        Index(2**70),
-        BadIndex(),
-        Unprintable(),
-        [Unprintable()],
-        range(2),
+        Size.ONE, Size.TWO, Index(1), Index(-3), Index(2**70), BadIndex(), Unprintable(), [Unprintable()], range(2),
         LONG,
     ),
     *([[1]], [[[[[]]]]], list(range(100_000)), ["y" * 1000] * 100, np.zeros(5000), np.zeros((50, 50)), {"a\nb": 1}),
-)
+)  # fmt: skip
 
 
 def number(random: Random) -> Any:
@@ -360,14 +343,10 @@ _ACTIVATIONS: tuple[Any, ...] = (
     *((), (1,), ("clip", 1, 2, 3), ["relu"], ("leaky_relu", float("nan")), ("clip", float("-inf"), 1e400), ("a\nb", 1)),
     *(("leaky_relu", Fraction(1, 3)), ("leaky_relu", np.float16(2)), ("leaky_relu", "1"), ("clip", True, 1), (LONG,)),
     *(
-        ("leaky_relu", 1e300),
-        ("clip", Decimal(1), None),
-        ("clip", 1j, None),
-        (("relu",),),
-        Text("relu"),
+        ("leaky_relu", 1e300), ("clip", Decimal(1), None), ("clip", 1j, None), (("relu",),), Text("relu"),
         ("relu",) * 500,
     ),
-)
+)  # fmt: skip
 
 
 def activation(random: Random) -> Any:

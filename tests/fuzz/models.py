@@ -101,18 +101,8 @@ def like(x: Value, shape: tuple[int, ...] | None = None, dtype: Any = None, exac
 # ---------------------------------------------------------------- recipes: each adds a node that takes x, or nothing
 
 _ROUNDING = (
-    "Sigmoid",
-    "Tanh",
-    "Exp",
-    "Sqrt",
-    "Erf",
-    "HardSigmoid",
-    "Softplus",
-    "Log",
-    "Reciprocal",
-    "LeakyRelu",
-    "Elu",
-)
+    "Sigmoid", "Tanh", "Exp", "Sqrt", "Erf", "HardSigmoid", "Softplus", "Log", "Reciprocal", "LeakyRelu", "Elu",
+)  # fmt: skip
 _STEEP = ("Log", "Reciprocal", "Sqrt")  # beside zero, where the least rounding shows
 _INTEGRAL = ("Abs", "Neg", "Relu", "Identity", "Ceil", "Floor")
 

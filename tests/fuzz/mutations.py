@@ -21,28 +21,19 @@ _NAMES = (
 )
 _PLACES = (
     *(
-        CANARY,
-        f"./{CANARY}",
-        f"../{CANARY}",
-        f"sub/../{CANARY}",
-        f"/proc/self/cwd/{CANARY}",
-        "/etc/passwd",
+        CANARY, f"./{CANARY}", f"../{CANARY}", f"sub/../{CANARY}", f"/proc/self/cwd/{CANARY}", "/etc/passwd",
         "weights.bin",
     ),
     *("", ".", "..", "/dev/zero", "/dev/stdin", "missing.bin", "a\nb", f"{CANARY}\x00", "x" * 5000, "~/x", "link.bin"),
     *("file:///etc/passwd", "\\\\host\\share", "C:\\x"),
-)
+)  # fmt: skip
 _TYPES = {
-    FieldDescriptor.CPPTYPE_INT32: "integer",
-    FieldDescriptor.CPPTYPE_INT64: "integer",
-    FieldDescriptor.CPPTYPE_UINT32: "natural",
-    FieldDescriptor.CPPTYPE_UINT64: "natural",
-    FieldDescriptor.CPPTYPE_FLOAT: "float",
-    FieldDescriptor.CPPTYPE_DOUBLE: "float",
-    FieldDescriptor.CPPTYPE_ENUM: "enum",
-    FieldDescriptor.CPPTYPE_STRING: "text",
+    FieldDescriptor.CPPTYPE_INT32: "integer", FieldDescriptor.CPPTYPE_INT64: "integer",
+    FieldDescriptor.CPPTYPE_UINT32: "natural", FieldDescriptor.CPPTYPE_UINT64: "natural",
+    FieldDescriptor.CPPTYPE_FLOAT: "float", FieldDescriptor.CPPTYPE_DOUBLE: "float",
+    FieldDescriptor.CPPTYPE_ENUM: "enum", FieldDescriptor.CPPTYPE_STRING: "text",
     FieldDescriptor.CPPTYPE_MESSAGE: "message",
-}
+}  # fmt: skip
 
 
 def messages(message: Any) -> Iterator[Any]:

@@ -80,6 +80,18 @@ def own_operators(model: ModelProto) -> set[str]:
     return {node.op_type for node in model.graph.node if node.domain.startswith(DOMAIN)}
 
 
+def agrees(op_type: str, inputs: list[Any], outputs: int = 1, tolerance: float = 4e-6, **attributes: Any) -> list[Any]:
+    """Compare with ONNX Runtime, and with what stand-ins for device arrays make of it; return the results."""
+    free = [at for at, value in enumerate(inputs) if value is not None]
+    proto, feeds = one_node(op_type, inputs, outputs, free, **attributes)
+    results, expected = on_host_and_device(proto, feeds), by_onnxruntime(proto, feeds)
+    for got, wanted in zip(results, expected, strict=True):
+        assert (got.dtype, got.shape) == (wanted.dtype, wanted.shape)
+        limit = 2e-3 if wanted.dtype == np.float16 else tolerance
+        np.testing.assert_allclose(got, wanted, rtol=0, atol=limit * float(np.abs(wanted).max(initial=1e-3)))
+    return results
+
+
 def on_host_and_device(model: ModelProto, feeds: Mapping[str, Any]) -> list[Any]:
     """Run a model on the host, and on stand-ins for device arrays, where integers must have the same values."""
     results: list[Any] = list(backend.prepare(model).run(dict(feeds)))

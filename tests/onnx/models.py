@@ -66,13 +66,18 @@ def parse_nodes(text: str) -> list[NodeProto]:
     return list(onnx.parser.parse_graph(f"g () => () {{ {text} }}").node)
 
 
+def node_of(op_type: str, inputs: Sequence[Any], outputs: int = 1, **attributes: Any) -> tuple[NodeProto, list[Any]]:
+    """Return a node with an input for each value, where None leaves one out, and the values that are not None."""
+    names = ["" if value is None else f"x{at}" for at, value in enumerate(inputs)]
+    node = helper.make_node(op_type, names, [f"y{at}" for at in range(outputs)], **attributes)
+    return node, [np.asarray(value) if np.isscalar(value) else value for value in inputs if value is not None]
+
+
 def run(
     op_type: str, inputs: Sequence[Any], opset: int = NEWEST, outputs: int = 1, device: str = "CPU", **attributes: Any
 ) -> Any:
     """Compute one node, whose inputs of None are left out; return its output, or a list of several."""
-    names = ["" if value is None else f"x{at}" for at, value in enumerate(inputs)]
-    node = helper.make_node(op_type, names, [f"y{at}" for at in range(outputs)], **attributes)
-    given = [np.asarray(value) if isinstance(value, np.generic) else value for value in inputs if value is not None]
+    node, given = node_of(op_type, inputs, outputs, **attributes)
     results = list(backend.run_node(node, given, device, opset_version=opset))
     return results[0] if outputs == 1 else results
 
@@ -91,7 +96,7 @@ def model(
         "test",
         [value(item) if isinstance(item, str) else item for item in inputs],
         [value(item) if isinstance(item, str) else item for item in outputs],
-        [numpy_helper.from_array(array, name) for name, array in (weights or {}).items()],
+        [numpy_helper.from_array(np.asarray(array), name) for name, array in (weights or {}).items()],
     )
     imports = [helper.make_opsetid("", opset), *fields.pop("domains", ())]
     return helper.make_model(graph, opset_imports=imports, **{"ir_version": 8, **fields})

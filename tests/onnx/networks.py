@@ -14,18 +14,12 @@ from onnx import ModelProto, NodeProto, ValueInfoProto, helper
 
 from benchmarks.networks import DATA, with_random_weights
 from gpuconv.onnx import backend
+from tests.onnx.models import node_of
 
 __all__ = [
-    "DATA",
-    "attributes",
-    "both",
-    "onnxruntime_node",
-    "onnxruntime_outputs",
-    "onnxruntime_run",
-    "our_nodes",
-    "set_outputs",
-    "with_random_weights",
-]
+    "DATA", "attributes", "both", "onnxruntime_outputs", "onnxruntime_run", "our_nodes",
+    "set_outputs", "with_random_weights",
+]  # fmt: skip
 
 OPERATORS = ("Conv", "ConvTranspose", "MaxPool")
 
@@ -57,11 +51,6 @@ def onnxruntime_run(model: ModelProto, feeds: Mapping[str, Any]) -> list[Any]:
     return results
 
 
-def onnxruntime_node(node: NodeProto, inputs: Sequence[Any], opset: int) -> Any:
-    """Compute one node in ONNX Runtime, and return its first output."""
-    return onnxruntime_outputs(node, inputs, opset)[0]
-
-
 def onnxruntime_outputs(node: NodeProto, inputs: Sequence[Any], opset: int) -> list[Any]:
     """Compute one node in ONNX Runtime; the inputs are those whose names are not ""."""
     names = list(filter(None, node.input))
@@ -76,9 +65,7 @@ def onnxruntime_outputs(node: NodeProto, inputs: Sequence[Any], opset: int) -> l
 
 def both(op_type: str, opset: int, inputs: Sequence[Any], outputs: int = 1, **attributes: Any) -> tuple[Any, Any]:
     """Compute one node here and in ONNX Runtime, whose results must have the same types and shapes; None is absent."""
-    names = ["" if value is None else f"x{at}" for at, value in enumerate(inputs)]
-    node = helper.make_node(op_type, names, [f"y{at}" for at in range(outputs)], **attributes)
-    given = [value for value in inputs if value is not None]
+    node, given = node_of(op_type, inputs, outputs, **attributes)
     pair = backend.run_node(node, given, opset_version=opset), onnxruntime_outputs(node, given, opset)
     for got, expected in zip(*pair, strict=True):
         assert (got.dtype, got.shape) == (expected.dtype, expected.shape)

@@ -18,44 +18,19 @@ from tests.onnx.models import BY_EVALUATOR, NEWEST, data_of, floats, node_tests,
 
 pytestmark = pytest.mark.slow
 
-NODE_TESTS = [
-    "basic_conv_with_padding",
-    "basic_conv_without_padding",
-    "conv_with_autopad_same",
-    "conv_with_strides_and_asymmetric_padding",
-    "conv_with_strides_no_padding",
-    "conv_with_strides_padding",
-    "convtranspose",
-    "convtranspose_1d",
-    "convtranspose_3d",
-    "convtranspose_autopad_same",
-    "convtranspose_dilations",
-    "convtranspose_group_2",
-    "convtranspose_group_2_image_3",
-    "convtranspose_kernel_shape",
-    "convtranspose_output_shape",
-    "convtranspose_pad",
-    "convtranspose_pads",
-    "maxpool_1d_default",
-    "maxpool_2d_ceil",
-    "maxpool_2d_ceil_output_size_reduce_by_one",
-    "maxpool_2d_default",
-    "maxpool_2d_dilations",
-    "maxpool_2d_pads",
-    "maxpool_2d_precomputed_pads",
-    "maxpool_2d_precomputed_same_upper",
-    "maxpool_2d_precomputed_strides",
-    "maxpool_2d_same_lower",
-    "maxpool_2d_same_upper",
-    "maxpool_2d_strides",
-    "maxpool_2d_uint8",
-    "maxpool_3d_default",
-    "maxpool_3d_dilations",
-    "maxpool_3d_dilations_use_ref_impl",
-    "maxpool_3d_dilations_use_ref_impl_large",
-    "maxpool_with_argmax_2d_precomputed_pads",
-    "maxpool_with_argmax_2d_precomputed_strides",
+CONVOLUTIONS = [
+    *("basic_conv_with_padding", "basic_conv_without_padding", "conv_with_autopad_same", "conv_with_strides_padding"),
+    *("conv_with_strides_and_asymmetric_padding", "conv_with_strides_no_padding"),
 ]
+TRANSPOSES = ["", "_1d", "_3d", "_autopad_same", "_dilations", "_group_2", "_group_2_image_3", "_kernel_shape"]
+TRANSPOSES += ["_output_shape", "_pad", "_pads"]
+POOLS = [
+    *("1d_default", "2d_ceil", "2d_ceil_output_size_reduce_by_one", "2d_default", "2d_dilations", "2d_pads"),
+    *("2d_precomputed_pads", "2d_precomputed_same_upper", "2d_precomputed_strides", "2d_same_lower", "2d_same_upper"),
+    *("2d_strides", "2d_uint8", "3d_default", "3d_dilations", "3d_dilations_use_ref_impl"),
+    *("3d_dilations_use_ref_impl_large", "with_argmax_2d_precomputed_pads", "with_argmax_2d_precomputed_strides"),
+]
+NODE_TESTS = [*CONVOLUTIONS, *(f"convtranspose{name}" for name in TRANSPOSES), *(f"maxpool_{name}" for name in POOLS)]
 
 
 # --- ONNX's node tests ------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from benchmarks.architectures import mobile, sequences, vision
 from gpuconv.onnx import backend, operators
 from gpuconv.onnx.batch import axes
 from tests.harness.device_arrays import device_arrays
-from tests.onnx.models import floats
+from tests.onnx.models import floats, parsed
 
 pytestmark = pytest.mark.filterwarnings("ignore:the model does not say of what type:UserWarning")  # nor need it
 
@@ -123,9 +123,7 @@ def built(name: str) -> tuple[onnx.ModelProto, tuple[int, ...]]:
     """Return a model, and the shape of its images."""
     shape, weights, nodes, _ = {**KEPT, **MET}[name]
     dims = ", ".join(map(str, ("N", *shape)))
-    proto = onnx.parser.parse_model(
-        f'<ir_version: 10, opset_import: ["" : 22]> g (float[{dims}] x) => (float y) {{ {nodes} }}'
-    )
+    proto = parsed(f"g (float[{dims}] x) => (float y) {{ {nodes} }}")
     proto.graph.output[0].type.tensor_type.ClearField("shape")
     arrays = {f"w{at}": floats(*extents, seed=at) for at, extents in enumerate(weights)} | {"b0": floats(5)}
     used = {inner for node in proto.graph.node for inner in (*node.input, *("w0",) * bool(node.attribute))}
@@ -203,33 +201,12 @@ def test_on_a_device_products_are_made_image_by_image(name: str) -> None:
 
 
 def test_an_operator_is_in_the_table_of_axes_or_brings_images_together() -> None:
-    unknown = {"DynamicQuantizeLinear", "NonMaxSuppression", "RoiAlign"}
-    unknown |= {
-        "AffineGrid",
-        "Attention",
-        "BlackmanWindow",
-        "CenterCropPad",
-        "Det",
-        "EyeLike",
-        "HammingWindow",
-        "HannWindow",
-        "LpNormalization",
-        "MeanVarianceNormalization",
-        "NegativeLogLikelihoodLoss",
-        "Optional",
-        "OptionalGetElement",
-        "OptionalHasElement",
-        "RMSNormalization",
-        "RegexFullMatch",
-        "ReverseSequence",
-        "SequenceInsert",
-        "SoftmaxCrossEntropyLoss",
-        "SplitToSequence",
-        "StringNormalizer",
-        "StringSplit",
-        "TfIdfVectorizer",
-        "Trilu",
-        "Unique",
+    unknown = {
+        *("AffineGrid", "Attention", "BlackmanWindow", "CenterCropPad", "Det", "DynamicQuantizeLinear", "EyeLike"),
+        *("HammingWindow", "HannWindow", "LpNormalization", "MeanVarianceNormalization", "NegativeLogLikelihoodLoss"),
+        *("NonMaxSuppression", "Optional", "OptionalGetElement", "OptionalHasElement", "RMSNormalization"),
+        *("RegexFullMatch", "ReverseSequence", "RoiAlign", "SequenceInsert", "SoftmaxCrossEntropyLoss"),
+        *("SplitToSequence", "StringNormalizer", "StringSplit", "TfIdfVectorizer", "Trilu", "Unique"),
     }
     assert set(operators.TABLE) - axes._RULES.keys() - axes._SHAPES == unknown
 
@@ -273,10 +250,7 @@ def test_einsum_is_cut_along_the_letter_of_the_batch(equation: str) -> None:
     sizes = {"i": 5, "j": 7, "k": 4}
     shapes = [["N" if letter == "n" else sizes[letter] for letter in term] for term in terms.split(",")]
     given = [f"float[{', '.join(map(str, shape))}] x{at}" for at, shape in enumerate(shapes) if "N" in shape]
-    proto = onnx.parser.parse_model(
-        f'<ir_version: 10, opset_import: ["" : 22]> g ({", ".join(given)}) => (float y) '
-        f'{{ y = Einsum<equation = "{equation}">(x0, x1) }}'
-    )
+    proto = parsed(f'g ({", ".join(given)}) => (float y) {{ y = Einsum<equation = "{equation}">(x0, x1) }}')
     proto.graph.output[0].type.tensor_type.ClearField("shape")
     arrays = [floats(*(3 if size == "N" else size for size in shape), seed=at) for at, shape in enumerate(shapes)]
     for at, shape in enumerate(shapes):
@@ -315,10 +289,8 @@ def test_curves_have_the_same_bits_at_every_place_length_and_stride(name: str, d
 @pytest.mark.parametrize("name", sorted(axes._BY_PLACE))
 def test_curves_of_numpy_see_the_same_rows_in_every_batch(name: str) -> None:
     """NumPy computes cosines of float16 otherwise where they do not follow each other, as rows cut in two do not."""
-    proto = onnx.parser.parse_model(
-        '<ir_version: 10, opset_import: ["" : 22]> g (float16[N, 4] x) => (float16[N, 2] y) '
-        f"{{ a, b = Split<axis = 1, num_outputs = 2>(x)  y = {name}(a) }}"
-    )
+    nodes = f"a, b = Split<axis = 1, num_outputs = 2>(x)  y = {name}(a)"
+    proto = parsed(f"g (float16[N, 4] x) => (float16[N, 2] y) {{ {nodes} }}")
     rep, x = backend.prepare(proto, invariant="batch"), (floats(500, 4) / 4).astype(np.float16)
     x = x + np.float16(2) if name == "Acosh" else x
     with np.errstate(all="ignore"), warnings.catch_warnings():

@@ -12,8 +12,8 @@ from gpuconv._errors import ArgumentError
 from gpuconv.onnx import backend
 from tests.harness.device_arrays import device_arrays
 from tests.onnx.models import floats
+from tests.onnx.networks import onnxruntime_run
 
-ort = pytest.importorskip("onnxruntime")
 DOMAIN = "ai.onnx.ml"
 OPSETS = [helper.make_opsetid("", 15), helper.make_opsetid(DOMAIN, 3)]
 LABELS: list[tuple[dict[str, Any], int]] = [
@@ -33,18 +33,13 @@ def maps(key: int) -> Any:
     return helper.make_value_info("maps", helper.make_sequence_type_proto(kind))
 
 
-def expected(made: Any, x: Any) -> list[Any]:
-    session = ort.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"])
-    return list(session.run(None, {"x": x}))
-
-
 @pytest.mark.parametrize(("labels", "key"), LABELS)
 @pytest.mark.parametrize("shape", [(4, 3), (1, 3), (0, 3), (3,)])
 def test_rows_become_maps(labels: dict[str, Any], key: int, shape: tuple[int, ...]) -> None:
     node = helper.make_node("ZipMap", ["x"], ["maps"], domain=DOMAIN, **labels)
     made, x = model([node], [maps(key)], 3, len(shape)), floats(*shape)
     (got,) = backend.prepare(made).run([x])
-    (wanted,) = expected(made, x) if x.size else ([],)
+    (wanted,) = onnxruntime_run(made, {"x": x}) if x.size else ([],)
     assert [list(row.items()) for row in got] == [list(row.items()) for row in wanted]
     assert [list(map(type, [*row, *row.values()])) for row in got] == [
         list(map(type, [*row, *row.values()])) for row in wanted
@@ -53,25 +48,17 @@ def test_rows_become_maps(labels: dict[str, Any], key: int, shape: tuple[int, ..
 
 @pytest.mark.parametrize(("labels", "key"), LABELS)
 def test_a_classifier_as_converters_write_it(labels: dict[str, Any], key: int) -> None:
-    weights = floats(12, seed=1).tolist()
+    attributes = {"coefficients": floats(12, seed=1).tolist(), "intercepts": [0.25, -0.5, 0.0], "multi_class": 1}
+    attributes |= {name.replace("int64s", "ints"): value for name, value in labels.items()}
+    attributes |= {"post_transform": "SOFTMAX"}
     nodes = [
-        helper.make_node(
-            "LinearClassifier",
-            ["x"],
-            ["label", "scores"],
-            domain=DOMAIN,
-            coefficients=weights,
-            intercepts=[0.25, -0.5, 0.0],
-            multi_class=1,
-            post_transform="SOFTMAX",
-            **{name.replace("int64s", "ints"): value for name, value in labels.items()},
-        ),
+        helper.make_node("LinearClassifier", ["x"], ["label", "scores"], domain=DOMAIN, **attributes),
         helper.make_node("ZipMap", ["scores"], ["maps"], domain=DOMAIN, **labels),
     ]
     made, x = model(nodes, [helper.make_tensor_value_info("label", key, ["N"]), maps(key)], 4), floats(5, 4)
     rep = backend.prepare(made)
     label, got = rep.run(None, {"x": x})
-    wanted_label, wanted = expected(made, x)
+    wanted_label, wanted = onnxruntime_run(made, {"x": x})
     assert label.tolist() == list(wanted_label)
     assert [list(row) for row in got] == [list(row) for row in wanted]
     np.testing.assert_allclose([[*row.values()] for row in got], [[*row.values()] for row in wanted], rtol=1e-5)

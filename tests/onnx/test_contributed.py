@@ -7,28 +7,16 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import helper
 
 import gpuconv
 from gpuconv.onnx import backend, steps
-from tests.onnx.contributed import UNTYPED, by_onnxruntime, on_host_and_device, one_node
-from tests.onnx.models import floats
+from tests.onnx.contributed import UNTYPED, agrees, by_onnxruntime, on_host_and_device, one_node
+from tests.onnx.models import floats, model, parsed, value
 
 pytestmark = [pytest.mark.slow, UNTYPED]
-
-
-def agrees(op_type: str, inputs: list[Any], outputs: int = 1, tolerance: float = 4e-6, **attributes: Any) -> list[Any]:
-    """Compare with ONNX Runtime, and with what stand-ins for device arrays make of it; return both results."""
-    free = [at for at, value in enumerate(inputs) if value is not None]
-    proto, feeds = one_node(op_type, inputs, outputs, free, **attributes)
-    results, expected = on_host_and_device(proto, feeds), by_onnxruntime(proto, feeds)
-    for got, wanted in zip(results, expected, strict=True):
-        assert (got.dtype, got.shape) == (wanted.dtype, wanted.shape)
-        limit = 2e-3 if wanted.dtype == np.float16 else tolerance
-        np.testing.assert_allclose(got, wanted, rtol=0, atol=limit * float(np.abs(wanted).max(initial=1e-3)))
-    return results
+MICROSOFT = [helper.make_opsetid("com.microsoft", 1)]
 
 
 # ---------------------------------------------------------------- FusedConv and FusedGemm
@@ -110,16 +98,9 @@ def test_unknown_activations_are_refused(attributes: dict[str, Any], message: st
 
 
 GEMM_ACTIVATIONS: dict[str, dict[str, float]] = {
-    "Elu": {"alpha": 0.5},
-    "HardSigmoid": {"alpha": 0.3, "beta": 0.4},
-    "LeakyRelu": {"alpha": 0.2},
-    "Relu": {},
-    "Sigmoid": {},
-    "Softplus": {},
-    "Softsign": {},
-    "Tanh": {},
-    "ThresholdedRelu": {"alpha": 0.7},
-}
+    "Elu": {"alpha": 0.5}, "HardSigmoid": {"alpha": 0.3, "beta": 0.4}, "LeakyRelu": {"alpha": 0.2}, "Relu": {},
+    "Sigmoid": {}, "Softplus": {}, "Softsign": {}, "Tanh": {}, "ThresholdedRelu": {"alpha": 0.7},
+}  # fmt: skip
 
 
 @pytest.mark.filterwarnings("ignore:.* is left to onnx's reference evaluator:UserWarning")
@@ -134,21 +115,14 @@ def test_fused_gemm(activation: str) -> None:
 
 def test_fused_nodes_in_graphs_inside_and_in_functions() -> None:
     """Names in between are new ones there, too."""
-    conv = helper.make_node("FusedConv", ["x", "w"], ["y"], domain="com.microsoft", activation="Tanh")
-    taken = helper.make_node("Identity", ["y"], ["y of Conv"])
-    body = helper.make_graph([conv, taken], "then", [], [onnx.ValueInfoProto(name="y of Conv")])
-    other = helper.make_graph([helper.make_node("Identity", ["x"], ["z"])], "else", [], [onnx.ValueInfoProto(name="z")])
-    choice = helper.make_node("If", ["flag"], ["out"], then_branch=body, else_branch=other)
-    imports = [helper.make_opsetid("", 16), helper.make_opsetid("com.microsoft", 1)]
-    function = helper.make_function("own", "conv", ["x", "w"], ["y of Conv"], [conv, taken], imports)
-    call = helper.make_node("conv", ["x", "w"], ["called"], domain="own")
-    inputs = [helper.make_tensor_value_info("x", 1, [1, 1, 3]), helper.make_tensor_value_info("flag", 9, [])]
-    outputs = [helper.make_tensor_value_info(name, 1, [None] * 3) for name in ("out", "called")]
-    weights = [numpy_helper.from_array(np.float32([[[2, 1]]]), "w")]
-    graph = helper.make_graph([choice, call], "g", inputs, outputs, weights)
-    proto = helper.make_model(
-        graph, functions=[function], opset_imports=[*imports, helper.make_opsetid("own", 1)], ir_version=8
-    )
+    nodes = 'y = com.microsoft.FusedConv <activation = "Tanh"> (x, w)  "y of Conv" = Identity (y)'
+    text = f"""g (float[1, 1, 3] x, bool flag) => (float[A, B, C] out, float[A, B, C] called)
+        <float[1, 1, 2] w = {{2, 1}}> {{
+        out = If (flag) <then_branch = b () => (float[A, B, C] "y of Conv") {{ {nodes} }},
+                         else_branch = e () => (float[A, B, C] z) {{ z = Identity (x) }}>
+        called = own.conv (x, w) }}
+        <domain: "own", opset_import: ["" : 16, "com.microsoft" : 1]> conv (x, w) => ("y of Conv") {{ {nodes} }}"""
+    proto = parsed(text, 16, ["com.microsoft", "own"])
     x = np.float32([[[0.5, -0.25, 0.125]]])
     for y in backend.prepare(proto).run([x, np.asarray(True)]):
         np.testing.assert_allclose(y, np.tanh([[[0.75, -0.375]]]), rtol=1e-6)
@@ -156,13 +130,9 @@ def test_fused_nodes_in_graphs_inside_and_in_functions() -> None:
 
 @pytest.mark.parametrize("op_type", ["FusedConv", "Gelu"])
 def test_a_model_s_own_functions_come_first(op_type: str) -> None:
-    imports = [helper.make_opsetid("", 16), helper.make_opsetid("com.microsoft", 1)]
-    body = [helper.make_node("Neg", ["a"], ["b"])]
-    function = helper.make_function("com.microsoft", op_type, ["a"], ["b"], body, imports)
-    call = helper.make_node(op_type, ["x"], ["y"], domain="com.microsoft")
-    declared = [helper.make_tensor_value_info(name, 1, [3]) for name in "xy"]
-    graph = helper.make_graph([call], "g", declared[:1], declared[1:])
-    proto = helper.make_model(graph, functions=[function], opset_imports=imports, ir_version=8)
+    text = f"""g (float[3] x) => (float[3] y) {{ y = com.microsoft.{op_type} (x) }}
+        <domain: "com.microsoft", opset_import: ["" : 16]> {op_type} (a) => (b) {{ b = Neg (a) }}"""
+    proto = parsed(text, 16, ["com.microsoft"])
     assert backend.prepare(proto).run([np.float32([1, -2, 3])])["y"].tolist() == [-1, 2, -3]
 
 
@@ -318,17 +288,11 @@ def test_quantization_of_onnx_runtime_s_own_domain(kind: Any) -> None:
 @pytest.mark.parametrize("kind", [ml_dtypes.int4, ml_dtypes.uint4])
 def test_four_bits(kind: Any) -> None:
     """ONNX Runtime hands out no arrays of these, so that they go through both operators."""
-    make, x = helper.make_node, 3 * floats(3, 8)
-    nodes = [
-        make("QuantizeLinear", ["x", "s", "z"], ["q"], domain="com.microsoft", axis=0),
-        make("DequantizeLinear", ["q", "s", "z"], ["y"], domain="com.microsoft", axis=0),
-    ]
-    scale, zero = np.float32([0.5, 0.25, 1]), np.array([1, 2, 3]).astype(kind)
-    weights = [numpy_helper.from_array(scale, "s"), numpy_helper.from_array(zero, "z")]
-    declared = [helper.make_tensor_value_info(name, 1, [3, 8]) for name in "xy"]
-    graph = helper.make_graph(nodes, "g", declared[:1], declared[1:], weights)
-    imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
-    proto = helper.make_model(graph, opset_imports=imports, ir_version=10)
+    nodes = """q = com.microsoft.QuantizeLinear <axis = 0> (x, s, z)
+               y = com.microsoft.DequantizeLinear <axis = 0> (q, s, z)"""
+    x, scale, zero = 3 * floats(3, 8), np.float32([0.5, 0.25, 1]), np.array([1, 2, 3]).astype(kind)
+    declared, weights = [value(name, shape=(3, 8)) for name in "xy"], {"s": scale, "z": zero}
+    proto = model(nodes, declared[:1], declared[1:], 17, weights, domains=MICROSOFT, ir_version=10)
     (y,) = on_host_and_device(proto, {"x": x})
     np.testing.assert_array_equal(y, by_onnxruntime(proto, {"x": x})[0])
     ends, offset = (-8, 7) if kind is ml_dtypes.int4 else (0, 15), zero.astype(int)[:, None]
@@ -338,17 +302,9 @@ def test_four_bits(kind: Any) -> None:
 
 def test_weights_are_dequantized_once() -> None:
     w = np.arange(-8, 8).reshape(4, 1, 4).astype(np.int16)
-    make = helper.make_node
-    nodes = [
-        make("DequantizeLinear", ["q", "s"], ["w"], domain="com.microsoft"),
-        make("Conv", ["x", "w"], ["y"]),
-    ]
-    inputs = [helper.make_tensor_value_info("x", 1, [1, 1, 6])]
-    outputs = [helper.make_tensor_value_info("y", 1, [1, 4, 3])]
-    weights = [numpy_helper.from_array(w, "q"), numpy_helper.from_array(np.float32(0.5), "s")]
-    graph = helper.make_graph(nodes, "g", inputs, outputs, weights)
-    imports = [helper.make_opsetid("", 13), helper.make_opsetid("com.microsoft", 1)]
-    rep = backend.prepare(helper.make_model(graph, opset_imports=imports, ir_version=8))
+    weights = {"q": w, "s": np.float32(0.5)}
+    nodes = "w = com.microsoft.DequantizeLinear (q, s)  y = Conv (x, w)"
+    rep = backend.prepare(model(nodes, ["x"], ["y"], 13, weights, domains=MICROSOFT))
     x, seen = floats(1, 1, 6), []
     (y,) = rep.run([x], observer=lambda node, *_: seen.append(node.op_type))
     assert seen == ["Conv"]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
-from onnx import ModelProto, helper, numpy_helper
+from onnx import ModelProto
 
 import gpuconv
 from gpuconv.onnx import backend
+from tests.onnx import contributed
 from tests.onnx.contributed import (
     LEVEL,
     UNTYPED,
@@ -19,21 +21,14 @@ from tests.onnx.contributed import (
     own_operators,
     saved,
 )
-from tests.onnx.models import floats
+from tests.onnx.models import floats, model, parse_nodes, value
 
 pytestmark = [pytest.mark.slow, UNTYPED]
 B, S, N, D = 2, 3, 2, 4
 H = N * D
 
 
-def agrees(op_type: str, inputs: list[Any], outputs: int = 1, **attributes: Any) -> list[Any]:
-    free = [at for at, value in enumerate(inputs) if value is not None]
-    proto, feeds = one_node(op_type, inputs, outputs, free, **attributes)
-    results = on_host_and_device(proto, feeds)
-    for got, wanted in zip(results, by_onnxruntime(proto, feeds), strict=True):
-        assert (got.dtype, got.shape) == (wanted.dtype, wanted.shape)
-        np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-5 * float(np.abs(wanted).max(initial=1e-3)))
-    return results
+agrees = partial(contributed.agrees, tolerance=1e-5)
 
 
 def masks(keys: int) -> list[Any]:
@@ -145,50 +140,25 @@ def test_faults_name_the_node(op_type: str, inputs: list[Any], attributes: dict[
 
 def bert() -> ModelProto:
     """A layer as PyTorch's exporter writes it, with its mask, in which ONNX Runtime finds Attention."""
-    node, weights = helper.make_node, {"shape": np.int64([0, 0, N, D]), "flat": np.int64([0, 0, H])}
-    nodes = [
-        node("Unsqueeze", ["mask"], ["m1"], axes=[1]),
-        node("Unsqueeze", ["m1"], ["m2"], axes=[2]),
-        node("Cast", ["m2"], ["m3"], to=1),
-        node("Sub", ["one", "m3"], ["m4"]),
-        node("Mul", ["m4", "large"], ["hidden"]),
-        node("LayerNormalization", ["x", "gamma", "beta"], ["h"], axis=-1),
-    ]
+    weights = {"shape": np.int64([0, 0, N, D]), "flat": np.int64([0, 0, H])}
+    text = """m1 = Unsqueeze <axes = [1]> (mask)  m2 = Unsqueeze <axes = [2]> (m1)  m3 = Cast <to = 1> (m2)
+              m4 = Sub (one, m3)  hidden = Mul (m4, large)  h = LayerNormalization <axis = -1> (x, gamma, beta)"""
     for name, order in (("q", [0, 2, 1, 3]), ("k", [0, 2, 3, 1]), ("v", [0, 2, 1, 3])):
         weights |= {f"w{name}": floats(H, H, seed=ord(name)), f"b{name}": floats(H, seed=ord(name) + 1)}
-        nodes += [
-            node("MatMul", ["h", f"w{name}"], [f"{name}1"]),
-            node("Add", [f"{name}1", f"b{name}"], [f"{name}2"]),
-            node("Reshape", [f"{name}2", "shape"], [f"{name}3"]),
-            node("Transpose", [f"{name}3"], [f"{name}4"], perm=order),
-        ]
-    nodes += [
-        node("MatMul", ["q4", "k4"], ["s1"]),
-        node("Div", ["s1", "root"], ["s2"]),
-        node("Add", ["s2", "hidden"], ["s3"]),
-        node("Softmax", ["s3"], ["s4"], axis=3),
-        node("MatMul", ["s4", "v4"], ["o1"]),
-        node("Transpose", ["o1"], ["o2"], perm=[0, 2, 1, 3]),
-        node("Reshape", ["o2", "flat"], ["o3"]),
-        node("MatMul", ["o3", "wo"], ["o4"]),
-        node("Add", ["o4", "bo"], ["o5"]),
-        node("Add", ["o5", "h"], ["o6"]),
-        node("LayerNormalization", ["o6", "gamma", "beta"], ["y"], axis=-1),
-    ]
+        text += f"""  {name}1 = MatMul (h, w{name})  {name}2 = Add ({name}1, b{name})
+                      {name}3 = Reshape ({name}2, shape)  {name}4 = Transpose <perm = {order}> ({name}3)"""
+    text += """  s1 = MatMul (q4, k4)  s2 = Div (s1, root)  s3 = Add (s2, hidden)  s4 = Softmax <axis = 3> (s3)
+                 o1 = MatMul (s4, v4)  o2 = Transpose <perm = [0, 2, 1, 3]> (o1)  o3 = Reshape (o2, flat)
+                 o4 = MatMul (o3, wo)  o5 = Add (o4, bo)  o6 = Add (o5, h)
+                 y = LayerNormalization <axis = -1> (o6, gamma, beta)"""
     weights |= {"one": np.float32(1), "large": np.float32(-10000), "root": np.float32(2)}
-    weights |= {
-        "gamma": floats(H, seed=7),
-        "beta": floats(H, seed=8),
-        "wo": floats(H, H, seed=9),
-        "bo": floats(H, seed=10),
-    }
+    weights |= {"gamma": floats(H, seed=7), "beta": floats(H, seed=8), "wo": floats(H, H, seed=9)}
+    weights |= {"bo": floats(H, seed=10)}
+    nodes = parse_nodes(text)
     for number, one in enumerate(nodes):
         one.name = f"node {number}"
-    inputs = [helper.make_tensor_value_info("x", 1, [B, S, H]), helper.make_tensor_value_info("mask", 7, [B, S])]
-    fixed = [numpy_helper.from_array(np.asarray(value), name) for name, value in weights.items()]
-    outputs = [helper.make_tensor_value_info("y", 1, [B, S, H])]
-    graph = helper.make_graph(nodes, "layer", inputs, outputs, fixed)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 12)], ir_version=8)
+    inputs, outputs = [value("x", shape=(B, S, H)), value("mask", np.int64, (B, S))], [value("y", shape=(B, S, H))]
+    return model(nodes, inputs, outputs, 12, weights)
 
 
 def test_a_layer_in_which_onnx_runtime_finds_attention() -> None:

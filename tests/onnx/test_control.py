@@ -13,14 +13,19 @@ from gpuconv.onnx import backend
 from gpuconv.onnx.evaluator import Evaluator
 from gpuconv.onnx.operators import CONTROL, Body, Form
 from tests.harness.device_arrays import device_arrays
-from tests.onnx.models import BY_EVALUATOR, CONTROL_TESTS, assert_expected, data_of, floats, node_tests, values
+from tests.onnx.models import (
+    BY_EVALUATOR,
+    CONTROL_TESTS,
+    assert_expected,
+    data_of,
+    floats,
+    node_tests,
+    parsed,
+    values,
+)
 from tests.onnx.networks import onnxruntime_run
 
 pytestmark = pytest.mark.slow
-
-
-def parsed(text: str, opset: int = 21) -> onnx.ModelProto:
-    return onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : {opset}]>\n{text}')
 
 
 def agrees(text: str, *feeds: dict[str, Any], opset: int = 21) -> None:
@@ -84,7 +89,7 @@ def test_a_loop_without_a_condition_ignores_that_of_its_body() -> None:
     """As the specification has it, other than ONNX Runtime."""
     text = LOOP.replace(", bool go", "").replace("(m, go, x)", "(m, , x)")
     feed = {"m": np.array(7), "x": np.float32([1, 2]), "a": np.float32([0.5, 1])}
-    y, s, i = backend.prepare(parsed(text)).run(feed)
+    y, s, i = backend.prepare(parsed(text, 21)).run(feed)
     assert y.tolist() == [4.5, 9]
     assert i.tolist() == list(range(7))
     np.testing.assert_array_equal(s, [[(1 + 0.5 * n) * (0.5 + 0.5 * n), (2 + n) * (1 + n)] for n in range(1, 8)])
@@ -104,10 +109,10 @@ def test_what_no_trip_made_is_empty_as_the_graph_declares_it() -> None:
         o = Identity (z)
       }}>
     }}"""
-    y, s = backend.prepare(parsed(text)).run({"m": np.array(0), "z": np.ones((3, 2), np.int8), "x": floats(2)})
+    y, s = backend.prepare(parsed(text, 21)).run({"m": np.array(0), "z": np.ones((3, 2), np.int8), "x": floats(2)})
     np.testing.assert_array_equal(y, floats(2))
     assert (s.dtype, s.shape) == (np.int8, (0, 3, 0))
-    _, s = backend.prepare(parsed(text)).run({"m": np.array(4), "z": np.ones((3, 2), np.int8), "x": floats(2)})
+    _, s = backend.prepare(parsed(text, 21)).run({"m": np.array(4), "z": np.ones((3, 2), np.int8), "x": floats(2)})
     assert s.shape == (4, 3, 2)
 
 
@@ -174,7 +179,7 @@ def test_axes_of_scans_count_from_the_end_too() -> None:
     shapes = {"first": "2, 4", "second": "4, 2", "out": "2, T"}
     feed = {"s": floats(2), "x": floats(2, 4, seed=1), "z": floats(4, 2, seed=2)}
     counted = [
-        backend.prepare(parsed(SCAN.format(**shapes, attributes=attributes))).run(feed)
+        backend.prepare(parsed(SCAN.format(**shapes, attributes=attributes), 21)).run(feed)
         for attributes in (
             "scan_input_axes = [1, 0], scan_output_axes = [1, 0],",
             "scan_input_axes = [-1, -2], scan_output_axes = [-1, -2],",
@@ -188,7 +193,7 @@ def test_a_scan_of_nothing_keeps_its_state() -> None:
     shapes = {"first": "N, 2", "second": "N, 2", "out": "2, T"}
     text = SCAN.format(**shapes, attributes="scan_output_axes = [1, 0],").replace("float[2] n)", "float[2, K] n)")
     feed = {"s": floats(2), "x": floats(0, 2), "z": floats(0, 2)}
-    y, p, q = backend.prepare(parsed(text)).run(feed)
+    y, p, q = backend.prepare(parsed(text, 21)).run(feed)
     np.testing.assert_array_equal(y, feed["s"])
     assert (p.shape, q.shape) == ((2, 0), (0, 2, 0))
 
@@ -239,7 +244,7 @@ g (bool c, float[1, 1, 6] x, float[1, 1, 3] w = {1, 2, 3}) => (float[1, 1, M] y)
 def test_graphs_inside_are_folded_by_one_budget() -> None:
     x = floats(1, 1, 6)
     for fold, lengths in ((True, [1, 1]), (False, [2, 4])):
-        rep = backend.prepare(parsed(BRANCHES), fold=fold)
+        rep = backend.prepare(parsed(BRANCHES, 21), fold=fold)
         evaluators = rep._evaluator.rt_nodes_[0].evaluators
         assert [len(evaluators[name].rt_nodes_) for name in ("then_branch", "else_branch")] == lengths
         assert all(inner._budget is rep._evaluator._budget for inner in evaluators.values())
@@ -251,7 +256,7 @@ def test_graphs_inside_are_folded_by_one_budget() -> None:
 
 @pytest.mark.parametrize("fold", [True, False])
 def test_defaults_that_the_caller_replaces_are_replaced_inside_too(fold: bool) -> None:
-    rep, x = backend.prepare(parsed(BRANCHES), fold=fold), floats(1, 1, 6)
+    rep, x = backend.prepare(parsed(BRANCHES, 21), fold=fold), floats(1, 1, 6)
     other = np.float32([0, 0, -1]).reshape(1, 1, 3)
     for _ in range(2):
         (y,) = rep.run({"c": np.array(True), "x": x, "w": other})
@@ -275,7 +280,7 @@ g (int64 m, float[1, 1, 8] x, float[1, 1, 3] w) => (float[1, 1, 8] y, float[T, 1
 
 def test_a_loop_stays_on_the_device() -> None:
     """But for its condition; a constant of outside goes there once, not at every trip."""
-    model = parsed(CONVOLVING)
+    model = parsed(CONVOLVING, 21)
     model.graph.initializer.append(onnx.numpy_helper.from_array(floats(1, 1, 3, seed=1), "w"))
     feed = {"m": np.array(3), "x": floats(1, 1, 8)}
     expected = backend.prepare(model).run(feed)
@@ -292,16 +297,14 @@ def test_a_loop_stays_on_the_device() -> None:
 
 
 def test_attributes_of_a_function_reach_the_graphs_inside() -> None:
-    model = onnx.parser.parse_model("""
-    <ir_version: 10, opset_import: ["" : 21, "own" : 1]>
-    g (bool c, float[3] x) => (float[3] y) { y = own.F <slope = 0.25> (c, x) }
+    text = """g (bool c, float[3] x) => (float[3] y) { y = own.F <slope = 0.25> (c, x) }
     <domain: "own", opset_import: ["" : 21]>
     F <slope> (c, x) => (y) {
       y = If (c) <
         then_branch = p () => (float[3] p1) { p1 = LeakyRelu <alpha : float = @slope> (x) },
         else_branch = q () => (float[3] q1) { q1 = Identity (x) }>
-    }""")
-    (y,) = backend.prepare(model).run({"c": np.array(True), "x": np.float32([-4, 0, 3])})
+    }"""
+    (y,) = backend.prepare(parsed(text, 21, ["own"])).run({"c": np.array(True), "x": np.float32([-4, 0, 3])})
     assert y.tolist() == [-1, 0, 3]
 
 
@@ -336,7 +339,7 @@ def test_errors_name_the_node() -> None:
     ]  # fmt: skip
     for text, feed, message in wrong:
         with pytest.raises(gpuconv.ArgumentError, match=message):
-            backend.prepare(parsed(text)).run(feed)
+            backend.prepare(parsed(text, 21)).run(feed)
 
 
 def test_a_body_has_an_input_for_every_value() -> None:
@@ -346,4 +349,4 @@ def test_a_body_has_an_input_for_every_value() -> None:
         { d = Identity (c) w = Identity (x) }>
     }"""
     with pytest.raises(gpuconv.ArgumentError, match="the graph body has 2 inputs, but is given 3 values"):
-        backend.prepare(parsed(text)).run({"m": np.array(1), "x": floats(2)})
+        backend.prepare(parsed(text, 21)).run({"m": np.array(1), "x": floats(2)})

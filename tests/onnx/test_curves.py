@@ -14,7 +14,7 @@ from onnx import helper, numpy_helper
 from gpuconv.onnx import backend
 from gpuconv.onnx.model import load
 from gpuconv.onnx.operators import special
-from tests.onnx.models import floats, model, parse_nodes, value
+from tests.onnx.models import floats, model, parse_nodes, run, value
 
 SPECIAL = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1e-40, -1e-40, 88.0, -88.0, 1e30, -1e30])
 ERF_ULPS = 5
@@ -43,7 +43,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _run(op_type: str, x: Any, attributes: dict[str, Any]) -> Any:
     with np.errstate(all="ignore"):
-        return backend.run_node(helper.make_node(op_type, ["x"], ["y"], **attributes), [x], opset_version=24)[0]
+        return run(op_type, [x], 24, **attributes)
 
 
 @pytest.mark.parametrize("op_type", EXACT)

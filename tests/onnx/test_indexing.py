@@ -7,12 +7,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from onnx import helper
 
 import gpuconv
-from gpuconv.onnx import backend
 from tests.harness.device_arrays import device_arrays
-from tests.onnx.models import floats
+from tests.onnx.models import floats, run
 from tests.onnx.networks import both
 
 pytestmark = pytest.mark.slow
@@ -20,17 +18,12 @@ pytestmark = pytest.mark.slow
 REDUCTIONS = ["none", "add", "mul", "max", "min"]
 
 
-def run(op_type: str, inputs: list[Any], opset: int = 18, device: str = "CPU", **attributes: Any) -> Any:
-    node = helper.make_node(op_type, [f"x{at}" for at in range(len(inputs))], ["y"], **attributes)
-    return backend.run_node(node, inputs, device, opset_version=opset)[0]
-
-
 def agrees(op_type: str, opset: int, inputs: list[Any], **attributes: Any) -> None:
     """Compare with ONNX Runtime, and what a device computes with what the host does."""
     ((got,), (expected,)) = both(op_type, opset, inputs, **attributes)
     np.testing.assert_array_equal(got, expected)
     with device_arrays():
-        np.testing.assert_array_equal(run(op_type, inputs, opset, "CUDA", **attributes), got)
+        np.testing.assert_array_equal(run(op_type, inputs, opset, device="CUDA", **attributes), got)
 
 
 def shape_of(rng: Any) -> tuple[tuple[int, ...], int]:
@@ -74,7 +67,7 @@ def test_slices_by_tuples_of_indices(seed: int) -> None:
 
 def test_an_axis_may_have_any_number_of_elements() -> None:
     x, indices = floats(3, 1000), np.random.default_rng(0).integers(-1000, 1000, (3, 70))
-    np.testing.assert_array_equal(run("GatherElements", [x, indices], axis=1), np.take_along_axis(x, indices, 1))
+    np.testing.assert_array_equal(run("GatherElements", [x, indices], 18, axis=1), np.take_along_axis(x, indices, 1))
 
 
 @pytest.mark.parametrize("dtype", [np.complex64, np.int8, np.bool_, object, ml_dtypes.float8_e5m2, ml_dtypes.int4])
@@ -83,7 +76,7 @@ def test_elements_of_any_type_are_gathered(dtype: Any) -> None:
     x = words if dtype is object else np.array([1, 0, -2]).astype(dtype)
     for device in ("CPU", "CUDA"):
         with device_arrays():
-            y = run("GatherElements", [x, indices], device=device)
+            y = run("GatherElements", [x, indices], 18, device=device)
         assert (y.dtype, y.tolist()) == (x.dtype, [x[2], x[0], x[2]])
 
 
@@ -91,39 +84,39 @@ def test_of_updates_of_one_place_the_last_one_stays_or_all_count_in_their_order(
     x, indices, updates = np.float32([1, 7]), np.array([[0], [-2], [0]]), np.float32([1e8, 1, -1e8])
     for device in ("CPU", "CUDA"):
         with device_arrays():
-            assert run("ScatterND", [x, indices, updates], device=device).tolist() == [-1e8, 7]
-            y = run("ScatterND", [x, indices, updates], device=device, reduction="add")
+            assert run("ScatterND", [x, indices, updates], 18, device=device).tolist() == [-1e8, 7]
+            y = run("ScatterND", [x, indices, updates], 18, device=device, reduction="add")
             assert y.tolist() == [0, 7]  # ((1 + 1e8) + 1) - 1e8, where 1e8 swallows either 1
-            along = run("ScatterElements", [x, indices[:, 0], updates], device=device, reduction="max")
+            along = run("ScatterElements", [x, indices[:, 0], updates], 18, device=device, reduction="max")
             assert along.tolist() == [1e8, 7]
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
 def test_updates_of_16_bit_types_are_added_in_float32(dtype: Any) -> None:
     x, indices, updates = np.zeros(1, dtype), np.zeros(4000, np.int64), np.ones(4000, dtype)
-    y = run("ScatterElements", [x, indices, updates], reduction="add")
+    y = run("ScatterElements", [x, indices, updates], 18, reduction="add")
     assert (y.dtype, y.tolist()) == (dtype, [np.float32(dtype(4000))])
 
 
 def test_truth_values_are_scattered_by_or_and_and() -> None:
     x, indices = np.array([True, False, False]), np.array([0, 1, 1])
     updates = np.array([False, True, False])
-    assert run("ScatterElements", [x, indices, updates], reduction="add").tolist() == [True, True, False]
-    assert run("ScatterElements", [x, indices, updates], reduction="mul").tolist() == [False, False, False]
+    assert run("ScatterElements", [x, indices, updates], 18, reduction="add").tolist() == [True, True, False]
+    assert run("ScatterElements", [x, indices, updates], 18, reduction="mul").tolist() == [False, False, False]
 
 
 def test_slices_of_nothing() -> None:
     x, indices = floats(3, 0), np.array([[1], [0]])
-    assert run("GatherND", [x, indices]).shape == (2, 0)
+    assert run("GatherND", [x, indices], 18).shape == (2, 0)
     for reduction in REDUCTIONS:
-        assert run("ScatterND", [x, indices, floats(2, 0)], reduction=reduction).shape == (3, 0)
+        assert run("ScatterND", [x, indices, floats(2, 0)], 18, reduction=reduction).shape == (3, 0)
 
 
 def test_inputs_are_not_written() -> None:
     x, indices = floats(3, 4), np.array([[1], [0]])
     x.flags.writeable = False
     for reduction in REDUCTIONS:
-        assert run("ScatterND", [x, indices, floats(2, 4)], reduction=reduction).flags.writeable
+        assert run("ScatterND", [x, indices, floats(2, 4)], 18, reduction=reduction).flags.writeable
 
 
 X = floats(3, 4)
@@ -147,15 +140,13 @@ WRONG: list[tuple[str, list[Any], dict[str, Any], str]] = [
     ("ScatterND", [X, np.array([[-4]]), floats(1, 4)], {}, "index -4 is out of range for the 3 elements of axis 0"),
     ("ScatterND", [X, np.array([[0]]), floats(1, 3)], {}, r"updates of shape \(1, 3\) must have the shape \(1, 4\)"),
     ("ScatterND", [X, np.array([[0, 0, 0]]), floats(1)], {}, "must have the shape"),
-    ("OneHot", [np.array([1]), np.array(-2), floats(2)], {}, "depth is -2"),
-    ("CumSum", [X, np.array(2)], {}, "axis 2 is out of range"),
 ]
 
 
 @pytest.mark.parametrize(("op_type", "inputs", "attributes", "message"), WRONG)
 def test_errors(op_type: str, inputs: list[Any], attributes: dict[str, Any], message: str) -> None:
     with pytest.raises(gpuconv.ArgumentError, match=f"^{op_type} node.*{message}"):
-        run(op_type, inputs, **attributes)
+        run(op_type, inputs, 18, **attributes)
 
 
 @pytest.mark.parametrize("depth", [np.array(3), np.array([3]), np.float32([3.9])])
@@ -185,6 +176,6 @@ def test_running_sums(axis: int, exclusive: int, reverse: int) -> None:
 
 def test_running_sums_of_integers_wrap_and_those_of_float16_are_rounded_once() -> None:
     x = np.full(3, 2**31 - 1, np.int32)
-    assert run("CumSum", [x, np.array(0)]).tolist() == [2**31 - 1, -2, 2**31 - 3]
-    y = run("CumSum", [np.ones(4000, np.float16), np.array([0])])
+    assert run("CumSum", [x, np.array(0)], 18).tolist() == [2**31 - 1, -2, 2**31 - 3]
+    y = run("CumSum", [np.ones(4000, np.float16), np.array([0])], 18)
     assert (y.dtype, y[-1]) == (np.float16, 4000)

@@ -14,7 +14,7 @@ import gpuconv
 from gpuconv.onnx import backend
 from gpuconv.onnx.inputs import Input, NodeArg, bind
 from tests.harness.device_arrays import device_arrays
-from tests.onnx.models import BY_EVALUATOR, floats, model, pool, run, value
+from tests.onnx.models import BY_EVALUATOR, floats, model, parsed, pool, run, value
 
 
 @pytest.fixture(scope="module")
@@ -211,10 +211,9 @@ def test_arrays_of_a_device_are_not_taken_on_the_cpu(two_outputs: Any) -> None:
 
 def test_inputs_and_outputs_are_told_as_onnx_runtime_does() -> None:
     """But for inputs with an initializer, and names of axes that say nothing."""
-    proto = onnx.parser.parse_model(
-        '<ir_version: 10, opset_import: ["" : 20]> g (float[N, 3, 4] x, int64 k, double[2] d, float16[M] h, bool[3] f)'
-        " => (float[N, 3, 4] y, bfloat16[N, 3, 4] z) { y = Relu(x) z = Cast<to = 16>(x) }"
-    )
+    text = """g (float[N, 3, 4] x, int64 k, double[2] d, float16[M] h, bool[3] f)
+        => (float[N, 3, 4] y, bfloat16[N, 3, 4] z) { y = Relu(x) z = Cast<to = 16>(x) }"""
+    proto = parsed(text, 20)
     rep, session = backend.prepare(proto), onnxruntime.InferenceSession(proto.SerializeToString())
     for ours, theirs in ((rep.get_inputs(), session.get_inputs()), (rep.get_outputs(), session.get_outputs())):
         assert [(arg.name, arg.shape, arg.type) for arg in ours] == [(arg.name, arg.shape, arg.type) for arg in theirs]

@@ -13,19 +13,12 @@ from onnx import helper
 from gpuconv.onnx import backend
 from gpuconv.onnx.operators import integers
 from tests.harness.device_arrays import device_arrays
-from tests.onnx.models import model, value
+from tests.onnx.models import model, run, value
 from tests.onnx.networks import both
 
 pytestmark = pytest.mark.slow
 
 TYPES = list(product(("uint8", "int8"), repeat=2))
-
-
-def run(op_type: str, inputs: list[Any], device: str = "CPU", opset: int = 21, **attributes: Any) -> Any:
-    names = ["" if array is None else f"x{at}" for at, array in enumerate(inputs)]
-    node = helper.make_node(op_type, names, ["y"], **attributes)
-    given = [np.asarray(array) for array in inputs if array is not None]
-    return backend.run_node(node, given, device, opset_version=opset)[0]
 
 
 def drawn(kind: str, *shape: int, seed: int = 0) -> Any:
@@ -55,14 +48,14 @@ def test_the_longest_sums_are_exact(kinds: tuple[str, str], inner: int) -> None:
     x, w = a[..., None], b.T[..., None]
     for device in ("CPU", "CUDA"):
         with device_arrays():
-            assert run("MatMulInteger", [a, b, a_zero, b_zero], device).tolist() == expected.tolist()
-            y = run("ConvInteger", [x, w, a_zero, b_zero], device)
+            assert run("MatMulInteger", [a, b, a_zero, b_zero], 21, device=device).tolist() == expected.tolist()
+            y = run("ConvInteger", [x, w, a_zero, b_zero], 21, device=device)
         assert (y.dtype, y[..., 0].tolist()) == (np.int32, expected.tolist())
 
 
 def test_sums_wrap_beyond_32_bits() -> None:
     a, b = np.full((1, 33100), 255, np.uint8), np.full((33100, 1), 255, np.uint8)
-    assert run("MatMulInteger", [a, b]).tolist() == [[33100 * 255**2 - 2**32]]
+    assert run("MatMulInteger", [a, b], 21).tolist() == [[33100 * 255**2 - 2**32]]
 
 
 @pytest.mark.parametrize("group", [1, 3])
@@ -79,7 +72,7 @@ def test_windows_of_many_channels_are_exact(kinds: tuple[str, str], group: int) 
         expected = wrapped(np.einsum("ngcqt,gmct->ngmq", windows, weights)).reshape(2, 2 * group, -1)
         for device in ("CPU", "CUDA"):
             with device_arrays():
-                y = run("ConvInteger", [x, w, x_zero, w_zero], device, pads=[1, 1], strides=[2], group=group)
+                y = run("ConvInteger", [x, w, x_zero, w_zero], 21, device=device, pads=[1, 1], strides=[2], group=group)
             np.testing.assert_array_equal(y, expected)
 
 
@@ -118,7 +111,7 @@ def test_matrices_beside_onnx_runtime(shapes: tuple[tuple[int, ...], tuple[int, 
             ((got,), (expected,)) = both("QLinearMatMul", 10, inputs)
             np.testing.assert_array_equal(got, expected)
             with device_arrays():
-                np.testing.assert_array_equal(run("QLinearMatMul", inputs, "CUDA", 10), got)
+                np.testing.assert_array_equal(run("QLinearMatMul", inputs, 10, device="CUDA"), got)
 
 
 def test_rows_have_zero_points_and_scales_of_their_own() -> None:
@@ -126,10 +119,10 @@ def test_rows_have_zero_points_and_scales_of_their_own() -> None:
     a, b, zeros = drawn("uint8", 2, 3, 5), drawn("int8", 5, 4, seed=1), drawn("uint8", 3, seed=2)
     expected = (a.astype(int) - zeros[:, None]) @ b.astype(int)
     for zero in (zeros, np.stack([zeros, zeros])[..., None]):
-        np.testing.assert_array_equal(run("MatMulInteger", [a, b, zero]), expected)
-    np.testing.assert_array_equal(run("MatMulInteger", [a, b[:, 0], zeros]), expected[..., 0])
+        np.testing.assert_array_equal(run("MatMulInteger", [a, b, zero], 21), expected)
+    np.testing.assert_array_equal(run("MatMulInteger", [a, b[:, 0], zeros], 21), expected[..., 0])
     scales, one, none = np.float32([0.5, 2, 1]), np.float32(1), np.int8(0)
-    y = run("QLinearMatMul", [a, scales, zeros, b, one, none, np.float32(64), none])
+    y = run("QLinearMatMul", [a, scales, zeros, b, one, none, np.float32(64), none], 21)
     np.testing.assert_array_equal(y, np.clip(np.rint(expected * scales[:, None] / 64), -128, 127))
 
 
@@ -161,7 +154,7 @@ def test_convolutions_beside_onnx_runtime(
             ((got,), (expected,)) = both("QLinearConv", 10, inputs, **attributes)
             np.testing.assert_array_equal(got, expected)
             with device_arrays():
-                np.testing.assert_array_equal(run("QLinearConv", inputs, "CUDA", 10, **attributes), got)
+                np.testing.assert_array_equal(run("QLinearConv", inputs, 10, device="CUDA", **attributes), got)
 
 
 def test_images_of_many_blocks_have_the_scale_of_each_channel() -> None:
@@ -179,7 +172,7 @@ def test_a_bias_is_exact_where_float32_does_not_hold_it() -> None:
     total = 2**24 + 1 - 255 * 127 * 518
     scale = np.float32(7.02)  # one less would be rounded down
     assert (round(total / 7.02), round((total - 1) / 7.02)) == (255, 254)
-    y = run("QLinearConv", [x, one, zero, w, one, none, scale, np.uint8(0), bias])
+    y = run("QLinearConv", [x, one, zero, w, one, none, scale, np.uint8(0), bias], 21)
     assert y.tolist() == [[[255]]]
 
 
@@ -196,7 +189,7 @@ def test_constant_weights_may_be_given_anew(op_type: str) -> None:
         for given in (w, w, other, w):
             feeds = {"x": x} if given is w else {"x": x, "w": given}
             (y,) = rep.run(feeds)
-            np.testing.assert_array_equal(y, run(op_type, [x, given]))
+            np.testing.assert_array_equal(y, run(op_type, [x, given], 21))
 
 
 @pytest.mark.parametrize("op_type", ["ConvInteger", "MatMulInteger", "QLinearConv", "QLinearMatMul"])
@@ -230,12 +223,12 @@ def test_images_of_integers_are_convolved_on_the_device() -> None:
             device.to_device.clear()
             (y,) = rep.run([x])
             assert (device.to_device, device.computed.pop(), device.to_host.pop()) == (copied, "conv", y.shape)
-    np.testing.assert_array_equal(-y, run("ConvInteger", [x, w]))
+    np.testing.assert_array_equal(-y, run("ConvInteger", [x, w], 21))
 
 
 def test_nothing_to_add_up() -> None:
-    assert run("MatMulInteger", [np.empty((2, 0), np.uint8), np.empty((0, 3), np.int8)]).tolist() == [[0] * 3] * 2
-    y = run("ConvInteger", [np.empty((0, 3, 5), np.uint8), drawn("int8", 2, 3, 2)])
+    assert run("MatMulInteger", [np.empty((2, 0), np.uint8), np.empty((0, 3), np.int8)], 21).tolist() == [[0] * 3] * 2
+    y = run("ConvInteger", [np.empty((0, 3, 5), np.uint8), drawn("int8", 2, 3, 2)], 21)
     assert (y.dtype, y.shape) == (np.int32, (0, 2, 4))
 
 
@@ -248,7 +241,7 @@ def test_short_floats_are_multiplied_as_float32(kind: str) -> None:
     product_ = (a.astype(np.float32) - 1) @ (b.astype(np.float32) + 2)
     for device in ("CPU", "CUDA"):
         with device_arrays():
-            y = run("QLinearMatMul", [a, one, a_zero, b, np.float32(2), b_zero, np.float32(4), zero], device)
+            y = run("QLinearMatMul", [a, one, a_zero, b, np.float32(2), b_zero, np.float32(4), zero], 21, device=device)
         np.testing.assert_array_equal(y, (product_ / 2).astype(dtype))
     scales = {"one": one, "two": np.float32(2), "four": np.float32(4)}
     weights = {name: np.asarray(scale) for name, scale in scales.items()} | {

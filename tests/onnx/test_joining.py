@@ -12,8 +12,8 @@ import pytest
 
 import gpuconv
 from gpuconv.onnx import backend, joining
+from tests.onnx.models import parsed
 
-HEAD = '<ir_version: 10, opset_import: ["" : 22]>\n'
 FIRE = """fire (float[N, 8, H, W] x, float[4, 8, 1, 1] a, float[6, 8, 3, 3] b) => (float[N, 10, H, W] y)
 { p = Conv (x, a) q = Conv <pads = [1, 1, 1, 1]> (x, b) r = Relu (q) y = Concat <axis = 1> (p, r) }"""
 DENSE = """dense (float[N, 8, H, W] x, float[4, 8, 3, 3] a, float[4, 12, 3, 3] b, float[4, 16, 3, 3] c) =>
@@ -25,19 +25,19 @@ DENSE = """dense (float[N, 8, H, W] x, float[4, 8, 3, 3] a, float[4, 12, 3, 3] b
 
 
 def _rep(text: str) -> Any:
-    return backend.prepare(onnx.parser.parse_model(HEAD + text))
+    return backend.prepare(parsed(text))
 
 
 def _feeds(text: str, seed: int, images: int = 1, extent: int = 6) -> list[Any]:
     sizes = {"N": images, "H": extent, "W": extent + 1}
-    graph = onnx.parser.parse_model(HEAD + text).graph
+    graph = parsed(text).graph
     shapes = [[d.dim_value or sizes[d.dim_param] for d in i.type.tensor_type.shape.dim] for i in graph.input]
     draw = np.random.default_rng(seed)
     return [draw.integers(-3, 4, shape).astype(np.float32) for shape in shapes]
 
 
 def _expected(text: str, feeds: list[Any]) -> list[Any]:
-    model = onnx.parser.parse_model(HEAD + text)
+    model = parsed(text)
     names = [value.name for value in model.graph.input]
     return onnx.reference.ReferenceEvaluator(model).run(None, dict(zip(names, feeds, strict=True)))
 
@@ -111,8 +111,7 @@ def test_a_function_that_is_named_as_an_operator_may_return_its_input() -> None:
         (float[1, 4, 6, 7] s, float[1, 10, 6, 7] y)
     { p = Conv (x, a) q = Conv (x, b) s = own.Conv (p) y = Concat <axis = 1> (p, q) }
     <domain: "own", opset_import: ["" : 22]> Conv (p) => (s) { s = Identity (p) }"""
-    head = HEAD.replace("]>", ', "own" : 1]>')
-    rep = backend.prepare(onnx.parser.parse_model(head + text))
+    rep = backend.prepare(parsed(text, domains=["own"]))
     for seed in range(3):
         draw = np.random.default_rng(seed)
         feeds = [draw.integers(-3, 4, shape).astype(np.float32) for shape in ((1, 8, 6, 7), (4, 8, 1, 1), (6, 8, 1, 1))]

@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import helper
 
 import gpuconv
-from gpuconv.onnx import backend
+from tests.onnx.models import node_of, run
 from tests.onnx.networks import both, onnxruntime_outputs
 
 X = np.arange(4, dtype=np.float32)
@@ -105,27 +104,19 @@ REFUSED: list[tuple[str, int, list[Any], int, dict[str, Any], str]] = [
 ENDS_IT = [at for at, (op_type, *_) in enumerate(REFUSED) if op_type == "GatherND"]
 
 
-def _node(op_type: str, inputs: list[Any], outputs: int, attributes: dict[str, Any]) -> tuple[Any, list[Any]]:
-    names = [f"x{at}" if array is not None else "" for at, array in enumerate(inputs)]
-    node = helper.make_node(op_type, names, [f"y{at}" for at in range(outputs)], **attributes)
-    return node, [np.asarray(array) for array in inputs if array is not None]
-
-
 @pytest.mark.parametrize(("op_type", "opset", "inputs", "outputs", "attributes", "message"), REFUSED)
 def test_what_onnx_does_not_allow_is_refused(
     op_type: str, opset: int, inputs: list[Any], outputs: int, attributes: dict[str, Any], message: str
 ) -> None:
-    node, given = _node(op_type, inputs, outputs, attributes)
     with pytest.raises(gpuconv.GpuconvError, match=rf"^{op_type} node with output 'y0': .*{message}"):
-        backend.run_node(node, given, opset_version=opset)
+        run(op_type, inputs, opset, outputs, **attributes)
 
 
 @pytest.mark.parametrize("at", [at for at in range(len(REFUSED)) if at not in ENDS_IT])
 def test_onnx_runtime_refuses_it_too(at: int) -> None:
     op_type, opset, inputs, outputs, attributes, _ = REFUSED[at]
-    node, given = _node(op_type, inputs, outputs, attributes)
     with pytest.raises(Exception, match="ONNXRuntimeError"):
-        onnxruntime_outputs(node, given, opset)
+        onnxruntime_outputs(*node_of(op_type, inputs, outputs, **attributes), opset)
 
 
 ALLOWED: list[tuple[str, int, list[Any], int, dict[str, Any], list[Any]]] = [
@@ -147,9 +138,8 @@ ALLOWED: list[tuple[str, int, list[Any], int, dict[str, Any], list[Any]]] = [
 def test_what_lies_next_to_it_is_computed(
     op_type: str, opset: int, inputs: list[Any], outputs: int, attributes: dict[str, Any], expected: list[Any]
 ) -> None:
-    node, given = _node(op_type, inputs, outputs, attributes)
-    got = backend.run_node(node, given, opset_version=opset)
-    assert [array.tolist() for array in got] == expected
+    got = run(op_type, inputs, opset, outputs, **attributes)
+    assert [array.tolist() for array in (got if outputs > 1 else [got])] == expected
 
 
 # ---------------------------------------------------------------- reductions over no axes
@@ -161,9 +151,8 @@ def test_what_lies_next_to_it_is_computed(
 def test_a_reduction_over_no_axes_computes_its_other_steps(op_type: str, of_each: Any, dtype: Any, axes: Any) -> None:
     """ "Composite-reduction operators will still perform the non-reduction steps", says the schema since opset 18."""
     x = np.array([[-1, 3, 0], [2, -7, 5]], dtype)
-    node, given = _node(op_type, [x, axes], 1, {"noop_with_empty_axes": 1})
     for opset in (18, 20, 28):
-        (y,) = backend.run_node(node, given, opset_version=opset)
+        y = run(op_type, [x, axes], opset, noop_with_empty_axes=1)
         assert y.dtype == dtype
         np.testing.assert_array_equal(y, of_each(x))
     if dtype != np.float16:

@@ -14,26 +14,14 @@ from tests.onnx.models import NEWEST
 
 OPERATORS = ("Conv", "ConvTranspose", "MaxPool", "AveragePool", "GlobalAveragePool")
 ATTRIBUTES: dict[str, Any] = {
-    "auto_pad": "SAME_UPPER",
-    "ceil_mode": 1,
-    "count_include_pad": 1,
-    "dilations": [1, 2],
-    "group": 2,
-    "kernel_shape": [3, 2],
-    "output_padding": [0, 1],
-    "output_shape": [5, 6],
-    "pads": [0, 1, 2, 3],
-    "storage_order": 1,
+    "auto_pad": "SAME_UPPER", "ceil_mode": 1, "count_include_pad": 1, "dilations": [1, 2], "group": 2,
+    "kernel_shape": [3, 2], "output_padding": [0, 1], "output_shape": [5, 6], "pads": [0, 1, 2, 3], "storage_order": 1,
     "strides": [2, 1],
-}
+}  # fmt: skip
 DTYPES = {
-    "float16": onnx.TensorProto.FLOAT16,
-    "bfloat16": onnx.TensorProto.BFLOAT16,
-    "float32": onnx.TensorProto.FLOAT,
-    "float64": onnx.TensorProto.DOUBLE,
-    "int8": onnx.TensorProto.INT8,
-    "uint8": onnx.TensorProto.UINT8,
-}
+    "float16": onnx.TensorProto.FLOAT16, "bfloat16": onnx.TensorProto.BFLOAT16, "float32": onnx.TensorProto.FLOAT,
+    "float64": onnx.TensorProto.DOUBLE, "int8": onnx.TensorProto.INT8, "uint8": onnx.TensorProto.UINT8,
+}  # fmt: skip
 
 
 def node_of(op_type: str, **attributes: Any) -> NodeProto:

@@ -128,17 +128,10 @@ def gemm(draw: Draw) -> Drawn:
 
 
 CASES: dict[str, Callable[[Draw], Drawn]] = {
-    "QGemm": gemm,
-    "QLinearAdd": two,
-    "QLinearAveragePool": averages,
-    "QLinearConcat": joined,
-    "QLinearGlobalAveragePool": whole_images,
-    "QLinearLeakyRelu": leaky,
-    "QLinearMul": two,
-    "QLinearSigmoid": one,
-    "QLinearSoftmax": softmax,
-    "QLinearWhere": chosen,
-}
+    "QGemm": gemm, "QLinearAdd": two, "QLinearAveragePool": averages, "QLinearConcat": joined,
+    "QLinearGlobalAveragePool": whole_images, "QLinearLeakyRelu": leaky, "QLinearMul": two, "QLinearSigmoid": one,
+    "QLinearSoftmax": softmax, "QLinearWhere": chosen,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("seed", range(12))

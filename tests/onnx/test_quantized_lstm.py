@@ -12,9 +12,9 @@ from gpuconv._errors import ArgumentError
 from gpuconv.onnx import backend
 from gpuconv.onnx.operators.quantizing import centred
 from tests.harness.device_arrays import device_arrays
+from tests.onnx.contributed import by_onnxruntime
 from tests.onnx.models import floats
 
-ort = pytest.importorskip("onnxruntime")
 SIZE, FEATURES = 5, 7
 OPSETS = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
 
@@ -55,44 +55,33 @@ def operands(steps: int, directions: int, dtype: Any, batch: int = 1, per_column
     }
 
 
-def expected(made: Any, feeds: dict[str, Any]) -> list[Any]:
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = 1  # each of more quantizes sequences of its own
-    session = ort.InferenceSession(made.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return list(session.run(None, feeds))
-
-
 def free_of(inputs: dict[str, Any]) -> dict[str, Any]:
     return {name: inputs[name] for name in ("x", "h", "c") if name in inputs}
+
+
+def check(inputs: dict[str, Any], tolerance: float, **attributes: Any) -> None:
+    """Compare with ONNX Runtime on one thread: each of several would quantize sequences of its own."""
+    made = model(inputs, hidden_size=SIZE, **attributes)
+    got = backend.prepare(made).run(free_of(inputs))
+    for value, wanted in zip(got, by_onnxruntime(made, free_of(inputs)), strict=True):
+        np.testing.assert_allclose(value, wanted, rtol=2e-6, atol=tolerance)
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8])
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
 @pytest.mark.parametrize("batch", [1, 3])
 def test_a_step_is_onnx_runtime_s(direction: str, dtype: Any, batch: int) -> None:
-    inputs = operands(1, 2 if direction == "bidirectional" else 1, dtype, batch)
-    made = model(inputs, direction=direction, hidden_size=SIZE)
-    got = backend.prepare(made).run(free_of(inputs))
-    for value, wanted in zip(got, expected(made, free_of(inputs)), strict=True):
-        np.testing.assert_allclose(value, wanted, rtol=2e-6, atol=2e-6)
+    check(operands(1, 2 if direction == "bidirectional" else 1, dtype, batch), 2e-6, direction=direction)
 
 
 def test_many_steps_drift_by_quanta() -> None:
     """A last bit may change what a state is rounded to: by 1/255 of its range, which the next product sees."""
-    inputs = operands(20, 2, np.int8, 1)
-    made = model(inputs, direction="bidirectional", hidden_size=SIZE)
-    got = backend.prepare(made).run(free_of(inputs))
-    for value, wanted in zip(got, expected(made, free_of(inputs)), strict=True):
-        np.testing.assert_allclose(value, wanted, atol=1e-2)
+    check(operands(20, 2, np.int8, 1), 1e-2, direction="bidirectional")
 
 
 def test_a_scale_for_each_column_and_no_states() -> None:
     inputs = operands(1, 1, np.int8, per_column=True)
-    inputs = {name: array for name, array in inputs.items() if name not in ("b", "h", "c")}
-    made = model(inputs, hidden_size=SIZE)
-    got = backend.prepare(made).run(free_of(inputs))
-    for value, wanted in zip(got, expected(made, free_of(inputs)), strict=True):
-        np.testing.assert_allclose(value, wanted, rtol=2e-6, atol=2e-6)
+    check({name: array for name, array in inputs.items() if name not in ("b", "h", "c")}, 2e-6)
 
 
 def test_weights_that_are_computed() -> None:

@@ -14,7 +14,7 @@ import gpuconv
 from gpuconv.onnx import backend
 from gpuconv.onnx.operators import quantizing
 from tests.harness.device_arrays import device_arrays
-from tests.onnx.models import floats, model, value
+from tests.onnx.models import floats, model, run, value
 from tests.onnx.networks import both, onnxruntime_run
 
 pytestmark = pytest.mark.slow
@@ -29,20 +29,12 @@ INTEGERS = {
 INF, NAN = float("inf"), float("nan")
 
 
-def run(op_type: str, opset: int, inputs: list[Any], outputs: int = 1, device: str = "CPU", **attributes: Any) -> Any:
-    names = ["" if array is None else f"x{at}" for at, array in enumerate(inputs)]
-    node = helper.make_node(op_type, names, [f"y{at}" for at in range(outputs)], **attributes)
-    given = [np.asarray(array) for array in inputs if array is not None]
-    results = backend.run_node(node, given, device, opset_version=opset)
-    return results[0] if outputs == 1 else results
-
-
 def agrees(op_type: str, opset: int, inputs: list[Any], outputs: int = 1, **attributes: Any) -> None:
     """Compare with ONNX Runtime, and what a device computes with what the host does."""
     inputs = [array if array is None else np.asarray(array) for array in inputs]
     got, expected = both(op_type, opset, inputs, outputs, **attributes)
     with device_arrays():
-        moved = run(op_type, opset, inputs, outputs, "CUDA", **attributes)
+        moved = run(op_type, inputs, opset, outputs=outputs, device="CUDA", **attributes)
     for actual, wanted, there in zip(got, expected, [moved] if outputs == 1 else moved, strict=True):
         np.testing.assert_array_equal(actual, wanted)
         np.testing.assert_array_equal(there, actual)
@@ -58,9 +50,9 @@ def test_integers_are_rounded_to_even_and_saturated(kind: str) -> None:
         expected[-2:] = [high, low]
         for device in ("CPU", "CUDA"):
             with device_arrays():
-                y = run("QuantizeLinear", 25, [x, np.float32(2), np.array(zero, dtype)], device=device)
+                y = run("QuantizeLinear", [x, np.float32(2), np.array(zero, dtype)], 25, device=device)
                 assert (y.dtype, y.astype(int).tolist()) == (dtype, expected)
-                back = run("DequantizeLinear", 25, [y, np.float32(2), np.array(zero, dtype)], device=device)
+                back = run("DequantizeLinear", [y, np.float32(2), np.array(zero, dtype)], 25, device=device)
             assert (back.dtype, back.tolist()) == (np.float32, [2.0 * (one - zero) for one in expected])
 
 
@@ -75,9 +67,9 @@ def test_opsets_agree(opset: int) -> None:
     """One scale for all elements is the same at every opset; ONNX Runtime knows the first few."""
     x, scale, zero = 100 * floats(3, 4), np.float32(0.7), np.uint8(100)
     y = np.clip(np.rint(x / scale) + 100, 0, 255)
-    np.testing.assert_array_equal(run("QuantizeLinear", opset, [x, scale, zero]), y)
-    np.testing.assert_array_equal(run("QuantizeLinear", opset, [x, scale]), np.clip(np.rint(x / scale), 0, 255))
-    back = run("DequantizeLinear", opset, [y.astype(np.uint8), scale, zero])
+    np.testing.assert_array_equal(run("QuantizeLinear", [x, scale, zero], opset), y)
+    np.testing.assert_array_equal(run("QuantizeLinear", [x, scale], opset), np.clip(np.rint(x / scale), 0, 255))
+    back = run("DequantizeLinear", [y.astype(np.uint8), scale, zero], opset)
     np.testing.assert_array_equal(back, (y.astype(np.float32) - 100) * scale)
     if opset <= 21:
         agrees("QuantizeLinear", opset, [x, scale, zero])
@@ -126,7 +118,7 @@ def test_bytes_with_scales_along_an_axis_are_computed_some_rows_at_a_time(
     scale, place = 2.0 ** draw.integers(-3, 4, 5), tuple(5 if at == axis else 1 for at in range(3))
     for zeros in (zero, np.zeros_like(zero), None):
         expected = (x - (0 if zeros is None else zeros.astype(int).reshape(place))) * scale.reshape(place)
-        y = run("DequantizeLinear", 13, [x, scale.astype(np.float32), zeros], axis=axis)
+        y = run("DequantizeLinear", [x, scale.astype(np.float32), zeros], 13, axis=axis)
         np.testing.assert_array_equal(y, expected)
 
 
@@ -160,18 +152,18 @@ def test_the_scale_s_type_is_that_of_the_quotient_since_opset_23() -> None:
         (23, {"precision": TensorProto.FLOAT}, wide),
         (23, {"precision": TensorProto.FLOAT16}, narrow),
     ):
-        y = run("QuantizeLinear", opset, [x, scale], output_dtype=TensorProto.INT8, **attributes)
+        y = run("QuantizeLinear", [x, scale], opset, output_dtype=TensorProto.INT8, **attributes)
         np.testing.assert_array_equal(y, expected)
     rounded = run(
-        "QuantizeLinear", 25, [x.astype(np.float32), np.float32(scale), np.int8(0)], precision=TensorProto.FLOAT16
+        "QuantizeLinear", [x.astype(np.float32), np.float32(scale), np.int8(0)], 25, precision=TensorProto.FLOAT16
     )
     np.testing.assert_array_equal(rounded, narrow)
 
 
 def test_integers_are_divided() -> None:
     x = np.array([2**24 + 1, -7, 5, 3], np.int32)
-    assert run("QuantizeLinear", 13, [x, np.float32(2), np.int16(0)]).tolist() == [32767, -4, 2, 2]
-    assert run("QuantizeLinear", 25, [x, np.int32(2**20), np.int16(0)]).tolist() == [16, 0, 0, 0]
+    assert run("QuantizeLinear", [x, np.float32(2), np.int16(0)], 13).tolist() == [32767, -4, 2, 2]
+    assert run("QuantizeLinear", [x, np.int32(2**20), np.int16(0)], 25).tolist() == [16, 0, 0, 0]
     for zero in (None, np.int32(0), np.int32(1)):
         agrees("DequantizeLinear", 10, [np.array([1, 2, 2**31 - 1, -(2**24) - 1], np.int32), np.float32(0.1), zero])
 
@@ -200,12 +192,12 @@ def test_short_floats(kind: str) -> None:
         for device in ("CPU", "CUDA"):
             with device_arrays():
                 zero = np.array(0, dtype)
-                y = run("QuantizeLinear", 25, [2 * rows[:, 0], np.float32(2), zero], device=device, saturate=saturate)
+                y = run("QuantizeLinear", [2 * rows[:, 0], np.float32(2), zero], 25, device=device, saturate=saturate)
             assert y.dtype == dtype
             np.testing.assert_array_equal(y.astype(np.float32), rows[:, at])
-    back = run("DequantizeLinear", 25, [y, np.float32(2), zero])
+    back = run("DequantizeLinear", [y, np.float32(2), zero], 25)
     np.testing.assert_array_equal(back, 2 * y.astype(np.float32))
-    negative = run("QuantizeLinear", 25, [np.float32([-0.0]), np.float32(1), np.array(0, ml_dtypes.float8_e5m2)])
+    negative = run("QuantizeLinear", [np.float32([-0.0]), np.float32(1), np.array(0, ml_dtypes.float8_e5m2)], 25)
     assert np.signbit(negative.astype(np.float32)[0])
 
 
@@ -214,11 +206,11 @@ def test_scales_that_are_powers_of_two() -> None:
     x, scale = np.array([3, -4], np.int8), np.array(0.5, ml_dtypes.float8_e8m0fnu)
     for device in ("CPU", "CUDA"):
         with device_arrays():
-            y = run("DequantizeLinear", 25, [x, scale], device=device, output_dtype=TensorProto.FLOAT16)
+            y = run("DequantizeLinear", [x, scale], 25, device=device, output_dtype=TensorProto.FLOAT16)
         assert (y.dtype, y.tolist()) == (np.float16, [1.5, -2])
     with pytest.raises(gpuconv.ArgumentError, match="the attribute output_dtype must be given"):
-        run("DequantizeLinear", 25, [x, scale])
-    assert run("QuantizeLinear", 28, [np.float32([1.3]), scale]).tolist() == [3]
+        run("DequantizeLinear", [x, scale], 25)
+    assert run("QuantizeLinear", [np.float32([1.3]), scale], 28).tolist() == [3]
 
 
 @pytest.mark.parametrize(
@@ -239,7 +231,7 @@ def test_scales_that_are_powers_of_two() -> None:
 )
 def test_errors(op_type: str, inputs: list[Any], attributes: dict[str, Any], message: str) -> None:
     with pytest.raises(gpuconv.ArgumentError, match=f"^{op_type} node.*{message}"):
-        run(op_type, 25, inputs, **attributes)
+        run(op_type, inputs, 25, **attributes)
 
 
 @pytest.mark.parametrize(
@@ -258,16 +250,11 @@ def test_a_network_of_quantized_layers(opset: int, per_channel: bool) -> None:
     axis = {"axis": 0} if opset >= 13 else {}
     rng = np.random.default_rng(0)
     weights = {
-        "w": rng.integers(-127, 128, (8, 3, 3, 3)).astype(np.int8),
-        "b": rng.integers(-99, 99, 8).astype(np.int32),
-        "sx": np.float32(0.02),
-        "zx": np.uint8(128),
-        "sy": np.float32(0.5),
-        "zy": np.uint8(3),
-        "sw": np.full(channels, 0.01, np.float32),
-        "zw": np.zeros(channels, np.int8),
+        "w": rng.integers(-127, 128, (8, 3, 3, 3)).astype(np.int8), "b": rng.integers(-99, 99, 8).astype(np.int32),
+        "sx": np.float32(0.02), "zx": np.uint8(128), "sy": np.float32(0.5), "zy": np.uint8(3),
+        "sw": np.full(channels, 0.01, np.float32), "zw": np.zeros(channels, np.int8),
         "sb": np.full(channels, 0.0002, np.float32),
-    }
+    }  # fmt: skip
     nodes = [
         helper.make_node("QuantizeLinear", ["x", "sx", "zx"], ["xq"]),
         helper.make_node("DequantizeLinear", ["xq", "sx", "zx"], ["xd"]),

@@ -3,40 +3,34 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
-from onnx import helper
 
 import gpuconv
-from gpuconv.onnx import backend
 from gpuconv.onnx.operators import recurrent
 from tests.harness.device_arrays import device_arrays
+from tests.onnx import models
 from tests.onnx.models import floats
-from tests.onnx.networks import onnxruntime_outputs
+from tests.onnx.networks import both
 
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 ACTIVATIONS = {"RNN": 1, "GRU": 2, "LSTM": 3}
 DIRECTIONS = ["forward", "reverse", "bidirectional"]
 
 
-def made(op_type: str, inputs: list[Any], **attributes: Any) -> tuple[Any, list[Any]]:
-    """Return a node with all outputs, made for inputs of which some may be absent, and those that are there."""
-    names = ["" if array is None else f"x{at}" for at, array in enumerate(inputs)]
-    outputs = ["y", "h", "c"][: 3 if op_type == "LSTM" else 2]
-    return helper.make_node(op_type, names, outputs, **attributes), [a for a in inputs if a is not None]
+OUTPUTS = {"RNN": 2, "GRU": 2, "LSTM": 3}
 
 
 def run(op_type: str, inputs: list[Any], device: str = "CPU", opset: int = 22, **attributes: Any) -> list[Any]:
-    node, there = made(op_type, inputs, **attributes)
-    return list(backend.run_node(node, there, device, opset_version=opset))
+    outputs: list[Any] = models.run(op_type, inputs, opset, OUTPUTS[op_type], device, **attributes)
+    return outputs
 
 
 def agrees(op_type: str, inputs: list[Any], opset: int = 14, **attributes: Any) -> None:
-    expected = onnxruntime_outputs(*made(op_type, inputs, **attributes), opset)
-    for got, wanted in zip(run(op_type, inputs, opset=opset, **attributes), expected, strict=True):
-        assert got.dtype == wanted.dtype
+    for got, wanted in zip(*both(op_type, opset, inputs, OUTPUTS[op_type], **attributes), strict=True):
         np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
 
 
@@ -252,10 +246,7 @@ def test_layers_that_do_not_fit_are_refused() -> None:
 # ---------------------------------------------------------------- CausalConvWithState
 
 
-def causal(inputs: list[Any], device: str = "CPU", **attributes: Any) -> list[Any]:
-    names = ["" if array is None else f"x{at}" for at, array in enumerate(inputs)]
-    node = helper.make_node("CausalConvWithState", names, ["y", "state"], **attributes)
-    return list(backend.run_node(node, [a for a in inputs if a is not None], device, opset_version=27))
+causal = partial(models.run, "CausalConvWithState", opset=27, outputs=2)
 
 
 @pytest.mark.parametrize("activation", ["none", "silu", "swish"])

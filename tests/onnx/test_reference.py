@@ -28,25 +28,16 @@ def operator_model(op_type: str, opset: int, inputs: list[str]) -> onnx.ModelPro
 
 
 @pytest.mark.parametrize("opset", OPSETS)
-def test_conv_at_every_opset(opset: int) -> None:
-    x, w, b = floats(2, 4, 6, 5), floats(6, 2, 3, 2, seed=1), floats(6, seed=2)
+@pytest.mark.parametrize(("op_type", "w_shape"), [("Conv", (6, 2, 3, 2)), ("ConvTranspose", (4, 3, 3, 2))])
+def test_convolutions_at_every_opset(op_type: str, w_shape: tuple[int, ...], opset: int) -> None:
+    function = gpuconv.conv if op_type == "Conv" else gpuconv.conv_transpose
+    x, w, b = floats(2, 4, 6, 5), floats(*w_shape, seed=1), floats(6, seed=2)
     attributes: dict[str, Any] = {"group": 2, "strides": [2, 1], "pads": [1, 0, 0, 1]}
-    (y,) = evaluate(operator_model("Conv", opset, ["x", "w", "b"]), x=x, w=w, b=b)
-    np.testing.assert_array_equal(y, gpuconv.conv(x, w, b, **attributes))
+    (y,) = evaluate(operator_model(op_type, opset, ["x", "w", "b"]), x=x, w=w, b=b)
+    np.testing.assert_array_equal(y, function(x, w, b, **attributes))
     for inputs in (["x", "w", ""], ["x", "w"]):
-        (y,) = evaluate(operator_model("Conv", opset, inputs), x=x, w=w)
-        np.testing.assert_array_equal(y, gpuconv.conv(x, w, **attributes))
-
-
-@pytest.mark.parametrize("opset", OPSETS)
-def test_conv_transpose_at_every_opset(opset: int) -> None:
-    x, w, b = floats(2, 4, 6, 5), floats(4, 3, 3, 2, seed=1), floats(6, seed=2)
-    attributes: dict[str, Any] = {"group": 2, "strides": [2, 1], "pads": [1, 0, 0, 1]}
-    (y,) = evaluate(operator_model("ConvTranspose", opset, ["x", "w", "b"]), x=x, w=w, b=b)
-    np.testing.assert_array_equal(y, gpuconv.conv_transpose(x, w, b, **attributes))
-    for inputs in (["x", "w", ""], ["x", "w"]):
-        (y,) = evaluate(operator_model("ConvTranspose", opset, inputs), x=x, w=w)
-        np.testing.assert_array_equal(y, gpuconv.conv_transpose(x, w, **attributes))
+        (y,) = evaluate(operator_model(op_type, opset, inputs), x=x, w=w)
+        np.testing.assert_array_equal(y, function(x, w, **attributes))
 
 
 @pytest.mark.parametrize("opset", OPSETS)
@@ -134,22 +125,18 @@ def test_max_unpool_at_every_opset(opset: int, given: list[int] | None) -> None:
     x, indices = np.array([[[[1, 2], [3, 4]]]], np.float32), np.array([[[[5, 7], [13, 15]]]], np.int64)
     wanted = np.zeros((1, 1, *(given or [1, 1, 4, 4])[2:]), np.float32)
     wanted[0, 0, 1, [1, 3]], wanted[0, 0, 3, [1, 3]] = (1, 2), (3, 4)
-    inputs = ["x", "indices"] if given is None else ["x", "indices", "shape"]
-    node = helper.make_node("MaxUnpool", inputs, ["y"], kernel_shape=[2, 2], strides=[2, 2])
-    values = [helper.make_tensor_value_info("x", 1, None), helper.make_tensor_value_info("indices", 7, None)]
-    values += [helper.make_tensor_value_info("shape", 7, None)] if given else []
-    graph = helper.make_graph([node], "g", values, [helper.make_tensor_value_info("y", 1, None)])
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
+    shape = ", shape" if given else ""
+    text = f"y = MaxUnpool <kernel_shape = [2, 2], strides = [2, 2]> (x, indices{shape})"
+    inputs = [value("x", shape=4), value("indices", np.int64, 4), value("shape", np.int64, 1)][: 3 if given else 2]
+    proto = model(text, inputs, [value("y", shape=4)], opset)
     feeds = {"x": x, "indices": indices} | ({"shape": np.array(given, np.int64)} if given else {})
     np.testing.assert_array_equal(evaluate(proto, **feeds)[0], wanted)
 
 
 def test_max_unpool_takes_the_numbers_of_any_elements_as_onnx_does() -> None:
     """ONNX asks that they are numbers of elements, not that a MaxPool with the node's attributes has returned them."""
-    values = [helper.make_tensor_value_info("x", 1, [1, 2, 2]), helper.make_tensor_value_info("indices", 7, [1, 2, 2])]
-    node = helper.make_node("MaxUnpool", ["x", "indices"], ["y"], kernel_shape=[2], strides=[2])
-    graph = helper.make_graph([node], "g", values, [helper.make_tensor_value_info("y", 1, None)])
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)])
+    nodes = "y = MaxUnpool <kernel_shape = [2], strides = [2]> (x, indices)"
+    proto = model(nodes, ["x", value("indices", np.int64)], ["y"], 22)
     x = np.array([[[1, 2], [3, 4]]], np.float32)
     (y,) = evaluate(proto, x=x, indices=np.array([[[7, 2], [0, -1]]]))
     np.testing.assert_array_equal(y, np.float32([[[3, 0, 2, 0], [0, 0, 0, 1]]]))

@@ -12,11 +12,10 @@ import gpuconv
 from gpuconv import cpu
 from gpuconv.onnx import backend, nodes
 from gpuconv.onnx.repeated import RepeatedConv
+from tests.onnx.models import parsed
 from tests.oracle import oracle
 
-MODEL = """
-<ir_version: 10, opset_import: ["" : 22]>
-residual (T[N, 3, H, W] x, T[M, 3, 3, 3] w, T[M] b, T[N, M, H, W] r) => (T[N, M, H, W] y)
+MODEL = """residual (T[N, 3, H, W] x, T[M, 3, 3, 3] w, T[M] b, T[N, M, H, W] r) => (T[N, M, H, W] y)
 { c = Conv <pads = [1, 1, 1, 1]> (x, w, b) s = Add (c, r) y = Relu (s) }
 """
 
@@ -34,7 +33,7 @@ def _expected(x: Any, w: Any, b: Any, r: Any) -> Any:
 @pytest.mark.parametrize("fold", [False, True])
 @pytest.mark.parametrize("dtype", ["float", "double", "float16"])
 def test_a_model_is_right_again_and_with_other_shapes_between(dtype: str, fold: bool) -> None:
-    rep = backend.prepare(onnx.parser.parse_model(MODEL.replace("T[", f"{dtype}[")), fold=fold)
+    rep = backend.prepare(parsed(MODEL.replace("T[", f"{dtype}[")), fold=fold)
     of_numpy = {"float": "float32", "double": "float64"}.get(dtype, dtype)
     for seed, sizes in enumerate([(2, 4, 6), (2, 4, 6), (1, 5, 9), (2, 4, 6), (2, 4, 6)]):
         feeds = _feeds(seed, *sizes, of_numpy)
@@ -42,7 +41,7 @@ def test_a_model_is_right_again_and_with_other_shapes_between(dtype: str, fold: 
 
 
 def test_operands_of_accepted_kinds_are_not_checked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    rep = backend.prepare(onnx.parser.parse_model(MODEL.replace("T[", "float[")))
+    rep = backend.prepare(parsed(MODEL.replace("T[", "float[")))
     feeds = _feeds(0, 2, 4, 6, "float32")
     rep.run(feeds)
     monkeypatch.setattr(nodes, "call", None)  # whoever calls it fails
@@ -53,7 +52,7 @@ def test_operands_of_accepted_kinds_are_not_checked_again(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize(("operand", "wrong"), [(0, np.zeros((2, 4, 6, 7), "f")), (1, np.zeros((4, 3, 3), "f"))])
 def test_operands_that_do_not_fit_are_refused_after_some_that_did(operand: int, wrong: Any) -> None:
-    rep = backend.prepare(onnx.parser.parse_model(MODEL.replace("T[", "float[")))
+    rep = backend.prepare(parsed(MODEL.replace("T[", "float[")))
     feeds = _feeds(0, 2, 4, 6, "float32")
     rep.run(feeds)
     feeds[operand] = wrong
@@ -96,7 +95,7 @@ def test_constant_weights_are_looked_at_once(fold: bool, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(cpu, "known_weights", counted)
     x, w, b, r = _feeds(0, 2, 4, 6, "float32")
-    proto = onnx.parser.parse_model(MODEL.replace("T[", "float["))
+    proto = parsed(MODEL.replace("T[", "float["))
     rep = backend.prepare(proto, fold=fold)
     for _ in range(3):
         assert np.array_equal(rep.run([x, w, b, r])[0], _expected(x, w, b, r))

@@ -7,26 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import helper
 
 import gpuconv
-from gpuconv.onnx import backend
 from tests.harness.device_arrays import device_arrays
-from tests.onnx.models import floats
-from tests.onnx.networks import onnxruntime_node
-
-
-def node(op_type: str, inputs: list[Any], opset: int, device: str = "CPU", **attributes: Any) -> tuple[Any, Any]:
-    """Return a node, made for inputs of which some may be absent, and its first output."""
-    names = ["" if array is None else f"x{at}" for at, array in enumerate(inputs)]
-    made = helper.make_node(op_type, names, ["y"], **attributes)
-    return made, backend.run_node(made, [a for a in inputs if a is not None], device, opset_version=opset)[0]
+from tests.onnx.models import floats, run
+from tests.onnx.networks import both
 
 
 def agrees(op_type: str, inputs: list[Any], opset: int, tolerance: float = 1e-5, **attributes: Any) -> None:
-    made, got = node(op_type, inputs, opset, **attributes)
-    expected = onnxruntime_node(made, [a for a in inputs if a is not None], opset)
-    assert got.dtype == expected.dtype
+    ((got,), (expected,)) = both(op_type, opset, inputs, **attributes)
     np.testing.assert_allclose(got, expected, rtol=tolerance, atol=tolerance)
 
 
@@ -56,8 +45,8 @@ def test_the_nearest_element_is_read_as_it_is(padding: str, corners: int) -> Non
     agrees("GridSample", [x, grid], 20, 0, mode="nearest", padding_mode=padding, align_corners=corners)
     for dtype in (np.int8, np.uint64, np.float16, np.bool_):
         whole = (10 * x).astype(dtype)
-        _, expected = node("GridSample", [whole.astype(np.float64), grid], 20, mode="nearest", padding_mode=padding)
-        _, got = node("GridSample", [whole, grid], 20, mode="nearest", padding_mode=padding)
+        expected = run("GridSample", [whole.astype(np.float64), grid], 20, mode="nearest", padding_mode=padding)
+        got = run("GridSample", [whole, grid], 20, mode="nearest", padding_mode=padding)
         assert got.dtype == dtype
         np.testing.assert_array_equal(got.astype(np.float64), expected)
 
@@ -78,8 +67,8 @@ def test_a_line_is_an_image_of_one_column(mode: str, padding: str) -> None:
     x, line = floats(2, 3, 9), places(2, 7, 1, seed=2)
     plane = np.stack([np.zeros_like(line), line], axis=-1).reshape(2, 7, 1, 2)
     attributes = {"mode": mode, "padding_mode": padding, "align_corners": 1}
-    _, got = node("GridSample", [x, line], 20, **attributes)
-    _, expected = node("GridSample", [x[..., None], plane], 20, **attributes)
+    got = run("GridSample", [x, line], 20, **attributes)
+    expected = run("GridSample", [x[..., None], plane], 20, **attributes)
     np.testing.assert_allclose(got, expected[..., 0], rtol=1e-6, atol=1e-6)
 
 
@@ -89,9 +78,9 @@ def test_what_lies_outside_counts_for_nothing(mode: str) -> None:
     x = np.full((1, 1, 3, 3), np.inf, np.float32)
     for far in (-9.0, 5.0, np.inf, -np.inf, 1e30):
         grid = np.float32([0, far]).reshape(1, 1, 1, 2)
-        _, y = node("GridSample", [x, grid], 20, mode=mode)
+        y = run("GridSample", [x, grid], 20, mode=mode)
         assert y.item() == 0
-        _, y = node("GridSample", [np.float32(7) * np.ones_like(x), grid], 20, mode=mode, padding_mode="border")
+        y = run("GridSample", [np.float32(7) * np.ones_like(x), grid], 20, mode=mode, padding_mode="border")
         np.testing.assert_allclose(y.item(), 7, rtol=1e-6)
 
 
@@ -99,14 +88,14 @@ def test_what_lies_outside_counts_for_nothing(mode: str) -> None:
 def test_beyond_the_border_is_the_border_itself(mode: str) -> None:
     x, far = floats(1, 3, 4, 5), np.float32([-1.9, -1.3, 1.3, 1.7, 9])
     grid = np.stack([far, np.full_like(far, 3)], axis=-1).reshape(1, 1, 5, 2)
-    _, y = node("GridSample", [x, grid], 20, mode=mode, padding_mode="border")
+    y = run("GridSample", [x, grid], 20, mode=mode, padding_mode="border")
     np.testing.assert_array_equal(y[0, :, 0], x[0, :, 3, [0, 0, 4, 4, 4]].T)
 
 
 def test_a_place_that_is_no_number_has_no_value() -> None:
     grid = np.full((1, 1, 1, 2), np.nan, np.float32)
     for padding in PADDINGS:
-        _, y = node("GridSample", [floats(1, 1, 3, 3), grid], 20, padding_mode=padding)
+        y = run("GridSample", [floats(1, 1, 3, 3), grid], 20, padding_mode=padding)
         assert np.isnan(y).all()
 
 
@@ -114,7 +103,7 @@ def test_halfway_is_rounded_to_the_even_element() -> None:
     x = np.arange(5, dtype=np.float32).reshape(1, 1, 1, 5)
     at = (np.float32([0.5, 1.5, 2.5, 3.5]) / 2 - 1).reshape(1, 1, 4, 1)  # corners are aligned: 2 is the middle
     grid = np.concatenate([at, np.zeros_like(at)], axis=-1)
-    _, y = node("GridSample", [x, grid], 20, mode="nearest", align_corners=1)
+    y = run("GridSample", [x, grid], 20, mode="nearest", align_corners=1)
     assert y.ravel().tolist() == [0, 2, 2, 4]
 
 
@@ -122,9 +111,9 @@ def test_integers_are_cut_off_and_stay_in_their_range() -> None:
     x = np.uint8([[0, 255, 255, 0, 10]]).reshape(1, 1, 1, 5)
     at = (np.float32([0.25, 1.5, 3.25, 3.5]) / 2 - 1).reshape(1, 1, 4, 1)
     grid = np.concatenate([at, np.zeros_like(at)], axis=-1)
-    _, linear = node("GridSample", [x, grid], 20, align_corners=1)
+    linear = run("GridSample", [x, grid], 20, align_corners=1)
     assert linear.ravel().tolist() == [63, 255, 2, 5]
-    _, cubic = node("GridSample", [x, grid], 20, mode="cubic", align_corners=1)
+    cubic = run("GridSample", [x, grid], 20, mode="cubic", align_corners=1)
     assert cubic.ravel().tolist()[1] == 255  # where the curve is above
     assert cubic.ravel().tolist()[2] == 0  # and below
 
@@ -132,15 +121,15 @@ def test_integers_are_cut_off_and_stay_in_their_range() -> None:
 def test_grids_that_do_not_fit_are_refused() -> None:
     for grid in (places(1, 2, 2, 3, seed=0), places(2, 2, 2, 2, seed=0), places(1, 2, 2, seed=0)):
         with pytest.raises(gpuconv.ArgumentError, match=r"^GridSample node .*: X must be \(N, C, D1, …, Dr\) and grid"):
-            node("GridSample", [floats(1, 1, 3, 3), grid], 20)
+            run("GridSample", [floats(1, 1, 3, 3), grid], 20)
     for attributes in ({"mode": "quintic"}, {"padding_mode": "wrap"}):
         with pytest.raises(gpuconv.ArgumentError, match="must be one of"):
-            node("GridSample", [floats(1, 1, 3, 3), places(1, 2, 2, 2, seed=0)], 20, **attributes)
+            run("GridSample", [floats(1, 1, 3, 3), places(1, 2, 2, 2, seed=0)], 20, **attributes)
 
 
 @pytest.mark.parametrize("shape", [(0, 2, 3, 3), (1, 0, 3, 3), (1, 2, 3, 3)])
 def test_nothing_is_sampled(shape: tuple[int, ...]) -> None:
-    _, y = node("GridSample", [np.zeros(shape, np.float32), np.zeros((shape[0], 0, 4, 2), np.float32)], 20)
+    y = run("GridSample", [np.zeros(shape, np.float32), np.zeros((shape[0], 0, 4, 2), np.float32)], 20)
     assert y.shape == (*shape[:2], 0, 4)
 
 
@@ -171,12 +160,12 @@ def test_without_offsets_it_is_a_convolution(spatial: tuple[int, ...], dtype: An
     keywords: dict[str, Any] = {"group": 2, "pads": [1] * (2 * rank), "strides": [2] + [1] * (rank - 1)}
     expected = gpuconv.conv(x, w, b, **keywords)
     offset = np.zeros((2, 3**rank * rank, *expected.shape[2:]), dtype)
-    _, got = node("DeformConv", [x, w, offset, b], 22, **keywords)
+    got = run("DeformConv", [x, w, offset, b], 22, **keywords)
     assert got.dtype == dtype
     np.testing.assert_array_equal(got, expected)
     offset.reshape(2, 3**rank, rank, *expected.shape[2:])[:, :, -1] = 1
     shifted = np.concatenate([x[..., 1:], np.zeros_like(x[..., :1])], axis=-1)
-    _, got = node("DeformConv", [x, w, offset, b], 22, **keywords)
+    got = run("DeformConv", [x, w, offset, b], 22, **keywords)
     later = (slice(None),) * (1 + rank) + (slice(1, None),)  # the first column's left taps now are inside
     np.testing.assert_array_equal(got[later], gpuconv.conv(shifted, w, b, **keywords)[later])
 
@@ -195,16 +184,16 @@ def test_shapes_of_a_deformed_convolution_must_fit() -> None:
     ]
     for inputs, attributes, message in wrong:
         with pytest.raises(gpuconv.ArgumentError, match=f"^DeformConv node .*{message}"):
-            node("DeformConv", inputs, 19, **attributes)
+            run("DeformConv", inputs, 19, **attributes)
 
 
 def test_deformed_groups_on_a_device() -> None:
     """Channels that share their offsets are read together there, whatever the groups of filters."""
     x, w, offset = floats(1, 4, 5, 5), floats(4, 2, 3, 3, seed=1), floats(1, 36, 5, 5, seed=2)
     attributes = {"group": 2, "offset_group": 2, "pads": [1, 1, 1, 1]}
-    _, expected = node("DeformConv", [x, w, offset], 19, **attributes)
+    expected = run("DeformConv", [x, w, offset], 19, **attributes)
     with device_arrays() as device:
-        _, got = node("DeformConv", [x, w, offset], 19, "CUDA", **attributes)
+        got = run("DeformConv", [x, w, offset], 19, device="CUDA", **attributes)
         assert device.computed == ["conv"]
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
 
@@ -238,8 +227,8 @@ def test_a_crop_is_resized_by_a_cubic() -> None:
 def test_integers_between_others_are_rounded_and_stay_in_their_range() -> None:
     x = np.uint8([[0, 0, 255, 255, 0, 0]]).reshape(1, 1, 6)
     for attributes in ({"mode": "cubic"}, {"mode": "cubic", "antialias": 1}):
-        _, exact = node("Resize", [x.astype(np.float64), None, None, np.int64([1, 1, 11])], 19, **attributes)
-        _, y = node("Resize", [x, None, None, np.int64([1, 1, 11])], 19, **attributes)
+        exact = run("Resize", [x.astype(np.float64), None, None, np.int64([1, 1, 11])], 19, **attributes)
+        y = run("Resize", [x, None, None, np.int64([1, 1, 11])], 19, **attributes)
         assert exact.min() < 0
         assert exact.max() > 255
         np.testing.assert_array_equal(y, np.clip(np.rint(exact), 0, 255))
@@ -249,5 +238,5 @@ def test_integers_between_others_are_rounded_and_stay_in_their_range() -> None:
 def test_a_cubic_keeps_a_line(antialias: int) -> None:
     """Where all that it reads is inside: such weights have the moments 1 and 0."""
     x = np.arange(40, dtype=np.float64).reshape(1, 1, 40)
-    _, y = node("Resize", [x, None, None, np.int64([1, 1, 20])], 19, mode="cubic", antialias=antialias)
+    y = run("Resize", [x, None, None, np.int64([1, 1, 20])], 19, mode="cubic", antialias=antialias)
     np.testing.assert_allclose(y[0, 0, 3:-3], np.arange(20)[3:-3] * 2 + 0.5, rtol=1e-12)

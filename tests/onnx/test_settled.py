@@ -6,12 +6,11 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 
 from gpuconv.onnx import backend, steps
+from tests.onnx.models import parsed
 
-HEAD = '<ir_version: 10, opset_import: ["" : 22]>\n'
 ROWS = """rows (float[N, C, L] x) => (float[R, S] y)
 <int64 zero = {0}, int64[1] rest = {-1}, int64[1] front = {0}>
 { shape = Shape (x) n = Gather (shape, zero) first = Unsqueeze (n, front)
@@ -19,7 +18,7 @@ ROWS = """rows (float[N, C, L] x) => (float[R, S] y)
 
 
 def _rep(text: str) -> Any:
-    return backend.prepare(onnx.parser.parse_model(HEAD + text))
+    return backend.prepare(parsed(text))
 
 
 @pytest.fixture

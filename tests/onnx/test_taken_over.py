@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 
 import gpuconv
 from gpuconv.onnx import backend
-from tests.onnx.models import BY_EVALUATOR
+from tests.onnx.models import BY_EVALUATOR, parsed
 from tests.onnx.networks import onnxruntime_run
 
 pytestmark = pytest.mark.filterwarnings("ignore:the model does not say of what type:UserWarning")
@@ -143,7 +143,6 @@ def test_diagonals_far_outside(k: int) -> None:
 
 # ---------------------------------------------------------------- sequences and optional values
 
-HEAD = '<ir_version: 10, opset_import: ["" : 18]>\n'
 MAPS = {
     "two sequences": ("s, s", "float[2] a, float[2] c", "d = Sub (a, c)", [0, 0]),
     "a sequence and an array": ("s, x", "float[2] a, float[2] c", "d = Sub (a, c)", [2, 2]),
@@ -167,7 +166,7 @@ def test_a_graph_for_every_element_of_a_sequence(name: str) -> None:
         i = Constant <value_int = 1> ()
         y = SequenceAt (q, i)
     }}"""
-    model, feeds = onnx.parser.parse_model(HEAD + text), [np.float32([1, 2]), np.float32([3, 4])]
+    model, feeds = parsed(text, 18), [np.float32([1, 2]), np.float32([3, 4])]
     (y,) = backend.prepare(model).run(feeds)
     assert y.tolist() == expected
     assert onnxruntime_run(model, dict(zip("xz", feeds, strict=True)))[0].tolist() == expected
@@ -180,7 +179,7 @@ def test_a_graph_for_every_element_of_an_empty_sequence() -> None:
         q = SequenceMap <body = b (float[2] a) => (float[2] d) { d = Add (a, a) }> (s)
         y = SequenceLength (q)
     }"""
-    (y,) = backend.prepare(onnx.parser.parse_model(HEAD + text)).run([np.float32([1, 2])])
+    (y,) = backend.prepare(parsed(text, 18)).run([np.float32([1, 2])])
     assert y.tolist() == 0
 
 
@@ -196,7 +195,7 @@ def test_optional_values_that_are_there_are_themselves() -> None:
             [1, 2],
         ),
     ):
-        (y,) = backend.prepare(onnx.parser.parse_model(HEAD + text)).run([x])
+        (y,) = backend.prepare(parsed(text, 18)).run([x])
         assert y.tolist() == expected
 
 
@@ -220,17 +219,9 @@ def test_an_optional_value_that_is_not_there() -> None:
 def test_places_in_a_sequence(at: int | None, order: str) -> None:
     a, b, c = (np.float32([n]) for n in range(3))
     inputs = [[a, b], c] + ([] if at is None else [np.array(at)])
-    node = helper.make_node("SequenceInsert", ["s", "t", "p"][: len(inputs)], ["y"])
-    element = helper.make_tensor_type_proto(TensorProto.FLOAT, None)
-    infos = [
-        helper.make_value_info("s", helper.make_sequence_type_proto(element)),
-        helper.make_value_info("t", element),
-    ]
-    infos += [helper.make_tensor_value_info("p", TensorProto.INT64, ())][: at is not None]
-    graph = helper.make_graph(
-        [node], "g", infos, [helper.make_value_info("y", helper.make_sequence_type_proto(element))]
-    )
-    rep = backend.prepare(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10))
+    declared, given = ("", "") if at is None else (", int64 p", ", p")
+    text = f"g (seq(float[N]) s, float[N] t{declared}) => (seq(float[N]) y) {{ y = SequenceInsert (s, t{given}) }}"
+    rep = backend.prepare(parsed(text, 18))
     if not order:
         with pytest.raises(gpuconv.ArgumentError, match=f"position is {at}, but must be -2 to 2"):
             rep.run(inputs)
@@ -252,14 +243,11 @@ def test_places_in_a_sequence(at: int | None, order: str) -> None:
     ],
 )
 def test_attributes_that_a_function_hands_on_may_be_0(attribute: str, value: str, node: str, expected: Any) -> None:
-    name = attribute.partition(":")[0]
-    text = f"""<ir_version: 10, opset_import: ["" : 18, "f" : 1]>
-        g (float[2,2] x) => (float[m,n] y) {{ y = f.call <k = {value}> (x) }}
+    text = f"""g (float[2,2] x) => (float[m,n] y) {{ y = f.call <k = {value}> (x) }}
         <domain: "f", opset_import: ["" : 18]>
         call <k> (x) => (y) {{ y = {node} <{attribute} = @k> (x) }}"""
-    (y,) = backend.prepare(onnx.parser.parse_model(text)).run([np.float32([[1, -2], [-3, 4]])])
+    (y,) = backend.prepare(parsed(text, 18, ["f"])).run([np.float32([[1, -2], [-3, 4]])])
     np.testing.assert_allclose(y, expected, rtol=1e-6)
-    assert name in text
 
 
 # ---------------------------------------------------------------- text

@@ -279,13 +279,9 @@ def _svm_classify(d: Draw) -> Trial:
     texts = d.maybe()
     names = [f"c{at}" for at in range(classes)] if texts else [10 + at for at in range(classes)]
     attributes: dict[str, Any] = {
-        "coefficients": weights.reshape(-1).tolist(),
-        "support_vectors": vectors.reshape(-1).tolist(),
-        "rho": rho.tolist(),
-        "vectors_per_class": counts,
-        "kernel_params": parameters,
-        "kernel_type": kind,
-    }
+        "coefficients": weights.reshape(-1).tolist(), "support_vectors": vectors.reshape(-1).tolist(),
+        "rho": rho.tolist(), "vectors_per_class": counts, "kernel_params": parameters, "kernel_type": kind,
+    }  # fmt: skip
     attributes["classlabels_strings" if texts else "classlabels_ints"] = names
     labels = np.array([names[at] for at in best], object if texts else np.int64)
     return Trial([x], attributes, [labels, np.array(scores).astype(np.float32)], loose=60)

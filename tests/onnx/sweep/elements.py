@@ -10,20 +10,10 @@ import numpy as np
 from tests.onnx.sweep.drawing import FLOATS, INTS, Draw, Trial, dtype, is_float, node_of, number, wide
 
 CURVES = {
-    "Acos": np.arccos,
-    "Acosh": np.arccosh,
-    "Asin": np.arcsin,
-    "Asinh": np.arcsinh,
-    "Atan": np.arctan,
-    "Atanh": np.arctanh,
-    "Cos": np.cos,
-    "Cosh": np.cosh,
-    "Sin": np.sin,
-    "Sinh": np.sinh,
-    "Tan": np.tan,
-    "Softsign": lambda x: np.where(np.isinf(x), np.nan, x / (1 + np.abs(x))),
-    "Round": np.rint,
-}
+    "Acos": np.arccos, "Acosh": np.arccosh, "Asin": np.arcsin, "Asinh": np.arcsinh, "Atan": np.arctan,
+    "Atanh": np.arctanh, "Cos": np.cos, "Cosh": np.cosh, "Sin": np.sin, "Sinh": np.sinh, "Tan": np.tan,
+    "Softsign": lambda x: np.where(np.isinf(x), np.nan, x / (1 + np.abs(x))), "Round": np.rint,
+}  # fmt: skip
 
 
 @node_of(*CURVES)
