@@ -194,11 +194,6 @@ def test_run_refuses_a_missing_device(error: Run, pool: str) -> None:
     assert "no CUDA device was found" in error("run", pool, "--device", "cuda")
 
 
-@pytest.mark.parametrize("seed", ["-1", "x"])
-def test_run_refuses_a_seed_that_is_none(error: Run, pool: str, seed: str) -> None:
-    assert "--seed" in error("run", pool, "--seed", seed)
-
-
 @pytest.mark.parametrize(
     ("given", "text"),
     [

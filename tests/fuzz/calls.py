@@ -95,6 +95,22 @@ def _out(random: Random, shape: tuple[int, ...], dtype: Any) -> Any:
     return LAYOUTS[random.choice(_WRITEABLE)](np.full(shape, 3, dtype))
 
 
+def _call_of(
+    random: Random,
+    name: str,
+    arguments: dict[str, Any],
+    layout: str,
+    rank: int,
+    out: tuple[tuple[int, ...], Any] | None,
+) -> Call:
+    """Return a call with its layout, and now and then with an ``out`` of a shape and a dtype."""
+    if layout == "NHWC":
+        arguments["layout"] = layout
+    if out is not None and random.random() < 0.2:
+        arguments["out"] = _out(random, *out)
+    return Call(name, arguments, rank=rank)
+
+
 def _conv(random: Random, name: str) -> Call:
     problem, dtype = GENERATORS[name](random), random.choice(_SUMS)
     layout = random.choice(("NCHW", "NCHW", "NHWC"))
@@ -129,11 +145,7 @@ def _gradient(random: Random, name: str) -> Call:
     elif name.endswith("weight_grad"):
         arguments["x"] = _last(layout, _filled(random, problem.x_shape, dtype))
         arguments["w_shape"] = shape = problem.w_shape
-    if layout == "NHWC":
-        arguments["layout"] = layout
-    if random.random() < 0.2:
-        arguments["out"] = _out(random, shape, dtype)
-    return Call(name, arguments, rank=problem.rank)
+    return _call_of(random, name, arguments, layout, problem.rank, (shape, dtype))
 
 
 def _max_pool(random: Random, name: str) -> Call:
@@ -164,13 +176,9 @@ def _max_pool_grad(random: Random, name: str) -> Call:
         "x_shape": _last_of(layout, problem.x_shape),
         **problem.attributes,
     }
-    if layout == "NHWC":
-        arguments["layout"] = layout
-    if random.random() < 0.2:
-        arguments["out"] = _out(random, arguments["x_shape"], dtype)
     if random.random() < 0.2:
         arguments["check_indices"] = random.choice((True, False))
-    return Call(name, arguments, rank=problem.rank)
+    return _call_of(random, name, arguments, layout, problem.rank, (arguments["x_shape"], dtype))
 
 
 def _average_pool(random: Random, name: str) -> Call:
@@ -184,11 +192,7 @@ def _average_pool(random: Random, name: str) -> Call:
     arguments: dict[str, Any] = {given: _last(layout, _filled(random, shapes[given], dtype)), **attributes}
     if given == "dy":
         arguments["x_shape"] = _last_of(layout, problem.x_shape)
-    if layout == "NHWC":
-        arguments["layout"] = layout
-    if random.random() < 0.2:
-        arguments["out"] = _out(random, _last_of(layout, shapes[made]), dtype)
-    return Call(name, arguments, rank=problem.rank)
+    return _call_of(random, name, arguments, layout, problem.rank, (_last_of(layout, shapes[made]), dtype))
 
 
 def _max_unpool(random: Random, name: str) -> Call:
@@ -209,12 +213,10 @@ def _max_unpool(random: Random, name: str) -> Call:
         "pads": pads,
         "check_indices": False,
     }
-    if layout == "NHWC":
-        arguments["layout"] = layout
     if random.random() < 0.4:
         larger = [n + random.choice((0, 0, 1, 3)) for n in numbered]
         arguments["output_shape"] = random.choice(([], [1, 1])) + larger
-    return Call(name, arguments, rank=rank)
+    return _call_of(random, name, arguments, layout, rank)
 
 
 # ---------------------------------------------------------------- other functions

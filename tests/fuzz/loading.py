@@ -177,14 +177,7 @@ class AveragePool(_Oracle):
     attributes = ("kernel_shape", "strides")
 
     def compute(self, inputs: Any, attributes: Any) -> Any:
-        x, kernel, strides = inputs[0].astype(np.float64), attributes["kernel_shape"], attributes["strides"]
-        axes = list(zip(x.shape[2:], kernel, strides, strict=True))
-        ends = [(n - k) // s * s + 1 for n, k, s in axes]
-        taps = [
-            x[(..., *(slice(t, t + end, s) for t, end, s in zip(tap, ends, strides, strict=True)))]
-            for tap in np.ndindex(*kernel)
-        ]
-        return ((sum(taps) / len(taps)).astype(inputs[0].dtype),)
+        return (oracle.round_to(oracle.average_pool(*inputs, **attributes).value, inputs[0].dtype),)
 
 
 _DEFINITIONS = [Conv, ConvTranspose, MaxPool, GlobalMaxPool, LRN, BatchNormalization, AveragePool]

@@ -15,6 +15,7 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, num
 from onnx.backend.test import loader
 
 from gpuconv.onnx import backend, operators
+from gpuconv.onnx.evaluator import Evaluator
 from gpuconv.onnx.operators.form import NARROW
 
 BY_EVALUATOR = pytest.mark.filterwarnings("ignore:.* is left to onnx's reference evaluator:UserWarning")
@@ -26,8 +27,8 @@ def floats(*shape: int, seed: int = 0, dtype: Any = np.float32) -> Any:
     return np.random.default_rng(seed).standard_normal(shape, np.float32).astype(dtype)
 
 
-def value(name: str, dtype: Any = np.float32, shape: int | Sequence[int | str | None] = 3) -> ValueInfoProto:
-    """Declare a tensor; a number for its shape is that of axes of any extent."""
+def value(name: str, dtype: Any = np.float32, shape: int | Sequence[int | str | None] | None = 3) -> ValueInfoProto:
+    """Declare a tensor; a number for its shape is that of axes of any extent, None leaves the shape open."""
     dims = [None] * shape if isinstance(shape, int) else shape
     return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), dims)
 
@@ -45,6 +46,20 @@ def data_of(test: Any) -> tuple[ModelProto, list[tuple[list[Any], list[Any]]]]:
     folder = Path(test.model_dir)
     data = [(tensors(item, "input"), tensors(item, "output")) for item in sorted(folder.glob("test_data_set_*"))]
     return onnx.load(folder / "model.onnx"), data
+
+
+@pytest.fixture
+def referred(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Operators of the nodes that go to the reference evaluator from now on."""
+    names: list[str] = []
+    method = Evaluator.by_reference
+
+    def spy(self: Evaluator, node: Any, *arguments: Any) -> Any:
+        names.append(node.onnx_node.op_type)
+        return method(self, node, *arguments)
+
+    monkeypatch.setattr(Evaluator, "by_reference", spy)
+    return names
 
 
 @lru_cache

@@ -12,6 +12,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 import gpuconv
+from gpuconv import ArgumentError
 from gpuconv.onnx import backend
 from tests.onnx.models import BY_EVALUATOR, NEWEST, floats, model, network, pool, value
 
@@ -87,7 +88,7 @@ def test_large_constants_that_are_no_plain_ones() -> None:
 def test_large_constants_are_checked(change: Any, message: str) -> None:
     proto = with_constant()
     change(proto.graph)
-    with pytest.raises(gpuconv.ArgumentError, match=message):
+    with pytest.raises(ArgumentError, match=message):
         backend.prepare(proto)
 
 
@@ -98,12 +99,10 @@ def test_external_data_is_read_from_beside_the_path(tmp_path: Path) -> None:
     path = tmp_path / "network.onnx"
     onnx.save(proto, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
     np.testing.assert_array_equal(backend.run_model(path, [x])[0], expected)
-    with pytest.raises(
-        gpuconv.ArgumentError, match=r"the model keeps the tensor '[wbv]' in another file; pass the path"
-    ):
+    with pytest.raises(ArgumentError, match=r"the model keeps the tensor '[wbv]' in another file; pass the path"):
         backend.prepare(path.read_bytes())
     (tmp_path / "weights.bin").unlink()
-    with pytest.raises(gpuconv.ArgumentError, match=r"the model '.*network\.onnx' cannot be read: .*weights\.bin"):
+    with pytest.raises(ArgumentError, match=r"the model '.*network\.onnx' cannot be read: .*weights\.bin"):
         backend.prepare(path)
 
 
@@ -120,12 +119,12 @@ def test_files_that_are_no_models(tmp_path: Path) -> None:
         path = tmp_path / f"{name}.onnx"
         if data is not None:
             path.write_bytes(data)
-            with pytest.raises(gpuconv.ArgumentError, match=f"^the model {message}"):
+            with pytest.raises(ArgumentError, match=f"^the model {message}"):
                 backend.prepare(data)
-        with pytest.raises(gpuconv.ArgumentError, match=rf"^the model '.*{name}\.onnx' {message}") as caught:
+        with pytest.raises(ArgumentError, match=rf"^the model '.*{name}\.onnx' {message}") as caught:
             backend.prepare(path)
         assert "\n" not in str(caught.value)
-    with pytest.raises(gpuconv.ArgumentError, match=r"cannot be read: .*directory"):
+    with pytest.raises(ArgumentError, match=r"cannot be read: .*directory"):
         backend.prepare(tmp_path)
 
 
@@ -139,7 +138,7 @@ def test_things_that_are_no_models() -> None:
 def test_invalid_models_are_refused_in_one_line() -> None:
     proto = pool()
     proto.graph.node.append(helper.make_node("Relu", ["y"], ["z"], name="act", made_up=1))
-    with pytest.raises(gpuconv.ArgumentError, match=r"^the model is not valid: .*made_up.*act") as caught:
+    with pytest.raises(ArgumentError, match=r"^the model is not valid: .*made_up.*act") as caught:
         backend.prepare(proto)
     assert "\n" not in str(caught.value)
     assert not backend.is_compatible(proto)
@@ -147,17 +146,17 @@ def test_invalid_models_are_refused_in_one_line() -> None:
 
 def test_ir_versions_that_onnx_does_not_know() -> None:
     proto = pool(ir_version=onnx.IR_VERSION + 1)
-    with pytest.raises(gpuconv.ArgumentError, match=rf"is of IR version {onnx.IR_VERSION + 1}, .* update onnx$"):
+    with pytest.raises(ArgumentError, match=rf"is of IR version {onnx.IR_VERSION + 1}, .* update onnx$"):
         backend.prepare(proto)
 
 
 def test_opsets_that_onnx_does_not_know() -> None:
     proto = model([helper.make_node("Relu", ["x"], ["y"])], ["x"], ["y"])
     proto.opset_import[0].version = NEWEST + 1
-    with pytest.raises(gpuconv.ArgumentError, match=f"imports opset {NEWEST + 1} .*knows opsets up to {NEWEST}"):
+    with pytest.raises(ArgumentError, match=f"imports opset {NEWEST + 1} .*knows opsets up to {NEWEST}"):
         backend.prepare(proto)
     proto.opset_import[0].version = 0
-    with pytest.raises(gpuconv.ArgumentError, match=r"opset 0 .*the oldest one is 1"):
+    with pytest.raises(ArgumentError, match=r"opset 0 .*the oldest one is 1"):
         backend.prepare(proto)
 
 
@@ -167,16 +166,16 @@ def test_opsets_that_onnx_does_not_know() -> None:
 def test_features_before_their_opset_are_found_by_prepare() -> None:
     assert backend.is_compatible(pool(10, ceil_mode=1))
     assert not backend.is_compatible(pool(9, ceil_mode=1))
-    with pytest.raises(gpuconv.ArgumentError, match=r"^MaxPool node 'pool': the attribute ceil_mode needs opset 10, "):
+    with pytest.raises(ArgumentError, match=r"^MaxPool node 'pool': the attribute ceil_mode needs opset 10, "):
         backend.prepare(pool(9, ceil_mode=1))
-    with pytest.raises(gpuconv.ArgumentError, match=r"^MaxPool node 'pool': the output Indices needs opset 8, "):
+    with pytest.raises(ArgumentError, match=r"^MaxPool node 'pool': the output Indices needs opset 8, "):
         backend.prepare(pool(7, outputs=["y", "i"]))
 
 
 @pytest.mark.parametrize(("dtype", "since"), [(np.int8, 12), (np.uint8, 12), (ml_dtypes.bfloat16, 22)])
 def test_dtypes_before_their_opset_are_found_by_prepare(dtype: Any, since: int) -> None:
     backend.prepare(pool(since, dtype))
-    with pytest.raises(gpuconv.ArgumentError, match=f"needs opset {since}, but the model imports opset {since - 1}"):
+    with pytest.raises(ArgumentError, match=f"needs opset {since}, but the model imports opset {since - 1}"):
         backend.prepare(pool(since - 1, dtype))
 
 
@@ -205,11 +204,11 @@ def test_features_inside_graphs_and_functions_are_found_by_prepare() -> None:
     node = helper.make_node("MaxPool", ["x"], ["t"], name="inner", kernel_shape=[2], ceil_mode=1)
     branch = helper.make_graph([node], "branch", [], [value("t")])
     choice = helper.make_node("If", ["which"], ["y"], then_branch=branch, else_branch=branch)
-    with pytest.raises(gpuconv.ArgumentError, match=r"^MaxPool node 'inner': the attribute ceil_mode needs opset 10"):
+    with pytest.raises(ArgumentError, match=r"^MaxPool node 'inner': the attribute ceil_mode needs opset 10"):
         backend.prepare(model([choice], [value("which", np.bool_, ()), "x"], ["y"], 9))
     function = helper.make_function("local", "Pool", ["x"], ["t"], [node], [helper.make_opsetid("", 9)])
     domains = [helper.make_opsetid("local", 1)]
-    with pytest.raises(gpuconv.ArgumentError, match=r"^MaxPool node 'inner': the attribute ceil_mode needs opset 10"):
+    with pytest.raises(ArgumentError, match=r"^MaxPool node 'inner': the attribute ceil_mode needs opset 10"):
         backend.prepare(model("y = local.Pool (x)", ["x"], ["y"], 12, functions=[function], domains=domains))
 
 
@@ -218,34 +217,30 @@ def test_values_that_nothing_makes() -> None:
     message = (
         r"^Conv node 'c': its input 'w' is no input of the graph, no initializer, and no output of an earlier node$"
     )
-    with pytest.raises(gpuconv.ArgumentError, match=message):
+    with pytest.raises(ArgumentError, match=message):
         backend.prepare(model([conv], ["x"], ["y"]))
     branch = helper.make_graph([conv], "branch", [], [value("y")])
     choice = helper.make_node("If", ["which"], ["z"], then_branch=branch, else_branch=branch)
-    with pytest.raises(gpuconv.ArgumentError, match=message):
+    with pytest.raises(ArgumentError, match=message):
         backend.prepare(model([choice], [value("which", np.bool_, ()), "x"], ["z"]))
 
 
 def test_operators_and_domains_that_nobody_knows() -> None:
-    with pytest.raises(
-        gpuconv.ArgumentError, match=r"^Frobnicate node 'f': 'Frobnicate' is no operator of the domain ''"
-    ):
+    with pytest.raises(ArgumentError, match=r"^Frobnicate node 'f': 'Frobnicate' is no operator of the domain ''"):
         backend.prepare(model("[f] y = Frobnicate (x)", ["x"], ["y"]))
-    with pytest.raises(gpuconv.ArgumentError, match=r"^Gelu node 'g': 'Gelu' is no operator of .* at opset 19$"):
+    with pytest.raises(ArgumentError, match=r"^Gelu node 'g': 'Gelu' is no operator of .* at opset 19$"):
         backend.prepare(model("[g] y = Gelu (x)", ["x"], ["y"], 19))
     other = helper.make_node("Relu", ["x"], ["y"], name="r", domain="vendor")
-    with pytest.raises(gpuconv.ArgumentError, match=r"^Relu node 'r': the domain 'vendor' is not imported; .* are ''$"):
+    with pytest.raises(ArgumentError, match=r"^Relu node 'r': the domain 'vendor' is not imported; .* are ''$"):
         backend.prepare(model([other], ["x"], ["y"]))
     domains = [helper.make_opsetid("vendor", 1)]
-    with pytest.raises(
-        gpuconv.ArgumentError, match=r"^Relu node 'r': neither gpuconv .* knows 'Relu' of domain 'vendor'"
-    ):
+    with pytest.raises(ArgumentError, match=r"^Relu node 'r': neither gpuconv .* knows 'Relu' of domain 'vendor'"):
         backend.prepare(model([other], ["x"], ["y"], domains=domains))
 
 
 def test_operators_that_the_evaluator_does_not_know() -> None:
     node = helper.make_node("MaxRoiPool", ["x", "r"], ["y"], name="m", pooled_shape=[1, 1])
-    with pytest.raises(gpuconv.ArgumentError, match=r"^MaxRoiPool node 'm': neither .* \(opset imported: 9\)"):
+    with pytest.raises(ArgumentError, match=r"^MaxRoiPool node 'm': neither .* \(opset imported: 9\)"):
         backend.prepare(model([node], [value("x", shape=4), value("r", shape=2)], [value("y", shape=4)], 9))
 
 
@@ -263,5 +258,5 @@ def test_failures_of_other_operators_name_the_node() -> None:
 def test_failures_of_our_operators_name_the_node() -> None:
     proto, _ = network(NEWEST)
     proto.graph.input[0].CopyFrom(value("x", shape=4))
-    with pytest.raises(gpuconv.ArgumentError, match=r"^Conv node 'first': x has 5 channels, but w expects 3"):
+    with pytest.raises(ArgumentError, match=r"^Conv node 'first': x has 5 channels, but w expects 3"):
         backend.run_model(proto, [floats(1, 5, 4, 4)])

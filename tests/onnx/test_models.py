@@ -1,10 +1,9 @@
-"""Models that others made: those that PyTorch exported, with their outputs, and nine networks beside ONNX Runtime."""
+"""Nine networks that others made, beside ONNX Runtime: the whole, and each of our nodes."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,10 +12,8 @@ import pytest
 from onnx import ModelProto, NodeProto, numpy_helper
 
 from gpuconv.onnx import backend
-from tests.onnx.models import tensors
 from tests.onnx.networks import (
     DATA,
-    attributes,
     onnxruntime_outputs,
     onnxruntime_run,
     our_nodes,
@@ -31,48 +28,6 @@ FLOAT = onnx.TensorProto.FLOAT
 UNIT = 2.0**-24
 
 
-# --- models exported from PyTorch ----------------------------------------------------------------------------------
-
-
-def exported_models() -> list[Path]:
-    folders = [path.parent for kind in ("converted", "operator") for path in DATA.glob(f"pytorch-{kind}/*/model.onnx")]
-    return sorted(folder for folder in folders if our_nodes(onnx.load(folder / "model.onnx")))
-
-
-EXPORTED = exported_models()
-
-
-def test_these_are_all_exported_models() -> None:
-    counts = Counter((path.parent.name, our_nodes(onnx.load(path / "model.onnx"))[0].op_type) for path in EXPORTED)
-    assert counts == {
-        ("pytorch-converted", "Conv"): 26,
-        ("pytorch-converted", "ConvTranspose"): 2,
-        ("pytorch-converted", "MaxPool"): 8,
-        ("pytorch-operator", "Conv"): 1,
-        ("pytorch-operator", "ConvTranspose"): 1,
-        ("pytorch-operator", "MaxPool"): 1,
-    }
-    assert len(EXPORTED) == 39
-
-
-@pytest.mark.parametrize("folder", EXPORTED, ids=lambda folder: folder.name.removeprefix("test_"))
-def test_exported_model(folder: Path) -> None:
-    model = onnx.load(folder / "model.onnx")
-    inputs, (stored,) = (tensors(folder / "test_data_set_0", kind) for kind in ("input", "output"))
-    (got,) = backend.prepare(folder / "model.onnx").run(inputs)
-    (node,) = model.graph.node
-    values = dict(zip(_free_inputs(model), inputs, strict=True)) | _weights(model)
-    operands = [values[name] for name in node.input]
-    if node.op_type == "MaxPool":
-        oracle.assert_same(got, oracle.max_pool(*operands, **attributes(node))[0], bits=False)
-        oracle.assert_same(got, stored, bits=False)
-        return
-    function = oracle.conv if node.op_type == "Conv" else oracle.conv_transpose
-    exact = function(*operands, **attributes(node))
-    oracle.assert_close(got, exact, np.float32)
-    oracle.assert_close(stored, exact, np.float32)  # so both lie within one bound of the same sum
-
-
 def _weights(model: ModelProto) -> dict[str, Any]:
     return {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
 
@@ -81,8 +36,6 @@ def _free_inputs(model: ModelProto) -> list[str]:
     weights = {tensor.name for tensor in model.graph.initializer}
     return [value.name for value in model.graph.input if value.name not in weights]
 
-
-# --- networks beside ONNX Runtime ----------------------------------------------------------------------------------
 
 NETWORKS = {
     "bvlc_alexnet": {"Conv": 5, "MaxPool": 3},

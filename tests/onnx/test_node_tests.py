@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from gpuconv.onnx import backend
-from gpuconv.onnx.evaluator import Evaluator
 from tests.harness.device_arrays import device_arrays
 from tests.onnx.models import (
     BY_EVALUATOR,
@@ -20,9 +19,11 @@ from tests.onnx.models import (
     is_narrow,
     node_tests,
     on_host,
+    referred,
     values,
 )
 
+__all__ = ["referred"]  # a fixture
 pytestmark = pytest.mark.slow
 
 
@@ -35,20 +36,6 @@ def by_operator() -> dict[str, list[Any]]:
         if len(graph.node) == 1 and graph.node[0].domain == "":
             found[graph.node[0].op_type].append(test)
     return found
-
-
-@pytest.fixture
-def referred(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Operators of the nodes that go to the reference evaluator from now on."""
-    names: list[str] = []
-    method = Evaluator.by_reference
-
-    def spy(self: Evaluator, node: Any, *arguments: Any) -> Any:
-        names.append(node.onnx_node.op_type)
-        return method(self, node, *arguments)
-
-    monkeypatch.setattr(Evaluator, "by_reference", spy)
-    return names
 
 
 @pytest.mark.parametrize("op_type", OPERATORS)

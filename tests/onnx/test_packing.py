@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
 import gpuconv
 from gpuconv.onnx import backend
 from tests.emulator import emulated_cuda
-from tests.onnx.models import parse_nodes
+from tests.onnx.models import model, value
 from tests.oracle.operands import values
 from tests.oracle.oracle import assert_same
 
@@ -22,23 +22,13 @@ X = (1, 16, 9, 8)
 
 def network(shape: Any = X) -> onnx.ModelProto:
     """Two layers with a residual that is the first one's result, and a third one."""
-    weights = {
-        "w": values("integers", 1, (20, 16, 3, 3), np.float32),
-        "b": values("integers", 2, (20,), np.float32),
-        "v": values("integers", 3, (20, 20, 3, 3), np.float32),
-        "u": values("integers", 4, (20, 12, 2, 2), np.float32),
-    }
-    nodes = parse_nodes("""c = Conv <pads = [1, 1, 1, 1]> (x, w, b)  r = Relu (c)
-                           d = Conv <pads = [1, 1, 1, 1]> (r, v)  s = Add (d, r)
-                           y = ConvTranspose <strides = [1, 1]> (s, u)""")
-    graph = helper.make_graph(
-        nodes,
-        "three_layers",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 12, "h", "w"])],
-        [numpy_helper.from_array(array, name) for name, array in weights.items()],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)])
+    shapes = {"w": (20, 16, 3, 3), "b": (20,), "v": (20, 20, 3, 3), "u": (20, 12, 2, 2)}
+    numbered = enumerate(shapes.items(), 1)
+    weights = {name: values("integers", seed, extents, np.float32) for seed, (name, extents) in numbered}
+    nodes = """c = Conv <pads = [1, 1, 1, 1]> (x, w, b)  r = Relu (c)
+               d = Conv <pads = [1, 1, 1, 1]> (r, v)  s = Add (d, r)
+               y = ConvTranspose <strides = [1, 1]> (s, u)"""
+    return model(nodes, [value("x", shape=shape)], [value("y", shape=("n", 12, "h", "w"))], 22, weights)
 
 
 def packing(launches: list[Any]) -> list[bool]:
@@ -50,12 +40,12 @@ def test_weights_are_packed_when_a_model_is_prepared() -> None:
     x = values("integers", 5, X, np.float32)
     (expected,) = backend.prepare(network()).run([x])
     with emulated_cuda("sm_90a") as emulated:
-        model = backend.prepare(network(), "CUDA")
+        rep = backend.prepare(network(), "CUDA")
         packed = len(emulated.launches)
         assert packing(emulated.launches) == packed * [True]
         assert packed >= 2
         for _ in range(2):
-            assert_same(np.asarray(model.run([x])[0]), expected)
+            assert_same(np.asarray(rep.run([x])[0]), expected)
         ran = packing(emulated.launches[packed:])
         assert not any(ran)
         assert len(ran) == 2 * 3
@@ -65,12 +55,12 @@ def test_weights_for_inputs_of_any_extent_are_packed_in_the_first_run() -> None:
     x = values("integers", 5, X, np.float32)
     (expected,) = backend.prepare(network()).run([x])
     with emulated_cuda("sm_90a") as emulated:
-        model = backend.prepare(network(("n", 16, "h", "w")), "CUDA")
+        rep = backend.prepare(network(("n", 16, "h", "w")), "CUDA")
         assert emulated.launches == []
-        assert_same(np.asarray(model.run([x])[0]), expected)
+        assert_same(np.asarray(rep.run([x])[0]), expected)
         first = len(emulated.launches)
         assert sum(packing(emulated.launches)) >= 2
-        model.run([x])
+        rep.run([x])
         assert not any(packing(emulated.launches[first:]))
 
 
@@ -78,6 +68,6 @@ def test_what_cannot_be_planned_is_told_whoever_runs_the_model() -> None:
     proto = network()
     proto.graph.node[0].attribute.append(helper.make_attribute("group", 2))
     with emulated_cuda("sm_90a"):
-        model = backend.prepare(proto, "CUDA")
+        rep = backend.prepare(proto, "CUDA")
         with pytest.raises(gpuconv.ArgumentError, match="Conv node with output 'r': x has 16 channels, but w expects"):
-            model.run([values("integers", 5, X, np.float32)])
+            rep.run([values("integers", 5, X, np.float32)])

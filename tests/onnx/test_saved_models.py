@@ -10,28 +10,24 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import ModelProto, helper, numpy_helper
+from onnx import ModelProto, helper
 
 import gpuconv
 from gpuconv.onnx import backend
 from tests.emulator import emulated_cuda
 from tests.harness.device_arrays import device_arrays
 from tests.onnx.contributed import LEVEL, UNTYPED, by_onnxruntime, own_operators, saved
-from tests.onnx.models import floats, parse_nodes
+from tests.onnx.models import floats, model, parse_nodes, value
 
 quantization = pytest.importorskip("onnxruntime.quantization")
 pytestmark = [pytest.mark.slow, UNTYPED]
-node = helper.make_node
 
 
-def network(
-    nodes: list[Any], inputs: dict[str, tuple[Any, ...]], outputs: list[str], weights: Any, opset: int
-) -> ModelProto:
-    declared = [helper.make_tensor_value_info(name, kind, shape) for name, (kind, *shape) in inputs.items()]
-    results = [helper.make_tensor_value_info(name, 1, None) for name in outputs]
-    fixed = [numpy_helper.from_array(np.asarray(value), name) for name, value in weights.items()]
-    graph = helper.make_graph(nodes, "network", declared, results, fixed)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+def network(nodes: Any, x: tuple[int | str, ...], outputs: str, weights: Any, opset: int = 13) -> ModelProto:
+    """Return a model of x; its outputs, as "y z", may have any shape."""
+    declared = [value(name, shape=None) for name in outputs.split()]
+    domains = [helper.make_opsetid("com.microsoft", 1)] if "com.microsoft." in nodes else []
+    return model(nodes, [value("x", shape=x)], declared, opset, weights, domains=domains)
 
 
 def weights_of(**shapes: tuple[int, ...]) -> dict[str, Any]:
@@ -55,7 +51,7 @@ def images(opset: int) -> ModelProto:
                            y4 = Add (t, w7)""")
     for number, one in enumerate(nodes):
         one.name = f"node {number}"
-    return network(nodes, {"x": (1, "N", 3, 12, 12)}, ["y1", "y2", "y3", "y4"], weights, opset)
+    return network(nodes, ("N", 3, 12, 12), "y1 y2 y3 y4", weights, opset)
 
 
 def tokens(opset: int = 13) -> ModelProto:
@@ -72,26 +68,18 @@ def tokens(opset: int = 13) -> ModelProto:
                            e3 = Mul (n2, e2)  y1 = Mul (e3, half)  s = Sigmoid (n2)  y2 = Mul (n2, s)
                            nt = Transpose <perm = [0, 2, 1]> (n2)  rows = Reshape (nt, shape)
                            gemm = Gemm (rows, v, u)  y3 = Relu (gemm)""")
-    return network(nodes, {"x": (1, 2, 6, 8)}, ["y1", "y2", "y3"], weights, opset)
+    return network(nodes, (2, 6, 8), "y1 y2 y3", weights, opset)
 
 
 def fused(opset: int = 13) -> ModelProto:
     """Convolutions with every activation that ONNX Runtime fuses."""
     weights = weights_of(w=(4, 4, 3, 3), b=(4,)) | {"low": np.float32(-0.5), "high": np.float32(0.5)}
-    activations = [
-        ("Relu", [], {}),
-        ("LeakyRelu", [], {"alpha": 0.2}),
-        ("Clip", ["low", "high"], {}),
-        ("Tanh", [], {}),
-        ("Sigmoid", [], {}),
-        ("HardSigmoid", [], {"alpha": 0.25}),
-    ]
-    nodes, value = [], "x"
-    for number, (op_type, inputs, attributes) in enumerate(activations):
-        nodes.append(node("Conv", [value, "w", "b"], [f"c{number}"], pads=[1] * 4))
-        nodes.append(node(op_type, [f"c{number}", *inputs], [f"y{number}"], **attributes))
-        value = f"y{number}"
-    return network(nodes, {"x": (1, 2, 4, 7, 7)}, [value], weights, opset)
+    activations = "Relu ({})", "LeakyRelu <alpha = 0.2> ({})", "Clip ({}, low, high)", "Tanh ({})", "Sigmoid ({})"
+    nodes, source = "", "x"
+    for at, activation in enumerate((*activations, "HardSigmoid <alpha = 0.25> ({})")):
+        nodes += f"c{at} = Conv <pads = [1, 1, 1, 1]> ({source}, w, b)  y{at} = {activation.format(f'c{at}')}  "
+        source = f"y{at}"
+    return network(nodes, (2, 4, 7, 7), source, weights, opset)
 
 
 NETWORKS = {
@@ -127,9 +115,7 @@ def test_what_is_saved_for_one_cpu_is_refused() -> None:
 
 
 def test_unknown_operators_are_refused_with_the_cure() -> None:
-    one = node("RotaryEmbedding", ["x"], ["y"], name="turn", domain="com.microsoft")
-    proto = network([one], {"x": (1, 2)}, ["y"], {}, 13)
-    proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    proto = network("[turn] y = com.microsoft.RotaryEmbedding (x)", (2,), "y", {})
     message = "^RotaryEmbedding node 'turn': .* is ONNX Runtime's own.*save the model at .*ORT_ENABLE_BASIC.*QDQ"
     with pytest.raises(gpuconv.ArgumentError, match=message):
         backend.prepare(proto)
@@ -228,7 +214,7 @@ def test_dynamic_quantization(tmp_path: Path, weights: str, per_channel: bool) -
                            u = Transpose <perm = [2, 0, 1]> (k)  "", h = LSTM <hidden_size = 8> (u, w, r, b)
                            p = MatMul (h, m)  q = Add (p, a)  s = Relu (q)  y = MatMul (s, n)""")
     before, after = tmp_path / "before.onnx", tmp_path / "after.onnx"
-    onnx.save(network(nodes, {"x": (1, 5, 1, 6)}, ["y"], values, 13), before)
+    onnx.save(network(nodes, (5, 1, 6), "y", values), before)
     kind = quantization.QuantType[weights]
     quantization.quantize_dynamic(before, after, weight_type=kind, per_channel=per_channel)
     proto = onnx.load(after)
@@ -242,9 +228,8 @@ def test_dynamic_quantization(tmp_path: Path, weights: str, per_channel: bool) -
 
 def test_chains_go_on_behind_nodes_of_onnx_runtime() -> None:
     """Their results have the type and the shape of what they begin with, which inference of onnx does not know."""
-    nodes = parse_nodes("g = com.microsoft.Gelu (x)  h = HardSigmoid (g)  y = Mul (g, h)")
-    proto = network(nodes, {"x": (1, 2, 3)}, ["y"], {}, 13)
-    proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    nodes = "g = com.microsoft.Gelu (x)  h = HardSigmoid (g)  y = Mul (g, h)"
+    proto = network(nodes, (2, 3), "y", {})
     seen: list[str] = []
     x = floats(2, 3)
     (y,) = backend.prepare(proto).run([x], observer=lambda one, *_: seen.append(one.op_type))

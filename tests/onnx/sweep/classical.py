@@ -180,6 +180,14 @@ def _transformed(scores: Any, transform: str) -> Any:
     return scores
 
 
+def _labels_of(d: Draw, best: Any, classes: int, integers: str = "classlabels_ints") -> tuple[Any, dict[str, Any]]:
+    """Return the labels of the best of some classes, texts or integers, and the attribute that has all of them."""
+    texts = d.maybe()
+    names = [f"c{at}" for at in range(classes)] if texts else [10 + at for at in range(classes)]
+    labels = np.array([names[at] for at in best], object if texts else np.int64)
+    return labels, {"classlabels_strings" if texts else integers: names}
+
+
 @node_of("LinearRegressor", domain=ML)
 def _regress(d: Draw) -> Trial:
     x = d.array(d.type("T", _NUMBERS), (d.int(1, 4), d.int(1, 4)), 1.0)
@@ -210,12 +218,8 @@ def _classify(d: Draw) -> Trial:
         attributes["intercepts"], scores = offsets.tolist(), scores + offsets
     transform = d.one("NONE", "NONE", "SOFTMAX", "LOGISTIC")
     attributes |= {"post_transform": transform} if transform != "NONE" or d.maybe() else {}
-    best = scores.argmax(axis=1)
-    texts = d.maybe()
-    names = [f"c{at}" for at in range(classes)] if texts else [10 + at for at in range(classes)]
-    attributes["classlabels_strings" if texts else "classlabels_ints"] = names
-    labels = np.array([names[at] for at in best], object if texts else np.int64)
-    return Trial([x], attributes, [labels, _transformed(scores, transform).astype(np.float32)], loose=16)
+    labels, named = _labels_of(d, scores.argmax(axis=1), classes)
+    return Trial([x], attributes | named, [labels, _transformed(scores, transform).astype(np.float32)], loose=16)
 
 
 def _kernel(u: Any, v: Any, kind: str, parameters: list[float]) -> float:
@@ -239,13 +243,8 @@ def _svm_regress(d: Draw) -> Trial:
         [sum(w * _kernel(row, v, kind, parameters) for w, v in zip(weights, vectors, strict=True)) + rho]
         for row in x.astype(np.float64)
     ])  # fmt: skip
-    attributes: dict[str, Any] = {
-        "coefficients": weights.tolist(),
-        "support_vectors": vectors.reshape(-1).tolist(),
-        "n_supports": supports,
-        "rho": [rho],
-        "kernel_params": parameters,
-    }
+    attributes: dict[str, Any] = {"coefficients": weights.tolist(), "support_vectors": vectors.reshape(-1).tolist()}
+    attributes |= {"n_supports": supports, "rho": [rho], "kernel_params": parameters}
     attributes |= {"kernel_type": kind} if kind != "LINEAR" or d.maybe() else {}
     if d.maybe(0.3):
         attributes["one_class"], y = 1, np.where(y > 0, 1.0, -1.0)
@@ -387,12 +386,8 @@ def _tree_regress(d: Draw) -> Trial:
         for target in range(targets):
             found = [w for leaf, t, w in votes if t == target and leaf in reached]
             if found:
-                y[at, target] = {
-                    "SUM": sum(found),
-                    "AVERAGE": sum(found) / trees,
-                    "MIN": min(found),
-                    "MAX": max(found),
-                }[how]
+                total = sum(found)
+                y[at, target] = {"SUM": total, "AVERAGE": total / trees, "MIN": min(found), "MAX": max(found)}[how]
     y = y if base is None else y + base
     attributes = lists | {
         "target_treeids": [v[0][0] for v in votes],
@@ -424,8 +419,7 @@ def _tree_classify(d: Draw) -> Trial:
         for leaf, c, w in votes:
             scores[at, c] += w if leaf in reached else 0
     scores = scores if base is None else scores + base
-    texts = d.maybe()
-    names = [f"c{at}" for at in range(classes)] if texts else [10 + at for at in range(classes)]
+    labels, named = _labels_of(d, scores.argmax(axis=1), classes, "classlabels_int64s")
     transform = d.one("NONE", "NONE", "SOFTMAX", "LOGISTIC")
     attributes = lists | {
         "class_treeids": [v[0][0] for v in votes],
@@ -435,11 +429,9 @@ def _tree_classify(d: Draw) -> Trial:
     }
     if len(set(attributes["class_ids"])) == 1:  # of two classes, which the text says nothing of
         return _tree_classify(d)
-    attributes["classlabels_strings" if texts else "classlabels_int64s"] = names
     attributes |= {"post_transform": transform} if transform != "NONE" or d.maybe() else {}
     attributes |= {} if base is None else {"base_values": base}
-    labels = np.array([names[at] for at in scores.argmax(axis=1)], object if texts else np.int64)
-    return Trial([x], attributes, [labels, _transformed(scores, transform).astype(np.float32)], loose=16)
+    return Trial([x], attributes | named, [labels, _transformed(scores, transform).astype(np.float32)], loose=16)
 
 
 @node_of("TreeEnsemble", domain=ML)
