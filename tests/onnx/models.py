@@ -81,6 +81,12 @@ def parse_nodes(text: str) -> list[NodeProto]:
     return list(onnx.parser.parse_graph(f"g () => () {{ {text} }}").node)
 
 
+def branching(output: str, flag: str, then: str, otherwise: str = "", result: str = "float[A, B, C] t") -> str:
+    """Return an If in text form, whose graphs make the result by these nodes; both are the same if one is given."""
+    then, otherwise = (f"b () => ({result}) {{ {nodes} }}" for nodes in (then, otherwise or then))
+    return f"{output} = If ({flag}) <then_branch = {then}, else_branch = {otherwise}>"
+
+
 def node_of(op_type: str, inputs: Sequence[Any], outputs: int = 1, **attributes: Any) -> tuple[NodeProto, list[Any]]:
     """Return a node with an input for each value, where None leaves one out, and the values that are not None."""
     names = ["" if value is None else f"x{at}" for at, value in enumerate(inputs)]
@@ -105,7 +111,10 @@ def model(
     weights: Mapping[str, Any] | None = None,
     **fields: Any,
 ) -> ModelProto:
-    """Make a model of nodes, or of their text; inputs and outputs given by name are float32 tensors of three axes."""
+    """Make a model of nodes, or of their text; inputs and outputs given by name are float32 tensors of three axes.
+
+    Functions may be texts, too; domains are names, all of version 1.
+    """
     graph = helper.make_graph(
         parse_nodes(nodes) if isinstance(nodes, str) else nodes,
         "test",
@@ -113,8 +122,11 @@ def model(
         [value(item) if isinstance(item, str) else item for item in outputs],
         [numpy_helper.from_array(np.asarray(array), name) for name, array in (weights or {}).items()],
     )
-    imports = [helper.make_opsetid("", opset), *fields.pop("domains", ())]
-    return helper.make_model(graph, opset_imports=imports, **{"ir_version": 8, **fields})
+    imports = [helper.make_opsetid("", opset), *(helper.make_opsetid(name, 1) for name in fields.pop("domains", ()))]
+    functions = [
+        onnx.parser.parse_function(one) if isinstance(one, str) else one for one in fields.pop("functions", ())
+    ]
+    return helper.make_model(graph, opset_imports=imports, functions=functions, **{"ir_version": 8, **fields})
 
 
 def pool(

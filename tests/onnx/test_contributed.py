@@ -8,7 +8,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from onnx import helper
 
 import gpuconv
 from gpuconv.onnx import backend, steps
@@ -16,7 +15,6 @@ from tests.onnx.contributed import UNTYPED, agrees, by_onnxruntime, on_host_and_
 from tests.onnx.models import floats, model, parsed, value
 
 pytestmark = [pytest.mark.slow, UNTYPED]
-MICROSOFT = [helper.make_opsetid("com.microsoft", 1)]
 
 
 # ---------------------------------------------------------------- FusedConv and FusedGemm
@@ -292,7 +290,7 @@ def test_four_bits(kind: Any) -> None:
                y = com.microsoft.DequantizeLinear <axis = 0> (q, s, z)"""
     x, scale, zero = 3 * floats(3, 8), np.float32([0.5, 0.25, 1]), np.array([1, 2, 3]).astype(kind)
     declared, weights = [value(name, shape=(3, 8)) for name in "xy"], {"s": scale, "z": zero}
-    proto = model(nodes, declared[:1], declared[1:], 17, weights, domains=MICROSOFT, ir_version=10)
+    proto = model(nodes, declared[:1], declared[1:], 17, weights, domains=["com.microsoft"], ir_version=10)
     (y,) = on_host_and_device(proto, {"x": x})
     np.testing.assert_array_equal(y, by_onnxruntime(proto, {"x": x})[0])
     ends, offset = (-8, 7) if kind is ml_dtypes.int4 else (0, 15), zero.astype(int)[:, None]
@@ -304,7 +302,7 @@ def test_weights_are_dequantized_once() -> None:
     w = np.arange(-8, 8).reshape(4, 1, 4).astype(np.int16)
     weights = {"q": w, "s": np.float32(0.5)}
     nodes = "w = com.microsoft.DequantizeLinear (q, s)  y = Conv (x, w)"
-    rep = backend.prepare(model(nodes, ["x"], ["y"], 13, weights, domains=MICROSOFT))
+    rep = backend.prepare(model(nodes, ["x"], ["y"], 13, weights, domains=["com.microsoft"]))
     x, seen = floats(1, 1, 6), []
     (y,) = rep.run([x], observer=lambda node, *_: seen.append(node.op_type))
     assert seen == ["Conv"]

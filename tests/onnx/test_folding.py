@@ -18,7 +18,7 @@ from gpuconv.onnx.folding import fold
 from gpuconv.onnx.model import Fact
 from gpuconv.onnx.operators.affine import affine
 from gpuconv.onnx.rewriting import Graph
-from tests.onnx.models import BY_EVALUATOR, NEWEST, floats, model, parse_nodes, value
+from tests.onnx.models import BY_EVALUATOR, NEWEST, branching, floats, model, parse_nodes, value
 
 UNIT = 2.0**-24
 X = value("x", shape=("N", 4, "H", "W"))
@@ -242,11 +242,9 @@ def test_a_model_without_the_default_domain() -> None:
 
 
 def test_a_function_with_the_name_of_an_operator() -> None:
-    function = helper.make_function(
-        "local", "CastLike", ["a"], ["b"], parse_nodes("b = Neg (a)"), [helper.make_opsetid("", 20)]
-    )
-    domains, x = [helper.make_opsetid("local", 1)], floats(1, 2, 3)
-    proto = model("y = local.CastLike (x)", ["x"], ["y"], 20, functions=[function], domains=domains)
+    function = '<domain: "local", opset_import: ["" : 20]> CastLike (a) => (b) { b = Neg (a) }'
+    x = floats(1, 2, 3)
+    proto = model("y = local.CastLike (x)", ["x"], ["y"], 20, functions=[function], domains=["local"])
     np.testing.assert_array_equal(both(proto, [x], ["CastLike"])[0], -x)
 
 
@@ -409,8 +407,7 @@ def test_a_value_that_is_needed_elsewhere_stays() -> None:
     check(relu, ["Conv", "Relu"], weights, IMAGE, outputs=[Y, value("c", shape=4)])
     check("c = Conv (x, w)  y = Add (c, c)", ["Conv", "Add"], weights, IMAGE)
     check(f"{relu}  z = Neg (c)", ["Conv", "Relu", "Neg"], weights, IMAGE, outputs=[Y, z])
-    branch = "b () => (float[A, B, C, D] t) { t = Neg (c) }"
-    choice = f"z = If (which) <then_branch = {branch}, else_branch = {branch}>"
+    choice = branching("z", "which", "t = Neg (c)", result="float[A, B, C, D] t")
     check(f"{relu}  {choice}", ["Conv", "Relu", "If"], weights, IMAGE, outputs=[Y, z])
 
 

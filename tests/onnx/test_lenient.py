@@ -14,7 +14,7 @@ from onnx import ModelProto, NodeProto, ValueInfoProto, helper, numpy_helper
 import gpuconv
 from gpuconv.onnx import backend
 from gpuconv.onnx.checks.constants import MOST_SPARSE
-from tests.onnx.models import floats, model, value
+from tests.onnx.models import branching, floats, model, value
 from tests.onnx.networks import onnxruntime_run
 
 X, W = floats(1, 3, 8, 6), floats(3, 3, 3, 3, seed=1)
@@ -189,11 +189,8 @@ def test_nodes_out_of_order_are_sorted() -> None:
 
 
 def test_nodes_wait_for_what_graphs_inside_of_them_read() -> None:
-    branch = helper.make_graph(
-        [helper.make_node("Neg", ["n"], ["t"]), helper.make_node("Exp", ["c"], ["n"])], "b", [], [value("t")]
-    )
-    weights = {"w": W, "k": np.array(True)}
-    nodes = [helper.make_node("If", ["k"], ["y"], then_branch=branch, else_branch=branch), network().graph.node[0]]
+    choice = branching("y", "k", "t = Neg (n)  n = Exp (c)", result="float[A, B, C, D] t")
+    nodes, weights = f"{choice}  c = Conv <pads = [1, 1, 1, 1]> (x, w)", {"w": W, "k": np.array(True)}
     proto = model(nodes, [value("x", shape=4)], [value("y", shape=4)], 17, weights)
     results, said = heard(lambda: backend.run_model(proto, [X]))
     np.testing.assert_allclose(results[0], -np.exp(gpuconv.conv(X, W, pads=1)))
@@ -210,11 +207,9 @@ def test_nodes_keep_their_places_where_they_can() -> None:
 
 
 def test_nodes_of_functions_are_sorted() -> None:
-    body = [helper.make_node("Neg", ["n"], ["t"]), helper.make_node("Exp", ["i"], ["n"])]
-    function = helper.make_function("local", "F", ["i"], ["t"], body, [helper.make_opsetid("", 17)])
-    call = helper.make_node("F", ["x"], ["y"], domain="local")
-    domains = [helper.make_opsetid("local", 1)]
-    proto = model([call], [value("x", shape=4)], [value("y", shape=4)], 17, functions=[function], domains=domains)
+    function = '<domain: "local", opset_import: ["" : 17]> F (i) => (t) { t = Neg (n)  n = Exp (i) }'
+    declared = [value("x", shape=4)], [value("y", shape=4)]
+    proto = model("y = local.F (x)", *declared, 17, functions=[function], domains=["local"])
     results, said = heard(lambda: backend.run_model(proto, [X]))
     np.testing.assert_array_equal(results[0], -np.exp(X))
     assert len(said) == 1

@@ -14,7 +14,7 @@ from onnx import helper, numpy_helper
 import gpuconv
 from gpuconv import ArgumentError
 from gpuconv.onnx import backend
-from tests.onnx.models import BY_EVALUATOR, NEWEST, floats, model, network, pool, value
+from tests.onnx.models import BY_EVALUATOR, NEWEST, branching, floats, model, network, parse_nodes, pool, value
 
 WEIGHTS = floats(20, 20, seed=1)
 
@@ -58,8 +58,7 @@ def test_large_constants_that_are_no_plain_ones() -> None:
     x = floats(1, 2, 20)
     y, w = backend.prepare(with_constant(outputs=("y", "w"))).run([x])
     np.testing.assert_array_equal(w, WEIGHTS)
-    branch = helper.make_graph([helper.make_node("Neg", ["w"], ["t"])], "branch", [], [value("t", shape=2)])
-    choice = helper.make_node("If", ["which"], ["z"], then_branch=branch, else_branch=branch)
+    (choice,) = parse_nodes(branching("z", "which", "t = Neg (w)", result="float[A, B] t"))
     proto = with_constant(constant("which", np.array(True)), choice, outputs=("y", "z"))
     np.testing.assert_array_equal(backend.prepare(proto).run([x])[1], -WEIGHTS)
     for typed in (WEIGHTS.astype(np.float64), WEIGHTS.astype(np.float16)):
@@ -201,28 +200,22 @@ def test_dtypes_of_weights_and_of_intermediate_values_are_found_by_prepare() -> 
 
 
 def test_features_inside_graphs_and_functions_are_found_by_prepare() -> None:
-    node = helper.make_node("MaxPool", ["x"], ["t"], name="inner", kernel_shape=[2], ceil_mode=1)
-    branch = helper.make_graph([node], "branch", [], [value("t")])
-    choice = helper.make_node("If", ["which"], ["y"], then_branch=branch, else_branch=branch)
-    with pytest.raises(ArgumentError, match=r"^MaxPool node 'inner': the attribute ceil_mode needs opset 10"):
-        backend.prepare(model([choice], [value("which", np.bool_, ()), "x"], ["y"], 9))
-    function = helper.make_function("local", "Pool", ["x"], ["t"], [node], [helper.make_opsetid("", 9)])
-    domains = [helper.make_opsetid("local", 1)]
-    with pytest.raises(ArgumentError, match=r"^MaxPool node 'inner': the attribute ceil_mode needs opset 10"):
-        backend.prepare(model("y = local.Pool (x)", ["x"], ["y"], 12, functions=[function], domains=domains))
+    pool, inputs = "[inner] t = MaxPool <kernel_shape = [2], ceil_mode = 1> (x)", [value("which", np.bool_, ()), "x"]
+    function = f'<domain: "local", opset_import: ["" : 9]> Pool (x) => (t) {{ {pool} }}'
+    for proto in (
+        model(branching("y", "which", pool), inputs, ["y"], 9),
+        model("y = local.Pool (x)", ["x"], ["y"], 12, functions=[function], domains=["local"]),
+    ):
+        with pytest.raises(ArgumentError, match=r"^MaxPool node 'inner': the attribute ceil_mode needs opset 10"):
+            backend.prepare(proto)
 
 
 def test_values_that_nothing_makes() -> None:
-    conv = helper.make_node("Conv", ["x", "w"], ["y"], name="c")
-    message = (
-        r"^Conv node 'c': its input 'w' is no input of the graph, no initializer, and no output of an earlier node$"
-    )
-    with pytest.raises(ArgumentError, match=message):
-        backend.prepare(model([conv], ["x"], ["y"]))
-    branch = helper.make_graph([conv], "branch", [], [value("y")])
-    choice = helper.make_node("If", ["which"], ["z"], then_branch=branch, else_branch=branch)
-    with pytest.raises(ArgumentError, match=message):
-        backend.prepare(model([choice], [value("which", np.bool_, ()), "x"], ["z"]))
+    nothing = "its input 'w' is no input of the graph, no initializer, and no output of an earlier node"
+    inside = branching("y", "which", "[c] t = Conv (x, w)")
+    for nodes, inputs in (("[c] y = Conv (x, w)", ["x"]), (inside, ["x", value("which", np.bool_, ())])):
+        with pytest.raises(ArgumentError, match=rf"^Conv node 'c': {nothing}$"):
+            backend.prepare(model(nodes, inputs, ["y"]))
 
 
 def test_operators_and_domains_that_nobody_knows() -> None:
@@ -233,7 +226,7 @@ def test_operators_and_domains_that_nobody_knows() -> None:
     other = helper.make_node("Relu", ["x"], ["y"], name="r", domain="vendor")
     with pytest.raises(ArgumentError, match=r"^Relu node 'r': the domain 'vendor' is not imported; .* are ''$"):
         backend.prepare(model([other], ["x"], ["y"]))
-    domains = [helper.make_opsetid("vendor", 1)]
+    domains = ["vendor"]
     with pytest.raises(ArgumentError, match=r"^Relu node 'r': neither gpuconv .* knows 'Relu' of domain 'vendor'"):
         backend.prepare(model([other], ["x"], ["y"], domains=domains))
 

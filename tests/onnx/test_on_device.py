@@ -14,7 +14,7 @@ from onnx import helper
 import gpuconv
 from gpuconv.onnx import backend
 from tests.harness.device_arrays import device_arrays
-from tests.onnx.models import NEWEST, floats, model, network, run, value
+from tests.onnx.models import NEWEST, branching, floats, model, network, run, value
 
 
 def test_only_inputs_and_outputs_are_copied() -> None:
@@ -86,8 +86,7 @@ def test_other_operators_run_on_the_host_with_one_warning() -> None:
 
 
 def test_graphs_inside_see_values_on_the_device() -> None:
-    branch = "b () => (float[N, M, L] t) {{ t = Conv <strides = [{}]> (h, w) }}"
-    choice = f"y = If (which) <then_branch = {branch.format(1)}, else_branch = {branch.format(2)}>"
+    choice = branching("y", "which", *(f"t = Conv <strides = [{stride}]> (h, w)" for stride in (1, 2)))
     w, x = floats(4, 3, 2), floats(1, 3, 5, seed=1)
     inputs = [value("which", np.bool_, ()), "x"]
     proto = model(f"h = Relu (x)  {choice}  z = Neg (y)", inputs, ["z"], weights={"w": w})
@@ -100,11 +99,9 @@ def test_graphs_inside_see_values_on_the_device() -> None:
 
 def test_functions_stay_on_the_device() -> None:
     """Of the model, and those that define operators, such as Gelu by Tanh."""
-    body = [helper.make_node("Conv", ["a", "k"], ["b"]), helper.make_node("Relu", ["b"], ["c"])]
-    function = helper.make_function("local", "Block", ["a", "k"], ["c"], body, [helper.make_opsetid("", 20)])
+    function = '<domain: "local", opset_import: ["" : 20]> Block (a, k) => (c) { b = Conv (a, k)  c = Relu (b) }'
     nodes = 'h = local.Block (x, w)  y = Gelu <approximate = "tanh"> (h)'
-    domains = [helper.make_opsetid("local", 1)]
-    proto = model(nodes, ["x"], ["y"], 20, {"w": floats(2, 3, 2)}, functions=[function], domains=domains)
+    proto = model(nodes, ["x"], ["y"], 20, {"w": floats(2, 3, 2)}, functions=[function], domains=["local"])
     x = floats(1, 3, 5, seed=1)
     expected = backend.run_model(proto, [x])[0]
     with device_arrays() as device:

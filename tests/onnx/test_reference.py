@@ -107,7 +107,7 @@ def test_attributes_may_refer_to_those_of_a_function() -> None:
     node.attribute.add(name="kernel_shape", type=AttributeProto.INTS, ref_attr_name="size")
     function = helper.make_function("local", "Pool", ["x"], ["y"], [node], [helper.make_opsetid("", 12)], ["size"])
     inner = ReferenceEvaluator(function, new_ops=OPS)
-    proto = model("y = local.Pool <size = [3]> (x)", ["x"], ["y"], domains=[helper.make_opsetid("local", 1)])
+    proto = model("y = local.Pool <size = [3]> (x)", ["x"], ["y"], domains=["local"])
     x = floats(1, 2, 7)
     (y,) = ReferenceEvaluator(proto.graph, opsets={"": 12, "local": 1}, functions=[inner], new_ops=OPS).run(
         None, {"x": x}

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import helper, numpy_helper
+from onnx import helper
 
 from gpuconv.onnx import backend
-from tests.onnx.models import BY_EVALUATOR, floats, model, value
+from tests.onnx.models import BY_EVALUATOR, branching, floats, model, value
 
 SCALES = {name: np.float32([1, 2]) for name in ("scale", "bias", "mean", "var")}
 
@@ -28,16 +28,9 @@ def heard(rep: backend.Rep, *inputs: Any) -> list[str]:
 
 
 def test_what_is_folded_fused_and_left() -> None:
-    nodes = [
-        helper.make_node("Constant", [], ["one"], value=numpy_helper.from_array(np.float32(1))),
-        helper.make_node("Add", ["one", "one"], ["two"]),
-        helper.make_node("Conv", ["x", "w"], ["c"]),
-        helper.make_node("BatchNormalization", ["c", *SCALES], ["n"]),
-        helper.make_node("Add", ["n", "x"], ["s"]),
-        helper.make_node("Relu", ["s"], ["r"]),
-        helper.make_node("Sinh", ["r"], ["h"]),
-        helper.make_node("Mul", ["h", "two"], ["y"]),
-    ]
+    nodes = """one = Constant <value = float {1.0}> ()  two = Add (one, one)  c = Conv (x, w)
+               n = BatchNormalization (c, scale, bias, mean, var)  s = Add (n, x)  r = Relu (s)  h = Sinh (r)
+               y = Mul (h, two)"""
     proto = model(nodes, [value("x", shape=4)], [value("y", shape=4)], weights={"w": floats(2, 2, 1, 1), **SCALES})
     report = backend.prepare(proto).report()
     assert names(report.folded) == ["one", "two"]
@@ -56,7 +49,7 @@ def test_what_is_folded_fused_and_left() -> None:
 
 
 def test_a_model_that_is_run_as_it_is_has_little_to_report() -> None:
-    rep = backend.prepare(model([helper.make_node("Abs", ["x"], ["y"])], ["x"], ["y"]))
+    rep = backend.prepare(model("y = Abs (x)", ["x"], ["y"]))
     assert str(rep.report()) == "computed ahead of time: none\nfused: none\nleft to onnx's reference evaluator: none"
 
 
@@ -72,17 +65,10 @@ def test_one_warning_for_each_operator_that_is_left() -> None:
 
 
 def test_graphs_and_functions_warn_and_report_with_what_is_around_them() -> None:
-    sinh = helper.make_node("Sinh", ["x"], ["t"])
-    branch = helper.make_graph([sinh], "branch", [], [value("t")])
-    body = [helper.make_node("Sinh", ["i"], ["o"])]
-    function = helper.make_function("local", "F", ["i"], ["o"], body, [helper.make_opsetid("", 17)])
-    nodes = [
-        helper.make_node("If", ["k"], ["a"], then_branch=branch, else_branch=branch),
-        helper.make_node("F", ["a"], ["b"], domain="local"),
-        helper.make_node("F", ["b"], ["y"], domain="local"),
-    ]
-    domains, weights = [helper.make_opsetid("local", 1)], {"k": np.array(True)}
-    rep = backend.prepare(model(nodes, ["x"], ["y"], 17, weights, functions=[function], domains=domains))
+    nodes = f"{branching('a', 'k', 't = Sinh (x)')}  b = local.F (a)  y = local.F (b)"
+    function = '<domain: "local", opset_import: ["" : 17]> F (i) => (o) { o = Sinh (i) }'
+    proto = model(nodes, ["x"], ["y"], 17, {"k": np.array(True)}, functions=[function], domains=["local"])
+    rep = backend.prepare(proto)
     assert names(rep.report().left) == ["t", "t", "o"]
     assert len(heard(rep, floats(1, 1, 2))) == 1
 
@@ -102,6 +88,6 @@ def test_nodes_that_turn_out_to_be_left_are_reported_after_a_run() -> None:
 
 
 def test_a_warning_may_be_made_an_error() -> None:
-    rep = backend.prepare(model([helper.make_node("Sinh", ["x"], ["y"])], ["x"], ["y"]))
+    rep = backend.prepare(model("y = Sinh (x)", ["x"], ["y"]))
     with pytest.raises(UserWarning, match=r"^Sinh node with output 'y': Sinh is left"):
         rep.run([floats(1, 1, 2)])

@@ -14,7 +14,7 @@ from onnx import helper
 
 import gpuconv
 from gpuconv.onnx import backend, steps
-from tests.onnx.models import NEWEST, floats, model, network, parsed, pool, value
+from tests.onnx.models import NEWEST, branching, floats, model, network, parsed, pool, value
 
 
 @pytest.mark.parametrize("opset", [8, 10, 11, 12, 22, NEWEST])
@@ -79,10 +79,9 @@ def test_bfloat16_runs_through() -> None:
 
 
 def test_our_operators_compute_inside_if_with_values_from_outside() -> None:
-    branch = "b () => (float[N, M, L] t) {{ t = ConvTranspose <output_shape = [{}], group = 2> (h, w) }}"
-    choice = f"y = If (which) <then_branch = {branch.format(5)}, else_branch = {branch.format(7)}>"
+    branches = [f"t = ConvTranspose <output_shape = [{size}], group = 2> (h, w)" for size in (5, 7)]
     w, x = floats(4, 3, 2), floats(1, 4, 5, seed=1)
-    inputs = [value("which", np.bool_, ()), "x"]
+    choice, inputs = branching("y", "which", *branches), [value("which", np.bool_, ()), "x"]
     rep = backend.prepare(model(f"h = Relu (x)  {choice}  z = Neg (y)", inputs, ["z"], weights={"w": w}))
     for which, size in ((True, 5), (False, 7)):
         expected = -gpuconv.conv_transpose(np.maximum(x, 0), w, group=2, output_shape=[size])
@@ -90,8 +89,7 @@ def test_our_operators_compute_inside_if_with_values_from_outside() -> None:
 
 
 def test_refusals_inside_if_keep_their_type_and_name_the_node() -> None:
-    branch = "b () => (float[N, M, L] t) { [inner] t = Conv (x, w) }"
-    choice = f"y = If (which) <then_branch = {branch}, else_branch = {branch}>"
+    choice = branching("y", "which", "[inner] t = Conv (x, w)")
     proto = model(choice, [value("which", np.bool_, ()), "x", value("w", np.float64)], ["y"])
     with pytest.raises(gpuconv.ArgumentTypeError, match=r"^Conv node 'inner': w has dtype float64, but x has float32"):
         backend.run_model(proto, [np.array(True), floats(1, 1, 4), floats(1, 1, 2, dtype=np.float64)])

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import ModelProto, helper
+from onnx import ModelProto
 
 import gpuconv
 from gpuconv.onnx import backend
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.slow, UNTYPED]
 def network(nodes: Any, x: tuple[int | str, ...], outputs: str, weights: Any, opset: int = 13) -> ModelProto:
     """Return a model of x; its outputs, as "y z", may have any shape."""
     declared = [value(name, shape=None) for name in outputs.split()]
-    domains = [helper.make_opsetid("com.microsoft", 1)] if "com.microsoft." in nodes else []
+    domains = ["com.microsoft"] if "com.microsoft." in nodes else []
     return model(nodes, [value("x", shape=x)], declared, opset, weights, domains=domains)
 
 

@@ -25,7 +25,7 @@ from gpuconv.onnx.checks.structure import DEEPEST, MOST_FUNCTIONS, MOST_NODES
 from gpuconv.onnx.messages import LONGEST
 from gpuconv.onnx.operators import pooling
 from gpuconv.rules import geometry
-from tests.onnx.models import BY_EVALUATOR, NEWEST, model, value
+from tests.onnx.models import BY_EVALUATOR, NEWEST, branching, model, value
 
 pytestmark = pytest.mark.slow
 
@@ -33,7 +33,7 @@ Run = Callable[..., str]
 EVIL = "\x1b[2J\nname\u202e"
 node = helper.make_node
 FOREIGN = np.array([7, 8, 9, 10], np.float32)
-LOCAL = [helper.make_opsetid("local", 1)]
+LOCAL = ["local"]
 
 
 def floats(name: str, shape: Any = (4,)) -> onnx.ValueInfoProto:
@@ -79,7 +79,7 @@ def sums(constant: NodeProto) -> list[NodeProto]:
 
 
 def function(*body: NodeProto, inputs: Any = ("a",), outputs: Any = ("b",), name: str = "F", **options: Any) -> Any:
-    imports = [helper.make_opsetid("", NEWEST), *LOCAL]
+    imports = [helper.make_opsetid("", NEWEST), helper.make_opsetid("local", 1)]
     return helper.make_function("local", name, list(inputs), list(outputs), list(body), imports, **options)
 
 
@@ -324,11 +324,9 @@ def test_calls_with_another_number_of_inputs_and_outputs() -> None:
 def test_the_domain_of_folded_nodes_is_reserved() -> None:
     affine = node("Affine", ["x", "x", "x"], ["y"], domain="gpuconv")
     assert "the domain 'gpuconv' is reserved" in refused(model([affine], ["x"], ["y"]))
-    domains = [helper.make_opsetid("gpuconv", 1)]
+    domains = ["gpuconv"]
     assert "uses the domain 'gpuconv'" in refused(model([affine], ["x"], ["y"], domains=domains))
-    branch = helper.make_graph([affine], "branch", [], [floats("y")])
-    choice = node("If", ["c"], ["z"], then_branch=branch, else_branch=branch)
-    proto = model([choice], ["x", value("c", np.bool_, ())], ["z"])
+    proto = model(branching("z", "c", "t = gpuconv.Affine (x, x, x)"), ["x", value("c", np.bool_, ())], ["z"])
     assert "the domain 'gpuconv' is reserved" in refused(proto)
     with pytest.raises(gpuconv.ArgumentError, match="the domain 'gpuconv' is reserved"):
         backend.run_node(affine, [np.ones((1, 1, 1), np.float32)])
