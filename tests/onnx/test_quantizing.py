@@ -247,7 +247,6 @@ def test_the_range_of_x_decides(x: Any) -> None:
 def test_a_network_of_quantized_layers(opset: int, per_channel: bool) -> None:
     """As tools write them: everything between QuantizeLinear and DequantizeLinear; by channel since opset 13."""
     channels = (8,) if per_channel and opset >= 13 else ()
-    axis = {"axis": 0} if opset >= 13 else {}
     rng = np.random.default_rng(0)
     weights = {
         "w": rng.integers(-127, 128, (8, 3, 3, 3)).astype(np.int8), "b": rng.integers(-99, 99, 8).astype(np.int32),
@@ -255,16 +254,11 @@ def test_a_network_of_quantized_layers(opset: int, per_channel: bool) -> None:
         "sw": np.full(channels, 0.01, np.float32), "zw": np.zeros(channels, np.int8),
         "sb": np.full(channels, 0.0002, np.float32),
     }  # fmt: skip
-    nodes = [
-        helper.make_node("QuantizeLinear", ["x", "sx", "zx"], ["xq"]),
-        helper.make_node("DequantizeLinear", ["xq", "sx", "zx"], ["xd"]),
-        helper.make_node("DequantizeLinear", ["w", "sw", "zw"], ["wd"], **axis),
-        helper.make_node("DequantizeLinear", ["b", "sb"], ["bd"], **axis),
-        helper.make_node("Conv", ["xd", "wd", "bd"], ["c"], pads=[1, 1, 1, 1]),
-        helper.make_node("Relu", ["c"], ["r"]),
-        helper.make_node("QuantizeLinear", ["r", "sy", "zy"], ["q"]),
-        helper.make_node("DequantizeLinear", ["q", "sy", "zy"], ["y"]),
-    ]
+    axis = "<axis = 0>" if opset >= 13 else ""
+    nodes = f"""xq = QuantizeLinear (x, sx, zx)  xd = DequantizeLinear (xq, sx, zx)
+                wd = DequantizeLinear {axis} (w, sw, zw)  bd = DequantizeLinear {axis} (b, sb)
+                c = Conv <pads = [1, 1, 1, 1]> (xd, wd, bd)  r = Relu (c)
+                q = QuantizeLinear (r, sy, zy)  y = DequantizeLinear (q, sy, zy)"""
     proto = model(nodes, [value("x", shape=(1, 3, 9, 9))], [value("y", shape=4)], opset, weights)
     x = floats(1, 3, 9, 9)
     (expected,) = onnxruntime_run(proto, {"x": x})

@@ -157,44 +157,20 @@ def _too_few_axes(operator: str) -> list[Refusal]:
 
 def of_both_convolutions(operator: str) -> list[Refusal]:
     return [
-        row(
-            "w with fewer axes than x",
-            operator,
-            "w must have as many axes as x, but w.shape=(4, 4, 3) has 3 and x.shape=(1, 4, 5, 6) has 4",
-            w=(4, 4, 3),
-        ),
-        row(
-            "w with fewer axes than x, which is NHWC",
-            operator,
-            "w must have as many axes as x, but w.shape=(4, 4, 3) has 3 and x.shape=(1, 5, 6, 4) has 4",
-            x=(1, 5, 6, 4),
-            w=(4, 4, 3),
-            layout="NHWC",
-        ),
-        row(
-            "w with more axes than x",
-            operator,
+        row("w with fewer axes than x", operator,
+            "w must have as many axes as x, but w.shape=(4, 4, 3) has 3 and x.shape=(1, 4, 5, 6) has 4", w=(4, 4, 3)),
+        row("w with fewer axes than x, which is NHWC", operator,
+            "w must have as many axes as x, but w.shape=(4, 4, 3) has 3 and x.shape=(1, 5, 6, 4) has 4", x=(1, 5, 6, 4),
+            w=(4, 4, 3), layout="NHWC"),
+        row("w with more axes than x", operator,
             "w must have as many axes as x, but w.shape=(4, 4, 3, 2, 1) has 5 and x.shape=(1, 4, 5, 6) has 4",
-            w=(4, 4, 3, 2, 1),
-        ),
-        row(
-            "another kernel than w's",
-            operator,
-            "kernel_shape=(2, 3) differs from the weight's (3, 2) (w.shape=(4, 4, 3, 2))",
-            kernel_shape=[2, 3],
-        ),
-        row(
-            "a square kernel for another one of w's",
-            operator,
-            "kernel_shape=(3, 3) differs from the weight's (3, 2) (w.shape=(4, 4, 3, 2))",
-            kernel_shape=3,
-        ),
-        row(
-            "an empty kernel in w",
-            operator,
-            "every kernel extent must be at least 1, but w.shape=(4, 4, 3, 0)",
-            w=(4, 4, 3, 0),
-        ),
+            w=(4, 4, 3, 2, 1)),
+        row("another kernel than w's", operator,
+            "kernel_shape=(2, 3) differs from the weight's (3, 2) (w.shape=(4, 4, 3, 2))", kernel_shape=[2, 3]),
+        row("a square kernel for another one of w's", operator,
+            "kernel_shape=(3, 3) differs from the weight's (3, 2) (w.shape=(4, 4, 3, 2))", kernel_shape=3),
+        row("an empty kernel in w", operator, "every kernel extent must be at least 1, but w.shape=(4, 4, 3, 0)",
+            w=(4, 4, 3, 0)),
         row("group 0", operator, "group must be at least 1, not 0", group=0),
         row("a negative group", operator, "group must be at least 1, not -2", group=-2),
         row("a group past 64 bits", operator, f"group must fit in 64 bits, but holds {2**64}", group=2**64),
@@ -209,4 +185,4 @@ def of_both_convolutions(operator: str) -> list[Refusal]:
             )
             for b in ((1,), (5,), (), (4, 1), (1, 4), (0,))
         ),
-    ]
+    ]  # fmt: skip
