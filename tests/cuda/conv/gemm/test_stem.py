@@ -128,16 +128,6 @@ def met(outputs: Ints, one: Problem, taps: Ints | None = None) -> Ints:
     return tuple(1 + max(q * s + k * d for q in range(n) for k in range(t)) for n, s, t, d in axes)
 
 
-def test_a_band_of_rows_at_any_address() -> None:
-    """4 x 8 x 8 outputs; a row of 31 inputs takes eight vectors of four, which are copied one by one."""
-    band = met((4, 8, 8), UNEQUAL)
-    assert band == (6, 17, 31)
-    assert stem_tile._box(UNEQUAL, (2, 3, 3)) == StemBox(
-        bits=(2, 3, 3), tiles=(-(-7 // 4), 1, 1), band=band, runs=0, lead=0, chunks=8, rows=6 * 17 * 3,
-        pitch=(32 * 17 * 6, 32 * 17, 32), shift=0, copies=1, copy_bytes=4 * 3 * 32 * 17 * 6,
-    )  # fmt: skip
-
-
 def test_a_band_of_channels_side_by_side() -> None:
     """Four channels of a column; three taps, filled up to two pairs. Pairs may begin at odd columns: two copies."""
     one = problem("conv", (2, 4, 5, 7, 16), (8, 4, 2, 3, 3), layout="NHWC", **SHORT)  # y (2, 8, 3, 4, 19)
@@ -199,47 +189,13 @@ def test_the_struct_of_a_band() -> None:
         [0, -1, 0, -2], [1, 2, 1, 3], [24, 12, 4, 1], [3, 2, 3, 4], 72,
     ]  # fmt: skip
     assert struct == {
-        "tiles": [2, 1, 1],
-        "row_bits": 3,
-        "column_bits": 3,
-        "runs": 0,
-        "lead": 0,
-        "chunks": 8,
-        "band_rows": 17,
-        "band_depths": 6,
-        "band_columns": 31,
-        "units": 8 * 6 * 17 * 3,
-        "pitch": [6 * 17 * 32, 17 * 32, 32],
-        "shift": 0,
-        "copies": 1,
-        "copy_bytes": 4 * 3 * 6 * 17 * 32,
-        "band_bytes": 4 * 3 * 6 * 17 * 32,
-        "steps_of_row": 4,
-        "steps": 72,
-        "step_bytes": 12,  # three elements
-        "channel_vectors": 0,
-        "pixel_vectors": 0,
-        "passes": 3,
-    }
-
-
-def test_channels_are_an_axis_whose_taps_they_all_are() -> None:
-    w_strides, x_strides = (2880, 720, 240, 80, 20, 4), (9450, 1575, 315, 45, 5)
-    seen = stem_plan._with_channels_as_axis(replace(UNEQUAL, w_strides=w_strides, x_strides=x_strides))
-    assert seen == replace(
-        UNEQUAL,
-        channels=1,
-        taps=(3, 2, 3, 4),
-        x_shape=(2, 2, 3, 5, 7, 9),
-        y_shape=(2, 8, 1, 7, 3, 2),
-        x_strides=(9450, 4725, 1575, 315, 45, 5),
-        y_strides=(336, 42, 0, 6, 2, 1),
-        w_strides=(2880, 720, 0, 240, 80, 20, 4),
-        columns=(1, 7, 3, 2),
-        column_strides=(1, 1, 2, 3),
-        dilations=(1, 2, 1, 3),
-        pads=(0, 1, 0, 2),
-    )
+        "tiles": [2, 1, 1], "row_bits": 3, "column_bits": 3, "runs": 0, "lead": 0, "chunks": 8,
+        "band_rows": 17, "band_depths": 6, "band_columns": 31, "units": 8 * 6 * 17 * 3,
+        "pitch": [6 * 17 * 32, 17 * 32, 32], "shift": 0, "copies": 1,
+        "copy_bytes": 4 * 3 * 6 * 17 * 32, "band_bytes": 4 * 3 * 6 * 17 * 32,
+        "steps_of_row": 4, "steps": 72, "step_bytes": 12,  # three elements
+        "channel_vectors": 0, "pixel_vectors": 0, "passes": 3,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
