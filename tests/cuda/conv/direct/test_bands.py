@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from itertools import product
 from random import Random
 from typing import Any
 
@@ -13,12 +11,11 @@ import pytest
 import gpuconv
 from gpuconv.cuda.conv.direct import bands as bands_plan
 from gpuconv.cuda.conv.direct import bands_tile
-from gpuconv.cuda.conv.direct.bands_tile import BandAxis, BandForm, BandTile, BandView
+from gpuconv.cuda.conv.direct.bands_tile import BandForm, BandTile, BandView
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan.launch import Plan
 from gpuconv.cuda.plan.limits import Limits
 from tests.emulator import emulated_cuda
-from tests.harness import banks
 from tests.harness.emulated import preferred
 from tests.harness.offered import candidates
 from tests.harness.plans import HOPPER, fields, plan, problem
@@ -138,47 +135,6 @@ def test_a_line_is_cut_into_rows_that_cover_it(width: int) -> None:
     each = struct["height"] * struct["width"]  # outputs of a block: rows of the line, cut into as many columns
     assert struct["fold"] == struct["width"]
     assert max(launch.grid) in (-(-width // each), 2 * -(-width // each))  # both filters together, or one a block
-
-
-# ---------------------------------------------------------------- tiles by hand
-
-BAND = BandTile(
-    BandView(
-        dtype="float32", copies=2, channels=20, filters=3, depths=5, planes=1,
-        height=BandAxis(phases=2, taps=3, kernel=6, positions=31, start=-1, origin=-2),
-        width=BandAxis(phases=3, taps=5, kernel=13, positions=44, start=-3, origin=-4),
-        line=False, vectors=4, lines=4,
-    ),
-    BandForm(3, 3, 3, 4, registers=112, efficiency=0.9),
-    threads=(3, 5),
-    jobs=2,
-    parts=2,
-    step=16,
-)  # fmt: skip
-
-
-def test_a_tile_by_hand() -> None:
-    """Nine rows of twenty columns, of two of the six jobs: three filters in six phases, three a job."""
-    assert (BAND.positions, BAND.fold, BAND.blocks_by_axis) == ((3 * 3, 5 * 4), 0, (-(-31 // 9), -(-44 // 20)))
-    assert (BAND.all_jobs, BAND.job_blocks, BAND.blocks) == (6, 3, 4 * 3 * 5 * 3 * 2)
-    assert BAND.extent == (9 + 3 - 1, 28)  # two parts of a row's five taps, each of two vectors: 20 - 4 + 4 + 2 * 4
-    # Two parts of the taps of a row, four each, by three filters; three rows of taps, two jobs.
-    assert (BAND.row_weights, BAND.channel_weights) == (2 * 4 * 3, 2 * 3 * 24)
-
-
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_threads_of_bands_read_from_other_banks(jobs: int) -> None:
-    """Where the threads of a row are no whole row of banks, the next row begins in the bank after its last.
-
-    So does the next channel, which other threads of the warp have. No pitch is longer than that needs.
-    """
-    tile = replace(BAND, jobs=jobs)
-    row, channel = tile.row_pitch, tile.channel_pitch
-    at = [4 * (part * channel + r * 3 * row + 4 * c) for part, r, c in product(range(2), range(3), range(5))]
-    assert max(banks.steps(at[:15], 16), banks.steps(at[15:], 16)) == 1
-    assert jobs == 2 or banks.steps(at, 16) == 1
-    assert row == 4 * banks.next_in_bank(28 // 4, 5, 8, times=3)  # the rows of a thread
-    assert channel == 4 * banks.next_in_bank(11 * row // 4, 3 * 5 * jobs, 8)
 
 
 # ---------------------------------------------------------------- problems by hand

@@ -10,8 +10,6 @@ import pytest
 
 from gpuconv.cuda.conv.gemm import stem as stem_plan
 from gpuconv.cuda.conv.gemm import stem_tile
-from gpuconv.cuda.conv.gemm.stem_tile import StemBox
-from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan.launch import Plan
 from tests.harness.emulated import preferred
 from tests.harness.plans import fields, plan, problem
@@ -119,39 +117,6 @@ UNEQUAL = problem(
     "conv", (2, 6, 5, 7, 9), (8, 3, 2, 3, 4), "float32",
     group=2, strides=[1, 2, 3], dilations=[2, 1, 3], pads=[1, 0, 2, 3, 1, 4],
 )  # fmt: skip
-SHORT: dict[str, Any] = {"strides": [2, 1, 1], "dilations": [1, 2, 1], "pads": [0, 1, 3, 1, 0, 2]}
-
-
-def met(outputs: Ints, one: Problem, taps: Ints | None = None) -> Ints:
-    """Inputs from the first to the last that so many outputs along each axis meet: of all taps, one by one."""
-    axes = zip(outputs, one.column_strides, taps or one.taps, one.dilations, strict=True)
-    return tuple(1 + max(q * s + k * d for q in range(n) for k in range(t)) for n, s, t, d in axes)
-
-
-def test_a_band_of_channels_side_by_side() -> None:
-    """Four channels of a column; three taps, filled up to two pairs. Pairs may begin at odd columns: two copies."""
-    one = problem("conv", (2, 4, 5, 7, 16), (8, 4, 2, 3, 3), layout="NHWC", **SHORT)  # y (2, 8, 3, 4, 19)
-    band = met((4, 8, 8), one, (2, 3, 4))
-    assert band == (8, 12, 11)
-    lead = -3 * 4 % 8  # elements from a whole vector on to the three columns of padding
-    assert stem_tile._box(one, (2, 3, 3)) == StemBox(
-        bits=(2, 3, 3), tiles=(1, 1, -(-19 // 8)), band=band, runs=2, lead=lead, chunks=-(-(11 * 4 + lead) // 8),
-        rows=8 * 12, pitch=(16 * 12 * 8, 16 * 12, 16), shift=0, copies=2, copy_bytes=2 * 4 * 16 * 12 * 8,
-    )  # fmt: skip
-
-
-def test_a_band_of_columns_side_by_side() -> None:
-    """Columns are two apart: one copy, an element further on where the padding is odd."""
-    one = problem("conv", (2, 3, 5, 7, 24), (8, 3, 2, 3, 3), **{**SHORT, "strides": [1, 3, 2]})  # y (2, 8, 5, 2, 14)
-    band = met((2, 16, 8), one, (2, 3, 4))
-    assert band == (3, 50, 18)
-    lead = -3 % 8
-    assert stem_tile._box(one, (1, 4, 3)) == StemBox(
-        bits=(1, 4, 3), tiles=(-(-5 // 2), 1, -(-14 // 8)), band=band, runs=1, lead=lead, chunks=-(-(18 + lead) // 8),
-        rows=3 * 50 * 3, pitch=(24 * 50 * 3, 24 * 50, 24), shift=1, copies=1, copy_bytes=2 * 3 * 24 * 50 * 3,
-    )  # fmt: skip
-    single = stem_tile._box(replace(one, dtype="float32", pads=(0, 1, 2)), (1, 4, 3))
-    assert (single.lead, single.band) == (-2 % 4, met((2, 16, 8), one))  # of vectors of four; no pairs of taps
 
 
 @pytest.mark.parametrize(
