@@ -170,6 +170,10 @@ def test_so_it_has_in_every_type(layer: Layer, dtype: Any) -> None:
     assert_alone(layer._replace(dtype=dtype), 3)
 
 
+def test_so_it_has_where_rows_of_weights_are_shared_out_among_threads() -> None:
+    assert_alone(Layer("conv", (256, 14, 14), (256, 256, 3, 3)), 3)
+
+
 @pytest.mark.parametrize("dtype", ["complex64", "complex128"])
 @pytest.mark.parametrize(
     "call", ["conv(x, w, strides=[2, 2], ", "conv_transpose(x, w.swapaxes(0, 1), strides=[2, 2], "]

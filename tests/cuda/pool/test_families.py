@@ -189,6 +189,9 @@ PADDED = {pad: {"kernel_shape": [pad + 1], "pads": [pad, pad], "strides": [pad /
         # the taps past a window: a step is as long as the dilation, and three of them follow the last element
         ((1, 1, LAST), FAR | {"dilations": [LAST - 1]}, True),
         ((1, 1, LAST + 2), FAR | {"dilations": [LAST + 1]}, False),
+        # how far a single window reaches
+        ((1, 1, 2**30 + 1), {"x_strides": (0, 0, 0), "kernel_shape": [2], "dilations": [2**30]}, True),
+        ((1, 1, 2**31 + 1), {"x_strides": (0, 0, 0), "kernel_shape": [2], "dilations": [2**31]}, False),
         # coordinates in the padding
         ((1, 1, 8), PADDED[2**30], True),
         ((1, 1, 8), PADDED[2**31], False),

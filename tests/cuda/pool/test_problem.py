@@ -10,7 +10,7 @@ import pytest
 
 from gpuconv.cuda.pool import problem as pool_problem
 from gpuconv.cuda.pool import runs, tiles
-from gpuconv.cuda.pool.problem import PoolProblem, PoolView
+from gpuconv.cuda.pool.problem import PoolAxis, PoolProblem, PoolView
 from gpuconv.cuda.pool.runs import WindowRuns
 from tests.cuda.pool.problems import Ints, made
 from tests.harness.pool_views import changed
@@ -45,6 +45,14 @@ def test_axes_have_the_elements_of_every_window_and_no_more_than_they_need() -> 
         assert axis.stride == (stride if useful and windows > 1 else 0)
         assert axis.dilation == (dilation if len(useful) > 1 else 1)
         assert axis.pad == (-useful[0] if useful else 0)
+
+
+def test_the_numbers_of_an_axis() -> None:
+    axis = PoolAxis(extent=9, windows=4, stride=3, pad=2, reach=7, dilation=3)
+    assert axis.coordinates == (9, 2, 9 - 2 + 7, 7, 3)
+    assert axis.step == 3
+    assert replace(axis, extent=2).step == 2
+    assert replace(axis, pad=-2).coordinates == (9, 2, 9 + 2 + 7, 7, 3)
 
 
 # ---------------------------------------------------------------- problems

@@ -607,7 +607,7 @@ def test_tiles_in_turns_are_for_short_sums() -> None:
         *(
             (
                 *((8, 512, 64, 64), (512, 512, 3, 3), {"dtype": "float32", "precision": precision, "pads": [1] * 4}),
-                "one tap per slice of K: 512 channels of a group in 16 slices of 32; two warpgroups make a tile",
+                "one tap per slice of K: 512 channels of a group in 16 slices of 32; two warpgroups make",
             )
             for precision in ("tf32", "3xtf32")
         ),
