@@ -368,6 +368,36 @@ def test_blocks_of_a_multiprocessor(architecture: str, threads: int, registers: 
 
 # ---------------------------------------------------------------- main loops
 
+DISASSEMBLY = """
+.text.kernel:
+        /*0000*/                   LDC R1, c[0x0][0x28] ;
+.L_x_3:
+        /*0010*/              @!P0 BRA `(.L_x_1) ;
+.L_x_2:
+        /*0020*/                   LDS.128 R4, [R2] ;
+        /*0030*/              @!PT LDS RZ, [RZ] ;
+        /*0040*/                   FFMA R8, R4, R5, R8 ;
+        /*0050*/               @P1 BRA `(.L_x_2) ;
+        /*0060*/                   FFMA R8, R4, R5, R8 ;
+        /*0070*/             @UP2  UIADD3 UR4, UR4, 0x1, URZ ;
+        /*0080*/               @P2 BRA `(.L_x_3) ;
+.L_x_1:
+        /*0090*/                   EXIT ;
+.L_x_9:
+        /*00a0*/                   BRA `(.L_x_9);
+"""
+
+
+def test_the_disassemblers_text_is_read() -> None:
+    body = sass.parse(DISASSEMBLY)
+    assert [one.name for one in body][:4] == ["LDC", "BRA", "LDS.128", "LDS"]
+    assert body[1] == Instruction("BRA", "!P0", 9)
+    assert body[7] == Instruction("UIADD3", "UP2")
+    assert list(sass.loops(body)) == [range(2, 6), range(1, 9), range(10, 11)]
+    assert sass.main_loop(body) == range(1, 9)
+    assert sass.multiplications(body, range(1, 9)) == 2
+    assert sass.names(body, range(1, 9), "LDS") == {"LDS.128": 1}
+
 
 def code(*lines: str) -> list[Instruction]:
     """Read instructions; ``BRA 3`` goes to number 3."""

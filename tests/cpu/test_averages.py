@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from fractions import Fraction
 from importlib import import_module
 from random import Random
@@ -18,7 +16,7 @@ from hypothesis import strategies as st
 
 import gpuconv
 from gpuconv.rules import geometry
-from tests.harness.emulated import varied_cuda
+from tests.cpu.conftest import Backend
 from tests.oracle import gradients, oracle
 from tests.oracle.operands import CONV_DTYPES, LAYOUTS, complex_integers, values
 from tests.oracle.oracle import assert_close, assert_same
@@ -32,13 +30,6 @@ dtypes = pytest.mark.parametrize("dtype", CONV_DTYPES, ids=str)
 memory = st.sampled_from(sorted(set(LAYOUTS) - {"unaligned", "broadcast"}))
 kinds = st.sampled_from(["normal", "integers", "zeros", "nonfinite", "subnormal"])
 any_problem = st.randoms(use_true_random=False).map(average_pool_problem)
-Backend = Callable[[Any, int, int], AbstractContextManager[Any]]
-
-
-@pytest.fixture(params=["numpy", pytest.param("cuda", marks=pytest.mark.gpu)])
-def backend(request: pytest.FixtureRequest) -> Backend:
-    """What a call runs under: nothing, or the emulated device with some kernel, width and schedule."""
-    return varied_cuda if request.param == "cuda" else lambda dtype, rank, seed: nullcontext()
 
 
 def called(function: Any, array: Any, *arguments: Any, order: str, **attributes: Any) -> Any:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
 from random import Random
 from typing import Any
 
@@ -16,7 +15,8 @@ import gpuconv
 from gpuconv.cuda.plan import offers
 from gpuconv.rules import gradients as gradient_rules
 from gpuconv.rules.precision import PRECISIONS
-from tests.harness.emulated import any_cuda, varied_cuda
+from tests.cpu.conftest import Backend
+from tests.harness.emulated import any_cuda
 from tests.oracle import gradients
 from tests.oracle.operands import CONV_DTYPES, CONV_KINDS, LAYOUTS, values
 from tests.oracle.oracle import assert_close, assert_same, round_to
@@ -29,13 +29,6 @@ memory = st.sampled_from(sorted(set(LAYOUTS) - {"unaligned"}))
 whole_memory = st.sampled_from(sorted(set(LAYOUTS) - {"unaligned", "broadcast"}))  # in which Indices stay what they are
 # Sums of gradients are over other operands; those of large ones would overflow on the way.
 KINDS = [kinds for kinds in CONV_KINDS if not {"large", "overflowing"} & set(kinds)]
-Backend = Callable[[Any, int, int], AbstractContextManager[Any]]
-
-
-@pytest.fixture(params=["numpy", pytest.param("cuda", marks=pytest.mark.gpu)])
-def backend(request: pytest.FixtureRequest) -> Backend:
-    """What a call runs under: nothing, or the emulated device with some kernel, width and schedule."""
-    return varied_cuda if request.param == "cuda" else lambda dtype, rank, seed: nullcontext()
 
 
 def gradients_of(problem: Problem, x: Any, w: Any, dy: Any, layout: str = "NCHW") -> tuple[Any, Any, Any]:

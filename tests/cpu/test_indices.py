@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from random import Random
 from typing import Any
@@ -16,23 +14,16 @@ from hypothesis import strategies as st
 import gpuconv
 from gpuconv.cuda.plan import offers
 from gpuconv.rules import geometry
-from tests.harness.emulated import any_cuda, varied_cuda
+from tests.cpu.conftest import Backend
+from tests.harness.emulated import any_cuda
 from tests.oracle import gradients, oracle
 from tests.oracle.operands import values
 from tests.oracle.oracle import assert_close, assert_same
 from tests.oracle.strategies import Problem, checked, problems
 
-Backend = Callable[[int, int], AbstractContextManager[Any]]
 PLANE: dict[str, Any] = {"indices_in": "plane"}
 unpool = import_module("gpuconv.cpu.pool.unpool")
 seeds = st.integers(0, 2**32 - 1)
-
-
-@pytest.fixture(params=["numpy", pytest.param("cuda", marks=pytest.mark.gpu)])
-def backend(request: pytest.FixtureRequest) -> Backend:
-    """What a call runs under: nothing, or the emulated device with some kernel, width and schedule."""
-    on_device = request.param == "cuda"
-    return lambda rank, seed: varied_cuda(np.dtype("float32"), rank, seed) if on_device else nullcontext()
 
 
 def in_planes(indices: Any, x_shape: tuple[int, ...]) -> Any:
@@ -72,7 +63,7 @@ def test_indices_within_planes_go_in_and_out(backend: Backend, data: Any, seed: 
     turn = (lambda a: np.moveaxis(a, 1, -1)) if last else (lambda a: a)
     more = {"layout": "NHWC" if last else "NCHW", **PLANE}
     dy = values("integers", seed, y.shape, np.dtype("float32"))
-    with backend(problem.rank, seed):
+    with backend(np.dtype("float32"), problem.rank, seed):
         found, numbers = gpuconv.max_pool(turn(x), return_indices=True, **problem.attributes, **more)
         dx = gpuconv.max_pool_grad(turn(dy), turn(places), turn(x).shape, **problem.attributes, **more)
     assert_same(found, turn(y))
@@ -102,7 +93,7 @@ def test_what_was_pooled_is_put_back_whatever_the_dilation_and_ceil_mode(
     ]
     if min(natural) < 0:  # which MaxUnpool has no shape for
         return
-    with backend(problem.rank, seed):
+    with backend(np.dtype("float32"), problem.rank, seed):
         back = gpuconv.max_unpool(turn(y), turn(in_planes(indices, x.shape)), x.shape[2:], **more)
     assert_same(back, turn(gradients.max_unpool(y, indices, x.shape, x.shape)))
 
@@ -118,7 +109,7 @@ def test_what_no_forward_call_returns_is_refused(backend: Backend, data: Any, ra
     places = in_planes(indices, x.shape) if more else indices
     attributes = {**problem.attributes, **more}
     possible = gradients.possible_indices(x.shape, y.shape, **attributes)
-    with backend(problem.rank, seed):
+    with backend(np.dtype("float32"), problem.rank, seed):
         gpuconv.max_pool_grad(
             y, np.where(np.arange(y.size).reshape(y.shape) % 3 == 0, -1, places), x.shape, **attributes
         )

@@ -25,7 +25,6 @@ from hypothesis import strategies as st
 
 import gpuconv
 from gpuconv.cpu import _product, _workspace
-from gpuconv.cpu._workspace import Cut
 
 cpu_conv, max_pool = (import_module(f"gpuconv.cpu.{name}") for name in ("conv", "pool.max_pool"))
 DTYPES = [np.float32, np.float64, np.float16, ml_dtypes.bfloat16, np.complex64]
@@ -169,6 +168,10 @@ def test_an_image_has_the_same_bits_and_products_in_every_batch(layer: Layer) ->
 @pytest.mark.parametrize("layer", [LAYERS[0], LAYERS[3], LAYERS[9], LAYERS[11]], ids=["conv", "last", "group", "up"])
 def test_so_it_has_in_every_type(layer: Layer, dtype: Any) -> None:
     assert_alone(layer._replace(dtype=dtype), 3)
+
+
+def test_so_it_has_where_rows_of_weights_are_shared_out_among_threads() -> None:
+    assert_alone(Layer("conv", (256, 14, 14), (256, 256, 3, 3)), 3)
 
 
 @pytest.mark.parametrize("dtype", ["complex64", "complex128"])
@@ -322,42 +325,7 @@ def test_any_layer_in_any_batch(layer: Layer, count: int, threads: tuple[int, in
     assert_alone(layer, count, threads)
 
 
-# ---------------------------------------------------------------- faults
-
-
-def _noticed(layer: Layer, count: int = 5) -> bool:
-    try:
-        assert_alone(layer, count)
-    except AssertionError:
-        return True
-    return False
-
-
-@pytest.mark.parametrize("layer", [LAYERS[0], LAYERS[2], LAYERS[11]], ids=["conv", "1x1", "up"])
-def test_blocks_of_several_images_are_noticed(layer: Layer) -> None:
-    with mock.patch.object(cpu_conv, "ALONE", Cut(64, 2)):
-        assert _noticed(layer)
-
-
-def test_a_cut_by_the_number_of_images_is_noticed() -> None:
-    """As if rows of weights were shared out among as many threads as there are images."""
-    layer = Layer("conv", (256, 14, 14), (256, 256, 3, 3))
-    whole = cpu_conv._conv
-
-    def by_images(x: Any, *others: Any) -> None:
-        whole(x, *others[:-1], Cut(1, min(x.shape[0], 2), alone=True))
-
-    assert not _noticed(layer, 3)
-    with mock.patch.object(cpu_conv, "_conv", by_images):
-        assert _noticed(layer, 3)
-
-
-def test_images_that_are_taken_as_they_lie_are_noticed() -> None:
-    def as_it_lies(_: str, x: Any, y: Any, compute: Callable[..., None]) -> None:
-        compute(x, y, slice(None))
-
-    with mock.patch.object(cpu_conv, "in_order", as_it_lies):
-        assert any(_noticed(layer, 64) for layer in (LAYERS[2], LAYERS[3]))
+# ---------------------------------------------------------------- maxima
 
 
 def test_maxima_of_several_images_are_what_the_word_keeps_apart() -> None:

@@ -60,15 +60,5 @@ def drawn(random: Random, dtype: Any) -> tuple[Any, Any, Any, dict[str, Any]]:
     w = integers(random, (channels * group, rows, *kernel), dtype)
     b = integers(random, (rows * group,), dtype) if random.random() < 0.5 else None
     more = [random.randint(0, max(s, d) - 1) for s, d in zip(strides, dilations, strict=True)]
-    return (
-        x,
-        w,
-        b,
-        {
-            "group": group,
-            "strides": strides,
-            "dilations": dilations,
-            "pads": pads,
-            "output_padding": more,
-        },
-    )
+    attributes = {"group": group, "strides": strides, "dilations": dilations, "pads": pads, "output_padding": more}
+    return x, w, b, attributes

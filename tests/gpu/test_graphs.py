@@ -16,10 +16,8 @@ import pytest
 
 import gpuconv
 from gpuconv.cuda.call import device
-from gpuconv.cuda.call.graph import GraphMemory
 from tests.fuzz import graphs
 from tests.gpu.on_device import cupy, exposed, keep_busy
-from tests.harness import cuda_device
 from tests.oracle.operands import values
 from tests.oracle.oracle import assert_same
 
@@ -90,29 +88,6 @@ def used_bytes() -> int:
 
 def test_replays_leave_the_arrays_of_others_alone(network: Any) -> None:
     assert_replays(gpuconv.graph(network, moved(X)))
-
-
-@pytest.mark.skipif(not cuda_device.emulated(), reason="a real device does not notice it")
-@pytest.mark.parametrize("captured", ["by hand", "without memory of its own"])
-def test_the_emulated_device_notices_a_graph_whose_memory_is_given_away(
-    network: Any, captured: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    x, stream = moved(X), cupy().cuda.Stream(non_blocking=True)
-    network(x)
-    with stream:
-        if captured == "by hand":
-            stream.begin_capture()
-            y = network(x)
-            replay = stream.end_capture().launch
-        else:
-            monkeypatch.setattr(GraphMemory, "malloc", lambda memory, nbytes: memory.allocate(nbytes))
-            monkeypatch.setattr(GraphMemory, "keep", lambda memory, arrays: None)
-            graph = gpuconv.graph(network, x)
-            y, replay = graph.outputs, lambda: graph(x)
-        replay()
-        with pytest.raises(cupy().cuda.runtime.CUDARuntimeError, match="out of bounds: write"):
-            stream.synchronize()
-        del y
 
 
 ALLOCATORS: dict[str, Callable[[], Any]] = {

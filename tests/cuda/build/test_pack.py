@@ -22,10 +22,12 @@ from gpuconv.cli.main import main
 from gpuconv.cuda.build import compile as compiler
 from gpuconv.cuda.build import nvrtc, pack
 from gpuconv.cuda.build.variant import Variant
+from tests.cuda.build.strangers import STRANGER, giving
 from tests.harness.toolchain import kernels, variant
 
 Run = Callable[..., str]
 Write = Callable[[Mapping[str, str]], Path]
+posix = pytest.mark.skipif(os.name != "posix", reason="Windows has other permissions")
 ROOT = Path(__file__).resolve().parents[3]
 MISSING = "CUDA kernels cannot be compiled, since NVRTC is not there (nowhere); install it"
 LOG = "ptxas info    : Used 40 registers"
@@ -335,16 +337,23 @@ def test_no_flipped_bit_of_a_group_goes_unseen(packed: Path, compiled: list[tupl
             path.unlink()
 
 
-def test_a_file_that_is_not_there(packed: Path, compiled: list[tuple[str, str]]) -> None:
+@pytest.mark.parametrize(
+    ("instead", "reason"),
+    [
+        (None, "there is no such file"),
+        (Path.mkdir, ".*(is not a file of at most|Permission denied).*"),
+        pytest.param(lambda path: os.mkfifo(path, 0o600), ".* is not a file of at most .*", marks=posix),
+    ],
+    ids=["nothing", "a folder", "a pipe"],
+)
+def test_what_is_no_file_is_not_waited_for(
+    packed: Path, compiled: list[tuple[str, str]], instead: Callable[[Path], None] | None, reason: str
+) -> None:
     packed.unlink()
-    _is_refused(packed, "there is no such file")
+    if instead is not None:
+        instead(packed)
+    _is_refused(packed, reason)
     assert len(compiled) == 9
-
-
-def test_a_folder_is_no_file(packed: Path) -> None:
-    packed.unlink()
-    packed.mkdir()
-    _is_refused(packed, ".*(is not a file of at most|Permission denied).*")
 
 
 def test_an_empty_variable_is_as_good_as_none(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -364,9 +373,6 @@ def test_a_home_that_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---------------------------------------------------------------- others
 
 
-posix = pytest.mark.skipif(os.name != "posix", reason="Windows has other permissions")
-
-
 @posix
 @pytest.mark.parametrize("mode", [0o664, 0o602, 0o666])
 def test_a_file_that_others_can_write_is_not_used(packed: Path, mode: int) -> None:
@@ -383,26 +389,11 @@ def test_a_file_where_all_may_write_is_used_if_it_is_this_users(packed: Path, co
     assert compiled == []
 
 
-def _of_a_stranger(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a file belong to somebody else, as far as this process is told."""
-    inode = path.stat().st_ino
-
-    def told(function: Callable[..., os.stat_result]) -> Callable[..., os.stat_result]:
-        def stat(*arguments: Any, **options: Any) -> os.stat_result:
-            found = function(*arguments, **options)
-            return os.stat_result([*found[:4], 54321, *found[5:10]]) if found.st_ino == inode else found
-
-        return stat
-
-    for name in ("stat", "lstat", "fstat"):
-        monkeypatch.setattr(os, name, told(getattr(os, name)))
-
-
 @posix
 def test_a_file_of_a_stranger_is_used_where_nobody_else_can_write(
     packed: Path, compiled: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _of_a_stranger(packed, monkeypatch)
+    giving(monkeypatch)(packed)
     _loads()
     assert compiled == []
 
@@ -413,8 +404,8 @@ def test_a_file_of_a_stranger_is_not_used_where_all_may_write(
     packed: Path, mode: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     packed.parent.chmod(mode)
-    _of_a_stranger(packed, monkeypatch)
-    _is_refused(packed, f"{re.escape(str(packed))} belongs to user 54321, who is neither this one nor root")
+    giving(monkeypatch)(packed)
+    _is_refused(packed, f"{re.escape(str(packed))} belongs to user {STRANGER}, who is neither this one nor root")
 
 
 @posix
@@ -437,13 +428,6 @@ def test_what_is_looked_at_is_what_was_opened(packed: Path, monkeypatch: pytest.
         os, "open", lambda path, *more, **named: real(other if path == packed else path, *more, **named)
     )
     _is_refused(packed, f"{re.escape(str(packed))} has become another file meanwhile")
-
-
-@posix
-def test_a_pipe_is_not_waited_for(packed: Path) -> None:
-    packed.unlink()
-    os.mkfifo(packed, 0o600)
-    _is_refused(packed, ".* is not a file of at most .*")
 
 
 # ---------------------------------------------------------------- writing it
@@ -526,15 +510,3 @@ def test_info_names_it(packed: Path, ok: Run, monkeypatch: pytest.MonkeyPatch) -
     assert _told(ok) == "none"
     monkeypatch.setenv("GPUCONV_PACK", str(packed.parent / "absent"))
     assert _told(ok) == f"{packed.parent / 'absent'}, not used, since there is no such file"
-
-
-def test_a_file_that_cannot_be_put_in_place_leaves_nothing_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: object) -> None:
-        raise OSError("the disk is full")
-
-    monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(OSError, match="the disk is full"):
-        pack.store(tmp_path / "packs" / "kernels.pack", "NVRTC", [])
-    assert list((tmp_path / "packs").iterdir()) == []

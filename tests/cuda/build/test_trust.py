@@ -18,15 +18,13 @@ from typing import Any
 import pytest
 
 from gpuconv.cuda.build import cache, trust
+from tests.cuda.build.strangers import STRANGER, Give, giving
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="Windows has other permissions")
 
 ROOT = Path(__file__).resolve().parents[3]
-STRANGER = 54321
 KEY = cache.key("a kernel")
 CONTENT, LOG = b"\x7fELF of a kernel", "Used 1 registers"
-
-Give = Callable[[Path], None]
 
 
 @pytest.fixture(params=["root", "any user"])
@@ -36,21 +34,7 @@ def give(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Giv
         if os.getuid() != 0:
             pytest.skip("root alone gives files away; the same is tested as any user")
         return lambda path: os.chown(path, STRANGER, -1, follow_symlinks=False)
-    given: set[tuple[int, int]] = set()
-
-    def told(function: Callable[..., os.stat_result]) -> Callable[..., os.stat_result]:
-        def stat(*arguments: Any, **options: Any) -> os.stat_result:
-            found = function(*arguments, **options)
-            if (found.st_dev, found.st_ino) not in given:
-                return found
-            return os.stat_result([*found[:4], STRANGER, *found[5:10]])
-
-        return stat
-
-    lstat = os.lstat
-    for name in ("stat", "lstat", "fstat"):
-        monkeypatch.setattr(os, name, told(getattr(os, name)))
-    return lambda path: given.add((lstat(path).st_dev, lstat(path).st_ino))
+    return giving(monkeypatch)
 
 
 @pytest.fixture(autouse=True)

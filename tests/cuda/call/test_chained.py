@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import numpy as np
@@ -11,10 +10,9 @@ import pytest
 import gpuconv
 from gpuconv import ArgumentError, _environment
 from gpuconv.cli.compile import _for as built_ahead
-from gpuconv.cuda.build import sources
 from gpuconv.cuda.build import variant as variants
 from gpuconv.cuda.call import device
-from tests.emulator import EmulatorError, emulated_cuda
+from tests.emulator import emulated_cuda
 from tests.harness.emulated import preferred
 from tests.harness.toolchain import variant
 from tests.oracle.operands import values
@@ -146,51 +144,6 @@ def test_a_graph_of_calls_overlaps_each_time() -> None:
             assert_same(y.get(), gpuconv.conv(factor * x, w))
             assert_same(z.get(), gpuconv.conv(factor * x, w, pads=[1, 1, 1, 1]))
         assert [record.launch.chained for record in emulated.launches][:4] == [False, True, False, True]
-
-
-# ---------------------------------------------------------------- faults
-
-
-@pytest.mark.emulator
-@chains
-def test_a_missing_wait_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    entry = sources._entry
-
-    def without(one: variants.Variant) -> list[str]:
-        """Let products begin at once."""
-        wait = "follow(); " * (not one.name.startswith("conv"))
-        return [line.replace("follow(); ", wait) for line in entry(one)]
-
-    monkeypatch.setattr(sources, "_entry", without)
-    with emulated_cuda("sm_90a"), pytest.raises(EmulatorError) as error:
-        convolve(name)
-    text = str(error.value)
-    assert "for which no thread waits (griddepcontrol.wait)" in text
-    assert re.search("race with the kernel before, (pack|channels_last)", text)
-
-
-@pytest.mark.emulator
-def test_a_kernel_that_does_not_wait_may_not_be_launched_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(variants.Variant, "chained_on", lambda self, architecture: self)
-    with (
-        emulated_cuda("sm_90a"),
-        pytest.raises(EmulatorError, match=r"for which no thread waits \(griddepcontrol.wait"),
-    ):
-        convolve("pack, product on tensor cores")
-
-
-@pytest.mark.emulator
-def test_a_wait_behind_the_first_reads_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    entry = sources._entry
-
-    def late(one: variants.Variant) -> list[str]:
-        return [re.sub(r"\{ follow\(\); (.*) \}", r"{ \1 follow(); }", line) for line in entry(one)]
-
-    monkeypatch.setattr(sources, "_entry", late)
-    with emulated_cuda("sm_90a"), pytest.raises(EmulatorError) as error:
-        convolve("pack, product")
-    assert "race with the kernel before, pack_weights" in str(error.value)
-    assert "before griddepcontrol.wait" in str(error.value)
 
 
 # ---------------------------------------------------------------- without a device

@@ -7,7 +7,7 @@ emulated tensor cores adds in an order of its own, so that only what is equal by
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
@@ -21,11 +21,9 @@ from emulated_cuda.emulator.accumulation import SCRAMBLED
 from gpuconv.cuda.build import params
 from gpuconv.cuda.call import device
 from gpuconv.cuda.conv import invariant
-from gpuconv.cuda.conv.gemm import split
 from gpuconv.cuda.plan import offers
 from gpuconv.cuda.plan.offers import Candidate
 from tests.emulator import emulated_cuda
-from tests.harness.changed_kernels import changed_kernels, exchanged
 from tests.harness.sources_of_kernels import CONV, CONV_TRANSPOSE, DIRECT, OTHER_GEMMS, PLAIN_GEMMS, WGMMA
 from tests.oracle.operands import LAYOUTS
 
@@ -217,7 +215,7 @@ def test_candidates_that_name_the_same_order_make_the_same_bits(
     assert not {order: found for order, found in bits.items() if len(found) > 1}
 
 
-# ---------------------------------------------------------------- faults that it is there for
+# ---------------------------------------------------------------- segments of K, and repairs
 
 # 3 x 3 pixels of 128 channels, whose K is cut into segments; tiles of 64 columns, seven images.
 DIVIDED = Layer("conv", (128, 3, 3), (64, 128, 3, 3), {"pads": [1, 1, 1, 1]})
@@ -234,46 +232,6 @@ def test_there_are_segments_to_get_wrong() -> None:
     assert "segments" in order(LAST)
     assert not differences(DIVIDED, MANY)
     assert not differences(LAST, MANY, spoilt=True)
-
-
-def test_splits_that_depend_on_the_batch_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    usual = split._plan
-
-    def more_for_few_tiles(tiling: split.Divisible, parted: int, count: int, why: str) -> Any:
-        return usual(tiling, parted, count + (tiling.tiles < 10), why)
-
-    monkeypatch.setattr(split, "_plan", more_for_few_tiles)
-    assert differences(DIVIDED, 17)
-
-
-def test_a_tile_of_another_order_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the free choice has it: only the last tiles are divided."""
-    usual = split._plan
-
-    def last_tiles(tiling: split.Divisible, parted: int, count: int, why: str) -> Any:
-        return usual(tiling, max(1, parted - 1), count, why)
-
-    monkeypatch.setattr(split, "_plan", last_tiles)
-    assert differences(DIVIDED, 17)
-
-
-@pytest.mark.usefixtures("cache_of_broken_kernels")
-@pytest.mark.parametrize(
-    ("kernel", "path", "condition", "without"),
-    [
-        ((3, 1), "conv/epilogue.cuh", "if (const Acc written = widen(target); written != written)", ""),
-        ((3, 3), "conv/gemm/whole_tile.cuh", " || sound<Multiplier>(target)", ""),  # taps along W are rows
-    ],
-)
-def test_a_repair_of_what_was_right_is_noticed(
-    kernel: tuple[int, int], path: str, condition: str, without: str
-) -> None:
-    """Where another image's output is not finite. With channels last, a warp looks at all that it wrote."""
-    layer = replace(
-        LAST, w=(64, 128, *kernel), attributes={**LAST.attributes, "pads": [size // 2 for size in kernel] * 2}
-    )
-    with changed_kernels({path: exchanged(path, condition, without)}):
-        assert differences(layer, MANY, spoilt=True)
 
 
 def test_what_overflows_as_it_is_rounded_is_not_repaired_because_of_a_neighbour() -> None:

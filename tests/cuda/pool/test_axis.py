@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -20,14 +19,12 @@ from gpuconv.cuda.pool import families as pool_families
 from gpuconv.cuda.pool.axis import AxisRuns
 from gpuconv.cuda.pool.problem import PoolProblem
 from tests.cuda.pool.problems import made
-from tests.emulator import EmulatorError, emulated_cuda
+from tests.emulator import emulated_cuda
 from tests.harness import machine_code
-from tests.harness.changed_kernels import changed_kernels, exchanged
 from tests.harness.emulated import preferred
 from tests.harness.offered import candidates, refused, why_not
 from tests.harness.plans import fields
 from tests.harness.toolchain import needs_disassembler, needs_nvrtc
-from tests.kernels.pools import AXIS_POOLS
 from tests.oracle import oracle
 from tests.oracle.operands import LAYOUTS, POOL_DTYPES, values
 from tests.oracle.oracle import assert_same
@@ -86,19 +83,6 @@ def test_small_windows_take_one_launch(x: Ints, kernel: int, stride: int, last: 
     one = problem(x, "float16", last=last, kernel_shape=kernel, strides=stride)
     assert len(planned(one).launches) == 1
     assert "axis" not in planned(one).kernel
-
-
-@pytest.mark.parametrize("last", [False, True], ids=["NCHW", "NHWC"])
-def test_the_time_is_that_of_all_launches(last: bool) -> None:
-    one = problem((2, 32, 20, 40, 40), "float32", last=last, kernel_shape=[9, 9, 1])
-    (found,) = candidates(axis, one, HOPPER)
-    parts = axis._of_parts(one, 0)
-    slices = candidates(pool_families, parts, HOPPER)
-    first = min(each.seconds for each in slices)
-    view = axis._view(axis._along(one, parts, 0), 0)
-    left = prod(parts.geometry.y_shape)
-    last_one = axis._seconds(axis._along(one, parts, 0), view, 8 * left, HOPPER)
-    assert found.seconds == pytest.approx(first + HOPPER.rates.launch + last_one)
 
 
 def test_what_is_left_has_32_bit_indices_and_no_more_than_a_gibibyte(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,29 +264,3 @@ def test_the_first_of_equal_elements_has_the_index_wherever_they_are(own_launche
             _, indices = gpuconv.max_pool(x, 2, layout="NCHW", return_indices=True)
         number = int(np.ravel_multi_index(first, (2, 2, 2)))
         assert indices.ravel().tolist() == [number, 8 + number]
-
-
-FAULTS = {
-    "taps before x are read there": ("min(max(tap - before, 0), last)", "min(tap - before, last)"),
-    "taps behind x are read there": ("min(max(tap - before, 0), last)", "max(tap - before, 0)"),
-    "the last of equal maxima is taken": (
-        "maximum.take(later.value",
-        "if (later.value == maximum.value) maximum = later;\n    else maximum.take(later.value",
-    ),
-    "windows of a run are neighbours": ("at[0] = run * (RUN * step) + between;", "at[0] = run * RUN + between;"),
-    "the Index of another slice": ("p.places[x + windows[i].place * p.x_along]", "p.places[x]"),
-}
-
-
-@pytest.mark.emulator
-@pytest.mark.kernels("pool/axis.cu")
-@pytest.mark.usefixtures("cache_of_broken_kernels")
-@pytest.mark.parametrize("fault", FAULTS)
-def test_planted_faults_are_noticed(fault: str) -> None:
-    def run_all() -> None:
-        for one in AXIS_POOLS:
-            one()
-
-    faulty = changed_kernels({"pool/axis.cu": exchanged("pool/axis.cu", *FAULTS[fault])})
-    with faulty, pytest.raises((AssertionError, EmulatorError)):
-        run_all()

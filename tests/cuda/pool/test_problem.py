@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from gpuconv.cuda.pool import problem as pool_problem
-from gpuconv.cuda.pool import tiles
+from gpuconv.cuda.pool import runs, tiles
 from gpuconv.cuda.pool.problem import PoolAxis, PoolProblem, PoolView
+from gpuconv.cuda.pool.runs import WindowRuns
 from tests.cuda.pool.problems import Ints, made
 from tests.harness.pool_views import changed
 
@@ -57,27 +58,6 @@ def test_the_numbers_of_an_axis() -> None:
 # ---------------------------------------------------------------- problems
 
 
-@pytest.mark.parametrize(
-    ("x", "last", "expected"),
-    [
-        ((2, 3, 4, 5), True, True),
-        ((2, 3, 4, 5), False, False),
-        ((2, 1, 4, 5), True, False),
-        ((2, 3, 1, 1), False, True),
-    ],
-)
-def test_channels_are_last_where_nothing_lies_closer_together(x: Ints, last: bool, expected: bool) -> None:
-    assert made(x, last, kernel_shape=[1, 1]).channels_last is expected
-
-
-def test_places_are_numbered_row_by_row_or_column_by_column() -> None:
-    shape: Ints = (1, 1, 4, 5, 6)
-    kernel = {"kernel_shape": [1, 1, 1]}
-    assert made(shape, **kernel).place_strides == (0, 0, 0)
-    assert made(shape, indices=True, **kernel).place_strides == (30, 6, 1)
-    assert made(shape, indices=True, storage_order=1, **kernel).place_strides == (1, 4, 20)
-
-
 def test_strides_that_are_never_stepped_along_do_not_count() -> None:
     assert pool_problem.used((1, 0, 2, 3), (9, 8, 7, 6)) == (0, 0, 7, 6)
     problem = made((1, 3, 4, 1), kernel_shape=[2, 1])
@@ -91,13 +71,6 @@ def strides_of(problem: PoolProblem) -> tuple[Ints, Ints, Ints]:
     return x, y, indices
 
 
-def test_missing_axes_have_one_element() -> None:
-    problem = made((1, 3, 9, 8), kernel_shape=[3, 2], strides=[2, 1], pads=[1, 0, 0, 1], dilations=[2, 1])
-    view = pool_problem.view_of(problem)
-    numbers = [(axis.extent, axis.windows, axis.reach, axis.stride, axis.pad) for axis in view.axes]
-    assert numbers == [(1, 1, 1, 1, 0), (9, 3, 5, 2, 1), (8, 8, 2, 1, 0)]
-
-
 @pytest.mark.parametrize(("run", "vector", "expected"), [(1, 4, 4), (2, 4, 8), (5, 4, 8), (6, 4, 12), (7, 1, 7)])
 def test_vectors_that_a_run_touches_wherever_it_begins(run: int, vector: int, expected: int) -> None:
     assert tiles.whole_vectors(run, vector) == expected
@@ -105,28 +78,6 @@ def test_vectors_that_a_run_touches_wherever_it_begins(run: int, vector: int, ex
 
 
 # ---------------------------------------------------------------- rows
-
-
-def test_rows_of_a_small_problem() -> None:
-    rows = rows_of((2, 3, 9, 8), indices=True, kernel_shape=[3, 2], strides=[2, 1], pads=[1, 0, 0, 1], dilations=[2, 1])
-    assert rows == PoolView(
-        image=PoolAxis(2, 2, stride=1, pad=0, reach=1, dilation=1, x=216, y=72, indices=72, place=216),
-        channel=PoolAxis(3, 3, stride=1, pad=0, reach=1, dilation=1, x=72, y=24, indices=24, place=72),
-        depth=PoolAxis(1, 1, stride=1, pad=0, reach=1, dilation=1),
-        height=PoolAxis(9, 3, stride=2, pad=1, reach=5, dilation=2, x=8, y=8, indices=8, place=8),
-        width=PoolAxis(8, 8, stride=1, pad=0, reach=2, dilation=1, x=1, y=1, indices=1, place=1),
-    )
-    assert [axis.taps for axis in rows.axes] == [1, 3, 2]
-    assert rows.planes == 6
-    kernel = tiles.variant("float32", True)
-    fields = rows.fields(kernel)
-    assert set(fields) <= set(kernel.layout.names or ())
-    assert {name: fields[name] for name in ("planes", "plane", "channels", "dilation", "kernel", "stride", "pad")} == {
-        "planes": 6, "plane": 72, "channels": 3, "dilation": [1, 2, 1], "kernel": [1, 3, 2], "stride": [1, 2, 1],
-        "pad": [0, 1, 0],
-    }  # fmt: skip
-    assert (fields["x_extent"], fields["y_extent"]) == ([1, 9, 8], [1, 3, 8])
-    assert (fields["x_batch"], fields["y_channel"], fields["indices_stride"]) == (216, 24, [0, 8])
 
 
 def test_planes_follow_each_other() -> None:
@@ -189,30 +140,6 @@ def test_planes_of_one_row_become_rows_of_one_plane() -> None:
         assert same.folded() is same
 
 
-@pytest.mark.parametrize(
-    ("x", "more", "why"),
-    [
-        ((1, 1, 4, 4, 4, 4), {"kernel_shape": [1] * 4}, "4 spatial axes"),
-        ((1, 1, 4), {"kernel_shape": [2], "pads": [2, 0]}, "some windows are empty"),
-        ((1, 1, 4), {"kernel_shape": [2], "pads": [0, 2]}, "some windows are empty"),
-        ((1, 1, 9), {"kernel_shape": [2], "dilations": [2]}, "dilated windows"),
-        ((1, 1, 4, 4), {"kernel_shape": [2, 2], "storage_order": 1, "indices": True}, "column-major numbers"),
-        ((1, 1, 4, 1), {"kernel_shape": [2, 1], "storage_order": 1, "indices": True}, None),
-        ((1, 1, 4, 4), {"kernel_shape": [2, 2], "storage_order": 1}, None),
-        ((1, 1, 4), {"kernel_shape": [2], "pads": [1, 1]}, None),
-        ((1, 1, 4, 4, 4), {"kernel_shape": [1] * 3}, None),
-    ],
-)
-def test_why_windows_are_left_to_the_general_kernel(x: Ints, more: dict[str, Any], why: str | None) -> None:
-    assert pool_problem.window_refusal(made(x, **more)) == why
-
-
-def test_dilated_windows_are_taken_where_they_are_allowed() -> None:
-    dilated = made((1, 1, 9), kernel_shape=[2], dilations=[2])
-    assert pool_problem.window_refusal(dilated, dilated=True) is None
-    assert rows_of((1, 1, 9), kernel_shape=[2], dilations=[2]).width.dilation == 2
-
-
 def test_rows_whose_elements_lie_apart_are_none() -> None:
     last = made((1, 3, 4, 5), True, kernel_shape=[2, 2])
     assert pool_problem.rows_of(last) == "channels last: neighbours of a row lie 3 elements apart"
@@ -220,3 +147,15 @@ def test_rows_whose_elements_lie_apart_are_none() -> None:
     assert pool_problem.rows_of(apart) == "neighbours of a row lie 2 elements apart"
     places = replace(made((1, 3, 4, 5), kernel_shape=[2, 2]), indices_strides=(99, 33, 11, 2))
     assert pool_problem.rows_of(places) == "neighbours of a row lie 2 elements apart"
+
+
+# ---------------------------------------------------------------- runs of windows
+
+
+def test_runs_step_where_dilation_is_whole_strides() -> None:
+    assert runs.runs_of(20, 4, 2, 6, 5) == WindowRuns(6, 3, 30)
+    assert runs.runs_of(20, 3, 2, 6, 5) == WindowRuns(4, 0, 20)  # too few taps are shared
+    assert runs.runs_of(20, 4, 2, 5, 5) == WindowRuns(4, 0, 20)
+    assert runs.runs_of(21, 4, 2, 2, 5) == WindowRuns(5, 1, 25)
+    assert runs.taken(7, WindowRuns(5, 1, 25), 5) == (11, 22)
+    assert runs.taken(7, WindowRuns(5, 0, 25), 5) == (35, 35)

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from math import prod
-from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
 
-import gpuconv
 from gpuconv.cuda.call.prepared import contiguous_strides
 from gpuconv.cuda.plan.launch import Launch, Plan
 from gpuconv.cuda.plan.limits import representative
@@ -26,7 +23,6 @@ from tests.cuda.pool.problems import made
 from tests.harness.emulated import preferred
 from tests.harness.offered import why_not
 from tests.harness.plans import channels_last, fields
-from tests.oracle.strategies import rows_pool_problem
 
 pytestmark = pytest.mark.slow
 
@@ -166,19 +162,6 @@ def test_column_major_numbers_do_not_matter_without_indices_or_with_one_axis() -
     plane = planned((2, 3, 16, 16), kernel_shape=[2, 2], strides=[2, 2], storage_order=1)
     line = planned((64, 30, 6000), kernel_shape=[7], strides=[1], storage_order=1, indices=True)
     assert [plan.launches[0].variant.source for plan in (plane, line)] == ["pool/vectors.cu", "pool/tiles.cu"]
-
-
-def test_explain_prints_every_candidate_and_every_refusal(capsys: pytest.CaptureFixture[str]) -> None:
-    gpuconv.explain("max_pool", (32, 64, 112, 112), dtype="bfloat16", kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
-    text = capsys.readouterr().out
-    for part in (
-        "max_pool_bfloat16_3d: predicted",
-        "vectors_3x2: predicted",
-        "tiles: predicted",
-        "not by channels, patches: ",
-    ):
-        assert part in text
-    assert text.count("chosen\n") == 1
 
 
 # ---------------------------------------------------------------- structs
@@ -387,41 +370,3 @@ def test_planes_that_are_neighbours_share_a_tile() -> None:
     launch, struct = launched("tiles", (64, 100, 13, 13), x_strides=apart, kernel_shape=[3, 3], strides=[2, 2])
     assert (struct["tile_planes"], struct["merged"]) == (1, 1)  # rows are neighbours all the same
     assert launch.grid == (6400, 1, 1)
-
-
-@pytest.mark.parametrize("dtype", dtypes.MAX_POOL_DTYPES)
-def test_launches_cover_all_outputs_and_keep_to_the_device(dtype: str) -> None:
-    for seed in range(60):
-        problem = rows_pool_problem(Random(seed))
-        for indices in (False, True):
-            for kernel, covered in (("vectors", _strips), ("tiles", _tiles)):
-                with preferred(kernel):
-                    plan = planned(problem.x_shape, dtype=dtype, indices=indices, **problem.attributes)
-                (launch,) = plan.launches
-                assert launch.shared_bytes <= HOPPER.shared_bytes_per_block
-                if kernel in launch.variant.name:
-                    (struct,) = np.frombuffer(launch.parameters, launch.variant.layout)
-                    assert covered(struct, launch, plan) >= prod(
-                        geometries.max_pool(problem.x_shape, **problem.attributes).y_shape
-                    )
-
-
-def _strips(struct: Any, launch: Launch, plan: Plan) -> int:
-    """Outputs that all threads together make room for."""
-    helping = int(struct["pad"][2] > 0) + int(launch.variant.arguments[1] == "3" and _after(struct, launch))
-    lanes = launch.grid[0] * launch.variant.threads // 32 * (32 - helping)
-    assert lanes >= struct["items"]
-    size = {"__half": 2, "__nv_bfloat16": 2, "float": 4, "double": 8}.get(launch.variant.arguments[0], 1)
-    stride = int(launch.variant.arguments[2])
-    outputs = min(2, 16 // size // stride) if launch.variant.function == "max_pool_pairs" else 16 // size // stride
-    return int(struct["items"]) * int(launch.variant.arguments[3]) * outputs
-
-
-def _after(struct: Any, launch: Launch) -> bool:
-    return 3 - int(launch.variant.arguments[2]) > struct["pad"][2]
-
-
-def _tiles(struct: Any, launch: Launch, plan: Plan) -> int:
-    return (
-        launch.grid[0] * int(struct["tile_planes"]) * int(struct["tile_rows"]) * int(struct["tile_columns"]["divisor"])
-    )

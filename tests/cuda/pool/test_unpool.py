@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 
 from gpuconv.cuda.call.prepared import contiguous_strides
-from gpuconv.cuda.plan.launch import Launch, Plan
+from gpuconv.cuda.plan.launch import Plan
 from gpuconv.cuda.plan.limits import representative
 from gpuconv.cuda.pool import unpool as unpool_plan
 from gpuconv.rules import geometry as geometries
 from gpuconv.rules.operators import OPERATORS
+from tests.cuda.pool.problems import lying
+from tests.harness.plans import fields
 
 Ints = tuple[int, ...]
 LIMITS = representative("sm_90a").limits
@@ -22,20 +23,6 @@ def planned(x: Ints, dtype: str = "float32", far: int = 1, last: bool = False, *
     geometry = OPERATORS["max_unpool"].geometry(x, x, kernel_shape=[2] * (len(x) - 2), **attributes)
     of_x, of_y = (lying(shape, last) for shape in (x, geometry.y_shape))
     return unpool_plan.for_max_unpool(geometry, dtype, (far * of_x[0], *of_x[1:]), of_x, of_y)
-
-
-def lying(shape: Ints, last: bool) -> Ints:
-    if not last:
-        return contiguous_strides(shape)
-    batch, *spatial, channel = contiguous_strides((shape[0], *shape[2:], shape[1]))
-    return batch, channel, *spatial
-
-
-def fields(launch: Launch) -> dict[str, Any]:
-    """A launch's struct, dividers as their divisors."""
-    (struct,) = np.frombuffer(launch.parameters, launch.variant.layout)
-    found = {name: struct[name] for name in launch.variant.layout.names or ()}
-    return {name: (one["divisor"] if one.dtype.names else one).tolist() for name, one in found.items()}
 
 
 @pytest.mark.parametrize(
@@ -63,34 +50,14 @@ def test_the_structs_of_a_small_problem() -> None:
     places = 2 * 3 * 8 * 14
     assert plan.bytes_of("workspace") == 4 * places
     assert fields(clear) == {"words": 0, "count": places}
-    assert (
-        fields(claim)
-        == fields(unpool)
-        == {
-            "x": 0,
-            "indices": 0,
-            "y": 0,
-            "claims": 0,
-            "numbered": places,
-            "plane_step": 0,
-            "elements": 2 * 3 * 4 * 5,
-            "places": places,
-            "x_batch": 60,
-            "x_channel": 20,
-            "x_stride": [0, 5, 1],
-            "indices_batch": 60,
-            "indices_channel": 20,
-            "indices_stride": [0, 5, 1],
-            "y_batch": 336,
-            "y_channel": 112,
-            "y_stride": [0, 14, 1],
-            "channels": 3,
-            "x_extent": [1, 4, 5],
-            "y_extent": [1, 8, 14],
-            "numbered_extent": [1, 8, 14],
-            "channels_last": 0,
-        }
-    )
+    expected = {
+        "x": 0, "indices": 0, "y": 0, "claims": 0, "numbered": places, "plane_step": 0,
+        "elements": 2 * 3 * 4 * 5, "places": places, "x_batch": 60, "x_channel": 20, "x_stride": [0, 5, 1],
+        "indices_batch": 60, "indices_channel": 20, "indices_stride": [0, 5, 1],
+        "y_batch": 336, "y_channel": 112, "y_stride": [0, 14, 1], "channels": 3,
+        "x_extent": [1, 4, 5], "y_extent": [1, 8, 14], "numbered_extent": [1, 8, 14], "channels_last": 0,
+    }  # fmt: skip
+    assert fields(claim) == fields(unpool) == expected
     assert (claim.grid[0], unpool.grid[0]) == (1, -(-places // unpool.variant.threads))
     assert planned((2, 3, 4, 5), strides=[2, 3], far=2**40).bytes_of("workspace") == 8 * places
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from itertools import product
 from random import Random
 from typing import Any
 
@@ -13,13 +11,12 @@ import pytest
 import gpuconv
 from gpuconv.cuda.conv.direct import bands as bands_plan
 from gpuconv.cuda.conv.direct import bands_tile
-from gpuconv.cuda.conv.direct.bands_tile import BandAxis, BandForm, BandTile, BandView
+from gpuconv.cuda.conv.direct.bands_tile import BandForm, BandTile, BandView
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan.launch import Plan
-from gpuconv.cuda.plan.limits import Limits, representative
+from gpuconv.cuda.plan.limits import Limits
 from tests.emulator import emulated_cuda
-from tests.harness import banks
-from tests.harness.emulated import ARCHITECTURES, preferred
+from tests.harness.emulated import preferred
 from tests.harness.offered import candidates
 from tests.harness.plans import HOPPER, fields, plan, problem
 from tests.oracle import oracle
@@ -83,15 +80,6 @@ def test_every_image_and_every_group_has_blocks_of_its_own(batch: int, group: in
     assert made.launches[0].grid[0] == batch * group * one.launches[0].grid[0]  # the image is one tile in both
 
 
-def test_tiles_fit_into_every_device() -> None:
-    for architecture in ARCHITECTURES:
-        limits = representative(architecture).limits
-        for dtype in ("float16", "float64"):
-            made = plan("conv", (1, 500, 99, 99), (8, 500, 7, 7), dtype=dtype, limits=limits)
-            found = [line for line in made.reasons if line.startswith("conv_bands")]
-            assert len(found) == 2
-
-
 # ---------------------------------------------------------------- results
 
 
@@ -149,96 +137,11 @@ def test_a_line_is_cut_into_rows_that_cover_it(width: int) -> None:
     assert max(launch.grid) in (-(-width // each), 2 * -(-width // each))  # both filters together, or one a block
 
 
-# ---------------------------------------------------------------- tiles by hand
-
-BAND = BandTile(
-    BandView(
-        dtype="float32", copies=2, channels=20, filters=3, depths=5, planes=1,
-        height=BandAxis(phases=2, taps=3, kernel=6, positions=31, start=-1, origin=-2),
-        width=BandAxis(phases=3, taps=5, kernel=13, positions=44, start=-3, origin=-4),
-        line=False, vectors=4, lines=4,
-    ),
-    BandForm(3, 3, 3, 4, registers=112, efficiency=0.9),
-    threads=(3, 5),
-    jobs=2,
-    parts=2,
-    step=16,
-)  # fmt: skip
-
-
-def test_a_tile_by_hand() -> None:
-    """Nine rows of twenty columns, of two of the six jobs: three filters in six phases, three a job."""
-    assert (BAND.positions, BAND.fold, BAND.blocks_by_axis) == ((3 * 3, 5 * 4), 0, (-(-31 // 9), -(-44 // 20)))
-    assert (BAND.all_jobs, BAND.job_blocks, BAND.blocks) == (6, 3, 4 * 3 * 5 * 3 * 2)
-    assert BAND.extent == (9 + 3 - 1, 28)  # two parts of a row's five taps, each of two vectors: 20 - 4 + 4 + 2 * 4
-    # Two parts of the taps of a row, four each, by three filters; three rows of taps, two jobs.
-    assert (BAND.row_weights, BAND.channel_weights) == (2 * 4 * 3, 2 * 3 * 24)
-
-
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_threads_of_bands_read_from_other_banks(jobs: int) -> None:
-    """Where the threads of a row are no whole row of banks, the next row begins in the bank after its last.
-
-    So does the next channel, which other threads of the warp have. No pitch is longer than that needs.
-    """
-    tile = replace(BAND, jobs=jobs)
-    row, channel = tile.row_pitch, tile.channel_pitch
-    at = [4 * (part * channel + r * 3 * row + 4 * c) for part, r, c in product(range(2), range(3), range(5))]
-    assert max(banks.steps(at[:15], 16), banks.steps(at[15:], 16)) == 1
-    assert jobs == 2 or banks.steps(at, 16) == 1
-    assert row == 4 * banks.next_in_bank(28 // 4, 5, 8, times=3)  # the rows of a thread
-    assert channel == 4 * banks.next_in_bank(11 * row // 4, 3 * 5 * jobs, 8)
-
-
-def test_channels_that_are_copied_together_begin_in_banks_far_apart() -> None:
-    """By an odd number of vectors; so too where a whole warp has one channel."""
-    last = replace(BAND, view=replace(BAND.view, vectors=-4))
-    assert [tile.channel_pitch for tile in (last, replace(last, jobs=4), replace(BAND, jobs=4))] == [11 * 28] * 3
-    even = replace(last, view=replace(last.view, height=replace(BAND.view.height, taps=4)))
-    assert even.channel_pitch == 12 * 28 + 4  # 84 vectors, and one more
-    assert replace(BAND, threads=(3, 8)).row_pitch == (8 + 2) * 4  # whole rows of banks: nothing to turn
-
-
-@pytest.mark.parametrize(("phases", "bank"), [(3, 8 // 3), (1, 0)])
-def test_sums_of_neighbouring_phases_begin_in_other_banks(phases: int, bank: int) -> None:
-    tile = replace(BAND, view=replace(BAND.view, width=replace(BAND.view.width, phases=phases)))
-    assert tile.plane == 4 * banks.next_in_bank(9 * 20 // 4, bank, 8)
-    written = [4 * (phase * tile.plane) for phase in range(phases)]
-    assert banks.steps(written, 16) == 1
-
-
-def test_a_line_is_folded_into_rows() -> None:
-    flat = BandAxis(phases=1, taps=1, kernel=1, positions=1, start=0, origin=0)
-    line = replace(BAND, view=replace(BAND.view, height=flat, width=replace(BAND.view.width, positions=444), line=True))
-    assert (line.fold, line.blocks_by_axis) == (20, (-(-23 // 9), 1))  # 444 positions in 23 rows of 20
-
-
 # ---------------------------------------------------------------- problems by hand
 
 
 def lifted(operator: str, x: tuple[int, ...], w: tuple[int, ...], **more: Any) -> Problem:
     return problem(operator, x, w, "float32", **more).lifted
-
-
-def test_bands_of_a_problem_by_hand() -> None:
-    one = lifted("conv", (2, 6, 5, 31, 44), (6, 3, 2, 4, 7), group=2, pads=[1, 2, 3, 0, 1, 2])
-    found = bands_plan._view(one)
-    assert (found.copies, found.channels, found.filters, found.depths, found.planes) == (4, 3, 3, 5, 2)
-    assert found.height == BandAxis(phases=1, taps=4, kernel=4, positions=31, start=-2, origin=0)
-    assert found.vectors == 4
-    # From 3 before x, which is one after a vector's beginning: one position more.
-    assert found.width == BandAxis(phases=1, taps=7, kernel=7, positions=43 + 1, start=-4, origin=-1)
-    assert found.line is False
-
-
-def test_bands_of_a_transposed_problem_by_hand() -> None:
-    one = lifted("conv_transpose", (2, 6, 5, 7, 16), (6, 2, 3, 5, 4), strides=[2, 3, 4], pads=[0, 4, 6, 1, 2, 1])
-    found = bands_plan._view(one)  # y (2, 2, 10, 17, 57)
-    assert one.y_shape == (2, 2, 10, 17, 57)
-    assert (found.copies, found.planes, found.depths) == (2, 2, 10)
-    # Of five taps a phase meets two at most. Output -1 would be the first of a position that begins whole strides.
-    assert found.height == BandAxis(phases=3, taps=2, kernel=5, positions=6, start=0, origin=-1)
-    assert found.width == BandAxis(phases=4, taps=1, kernel=4, positions=15 + 1, start=0, origin=-2 - 4)
 
 
 def test_an_axis_alone_is_a_line() -> None:

@@ -196,19 +196,12 @@ def test_the_launches_of_a_copy_by_hand() -> None:
     assert (fields(pack)["channels"], pack.packs) == (5, True)
     assert [copy.roles[name] for name in ("x", "x_last")] == ["x", "x_last"]
     assert {name: fields(copy)[name] for name in ("channels", "filled", "y_image", "y_group", "y_pixel")} == {
-        "channels": 5,
-        "filled": 8,
-        "y_image": 192,
-        "y_group": 8,
-        "y_pixel": 16,
-    }
+        "channels": 5, "filled": 8, "y_image": 192, "y_group": 8, "y_pixel": 16,
+    }  # fmt: skip
     common = fields(gemm)["common"]
     assert {name: common[name] for name in ("channels", "x_batch", "x_channel", "x_stride")} == {
-        "channels": 8,
-        "x_batch": 192,
-        "x_channel": 1,
-        "x_stride": [0, 64, 16],
-    }
+        "channels": 8, "x_batch": 192, "x_channel": 1, "x_stride": [0, 64, 16],
+    }  # fmt: skip
     assert set(gemm.roles.values()) == {"x_last", "packed", "y"}
     assert plan.bytes_of("x_last") == 2 * 192 * 2
 

@@ -9,7 +9,6 @@ from benchmarks.sass import Instruction
 from gpuconv.cuda.build.variant import Variant
 from gpuconv.cuda.conv.direct import bands, few, transpose
 from gpuconv.cuda.conv.direct import channels as channels_plan
-from gpuconv.cuda.conv.direct import rows as direct_plan
 from gpuconv.cuda.conv.direct import rows as rows_plan
 from gpuconv.cuda.conv.direct.rows import RowForm
 from gpuconv.cuda.conv.gemm import base as gemm_base
@@ -27,7 +26,7 @@ from tests.harness import direct_forms, machine_code
 from tests.harness.machine_code import code, of_kernels
 from tests.harness.toolchain import needs_disassembler, needs_nvrtc
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, needs_nvrtc, needs_disassembler]
 over_direct_forms = pytest.mark.parametrize("form", rows_plan.FORMS, ids=direct_forms.title)
 OPERATORS = ("conv", "conv_transpose")
 FORMS = [
@@ -52,6 +51,7 @@ LOOKED_AT = {
 }
 over_forms = pytest.mark.parametrize(("dtype", "tile", "uniform"), FORMS, ids=str)
 _SINGLY = 8  # instructions that write two neighbours one by one
+_WIDTHS = {16: "LDG.E.128", 8: "LDG.E.64", 4: "LDG.E", 2: "LDG.E.U16"}  # loads of so many bytes
 
 
 def share(variant: Variant, tile: GemmTile) -> float:
@@ -87,8 +87,6 @@ def itemsize(variant: Variant) -> int:
 
 
 @of_kernels("conv/gemm/conv.cu", "conv/gemm/conv_transpose.cu", "conv/gemm/split.cu", "conv/gemm/split_transpose.cu")
-@needs_nvrtc
-@needs_disassembler
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_most_of_the_main_loop_multiplies(operator: str) -> None:
     tile = gemm_base.LARGE
@@ -101,8 +99,6 @@ def test_most_of_the_main_loop_multiplies(operator: str) -> None:
 
 
 @of_kernels("conv/gemm/conv.cu", "conv/gemm/conv_transpose.cu", "conv/gemm/split.cu", "conv/gemm/split_transpose.cu")
-@needs_nvrtc
-@needs_disassembler
 @over_forms
 def test_tiles_are_as_efficient_as_the_plan_takes_them_to_be(dtype: str, tile: GemmTile, uniform: bool) -> None:
     """The plan has a tile's share in two digits, and one factor for slices of several taps, of all tiles together.
@@ -117,21 +113,17 @@ def test_tiles_are_as_efficient_as_the_plan_takes_them_to_be(dtype: str, tile: G
 
 
 @of_kernels("conv/direct/few.cu")
-@needs_nvrtc
-@needs_disassembler
 @pytest.mark.parametrize("dtype", dtypes.CONV_DTYPES)
 def test_kernels_of_few_filters_are_as_efficient_as_the_plan_takes_them_to_be(dtype: str) -> None:
     for filters, planned in zip(few._FILTERS, few._EFFICIENCY[dtype], strict=True):
         body = code(few.variant(dtype, filters))
         loop = sass.main_loop(body)
         assert sass.multiplications(body, loop) / len(loop) == pytest.approx(planned, abs=0.02)
-        load = {2: "LDG.E.U16", 4: "LDG.E", 8: "LDG.E.64"}[dtypes.entry(dtype).itemsize]
-        assert sass.names(body, loop, "LDG", "LDL", "STL") == {load: 12}  # four pixels' of three taps
+        load = _WIDTHS[dtypes.entry(dtype).itemsize]
+        assert sass.names(body, loop, "LDG") == {load: 12}  # four pixels' of three taps
 
 
 @of_kernels("conv/direct/bands.cu")
-@needs_nvrtc
-@needs_disassembler
 @pytest.mark.parametrize("dtype", dtypes.CONV_DTYPES)
 def test_bands_are_summed_as_efficiently_as_the_plan_takes_them_to_be(dtype: str) -> None:
     """The loop over channels that meets all taps of an unrolled part of a kernel; all it reads is in shared memory."""
@@ -141,26 +133,21 @@ def test_bands_are_summed_as_efficiently_as_the_plan_takes_them_to_be(dtype: str
         products = form.filters * form.rows * columns * form.kernel_rows * form.kernel_columns
         loop = min((one for one in sass.loops(body) if sass.multiplications(body, one) == products), key=len)
         assert products / len(loop) == pytest.approx(form.efficiency, abs=0.02), form
-        assert not sass.names(body, loop, "LDG", "LDL", "STL", "STS"), form
-
-
-_SINGLE = {2: "LDG.E.U16", 4: "LDG.E", 8: "LDG.E.64"}  # loads of elements of so many bytes
+        assert not sass.names(body, loop, "LDG", "STS"), form
 
 
 @of_kernels("conv/direct/channels.cu")
-@needs_nvrtc
-@needs_disassembler
 @pytest.mark.parametrize("dtype", dtypes.CONV_DTYPES)
 def test_sums_over_channels_take_as_many_instructions_as_the_plan_takes_them_to(dtype: str) -> None:
     """A loop makes all outputs of a thread from one row of x: in vectors of channels, or with each loaded alone."""
     entry = dtypes.entry(dtype)
     vector = 16 // dtypes.entry(entry.accumulator).itemsize
-    whole, single = {8: "LDG.E.64", 16: "LDG.E.128"}[vector * entry.itemsize], _SINGLE[entry.itemsize]
+    whole, single = _WIDTHS[vector * entry.itemsize], _WIDTHS[entry.itemsize]
     for stride, taps, columns in channels_plan.FORMS:
         body = code(channels_plan.variant(dtype, (stride, taps, columns)))
         rows, window, products = 16 // columns, (columns - 1) * max(stride, 1) + taps, 16 * vector * taps
         found = {
-            tuple(sass.names(body, loop, "LDG", "LDL", "STL").items()): len(loop)
+            tuple(sass.names(body, loop, "LDG").items()): len(loop)
             for loop in sorted(sass.loops(body), key=len, reverse=True)  # of equal names the innermost is the last
             if sass.multiplications(body, loop) == products
         }
@@ -171,8 +158,6 @@ def test_sums_over_channels_take_as_many_instructions_as_the_plan_takes_them_to(
 
 
 @of_kernels("conv/direct/transpose.cu")
-@needs_nvrtc
-@needs_disassembler
 @pytest.mark.parametrize("dtype", dtypes.CONV_DTYPES)
 def test_transposed_columns_take_as_many_instructions_as_the_plan_takes_them_to(dtype: str) -> None:
     """The main loop, where all four taps exist, makes four outputs."""
@@ -184,15 +169,13 @@ def test_transposed_columns_take_as_many_instructions_as_the_plan_takes_them_to(
 
 
 @of_kernels("conv/gemm/pointwise.cu")
-@needs_nvrtc
-@needs_disassembler
 def test_plain_products_are_as_efficient_as_the_plan_takes_them_to_be() -> None:
     """The main loop has both ways to copy inputs, of which one is executed."""
     for tile in pointwise.TILES["conv"]["float32"]:
         body = code(pointwise.variant("conv", "float32", tile))
         loop = sass.main_loop(body)
         assert sass.multiplications(body, loop) / len(loop) == pytest.approx(tile.efficiency, abs=0.02)
-        copies = sass.names(body, loop, "LDGSTS", "LDG", "LDL", "STL")
+        copies = sass.names(body, loop, "LDGSTS", "LDG")
         assert copies == {"LDGSTS.E": 8 + 8, "LDGSTS.E.BYPASS.128": 2}
 
 
@@ -209,8 +192,6 @@ def test_kernels_that_write_whole_rows_multiply_as_much_as_the_plan_takes_them_t
 
 
 @of_kernels("conv/gemm/conv.cu", "conv/gemm/conv_transpose.cu", "conv/gemm/split.cu", "conv/gemm/split_transpose.cu")
-@needs_nvrtc
-@needs_disassembler
 @pytest.mark.parametrize("operator", OPERATORS)
 @over_forms
 def test_memory_is_accessed_in_the_widths_that_are_meant(
@@ -240,15 +221,11 @@ def test_memory_is_accessed_in_the_widths_that_are_meant(
     finished = (2 + 2) * chunks  # with channels second and last, in loops
     repaired = 1
     stores = sass.names(body, range(len(body)), "STG")
-    left = stores.pop(
-        "STG.E.128.STRONG.GPU", 0
-    )  # by kernels that can share a tile: its sums, for the block that adds up
+    left = stores.pop("STG.E.128.STRONG.GPU", 0)  # the sums of a shared tile, for the block that adds up
     assert left == (outputs // vector if "split" in variant.function else 0)
     assert stores == {store: outputs + channels_last + finished + repaired}
 
 
-@needs_nvrtc
-@needs_disassembler
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     "group",
@@ -263,12 +240,7 @@ def test_nothing_is_kept_in_local_memory(group: str) -> None:
         assert code(variant), variant.name
 
 
-_WIDTHS = {16: "LDG.E.128", 8: "LDG.E.64", 4: "LDG.E", 2: "LDG.E.U16"}
-
-
 @of_kernels("pool/vectors.cu")
-@needs_nvrtc
-@needs_disassembler
 @pytest.mark.parametrize("indices", [False, True], ids=["values", "indices"])
 @pytest.mark.parametrize("dtype", dtypes.MAX_POOL_DTYPES)
 def test_max_pool_loads_every_row_of_vectors_once_and_compares_short_elements_in_pairs(
@@ -284,12 +256,9 @@ def test_max_pool_loads_every_row_of_vectors_once_and_compares_short_elements_in
     assert loads[width] >= rows
     pairs = sum(sass.names(body, range(len(body)), "HMNMX2").values())
     assert bool(pairs) == (itemsize <= 2 and not indices)
-    assert not sass.names(body, range(len(body)), "LDL", "STL")
 
 
 @of_kernels("pool/tiles.cu")
-@needs_nvrtc
-@needs_disassembler
 @pytest.mark.parametrize("variant", [pool_tiles.variant(*one) for one in (("bfloat16", True), ("int8", False))])
 def test_max_pool_copies_to_shared_memory_in_vectors(variant: Variant) -> None:
     body = code(variant)
@@ -297,17 +266,13 @@ def test_max_pool_copies_to_shared_memory_in_vectors(variant: Variant) -> None:
 
 
 @of_kernels("pool/channels.cu")
-@needs_nvrtc
-@needs_disassembler
 @pytest.mark.parametrize("indices", [False, True], ids=["values", "indices"])
 @pytest.mark.parametrize("dtype", dtypes.MAX_POOL_DTYPES)
 def test_max_pool_loads_vectors_of_channels_three_at_a_time(dtype: str, indices: bool) -> None:
     body = code(pool_channels.variant(dtype, indices))
     width = _WIDTHS[2 * dtypes.entry(dtype).itemsize if indices else 16]
-    assert (
-        sass.names(body, range(len(body)), "LDG")[width] >= 9
-    )  # for walks, and for a column and the others of a window
-    assert not sass.names(body, range(len(body)), "LDL", "STL")
+    # For walks, and for a column and the others of a window.
+    assert sass.names(body, range(len(body)), "LDG")[width] >= 9
 
 
 # ---------------------------------------------------------------- the direct sum
@@ -315,13 +280,11 @@ def test_max_pool_loads_vectors_of_channels_three_at_a_time(dtype: str, indices:
 
 def direct(form: RowForm, dtype: str = "float32") -> tuple[list[Instruction], range]:
     """The code of one form, and its main loop."""
-    body = code(direct_plan.variant(dtype, form))
+    body = code(rows_plan.variant(dtype, form))
     return body, sass.main_loop(body)
 
 
 @of_kernels("conv/direct/rows.cu")
-@needs_nvrtc
-@needs_disassembler
 @over_direct_forms
 def test_direct_forms_are_as_efficient_as_the_plan_takes_them_to_be(form: RowForm) -> None:
     body, loop = direct(form)
@@ -329,8 +292,6 @@ def test_direct_forms_are_as_efficient_as_the_plan_takes_them_to_be(form: RowFor
 
 
 @of_kernels("conv/direct/rows.cu")
-@needs_nvrtc
-@needs_disassembler
 @pytest.mark.parametrize("dtype", dtypes.CONV_DTYPES)
 @over_direct_forms
 def test_unrolled_sums_read_every_vector_of_inputs_once(form: RowForm, dtype: str) -> None:
@@ -345,20 +306,16 @@ def test_unrolled_sums_read_every_vector_of_inputs_once(form: RowForm, dtype: st
         loads = sum(widths[name] * count for name, count in sass.names(body, loop, "LDS").items())
         weights = form.kernel * -(-form.kernel * form.filters // vector)
         assert windows / 2 <= loads <= windows + weights
-    assert not sass.names(body, loop, "LDG", "STG", "STS", "LDL", "STL")
+    assert not sass.names(body, loop, "LDG", "STG", "STS")
 
 
 @of_kernels("conv/direct/rows.cu")
-@needs_nvrtc
-@needs_disassembler
 def test_most_of_a_7x7_sum_multiplies() -> None:
     body, loop = direct(next(form for form in rows_plan.FORMS if (form.kernel, form.stride) == (7, 1)))
     assert sass.multiplications(body, loop) / len(loop) >= 0.9
 
 
 @of_kernels("conv/direct/rows.cu")
-@needs_nvrtc
-@needs_disassembler
 @pytest.mark.parametrize("dtype", dtypes.CONV_DTYPES)
 @over_direct_forms
 def test_rows_are_loaded_and_stored_in_vectors_where_they_consist_of_them(form: RowForm, dtype: str) -> None:
@@ -369,45 +326,12 @@ def test_rows_are_loaded_and_stored_in_vectors_where_they_consist_of_them(form: 
     if form.stride:
         assert loads[f"LDG.E{vector}"] >= 4  # in flight together
         assert stores[f"STG.E{vector}"] == form.filters * form.rows
-    assert not sass.names(body, range(len(body)), "LDL", "STL")
 
 
-# ---------------------------------------------------------------- the tests' own tools
-
-TEXT = """
-.text.kernel:
-        /*0000*/                   LDC R1, c[0x0][0x28] ;
-.L_x_3:
-        /*0010*/              @!P0 BRA `(.L_x_1) ;
-.L_x_2:
-        /*0020*/                   LDS.128 R4, [R2] ;
-        /*0030*/              @!PT LDS RZ, [RZ] ;
-        /*0040*/                   FFMA R8, R4, R5, R8 ;
-        /*0050*/               @P1 BRA `(.L_x_2) ;
-        /*0060*/                   FFMA R8, R4, R5, R8 ;
-        /*0070*/             @UP2  UIADD3 UR4, UR4, 0x1, URZ ;
-        /*0080*/               @P2 BRA `(.L_x_3) ;
-.L_x_1:
-        /*0090*/                   EXIT ;
-.L_x_9:
-        /*00a0*/                   BRA `(.L_x_9);
-"""
-
-
-def test_the_disassemblers_text_is_read() -> None:
-    body = sass.parse(TEXT)
-    assert [one.name for one in body][:4] == ["LDC", "BRA", "LDS.128", "LDS"]
-    assert body[1] == Instruction("BRA", "!P0", 9)
-    assert body[7] == Instruction("UIADD3", "UP2")
-    assert list(sass.loops(body)) == [range(2, 6), range(1, 9), range(10, 11)]
-    assert sass.main_loop(body) == range(1, 9)
-    assert sass.multiplications(body, range(1, 9)) == 2
-    assert sass.names(body, range(1, 9), "LDS") == {"LDS.128": 1}
+# ---------------------------------------------------------------- gradients
 
 
 @of_kernels("weight_grad/plain.cu")
-@needs_nvrtc
-@needs_disassembler
 @pytest.mark.parametrize("dtype", dtypes.CONV_DTYPES)
 def test_gradients_of_weights_take_as_many_instructions_as_the_plan_takes_them_to(dtype: str) -> None:
     """A slice of pixels: what is around the loop over its vectors, and that loop as often as it has vectors."""
@@ -419,12 +343,9 @@ def test_gradients_of_weights_take_as_many_instructions_as_the_plan_takes_them_t
             times = tile.slice * dtypes.sums(dtype).itemsize // 16
             found = (len(more[0]) + (times - 1) * len(inner)) / (times * sass.multiplications(body, inner))
         assert found == pytest.approx(tile.instructions, rel=0.1), tile.name
-        assert not sass.names(body, more[0] if more else inner, "LDL", "STL")
 
 
 @of_kernels("pool/grad/walks.cu")
-@needs_nvrtc
-@needs_disassembler
 @pytest.mark.parametrize("dtype", dtypes.CONV_DTYPES)
 def test_gradients_of_max_pool_take_as_many_instructions_as_the_plan_takes_them_to(dtype: str) -> None:
     """Two rows of windows: of the ways to write a row of x the one that writes elements one by one is not gone."""
@@ -436,4 +357,3 @@ def test_gradients_of_max_pool_take_as_many_instructions_as_the_plan_takes_them_
         if form.stride == 0:
             rows = form.windows[size // 4] + form.row + walks._OF_ANY
         assert found == pytest.approx(rows, rel=0.15), form
-        assert not sass.names(body, range(len(body)), "LDL", "STL")

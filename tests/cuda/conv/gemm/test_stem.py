@@ -10,8 +10,6 @@ import pytest
 
 from gpuconv.cuda.conv.gemm import stem as stem_plan
 from gpuconv.cuda.conv.gemm import stem_tile
-from gpuconv.cuda.conv.gemm.stem_tile import StemBox
-from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan.launch import Plan
 from tests.harness.emulated import preferred
 from tests.harness.plans import fields, plan, problem
@@ -119,49 +117,6 @@ UNEQUAL = problem(
     "conv", (2, 6, 5, 7, 9), (8, 3, 2, 3, 4), "float32",
     group=2, strides=[1, 2, 3], dilations=[2, 1, 3], pads=[1, 0, 2, 3, 1, 4],
 )  # fmt: skip
-SHORT: dict[str, Any] = {"strides": [2, 1, 1], "dilations": [1, 2, 1], "pads": [0, 1, 3, 1, 0, 2]}
-
-
-def met(outputs: Ints, one: Problem, taps: Ints | None = None) -> Ints:
-    """Inputs from the first to the last that so many outputs along each axis meet: of all taps, one by one."""
-    axes = zip(outputs, one.column_strides, taps or one.taps, one.dilations, strict=True)
-    return tuple(1 + max(q * s + k * d for q in range(n) for k in range(t)) for n, s, t, d in axes)
-
-
-def test_a_band_of_rows_at_any_address() -> None:
-    """4 x 8 x 8 outputs; a row of 31 inputs takes eight vectors of four, which are copied one by one."""
-    band = met((4, 8, 8), UNEQUAL)
-    assert band == (6, 17, 31)
-    assert stem_tile._box(UNEQUAL, (2, 3, 3)) == StemBox(
-        bits=(2, 3, 3), tiles=(-(-7 // 4), 1, 1), band=band, runs=0, lead=0, chunks=8, rows=6 * 17 * 3,
-        pitch=(32 * 17 * 6, 32 * 17, 32), shift=0, copies=1, copy_bytes=4 * 3 * 32 * 17 * 6,
-    )  # fmt: skip
-
-
-def test_a_band_of_channels_side_by_side() -> None:
-    """Four channels of a column; three taps, filled up to two pairs. Pairs may begin at odd columns: two copies."""
-    one = problem("conv", (2, 4, 5, 7, 16), (8, 4, 2, 3, 3), layout="NHWC", **SHORT)  # y (2, 8, 3, 4, 19)
-    band = met((4, 8, 8), one, (2, 3, 4))
-    assert band == (8, 12, 11)
-    lead = -3 * 4 % 8  # elements from a whole vector on to the three columns of padding
-    assert stem_tile._box(one, (2, 3, 3)) == StemBox(
-        bits=(2, 3, 3), tiles=(1, 1, -(-19 // 8)), band=band, runs=2, lead=lead, chunks=-(-(11 * 4 + lead) // 8),
-        rows=8 * 12, pitch=(16 * 12 * 8, 16 * 12, 16), shift=0, copies=2, copy_bytes=2 * 4 * 16 * 12 * 8,
-    )  # fmt: skip
-
-
-def test_a_band_of_columns_side_by_side() -> None:
-    """Columns are two apart: one copy, an element further on where the padding is odd."""
-    one = problem("conv", (2, 3, 5, 7, 24), (8, 3, 2, 3, 3), **{**SHORT, "strides": [1, 3, 2]})  # y (2, 8, 5, 2, 14)
-    band = met((2, 16, 8), one, (2, 3, 4))
-    assert band == (3, 50, 18)
-    lead = -3 % 8
-    assert stem_tile._box(one, (1, 4, 3)) == StemBox(
-        bits=(1, 4, 3), tiles=(-(-5 // 2), 1, -(-14 // 8)), band=band, runs=1, lead=lead, chunks=-(-(18 + lead) // 8),
-        rows=3 * 50 * 3, pitch=(24 * 50 * 3, 24 * 50, 24), shift=1, copies=1, copy_bytes=2 * 3 * 24 * 50 * 3,
-    )  # fmt: skip
-    single = stem_tile._box(replace(one, dtype="float32", pads=(0, 1, 2)), (1, 4, 3))
-    assert (single.lead, single.band) == (-2 % 4, met((2, 16, 8), one))  # of vectors of four; no pairs of taps
 
 
 @pytest.mark.parametrize(
@@ -199,47 +154,13 @@ def test_the_struct_of_a_band() -> None:
         [0, -1, 0, -2], [1, 2, 1, 3], [24, 12, 4, 1], [3, 2, 3, 4], 72,
     ]  # fmt: skip
     assert struct == {
-        "tiles": [2, 1, 1],
-        "row_bits": 3,
-        "column_bits": 3,
-        "runs": 0,
-        "lead": 0,
-        "chunks": 8,
-        "band_rows": 17,
-        "band_depths": 6,
-        "band_columns": 31,
-        "units": 8 * 6 * 17 * 3,
-        "pitch": [6 * 17 * 32, 17 * 32, 32],
-        "shift": 0,
-        "copies": 1,
-        "copy_bytes": 4 * 3 * 6 * 17 * 32,
-        "band_bytes": 4 * 3 * 6 * 17 * 32,
-        "steps_of_row": 4,
-        "steps": 72,
-        "step_bytes": 12,  # three elements
-        "channel_vectors": 0,
-        "pixel_vectors": 0,
-        "passes": 3,
-    }
-
-
-def test_channels_are_an_axis_whose_taps_they_all_are() -> None:
-    w_strides, x_strides = (2880, 720, 240, 80, 20, 4), (9450, 1575, 315, 45, 5)
-    seen = stem_plan._with_channels_as_axis(replace(UNEQUAL, w_strides=w_strides, x_strides=x_strides))
-    assert seen == replace(
-        UNEQUAL,
-        channels=1,
-        taps=(3, 2, 3, 4),
-        x_shape=(2, 2, 3, 5, 7, 9),
-        y_shape=(2, 8, 1, 7, 3, 2),
-        x_strides=(9450, 4725, 1575, 315, 45, 5),
-        y_strides=(336, 42, 0, 6, 2, 1),
-        w_strides=(2880, 720, 0, 240, 80, 20, 4),
-        columns=(1, 7, 3, 2),
-        column_strides=(1, 1, 2, 3),
-        dilations=(1, 2, 1, 3),
-        pads=(0, 1, 0, 2),
-    )
+        "tiles": [2, 1, 1], "row_bits": 3, "column_bits": 3, "runs": 0, "lead": 0, "chunks": 8,
+        "band_rows": 17, "band_depths": 6, "band_columns": 31, "units": 8 * 6 * 17 * 3,
+        "pitch": [6 * 17 * 32, 17 * 32, 32], "shift": 0, "copies": 1,
+        "copy_bytes": 4 * 3 * 6 * 17 * 32, "band_bytes": 4 * 3 * 6 * 17 * 32,
+        "steps_of_row": 4, "steps": 72, "step_bytes": 12,  # three elements
+        "channel_vectors": 0, "pixel_vectors": 0, "passes": 3,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from gpuconv.cuda.conv.wgmma import pixels
 from gpuconv.cuda.conv.wgmma.tiles import PIXELS, PixelsTile
 from gpuconv.rules.geometry import Ints
 from tests.cuda.conv.wgmma import wgmma_calls as calls
-from tests.cuda.conv.wgmma.wgmma_calls import INTEGERS, SINGLE, call, conv, divided, exact_of
+from tests.cuda.conv.wgmma.wgmma_calls import INTEGERS, SINGLE, call, conv, exact_of
 from tests.oracle import oracle
 from tests.oracle.operands import LAYOUTS, operands
 
@@ -34,11 +34,8 @@ MORE = {
     "one row of several taps along H": conv((2, 40, 3, 140), (70, 40, 3, 2), pads=[0, 1, 0, 0]),
     "two groups": conv((1, 128, 6, 40), (160, 64, 2, 3), group=2, pads=[1, 1, 0, 1], dilations=[1, 2]),
 }
-NARROW = (
-    "strides",
-    "a large stride along W",
-    "a larger stride than taps reach",
-)  # two strips of 256 columns would not fit
+# Of which two strips of 256 columns would not fit.
+NARROW = ("strides", "a large stride along W", "a larger stride than taps reach")
 ALL = {**{name: given for name, given in calls.PROBLEMS.items() if name != "one tap"}, **MORE}
 
 
@@ -97,11 +94,9 @@ def test_runs_of_every_length(shape: Ints, run: int, form: str, monkeypatch: pyt
     only(monkeypatch, run)
     axes = len(shape) - 2
     given = conv(shape, (66, 36, *(2, 3)[:axes]), pads=[1] * 2 * axes, strides=[1, 1 if run == 128 else 2][-axes:])
-    arrays = operands(given, INTEGERS, 3, SINGLE)
-    precision = PRECISIONS[run % 3 == 2]
-    y, struct = call(given, arrays, f"128x128_pixel_{form}", precision, seed=run, async_order="random")
+    kernel, precision = f"128x128_pixel_{form}", PRECISIONS[run % 3 == 2]
+    struct = calls.check_exact(given, kernel, SINGLE, precision, seed=run, async_order="random")
     assert struct["strips"]["run"]["divisor"] == run
-    np.testing.assert_array_equal(y, exact_of(given, arrays).value)
 
 
 @pytest.mark.sampled(3)
@@ -113,24 +108,17 @@ def test_taps_share_strips_or_do_not(
 ) -> None:
     only(monkeypatch, 16, shares)
     given = conv((1, 36, 9, 20), (66, 36, 3, 3), pads=[1, 1, 1, 1], strides=strides)
-    arrays = operands(given, INTEGERS, 4, SINGLE)
-    y, struct = call(given, arrays, f"128x128_pixel_{form}", "tf32", seed=sum(shares), async_order="random")
-    strips = struct["strips"]
+    kernel = f"128x128_pixel_{form}"
+    strips = calls.check_exact(given, kernel, SINGLE, "tf32", seed=sum(shares), async_order="random")["strips"]
     assert (strips["inner_h"], strips["inner_w"]) == shares
     assert list(strips["taps"]["divisor"]) == [1, 3 // shares[0], 3 // shares[1]]
-    np.testing.assert_array_equal(y, exact_of(given, arrays).value)
 
 
 def test_problems_meet_all_forms() -> None:
     """Neighbouring rows and one row after the other; taps that share strips along both axes, along one, along none."""
     found = {}
-    for name in (
-        "as large as x",
-        "one axis",
-        "far taps along W",
-        "one tap of wide rows",
-        "one row of several taps along H",
-    ):
+    several = "one row of several taps along H"
+    for name in ("as large as x", "one axis", "far taps along W", "one tap of wide rows", several):
         arrays = operands(ALL[name], INTEGERS, 0, SINGLE)
         _, struct = call(ALL[name], arrays, "128x128_pixel_rows", "tf32", check_shared=False, check_global=False)
         strips = struct["strips"]
@@ -157,15 +145,10 @@ def test_any_number_of_stages_in_every_order_of_arrival(
     tile: PixelsTile, precision: str, changes: dict[str, int], resized: Any
 ) -> None:
     given = conv((1, 72, 6, 36), (64, 72, 3, 2), pads=[1, 0, 2, 1])
-    arrays = operands(given, INTEGERS, 2, SINGLE)
-    expected = exact_of(given, arrays).value
-    wanted = form_of(tile)
+    wanted, room = form_of(tile), changes.get("x_bytes", tile.x_bytes)
     resized("PIXELS", tile, **changes)
-    for seed, order in enumerate(calls.ASYNCHRONOUS):
-        y, struct = call(given, arrays, wanted, precision, seed=seed, async_order=order, multiprocessors=1 + seed % 2)
-        room = changes.get("x_bytes", tile.x_bytes)
+    for struct in calls.in_every_order(given, wanted, SINGLE, precision, (1, 2, 1)):
         assert struct["strips"]["stages"] == room // struct["strips"]["bytes"] >= 2
-        np.testing.assert_array_equal(y, expected, err_msg=order)
 
 
 @pytest.mark.sampled(3)
@@ -176,11 +159,10 @@ def test_shares_that_have_no_strip(tile: PixelsTile, monkeypatch: pytest.MonkeyP
     given = conv((1, 80, 6, 36), (64, 80, 2, 2))
     wanted = form_of(tile)
     resized("PIXELS", tile)
-    arrays = operands(given, INTEGERS, 4, SINGLE)
-    y, struct = divided(given, arrays, wanted, PRECISIONS[tile.ping_pong], seed=tile.block_m, async_order="random")
+    order: dict[str, Any] = {"seed": tile.block_m, "async_order": "random"}
+    struct = calls.check_exact(given, wanted, SINGLE, PRECISIONS[tile.ping_pong], split=True, **order)
     assert struct["loading"]["channel_slices"]["divisor"] == 3
     assert struct["splits"]["count"]["divisor"] == 2
-    np.testing.assert_array_equal(y, exact_of(given, arrays).value)
 
 
 # ---------------------------------------------------------------- numbers

@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from gpuconv.cuda.build import compile as compiler
 from gpuconv.cuda.build.variant import Variant
 from gpuconv.cuda.conv.wgmma import tiles
 from gpuconv.cuda.conv.wgmma.family import variant, variants
-from gpuconv.cuda.conv.wgmma.tiles import PixelsTile, StripsTile, WgmmaTile
+from gpuconv.cuda.conv.wgmma.tiles import StripsTile, WgmmaTile
 from tests.harness import machine_code
 from tests.harness.changed_kernels import changed_kernels, exchanged
 from tests.harness.machine_code import of_kernels
@@ -24,13 +25,31 @@ from tests.harness.toolchain import needs_disassembler, needs_nvrtc
 
 pytestmark = [pytest.mark.slow, needs_nvrtc, needs_disassembler]
 
-KERNELS = [("conv", "bfloat16", tile) for tile in tiles.TILES]
-KERNELS += [("conv", dtype, tiles.TILES[-1]) for dtype in ("float16", "float32")]
-KERNELS += [("conv_transpose", "bfloat16", tiles.TILES[1]), ("conv_transpose", "float32", tiles.TILES[1])]
-over_kernels = pytest.mark.parametrize(
-    ("operator", "dtype", "tile"), KERNELS, ids=[variant(*kernel).name for kernel in KERNELS]
-)
+
+def over(kernels: list[tuple[str, str, WgmmaTile]]) -> Any:
+    """Mark a test of the machine code of these kernels, each of which changes with its own source alone."""
+    found = [(kernel, variant(*kernel)) for kernel in kernels]
+    marks = {one.source: (pytest.mark.thorough, pytest.mark.kernels(one.source)) for _, one in found}
+    params = [pytest.param(*kernel, id=one.name, marks=marks[one.source]) for kernel, one in found]
+    return pytest.mark.parametrize(("operator", "dtype", "tile"), params)
+
+
+SLICES: list[tuple[str, str, WgmmaTile]] = [
+    *(("conv", "bfloat16", tile) for tile in tiles.TILES),
+    *(("conv", dtype, tiles.TILES[-1]) for dtype in ("float16", "float32")),
+    *(("conv_transpose", dtype, tiles.TILES[1]) for dtype in ("bfloat16", "float32")),
+]
+# Of strips, those that plans can name: all of bfloat16, one of float16, the patches of most pixels of float32.
+NAMED = {each.name for each in variants()}
+STRIPS: list[tuple[str, str, WgmmaTile]] = [
+    *(("conv", "bfloat16", tile) for tile in tiles.STRIPS),
+    ("conv", "float16", tiles.STRIPS[0]),
+    *[("conv", "float32", tile) for tile in tiles.STRIPS if variant("conv", "float32", tile).name in NAMED][-1:],
+]
+PIXELS: list[tuple[str, str, WgmmaTile]] = [("conv", "float32", tile) for tile in tiles.PIXELS]
 _TYPES = {"float16": "16.F32", "bfloat16": "16.F32.BF16", "float32": "8.F32.TF32"}
+# Instructions from one product of a slice to the next, and from one slice's last product to the next one's first.
+_IN_SLICES, _BETWEEN_SLICES = 25, 55
 
 
 def built(chosen: Variant) -> tuple[list[Instruction], str]:
@@ -51,17 +70,6 @@ def text_of(chosen: Variant) -> list[str]:
 @lru_cache(maxsize=64)
 def code_of(operator: str, dtype: str, tile: WgmmaTile) -> tuple[list[Instruction], str]:
     return built(variant(operator, dtype, tile))
-
-
-# Of strips, those that plans can name: all of bfloat16, one of float16, the patches of most pixels of float32.
-NAMED = {each.name for each in variants()}
-STRIPS = [("bfloat16", tile) for tile in tiles.STRIPS] + [("float16", tiles.STRIPS[0])]
-STRIPS += [("float32", tile) for tile in tiles.STRIPS if variant("conv", "float32", tile).name in NAMED][-1:]
-over_strips = pytest.mark.parametrize(
-    ("dtype", "tile"), STRIPS, ids=[variant("conv", *strips).name for strips in STRIPS]
-)
-# Instructions from one product of a slice to the next, and from one slice's last product to the next one's first.
-_IN_SLICES, _BETWEEN_SLICES = 25, 55
 
 
 def batches(code: Sequence[Instruction]) -> Iterator[list[str]]:
@@ -91,9 +99,13 @@ def complaints(log: str) -> list[str]:
     return [line for line in log.splitlines() if re.search(r"\bC75\d\d\b|serializ", line)]
 
 
-@of_kernels("conv/wgmma/slices.cu")
-@over_kernels
-def test_a_slice_is_one_batch_of_products(operator: str, dtype: str, tile: WgmmaTile) -> None:
+def test_kernels_of_strips_are_those_that_plans_name() -> None:
+    assert {variant(*strips).name for strips in STRIPS} <= NAMED
+    assert {dtype for _, dtype, _ in STRIPS} == {"bfloat16", "float16", "float32"}
+
+
+@over([*SLICES, *STRIPS])
+def test_a_slice_or_a_tap_of_a_strip_is_one_batch_of_products(operator: str, dtype: str, tile: WgmmaTile) -> None:
     code, log = code_of(operator, dtype, tile)
     product = f"HGMMA.64x{tile.block_n}x{_TYPES[dtype]}"
     found = list(batches(code))
@@ -102,21 +114,24 @@ def test_a_slice_is_one_batch_of_products(operator: str, dtype: str, tile: Wgmma
     assert not complaints(log)
 
 
-def test_kernels_of_strips_are_those_that_plans_name() -> None:
-    assert {variant("conv", *strips).name for strips in STRIPS} <= NAMED
-    assert {dtype for dtype, _ in STRIPS} == {"bfloat16", "float16", "float32"}
+@over([*SLICES, *STRIPS, *PIXELS])
+def test_inputs_come_by_tma_and_sums_stay_in_registers(operator: str, dtype: str, tile: WgmmaTile) -> None:
+    """A launch has the registers that its warpgroups share and ask for; otherwise they would wait for ever."""
+    code, log = code_of(operator, dtype, tile)
+    ranks = ("3D.IM2COL", "4D.IM2COL", "5D.IM2COL", "4D") if (operator, dtype, tile) in SLICES else ("4D", "5D")
+    assert {one.name for one in code if one.opcode == "UTMALDG"} == {f"UTMALDG.{rank}" for rank in ranks}
+    assert not [one.name for one in code if one.opcode in ("LDL", "STL")]
+    assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in log
+    launched = re.search(r"Used (\d+) registers", log)
+    assert launched is not None
+    registers = -(-int(launched[1]) // 8) * 8 * tiles.THREADS
+    assert 128 * (2 * tiles.CONSUMER_REGISTERS + tiles.PRODUCER_REGISTERS) <= registers <= 65536
+    assert fits(variant(operator, dtype, tile))
 
 
-@of_kernels("conv/wgmma/strips.cu")
-@over_strips
-def test_a_tap_of_a_strip_is_one_batch_of_products(dtype: str, tile: WgmmaTile) -> None:
-    test_a_slice_is_one_batch_of_products("conv", dtype, tile)
-
-
-@of_kernels("conv/wgmma/strips.cu")
-@over_strips
-def test_products_follow_each_other_closely(dtype: str, tile: WgmmaTile) -> None:
-    code, _ = code_of("conv", dtype, tile)
+@over(STRIPS)
+def test_products_follow_each_other_closely(operator: str, dtype: str, tile: WgmmaTile) -> None:
+    code, _ = code_of(operator, dtype, tile)
     each = products_of(tile)
     products = [number for number, one in enumerate(code) if one.opcode == "HGMMA"]
     between = [after - before - 1 for before, after in pairwise(products)]
@@ -126,21 +141,17 @@ def test_products_follow_each_other_closely(dtype: str, tile: WgmmaTile) -> None
 
 # ---------------------------------------------------------------- pixels from registers
 
-over_pixels = pytest.mark.parametrize(
-    "tile", tiles.PIXELS, ids=[variant("conv", "float32", tile).name for tile in tiles.PIXELS]
-)
 _WHILE_TENSOR_CORES_WORK = 50  # instructions of a warp at most from one step's products to the next ones'
 _IN_PARTS = 90
 
 
-@of_kernels("conv/wgmma/pixels.cu")
-@over_pixels
-def test_pixels_are_read_while_products_of_others_are_under_way(tile: PixelsTile) -> None:
+@over(PIXELS)
+def test_pixels_are_read_while_products_of_others_are_under_way(operator: str, dtype: str, tile: WgmmaTile) -> None:
     """A step is of eight channels and two products of 64 pixels, by the large parts of these, or by both.
 
     Those of a slice that is not whole are in a loop, once round for eight channels.
     """
-    code, log = code_of("conv", "float32", tile)
+    code, log = code_of(operator, dtype, tile)
     assert not complaints(log)
     product = f"HGMMA.64x{tile.block_m}x8.F32.TF32"
     found = list(batches(code))
@@ -166,56 +177,21 @@ def gaps(code: Sequence[Instruction], count: int) -> Iterator[int]:
             yield after[0] - before[-1] - 1
 
 
-@of_kernels("conv/wgmma/pixels.cu")
-@over_pixels
-def test_pixels_come_by_tma_and_sums_go_to_y_from_registers(tile: PixelsTile) -> None:
-    code, log = code_of("conv", "float32", tile)
-    assert {one.name for one in code if one.opcode == "UTMALDG"} == {"UTMALDG.4D", "UTMALDG.5D"}
+@over(PIXELS)
+def test_sums_of_pixels_go_to_y_from_registers(operator: str, dtype: str, tile: WgmmaTile) -> None:
+    code, _ = code_of(operator, dtype, tile)
     assert len([one for one in code if one.opcode == "STS"]) == 1  # the ticket's answer
     assert {one.name for one in code if one.opcode == "STG"} >= {"STG.E", "STG.E.64"}
-    check_registers(code, log)
-    assert fits(variant("conv", "float32", tile))
 
 
 # ---------------------------------------------------------------- rows across K
 
 
-@of_kernels("conv/wgmma/strips.cu")
-@needs_disassembler
-@pytest.mark.parametrize("tile", tiles.STRIPS, ids=lambda tile: variant("conv", "bfloat16", tile).name)
-def test_rows_are_multiplied_across(tile: StripsTile) -> None:
-    products = [line for line in text_of(variant("conv", "bfloat16", tile)) if "HGMMA" in line]
+@over([kernel for kernel in STRIPS if kernel[1] == "bfloat16"])
+def test_rows_are_multiplied_across(operator: str, dtype: str, tile: StripsTile) -> None:
+    products = [line for line in text_of(variant(operator, dtype, tile)) if "HGMMA" in line]
     assert products
     assert all((".tnspB" in line) == tile.rows for line in products)
-
-
-@of_kernels("conv/wgmma/strips.cu")
-@over_strips
-def test_strips_come_by_tma_and_sums_stay_in_registers(dtype: str, tile: WgmmaTile) -> None:
-    code, log = code_of("conv", dtype, tile)
-    assert {one.name for one in code if one.opcode == "UTMALDG"} == {"UTMALDG.4D", "UTMALDG.5D"}
-    check_registers(code, log)
-    assert fits(variant("conv", dtype, tile))
-
-
-@of_kernels("conv/wgmma/slices.cu")
-@over_kernels
-def test_slices_come_by_tma_and_sums_stay_in_registers(operator: str, dtype: str, tile: WgmmaTile) -> None:
-    code, log = code_of(operator, dtype, tile)
-    copies = {one.name for one in code if one.opcode == "UTMALDG"}
-    assert copies == {"UTMALDG.4D", *(f"UTMALDG.{rank}D.IM2COL" for rank in (3, 4, 5))}
-    check_registers(code, log)
-
-
-def check_registers(code: Sequence[Instruction], log: str) -> None:
-    """Sums stay in registers, of which a launch has what its warpgroups share."""
-    assert not [one.name for one in code if one.opcode in ("LDL", "STL")]
-    assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in log
-    launched = re.search(r"Used (\d+) registers", log)
-    assert launched is not None
-    registers = -(-int(launched[1]) // 8) * 8 * tiles.THREADS
-    assert registers <= 65536
-    assert registers >= 128 * (2 * tiles.CONSUMER_REGISTERS + tiles.PRODUCER_REGISTERS)  # or all wait for ever
 
 
 def fits(chosen: Variant) -> bool:
@@ -229,12 +205,6 @@ def fits(chosen: Variant) -> bool:
     return tiles.registers_fit(taken.pop(), given.pop())
 
 
-@of_kernels("conv/wgmma/slices.cu")
-@over_kernels
-def test_registers_that_warpgroups_take_exist(operator: str, dtype: str, tile: WgmmaTile) -> None:
-    assert fits(variant(operator, dtype, tile))
-
-
 def test_more_registers_than_a_block_has_are_refused() -> None:
     assert not tiles.registers_fit(240, 40)
     assert not tiles.registers_fit(232, 48)
@@ -242,12 +212,14 @@ def test_more_registers_than_a_block_has_are_refused() -> None:
     assert tiles.registers_fit(240, 24)
 
 
-FETCHING = [("conv_transpose", "bfloat16", tiles.TILES[1]), ("conv", "float16", tiles.STRIPS[0])]
-FETCHING += [("conv", "float32", tile) for tile in (tiles.TILES[-1], tiles.PIXELS[0], tiles.PIXELS[-1])]
+FETCHING: list[tuple[str, str, WgmmaTile]] = [
+    ("conv_transpose", "bfloat16", tiles.TILES[1]),
+    ("conv", "float16", tiles.STRIPS[0]),
+    *(("conv", "float32", tile) for tile in (tiles.TILES[-1], tiles.PIXELS[0], tiles.PIXELS[-1])),
+]
 
 
-@of_kernels("conv/wgmma/slices.cu", "conv/wgmma/strips.cu", "conv/wgmma/pixels.cu")
-@pytest.mark.parametrize(("operator", "dtype", "tile"), FETCHING, ids=[variant(*kernel).name for kernel in FETCHING])
+@over(FETCHING)
 def test_who_fetches_keeps_to_the_registers_that_are_left(operator: str, dtype: str, tile: WgmmaTile) -> None:
     """In all that is reached from where they are given back; the assembler does not look after it."""
     used = set(registers_after(text_of(variant(operator, dtype, tile)), "USETMAXREG.DEALLOC"))

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import numpy as np
 import pytest
 
-from gpuconv.cuda.build import compile as compiler
 from gpuconv.cuda.conv.gemm import split as split_k
-from gpuconv.cuda.conv.wgmma import tiles
-from gpuconv.cuda.conv.wgmma.family import variant
 from gpuconv.cuda.conv.wgmma.tiles import TILES, WgmmaTile
 from tests.cuda.conv.wgmma import wgmma_calls as calls
 from tests.cuda.conv.wgmma.wgmma_calls import HALF, INTEGERS, SINGLE, call, exact_of
@@ -37,11 +33,7 @@ def test_integers_are_exact(dtype: Any, precision: str, form: str, name: str) ->
 def test_every_number_of_stages_in_every_order_of_arrival(tile: WgmmaTile, stages: int, resized: Any) -> None:
     given, wanted = calls.SLICED["several images in a tile"], f"{tile.block_m}x{tile.block_n}"
     resized("TILES", tile, stages=stages)
-    arrays = operands(given, INTEGERS, 2, BFLOAT16)
-    expected = exact_of(given, arrays).value.astype(BFLOAT16)
-    for seed, order in enumerate(calls.ASYNCHRONOUS):
-        y, _ = call(given, arrays, wanted, seed=seed, async_order=order, multiprocessors=1 + 2 * (seed % 2))
-        np.testing.assert_array_equal(y, expected, err_msg=order)
+    list(calls.in_every_order(given, wanted, BFLOAT16, "ieee", (1, 3, 1)))
 
 
 # ---------------------------------------------------------------- shares
@@ -70,11 +62,3 @@ def test_bounds_do_not_hide_what_padding_spoils(dtype: Any) -> None:
     expected = np.clip(exact_of(given, arrays).value, 0, 6)
     assert np.isnan(expected).any()
     np.testing.assert_array_equal(y.astype(np.float64), expected)
-
-
-@pytest.mark.parametrize("kernel", [("conv", "bfloat16", TILES[0]), ("conv_transpose", "float32", TILES[1])])
-def test_warps_hand_over_no_more_registers_than_a_launch_has(kernel: tuple[str, str, WgmmaTile]) -> None:
-    text = compiler.ptx(variant(*kernel), "sm_90a")
-    handed = dict(re.findall(r"setmaxnreg\.(inc|dec)\.sync\.aligned\.u32\s+(\d+);", text))
-    assert tiles.registers_fit(int(handed["inc"]), int(handed["dec"]))
-    assert not tiles.registers_fit(240, 40)

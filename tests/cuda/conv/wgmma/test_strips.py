@@ -15,7 +15,7 @@ from gpuconv.cuda.conv.wgmma.tiles import HALF_SLICE, SLICE_BYTES, STRIPS, Strip
 from gpuconv.cuda.plan import offers
 from gpuconv.cuda.plan.offers import Candidate
 from tests.cuda.conv.wgmma import wgmma_calls as calls
-from tests.cuda.conv.wgmma.wgmma_calls import HALF, INTEGERS, SINGLE, call, conv, divided, exact_of
+from tests.cuda.conv.wgmma.wgmma_calls import HALF, INTEGERS, SINGLE, call, conv, exact_of
 from tests.emulator import emulated_cuda
 from tests.oracle.operands import BFLOAT16, LAYOUTS, operands
 from tests.oracle.strategies import Problem
@@ -25,9 +25,7 @@ pytestmark = [pytest.mark.emulator, pytest.mark.kernels("conv/wgmma/strips.cu")]
 ROWS, PATCHES = (
     [tile for tile in STRIPS if (tile.rows, tile.slice_bytes) == (rows, SLICE_BYTES)] for rows in (True, False)
 )
-HALVES = [
-    tile for tile in STRIPS if tile.slice_bytes == HALF_SLICE
-]  # for channels that leave the half of a slice empty
+HALVES = [tile for tile in STRIPS if tile.slice_bytes == HALF_SLICE]  # for channels that leave half a slice empty
 
 
 SHARED = [name for name in calls.PROBLEMS if name not in ("a stride along H", "one tap", "one axis")]
@@ -103,13 +101,7 @@ def test_integers_are_exact_in_slices_of_half_as_many_channels(wanted: str, dtyp
 # Of as many slices of weights as there is room for, or of less; tiles are more than twice as many as multiprocessors.
 STAYING = [
     ("64x256_rows", HALF, "ieee", conv((1, 64, 15, 72), (64, 64, 3, 3), pads=[1, 1, 1, 1]), 9),
-    (
-        "64x256_rows",
-        BFLOAT16,
-        "ieee",
-        conv((1, 72, 24, 72), (64, 72, 1, 2), strides=[2, 1], pads=[0, 1, 0, 0]),
-        4,
-    ),
+    ("64x256_rows", BFLOAT16, "ieee", conv((1, 72, 24, 72), (64, 72, 1, 2), strides=[2, 1], pads=[0, 1, 0, 0]), 4),
     ("64x256_rows", BFLOAT16, "ieee", conv((2, 40, 6, 72), (60, 40, 3, 2), pads=[0, 1, 1, 0]), 6),
     ("128x256_rows", HALF, "ieee", conv((2, 48, 9, 136), (128, 48, 3, 2), pads=[1, 1, 1, 1]), 6),
     ("128x256_rows", HALF, "ieee", conv((3, 72, 8, 72), (72, 72, 1, 1)), 2),
@@ -132,25 +124,19 @@ STAYING = [
 def test_weights_that_stay_are_those_of_every_tile(
     wanted: str, dtype: Any, precision: str, given: Problem, slices: int
 ) -> None:
-    arrays = operands(given, INTEGERS, 9, dtype)
-    expected = exact_of(given, arrays).value.astype(dtype)
-    for seed, order in enumerate(calls.ASYNCHRONOUS):
-        count = 1 + seed % 2
-        y, struct = call(given, arrays, wanted, precision, seed=seed, async_order=order, multiprocessors=count)
+    counts = (1, 2, 1)
+    for struct, count in zip(calls.in_every_order(given, wanted, dtype, precision, counts), counts, strict=True):
         assert struct["strips"]["resident"] == 1
         assert struct["items"] > 2 * count
         found = struct["strips"]["taps"]["divisor"].prod() * struct["strips"]["inner"]
         products = 3 if precision == "3xtf32" else 1
         assert found * struct["loading"]["channel_slices"]["divisor"] * products == slices
-        np.testing.assert_array_equal(y, expected, err_msg=order)
 
 
 def test_shares_of_tiles_have_their_own_weights() -> None:
     _, _, _, given, _ = STAYING[0]
-    arrays = operands(given, INTEGERS, 9, HALF)
-    y, struct = divided(given, arrays, "64x256_rows", seed=2, async_order="random")
+    struct = calls.check_exact(given, "64x256_rows", HALF, split=True, seed=2, async_order="random")
     assert struct["strips"]["resident"] == 0
-    np.testing.assert_array_equal(y, exact_of(given, arrays).value.astype(HALF))
 
 
 # ---------------------------------------------------------------- ConvTranspose of stride 1
@@ -190,14 +176,10 @@ def test_every_number_of_stages_of_weights_in_every_order_of_arrival(
     tile: StripsTile, stages: int, resized: Any
 ) -> None:
     given = conv((1, 72, 5, 72), (64, 72, 3, 2), pads=[1, 0, 2, 1])
-    arrays = operands(given, INTEGERS, 2, BFLOAT16)
-    expected = exact_of(given, arrays).value.astype(BFLOAT16)
     wanted = form_of(tile)
     resized("STRIPS", tile, stages=stages)
-    for seed, order in enumerate(calls.ASYNCHRONOUS):
-        y, struct = call(given, arrays, wanted, seed=seed, async_order=order, multiprocessors=1 + 2 * (seed % 2))
+    for struct in calls.in_every_order(given, wanted, BFLOAT16, "ieee", (1, 3, 1)):
         assert struct["strips"]["resident"] == 0
-        np.testing.assert_array_equal(y, expected, err_msg=order)
 
 
 def strips_that_there_is_room_for() -> Iterator[Any]:
@@ -217,12 +199,8 @@ def strips_that_there_is_room_for() -> Iterator[Any]:
 @pytest.mark.parametrize(("tile", "given", "count"), list(strips_that_there_is_room_for()))
 def test_every_number_of_strips_in_every_order_of_arrival(tile: StripsTile, given: Problem, count: int) -> None:
     """Of eight strips an item, or of fourteen small ones."""
-    arrays = operands(given, INTEGERS, 3, HALF)
-    expected = exact_of(given, arrays).value.astype(HALF)
-    for seed, order in enumerate(calls.ASYNCHRONOUS):
-        y, struct = call(given, arrays, form_of(tile), seed=seed, async_order=order, multiprocessors=1)
+    for struct in calls.in_every_order(given, form_of(tile), HALF, "ieee", (1, 1, 1)):
         assert struct["strips"]["stages"] == count
-        np.testing.assert_array_equal(y, expected, err_msg=order)
 
 
 # ---------------------------------------------------------------- shares
@@ -252,14 +230,10 @@ def test_short_shares(
     wanted = form_of(tile)
     resized("STRIPS", tile)
     monkeypatch.setattr(split_k, "_COUNTS", (splits,))
-    arrays = operands(given, INTEGERS, 4, BFLOAT16)
     seed = splits + tile.block_n
-    y, struct = divided(given, arrays, wanted, seed=seed, async_order=calls.ASYNCHRONOUS[seed % 3])
+    order = calls.ASYNCHRONOUS[seed % 3]
+    struct = calls.check_exact(given, wanted, BFLOAT16, split=True, seed=seed, async_order=order)
     assert (struct["strips"]["inner"], struct["splits"]["count"]["divisor"]) == (inner, splits)
-    np.testing.assert_array_equal(y, exact_of(given, arrays).value.astype(BFLOAT16))
-
-
-# ---------------------------------------------------------------- numbers that are not finite
 
 
 # ---------------------------------------------------------------- weights as they are
@@ -322,6 +296,3 @@ def test_weights_of_conv_transpose_are_read_as_they_are(wanted: str) -> None:
     as_they_are = np.moveaxis(np.ascontiguousarray(np.moveaxis(w, 0, -1)), -1, 0)
     y = call_as_they_are(given, (x, as_they_are, b), wanted, seed=1, async_order="random", multiprocessors=2)
     np.testing.assert_array_equal(y, exact_of(given, (x, w, b)).value.astype(HALF))
-
-
-# ---------------------------------------------------------------- where x lies

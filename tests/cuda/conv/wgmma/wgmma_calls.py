@@ -110,6 +110,22 @@ def exact_of(given: Problem, arrays: Sequence[Any]) -> oracle.Exact:
     return exact
 
 
+def check_exact(
+    given: Problem, wanted: str, dtype: Any, precision: str = "ieee", *, split: bool = False, **options: Any
+) -> Any:
+    """Compare a call's result of integers with the exact one; return the parameters of its last launch."""
+    arrays = operands(given, INTEGERS, 4, dtype)
+    y, struct = (divided if split else call)(given, arrays, wanted, precision, **options)
+    np.testing.assert_array_equal(y, exact_of(given, arrays).value.astype(dtype), err_msg=str(options))
+    return struct
+
+
+def in_every_order(given: Problem, wanted: str, dtype: Any, precision: str, multiprocessors: Sequence[int]) -> Any:
+    """Yield the parameters of a call for each order in which copies may arrive, on so many multiprocessors."""
+    for seed, (order, count) in enumerate(zip(ASYNCHRONOUS, multiprocessors, strict=True)):
+        yield check_exact(given, wanted, dtype, precision, seed=seed, async_order=order, multiprocessors=count)
+
+
 def check_finished(given: Problem, wanted: str, dtype: Any, precision: str, split: bool) -> None:
     """With a residual and an activation."""
     random = Random(f"{wanted} {dtype} {precision} {given}")
