@@ -72,7 +72,7 @@ ROOMS = {
     **{name: (f"{name}/**/*",) for name in ("benchmarks", "examples", "tools")},
     "docs": ("docs/*", "docs/_static/*", "docs/pictures/**/*"),
 }
-_PYTHON = re.compile(
+PYTHON = re.compile(
     r'''("""(?:\\.|[^\\])*?"""|\'\'\'(?:\\.|[^\\])*?\'\'\'|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')|#[^\n]*''',
     re.DOTALL,
 )  # a string, which stays, or a comment
@@ -392,7 +392,7 @@ def _without_docstrings(text: str) -> str:
             first = node.body[0]
             if isinstance(first, ast.Expr) and isinstance(getattr(first.value, "value", None), str):
                 lines[first.lineno - 1 : first.end_lineno] = [""] * ((first.end_lineno or 0) - first.lineno + 1)
-    code = _PYTHON.sub(lambda found: found[1] or "", "\n".join(lines))
+    code = PYTHON.sub(lambda found: found[1] or "", "\n".join(lines))
     return "\n".join(filter(None, map(str.rstrip, code.split("\n"))))
 
 

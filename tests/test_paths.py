@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
-import io
 import re
-import tokenize
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
+
+from tests.selection import PYTHON
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [
@@ -39,12 +38,11 @@ def _prose(path: Path) -> str:
 
 
 def _of_python(text: str) -> Iterator[str]:
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
-            yield ast.get_docstring(node) or ""
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type == tokenize.COMMENT:
-            yield token.string
+    """Yield the comments and the docstrings: strings in three quotes after a colon, or before everything else."""
+    for found in PYTHON.finditer(text):
+        before = text[: found.start()].rstrip()[-1:]
+        if found[1] is None or (before in ("", ":") and found[1].startswith('"""')):
+            yield found[0]
 
 
 def _files(*folders: str, suffix: str = ".py") -> list[Path]:

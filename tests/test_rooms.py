@@ -148,8 +148,6 @@ def test_what_users_read_imports_nothing_from_tests() -> None:
 def test_no_test_imports_from_a_test_module() -> None:
     wrong = []
     for path in Path(__file__).parent.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Import | ast.ImportFrom):
-                names = [f"{getattr(node, 'module', '')}.{alias.name}".lstrip(".") for alias in node.names]
-                wrong += [(path.name, name) for name in names if name.startswith("tests.") and ".test_" in name]
+        for line in re.findall(r"^ *(?:from|import) +tests\b.*", path.read_text(encoding="utf-8"), re.MULTILINE):
+            wrong += [(path.name, line)] * (re.search(r"\btest_", line) is not None)
     assert not wrong

@@ -213,12 +213,14 @@ def test_modules_count_for_the_kernels_that_they_plan() -> None:
     assert not any(source.startswith(("pool/", "conv/direct/", "passes/")) for source in mma)
 
 
+@pytest.mark.slow
 def test_a_plan_of_a_small_problem_launches_every_kernel() -> None:
     found = selection._kernels()
     assert found.keys() == SOURCES
     assert len(set(found.values())) == len(SOURCES)
 
 
+@pytest.mark.slow
 def test_every_module_and_every_room_has_a_fingerprint_of_its_own() -> None:
     tests, rooms = selection._tests(), selection._rooms()
     names = ("tests/test_selection.py", "tests/cpu/test_products.py", "emulated_cuda/tests/test_bounds.py")
