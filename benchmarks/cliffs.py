@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def problems(device: Representative, count: int, seed: int) -> list[Row]:
-    """Return ``count`` random problems with a floor of at least `LEAST_US`, with their modelled times over the floor."""
+    """Return ``count`` random problems with floors of at least `LEAST_US`, with their modelled times over the floor."""
     rows: list[Row] = []
     random = Random(seed)
     while len(rows) < count:

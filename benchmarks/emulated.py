@@ -1,8 +1,8 @@
-"""gpuconv on the emulated device: `planned_for` in this process, and as a command steps of a visit.
+"""Run benchmarks on the emulated CUDA device: `planned_for` in this process, or a whole module as a command.
 
-``python -m benchmarks.emulated benchmarks.smoke --rows FILE`` lets the emulated driver take its place before anything
-imports CuPy, and whoever compiles kernels gets PTX. Then the module runs as it does on a GPU. It must not be one that
-keeps cubins, as theirs would be PTX.
+``python -m benchmarks.emulated benchmarks.smoke --rows FILE`` installs the emulated driver before anything imports
+CuPy, makes the kernel compiler produce PTX, and then runs the module as on a GPU. Do not run a module that stores
+cubins: it would store PTX in their place.
 """
 
 from __future__ import annotations

@@ -141,10 +141,10 @@ def plan(name: str = "", op: str | None = None, dtype: str | None = None, layout
 
 
 def ordered(cases: Sequence[Case]) -> list[Case]:
-    """Return cases so that the first ones say most.
+    """Sort cases so that the first ones are the most informative.
 
-    First those in which each class, each dtype or precision and each layout is there once; then one for every three of
-    these that go together; then the rest, as they come.
+    First come cases that together cover each class, each dtype or precision and each layout; then one case per other
+    combination of the three; then all others in their given order.
     """
     features = {case: (case.layer.kind, floors.label(case.dtype, case.precision), case.layout) for case in cases}
     chosen: dict[Case, None] = {}

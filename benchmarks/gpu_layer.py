@@ -171,7 +171,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def given(machine: Machine, case: Case, operands: tuple[Any, ...]) -> list[Any]:
-    """Return PyTorch's operands as ours has them: those of the layout in the same memory; w as ever."""
+    """Return PyTorch's operands as CuPy arrays for gpuconv's call: activations in its layout, w always contiguous."""
     call, named = calls.of(case.layer, layout_of(case)), gpu_peers.by_name(machine.torch, case.layer, operands)
     called = OPERATORS[call.operator]
 

@@ -44,10 +44,10 @@ def memory_format(torch: Any, layer: Layer, layout: str) -> Any:
 
 
 def split_pads(layer: Layer) -> tuple[Ints, Ints]:
-    """Return what PyTorch takes as ``padding``, and the pads that remain: begin and end of each axis, last axis first.
+    """Split ONNX pads into PyTorch's symmetric ``padding`` and the remaining (begin, end) pairs, last axis first.
 
-    What remains is for ``F.pad``, which comes before Conv or MaxPool and is part of their time; for ConvTranspose it is
-    what is cut off its result. Pools pad themselves by no more than half of their kernel.
+    For Conv and pools the remaining pads go to ``F.pad`` before the call, which is timed too. For ConvTranspose they
+    are cropped from the result. PyTorch's pools accept at most half of the kernel as padding.
     """
     rank = len(layer.kernel)
     begins, ends = layer.pads[:rank], layer.pads[rank:]
@@ -67,7 +67,7 @@ def _remaining(begins: Ints, ends: Ints, taken: Ints) -> Ints:
 
 
 def peer(torch: Any, layer: Layer) -> Call:
-    """Return what a layer asks for as a function of its OPERANDS, by ``torch.nn.functional`` or as autograd does."""
+    """Return a function of OPERANDS that computes the layer by ``torch.nn.functional`` or ATen's backward operators."""
     calls = {"input_grad": _input_grad, "weight_grad": _weight_grad, "bias_grad": _bias_grad}
     calls |= {"unpool": _unpool, "fused": _eager}
     calls["grad"] = _pool_grad if layer.op == "MaxPool" else _average_grad
@@ -76,9 +76,9 @@ def peer(torch: Any, layer: Layer) -> Call:
 
 
 def others(torch: Any, layer: Layer) -> dict[str, Call]:
-    """Return what else of PyTorch's does the same, by name.
+    """Return PyTorch's other ways to compute the same, by name.
 
-    That is cuDNN held to the same bits on every run, as ours are ("deterministic"), and its fusion ("fused").
+    "deterministic" is cuDNN restricted to bits that never change from run to run, as gpuconv's; "fused" is its fusion.
     """
     if layer.call == "fused":
         return {"fused": _fused(torch, layer)}

@@ -30,9 +30,9 @@ def mean(ratios: Iterable[float]) -> float:
 
 
 def classes(rows: list[Row]) -> list[Row]:
-    """Return, for every class, label and layout, the mean, worst and best ratio, and how far both are from the floor.
+    """Return a summary per class, label and layout: mean, worst and best ratio, and both sides' times over the floor.
 
-    A wrong result of ours counts as ratio 0. What PyTorch does not compute, or computes otherwise, has no ratio.
+    A wrong result of gpuconv counts as ratio 0. Rows that PyTorch cannot compute, or gets wrong, have no ratio.
     """
     groups: dict[tuple[str, str, str], list[Row]] = {}
     for row in rows:

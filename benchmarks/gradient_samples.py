@@ -20,7 +20,7 @@ At = tuple[Any, ...]
 
 
 def sums(layer: Layer, take: Take, arrays: dict[str, Any], at: At) -> Sums:
-    """Return the results of a gradient or of MaxUnpool at these positions; arrays by the names that gpuconv has."""
+    """Return the values of a gradient or of MaxUnpool at these positions; ``arrays`` by gpuconv's argument names."""
     if layer.call == "input_grad":
         return samples.sums(adjoint(layer), take, arrays["dy"], arrays["w"], None, at)
     if layer.call == "weight_grad":
