@@ -282,8 +282,8 @@ def conv_counts(layer: Layer) -> dict[str, float]:
     """Count the work of a convolution: operations of the matrix products, and elements gathered or added besides.
 
     A Conv either gathers channels x taps for every output, or computes products of all inputs of a stride's phase and
-    adds filters x taps of them; the smaller count is used. ConvTranspose is the reverse. Gradients count as their
-    operator. A 1x1 kernel moves nothing.
+    adds filters x taps of them; the smaller count is used. ConvTranspose is the reverse. Input gradients count as their
+    operator; weight gradients count the smaller of channels and filters per tap and output. A 1x1 kernel moves nothing.
     """
     batch, channels, *x = layer.x
     taps, phases, y, made = prod(layer.kernel), prod(layer.strides), layer.y_shape[2:], max(1, layer.k_out)
