@@ -442,8 +442,8 @@ _FEW = _problem((1, 6, 17, 29), (10, 3, 2, 3), strides=[2, 1], pads=[1, 2, 0, 1]
 _FEW_DEEP = _problem((2, 6, 3, 7, 9), (10, 3, 3, 2, 3), strides=[1, 2, 1], dilations=[1, 1, 2], pads=[1, 0, 2, 2, 1, 3],
                      group=2)  # fmt: skip
 # _ROWS, _ROWS_LAST, _ROWS_LINE, _ROWS_DEEP: walks that start above x and end below it, taps of two phases, filters of
-# two blocks, images in place of rows, and taps along depth. _ROWS_AROUND: walks of one row whose window is partly out of
-# bounds on every side. _ROWS_LONG, _ROWS_WIDE: walks over more rows than a tile has taps, some without a valid column.
+# two blocks, images in place of rows, and taps along depth. _ROWS_AROUND: walks of one row, with windows that are out
+# of bounds on every side. _ROWS_LONG, _ROWS_WIDE: walks over more rows than a tile has taps, some with no valid column.
 _ROWS = _problem((2, 3, 13, 21), (6, 1, 3, 5), strides=[1, 2], dilations=[2, 1], pads=[9, 4, 7, 7], group=3)
 _ROWS_LAST = _problem((3, 20, 11, 12), (40, 1, 4, 6), strides=[2, 2], dilations=[3, 4], pads=[2, 11, 4, 9], group=20)
 _ROWS_LINE = _problem((3, 2, 61), (4, 1, 19), strides=[2], pads=[17, 9], group=2)
