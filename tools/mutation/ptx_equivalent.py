@@ -1,6 +1,6 @@
-"""Mutants of PTX that `ptx` need not notice: they are as right as the kernels. By reason.
+"""PTX mutants that are as right as the kernels, by reason; `ptx` need not notice them.
 
-They are listed by name, or told by a rule of what stands around the changed instruction.
+They are listed by name, or recognised by a rule about the code around the changed instruction.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
 
 
 def _joins_the_next_group(one: Mutant, whole: str) -> bool:
-    """Tell whether products only end up in the group of the next step of the same stage.
+    """Return whether wgmma products only move into the next step's group of the same stage.
 
-    Every wait lets one group run on, so that the group before both is waited for as soon as the next step's is closed.
-    Only it may have products of the stage that goes back.
+    Every wait leaves one group in flight, so the group before both is complete as soon as the next step's group is
+    closed. Only that group may hold products of the stage that is released.
     """
     if one.source_words != "conv/wgmma/pixels.cuh: products_commit();":
         return False
@@ -124,7 +124,7 @@ def _sums_for_nobody(one: Mutant, whole: str) -> bool:
     return adds_up and one.change.words == "setp.ge.s32 -> setp.gt.s32"
 
 
-# Barriers that others make needless, by the kernels' names and what the sources say of them.
+# Barriers that are redundant because of others, by kernel name and source line.
 _NEEDLESS = (
     ("conv_weight_grad_", "free for the epilogue"),  # theirs needs no shared memory
     ("conv_few_", "have left the table"),  # before the barriers of the channels' loop, which has a turn
