@@ -44,7 +44,7 @@ def nothing_read(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    """Let a compiler be there that makes any source a cubin of its own; return what it has compiled."""
+    """Replace the compiler by one that makes a distinct cubin of any source; return what it has compiled."""
     done: list[tuple[str, str]] = []
 
     def build(name: str, source: str, architecture: str, options: Any) -> tuple[bytes, str]:
@@ -107,7 +107,7 @@ def packed(
 
 
 def _loads() -> None:
-    """Expect what every kernel loads to be what the compiler made of it."""
+    """Check that every kernel loads the cubin that the compiler made for it."""
     for one in _variants():
         for architecture in ("sm_80", "sm_90a"):
             if one.compiles_for(architecture):
@@ -384,7 +384,7 @@ def test_a_file_where_all_may_write_is_used_if_it_is_this_users(packed: Path, co
 
 
 def _of_a_stranger(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a file belong to somebody else, as far as this process is told."""
+    """Make a file appear to belong to another user in this process."""
     inode = path.stat().st_ino
 
     def told(function: Callable[..., os.stat_result]) -> Callable[..., os.stat_result]:

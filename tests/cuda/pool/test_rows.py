@@ -1,4 +1,4 @@
-"""Which of MaxPool's kernels a problem gets, and what those for rows of neighbours are launched with."""
+"""Which MaxPool kernel a problem gets, and the launches of the row kernels."""
 
 from __future__ import annotations
 
@@ -300,7 +300,7 @@ def test_channels_that_are_no_whole_vectors_are_taken_one_by_one(
     [(32, 0, False, True), (33, 0, False, False), (34, 0, True, True), (32, 2, False, False), (32, 1, True, False)],
 )
 def test_a_plan_says_why_it_takes_channels_one_by_one(count: int, more: int, indices: bool, whole: bool) -> None:
-    """Pixels may lie further apart than their channels need."""
+    """Pixels may be further apart than their channels need."""
     problem = made((2, count, 12, 12), last=True, indices=indices, kernel_shape=[3, 3])
     step = count + more
     problem = replace(problem, x_strides=(144 * step, 1, 12 * step, step))
@@ -407,7 +407,7 @@ def test_launches_cover_all_outputs_and_keep_to_the_device(dtype: str) -> None:
 
 
 def _strips(struct: Any, launch: Launch, plan: Plan) -> int:
-    """Outputs that all threads together make room for."""
+    """Return the number of outputs that all threads cover."""
     helping = int(struct["pad"][2] > 0) + int(launch.variant.arguments[1] == "3" and _after(struct, launch))
     lanes = launch.grid[0] * launch.variant.threads // 32 * (32 - helping)
     assert lanes >= struct["items"]

@@ -1,4 +1,4 @@
-"""Tiles of pools as they lie in shared memory, by hand: rows of x, lines of maxima, results, patches of pixels."""
+"""Tiles of pools in shared memory, by hand: rows of x, lines of maxima, results, patches of pixels."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ ROWS = PoolView(
 
 
 def test_what_a_tile_of_a_pool_fetches() -> None:
-    """In shared memory, rows and slices lie as far off whole vectors as they do in x: they may be copied in vectors.
+    """Rows and slices have the same offset from vector boundaries in shared memory as in x, for vector copies.
 
-    Windows along the height are 2 apart and reach 7, along the width 3 and 9; two slices of the depth are met.
+    Windows along the height have stride 2 and span 7, along the width 3 and 9; two slices of the depth are read.
     """
     rows, columns = 3 * 2 + 7, 4 * 3 + 9  # of 4 x 5 windows
     pitch = banks.next_in_bank(columns + 7, 40, 8)  # a run of them touches seven elements more, wherever it begins
@@ -47,7 +47,7 @@ def test_what_a_tile_of_a_pool_fetches() -> None:
 
 
 def test_the_lines_that_a_tile_of_a_pool_keeps() -> None:
-    """Of ten windows, 3 apart, of three taps, 4 apart; the next line begins in the bank after a line's ten runs."""
+    """Ten windows with stride 3, of three taps with dilation 4; a line starts in the bank after the ten runs before."""
     columns, along = 9 * 3 + 2 * 4 + 1, WindowRuns(2, 0, 10)
     pitch_of = {size: banks.next_in_bank(columns, 10, 128 // size) for size in (1, 2, 4, 8)}  # elements of the banks
     for vector, size in ((8, 2), (16, 1), (2, 8)):

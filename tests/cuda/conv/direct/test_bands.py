@@ -116,7 +116,7 @@ def tiles(view: BandView, form: BandForm, limits: Limits) -> list[BandTile]:
 def test_every_kind_of_tile_makes_the_same(
     operator: str, x_shape: Any, w_shape: Any, more: dict[str, Any], layout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Threads of one job and of several, of other channels, few and many rounds: whatever the model would choose."""
+    """Threads with one job and with several, of other channels, with few and many rounds: any choice of the model."""
     random, numbers = Random(5), np.random.default_rng(0)
     x, w = (numbers.integers(-3, 4, shape).astype("float32") for shape in (x_shape, w_shape))
     b = numbers.integers(-3, 4, w_shape[0 if operator == "conv" else 1]).astype("float32")
@@ -177,9 +177,9 @@ def test_a_tile_by_hand() -> None:
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_threads_of_bands_read_from_other_banks(jobs: int) -> None:
-    """Where the threads of a row are no whole row of banks, the next row begins in the bank after its last.
+    """If the threads of a row do not fill all banks, the next row starts in the bank after its last.
 
-    So does the next channel, which other threads of the warp have. No pitch is longer than that needs.
+    The same holds for the next channel, which other threads of the warp read. No pitch is longer than necessary.
     """
     tile = replace(BAND, jobs=jobs)
     row, channel = tile.row_pitch, tile.channel_pitch
@@ -191,7 +191,7 @@ def test_threads_of_bands_read_from_other_banks(jobs: int) -> None:
 
 
 def test_channels_that_are_copied_together_begin_in_banks_far_apart() -> None:
-    """By an odd number of vectors; so too where a whole warp has one channel."""
+    """Channel pitches are an odd number of vectors, also where a whole warp reads one channel."""
     last = replace(BAND, view=replace(BAND.view, vectors=-4))
     assert [tile.channel_pitch for tile in (last, replace(last, jobs=4), replace(BAND, jobs=4))] == [11 * 28] * 3
     even = replace(last, view=replace(last.view, height=replace(BAND.view.height, taps=4)))

@@ -1,4 +1,4 @@
-"""What the direct sum takes, in which form, how its blocks cover the outputs and lie in shared memory."""
+"""Direct convolution by rows: accepted problems, forms, coverage of the outputs, and layout in shared memory."""
 
 from __future__ import annotations
 
@@ -182,9 +182,9 @@ def test_shared_memory_has_room_for_everything_that_is_staged() -> None:
 
 @pytest.mark.parametrize("form", [form for form in FORMS if form.stride], ids=direct_forms.title)
 def test_threads_side_by_side_read_from_other_banks(form: RowForm) -> None:
-    """Eight neighbours read 16 bytes each of the 128 that all banks give, wherever a row or a channel ends.
+    """Eight adjacent threads read 16 bytes each, all 128 bytes of the banks, wherever a row or channel ends.
 
-    Of phases in a number that is neither odd nor a power of two some meet in one bank, and so do rows of odd lengths.
+    Exceptions are numbers of phases that are neither odd nor a power of two, and rows of odd length.
     """
     mine = [tile for tile in some_tiles() if tile.form == form and tile.filter_tiles == 1 and tile.threads[0] == 1]
     for tile in (tile for tile in mine if tile.groups == 1 or tile.step == 1):
@@ -281,7 +281,7 @@ WORK = conv_of(
 
 
 def form(kernel: int, stride: int) -> RowForm:
-    """The form of one filter for a plane of so many taps, and so far apart; 0 is any."""
+    """Return the form with one filter for this kernel size and stride; 0 means any."""
     return next(one for one in FORMS if (one.filters, one.line, one.kernel, one.stride) == (1, False, kernel, stride))
 
 
@@ -323,9 +323,9 @@ def test_lanes_along_a_row_are_the_power_of_two_that_its_vectors_need(columns: i
 
 @pytest.mark.parametrize(("dtype", "extent"), [("float32", (8, 16, 21)), ("float64", (8, 10, 21))])
 def test_threads_of_any_taps_read_from_other_banks(dtype: str, extent: Ints) -> None:
-    """Neighbours along columns, rows, depths and groups, of which no pitch is a row of banks longer than it needs.
+    """Adjacent threads along columns, rows, depth and groups are free of bank conflicts, with minimal pitches.
 
-    A thread makes as many rows as 16 bytes have words: four of float32, two of float64.
+    A thread computes as many rows as 16 bytes hold words: four of float32, two of float64.
     """
     tile = RowTile(replace(WORK, dtype=dtype), form(0, 0), threads=(2, 3, 5), groups=2, filter_tiles=2, step=3)
     assert tile.extent == extent
@@ -341,7 +341,7 @@ def test_threads_of_any_taps_read_from_other_banks(dtype: str, extent: Ints) -> 
 
 
 def test_a_tile_of_three_by_three_taps_by_hand() -> None:
-    """24 columns of every second input, from 3 before them on, meet 52: 28 even and 28 odd ones, in whole vectors."""
+    """24 columns with stride 2 and a lead of 3 read 52 inputs, in whole vectors: 28 even and 28 odd ones."""
     work = replace(WORK, channels=1, taps=(1, 3, 3), column_strides=(1, 2, 2), dilations=(1, 1, 1), pads=(0, 1, 1))
     tile = RowTile(work, form(3, 2), threads=(1, 3, 6), groups=2, filter_tiles=1, step=1)
     assert (tile.lead, tile.per_thread) == (3, (1, 7, 4))

@@ -1,4 +1,4 @@
-"""What the compiler makes of the main loops: multiplications, wide accesses to memory, no local memory."""
+"""SASS of the FFMA main loops: multiply-adds, wide memory accesses, no local memory."""
 
 from __future__ import annotations
 
@@ -105,9 +105,9 @@ def test_most_of_the_main_loop_multiplies(operator: str) -> None:
 @needs_disassembler
 @over_forms
 def test_tiles_are_as_efficient_as_the_plan_takes_them_to_be(dtype: str, tile: GemmTile, uniform: bool) -> None:
-    """The plan has a tile's share in two digits, and one factor for slices of several taps, of all tiles together.
+    """The plan stores a tile's FFMA share in two digits, and one common factor for slices that span several taps.
 
-    Where that factor counts, it is off by 0.031 and 0.057 of the two tiles that are compiled both ways.
+    That factor is off by 0.031 and 0.057 for the two tiles that are compiled both ways.
     """
     found = share(ffma.variant("conv", dtype, False, RANK, tile, uniform), tile) * scale_of(dtype)
     if uniform or not tile.uniform:
@@ -134,7 +134,7 @@ def test_kernels_of_few_filters_are_as_efficient_as_the_plan_takes_them_to_be(dt
 @needs_disassembler
 @pytest.mark.parametrize("dtype", dtypes.CONV_DTYPES)
 def test_bands_are_summed_as_efficiently_as_the_plan_takes_them_to_be(dtype: str) -> None:
-    """The loop over channels that meets all taps of an unrolled part of a kernel; all it reads is in shared memory."""
+    """The inner loop over channels covers all taps of an unrolled part of the kernel; it reads only shared memory."""
     for form in bands.forms(dtype):
         body = code(bands.variant(dtype, form))
         columns = 2 if dtype == "float64" else 4
@@ -144,7 +144,7 @@ def test_bands_are_summed_as_efficiently_as_the_plan_takes_them_to_be(dtype: str
         assert not sass.names(body, loop, "LDG", "LDL", "STL", "STS"), form
 
 
-_SINGLE = {2: "LDG.E.U16", 4: "LDG.E", 8: "LDG.E.64"}  # loads of elements of so many bytes
+_SINGLE = {2: "LDG.E.U16", 4: "LDG.E", 8: "LDG.E.64"}  # load instructions by element size in bytes
 
 
 @of_kernels("conv/direct/channels.cu")
@@ -152,7 +152,7 @@ _SINGLE = {2: "LDG.E.U16", 4: "LDG.E", 8: "LDG.E.64"}  # loads of elements of so
 @needs_disassembler
 @pytest.mark.parametrize("dtype", dtypes.CONV_DTYPES)
 def test_sums_over_channels_take_as_many_instructions_as_the_plan_takes_them_to(dtype: str) -> None:
-    """A loop makes all outputs of a thread from one row of x: in vectors of channels, or with each loaded alone."""
+    """A loop computes all outputs of a thread from one row of x: by vectors of channels, or by single loads."""
     entry = dtypes.entry(dtype)
     vector = 16 // dtypes.entry(entry.accumulator).itemsize
     whole, single = {8: "LDG.E.64", 16: "LDG.E.128"}[vector * entry.itemsize], _SINGLE[entry.itemsize]
@@ -187,7 +187,7 @@ def test_transposed_columns_take_as_many_instructions_as_the_plan_takes_them_to(
 @needs_nvrtc
 @needs_disassembler
 def test_plain_products_are_as_efficient_as_the_plan_takes_them_to_be() -> None:
-    """The main loop has both ways to copy inputs, of which one is executed."""
+    """The main loop contains both ways to copy inputs, one of which is executed."""
     for tile in pointwise.TILES["conv"]["float32"]:
         body = code(pointwise.variant("conv", "float32", tile))
         loop = sass.main_loop(body)
@@ -427,7 +427,7 @@ def test_gradients_of_weights_take_as_many_instructions_as_the_plan_takes_them_t
 @needs_disassembler
 @pytest.mark.parametrize("dtype", dtypes.CONV_DTYPES)
 def test_gradients_of_max_pool_take_as_many_instructions_as_the_plan_takes_them_to(dtype: str) -> None:
-    """Two rows of windows: of the ways to write a row of x the one that writes elements one by one is not gone."""
+    """Two rows of windows, without the path that writes the elements of a row of x one by one."""
     size = dtypes.entry(dtype).itemsize
     for form in walks._FORMS:
         body = code(walks.variant(dtype, form))

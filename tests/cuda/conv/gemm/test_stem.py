@@ -123,7 +123,7 @@ SHORT: dict[str, Any] = {"strides": [2, 1, 1], "dilations": [1, 2, 1], "pads": [
 
 
 def met(outputs: Ints, one: Problem, taps: Ints | None = None) -> Ints:
-    """Inputs from the first to the last that so many outputs along each axis meet: of all taps, one by one."""
+    """Return the number of inputs along each axis that a box of outputs reads, by trying all taps."""
     axes = zip(outputs, one.column_strides, taps or one.taps, one.dilations, strict=True)
     return tuple(1 + max(q * s + k * d for q in range(n) for k in range(t)) for n, s, t, d in axes)
 
@@ -174,7 +174,7 @@ def test_a_band_of_columns_side_by_side() -> None:
     ],
 )
 def test_boxes_go_along_axes_of_several_outputs(columns: Ints, expected: set[Ints]) -> None:
-    """256 outputs in powers of two, of which at least eight are columns."""
+    """256 outputs as powers of two per axis, at least eight along columns."""
     found = [box.bits for box in stem_tile.boxes(replace(UNEQUAL, columns=columns))]
     assert set(found) == expected
     assert len(found) == len(expected)
