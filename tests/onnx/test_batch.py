@@ -178,7 +178,7 @@ def test_a_context_of_the_run_counts_too() -> None:
 
 
 def test_a_model_says_the_same_when_its_weights_come_again() -> None:
-    """The first run of a Conv looks at its weights, later ones know them."""
+    """The first run of a Conv inspects its weights, later runs use what it found."""
     proto, shape = built("a classifier")
     x = floats(4, *shape)
     first, again = (backend.prepare(proto, invariant="batch") for _ in range(2))
@@ -314,7 +314,7 @@ def test_curves_have_the_same_bits_at_every_place_length_and_stride(name: str, d
 
 @pytest.mark.parametrize("name", sorted(axes._BY_PLACE))
 def test_curves_of_numpy_see_the_same_rows_in_every_batch(name: str) -> None:
-    """NumPy computes cosines of float16 otherwise where they do not follow each other, as rows cut in two do not."""
+    """NumPy's cosines of float16 differ with strides, as those of a split row have."""
     proto = onnx.parser.parse_model(
         '<ir_version: 10, opset_import: ["" : 22]> g (float16[N, 4] x) => (float16[N, 2] y) '
         f"{{ a, b = Split<axis = 1, num_outputs = 2>(x)  y = {name}(a) }}"

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.slow, UNTYPED]
 
 
 def agrees(op_type: str, inputs: list[Any], outputs: int = 1, tolerance: float = 4e-6, **attributes: Any) -> list[Any]:
-    """Compare with ONNX Runtime, and with what stand-ins for device arrays make of it; return both results."""
+    """Compare with ONNX Runtime, on the host and on fake device arrays; return the results and the expected ones."""
     free = [at for at, value in enumerate(inputs) if value is not None]
     proto, feeds = one_node(op_type, inputs, outputs, free, **attributes)
     results, expected = on_host_and_device(proto, feeds), by_onnxruntime(proto, feeds)
@@ -133,7 +133,7 @@ def test_fused_gemm(activation: str) -> None:
 
 
 def test_fused_nodes_in_graphs_inside_and_in_functions() -> None:
-    """Names in between are new ones there, too."""
+    """Names of intermediate values are new in subgraphs and functions, too."""
     conv = helper.make_node("FusedConv", ["x", "w"], ["y"], domain="com.microsoft", activation="Tanh")
     taken = helper.make_node("Identity", ["y"], ["y of Conv"])
     body = helper.make_graph([conv, taken], "then", [], [onnx.ValueInfoProto(name="y of Conv")])
@@ -317,7 +317,7 @@ def test_quantization_of_onnx_runtime_s_own_domain(kind: Any) -> None:
 
 @pytest.mark.parametrize("kind", [ml_dtypes.int4, ml_dtypes.uint4])
 def test_four_bits(kind: Any) -> None:
-    """ONNX Runtime hands out no arrays of these, so that they go through both operators."""
+    """ONNX Runtime returns no 4-bit arrays, so values go through both operators."""
     make, x = helper.make_node, 3 * floats(3, 8)
     nodes = [
         make("QuantizeLinear", ["x", "s", "z"], ["q"], domain="com.microsoft", axis=0),

@@ -1,4 +1,4 @@
-"""What becomes part of a convolution, what must not, and what that does to results."""
+"""Which nodes are folded into a convolution, which must not be, and how that changes results."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def node_types(proto: onnx.ModelProto, feeds: Any, **options: Any) -> tuple[list
 
 
 def both(proto: onnx.ModelProto, feeds: Any, expected: list[str]) -> tuple[Any, Any]:
-    """Return the first output of the folded graph, which must have these nodes, and of the one that is not."""
+    """Return the first output of the folded graph, which must have these nodes, and of the unfolded one."""
     types, folded = node_types(proto, feeds)
     assert types == expected
     plain, outputs = node_types(proto, feeds, fold=False)
@@ -116,7 +116,7 @@ def test_what_broadcasts_is_added_as_before() -> None:
 @pytest.mark.parametrize("op_type", ["Conv", "ConvTranspose"])
 @pytest.mark.parametrize("with_bias", [True, False])
 def test_batch_normalization_stays_within_the_bound_of_its_sum(op_type: str, with_bias: bool) -> None:
-    """Each weight is rounded once more than in the sum of K terms, and the bias twice; all beside float64."""
+    """Compared with float64: each weight is rounded once more than in the sum of K terms, and the bias twice more."""
     nodes = [
         helper.make_node(op_type, ["x", "w", "b"] if with_bias else ["x", "w"], ["c"], group=2, strides=[2, 1]),
         helper.make_node("BatchNormalization", ["c", "s", "t", "m", "v"], ["n"]),
@@ -442,7 +442,7 @@ def test_one_channel_becomes_several_with_an_activation() -> None:
 
 
 def test_prelu_with_one_slope_is_leaky_relu() -> None:
-    """Of a convolution; the slope must be one that an attribute, of float32, holds."""
+    """After a convolution, if a float32 attribute represents the slope exactly."""
     x = floats(2, 4, 3, 3)
     for kind, slope, expected in (
         (np.float32, np.full((1, 1), -0.3), ["FusedConv"]),
@@ -459,7 +459,7 @@ def test_prelu_with_one_slope_is_leaky_relu() -> None:
 
 
 def test_a_type_that_is_known_is_enough_for_a_cast_to_it() -> None:
-    """Of CastLike's second input only the type counts, and of the first one the elements."""
+    """CastLike uses only the type of its second input, and only the elements of its first."""
     nodes = [helper.make_node("CastLike", ["k", "x"], ["c"]), helper.make_node("Add", ["x", "c"], ["y"])]
     proto = model(nodes, [value("x", np.float64, 1)], [value("y", np.float64, 1)], weights={"k": np.array([3])})
     y, _ = both(proto, [np.float64([0.5, 1.5])], ["Add"])

@@ -1,4 +1,4 @@
-"""The inputs of a model: how they may be given, and every way in which they do not fit."""
+"""The inputs of a model: how they may be given, and the errors for those that do not fit."""
 
 from __future__ import annotations
 
@@ -237,7 +237,7 @@ def test_arrays_of_a_device_are_not_taken_on_the_cpu(two_outputs: Any) -> None:
 
 
 def test_inputs_and_outputs_are_told_as_onnx_runtime_does() -> None:
-    """But for inputs with an initializer, and names of axes that say nothing."""
+    """Except for inputs with an initializer, and axes whose names have no meaning."""
     proto = onnx.parser.parse_model(
         '<ir_version: 10, opset_import: ["" : 20]> g (float[N, 3, 4] x, int64 k, double[2] d, float16[M] h, bool[3] f)'
         " => (float[N, 3, 4] y, bfloat16[N, 3, 4] z) { y = Relu(x) z = Cast<to = 16>(x) }"

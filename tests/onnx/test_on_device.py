@@ -1,4 +1,4 @@
-"""Whole models on a device: where values are between nodes, what is copied, what the reference evaluator gets."""
+"""Whole models on a device: where values are kept between nodes, what is copied, what the reference evaluator gets."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_graphs_inside_see_values_on_the_device() -> None:
 
 
 def test_functions_stay_on_the_device() -> None:
-    """Of the model, and those that define operators, such as Gelu by Tanh."""
+    """Both functions of the model and those that define operators, such as Gelu with Tanh."""
     body = [helper.make_node("Conv", ["a", "k"], ["b"]), helper.make_node("Relu", ["b"], ["c"])]
     function = helper.make_function("local", "Block", ["a", "k"], ["c"], body, [helper.make_opsetid("", 20)])
     nodes = [

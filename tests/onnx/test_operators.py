@@ -1,4 +1,4 @@
-"""Operators around ours where opsets or implementations differ: beside ONNX Runtime, or by definition."""
+"""Operators other than convolutions where opsets or implementations differ, by ONNX Runtime or the definition."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ AVERAGES: list[tuple[int, tuple[int, ...], dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("opset", "spatial", "attributes"), AVERAGES)
 def test_average_pool(opset: int, spatial: tuple[int, ...], attributes: dict[str, Any]) -> None:
-    """Beside the mean of every window, made by MaxPool's own windows over an array that says who is inside."""
+    """Compared with the mean of every window, from MaxPool's windows over an array that marks the elements inside."""
     x = floats(2, 3, *spatial)
     (y,) = backend.run_node(helper.make_node("AveragePool", ["x"], ["y"], **attributes), [x], opset_version=opset)
     np.testing.assert_allclose(y, _averages(x, **attributes), rtol=1e-5, atol=1e-6)
