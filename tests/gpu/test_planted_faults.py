@@ -1,6 +1,6 @@
-"""Faults planted where gpuconv meets CuPy: each is noticed on the emulated device, and nothing is without them.
+"""Faults planted in gpuconv's use of CuPy: the emulated device detects each, and reports nothing without them.
 
-They are what a real device forgives now and then: a wait or a workspace that is missing makes wrong results seldom.
+A real device often tolerates them: a missing wait or workspace seldom causes wrong results.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def of_packed_weights() -> None:
 
 
 def of_a_graph() -> None:
-    """What takes memory from the pool after a capture does not get the graph's workspace."""
+    """Allocations from the pool after a capture must not get the graph's workspace."""
     arrays = operands(*PACKED_AND_SPLIT)
     stream = cupy().cuda.Stream(non_blocking=True)
     with stream:
@@ -83,7 +83,7 @@ def of_a_graph() -> None:
 
 
 class Fault(NamedTuple):
-    """What is replaced in the device's module, by what, and what notices it."""
+    """A replacement in the device's module, and the function that must detect it."""
 
     name: str
     replaced: str
@@ -129,7 +129,7 @@ faults = pytest.mark.parametrize("fault", FAULTS, ids=[fault.name for fault in F
 
 @pytest.fixture(autouse=True)
 def nothing_is_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Load kernels anew and plan calls anew; and let no other test have a piece of memory that these have spoilt."""
+    """Load kernels and plan calls anew, so that no other test gets memory that these tests have overwritten."""
     monkeypatch.setattr(device, "prepared", {})
     monkeypatch.setattr(device, "_kernels", {})
 
