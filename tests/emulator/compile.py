@@ -1,4 +1,4 @@
-"""Which architectures tests compile kernels for, and the PTX of tests' own kernels that include gpuconv's headers."""
+"""The architectures for which tests compile kernels, and the PTX of tests' own kernels with gpuconv's headers."""
 
 from __future__ import annotations
 

@@ -221,7 +221,7 @@ def test_a_fault_is_reported_with_its_line(fault: Fault) -> None:
 
 
 def lines_of(part: str) -> list[str]:
-    """Where a part of a line stands in the kernels, as reports write it."""
+    """Return the positions of lines with this part in the kernels, as reports write them."""
     root = kernel_files.folder()
     return [
         rf"{re.escape(path.relative_to(root).as_posix())}:{number}"

@@ -50,7 +50,7 @@ def test_orders_are_those_of_two_warps_that_pass_nothing_on() -> None:
     """
     program = module(compile_ptx("counts", "sm_80", (), source))["counts"]
     found = program.explore(64, [empty(64, np.int32, "y")])
-    # Each warp has come to one of five places: before each of its three events, before the end, and at it.
+    # Each warp is at one of five points: before each of its three events, before the end, and at it.
     assert (found.states, found.steps, found.ends, found.complete) == (24, 40, 2, 1)
 
 
